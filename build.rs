@@ -1,0 +1,2 @@
+//! Compiles the CRI interface.
+fn main() {}
