@@ -1,1 +1,3 @@
-//! map to come
+//! map
+pub mod api;
+pub mod operation;

@@ -1,0 +1,40 @@
+//! Every label and annotation key this project reads or writes, ours and the kubelet's.
+//!
+//! Keys only: their values are parsed where they are used.
+
+/// The wish, written by people and programs on a Pod.
+pub const REQUEST: &str = "inplace.dev/request";
+/// The answer, written by the agent only.
+pub const STATUS: &str = "inplace.dev/status";
+
+/// Label on a container that this project created: the id of the request that made it. Tells our half-made
+/// containers from those of a kubelet.
+pub const OPERATION: &str = "inplace.dev/operation";
+/// Label on sandboxes made by `inplace node run`: no kubelet supervises or cleans up behind these.
+pub const NODE_RUN: &str = "inplace.dev/node-run";
+
+/// The kubelet's labels on sandboxes and containers (pkg/kubelet/types/labels.go).
+pub const POD_NAME: &str = "io.kubernetes.pod.name";
+/// See [`POD_NAME`].
+pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+/// See [`POD_NAME`].
+pub const POD_UID: &str = "io.kubernetes.pod.uid";
+/// The name in the pod spec. A fence carries [`FENCE_NAME`] here, so that no kubelet takes it for the container.
+pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+
+/// What a fence has in place of its container's name.
+pub const FENCE_NAME: &str = "inplace-fence";
+
+/// The kubelet's annotations on containers (pkg/kubelet/kuberuntime/labels.go): decimal restart count.
+pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
+/// The preStop handler as JSON, only there when the pod has one.
+pub const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
+/// The container's ports as JSON, only there when it has any.
+pub const PORTS: &str = "io.kubernetes.container.ports";
+/// Decimal seconds; absent means the Kubernetes default of 30.
+pub const TERMINATION_GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";
+/// Path of the termination message inside the container, may be empty.
+pub const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
+
+/// On a sandbox made by a kubelet: `api`, `file` or `http`.
+pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";

@@ -1,0 +1,193 @@
+//! Image references: `[host/]path[:tag][@digest]`, checked before anything asks a runtime about them.
+//!
+//! Accepts what the reference grammar of container registries accepts; resolves nothing.
+
+use std::fmt;
+
+/// Longest reference accepted, in bytes.
+const MAX_LENGTH: usize = 512;
+
+/// A checked image reference. Displays exactly as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageRef {
+    text: String,
+    repository: usize,
+    digest: Option<usize>,
+}
+
+/// Why a text is no image reference.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidImage {
+    /// Nothing was written.
+    #[error("the image is empty")]
+    Empty,
+    /// More than 512 bytes.
+    #[error("the image reference is longer than {MAX_LENGTH} bytes")]
+    TooLong,
+    /// A part does not follow the grammar.
+    #[error("`{text}` is not an image reference: {what}")]
+    Malformed {
+        /// What was written.
+        text: String,
+        /// The part that is wrong.
+        what: &'static str,
+    },
+}
+
+impl ImageRef {
+    /// Checks `text`.
+    pub fn parse(text: &str) -> Result<Self, InvalidImage> {
+        if text.is_empty() {
+            return Err(InvalidImage::Empty);
+        }
+        if text.len() > MAX_LENGTH {
+            return Err(InvalidImage::TooLong);
+        }
+        let wrong = |what| InvalidImage::Malformed { text: text.to_owned(), what };
+        let (named, digest) = match text.split_once('@') {
+            Some((named, digest)) => (named, Some(digest)),
+            None => (text, None),
+        };
+        if let Some(digest) = digest {
+            check_digest(digest).map_err(wrong)?;
+        }
+        let last = named.rfind('/').map_or(0, |slash| slash + 1);
+        let (repository, tag) = match named[last..].find(':') {
+            Some(colon) => (&named[..last + colon], Some(&named[last + colon + 1..])),
+            None => (named, None),
+        };
+        if let Some(tag) = tag {
+            let first_ok = tag.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+            let rest_ok = tag.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c));
+            if !first_ok || !rest_ok || tag.len() > 128 {
+                return Err(wrong(
+                    "the tag after `:` may hold letters, digits, `_`, `.` and `-`, at most 128",
+                ));
+            }
+        }
+        check_repository(repository).map_err(wrong)?;
+        Ok(Self {
+            text: text.to_owned(),
+            repository: repository.len(),
+            digest: digest.map(|digest| text.len() - digest.len()),
+        })
+    }
+
+    /// Everything before tag and digest.
+    pub fn repository(&self) -> &str {
+        &self.text[..self.repository]
+    }
+
+    /// `sha256:...`, when the reference pins one.
+    pub fn digest(&self) -> Option<&str> {
+        self.digest.map(|at| &self.text[at..])
+    }
+
+    /// The reference as written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Display for ImageRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+fn check_digest(digest: &str) -> Result<(), &'static str> {
+    let (algorithm, hex) =
+        digest.split_once(':').ok_or("the digest after `@` is `sha256:` and 64 hex digits")?;
+    let length = match algorithm {
+        "sha256" => 64,
+        "sha512" => 128,
+        _ => return Err("the digest algorithm is sha256 or sha512"),
+    };
+    if hex.len() == length && hex.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f')) {
+        Ok(())
+    } else {
+        Err("the digest has the wrong length or is not lower-case hex")
+    }
+}
+
+fn check_repository(repository: &str) -> Result<(), &'static str> {
+    let (host, path) = match repository.split_once('/') {
+        Some((first, rest)) if is_host(first) => (Some(first), rest),
+        _ => (None, repository),
+    };
+    if let Some(host) = host {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || ".-:[]".contains(c);
+        if host.is_empty() || !host.chars().all(allowed) {
+            return Err("the registry host holds characters that no host name has");
+        }
+    }
+    if path.is_empty() {
+        return Err("the repository is missing");
+    }
+    for part in path.split('/') {
+        let edges = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let inner = |c: char| edges(c) || "._-".contains(c);
+        if part.is_empty() || !part.starts_with(edges) || !part.ends_with(edges) || !part.chars().all(inner) {
+            return Err(
+                "each part of the repository is lower-case letters and digits, with `.`, `_` or `-` between them",
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The first part is a host when it could not be a repository of the default registry.
+fn is_host(first: &str) -> bool {
+    first == "localhost" || first.contains(['.', ':']) || first.chars().any(|c| c.is_ascii_uppercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_split_into_repository_and_digest() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        for (text, repository, has_digest) in [
+            ("nginx".to_owned(), "nginx", false),
+            ("nginx:1.25".to_owned(), "nginx", false),
+            ("127.0.0.1:5000/app:v1".to_owned(), "127.0.0.1:5000/app", false),
+            ("127.0.0.1:5000/app".to_owned(), "127.0.0.1:5000/app", false),
+            ("localhost/team/app_x-y.z:V1".to_owned(), "localhost/team/app_x-y.z", false),
+            (format!("repo/app@{digest}"), "repo/app", true),
+            (format!("repo/app:v1@{digest}"), "repo/app", true),
+        ] {
+            let image = ImageRef::parse(&text).unwrap();
+            assert_eq!(image.repository(), repository);
+            assert_eq!(image.digest(), has_digest.then_some(digest.as_str()), "{text}");
+            assert_eq!(image.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_reference_is_refused() {
+        let long = "a".repeat(513);
+        for text in [
+            "",
+            " ",
+            "app:",
+            "app:-x",
+            "App",
+            "a//b",
+            "/a",
+            "a/",
+            "app@sha256:abc",
+            "app@md5:abc",
+            "app@",
+            "a b",
+            "app:v1 ",
+            "-app",
+            "http://x/y",
+            "host:5000/",
+            &long,
+            "app:v1:v2",
+        ] {
+            assert!(ImageRef::parse(text).is_err(), "{text:?}");
+        }
+    }
+}

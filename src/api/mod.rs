@@ -1,0 +1,9 @@
+//! The contract: what people and programs write on a pod, and what is written back.
+//!
+//! Types and total parsers only. Nothing here performs I/O, reads a clock, or knows a runtime.
+
+pub mod annotation;
+pub mod image;
+pub mod manifest;
+pub mod request;
+pub mod status;

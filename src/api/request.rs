@@ -1,0 +1,361 @@
+//! The request: one annotation, a line for people or JSON for programs, read into the same [`Request`].
+//!
+//! The parser is total: every text is absent, valid, or invalid with a reason that says what to change. It decides
+//! nothing about the pod; whether the containers exist is for `operation::preflight`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::image::ImageRef;
+
+/// Longest annotation read, in bytes. Kubernetes allows 256 KiB for all annotations of an object.
+const MAX_TEXT: usize = 16 * 1024;
+/// Most containers one request may name.
+const MAX_CONTAINERS: usize = 64;
+/// Longest id: it is also a label value on the containers that the operation creates.
+const MAX_ID: usize = 128;
+
+/// The wish for one pod, as both spellings express it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Request {
+    /// The idempotency key. Never empty once parsed.
+    #[serde(default)]
+    pub id: String,
+    /// What to do, in this order.
+    pub containers: Vec<Target>,
+    /// Seconds between closing the readiness gate and the first stop. 0: no drain.
+    #[serde(default)]
+    pub grace_period_seconds: u32,
+    /// Gate to pass while the pod is still serving.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_hook: Option<HookRef>,
+    /// Gate to pass before the pod takes traffic again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub post_hook: Option<HookRef>,
+    /// Seconds the new container must stay up before it counts.
+    #[serde(default)]
+    pub min_ready_seconds: u32,
+    /// Seconds the new container may take to become Ready.
+    #[serde(default = "default_ready_timeout")]
+    pub ready_timeout_seconds: u32,
+    /// Seconds until the request has ended, one way or the other.
+    #[serde(default = "default_deadline")]
+    pub deadline_seconds: u32,
+    /// What follows when a swap does not come up.
+    #[serde(default)]
+    pub on_failure: OnFailure,
+    /// The way to do it; `Auto` leaves the choice to the plan.
+    #[serde(default)]
+    pub engine: EngineWish,
+    /// Free text for the people who read the history.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+/// One container of a request: with an image it is a swap, without one a restart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Target {
+    /// Name in the pod spec.
+    pub name: String,
+    /// The image to run from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+}
+
+/// A hook by the name of its template.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HookRef {
+    /// Name of a HookTemplate in the pod's namespace.
+    pub template_name: String,
+    /// Values for the template's arguments.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<HookArg>,
+}
+
+/// One argument of a hook.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HookArg {
+    /// Its name in the template.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+/// What follows when a swap does not come up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnFailure {
+    /// Back to the image that ran before, once.
+    #[default]
+    Rollback,
+    /// Leave everything as it is for somebody to look at.
+    Keep,
+}
+
+/// The engine that a request asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EngineWish {
+    /// The plan chooses.
+    #[default]
+    Auto,
+    /// Over the runtime's socket.
+    Recreate,
+    /// Through the pod's spec.
+    Respec,
+    /// Stop and leave the start to the kubelet.
+    Stop,
+}
+
+/// Why an annotation is no request. The message says what to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidRequest {
+    /// Over 16 KiB.
+    #[error("the request is longer than {MAX_TEXT} bytes")]
+    TooLong,
+    /// Neither spelling.
+    #[error(
+        "the request starts with `{0}`: write `restart NAME[,NAME]`, `swap NAME=IMAGE[,NAME=IMAGE]` or a JSON object"
+    )]
+    Verb(String),
+    /// The line form does not follow its grammar.
+    #[error("{0}")]
+    Line(String),
+    /// JSON that does not parse, or holds an unknown field or a wrong type.
+    #[error("the request is not valid: {0}")]
+    Json(String),
+    /// A value out of its bounds.
+    #[error("{field}: {problem}")]
+    Value {
+        /// The field, as it is spelled in JSON.
+        field: String,
+        /// What is wrong and what is right.
+        problem: String,
+    },
+}
+
+fn default_ready_timeout() -> u32 {
+    120
+}
+
+fn default_deadline() -> u32 {
+    600
+}
+
+impl Request {
+    /// A request with defaults for everything but its targets.
+    pub fn new(id: String, containers: Vec<Target>) -> Self {
+        Self {
+            id,
+            containers,
+            grace_period_seconds: 0,
+            pre_hook: None,
+            post_hook: None,
+            min_ready_seconds: 0,
+            ready_timeout_seconds: default_ready_timeout(),
+            deadline_seconds: default_deadline(),
+            on_failure: OnFailure::default(),
+            engine: EngineWish::default(),
+            reason: String::new(),
+        }
+    }
+
+    /// Reads the value of the annotation. A missing or blank one is `Ok(None)`: nothing is wished.
+    pub fn parse(text: Option<&str>) -> Result<Option<Self>, InvalidRequest> {
+        let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else { return Ok(None) };
+        if text.len() > MAX_TEXT {
+            return Err(InvalidRequest::TooLong);
+        }
+        let mut request = if text.starts_with('{') {
+            serde_json::from_str(text).map_err(|error| InvalidRequest::Json(error.to_string()))?
+        } else {
+            parse_line(text)?
+        };
+        if request.id.is_empty() {
+            request.id = text_id(text);
+        }
+        request.check()?;
+        Ok(Some(request))
+    }
+
+    /// Checks every bound. `parse` has done so already; for requests that were built in code.
+    pub fn check(&self) -> Result<(), InvalidRequest> {
+        let value = |field: &str, problem: String| InvalidRequest::Value { field: field.to_owned(), problem };
+        if self.id.is_empty() || self.id.len() > MAX_ID || !self.id.chars().all(|c| c.is_ascii_graphic()) {
+            return Err(value("id", format!("1 to {MAX_ID} visible ASCII characters without spaces")));
+        }
+        if self.containers.is_empty() || self.containers.len() > MAX_CONTAINERS {
+            return Err(value("containers", format!("name 1 to {MAX_CONTAINERS} containers")));
+        }
+        for (index, target) in self.containers.iter().enumerate() {
+            if !is_dns_label(&target.name) {
+                let problem = format!("`{}` is not a container name", target.name);
+                return Err(value(&format!("containers[{index}].name"), problem));
+            }
+            if self.containers[..index].iter().any(|earlier| earlier.name == target.name) {
+                let problem = format!("`{}` is named twice", target.name);
+                return Err(value(&format!("containers[{index}].name"), problem));
+            }
+            if let Some(image) = &target.image
+                && let Err(error) = ImageRef::parse(image)
+            {
+                return Err(value(&format!("containers[{index}].image"), error.to_string()));
+            }
+        }
+        if !(1..=86_400).contains(&self.deadline_seconds) {
+            return Err(value("deadlineSeconds", "1 to 86400".to_owned()));
+        }
+        for (field, seconds) in
+            [("gracePeriodSeconds", self.grace_period_seconds), ("minReadySeconds", self.min_ready_seconds)]
+        {
+            if seconds >= self.deadline_seconds {
+                let problem =
+                    format!("{seconds} does not fit into deadlineSeconds {}", self.deadline_seconds);
+                return Err(value(field, problem));
+            }
+        }
+        for (field, hook) in [("preHook", &self.pre_hook), ("postHook", &self.post_hook)] {
+            if hook.as_ref().is_some_and(|hook| hook.template_name.is_empty()) {
+                return Err(value(&format!("{field}.templateName"), "the name of a HookTemplate".to_owned()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `restart a,b #2` or `swap a=IMAGE,b=IMAGE #2`. The mark after `#` only makes the text another one, and with it
+/// the id.
+fn parse_line(text: &str) -> Result<Request, InvalidRequest> {
+    let mut words = text.split_whitespace();
+    let verb = words.next().unwrap_or_default();
+    let list = words.next();
+    let mark = words.next();
+    if !matches!(verb, "restart" | "swap") {
+        return Err(InvalidRequest::Verb(verb.chars().take(32).collect()));
+    }
+    let Some(list) = list.filter(|list| !list.starts_with('#')) else {
+        return Err(InvalidRequest::Line(format!("`{verb}` names no container")));
+    };
+    if let Some(extra) = words.next().or(mark.filter(|mark| !mark.starts_with('#'))) {
+        let hint = "separate containers by commas without spaces, and put `#MARK` last";
+        return Err(InvalidRequest::Line(format!("`{extra}` is not understood: {hint}")));
+    }
+    let containers = list.split(',').map(|item| parse_item(verb, item)).collect::<Result<_, _>>()?;
+    Ok(Request::new(String::new(), containers))
+}
+
+fn parse_item(verb: &str, item: &str) -> Result<Target, InvalidRequest> {
+    match (verb, item.split_once('=')) {
+        ("restart", None) => Ok(Target { name: item.to_owned(), image: None }),
+        ("swap", Some((name, image))) => Ok(Target { name: name.to_owned(), image: Some(image.to_owned()) }),
+        ("swap", None) => Err(InvalidRequest::Line(format!("`{item}` has no image: write NAME=IMAGE"))),
+        _ => Err(InvalidRequest::Line(format!(
+            "`{item}` has an image: a restart takes names only, use `swap`"
+        ))),
+    }
+}
+
+/// The id of a text that brings none: FNV-1a, 64 bit, over the text with its white space made even.
+fn text_id(text: &str) -> String {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    let even = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for byte in even.bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("text-{hash:016x}")
+}
+
+/// RFC 1123 label: what Kubernetes allows as a container name.
+pub(crate) fn is_dns_label(name: &str) -> bool {
+    let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    (1..=63).contains(&name.len())
+        && name.starts_with(edge)
+        && name.ends_with(edge)
+        && name.chars().all(|c| edge(c) || c == '-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Request {
+        Request::parse(Some(text)).unwrap().unwrap()
+    }
+
+    fn error(text: &str) -> String {
+        Request::parse(Some(text)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn both_spellings_read_into_the_same_request() {
+        let line = parse("swap app=repo/app:v2");
+        let json = parse(r#"{"containers":[{"name":"app","image":"repo/app:v2"}]}"#);
+        assert_eq!(Request { id: String::new(), ..line }, Request { id: String::new(), ..json });
+        let restart = parse("restart app,side #2");
+        assert_eq!(restart.containers.len(), 2);
+        assert!(restart.containers.iter().all(|target| target.image.is_none()));
+    }
+
+    #[test]
+    fn nothing_written_is_nothing_wished() {
+        assert_eq!(Request::parse(None), Ok(None));
+        assert_eq!(Request::parse(Some("  \n")), Ok(None));
+    }
+
+    #[test]
+    fn the_id_of_a_text_changes_with_its_mark_and_not_with_its_spaces() {
+        assert_eq!(parse("restart app").id, parse("  restart   app ").id);
+        assert_ne!(parse("restart app").id, parse("restart app #2").id);
+        assert_ne!(parse("restart app #2").id, parse("restart app #3").id);
+        assert_eq!(parse(r#"{"id":"web-1","containers":[{"name":"a"}]}"#).id, "web-1");
+    }
+
+    #[test]
+    fn every_json_field_of_the_contract_is_read() {
+        let request = parse(
+            r#"{"id":"web-7f9c-1","containers":[{"name":"app","image":"repo/app:v2"},{"name":"side"}],
+            "gracePeriodSeconds":30,"preHook":{"templateName":"drain","args":[{"name":"k","value":"v"}]},
+            "postHook":{"templateName":"check"},"minReadySeconds":5,"readyTimeoutSeconds":60,"deadlineSeconds":300,
+            "onFailure":"Keep","engine":"Recreate","reason":"ticket 42"}"#,
+        );
+        assert_eq!(request.grace_period_seconds, 30);
+        assert_eq!(request.pre_hook.as_ref().unwrap().args[0].value, "v");
+        assert_eq!(request.on_failure, OnFailure::Keep);
+        assert_eq!(request.engine, EngineWish::Recreate);
+        let again = parse(&serde_json::to_string(&request).unwrap());
+        assert_eq!(again, request);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let long = format!("restart {}", "a".repeat(20_000));
+        for (text, expect) in [
+            ("reboot app", "`reboot`"),
+            ("restart", "names no container"),
+            ("restart #2", "names no container"),
+            ("restart app=img", "use `swap`"),
+            ("swap app", "NAME=IMAGE"),
+            ("swap app=", "containers[0].image"),
+            ("swap app=Repo:v", "containers[0].image"),
+            ("restart app, side", "is not understood"),
+            ("restart app #2 #3", "`#3`"),
+            ("restart app,", "containers[1].name"),
+            ("restart App", "`App`"),
+            ("restart app,app", "named twice"),
+            (r#"{"containers":[]}"#, "1 to 64"),
+            (r#"{"containers":[{"name":"a"}],"graceSeconds":3}"#, "unknown field `graceSeconds`"),
+            (r#"{"containers":[{"name":"a","tag":"v"}]}"#, "unknown field `tag`"),
+            (r#"{"containers":[{"name":"a"}],"deadlineSeconds":0}"#, "deadlineSeconds: 1 to 86400"),
+            (r#"{"containers":[{"name":"a"}],"deadlineSeconds":-1}"#, "invalid value"),
+            (r#"{"containers":[{"name":"a"}],"gracePeriodSeconds":600}"#, "does not fit"),
+            (r#"{"containers":[{"name":"a"}],"engine":"Magic"}"#, "unknown variant `Magic`"),
+            (r#"{"containers":[{"name":"a"}],"preHook":{"templateName":""}}"#, "preHook.templateName"),
+            (r#"{"id":"a b","containers":[{"name":"a"}]}"#, "id: 1 to 128"),
+            (r#"{"containers":[{"name":"a"}]"#, "EOF"),
+            (&long, "longer than"),
+        ] {
+            assert!(error(text).contains(expect), "{text:.60} -> {}", error(text));
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The closed list of what an operation may do to the world, and what doing it can teach.
+//!
+//! Every effect that changes something names the ids it works on, so that the journal holds them before the runtime
+//! hears of them.
+
+use serde::{Deserialize, Serialize};
+
+/// One thing to do. The shell does it once per decision and reports a [`Learned`] or a [`Trouble`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Effect {
+    /// Get `image` onto the node, after checking that the disk has room. Doing it twice is harmless.
+    Pull {
+        /// The container that wants it.
+        container: String,
+        /// The reference to pull.
+        image: String,
+        /// The image that runs now: its size is the measure for the room that is needed.
+        like: String,
+    },
+    /// Create, and never start, a container that holds the name of `attempt`. Made from the configuration and image
+    /// of the replacement to come, it also proves that the replacement can be created.
+    Fence {
+        /// The container it guards.
+        container: String,
+        /// The container whose configuration is cloned.
+        source: String,
+        /// The attempt whose name is held.
+        attempt: u32,
+        /// The image of the replacement; `None` for the one of the source.
+        image: Option<ImageChoice>,
+    },
+    /// Run the preStop handler of container `id` for at most `budget_seconds`. Its failure stops nothing, as with
+    /// the kubelet.
+    PreStop {
+        /// The container's name.
+        container: String,
+        /// Its id.
+        id: String,
+        /// How long it may take.
+        budget_seconds: u64,
+    },
+    /// Stop container `id`: its stop signal, `timeout_seconds` to obey, SIGKILL. Repeating it sends no second signal.
+    Stop {
+        /// The container's name.
+        container: String,
+        /// Its id.
+        id: String,
+        /// Seconds between the signal and SIGKILL.
+        timeout_seconds: u64,
+    },
+    /// Create the replacement under the name of `attempt`.
+    Create {
+        /// The container's name.
+        container: String,
+        /// The container whose configuration is cloned.
+        source: String,
+        /// The attempt in the new name.
+        attempt: u32,
+        /// Its image; `None` for the one of the source.
+        image: Option<ImageChoice>,
+    },
+    /// Start the created container `id`.
+    Start {
+        /// The container's name.
+        container: String,
+        /// Its id.
+        id: String,
+    },
+    /// Remove container `id`, which does not run.
+    Remove {
+        /// The container's name.
+        container: String,
+        /// Its id.
+        id: String,
+        /// What it is.
+        what: Leftover,
+    },
+}
+
+/// What may be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Leftover {
+    /// A fence of ours.
+    Fence,
+    /// A replacement of ours that was created and never ran.
+    NeverStarted,
+    /// An exited life, older than the one before the present one, of a pod that no kubelet cleans.
+    Old,
+}
+
+/// An image by its two names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageChoice {
+    /// As the pod names it.
+    pub reference: String,
+    /// The runtime's id of it.
+    pub id: String,
+}
+
+/// The verb of an effect: for journals, metrics, logs and back-off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Verb {
+    /// See [`Effect::Pull`].
+    Pull,
+    /// See [`Effect::Fence`].
+    Fence,
+    /// See [`Effect::PreStop`].
+    PreStop,
+    /// See [`Effect::Stop`].
+    Stop,
+    /// See [`Effect::Create`].
+    Create,
+    /// See [`Effect::Start`].
+    Start,
+    /// See [`Effect::Remove`].
+    Remove,
+}
+
+impl Effect {
+    /// Its verb.
+    pub fn verb(&self) -> Verb {
+        match self {
+            Self::Pull { .. } => Verb::Pull,
+            Self::Fence { .. } => Verb::Fence,
+            Self::PreStop { .. } => Verb::PreStop,
+            Self::Stop { .. } => Verb::Stop,
+            Self::Create { .. } => Verb::Create,
+            Self::Start { .. } => Verb::Start,
+            Self::Remove { .. } => Verb::Remove,
+        }
+    }
+
+    /// The container it is about.
+    pub fn container(&self) -> &str {
+        match self {
+            Self::Pull { container, .. }
+            | Self::Fence { container, .. }
+            | Self::PreStop { container, .. }
+            | Self::Stop { container, .. }
+            | Self::Create { container, .. }
+            | Self::Start { container, .. }
+            | Self::Remove { container, .. } => container,
+        }
+    }
+}
+
+/// What an effect taught beyond what the next snapshot shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Learned {
+    /// Nothing: the next snapshot tells.
+    Nothing,
+    /// The image is on the node under this id.
+    Image(ImageChoice),
+    /// Something for the report, such as a preStop handler that failed.
+    Remark(String),
+}
+
+/// How an effect failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trouble {
+    /// What it means for going on.
+    pub class: Class,
+    /// For people: what happened and what to do.
+    pub message: String,
+}
+
+/// What a failure means for going on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Class {
+    /// The runtime could not be reached or did not answer in time: whether it happened is unknown, look again.
+    Away,
+    /// The name is taken: whoever owns it shows up in a snapshot.
+    NameTaken,
+    /// The thing is not there (any more).
+    Gone,
+    /// The runtime said no; it may say yes later.
+    Refused,
+    /// No, and no repetition will change it.
+    Final,
+}

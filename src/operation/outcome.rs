@@ -1,0 +1,178 @@
+//! How an operation can end, each way with its word for programs and its sentence for people.
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::status::Phase;
+
+/// The end of an operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Everything asked for was observed.
+    Succeeded,
+    /// It failed; `touched` says whether a running container was affected.
+    Failed {
+        /// What went wrong first.
+        failure: Failure,
+        /// What went wrong on the way back, when there was one.
+        then: Option<Failure>,
+        /// False: every container of the pod is as it was.
+        touched: bool,
+    },
+    /// The image from before runs again.
+    RolledBack(Failure),
+    /// Withdrawn before anything was touched.
+    Cancelled(Withdrawal),
+}
+
+/// Why an operation was withdrawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Withdrawal {
+    /// The annotation is gone.
+    Deleted,
+    /// Another id took its place.
+    Replaced,
+    /// The person at the terminal ended it.
+    Interrupted,
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Failure {
+    /// The image did not arrive, is for another machine, or has another digest.
+    #[error("image {image} for {container} is not usable: {message}")]
+    Pull {
+        /// The container that wanted it.
+        container: String,
+        /// The reference.
+        image: String,
+        /// What the runtime or the check said.
+        message: String,
+    },
+    /// The rehearsal was refused: the replacement could not have been created either.
+    #[error("the runtime would not create a new {container}: {message}")]
+    Rehearsal {
+        /// The container.
+        container: String,
+        /// What the runtime said.
+        message: String,
+    },
+    /// The pod's sandbox is gone, stopped, or another one.
+    #[error("the pod's sandbox is {what}: the pod is being deleted or made again")]
+    Sandbox {
+        /// `gone`, `not ready` or `another one`.
+        what: String,
+    },
+    /// Somebody else replaced or stopped the container before us.
+    #[error("{container} changed before it was touched: {what}")]
+    Changed {
+        /// The container.
+        container: String,
+        /// What is seen now.
+        what: String,
+    },
+    /// It did not stop.
+    #[error("{container} did not stop: {message}")]
+    Stop {
+        /// The container.
+        container: String,
+        /// What the runtime said.
+        message: String,
+    },
+    /// The runtime refused to create the replacement.
+    #[error("the new {container} could not be created: {message}")]
+    Create {
+        /// The container.
+        container: String,
+        /// What the runtime said.
+        message: String,
+    },
+    /// The replacement did not start.
+    #[error("the new {container} did not start: {message}")]
+    Start {
+        /// The container.
+        container: String,
+        /// What the runtime said.
+        message: String,
+    },
+    /// The replacement ended before it counted.
+    #[error("the new {container} exited with code {code} after {lived_ms} ms")]
+    Exited {
+        /// The container.
+        container: String,
+        /// Its exit code.
+        code: i32,
+        /// How long it had run.
+        lived_ms: i64,
+    },
+    /// Two of one name run; nothing more is done.
+    #[error("{count} containers named {container} run at once; nothing more was done to them")]
+    Duplicate {
+        /// The container.
+        container: String,
+        /// How many.
+        count: usize,
+    },
+    /// The time was up.
+    #[error("the deadline passed while {during}")]
+    Deadline {
+        /// What was going on.
+        during: String,
+    },
+    /// The journal could not be written, so nothing more may be done.
+    #[error("the journal could not be written: {message}")]
+    Journal {
+        /// What the file system said.
+        message: String,
+    },
+}
+
+impl Failure {
+    /// One word for programs: status `reason`, metric label.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Pull { .. } => "PullFailed",
+            Self::Rehearsal { .. } => "CannotCreate",
+            Self::Sandbox { .. } => "SandboxGone",
+            Self::Changed { .. } => "ContainerChanged",
+            Self::Stop { .. } => "StopFailed",
+            Self::Create { .. } => "CreateFailed",
+            Self::Start { .. } => "StartFailed",
+            Self::Exited { .. } => "Exited",
+            Self::Duplicate { .. } => "Duplicate",
+            Self::Deadline { .. } => "DeadlineExceeded",
+            Self::Journal { .. } => "JournalFailed",
+        }
+    }
+}
+
+impl Withdrawal {
+    /// One word for programs.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Deleted => "RequestDeleted",
+            Self::Replaced => "RequestReplaced",
+            Self::Interrupted => "Interrupted",
+        }
+    }
+}
+
+impl Outcome {
+    /// The phase it is reported as.
+    pub fn phase(&self) -> Phase {
+        match self {
+            Self::Succeeded => Phase::Succeeded,
+            Self::Failed { .. } => Phase::Failed,
+            Self::RolledBack(_) => Phase::RolledBack,
+            Self::Cancelled(_) => Phase::Cancelled,
+        }
+    }
+
+    /// One word for programs; empty for success.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Succeeded => "",
+            Self::Failed { failure, .. } | Self::RolledBack(failure) => failure.reason(),
+            Self::Cancelled(withdrawal) => withdrawal.reason(),
+        }
+    }
+}

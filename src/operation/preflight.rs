@@ -1,0 +1,307 @@
+//! May this request be carried out on this pod? Decided once, before anything is touched.
+//!
+//! The answer is a [`Refusal`] that says what to change, or an [`Admitted`], which nothing else can make.
+
+use std::collections::BTreeMap;
+
+use crate::api::request::{EngineWish, InvalidRequest, Request};
+use crate::api::status::Incarnation;
+use crate::operation::snapshot::{Container, Owner, PodRef, Snapshot, State};
+
+/// Seconds that an operation needs beside the containers' own grace and settling times.
+const SPARE_SECONDS: u64 = 5;
+
+/// What is known when a request comes in.
+#[derive(Clone, Debug)]
+pub struct Situation {
+    /// The pod.
+    pub snapshot: Snapshot,
+    /// The runtime.
+    pub runtime: Runtime,
+    /// What is known of the containers that the request names and that run, by name.
+    pub sources: BTreeMap<String, Source>,
+}
+
+/// The runtime's own word about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    /// `containerd`, `cri-o`, ...
+    pub name: String,
+    /// Its version.
+    pub version: String,
+}
+
+impl Runtime {
+    /// True where a taken name is refused and the verbose status holds the whole configuration. CRI-O answers a taken
+    /// name with the existing container, cri-dockerd removes it: there a fence is no fence.
+    pub fn has_fences(&self) -> bool {
+        self.name == "containerd"
+    }
+}
+
+/// What is known of one running container as the source of a clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Why its configuration cannot be cloned without loss; `None` when it can.
+    pub not_cloneable: Option<String>,
+    /// Whether the image it runs is still on the node.
+    pub image_present: bool,
+}
+
+/// Why a request cannot be carried out. Nothing was touched.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The annotation is no request.
+    #[error("{0}")]
+    Invalid(#[from] InvalidRequest),
+    /// No such pod on this node.
+    #[error("there is no pod {0} on this node")]
+    PodNotFound(String),
+    /// The sandbox does not run.
+    #[error("the sandbox of pod {0} is not ready: the pod is stopping, or has to be made again")]
+    SandboxNotReady(PodRef),
+    /// The pod has no such container.
+    #[error("pod {pod} has no container {name}; it has {known}")]
+    UnknownContainer {
+        /// The pod.
+        pod: PodRef,
+        /// The name in the request.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// Only what runs can be replaced in place.
+    #[error("container {name} of pod {pod} is not running: it is {state}. {advice}")]
+    NotRunning {
+        /// The pod.
+        pod: PodRef,
+        /// The container.
+        name: String,
+        /// Its state, with the exit code where there is one.
+        state: String,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// Two of one name run: something else went wrong before.
+    #[error("{count} containers named {name} run in pod {pod}: stop all but one, then ask again")]
+    Duplicate {
+        /// The pod.
+        pod: PodRef,
+        /// The container.
+        name: String,
+        /// How many.
+        count: usize,
+    },
+    /// A drain that drains nothing is a lie.
+    #[error(
+        "gracePeriodSeconds is set, but pod {0} has no readiness gate InPlaceUpdateReady that could take it out of \
+         traffic: remove gracePeriodSeconds"
+    )]
+    NoReadinessGate(PodRef),
+    /// Hooks need what is not there.
+    #[error("{0} is set, but this agent runs no hooks: remove it")]
+    HooksUnavailable(&'static str),
+    /// The engine asked for cannot be had here.
+    #[error("engine {engine:?} is not to be had here: {why}")]
+    EngineUnavailable {
+        /// The engine.
+        engine: EngineWish,
+        /// Why not.
+        why: &'static str,
+    },
+    /// Not on this runtime.
+    #[error(
+        "the runtime is {0}: creating a replacement is safe on containerd only, elsewhere it takes a cluster, where \
+         the kubelet does it"
+    )]
+    RuntimeUnsupported(String),
+    /// Something would be lost.
+    #[error("container {name} of pod {pod} cannot be made again faithfully: {why}")]
+    NotCloneable {
+        /// The pod.
+        pod: PodRef,
+        /// The container.
+        name: String,
+        /// What would be lost.
+        why: String,
+    },
+    /// After the stop it could not be started again.
+    #[error(
+        "the image that container {name} of pod {pod} runs is no longer on the node ({image}): pull it first"
+    )]
+    ImageMissing {
+        /// The pod.
+        pod: PodRef,
+        /// The container.
+        name: String,
+        /// The image.
+        image: String,
+    },
+    /// The kubelet would not know of it.
+    #[error(
+        "pod {0} belongs to a kubelet, whose API server names its images: swap it there, or change the manifest of a \
+         static pod"
+    )]
+    KubeletNamesImages(PodRef),
+    /// The container could not even stop in that time.
+    #[error("deadlineSeconds {given} is too short: stopping and watching the containers may take {needed} s")]
+    DeadlineTooShort {
+        /// What was asked for.
+        given: u32,
+        /// What it takes at least.
+        needed: u64,
+    },
+}
+
+impl Refusal {
+    /// One word for programs: status `reason`, metric label.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "InvalidRequest",
+            Self::PodNotFound(_) => "PodNotFound",
+            Self::SandboxNotReady(_) => "SandboxNotReady",
+            Self::UnknownContainer { .. } => "UnknownContainer",
+            Self::NotRunning { .. } => "NotRunning",
+            Self::Duplicate { .. } => "Duplicate",
+            Self::NoReadinessGate(_) => "NoReadinessGate",
+            Self::HooksUnavailable(_) => "HooksUnavailable",
+            Self::EngineUnavailable { .. } => "EngineUnavailable",
+            Self::RuntimeUnsupported(_) => "RuntimeUnsupported",
+            Self::NotCloneable { .. } => "NotCloneable",
+            Self::ImageMissing { .. } => "ImageMissing",
+            Self::KubeletNamesImages(_) => "KubeletNamesImages",
+            Self::DeadlineTooShort { .. } => "DeadlineTooShort",
+        }
+    }
+}
+
+/// A request that fits its pod. Made by [`admit`] alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    request: Request,
+    pod: PodRef,
+    sandbox_id: String,
+    owner: Owner,
+    targets: Vec<AdmittedTarget>,
+}
+
+/// One container of an admitted request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct AdmittedTarget {
+    pub(super) from: Incarnation,
+    pub(super) container: Container,
+    pub(super) image: Option<String>,
+    /// Above every attempt that the name has seen.
+    pub(super) next_attempt: u32,
+}
+
+impl Admitted {
+    pub(super) fn into_parts(self) -> (Request, PodRef, String, Owner, Vec<AdmittedTarget>) {
+        (self.request, self.pod, self.sandbox_id, self.owner, self.targets)
+    }
+}
+
+/// Checks `request` against what is seen.
+pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusal> {
+    request.check()?;
+    let snapshot = &situation.snapshot;
+    let sandbox = snapshot.sandbox.as_ref().ok_or_else(|| Refusal::PodNotFound(String::new()))?;
+    let pod = &sandbox.pod;
+    if !sandbox.ready {
+        return Err(Refusal::SandboxNotReady(pod.clone()));
+    }
+    if request.grace_period_seconds > 0 {
+        return Err(Refusal::NoReadinessGate(pod.clone()));
+    }
+    for (field, hook) in [("preHook", &request.pre_hook), ("postHook", &request.post_hook)] {
+        if hook.is_some() {
+            return Err(Refusal::HooksUnavailable(field));
+        }
+    }
+    match request.engine {
+        EngineWish::Auto | EngineWish::Recreate => {}
+        engine @ EngineWish::Respec => {
+            return Err(Refusal::EngineUnavailable {
+                engine,
+                why: "it changes the pod's spec, which needs an API server",
+            });
+        }
+        engine @ EngineWish::Stop => {
+            return Err(Refusal::EngineUnavailable {
+                engine,
+                why: "nothing here would start the container again",
+            });
+        }
+    }
+    if !situation.runtime.has_fences() {
+        return Err(Refusal::RuntimeUnsupported(situation.runtime.name.clone()));
+    }
+    let mut targets = Vec::with_capacity(request.containers.len());
+    for target in &request.containers {
+        let container = running(snapshot, pod, &target.name, sandbox.owner)?;
+        if target.image.is_some() && sandbox.owner.is_kubelet() {
+            return Err(Refusal::KubeletNamesImages(pod.clone()));
+        }
+        let source = situation.sources.get(&target.name);
+        if let Some(why) =
+            source.map_or(Some("the runtime did not tell its configuration"), |s| s.not_cloneable.as_deref())
+        {
+            return Err(Refusal::NotCloneable {
+                pod: pod.clone(),
+                name: target.name.clone(),
+                why: why.to_owned(),
+            });
+        }
+        if source.is_some_and(|source| !source.image_present) {
+            let image = container.image.clone();
+            return Err(Refusal::ImageMissing { pod: pod.clone(), name: target.name.clone(), image });
+        }
+        targets.push(AdmittedTarget {
+            from: container.incarnation(),
+            container: container.clone(),
+            image: target.image.clone(),
+            next_attempt: next_attempt(snapshot, &target.name),
+        });
+    }
+    let stops: u64 = targets.iter().map(|target| target.container.grace.as_secs()).sum();
+    let needed = stops + u64::from(request.min_ready_seconds) + SPARE_SECONDS;
+    if u64::from(request.deadline_seconds) < needed {
+        return Err(Refusal::DeadlineTooShort { given: request.deadline_seconds, needed });
+    }
+    Ok(Admitted { request, pod: pod.clone(), sandbox_id: sandbox.id.clone(), owner: sandbox.owner, targets })
+}
+
+fn next_attempt(snapshot: &Snapshot, name: &str) -> u32 {
+    snapshot.lives(name).iter().map(|life| life.attempt).max().unwrap_or(0).saturating_add(1)
+}
+
+/// The one running life of `name`.
+fn running<'a>(
+    snapshot: &'a Snapshot,
+    pod: &PodRef,
+    name: &str,
+    owner: Owner,
+) -> Result<&'a Container, Refusal> {
+    let lives = snapshot.lives(name);
+    let Some(newest) = lives.last() else {
+        let known = snapshot.names().join(", ");
+        return Err(Refusal::UnknownContainer { pod: pod.clone(), name: name.to_owned(), known });
+    };
+    let running: Vec<_> = lives.iter().filter(|life| life.state == State::Running).collect();
+    match running.as_slice() {
+        [] => {
+            let state = match newest.state {
+                State::Exited => format!("exited with code {}", newest.exit_code),
+                state => state.to_string(),
+            };
+            let advice = if owner.is_kubelet() {
+                "Its kubelet will start it; ask again then"
+            } else {
+                "Nothing supervises it: remove the pod and run it again"
+            };
+            Err(Refusal::NotRunning { pod: pod.clone(), name: name.to_owned(), state, advice })
+        }
+        [only] => Ok(only),
+        many => Err(Refusal::Duplicate { pod: pod.clone(), name: name.to_owned(), count: many.len() }),
+    }
+}

@@ -1,0 +1,170 @@
+//! What is seen of one pod at one moment, in the words of the decisions.
+//!
+//! Filled by `cri::convert` from the runtime's answers; holds no environment values and no configuration.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::api::status::Incarnation;
+
+/// One pod as the runtime shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The newest sandbox of the pod; `None` when the runtime knows none.
+    pub sandbox: Option<Sandbox>,
+    /// All its containers, fences and exited ones too, in no order.
+    pub containers: Vec<Container>,
+}
+
+/// Which pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub struct PodRef {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid: a pod of the same name made again is another pod.
+    pub uid: String,
+}
+
+impl std::fmt::Display for PodRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// The pod's sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sandbox {
+    /// The runtime's id.
+    pub id: String,
+    /// Whose it is.
+    pub pod: PodRef,
+    /// False once it is being stopped or has died.
+    pub ready: bool,
+    /// Who looks after it.
+    pub owner: Owner,
+}
+
+/// Who looks after a pod on its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A kubelet, from the API server.
+    Kubelet,
+    /// A kubelet, from a file or URL on the node.
+    KubeletStatic,
+    /// `inplace node run`.
+    NodeRun,
+    /// Somebody else, without a kubelet's marks.
+    Nobody,
+}
+
+impl Owner {
+    /// True when a kubelet restarts and cleans up behind the pod.
+    pub fn is_kubelet(self) -> bool {
+        matches!(self, Self::Kubelet | Self::KubeletStatic)
+    }
+}
+
+/// One container, or one fence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// The runtime's id.
+    pub id: String,
+    /// Name in the pod spec; for a fence the name it guards.
+    pub name: String,
+    /// True for a container that only holds a name and is never started.
+    pub fence: bool,
+    /// The attempt in its name.
+    pub attempt: u32,
+    /// Where it stands.
+    pub state: State,
+    /// The image as the pod names it, or as near to it as the runtime tells.
+    pub image: String,
+    /// The runtime's id of the image.
+    pub image_id: String,
+    /// The request that made it, when one of ours did.
+    pub operation: Option<String>,
+    /// When the runtime made it.
+    pub created_at: Timestamp,
+    /// When its process started.
+    pub started_at: Option<Timestamp>,
+    /// When its process ended.
+    pub finished_at: Option<Timestamp>,
+    /// How its process ended.
+    pub exit_code: i32,
+    /// Seconds it gets to stop, by the pod's spec.
+    pub grace: Duration,
+    /// True when the pod's spec has a preStop handler for it.
+    pub has_pre_stop: bool,
+}
+
+/// The runtime's container states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Made, never started.
+    Created,
+    /// Its process runs.
+    Running,
+    /// Its process has ended.
+    Exited,
+    /// The runtime cannot tell.
+    Unknown,
+}
+
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Created => "created",
+            Self::Running => "running",
+            Self::Exited => "exited",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
+impl Container {
+    /// This life of the container, for reports.
+    pub fn incarnation(&self) -> Incarnation {
+        Incarnation {
+            container_id: self.id.clone(),
+            attempt: self.attempt,
+            image: self.image.clone(),
+            image_id: self.image_id.clone(),
+        }
+    }
+}
+
+impl Snapshot {
+    /// The container with this id.
+    pub fn by_id(&self, id: &str) -> Option<&Container> {
+        self.containers.iter().find(|container| container.id == id)
+    }
+
+    /// All lives of the container `name`, oldest attempt first; no fences.
+    pub fn lives(&self, name: &str) -> Vec<&Container> {
+        let mut lives: Vec<_> = self.containers.iter().filter(|c| !c.fence && c.name == name).collect();
+        lives.sort_by_key(|container| (container.attempt, container.created_at));
+        lives
+    }
+
+    /// All fences that guard `name`.
+    pub fn fences(&self, name: &str) -> impl Iterator<Item = &Container> {
+        self.containers.iter().filter(move |container| container.fence && container.name == name)
+    }
+
+    /// The lives of `name` that run. More than one is what must never be.
+    pub fn running(&self, name: &str) -> Vec<&Container> {
+        self.lives(name).into_iter().filter(|container| container.state == State::Running).collect()
+    }
+
+    /// The names of the pod's containers, sorted, each once.
+    pub fn names(&self) -> Vec<&str> {
+        let mut names: Vec<_> =
+            self.containers.iter().filter(|c| !c.fence).map(|c| c.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}

@@ -1,0 +1,364 @@
+//! The operation itself: what the journal keeps of one request on one pod.
+//!
+//! Holds only what cannot be seen in the next snapshot: what was promised, what was begun, what was learned. It is
+//! changed in four ways: [`Operation::begin`] before an effect, [`Operation::record`] after it, [`Operation::note`]
+//! for decisions without an effect, and [`Operation::withdraw`] from outside.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::api::request::Request;
+use crate::api::status::{Action, Engine, Incarnation, Step};
+use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Trouble, Verb};
+use crate::operation::outcome::{Failure, Outcome, Withdrawal};
+use crate::operation::snapshot::{Container, PodRef};
+
+/// Remarks kept for the report.
+const MAX_REMARKS: usize = 8;
+/// What an interrupted operation gets on top of the containers' grace when it is taken up again.
+const RESUME_SPARE: SignedDuration = SignedDuration::from_secs(60);
+
+/// One request being carried out on one pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Operation {
+    /// The request.
+    pub request: Request,
+    /// The pod.
+    pub pod: PodRef,
+    /// Its sandbox; another one means another pod.
+    pub sandbox_id: String,
+    /// True when nobody else removes the pod's old containers.
+    pub cleans_up: bool,
+    /// When it was taken up.
+    pub begun_at: Timestamp,
+    /// When it must have ended.
+    pub deadline_at: Timestamp,
+    /// The stage it is in.
+    pub step: Step,
+    /// The containers, in the order of the request.
+    pub targets: Vec<Target>,
+    /// Set when it is to end before it touches anything.
+    pub withdrawn: Option<Withdrawal>,
+    /// Set when it is on its way back, with the reason.
+    pub turned_back: Option<Failure>,
+    /// Set when only cleaning up is left before this is reported.
+    pub ending: Option<Outcome>,
+    /// Set when it is over.
+    pub outcome: Option<Outcome>,
+    /// When it was over.
+    pub finished_at: Option<Timestamp>,
+    /// The last thing that did not work, while it is being tried again.
+    pub setback: Option<Setback>,
+    /// Things that did not work and did not matter enough to end it.
+    pub remarks: Vec<String>,
+}
+
+/// One container of an operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// Name in the pod spec.
+    pub name: String,
+    /// Restart or swap.
+    pub action: Action,
+    /// The way it is done.
+    pub engine: Engine,
+    /// The life that runs before.
+    pub from: Incarnation,
+    /// For a swap: the reference asked for.
+    pub image: Option<String>,
+    /// For a swap: that image once it is on the node.
+    pub pulled: Option<ImageChoice>,
+    /// Seconds the container gets to stop.
+    pub grace_seconds: u64,
+    /// Whether a preStop handler has to be run before the stop.
+    pub has_pre_stop: bool,
+    /// True from the moment something was begun that the running container may feel.
+    pub touched: bool,
+    /// The replacement asked for.
+    pub forward: Replacement,
+    /// The way back, once it is needed.
+    pub back: Option<Replacement>,
+    /// The life that runs now, once it was seen.
+    pub reached: Option<Reached>,
+}
+
+/// Putting one life of a container in the place of another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replacement {
+    /// The life to end.
+    pub replaces: String,
+    /// The attempt of the new one.
+    pub attempt: u32,
+    /// When the preStop handler was begun. It is never begun twice.
+    pub pre_stop_at: Option<Timestamp>,
+}
+
+/// A new life that was seen running.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reached {
+    /// Which.
+    pub to: Incarnation,
+    /// When the one before had finished.
+    pub stopped_at: Option<Timestamp>,
+    /// When it started.
+    pub started_at: Option<Timestamp>,
+    /// When it had stayed up long enough.
+    pub ready_at: Option<Timestamp>,
+}
+
+/// Something that did not work and is tried again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setback {
+    /// What.
+    pub verb: Verb,
+    /// For which container.
+    pub container: String,
+    /// How often in a row.
+    pub count: u32,
+    /// When it failed last.
+    pub at: Timestamp,
+    /// How it failed last.
+    pub trouble: Trouble,
+}
+
+/// A decision that changes only the operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// Another stage begins.
+    Step(Step),
+    /// The new life of a container runs.
+    Reached(String, Reached),
+    /// It has stayed up long enough.
+    Proven(String, Timestamp),
+    /// From here on back to what ran before.
+    TurnBack(Failure),
+    /// The way back of one container.
+    Back(String, Replacement),
+    /// Nothing is left but to clean up.
+    End(Outcome),
+}
+
+impl Target {
+    /// A container about to be replaced. `next_attempt` is above every attempt that its name has seen.
+    pub fn new(
+        container: Container,
+        image: Option<String>,
+        action: Action,
+        engine: Engine,
+        next_attempt: u32,
+    ) -> Self {
+        Self {
+            action,
+            engine,
+            image,
+            pulled: None,
+            grace_seconds: container.grace.as_secs(),
+            has_pre_stop: container.has_pre_stop,
+            touched: false,
+            forward: Replacement { replaces: container.id.clone(), attempt: next_attempt, pre_stop_at: None },
+            back: None,
+            reached: None,
+            from: container.incarnation(),
+            name: container.name,
+        }
+    }
+
+    /// The replacement that is under way.
+    pub fn replacement(&self) -> &Replacement {
+        self.back.as_ref().unwrap_or(&self.forward)
+    }
+}
+
+impl Operation {
+    /// An operation that has done nothing yet.
+    pub fn new(
+        request: Request,
+        pod: PodRef,
+        sandbox_id: String,
+        cleans_up: bool,
+        targets: Vec<Target>,
+        now: Timestamp,
+    ) -> Self {
+        let deadline_at = later(now, SignedDuration::from_secs(i64::from(request.deadline_seconds)));
+        let step = if targets.iter().any(|t| t.action == Action::Swap) { Step::Pull } else { Step::Swap };
+        Self {
+            request,
+            pod,
+            sandbox_id,
+            cleans_up,
+            begun_at: now,
+            deadline_at,
+            step,
+            targets,
+            withdrawn: None,
+            turned_back: None,
+            ending: None,
+            outcome: None,
+            finished_at: None,
+            setback: None,
+            remarks: Vec::new(),
+        }
+    }
+
+    /// True once a running container may have felt something.
+    pub fn touched(&self) -> bool {
+        self.targets.iter().any(|target| target.touched)
+    }
+
+    /// The moment after which it goes back, or ends, instead of going on. Earlier than the deadline where there may
+    /// be a way back to go.
+    pub fn forward_until(&self) -> Timestamp {
+        if !self.targets.iter().any(|target| target.action == Action::Swap) {
+            return self.deadline_at;
+        }
+        let grace: u64 = self.targets.iter().map(|target| target.grace_seconds).sum();
+        let whole = self.deadline_at.duration_since(self.begun_at);
+        let reserve = SignedDuration::from_secs(i64::try_from(grace).unwrap_or(i64::MAX).saturating_add(10));
+        later(self.deadline_at, -reserve.min(whole / 3))
+    }
+
+    /// To be called, and journalled, before `effect` is carried out.
+    pub fn begin(&mut self, effect: &Effect, now: Timestamp) {
+        let Some(target) = self.targets.iter_mut().find(|target| target.name == effect.container()) else {
+            return;
+        };
+        match effect {
+            Effect::PreStop { .. } => {
+                target.touched = true;
+                target.back.as_mut().unwrap_or(&mut target.forward).pre_stop_at = Some(now);
+            }
+            Effect::Stop { .. } | Effect::Create { .. } | Effect::Start { .. } => target.touched = true,
+            Effect::Pull { .. } | Effect::Fence { .. } | Effect::Remove { .. } => {}
+        }
+    }
+
+    /// What came of `effect`.
+    pub fn record(&mut self, effect: &Effect, result: Result<Learned, Trouble>, now: Timestamp) {
+        match result {
+            Ok(learned) => {
+                self.setback = None;
+                match learned {
+                    Learned::Nothing => {}
+                    Learned::Image(choice) => {
+                        if let Some(target) = self.targets.iter_mut().find(|t| t.name == effect.container()) {
+                            target.pulled = Some(choice);
+                        }
+                    }
+                    Learned::Remark(remark) => self.remark(remark),
+                }
+            }
+            // A handler is begun once; what it did is for the report, as with the kubelet.
+            Err(trouble) if effect.verb() == Verb::PreStop => {
+                self.remark(format!("preStop of {}: {}", effect.container(), trouble.message));
+            }
+            Err(trouble) => {
+                let again = |setback: &&Setback| {
+                    setback.verb == effect.verb() && setback.container == effect.container()
+                };
+                let count = self.setback.as_ref().filter(again).map_or(0, |setback| setback.count) + 1;
+                let container = effect.container().to_owned();
+                self.setback = Some(Setback { verb: effect.verb(), container, count, at: now, trouble });
+            }
+        }
+    }
+
+    /// Takes a decision in.
+    pub fn note(&mut self, note: Note) {
+        let target = |targets: &mut Vec<Target>, name: &str| targets.iter().position(|t| t.name == name);
+        match note {
+            Note::Step(step) => self.step = step,
+            Note::Reached(name, reached) => {
+                if let Some(index) = target(&mut self.targets, &name) {
+                    self.targets[index].reached = Some(reached);
+                }
+            }
+            Note::Proven(name, at) => {
+                if let Some(index) = target(&mut self.targets, &name)
+                    && let Some(reached) = &mut self.targets[index].reached
+                {
+                    reached.ready_at = Some(at);
+                }
+            }
+            Note::TurnBack(failure) => {
+                self.step = Step::Rollback;
+                self.setback = None;
+                self.turned_back = Some(failure);
+            }
+            Note::Back(name, replacement) => {
+                if let Some(index) = target(&mut self.targets, &name) {
+                    self.targets[index].back = Some(replacement);
+                    self.targets[index].reached = None;
+                }
+            }
+            Note::End(outcome) => {
+                self.setback = None;
+                self.ending = Some(outcome);
+            }
+        }
+    }
+
+    /// Asks it to end, which it does if nothing was touched yet.
+    pub fn withdraw(&mut self, withdrawal: Withdrawal) {
+        self.withdrawn.get_or_insert(withdrawal);
+    }
+
+    /// Ends it.
+    pub fn finish(&mut self, outcome: Outcome, now: Timestamp) {
+        self.outcome = Some(outcome);
+        self.finished_at = Some(now);
+    }
+
+    /// Takes it up again after the process that carried it out has died. The time nobody was there does not count
+    /// against a pod that was touched.
+    pub fn resume(&mut self, now: Timestamp) {
+        self.setback = None;
+        if self.touched() {
+            let grace: u64 = self.targets.iter().map(|target| target.grace_seconds).sum();
+            let grace = SignedDuration::try_from(Duration::from_secs(grace)).unwrap_or(SignedDuration::MAX);
+            self.deadline_at = self.deadline_at.max(later(later(now, grace), RESUME_SPARE));
+        }
+    }
+
+    /// The message of the setback in `verb` for `container`, once repeating it has lost its sense.
+    pub(super) fn given_up(&self, verb: Verb, container: &str) -> Option<&str> {
+        let setback = self.setback.as_ref()?;
+        if setback.verb != verb || setback.container != container {
+            return None;
+        }
+        let tries = match (setback.trouble.class, verb) {
+            (Class::Final, _) => 1,
+            (Class::Away, Verb::Remove) => 10,
+            // Away: it may have happened, so look again until the deadline; the same where somebody else is creating.
+            (Class::Away, _) | (Class::NameTaken, Verb::Create) => return None,
+            (Class::Refused | Class::Gone | Class::NameTaken, Verb::Pull) => 3,
+            (Class::Refused | Class::Gone | Class::NameTaken, Verb::Fence | Verb::Start) => 3,
+            // A swap has a better way out than trying again; a restart and a way back have none.
+            (Class::Refused | Class::Gone, Verb::Create) if self.can_turn_back() => 1,
+            (
+                Class::Refused | Class::Gone | Class::NameTaken,
+                Verb::Create | Verb::Stop | Verb::Remove | Verb::PreStop,
+            ) => 5,
+        };
+        (setback.count >= tries).then_some(setback.trouble.message.as_str())
+    }
+
+    /// True while a failure would lead back to the old image.
+    pub(super) fn can_turn_back(&self) -> bool {
+        self.turned_back.is_none()
+            && self.request.on_failure == crate::api::request::OnFailure::Rollback
+            && self.targets.iter().any(|target| target.touched && target.action == Action::Swap)
+    }
+
+    fn remark(&mut self, remark: String) {
+        if self.remarks.len() < MAX_REMARKS {
+            self.remarks.push(remark);
+        }
+    }
+}
+
+/// `at` moved by `by`, held at the ends of time instead of failing.
+pub(super) fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
+    at.saturating_add(by).unwrap_or(at)
+}
