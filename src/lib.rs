@@ -1,1 +1,2 @@
-//! map to come
+//! Restarts or updates one container of a running pod, on its node.
+pub mod cri;
