@@ -1,0 +1,200 @@
+//! Getting an image onto the node: room on the disk, the pull itself, and the proof that what arrived is what was
+//! asked for and fits this machine.
+//!
+//! Nothing a container could feel happens here.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::api::image::ImageRef;
+use crate::cri::client::Client;
+use crate::cri::proto::v1;
+use crate::operation::effect::{Class, ImageChoice, Trouble};
+use crate::process::clock;
+
+/// What must stay free on the image disk, in bytes, whatever is pulled.
+const RESERVE: u64 = 256 << 20;
+/// Room to want for an image, as a multiple of the packed size of the one that runs now: packed and unpacked side by
+/// side take about three times that, and the new one is taken to be like the old one.
+const UNPACKED: u64 = 3;
+/// How often progress is told.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What is to be pulled.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The reference.
+    pub reference: &'a str,
+    /// The image that runs now, to guess the size.
+    pub like: &'a str,
+    /// The sandbox it is for: a runtime may keep images per runtime class.
+    pub sandbox: &'a v1::PodSandboxConfig,
+    /// How long it may take.
+    pub limit: Duration,
+    /// Bytes to leave free; `None` for 256 MiB.
+    pub reserve: Option<u64>,
+}
+
+/// Puts the image on the node and returns its id. `progress` hears one line a second.
+///
+/// # Errors
+/// [`Class::Final`] when no repetition would help.
+pub async fn fetch(
+    client: &Client,
+    wanted: Wanted<'_>,
+    progress: &(dyn Fn(String) + Send + Sync),
+) -> Result<ImageChoice, Trouble> {
+    let final_ = |message: String| Trouble { class: Class::Final, message };
+    let image = ImageRef::parse(wanted.reference).map_err(|error| final_(error.to_string()))?;
+    if let Some(present) = client.image(wanted.reference, true).await.map_err(Trouble::from)?
+        && !moves(&image)
+    {
+        return check(&image, present);
+    }
+    let disk = disk_of(client).await;
+    if let Some(disk) = &disk {
+        room(client, &wanted, disk).await?;
+    }
+    let started = clock::now();
+    let free_before = disk.as_ref().and_then(free);
+    let pull = client.pull(wanted.reference, Some(wanted.sandbox.clone()), wanted.limit);
+    tokio::pin!(pull);
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.tick().await;
+    loop {
+        tokio::select! {
+            done = &mut pull => {
+                done.map_err(Trouble::from)?;
+                break;
+            }
+            _ = ticks.tick() => {
+                let seconds = clock::now().duration_since(started).as_secs();
+                let grown = match (free_before, disk.as_ref().and_then(free)) {
+                    (Some(before), Some(now)) => format!(", {} MiB arrived", before.saturating_sub(now) >> 20),
+                    _ => String::new(),
+                };
+                progress(format!("pulling {image}: {seconds} s{grown}"));
+            }
+        }
+    }
+    match client.image(wanted.reference, true).await.map_err(Trouble::from)? {
+        Some(present) => check(&image, present),
+        None => Err(Trouble {
+            class: Class::Refused,
+            message: "the runtime says it pulled the image, but does not have it".to_owned(),
+        }),
+    }
+}
+
+/// Kubernetes' rule for images without a policy: `latest` is asked for again, anything else is used when it is there.
+fn moves(image: &ImageRef) -> bool {
+    let after = &image.as_str()[image.repository().len()..];
+    after.is_empty() || after == ":latest"
+}
+
+/// Is it the digest that was asked for, and made for this machine?
+fn check(image: &ImageRef, present: v1::ImageStatusResponse) -> Result<ImageChoice, Trouble> {
+    let final_ = |message: String| Err(Trouble { class: Class::Final, message });
+    let Some(found) = present.image else {
+        return final_(format!("the runtime does not have {image}"));
+    };
+    if let Some(digest) = image.digest()
+        && !found.repo_digests.iter().any(|repo| repo.ends_with(&format!("@{digest}")))
+        && found.id != digest
+    {
+        return final_(format!("the runtime has {image} under another digest: {}", found.repo_digests.join(", ")));
+    }
+    if let Some((system, machine)) = present.info.get("info").and_then(|info| platform(info)) {
+        let (here_system, here_machine) = (std::env::consts::OS, go_arch(std::env::consts::ARCH));
+        if (!system.is_empty() && system != here_system) || (!machine.is_empty() && machine != here_machine) {
+            return final_(format!("it is for {system}/{machine}, this node is {here_system}/{here_machine}"));
+        }
+    }
+    Ok(ImageChoice { reference: image.to_string(), id: found.id })
+}
+
+/// Operating system and architecture from an image's verbose status, where the runtime tells them.
+fn platform(info: &str) -> Option<(String, String)> {
+    let value: serde_json::Value = serde_json::from_str(info).ok()?;
+    let spec = value.get("imageSpec")?;
+    let text = |key| spec.get(key).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+    Some((text("os"), text("architecture")))
+}
+
+/// Images name architectures as Go does.
+fn go_arch(rust: &str) -> &str {
+    match rust {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" => "386",
+        "powerpc64" => "ppc64le",
+        other => other,
+    }
+}
+
+/// Where the runtime keeps its images, when this process can see it.
+async fn disk_of(client: &Client) -> Option<PathBuf> {
+    let usage = client.images_fs().await.ok()?;
+    let mountpoint = usage.into_iter().find_map(|usage| usage.fs_id)?.mountpoint;
+    Some(PathBuf::from(mountpoint))
+}
+
+fn free(disk: &PathBuf) -> Option<u64> {
+    let stat = nix::sys::statvfs::statvfs(disk).ok()?;
+    Some(u64::from(stat.blocks_available()) * stat.fragment_size())
+}
+
+async fn room(client: &Client, wanted: &Wanted<'_>, disk: &PathBuf) -> Result<(), Trouble> {
+    let Some(free) = free(disk) else {
+        tracing::debug!(disk = %disk.display(), "the image disk cannot be seen from here, its room is not checked");
+        return Ok(());
+    };
+    let like = client.image(wanted.like, false).await.map_err(Trouble::from)?;
+    let packed = like.and_then(|like| like.image).map_or(0, |image| image.size);
+    let needed = wanted.reserve.unwrap_or(RESERVE).saturating_add(packed.saturating_mul(UNPACKED));
+    if free >= needed {
+        return Ok(());
+    }
+    Err(Trouble {
+        class: Class::Final,
+        message: format!(
+            "the image disk {} has {} MiB free, {} MiB are wanted: remove unused images or make room",
+            disk.display(),
+            free >> 20,
+            needed >> 20
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn present(digest: &str, machine: &str) -> v1::ImageStatusResponse {
+        let image = v1::Image {
+            id: "sha256:1".into(),
+            repo_digests: vec![format!("repo/app@{digest}")],
+            ..v1::Image::default()
+        };
+        let info = format!(r#"{{"imageSpec":{{"os":"linux","architecture":"{machine}"}}}}"#);
+        v1::ImageStatusResponse { image: Some(image), info: [("info".to_owned(), info)].into() }
+    }
+
+    #[test]
+    fn what_arrived_must_be_what_was_asked_for_and_fit_the_machine() {
+        let here = go_arch(std::env::consts::ARCH);
+        let (a, b) = (format!("sha256:{}", "a".repeat(64)), format!("sha256:{}", "b".repeat(64)));
+        let pinned = ImageRef::parse(&format!("repo/app@{a}")).unwrap();
+        assert_eq!(check(&pinned, present(&a, here)).unwrap().id, "sha256:1");
+        assert!(check(&pinned, present(&b, here)).unwrap_err().message.contains("another digest"));
+        assert!(check(&pinned, present(&a, "mips")).unwrap_err().message.contains("linux/mips"));
+        assert!(check(&pinned, present(&a, "")).is_ok());
+    }
+
+    #[test]
+    fn only_latest_is_asked_for_again() {
+        let image = |text| ImageRef::parse(text).unwrap();
+        assert!(moves(&image("app")) && moves(&image("host:5000/app:latest")));
+        assert!(!moves(&image("app:v1")) && !moves(&image(&format!("app@sha256:{}", "a".repeat(64)))));
+    }
+}

@@ -1,0 +1,289 @@
+//! The journal: one file per pod, written before each effect, so that a process that dies anywhere can be continued.
+//!
+//! A file holds the open operation, the effect that is about to happen, the status of the last finished request and
+//! the ids that must not run again. No environment values: an operation has none. A file that cannot be read is an
+//! error for its pod alone.
+
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+use crate::api::status::Status;
+use crate::operation::effect::Effect;
+use crate::operation::snapshot::PodRef;
+use crate::operation::state::Operation;
+use crate::process::fault;
+use crate::process::file::{self, Durability};
+
+/// The layout of the files. Another number is not read.
+const VERSION: u32 = 1;
+/// Finished ids kept per pod.
+const MAX_FINISHED: usize = 64;
+
+/// The folder of all journal files.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    folder: PathBuf,
+}
+
+/// What one file holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    version: u32,
+    /// The pod.
+    pub pod: PodRef,
+    /// The operation that is under way.
+    pub open: Option<Operation>,
+    /// The effect that was about to happen when this was written.
+    pub intent: Option<Effect>,
+    /// The status of the request that ended last.
+    pub last: Option<Status>,
+    /// Ids of ended requests, oldest first.
+    pub finished: Vec<String>,
+}
+
+/// What can be wrong with a journal file.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The file system said no.
+    #[error("the journal {path} cannot be {doing}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// `read`, `written`, ...
+        doing: &'static str,
+        /// What it said.
+        source: std::io::Error,
+    },
+    /// Torn or not ours.
+    #[error(
+        "the journal {path} is damaged ({what}): look at the pod, then move the file away; until then nothing is done \
+         to this pod"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where and how.
+        what: String,
+    },
+    /// Written by another release.
+    #[error(
+        "the journal {path} has version {found}, this program reads version {VERSION}: run the release that wrote it, \
+         or move the file away"
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// What it has.
+        found: u64,
+    },
+    /// Another process works on the pod.
+    #[error("another inplace command is at work on pod {0}: wait for it to end")]
+    Busy(PodRef),
+}
+
+impl Entry {
+    /// A pod without a history.
+    pub fn new(pod: PodRef) -> Self {
+        Self { version: VERSION, pod, open: None, intent: None, last: None, finished: Vec::new() }
+    }
+
+    /// True when the request `id` has ended and must not run again.
+    pub fn has_finished(&self, id: &str) -> bool {
+        self.finished.iter().any(|finished| finished == id)
+    }
+
+    /// Takes the end of a request in.
+    pub fn conclude(&mut self, status: Status) {
+        self.open = None;
+        self.intent = None;
+        if !self.has_finished(&status.id) {
+            self.finished.push(status.id.clone());
+        }
+        let surplus = self.finished.len().saturating_sub(MAX_FINISHED);
+        self.finished.drain(..surplus);
+        self.last = Some(status);
+    }
+}
+
+impl Journal {
+    /// Opens the journal below `state`, making its folder.
+    pub fn open(state: &Path) -> Result<Self, JournalError> {
+        let folder = state.join("journal");
+        std::fs::create_dir_all(&folder).map_err(|source| JournalError::Io {
+            path: folder.clone(),
+            doing: "made",
+            source,
+        })?;
+        Ok(Self { folder })
+    }
+
+    /// The file of the pod `uid`.
+    pub fn path(&self, uid: &str) -> PathBuf {
+        // A uid comes from a runtime's label; nothing it holds may lead out of the folder.
+        let safe: String =
+            uid.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+        self.folder.join(format!("{safe}.json"))
+    }
+
+    /// What is known of `pod`.
+    pub fn load(&self, pod: &PodRef) -> Result<Entry, JournalError> {
+        let path = self.path(&pod.uid);
+        Ok(read(&path)?.unwrap_or_else(|| Entry::new(pod.clone())))
+    }
+
+    /// Writes `entry`, durably, before it returns. Blocks on the disk.
+    pub fn write(&self, entry: &Entry) -> Result<(), JournalError> {
+        let path = self.path(&entry.pod.uid);
+        let verb = || entry.intent.as_ref().map_or("none".to_owned(), |effect| format!("{:?}", effect.verb()));
+        fault::point(|| format!("before journal {}", verb()));
+        let written = serde_json::to_vec(entry)
+            .map_err(std::io::Error::other)
+            .and_then(|text| file::replace(&path, &text, Durability::Durable));
+        fault::point(|| format!("after journal {}", verb()));
+        written.map_err(|source| JournalError::Io { path, doing: "written", source })
+    }
+
+    /// Every file, each with what it holds or why it cannot be read.
+    pub fn all(&self) -> Result<Vec<Result<Entry, JournalError>>, JournalError> {
+        let io = |source| JournalError::Io { path: self.folder.clone(), doing: "listed", source };
+        let mut entries = Vec::new();
+        for item in std::fs::read_dir(&self.folder).map_err(io)? {
+            let path = item.map_err(io)?.path();
+            let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+            if hidden || path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            entries.extend(read(&path).transpose());
+        }
+        Ok(entries)
+    }
+
+    /// Forgets `pod`.
+    pub fn forget(&self, pod: &PodRef) -> Result<(), JournalError> {
+        for path in [self.path(&pod.uid), self.path(&pod.uid).with_extension("lock")] {
+            match std::fs::remove_file(&path) {
+                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(JournalError::Io { path, doing: "removed", source });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes this process the only one that works on `pod`, until the lock is dropped.
+    pub fn hold(&self, pod: &PodRef) -> Result<PodLock, JournalError> {
+        let path = self.path(&pod.uid).with_extension("lock");
+        let file = std::fs::File::create(&path)
+            .map_err(|source| JournalError::Io { path, doing: "locked", source })?;
+        Flock::lock(file, FlockArg::LockExclusiveNonblock)
+            .map(PodLock)
+            .map_err(|_| JournalError::Busy(pod.clone()))
+    }
+}
+
+/// Held by the one process that works on a pod.
+#[derive(Debug)]
+pub struct PodLock(#[expect(dead_code, reason = "held for its drop")] Flock<std::fs::File>);
+
+/// The file at `path`; `None` when there is none.
+fn read(path: &Path) -> Result<Option<Entry>, JournalError> {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(JournalError::Io { path: path.to_owned(), doing: "read", source }),
+    };
+    let damaged = |what: String| JournalError::Damaged { path: path.to_owned(), what };
+    let value: serde_json::Value = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+    match value.get("version").and_then(serde_json::Value::as_u64) {
+        Some(found) if found == u64::from(VERSION) => {}
+        Some(found) => return Err(JournalError::Version { path: path.to_owned(), found }),
+        None => return Err(damaged("it has no version".to_owned())),
+    }
+    serde_json::from_value(value).map(Some).map_err(|error| damaged(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::status::Phase;
+
+    fn pod(uid: &str) -> PodRef {
+        PodRef { namespace: "default".into(), name: "web".into(), uid: uid.into() }
+    }
+
+    fn status(id: &str) -> Status {
+        Status {
+            id: id.into(),
+            phase: Phase::Succeeded,
+            step: None,
+            reason: String::new(),
+            message: String::new(),
+            started_at: None,
+            finished_at: None,
+            containers: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn an_entry_comes_back_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = Journal::open(folder.path()).unwrap();
+        let mut entry = journal.load(&pod("a")).unwrap();
+        assert_eq!(entry, Entry::new(pod("a")));
+        entry.conclude(status("one"));
+        journal.write(&entry).unwrap();
+        assert_eq!(journal.load(&pod("a")).unwrap(), entry);
+        assert!(entry.has_finished("one") && !entry.has_finished("two"));
+    }
+
+    #[test]
+    fn finished_ids_are_bounded_and_the_newest_stay() {
+        let mut entry = Entry::new(pod("a"));
+        (0..200).for_each(|n| entry.conclude(status(&n.to_string())));
+        assert_eq!(entry.finished.len(), MAX_FINISHED);
+        assert!(entry.has_finished("199") && !entry.has_finished("0"));
+    }
+
+    #[test]
+    fn a_bad_file_is_an_error_for_its_pod_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = Journal::open(folder.path()).unwrap();
+        journal.write(&Entry::new(pod("good"))).unwrap();
+        for (uid, text, expect) in [
+            ("torn", &br#"{"version":1,"pod":{"names"#[..], "damaged"),
+            ("empty", b"", "damaged"),
+            ("future", br#"{"version":7}"#, "version 7"),
+            ("other", br#"{"hello":1}"#, "no version"),
+            ("extra", br#"{"version":1,"pod":{"namespace":"a","name":"b","uid":"c"},"x":1}"#, "damaged"),
+        ] {
+            std::fs::write(journal.path(uid), text).unwrap();
+            let error = journal.load(&pod(uid)).unwrap_err().to_string();
+            assert!(error.contains(expect), "{error}");
+        }
+        let all = journal.all().unwrap();
+        assert_eq!(all.iter().filter(|entry| entry.is_ok()).count(), 1);
+        assert_eq!(all.len(), 6);
+        assert!(journal.load(&pod("good")).is_ok());
+    }
+
+    #[test]
+    fn one_process_works_on_a_pod() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = Journal::open(folder.path()).unwrap();
+        let held = journal.hold(&pod("a")).unwrap();
+        assert!(matches!(journal.hold(&pod("a")), Err(JournalError::Busy(_))));
+        journal.hold(&pod("b")).unwrap();
+        drop(held);
+        journal.hold(&pod("a")).unwrap();
+    }
+
+    #[test]
+    fn a_uid_cannot_lead_out_of_the_folder() {
+        let journal = Journal::open(tempfile::tempdir().unwrap().path()).unwrap();
+        assert_eq!(journal.path("../../etc/x").parent(), journal.path("a").parent());
+    }
+}

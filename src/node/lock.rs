@@ -1,0 +1,87 @@
+//! One engine per runtime: an agent alone, or commands beside each other.
+//!
+//! The lock lies on the folder of the runtime's socket, so that it is the same for every process on the node,
+//! whatever state folder or mount namespace it has, and nothing is left when its holder dies.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+/// Held while this process may change containers.
+#[derive(Debug)]
+pub struct NodeLock(#[expect(dead_code, reason = "held for its drop")] Flock<File>);
+
+/// Why the lock cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Somebody else has it.
+    #[error("{holder} is at work on this node (it holds {folder}): {advice}")]
+    Held {
+        /// The locked folder.
+        folder: PathBuf,
+        /// Who, as far as can be told.
+        holder: &'static str,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The folder is not there or not ours.
+    #[error("the folder {folder} of the runtime's socket cannot be locked: {source}")]
+    Io {
+        /// The folder.
+        folder: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl NodeLock {
+    /// For an agent: nobody else may be at work on the runtime behind `socket`.
+    pub fn for_agent(socket: &Path) -> Result<Self, LockError> {
+        let advice = "stop it, or wait for the command to end";
+        Self::take(socket, FlockArg::LockExclusiveNonblock, "another inplace agent or command", advice)
+    }
+
+    /// For a command: other commands may be, on other pods; an agent may not.
+    pub fn for_command(socket: &Path) -> Result<Self, LockError> {
+        let advice = "write the request into the pod's annotation, or stop the agent first";
+        Self::take(socket, FlockArg::LockSharedNonblock, "an inplace agent", advice)
+    }
+
+    fn take(
+        socket: &Path,
+        how: FlockArg,
+        holder: &'static str,
+        advice: &'static str,
+    ) -> Result<Self, LockError> {
+        let folder = socket.parent().unwrap_or(Path::new("/")).to_owned();
+        let io = |source| LockError::Io { folder: folder.clone(), source };
+        let file = File::open(&folder).map_err(io)?;
+        Flock::lock(file, how).map(Self).map_err(|(_, errno)| match errno {
+            Errno::EWOULDBLOCK => LockError::Held { folder: folder.clone(), holder, advice },
+            errno => io(errno.into()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_is_alone_and_commands_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("runtime.sock");
+        let first = NodeLock::for_command(&socket).unwrap();
+        let second = NodeLock::for_command(&socket).unwrap();
+        assert!(matches!(NodeLock::for_agent(&socket), Err(LockError::Held { .. })));
+        drop((first, second));
+        let agent = NodeLock::for_agent(&socket).unwrap();
+        assert!(matches!(NodeLock::for_agent(&socket), Err(LockError::Held { .. })));
+        let error = NodeLock::for_command(&socket).unwrap_err().to_string();
+        assert!(error.contains("annotation"), "{error}");
+        drop(agent);
+        NodeLock::for_command(&socket).unwrap();
+    }
+}

@@ -1,0 +1,232 @@
+//! The preStop handler of a container, read from the annotation in which the kubelet keeps it, and run as the kubelet
+//! runs it: exec in the container, httpGet and tcpSocket to the pod's own address, sleep.
+//!
+//! A handler that fails stops nothing; what happened is told. Commands and headers are never logged.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::cri::client::Client;
+
+/// One handler, as Kubernetes spells it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Handler {
+    exec: Option<Exec>,
+    http_get: Option<HttpGet>,
+    tcp_socket: Option<TcpSocket>,
+    sleep: Option<Sleep>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Exec {
+    #[serde(default)]
+    command: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct HttpGet {
+    #[serde(default)]
+    path: String,
+    port: Port,
+    #[serde(default)]
+    host: String,
+    #[serde(default)]
+    scheme: String,
+    #[serde(default)]
+    http_headers: Vec<Header>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Header {
+    name: String,
+    value: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct TcpSocket {
+    port: Port,
+    #[serde(default)]
+    host: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Sleep {
+    seconds: u64,
+}
+
+/// A number, or the name of one of the container's ports.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+enum Port {
+    Number(u16),
+    Name(String),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ContainerPort {
+    #[serde(default)]
+    name: String,
+    container_port: u16,
+}
+
+/// Where the container that is about to stop can be reached.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The container.
+    pub id: &'a str,
+    /// The pod's own address; the loopback of the host for a pod on the host's network.
+    pub ip: IpAddr,
+    /// The handler as JSON.
+    pub handler: &'a str,
+    /// The container's ports as JSON; empty when it has none.
+    pub ports: &'a str,
+}
+
+/// Runs the handler for at most `budget`.
+///
+/// # Errors
+/// What went wrong, for people. The container is to be stopped all the same.
+pub async fn run(client: &Client, place: Place<'_>, budget: Duration) -> Result<(), String> {
+    let handler: Handler =
+        serde_json::from_str(place.handler).map_err(|error| format!("the handler cannot be read: {}", kind(&error)))?;
+    let ended = timeout(budget, dispatch(client, place, handler, budget)).await;
+    ended.unwrap_or_else(|_| Err(format!("the handler took longer than the {} s of grace", budget.as_secs())))
+}
+
+async fn dispatch(client: &Client, place: Place<'_>, handler: Handler, budget: Duration) -> Result<(), String> {
+    match handler {
+        Handler { exec: Some(exec), .. } => {
+            let answer = client.exec(place.id, &exec.command, budget).await.map_err(|error| error.to_string())?;
+            if answer.exit_code == 0 { Ok(()) } else { Err(format!("the command exited with {}", answer.exit_code)) }
+        }
+        Handler { http_get: Some(get), .. } => http_get(place, &get).await,
+        Handler { tcp_socket: Some(socket), .. } => {
+            let port = number(&socket.port, place.ports)?;
+            let host = host(&socket.host, place.ip);
+            let connected = TcpStream::connect((host.as_str(), port)).await;
+            connected.map(drop).map_err(|error| format!("no connection to {host} port {port}: {error}"))
+        }
+        Handler { sleep: Some(sleep), .. } => {
+            tokio::time::sleep(Duration::from_secs(sleep.seconds)).await;
+            Ok(())
+        }
+        Handler { exec: None, http_get: None, tcp_socket: None, sleep: None } => {
+            Err("the handler is of a kind this program does not know".to_owned())
+        }
+    }
+}
+
+/// One GET; as with the kubelet the certificate of an HTTPS server is not checked, and the body is not read.
+async fn http_get(place: Place<'_>, get: &HttpGet) -> Result<(), String> {
+    let url = url(get, place.ip, place.ports)?;
+    let client = reqwest::Client::builder()
+        .danger_accept_invalid_certs(true)
+        .redirect(reqwest::redirect::Policy::limited(3))
+        .no_proxy()
+        .build()
+        .map_err(|error| error.to_string())?;
+    let mut request = client.get(&url);
+    for header in &get.http_headers {
+        request = request.header(&header.name, &header.value);
+    }
+    let answer = request.send().await.map_err(|error| format!("GET failed: {}", error.without_url()))?;
+    let status = answer.status();
+    if status.is_success() || status.is_redirection() { Ok(()) } else { Err(format!("GET answered {status}")) }
+}
+
+fn url(get: &HttpGet, ip: IpAddr, ports: &str) -> Result<String, String> {
+    let scheme = if get.scheme.eq_ignore_ascii_case("https") { "https" } else { "http" };
+    let port = number(&get.port, ports)?;
+    let slash = if get.path.starts_with('/') { "" } else { "/" };
+    Ok(format!("{scheme}://{}:{port}{slash}{}", host(&get.host, ip), get.path))
+}
+
+/// The host as a URL wants it.
+fn host(given: &str, ip: IpAddr) -> String {
+    match (given, ip) {
+        ("", IpAddr::V6(ip)) => format!("[{ip}]"),
+        ("", IpAddr::V4(ip)) => ip.to_string(),
+        (given, _) => given.to_owned(),
+    }
+}
+
+/// The number of a port that may be named, or written as a number in quotes.
+fn number(port: &Port, ports: &str) -> Result<u16, String> {
+    let name = match port {
+        Port::Number(number) => return Ok(*number),
+        Port::Name(name) => name,
+    };
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let known: Vec<ContainerPort> = if ports.is_empty() {
+        Vec::new()
+    } else {
+        serde_json::from_str(ports).map_err(|error| format!("the ports cannot be read: {}", kind(&error)))?
+    };
+    known
+        .iter()
+        .find(|port| port.name == *name)
+        .map(|port| port.container_port)
+        .ok_or_else(|| format!("the container has no port named {name}"))
+}
+
+/// What serde says may quote the text, which may hold a token: only the place is told.
+fn kind(error: &serde_json::Error) -> String {
+    format!("{:?} error at line {} column {}", error.classify(), error.line(), error.column())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PORTS: &str = r#"[{"name":"http","containerPort":8080,"protocol":"TCP"},{"containerPort":9}]"#;
+
+    fn get(json: &str) -> HttpGet {
+        serde_json::from_str::<Handler>(json).unwrap().http_get.unwrap()
+    }
+
+    #[test]
+    fn the_url_takes_the_pods_address_and_named_ports() {
+        let v4: IpAddr = "10.88.0.7".parse().unwrap();
+        let v6: IpAddr = "fd00::7".parse().unwrap();
+        for (json, ip, expect) in [
+            (r#"{"httpGet":{"path":"/bye","port":"http","scheme":"HTTP"}}"#, v4, "http://10.88.0.7:8080/bye"),
+            (r#"{"httpGet":{"path":"bye","port":81,"scheme":"HTTPS"}}"#, v6, "https://[fd00::7]:81/bye"),
+            (r#"{"httpGet":{"port":"82","host":"localhost"}}"#, v4, "http://localhost:82/"),
+        ] {
+            assert_eq!(url(&get(json), ip, PORTS).unwrap(), expect);
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_not_there_is_named() {
+        let handler = get(r#"{"httpGet":{"port":"admin"}}"#);
+        let error = url(&handler, "10.0.0.1".parse().unwrap(), PORTS).unwrap_err();
+        assert!(error.contains("no port named admin"), "{error}");
+        assert!(number(&Port::Name("admin".into()), "").is_err());
+    }
+
+    #[test]
+    fn every_kind_is_read() {
+        let exec: Handler = serde_json::from_str(r#"{"exec":{"command":["sh","-c","x"]}}"#).unwrap();
+        assert_eq!(exec.exec.unwrap().command.len(), 3);
+        let tcp: Handler = serde_json::from_str(r#"{"tcpSocket":{"port":5432}}"#).unwrap();
+        assert_eq!(tcp.tcp_socket.unwrap().port, Port::Number(5432));
+        let sleep: Handler = serde_json::from_str(r#"{"sleep":{"seconds":7}}"#).unwrap();
+        assert_eq!(sleep.sleep.unwrap().seconds, 7);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_without_its_text() {
+        let error = serde_json::from_str::<Handler>(r#"{"httpGet":{"port":{"token":"s3cret"}}}"#).unwrap_err();
+        assert!(!kind(&error).contains("s3cret"));
+    }
+}

@@ -1,0 +1,44 @@
+//! Logs: one line per happening on standard error, as text for people or JSON for machines.
+//!
+//! What is logged never holds environment values or tokens; that is the duty of those who log.
+
+use tracing_subscriber::EnvFilter;
+
+/// How to log.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Logging")]
+pub struct LogArgs {
+    /// What to log: `info`, `debug`, or per module as in `warn,inplace::node=debug`
+    #[arg(long, env = "INPLACE_LOG", default_value = "info", global = true, value_name = "FILTER")]
+    pub log: String,
+    /// One JSON object per line instead of text
+    #[arg(long, env = "INPLACE_LOG_JSON", global = true)]
+    pub log_json: bool,
+}
+
+/// Starts logging. A second call changes nothing.
+///
+/// # Errors
+/// A filter that cannot be read.
+pub fn start(args: &LogArgs) -> Result<(), tracing_subscriber::filter::ParseError> {
+    let filter = EnvFilter::try_new(&args.log)?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    // A second call finds a logger in place already, which is what the caller wants.
+    let _ = if args.log_json { lines.json().try_init() } else { lines.try_init() };
+    Ok(())
+}
+
+/// An error with everything that caused it, on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,10 @@
+//! The plumbing of a process: time, logs, signals, health and metrics over HTTP, fault points.
+//!
+//! Knows nothing of pods; imports nothing of ours.
+
+pub mod admin;
+pub mod clock;
+pub mod fault;
+pub mod file;
+pub mod log;
+pub mod shutdown;
