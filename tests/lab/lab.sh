@@ -52,6 +52,7 @@ background() {
   # shellcheck disable=SC2016
   nsenter --mount --target "$(cat "$dir/pids/anchor")" --wd="$dir" \
     setsid bash -c 'echo $$ >"pids/$0"; exec "$@"' "$name" "$@" </dev/null >>"$dir/logs/$name.log" 2>&1 9>&- &
+  disown
 }
 
 # The PID of NAME, if it runs and is what we started.
@@ -158,6 +159,7 @@ start_anchor() {
     readlink /proc/self/ns/mnt >"$0/pids/mntns"
     echo $$ >"$0/pids/anchor"
     exec -a "$0/anchor" sleep infinity' "$dir" </dev/null >"$dir/logs/anchor.log" 2>&1 9>&- &
+  disown
   wait_for 5 pid_of anchor >/dev/null || die "no mount namespace: $(cat "$dir/logs/anchor.log")"
 }
 
