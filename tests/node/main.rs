@@ -1,1 +1,6 @@
-fn main() {}
+//! What needs a real container runtime: every test here runs against a private containerd (see `tests/lab/lab.sh`).
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod lab;
+mod smoke;

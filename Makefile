@@ -1,0 +1,60 @@
+# Everything by one word. `make test` and `make demo` each do all they need on a fresh Debian 12, as root, with a Rust toolchain.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+export INPLACE_CACHE ?= $(HOME)/.cache/inplace
+CRI := $(INPLACE_CACHE)/cri
+export INPLACE_CRI_REFERENCE ?= $(CRI)/api.proto
+CARGO_TARGET_DIR ?= target
+MUSL := x86_64-unknown-linux-musl
+STATIC := $(CARGO_TARGET_DIR)/$(MUSL)/release/inplace
+DENY := $(INPLACE_CACHE)/bin/cargo-deny
+
+.PHONY: setup build release check fmt clippy doc deny test demo bench clean
+
+setup: ## installs what is missing and fetches the published CRI definition the tests compare with
+	@bash tests/lab/install.sh
+	@bash tests/lab/cri-reference.sh "$(CRI)"
+
+build:
+	cargo build --locked
+
+release: setup ## one static binary
+	CC_x86_64_unknown_linux_musl=musl-gcc cargo build --locked --release --target $(MUSL)
+	@if ldd "$(STATIC)" 2>/dev/null | grep -q '=>'; then echo "$(STATIC) is not static" >&2; exit 1; fi
+	@stat -c '%n: static, %s bytes' "$(STATIC)"
+
+check: fmt clippy doc deny
+
+fmt:
+	cargo fmt --check
+
+clippy:
+	cargo clippy --locked --all-targets --all-features -- -D warnings
+
+doc:
+	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps
+
+# The advisories come from a database on a git host, which is not within reach everywhere: they count where it is.
+deny: $(DENY)
+	$(DENY) --locked check bans licenses sources
+	@if timeout 120 $(DENY) fetch db >/dev/null 2>&1; then $(DENY) --locked check --disable-fetch advisories; \
+	else echo "advisories: NOT CHECKED, the advisory database cannot be fetched from here"; fi
+
+$(DENY):
+	@if command -v cargo-deny >/dev/null; then mkdir -p "$(@D)" && ln -s "$$(command -v cargo-deny)" "$@"; \
+	else cargo install --locked cargo-deny --root "$(INPLACE_CACHE)"; fi
+
+test: setup check ## everything that can go wrong, for real
+	cargo test --locked --lib --bins --test hermetic
+	cargo test --locked --features faults --test node
+
+demo: setup build ## what a restart in place keeps, on a real containerd
+	bash tests/lab/demo.sh "$(CARGO_TARGET_DIR)/debug/inplace"
+
+bench: setup
+	cargo bench --locked
+
+clean:
+	cargo clean

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Installs what the build, the tests and the demo need on a Debian 12, and only what is missing:
+#   install.sh
+# Nothing is started: while packages are installed, a temporary policy-rc.d tells Debian's maintainer scripts to leave
+# services alone (one that is there already stays in charge), and new services are not enabled either.
+# Whatever cannot be had is named, and the exit code is 1.
+set -euo pipefail
+
+# package, and the command or file that shows that it (or an equivalent from elsewhere) is there
+needs="
+containerd                  containerd
+containerd                  ctr
+runc                        runc
+containernetworking-plugins /usr/lib/cni/bridge
+containernetworking-plugins /usr/lib/cni/host-local
+busybox-static              static:busybox
+docker-registry             docker-registry
+skopeo                      skopeo
+jq                          jq
+gcc                         gcc
+libc6-dev                   /usr/include/stdlib.h
+make                        make
+musl-tools                  musl-gcc
+iproute2                    ip
+util-linux                  nsenter
+python3                     python3
+curl                        curl
+ca-certificates             /etc/ssl/certs/ca-certificates.crt
+"
+policy=/usr/sbin/policy-rc.d
+
+there() {
+  case $1 in
+    /*) [ -e "$1" ] ;;
+    static:*) there "${1#*:}" && ! ldd "$(command -v "${1#*:}")" >/dev/null 2>&1 ;;
+    *) PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null ;;
+  esac
+}
+
+# Prints each package of which something is missing, once.
+missing() {
+  while read -r package probe; do
+    [ -z "$package" ] || there "$probe" || echo "$package"
+  done <<<"$needs" | sort -u
+}
+
+fail() { echo "install.sh: $*" >&2; exit 1; }
+
+install_packages() {
+  local wanted=("$@")
+  [ "$(id -u)" = 0 ] || fail "missing: ${wanted[*]} (run as root, or install them by hand)"
+  command -v apt-get >/dev/null || fail "missing: ${wanted[*]} (there is no apt-get here: install them by hand)"
+  echo "installing ${wanted[*]}"
+  if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+  fi
+  local log
+  log=$(mktemp)
+  if ! { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${wanted[@]}"; } >"$log" 2>&1; then
+    cat "$log" >&2
+  fi
+  rm -f "$log"
+  if command -v systemctl >/dev/null; then
+    for service in containerd docker-registry; do
+      case " ${wanted[*]} " in *" $service "*) systemctl disable --quiet "$service" 2>/dev/null || true ;; esac
+    done
+  fi
+}
+
+mapfile -t wanted < <(missing)
+if [ "${#wanted[@]}" -gt 0 ]; then
+  install_packages "${wanted[@]}"
+  mapfile -t wanted < <(missing)
+  [ "${#wanted[@]}" -eq 0 ] || fail "could not install: ${wanted[*]}"
+fi
+
+command -v cargo >/dev/null || fail "missing: a Rust toolchain (cargo is not in PATH; see https://rustup.rs)"
+for tool in fmt clippy; do
+  cargo "$tool" --version >/dev/null 2>&1 && continue
+  component=${tool/#fmt/rustfmt}
+  rustup component add "$component" >/dev/null 2>&1 || fail "could not install: $component"
+done
+if command -v rustup >/dev/null && ! rustup target list --installed | grep -q '^x86_64-unknown-linux-musl$'; then
+  # Only the static release build needs it: the tests must not fail for it.
+  rustup target add x86_64-unknown-linux-musl >/dev/null 2>&1 ||
+    echo "install.sh: could not install: Rust target x86_64-unknown-linux-musl (only 'make release' needs it)" >&2
+fi

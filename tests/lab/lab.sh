@@ -1,0 +1,337 @@
+#!/usr/bin/env bash
+# A private node below one folder: containerd, a registry on loopback, a network of its own.
+#   lab.sh up DIR                  makes DIR and starts everything; DIR/env says where it is
+#   lab.sh down DIR                ends every process, container, mount and link of it and removes DIR
+#   lab.sh guard DIR PID           returns at once; runs `down` as soon as process PID is gone, however it went
+#   lab.sh kill-containerd DIR     kill -9, containerd only: shims and containers live on
+#   lab.sh stop-containerd DIR     the same with SIGTERM, and waits
+#   lab.sh start-containerd DIR    starts it again and waits until CRI answers
+#   lab.sh push DIR TAR NAME:TAG   puts an OCI archive into the registry
+#   lab.sh ctr DIR ARGS...         ctr on that containerd, where its mounts are to be seen
+# Settings: LAB_ROOT_SIZE=64m puts containerd's root on a tmpfs of that size; LAB_CONTAINERD=/path/containerd takes
+# another containerd (1.6, 1.7, 2.x); INPLACE_CACHE (default ~/.cache/inplace) keeps what is the same for every lab.
+#
+# containerd, its shims and the registry live in a mount namespace of their own, held by an anchor process. So /run/containerd
+# and /var/lib/cni are private, whatever is mounted goes with the last process, and "our processes" has a definition.
+# shellcheck disable=SC2317 # functions called through wait_for
+set -euo pipefail
+shopt -s inherit_errexit
+export PATH=$PATH:/usr/sbin:/sbin
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+die() { echo "lab: $*" >&2; exit 1; }
+
+# wait_for SECONDS COMMAND...: tries until the command succeeds.
+wait_for() {
+  local end=$((SECONDS + $1))
+  shift
+  until "$@"; do
+    [ "$SECONDS" -lt "$end" ] || return 1
+    sleep .02
+  done
+}
+
+# Takes a folder that is new, empty or a lab's: `down` removes it, so it must not be anybody's data.
+claim() {
+  mkdir -p "$dir"
+  [ -e "$dir/lab" ] || [ -z "$(ls -A "$dir")" ] || die "$dir is not empty and not a lab"
+  touch "$dir/lab"
+}
+
+# One command at a time on one lab; what is started in the background must not inherit the lock (9>&-).
+lock() { exec 9<"$dir" && flock 9; }
+
+# inside COMMAND...: runs it in the lab's mount namespace.
+inside() { nsenter --mount --target "$(cat "$dir/pids/anchor")" --wd="$dir" "$@"; }
+
+# background NAME COMMAND...: starts a process that no terminal, caller or Ctrl-C reaches.
+background() {
+  local name=$1
+  shift
+  # The shell that writes the PID becomes the process.
+  # shellcheck disable=SC2016
+  nsenter --mount --target "$(cat "$dir/pids/anchor")" --wd="$dir" \
+    setsid bash -c 'echo $$ >"pids/$0"; exec "$@"' "$name" "$@" </dev/null >>"$dir/logs/$name.log" 2>&1 9>&- &
+  disown
+}
+
+# The PID of NAME, if it runs and is what we started.
+pid_of() {
+  local pid
+  pid=$(cat "$dir/pids/$1" 2>/dev/null) && grep -qsaF -- "$dir/" "/proc/$pid/cmdline" && echo "$pid"
+}
+
+tool() { command -v "$1" >/dev/null || [ -x "$1" ] || die "$1 is missing; run: make setup"; }
+
+# --- what is the same for every lab -------------------------------------------------------------------------------
+
+make_cache() { # into $1
+  bash "$here/images.sh" "$1"
+  local name at registry_pid
+  registry_config "$1"
+  OTEL_TRACES_EXPORTER=none docker-registry serve "$1/registry.yml" </dev/null >"$1/registry.log" 2>&1 9>&- &
+  registry_pid=$!
+  at=$(registry_address "$1/registry.log") || die "the registry does not start: $(cat "$1/registry.log")"
+  while read -r name _; do
+    [ "${name%%:*}" = pause ] || push "$1/${name/:/-}.tar" "$at/$name"
+  done <"$1/digests"
+  kill "$registry_pid"
+  wait "$registry_pid" 2>/dev/null || true
+  rm -f "$1"/registry.{yml,log} "$1"/app-*.tar
+}
+
+push() { skopeo --insecure-policy copy -q --all --preserve-digests --dest-tls-verify=false "oci-archive:$1" "docker://$2"; }
+
+registry_config() {
+  printf '%s\n' 'version: 0.1' 'log: {level: info}' 'http: {addr: "127.0.0.1:0"}' \
+    "storage: {filesystem: {rootdirectory: \"$1/registry\"}, delete: {enabled: true}}" >"$1/registry.yml"
+}
+
+registry_address() { # of the registry that logs to $1
+  wait_for 10 grep -qs 'listening on 127' "$1" || return 1
+  sed -nE 's/.*listening on (127\.0\.0\.1:[0-9]+).*/\1/p' "$1" | head -n 1
+}
+
+# Prints a folder with digests, pause-1.tar and registry/: from the cache, or made now.
+cached() {
+  local store=${INPLACE_CACHE:-${HOME:-/root}/.cache/inplace}/images key work
+  key=$(cat "$here/oci.py" "$here/images.sh" "$here/lab.sh" "$(command -v busybox)" | sha256sum | cut -c 1-16)
+  if [ ! -d "$store/$key" ]; then
+    mkdir -p "$store" 2>/dev/null && work=$(mktemp -d "$store/.new.XXXXXX" 2>/dev/null) || work=$(mktemp -d "$dir/cache.XXXXXX")
+    make_cache "$work" >&2
+    case $work in "$dir"/*) echo "$work" && return ;; esac
+    # Another lab may have been faster: then its folder is as good.
+    mv -T "$work" "$store/$key" 2>/dev/null || rm -rf "$work"
+  fi
+  echo "$store/$key"
+}
+
+# --- up -----------------------------------------------------------------------------------------------------------
+
+# A bridge is made by one lab only, so its name is what reserves the subnet.
+take_slot() {
+  local slot
+  for slot in $(shuf -i 1-254); do
+    ! ip -4 route show to match "10.201.$slot.1" | grep -qv ^default || continue
+    ip link add "inpl$slot" type bridge 2>/dev/null || continue
+    echo "inpl$slot" >"$dir/bridge"
+    ip addr add "10.201.$slot.1/24" dev "inpl$slot"
+    ip link set "inpl$slot" up
+    return
+  done
+  die "no free subnet, or no right to make a bridge (root is needed)"
+}
+
+write_config() {
+  local plugins=/usr/lib/cni bridge
+  bridge=$(cat "$dir/bridge")
+  [ -x "$plugins/bridge" ] || plugins=/opt/cni/bin
+  tool "$plugins/bridge"
+  cat >"$dir/containerd.toml" <<T
+version = 2
+root = "$dir/root"
+state = "$dir/state"
+disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper"]
+[grpc]
+  address = "$dir/containerd.sock"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "$dir/opt"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "localhost/pause:1"
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "$plugins"
+    conf_dir = "$dir/cni"
+T
+  # The bridge has its address already: with isGateway the plugin would switch on forwarding for the whole machine.
+  cat >"$dir/cni/10-lab.conflist" <<T
+{"cniVersion": "0.4.0", "name": "$bridge", "plugins": [{"type": "bridge", "bridge": "$bridge", "isGateway": false, "ipMasq": false,
+  "ipam": {"type": "host-local", "dataDir": "$dir/ipam", "ranges": [[{"subnet": "10.201.${bridge#inpl}.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
+T
+}
+
+start_anchor() {
+  mkdir -p /run/containerd /var/lib/cni # to mount upon: empty folders, and they stay
+  # shellcheck disable=SC2016
+  setsid unshare --mount --propagation slave bash -c '
+    mount --make-rshared / && mount -t tmpfs lab /run/containerd && mount -t tmpfs lab /var/lib/cni || exit 1
+    readlink /proc/self/ns/mnt >"$0/pids/mntns"
+    echo $$ >"$0/pids/anchor"
+    exec -a "$0/anchor" sleep infinity' "$dir" </dev/null >"$dir/logs/anchor.log" 2>&1 9>&- &
+  disown
+  wait_for 5 pid_of anchor >/dev/null || die "no mount namespace: $(cat "$dir/logs/anchor.log")"
+}
+
+# CRI's Version call by hand: an empty gRPC message out, grpc-status 0 back.
+cri_answers() {
+  local status
+  status=$(printf '\0\0\0\0\0' | curl -s -m 2 --http2-prior-knowledge --unix-socket "$dir/containerd.sock" -H 'content-type: application/grpc' \
+    -H 'te: trailers' --data-binary @- -o /dev/null -D - http://cri/runtime.v1.RuntimeService/Version 2>/dev/null) || return 1
+  grep -qi '^grpc-status: *0' <<<"$status"
+}
+
+start_containerd() {
+  [ -z "$(pid_of containerd)" ] || return 0
+  background containerd "$(cat "$dir/binary")" -c "$dir/containerd.toml"
+  wait_for 20 cri_answers || die "containerd does not answer: $(tail -n 5 "$dir/logs/containerd.log")"
+}
+
+up() {
+  local ready address needed
+  for needed in ctr runc docker-registry skopeo curl ip nsenter; do tool "$needed"; done
+  tool "${LAB_CONTAINERD:-containerd}"
+  [ "${#dir}" -le 80 ] || die "$dir is too long a name: unix sockets allow 108 bytes"
+  trap 'trap - EXIT; down' EXIT
+  mkdir -p "$dir"/{root,state,cni,ipam,pids,logs,opt}
+  command -v "${LAB_CONTAINERD:-containerd}" >"$dir/binary"
+  ready=$(cached)
+  cp -a "$ready/digests" "$dir/digests"
+  cp -a "$ready/registry" "$dir/registry"
+  [ -z "${LAB_ROOT_SIZE:-}" ] || mount -t tmpfs -o "size=$LAB_ROOT_SIZE" lab "$dir/root"
+  take_slot
+  write_config
+  start_anchor
+  registry_config "$dir"
+  background registry env OTEL_TRACES_EXPORTER=none docker-registry serve "$dir/registry.yml"
+  start_containerd
+  inside ctr -a "$dir/containerd.sock" -n k8s.io image import --no-unpack "$ready/pause-1.tar" >/dev/null 2>&1 ||
+    inside ctr -a "$dir/containerd.sock" -n k8s.io image import "$ready/pause-1.tar" >/dev/null
+  address=$(registry_address "$dir/logs/registry.log") || die "the registry does not start: $(cat "$dir/logs/registry.log")"
+  printf 'INPLACE_RUNTIME_ENDPOINT=unix://%s\nREGISTRY=%s\n' "$dir/containerd.sock" "$address" >"$dir/env"
+  trap - EXIT
+}
+
+# --- down ---------------------------------------------------------------------------------------------------------
+
+# PIDs in the lab's mount namespace: containerd, shims, the registry, the anchor, and whatever they run at the moment. The
+# namespace's number counts only while a process that carries our folder in its command line lives in it.
+servants() {
+  local namespace pid
+  namespace=$(cat "$dir/pids/mntns" 2>/dev/null) || return 0
+  grep -lsaF -- "$dir/" /proc/[0-9]*/cmdline | cut -d / -f 3 | while read -r pid; do
+    if [ "$(readlink "/proc/$pid/ns/mnt")" = "$namespace" ]; then
+      # -lname takes a pattern, and the name is like mnt:[4026532201]
+      find /proc -maxdepth 3 -path '/proc/[0-9]*/ns/mnt' -lname "${namespace//[\[\]]/?}" 2>/dev/null | cut -d / -f 3
+      break
+    fi
+  done || true
+}
+
+# PIDs in the containers' cgroups.
+contained() {
+  # The IDs of containers that have a task, now or at an earlier look.
+  ls "$dir/state/io.containerd.runtime.v2.task/k8s.io" >>"$dir/containers" 2>/dev/null || true
+  [ ! -s "$dir/containers" ] || grep -lsF -f "$dir/containers" /proc/[0-9]*/cgroup | cut -d / -f 3 || true
+}
+
+# kill_all WHO: true when nobody is left.
+kill_all() {
+  local left
+  left=$("$1")
+  [ -n "$left" ] || return 0
+  # shellcheck disable=SC2086
+  kill -9 $left 2>/dev/null
+  return 1
+}
+
+# The shims come after their containers, because it is they who bury them: the machine's init may take seconds to do it.
+kill_everything() {
+  end_containerd KILL || true
+  wait_for 2 kill_all contained || true
+  wait_for 10 kill_all servants || echo "lab: processes are left: $(servants)" >&2
+  wait_for 10 kill_all contained || echo "lab: processes of containers are left: $(contained)" >&2
+}
+
+remove_network() {
+  local bridge link
+  bridge=$(cat "$dir/bridge" 2>/dev/null) || return 0
+  ip link show "$bridge" >/dev/null 2>&1 || return 0
+  for link in $(ip -o link show master "$bridge" | sed -E 's/^[0-9]+: ([^@:]+).*/\1/'); do
+    ip link del "$link" 2>/dev/null || true
+  done
+  ip link del "$bridge" 2>/dev/null || true
+}
+
+# The cgroups of the containers, then their parents as far as they are empty; not those while another lab is up, which
+# may be about to use them.
+remove_cgroups() {
+  local paths others
+  paths=$(find /sys/fs/cgroup -mindepth 2 -depth -type d 2>/dev/null | grep -sF -f "$dir/containers") || true
+  # shellcheck disable=SC2086
+  [ -z "$paths" ] || wait_for 3 rmdir_all $paths || echo "lab: cgroups are left: $paths" >&2
+  others=$(ip -o link show type bridge | sed -nE 's/^[0-9]+: (inpl[0-9]+):.*/\1/p' | grep -cvxF -- "$(cat "$dir/bridge" 2>/dev/null)") || true
+  [ "$others" = 0 ] || return 0
+  paths+=$(printf '\n%s' /sys/fs/cgroup/{,*/}k8s.io/x) # where a runtime puts what has no cgroup parent
+  # shellcheck disable=SC2001
+  while paths=$(sed 's,/[^/]*$,,' <<<"$paths" | grep '^/sys/fs/cgroup/' | grep -vxFf <(awk '{ print $2 }' /proc/self/mounts) | sort -u); do
+    # shellcheck disable=SC2086
+    rmdir $paths 2>/dev/null || true
+  done
+}
+
+rmdir_all() {
+  rmdir "$@" 2>/dev/null || true
+  [ -z "$(ls -d "$@" 2>/dev/null)" ]
+}
+
+down() {
+  [ -d "$dir" ] || return 0
+  [ -e "$dir/lab" ] || die "$dir is not a lab"
+  kill_everything
+  remove_cgroups
+  remove_network
+  awk -v below="$dir/" 'index($2, below) == 1 { print $2 }' /proc/self/mounts | sort -r | while read -r path; do umount -l "$path"; done
+  wait_for 5 rm -rf "$dir" 2>/dev/null || rm -rf "$dir"
+}
+
+# --- the rest -----------------------------------------------------------------------------------------------------
+
+end_containerd() { # SIGNAL
+  local pid
+  pid=$(pid_of containerd) || return 0
+  kill "-$1" "$pid"
+  wait_for 10 gone "$pid" || die "containerd ($pid) does not end"
+}
+
+# When process $1 was started, in clock ticks; nothing if it is gone (a zombie is).
+born() { sed -E 's/.*\) //' "/proc/$1/stat" 2>/dev/null | awk '$1 != "Z" && $1 != "X" { print $20 }'; }
+
+gone() { [ -z "$(born "$1")" ]; }
+
+watch() { # PID BORN
+  while [ -d "$dir" ] && [ "$(born "$1")" = "$2" ]; do sleep .25; done
+  [ -d "$dir" ] || return 0
+  lock
+  down
+}
+
+main() {
+  [ $# -ge 2 ] || die "usage: see the top of ${BASH_SOURCE[0]}"
+  local action=$1
+  mkdir -p "$(dirname "$2")"
+  dir=$(realpath -m "$2")
+  shift 2
+  case $action in
+    up) claim && lock && up ;;
+    down) { [ ! -d "$dir" ] || lock; } && down ;;
+    guard)
+      [ -n "$(born "${1:?PID}")" ] || die "there is no process $1"
+      claim
+      setsid bash "${BASH_SOURCE[0]}" watch "$dir" "$1" "$(born "$1")" </dev/null >/dev/null 2>&1 &
+      ;;
+    watch) watch "$@" ;;
+    kill-containerd) end_containerd KILL ;;
+    stop-containerd) end_containerd TERM ;;
+    start-containerd) lock && start_containerd ;;
+    push)
+      # shellcheck source=/dev/null
+      push "$1" "$(. "$dir/env" && echo "$REGISTRY")/$2"
+      ;;
+    ctr) inside ctr -a "$dir/containerd.sock" -n k8s.io "$@" ;;
+    *) die "unknown: $action" ;;
+  esac
+}
+
+main "$@"
+exit

@@ -1,0 +1,175 @@
+"""Writes small OCI image archives, the same bytes for the same input.
+
+    oci.py apps OUTDIR BUSYBOX     every app image
+    oci.py pause OUTDIR BINARY     the sandbox image
+    oci.py big OUTDIR BUSYBOX MB   an image with a layer that does not compress
+
+An archive each; prints "name digest" for each.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import platform
+import random
+import sys
+import tarfile
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+ARCH = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+ALIEN = "arm64" if ARCH != "arm64" else "amd64"
+APPLETS = """cat chmod cp cut date dd df echo env false free grep head hostname httpd id ip ipcrm ipcs kill ls mkdir
+mount nc nslookup ps rm sed seq sh sleep stat sync tail test touch true wc wget""".split()
+APP = b"""#!/bin/sh
+# Serves /www on $PORT when it is set, and goes on until SIGTERM.
+trap 'kill $! 2>/dev/null; exit 0' TERM
+[ -z "$PORT" ] || httpd -p "$PORT" -h /www
+while :; do sleep 3600 & wait $!; done
+"""
+
+
+def digest(data):
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def tar(entries, out=None):
+    """A tar of (path, data | None for a folder | str for a link, mode), without a trace of the machine or the time."""
+    buffer = out or io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for path, data, mode in entries:
+            info = tarfile.TarInfo(path)
+            info.mode = mode
+            if data is None:
+                info.type = tarfile.DIRTYPE
+            elif isinstance(data, str):
+                info.type, info.linkname = tarfile.SYMTYPE, data
+            else:
+                info.size = len(data)
+            archive.addfile(info, io.BytesIO(data) if isinstance(data, bytes) else None)
+    return None if out else buffer.getvalue()
+
+
+def layer(entries, level=6):
+    """A layer: its packed bytes and the digest of the unpacked ones."""
+    plain = tar(entries)
+    return gzip.compress(plain, compresslevel=level, mtime=0), digest(plain)
+
+
+class Image:
+    """A manifest with its blobs."""
+
+    def __init__(self, layers, config, arch=ARCH):
+        body = {
+            "architecture": arch,
+            "os": "linux",
+            "created": "1970-01-01T00:00:00Z",
+            "config": {"Env": ["PATH=/bin:/usr/bin"], **config},
+            "rootfs": {"type": "layers", "diff_ids": [diff for _, diff in layers]},
+        }
+        raw = json.dumps(body).encode()
+        self.blobs = {digest(raw): raw, **{digest(data): data for data, _ in layers}}
+        manifest = json.dumps({
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": describe(CONFIG, raw),
+            "layers": [describe(LAYER, data) for data, _ in layers],
+        }).encode()
+        self.blobs[digest(manifest)] = manifest
+        self.top = describe(MANIFEST, manifest)
+        self.platform = {"architecture": arch, "os": "linux"}
+
+
+class Index:
+    """One name for several images, as most public images are."""
+
+    def __init__(self, images):
+        raw = json.dumps({
+            "schemaVersion": 2,
+            "mediaType": INDEX,
+            "manifests": [{**image.top, "platform": image.platform} for image in images],
+        }).encode()
+        self.blobs = {digest(raw): raw}
+        for image in images:
+            self.blobs.update(image.blobs)
+        self.top = describe(INDEX, raw)
+
+
+def describe(kind, data):
+    return {"mediaType": kind, "digest": digest(data), "size": len(data)}
+
+
+def write(out, name, image):
+    """Writes OUT/NAME-TAG.tar; the name in it is localhost/NAME:TAG."""
+    tag = name.split(":")[1]
+    notes = {"io.containerd.image.name": "localhost/" + name, "org.opencontainers.image.ref.name": tag}
+    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [{**image.top, "annotations": notes}]}
+    entries = [("oci-layout", b'{"imageLayoutVersion":"1.0.0"}', 0o644), ("index.json", json.dumps(index).encode(), 0o644)]
+    entries += [("blobs", None, 0o755), ("blobs/sha256", None, 0o755)]
+    entries += [("blobs/sha256/" + key[7:], data, 0o644) for key, data in sorted(image.blobs.items())]
+    with open(os.path.join(out, name.replace(":", "-") + ".tar"), "wb") as file:
+        tar(entries, file)
+    print(name, image.top["digest"])
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def base(busybox):
+    entries = [(folder, None, 0o755) for folder in ("bin", "etc", "www")] + [("tmp", None, 0o1777)]
+    entries += [("bin/busybox", read(busybox), 0o755)] + [("bin/" + applet, "busybox", 0o777) for applet in APPLETS]
+    return layer(entries + [("bin/app", APP, 0o755), ("www/index.html", b"up\n", 0o644)])
+
+
+def version(text):
+    data = text.encode() + b"\n"
+    return layer([("etc/version", data, 0o644), ("www/version", data, 0o644)])
+
+
+def shell(script):
+    return {"Entrypoint": ["/bin/sh", "-c", script]}
+
+
+def apps(out, busybox):
+    ground = base(busybox)
+    first = [ground, version("v1")]
+    run = {"Entrypoint": ["/bin/app"]}
+    for tag in ("v1", "v2", "v3"):
+        write(out, "app:" + tag, Image([ground, version(tag)], run))
+    alien = Image(first, run, ALIEN)
+    write(out, "app:alien", alien)
+    write(out, "app:multi", Index([Image([ground, version("multi")], run), alien]))
+    write(out, "app:crash", Image(first, shell("echo 'app: no configuration, cannot start' >&2; exit 3")))
+    write(out, "app:late", Image(first, shell("echo 'app: starting'; sleep 2; echo 'app: lost its database' >&2; exit 1")))
+    write(out, "app:noentry", Image(first, {"Entrypoint": ["/bin/not-there"]}))
+    write(out, "app:stubborn", Image(first, shell("trap '' TERM; while :; do sleep 3600; done")))
+    write(out, "app:nocmd", Image(first, {}))
+
+
+def big(out, busybox, megabytes):
+    noise = random.Random(megabytes)
+    data = b"".join(noise.randbytes(1 << 20) for _ in range(megabytes))
+    ballast = layer([("ballast", data, 0o644)], level=0)
+    write(out, "big:v1", Image([base(busybox), version("v1"), ballast], {"Entrypoint": ["/bin/app"]}))
+
+
+def main():
+    what, out, *rest = sys.argv[1:]
+    os.makedirs(out, exist_ok=True)
+    if what == "apps":
+        apps(out, *rest)
+    elif what == "pause":
+        write(out, "pause:1", Image([layer([("pause", read(rest[0]), 0o755)])], {"Entrypoint": ["/pause"]}))
+    elif what == "big":
+        big(out, rest[0], int(rest[1]))
+    else:
+        sys.exit(__doc__)
+
+
+main()
