@@ -1,0 +1,242 @@
+//! The loop that carries one operation out: look, decide, journal, act, and look again.
+//!
+//! Decides nothing itself: what is done comes from `operation::next`. It adds waiting, the journal's order, and the
+//! way a process ends in the middle.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::status::Status;
+use crate::cri::convert;
+use crate::node::Node;
+use crate::node::execute::Workshop;
+use crate::node::journal::{Entry, JournalError};
+use crate::operation::effect::{Class, Effect, Verb};
+use crate::operation::next::{Next, next, unseen};
+use crate::operation::outcome::{Failure, Outcome, Withdrawal};
+use crate::operation::report;
+use crate::operation::snapshot::Snapshot;
+use crate::operation::state::{Note, Operation};
+use crate::process::{clock, fault};
+
+/// The first pause when the runtime cannot be reached; doubled up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause before looking again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// What happens while an operation is carried out, for displays, logs and metrics.
+#[derive(Debug)]
+pub enum Happening<'a> {
+    /// The status is another one.
+    Status(&'a Status),
+    /// An effect has been carried out.
+    Effect {
+        /// What.
+        verb: Verb,
+        /// For which container.
+        container: &'a str,
+        /// How long it took.
+        took: Duration,
+        /// How it failed, if it did.
+        trouble: Option<Class>,
+    },
+    /// Something takes its time.
+    Progress(&'a str),
+}
+
+/// Who hears what happens.
+pub type Audience = Arc<dyn Fn(Happening<'_>) + Send + Sync>;
+
+/// What an operation is told from outside while it runs.
+#[derive(Clone, Debug)]
+pub struct Leash {
+    /// Set to end it while nothing is touched.
+    pub withdrawal: watch::Receiver<Option<Withdrawal>>,
+    /// Cancelled when the process is to end: the operation pauses where nobody is hurt.
+    pub shutdown: CancellationToken,
+}
+
+/// Carries out the open operation of `entry` to its end. `None`: the process is to end, and the journal holds what is
+/// left to do.
+pub(super) async fn drive(node: &Node, mut entry: Entry, leash: Leash, audience: &Audience) -> Option<Status> {
+    let mut operation = entry.open.take()?;
+    let mut workshop = Workshop::new(
+        node.client.clone(),
+        Arc::clone(&node.pulls),
+        node.image_reserve,
+        operation.pod.clone(),
+        operation.sandbox_id.clone(),
+        operation.request.id.clone(),
+    );
+    let mut leash = leash;
+    let mut pause = FIRST_PAUSE;
+    audience(Happening::Status(&report::status(&operation)));
+    let outcome = loop {
+        if let Some(withdrawal) = *leash.withdrawal.borrow_and_update() {
+            operation.withdraw(withdrawal);
+        }
+        let snapshot = match look(node, &operation).await {
+            Ok(snapshot) => snapshot,
+            Err(why) => {
+                if let Some(outcome) = unseen(&operation, clock::now(), &why) {
+                    break outcome;
+                }
+                audience(Happening::Progress(&why));
+                if !rest(&mut leash, pause).await {
+                    return None;
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                continue;
+            }
+        };
+        pause = FIRST_PAUSE;
+        match settle(&mut operation, &snapshot, audience) {
+            Next::Do(effect) => {
+                if leash.shutdown.is_cancelled() && may_pause(&operation, &effect) {
+                    return None;
+                }
+                if let Err(outcome) = act(node, &mut entry, &mut operation, &mut workshop, &effect, audience).await {
+                    break outcome;
+                }
+            }
+            Next::Wait(waiting) => {
+                if operation.setback.is_some() {
+                    audience(Happening::Progress(&waiting.on));
+                }
+                if !rest(&mut leash, clock::until(waiting.until).min(LONGEST_PAUSE)).await {
+                    return None;
+                }
+            }
+            Next::Done(outcome) => break outcome,
+            Next::Note(_) => {}
+        }
+    };
+    operation.finish(outcome, clock::now());
+    let status = report::status(&operation);
+    entry.conclude(status.clone());
+    if let Err(error) = write(node, &entry).await {
+        tracing::error!(pod = %operation.pod, %error, "the end of the operation is not in the journal");
+    }
+    audience(Happening::Status(&status));
+    Some(status)
+}
+
+/// What the runtime shows of the pod.
+async fn look(node: &Node, operation: &Operation) -> Result<Snapshot, String> {
+    let names: Vec<_> = operation.targets.iter().map(|target| target.name.as_str()).collect();
+    convert::observe(&node.client, &operation.pod.uid, Some(&names)).await.map_err(|error| error.to_string())
+}
+
+/// Takes in every decision that needs no effect, and returns the first answer that is more.
+fn settle(operation: &mut Operation, snapshot: &Snapshot, audience: &Audience) -> Next {
+    loop {
+        match next(operation, snapshot, clock::now()) {
+            Next::Note(note) => {
+                let tell = matches!(note, Note::Step(_) | Note::TurnBack(_) | Note::Reached(..));
+                operation.note(note);
+                if tell {
+                    audience(Happening::Status(&report::status(operation)));
+                }
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Journals `effect`, carries it out, and takes in what came of it.
+///
+/// Fails when the journal cannot be written and nothing was touched yet. Once something was, the journal holds enough
+/// to go on from what is seen, and a container that is down must come up.
+async fn act(
+    node: &Node,
+    entry: &mut Entry,
+    operation: &mut Operation,
+    workshop: &mut Workshop,
+    effect: &Effect,
+    audience: &Audience,
+) -> Result<(), Outcome> {
+    let was_touched = operation.touched();
+    operation.begin(effect, clock::now());
+    entry.open = Some(operation.clone());
+    entry.intent = Some(effect.clone());
+    if let Err(error) = write(node, entry).await {
+        if !was_touched {
+            let failure = Failure::Journal { message: error.to_string() };
+            return Err(Outcome::Failed { failure, then: None, touched: false });
+        }
+        tracing::error!(pod = %operation.pod, %error, "going on without the journal: the container must come up");
+    }
+    let limit = limit(operation, effect);
+    fault::point(|| format!("before effect {:?}", effect.verb()));
+    let started = Instant::now();
+    let result = workshop.execute(effect, limit, &|line| audience(Happening::Progress(&line))).await;
+    fault::point(|| format!("after effect {:?}", effect.verb()));
+    let trouble = result.as_ref().err();
+    let (verb, container, took) = (effect.verb(), effect.container(), started.elapsed());
+    audience(Happening::Effect { verb, container, took, trouble: trouble.map(|trouble| trouble.class) });
+    tracing::debug!(pod = %operation.pod, container, ?verb, ?took, ?trouble, "effect");
+    operation.record(effect, result, clock::now());
+    Ok(())
+}
+
+/// How long `effect` may take: until the operation has to end, and long enough to clean up after that.
+fn limit(operation: &Operation, effect: &Effect) -> Duration {
+    let least = match effect.verb() {
+        Verb::Pull | Verb::PreStop => Duration::ZERO,
+        Verb::Fence | Verb::Stop | Verb::Create | Verb::Start | Verb::Remove => Duration::from_secs(5),
+    };
+    let end: Timestamp = match effect.verb() {
+        Verb::Pull => operation.forward_until(),
+        _ => operation.deadline_at,
+    };
+    clock::until(end).max(least)
+}
+
+/// May a process that is to end leave the operation before `effect`? Not while a container is down because of us.
+fn may_pause(operation: &Operation, effect: &Effect) -> bool {
+    match effect.verb() {
+        Verb::Pull | Verb::Fence | Verb::PreStop => true,
+        Verb::Stop => operation
+            .targets
+            .iter()
+            .any(|target| target.name == effect.container() && target.replacement().pre_stop_at.is_none()),
+        Verb::Create | Verb::Start | Verb::Remove => false,
+    }
+}
+
+/// Waits for `pause` or until something is told from outside. False: the process is to end.
+async fn rest(leash: &mut Leash, pause: Duration) -> bool {
+    let Leash { withdrawal, shutdown } = leash;
+    tokio::select! {
+        () = sleep(pause) => true,
+        () = shutdown.cancelled() => false,
+        told = withdrawal.changed() => {
+            if told.is_err() {
+                // Nobody is left to tell anything: only the pause counts.
+                tokio::select! {
+                    () = sleep(pause) => {}
+                    () = shutdown.cancelled() => return false,
+                }
+            }
+            true
+        }
+    }
+}
+
+/// Writes the journal without holding up other pods on a slow disk.
+async fn write(node: &Node, entry: &Entry) -> Result<(), JournalError> {
+    let (journal, entry) = (node.journal.clone(), entry.clone());
+    match tokio::task::spawn_blocking(move || journal.write(&entry)).await {
+        Ok(written) => written,
+        Err(error) => Err(JournalError::Io {
+            path: node.journal.path(""),
+            doing: "written",
+            source: std::io::Error::other(error),
+        }),
+    }
+}

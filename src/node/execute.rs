@@ -1,0 +1,207 @@
+//! Carrying out one effect. No decisions: each arm does what its effect says and reports what came of it.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+
+use crate::api::annotation;
+use crate::cri::client::Client;
+use crate::cri::clone::{self, Source};
+use crate::cri::proto::v1;
+use crate::node::image::{self, Wanted};
+use crate::node::pre_stop;
+use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Leftover, Trouble};
+use crate::operation::snapshot::PodRef;
+
+/// What the effects of one operation are carried out with.
+#[derive(Debug)]
+pub(super) struct Workshop {
+    client: Client,
+    pulls: Arc<Semaphore>,
+    image_reserve: Option<u64>,
+    pod: PodRef,
+    sandbox_id: String,
+    operation_id: String,
+    /// Configurations, with the secrets in them: read before the stop, so that nothing is asked in between. Memory
+    /// only.
+    sources: HashMap<String, Source>,
+    sandbox: Option<v1::PodSandboxConfig>,
+}
+
+/// Where to tell that something takes long.
+pub(super) type Progress<'a> = &'a (dyn Fn(String) + Send + Sync);
+
+impl Workshop {
+    pub(super) fn new(
+        client: Client,
+        pulls: Arc<Semaphore>,
+        image_reserve: Option<u64>,
+        pod: PodRef,
+        sandbox_id: String,
+        operation_id: String,
+    ) -> Self {
+        let sources = HashMap::new();
+        Self { client, pulls, image_reserve, pod, sandbox_id, operation_id, sources, sandbox: None }
+    }
+
+    /// Carries `effect` out, within `limit`.
+    pub(super) async fn execute(
+        &mut self,
+        effect: &Effect,
+        limit: Duration,
+        progress: Progress<'_>,
+    ) -> Result<Learned, Trouble> {
+        let client = self.client.within(limit);
+        match effect {
+            Effect::Pull { image, like, .. } => self.pull(image, like, limit, progress).await,
+            Effect::Fence { source, attempt, image, .. } => {
+                let config = self.source(source).await?.fence(*attempt, image.as_ref(), &self.operation_id);
+                self.create(&client, config).await.map(|_| Learned::Nothing)
+            }
+            Effect::PreStop { container, id, budget_seconds } => {
+                self.pre_stop(container, id, Duration::from_secs(*budget_seconds).min(limit)).await
+            }
+            Effect::Stop { id, timeout_seconds, .. } => {
+                client.stop(id, Duration::from_secs(*timeout_seconds)).await?;
+                Ok(Learned::Nothing)
+            }
+            Effect::Create { container, source, attempt, image } => {
+                self.replacement(&client, container, source, *attempt, image.as_ref()).await
+            }
+            Effect::Start { id, .. } => {
+                client.start(id).await?;
+                Ok(Learned::Nothing)
+            }
+            Effect::Remove { id, what, .. } => self.remove(&client, id, *what).await,
+        }
+    }
+
+    async fn pull(
+        &mut self,
+        reference: &str,
+        like: &str,
+        limit: Duration,
+        progress: Progress<'_>,
+    ) -> Result<Learned, Trouble> {
+        let pulls = Arc::clone(&self.pulls);
+        if pulls.available_permits() == 0 {
+            progress(format!("waiting for a turn to pull {reference}"));
+        }
+        let began = tokio::time::Instant::now();
+        let Ok(Ok(_turn)) = tokio::time::timeout(limit, pulls.acquire()).await else {
+            let message = "its turn to pull did not come in time".to_owned();
+            return Err(Trouble { class: Class::Final, message });
+        };
+        let limit = limit.saturating_sub(began.elapsed());
+        let reserve = self.image_reserve;
+        let client = self.client.clone();
+        let sandbox = self.sandbox().await?;
+        let wanted = Wanted { reference, like, sandbox, limit, reserve };
+        image::fetch(&client, wanted, progress).await.map(Learned::Image)
+    }
+
+    async fn pre_stop(&self, container: &str, id: &str, budget: Duration) -> Result<Learned, Trouble> {
+        let gone = || Trouble { class: Class::Gone, message: format!("{container} is gone") };
+        let status = self.client.container(id, false).await?.and_then(|answer| answer.status).ok_or_else(gone)?;
+        let Some(handler) = status.annotations.get(annotation::PRE_STOP) else { return Ok(Learned::Nothing) };
+        let sandbox = self.client.sandbox(&self.sandbox_id, false).await?.and_then(|answer| answer.status);
+        let ip = sandbox
+            .and_then(|sandbox| sandbox.network)
+            .and_then(|network| network.ip.parse().ok())
+            .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let ports = status.annotations.get(annotation::PORTS).map_or("", String::as_str);
+        let place = pre_stop::Place { id, ip, handler, ports };
+        match pre_stop::run(&self.client, place, budget).await {
+            Ok(()) => Ok(Learned::Nothing),
+            Err(why) => Ok(Learned::Remark(format!("preStop of {container} failed: {why}"))),
+        }
+    }
+
+    async fn replacement(
+        &mut self,
+        client: &Client,
+        container: &str,
+        source: &str,
+        attempt: u32,
+        image: Option<&ImageChoice>,
+    ) -> Result<Learned, Trouble> {
+        let operation_id = self.operation_id.clone();
+        let mut config = self.source(source).await?.replacement(attempt, image, &operation_id);
+        clone::renew_termination_log(&mut config, attempt);
+        let (log_directory, log_path) = (self.sandbox().await?.log_directory.clone(), config.log_path.clone());
+        let id = self.create(client, config).await?;
+        link_log(&self.pod, container, source, &id, Path::new(&log_directory).join(log_path));
+        Ok(Learned::Nothing)
+    }
+
+    async fn create(&mut self, client: &Client, config: v1::ContainerConfig) -> Result<String, Trouble> {
+        let sandbox_id = self.sandbox_id.clone();
+        let sandbox = self.sandbox().await?.clone();
+        Ok(client.create(&sandbox_id, config, sandbox).await?)
+    }
+
+    async fn remove(&self, client: &Client, id: &str, what: Leftover) -> Result<Learned, Trouble> {
+        let log = match what {
+            Leftover::Old => client.container(id, false).await?.and_then(|answer| answer.status),
+            Leftover::Fence | Leftover::NeverStarted => None,
+        };
+        client.remove(id).await?;
+        // Nobody rotates or removes the logs of a pod without a kubelet.
+        if let Some(log) = log.filter(|status| !status.log_path.is_empty()) {
+            let _ = std::fs::remove_file(log.log_path);
+        }
+        Ok(Learned::Nothing)
+    }
+
+    /// The configuration of the container `id`, read once.
+    async fn source(&mut self, id: &str) -> Result<&Source, Trouble> {
+        if !self.sources.contains_key(id) {
+            let source = read_source(&self.client, id).await?;
+            self.sources.insert(id.to_owned(), source);
+        }
+        let lost = || Trouble { class: Class::Gone, message: format!("container {id} is gone") };
+        self.sources.get(id).ok_or_else(lost)
+    }
+
+    /// The configuration of the sandbox, read once, handed back to the runtime as it was.
+    async fn sandbox(&mut self) -> Result<&v1::PodSandboxConfig, Trouble> {
+        let config = match self.sandbox.take() {
+            Some(config) => config,
+            None => {
+                let lost = || Trouble { class: Class::Gone, message: "the sandbox is gone".to_owned() };
+                let answer = self.client.sandbox(&self.sandbox_id, true).await?.ok_or_else(lost)?;
+                clone::sandbox_config(&answer.info)
+                    .map_err(|error| Trouble { class: Class::Final, message: error.to_string() })?
+            }
+        };
+        Ok(self.sandbox.insert(config))
+    }
+}
+
+/// Reads a container's configuration as the source of a clone.
+pub(super) async fn read_source(client: &Client, id: &str) -> Result<Source, Trouble> {
+    let gone = || Trouble { class: Class::Gone, message: format!("container {id} is gone") };
+    let answer = client.container(id, true).await?.ok_or_else(gone)?;
+    let status = answer.status.ok_or_else(gone)?;
+    Source::read(&status, &answer.info)
+        .map_err(|error| Trouble { class: Class::Final, message: error.to_string() })
+}
+
+/// Log shippers find containers through links that a kubelet makes for those it started itself: one is made here
+/// where the old container had one.
+fn link_log(pod: &PodRef, container: &str, old_id: &str, new_id: &str, log: PathBuf) {
+    let link = |id: &str| {
+        PathBuf::from("/var/log/containers")
+            .join(format!("{}_{}_{container}-{id}.log", pod.name, pod.namespace))
+    };
+    if link(old_id).symlink_metadata().is_ok()
+        && let Err(error) = std::os::unix::fs::symlink(log, link(new_id))
+        && error.kind() != std::io::ErrorKind::AlreadyExists
+    {
+        tracing::warn!(%pod, container, %error, "the link for log shippers could not be made");
+    }
+}

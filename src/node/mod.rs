@@ -1,0 +1,195 @@
+//! The engine on a node: takes a request for a pod, plans it, and carries it out on the runtime, journalled.
+//!
+//! Used by the agent and by `inplace node`; knows neither. Decisions are in `operation`, the runtime's language in
+//! `cri`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use crate::api::request::Request;
+use crate::api::status::Status;
+use crate::cri::client::Client;
+use crate::cri::convert;
+use crate::node::drive::{Audience, Leash};
+use crate::node::journal::{Journal, JournalError, PodLock};
+use crate::operation::effect::{Class, Trouble};
+use crate::operation::plan::Plan;
+use crate::operation::preflight::{self, Refusal, Situation, Source};
+use crate::operation::snapshot::{PodRef, Snapshot, State};
+use crate::process::clock;
+
+pub mod drive;
+mod execute;
+mod image;
+pub mod journal;
+pub mod lock;
+mod pre_stop;
+pub mod sweep;
+
+/// The engine, with everything it works with.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The runtime.
+    pub client: Client,
+    /// What must survive this process.
+    pub journal: Journal,
+    /// Turns to pull an image: a limit for the whole node.
+    pub pulls: Arc<Semaphore>,
+    /// Bytes to leave free on the image disk; `None` for the default.
+    pub image_reserve: Option<u64>,
+}
+
+/// Why a request was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot be done as written.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The runtime did not answer as needed.
+    #[error("{0}")]
+    Runtime(String, Class),
+    /// The journal forbids it.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The process is to end; the journal holds what is left to do.
+    #[error("interrupted: what is left to do is in the journal and is done when inplace runs on this node again")]
+    Interrupted,
+}
+
+impl From<Trouble> for Error {
+    fn from(trouble: Trouble) -> Self {
+        Self::Runtime(trouble.message, trouble.class)
+    }
+}
+
+impl From<crate::cri::error::Error> for Error {
+    fn from(error: crate::cri::error::Error) -> Self {
+        Trouble::from(error).into()
+    }
+}
+
+impl Error {
+    /// One word for programs: status `reason`, metric label.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Refused(refusal) => refusal.reason(),
+            Self::Runtime(_, Class::Away) => "RuntimeAway",
+            Self::Runtime(..) => "RuntimeError",
+            Self::Journal(JournalError::Busy(_)) => "Busy",
+            Self::Journal(_) => "JournalUnreadable",
+            Self::Interrupted => "Interrupted",
+        }
+    }
+}
+
+impl Node {
+    /// An engine on the runtime behind `client`, keeping its journal below `state`.
+    pub fn new(
+        client: Client,
+        state: &std::path::Path,
+        pulls: usize,
+        image_reserve: Option<u64>,
+    ) -> Result<Self, JournalError> {
+        let journal = Journal::open(state)?;
+        Ok(Self { client, journal, pulls: Arc::new(Semaphore::new(pulls)), image_reserve })
+    }
+
+    /// The pod of that name that is on this node; the newest when there are several.
+    pub async fn find(&self, namespace: &str, name: &str) -> Result<PodRef, Error> {
+        let found = convert::find_pod(&self.client, namespace, name).await?;
+        let missing = || Refusal::PodNotFound(format!("{namespace}/{name}"));
+        Ok(found.into_iter().next().ok_or_else(missing)?)
+    }
+
+    /// What would be done. Touches nothing.
+    pub async fn plan(&self, pod: &PodRef, request: Request) -> Result<Plan, Error> {
+        let situation = self.situation(pod, &request).await?;
+        match preflight::admit(request, &situation) {
+            Ok(admitted) => Ok(Plan::of(admitted)),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// Carries `request` out on `pod`, to its end. A request that has ended before is answered from the journal.
+    /// What an earlier process left undone on this pod is done first.
+    pub async fn carry_out(
+        &self,
+        pod: &PodRef,
+        request: Request,
+        leash: Leash,
+        audience: &Audience,
+    ) -> Result<Status, Error> {
+        let held = self.journal.hold(pod)?;
+        if let Some(status) = self.resume_held(pod, &held, leash.clone(), audience).await?
+            && status.id == request.id
+        {
+            return Ok(status);
+        }
+        let mut entry = self.journal.load(pod)?;
+        if entry.has_finished(&request.id)
+            && let Some(last) = entry.last.filter(|last| last.id == request.id)
+        {
+            return Ok(last);
+        }
+        sweep::sweep(&self.client, &self.journal, Some(pod)).await?;
+        let plan = self.plan(pod, request).await?;
+        entry.open = Some(plan.begin(clock::now()));
+        drive::drive(self, entry, leash, audience).await.ok_or(Error::Interrupted)
+    }
+
+    /// Ends what an earlier process left undone on `pod`, if it did.
+    pub async fn resume(&self, pod: &PodRef, leash: Leash, audience: &Audience) -> Result<Option<Status>, Error> {
+        let held = self.journal.hold(pod)?;
+        self.resume_held(pod, &held, leash, audience).await
+    }
+
+    async fn resume_held(
+        &self,
+        pod: &PodRef,
+        _held: &PodLock,
+        leash: Leash,
+        audience: &Audience,
+    ) -> Result<Option<Status>, Error> {
+        let mut entry = self.journal.load(pod)?;
+        let Some(operation) = &mut entry.open else { return Ok(None) };
+        operation.resume(clock::now());
+        tracing::info!(%pod, id = operation.request.id, step = %operation.step, "taking up an unfinished operation");
+        drive::drive(self, entry, leash, audience).await.map(Some).ok_or(Error::Interrupted)
+    }
+
+    /// Everything the preflight wants to know.
+    async fn situation(&self, pod: &PodRef, request: &Request) -> Result<Situation, Error> {
+        let runtime = self.client.version().await?;
+        let names: Vec<_> = request.containers.iter().map(|target| target.name.as_str()).collect();
+        let snapshot = convert::observe(&self.client, &pod.uid, Some(&names)).await?;
+        let mut sources = BTreeMap::new();
+        for name in names {
+            if let Some(source) = self.source(&snapshot, name).await? {
+                sources.insert(name.to_owned(), source);
+            }
+        }
+        Ok(Situation { snapshot, runtime, sources })
+    }
+
+    /// What is known of the running container `name` as the source of a clone.
+    async fn source(&self, snapshot: &Snapshot, name: &str) -> Result<Option<Source>, Error> {
+        let Some(life) = snapshot.lives(name).into_iter().rev().find(|life| life.state == State::Running) else {
+            return Ok(None);
+        };
+        let not_cloneable = match execute::read_source(&self.client, &life.id).await {
+            Ok(_) => None,
+            Err(trouble) if trouble.class == Class::Final => Some(trouble.message),
+            Err(trouble) if trouble.class == Class::Gone => return Ok(None),
+            Err(trouble) => return Err(trouble.into()),
+        };
+        let image_present = self.client.image(&life.image_id, false).await?.is_some();
+        Ok(Some(Source { not_cloneable, image_present }))
+    }
+}
+
+/// Where a node's engine keeps its things.
+#[derive(Clone, Debug)]
+pub struct StateDir(pub PathBuf);

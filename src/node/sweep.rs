@@ -1,0 +1,56 @@
+//! Removing what belongs to no open operation: fences, and containers of ours that were created and never started.
+//!
+//! A fence that stays would keep a kubelet from ever starting that attempt. What belongs to a pod whose journal
+//! cannot be read is left alone.
+
+use crate::api::annotation;
+use crate::cri::client::Client;
+use crate::cri::error::Error;
+use crate::cri::proto::v1::{Container, ContainerState};
+use crate::node::journal::Journal;
+use crate::operation::snapshot::PodRef;
+
+/// Removes everything forgotten, of one pod or of all, and returns how many there were.
+pub async fn sweep(client: &Client, journal: &Journal, only: Option<&PodRef>) -> Result<usize, Error> {
+    let filter = only.map(|pod| (annotation::POD_UID, pod.uid.as_str()));
+    let mut removed = 0;
+    for container in client.containers(filter).await? {
+        if !is_forgotten(journal, &container) {
+            continue;
+        }
+        let pod = pod_of(&container);
+        match client.remove(&container.id).await {
+            Ok(()) => {
+                removed += 1;
+                tracing::warn!(%pod, container = name(&container), id = container.id, "removed a forgotten fence");
+            }
+            Err(error) => tracing::warn!(%pod, id = container.id, %error, "a forgotten fence stays for now"),
+        }
+    }
+    Ok(removed)
+}
+
+fn is_forgotten(journal: &Journal, container: &Container) -> bool {
+    let label = |key: &str| container.labels.get(key).map(String::as_str);
+    let fence = label(annotation::CONTAINER_NAME) == Some(annotation::FENCE_NAME);
+    let ours = label(annotation::OPERATION).is_some();
+    let never_ran = container.state == i32::from(ContainerState::ContainerCreated);
+    if !never_ran || !(fence || ours) {
+        return false;
+    }
+    // An operation that is open takes care of everything of its pod itself.
+    journal.load(&pod_of(container)).is_ok_and(|entry| entry.open.is_none())
+}
+
+fn pod_of(container: &Container) -> PodRef {
+    let label = |key: &str| container.labels.get(key).cloned().unwrap_or_default();
+    PodRef {
+        namespace: label(annotation::POD_NAMESPACE),
+        name: label(annotation::POD_NAME),
+        uid: label(annotation::POD_UID),
+    }
+}
+
+fn name(container: &Container) -> &str {
+    container.metadata.as_ref().map_or("", |metadata| metadata.name.as_str())
+}
