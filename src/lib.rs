@@ -1,4 +1,33 @@
-//! Restarts or updates one container of a running pod, on its node.
+//! `inplace` restarts or updates one container of a running pod, on its node, without losing the pod.
+//!
+//! # The map
+//!
+//! ```text
+//!  annotation ──▶ api::Request ──▶ operation::preflight ──▶ Plan ──▶ Operation
+//!                                         │ Refusal                    │
+//!                                         ▼                            ▼
+//!  api::Status ◀── operation::report ◀── Outcome ◀──────── next(operation, snapshot, now)
+//!                                                             │ Effect        ▲ Snapshot
+//!                                                             ▼               │
+//!                                        node: journal ──▶ execute ──▶ cri ──▶ observe
+//! ```
+//!
+//! | module | is | may import |
+//! |---|---|---|
+//! | [`api`] | the contract: annotations, request, status, manifests. Pure | - |
+//! | [`operation`] | the decisions. Pure: no async, no clock, no I/O | api |
+//! | [`cri`] | the container runtime: endpoint, client, clone, conversion | api operation |
+//! | [`process`] | the plumbing of a process: time, logs, signals, files, admin | - |
+//! | [`node`] | the engine on a node: journal, loop, effects | api operation cri process |
+//! | [`agent`] | role: carries out what annotations ask for | api operation node cri process |
+//! | [`cli`] | role: a person's commands | api operation node cri process |
+//!
+//! The roles never import each other; `main.rs` picks one. A test holds the code against this table.
+
+pub mod agent;
 pub mod api;
+pub mod cli;
 pub mod cri;
+pub mod node;
 pub mod operation;
+pub mod process;

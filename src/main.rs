@@ -1,2 +1,51 @@
-//! main
-fn main() {}
+//! Picks the role, builds the runtime it wants, and maps its end to an exit code.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use inplace::cli::exit::{self, Exit};
+use inplace::process::log::{self, LogArgs};
+
+/// Restart or update one container of a running pod, in place, in about a tenth of a second.
+#[derive(Debug, Parser)]
+#[command(name = "inplace", version, about, max_term_width = 100, after_help = exit::HELP)]
+struct Inplace {
+    #[command(flatten)]
+    log: LogArgs,
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    Node(inplace::cli::node::NodeCommand),
+    Agent(inplace::agent::Args),
+}
+
+fn main() -> ExitCode {
+    let Inplace { log, role } = Inplace::parse();
+    if let Err(error) = log::start(&log) {
+        return fail(&format!("--log: {error}"));
+    }
+    // HTTPS of hooks and handlers: one provider, chosen here, so that none is chosen by accident.
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
+        return fail("another TLS provider is in place");
+    }
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&format!("the process cannot begin: {error}")),
+    };
+    match role {
+        Role::Node(command) => runtime.block_on(command.run()).into(),
+        Role::Agent(args) => match runtime.block_on(inplace::agent::run(args)) {
+            Ok(()) => Exit::Done.into(),
+            Err(error) => fail(&log::chain(&error)),
+        },
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "the last word of a process that cannot go on")]
+fn fail(message: &str) -> ExitCode {
+    eprintln!("inplace: {message}");
+    Exit::Failed.into()
+}

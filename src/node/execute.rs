@@ -22,7 +22,7 @@ use crate::operation::snapshot::PodRef;
 pub(super) struct Workshop {
     client: Client,
     pulls: Arc<Semaphore>,
-    image_reserve: Option<u64>,
+    image_reserve: u64,
     pod: PodRef,
     sandbox_id: String,
     operation_id: String,
@@ -39,7 +39,7 @@ impl Workshop {
     pub(super) fn new(
         client: Client,
         pulls: Arc<Semaphore>,
-        image_reserve: Option<u64>,
+        image_reserve: u64,
         pod: PodRef,
         sandbox_id: String,
         operation_id: String,

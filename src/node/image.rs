@@ -12,8 +12,6 @@ use crate::cri::proto::v1;
 use crate::operation::effect::{Class, ImageChoice, Trouble};
 use crate::process::clock;
 
-/// What must stay free on the image disk, in bytes, whatever is pulled.
-const RESERVE: u64 = 256 << 20;
 /// Room to want for an image, as a multiple of the packed size of the one that runs now: packed and unpacked side by
 /// side take about three times that, and the new one is taken to be like the old one.
 const UNPACKED: u64 = 3;
@@ -31,8 +29,8 @@ pub struct Wanted<'a> {
     pub sandbox: &'a v1::PodSandboxConfig,
     /// How long it may take.
     pub limit: Duration,
-    /// Bytes to leave free; `None` for 256 MiB.
-    pub reserve: Option<u64>,
+    /// Bytes that must stay free.
+    pub reserve: u64,
 }
 
 /// Puts the image on the node and returns its id. `progress` hears one line a second.
@@ -151,7 +149,7 @@ async fn room(client: &Client, wanted: &Wanted<'_>, disk: &PathBuf) -> Result<()
     };
     let like = client.image(wanted.like, false).await.map_err(Trouble::from)?;
     let packed = like.and_then(|like| like.image).map_or(0, |image| image.size);
-    let needed = wanted.reserve.unwrap_or(RESERVE).saturating_add(packed.saturating_mul(UNPACKED));
+    let needed = wanted.reserve.saturating_add(packed.saturating_mul(UNPACKED));
     if free >= needed {
         return Ok(());
     }

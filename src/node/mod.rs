@@ -4,7 +4,7 @@
 //! `cri`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
@@ -27,6 +27,7 @@ mod image;
 pub mod journal;
 pub mod lock;
 mod pre_stop;
+pub mod settings;
 pub mod sweep;
 
 /// The engine, with everything it works with.
@@ -38,8 +39,8 @@ pub struct Node {
     pub journal: Journal,
     /// Turns to pull an image: a limit for the whole node.
     pub pulls: Arc<Semaphore>,
-    /// Bytes to leave free on the image disk; `None` for the default.
-    pub image_reserve: Option<u64>,
+    /// Bytes that a pull must leave free on the image disk.
+    pub image_reserve: u64,
 }
 
 /// Why a request was not carried out.
@@ -89,11 +90,12 @@ impl Node {
     /// An engine on the runtime behind `client`, keeping its journal below `state`.
     pub fn new(
         client: Client,
-        state: &std::path::Path,
+        state: &Path,
         pulls: usize,
-        image_reserve: Option<u64>,
+        image_reserve_mib: u64,
     ) -> Result<Self, JournalError> {
         let journal = Journal::open(state)?;
+        let image_reserve = image_reserve_mib.saturating_mul(1 << 20);
         Ok(Self { client, journal, pulls: Arc::new(Semaphore::new(pulls)), image_reserve })
     }
 
@@ -129,10 +131,9 @@ impl Node {
             return Ok(status);
         }
         let mut entry = self.journal.load(pod)?;
-        if entry.has_finished(&request.id)
-            && let Some(last) = entry.last.filter(|last| last.id == request.id)
-        {
-            return Ok(last);
+        if entry.has_finished(&request.id) {
+            let last = entry.last.filter(|last| last.id == request.id);
+            return last.ok_or_else(|| Refusal::AlreadyEnded(request.id).into());
         }
         sweep::sweep(&self.client, &self.journal, Some(pod)).await?;
         let plan = self.plan(pod, request).await?;
@@ -189,7 +190,3 @@ impl Node {
         Ok(Some(Source { not_cloneable, image_present }))
     }
 }
-
-/// Where a node's engine keeps its things.
-#[derive(Clone, Debug)]
-pub struct StateDir(pub PathBuf);

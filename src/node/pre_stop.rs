@@ -103,7 +103,7 @@ pub async fn run(client: &Client, place: Place<'_>, budget: Duration) -> Result<
 async fn dispatch(client: &Client, place: Place<'_>, handler: Handler, budget: Duration) -> Result<(), String> {
     match handler {
         Handler { exec: Some(exec), .. } => {
-            let answer = client.exec(place.id, &exec.command, budget).await.map_err(|error| error.to_string())?;
+            let answer = client.exec(place.id, exec.command, budget).await.map_err(|error| error.to_string())?;
             if answer.exit_code == 0 { Ok(()) } else { Err(format!("the command exited with {}", answer.exit_code)) }
         }
         Handler { http_get: Some(get), .. } => http_get(place, &get).await,

@@ -54,6 +54,9 @@ pub enum Refusal {
     /// The annotation is no request.
     #[error("{0}")]
     Invalid(#[from] InvalidRequest),
+    /// An id is carried out once.
+    #[error("request {0} has ended on this pod before and is not run again: use another id (`#2` in a line)")]
+    AlreadyEnded(String),
     /// No such pod on this node.
     #[error("there is no pod {0} on this node")]
     PodNotFound(String),
@@ -158,6 +161,7 @@ impl Refusal {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Invalid(_) => "InvalidRequest",
+            Self::AlreadyEnded(_) => "AlreadyEnded",
             Self::PodNotFound(_) => "PodNotFound",
             Self::SandboxNotReady(_) => "SandboxNotReady",
             Self::UnknownContainer { .. } => "UnknownContainer",

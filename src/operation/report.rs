@@ -25,26 +25,27 @@ pub fn status(operation: &Operation) -> Status {
 
 /// The status of a request that cannot be carried out.
 pub fn refused(id: &str, refusal: &Refusal, now: Timestamp) -> Status {
-    Status {
-        id: id.to_owned(),
-        phase: Phase::Refused,
-        step: None,
-        reason: refusal.reason().to_owned(),
-        message: format!("{refusal}. Nothing was touched"),
-        started_at: None,
-        finished_at: Some(now),
-        containers: Vec::new(),
-    }
+    not_begun(id, Phase::Refused, refusal.reason(), refusal, now)
+}
+
+/// The status of a request that ended in `phase` before it began, because of `why`.
+pub fn not_begun(id: &str, phase: Phase, reason: &str, why: &dyn std::fmt::Display, now: Timestamp) -> Status {
+    let (reason, message) = (reason.to_owned(), format!("{why}. Nothing was touched"));
+    Status { phase, reason, finished_at: Some(now), ..waiting(id, message) }
 }
 
 /// The status of a request that waits for `what`.
 pub fn pending(request: &Request, what: &str) -> Status {
+    waiting(&request.id, what.to_owned())
+}
+
+fn waiting(id: &str, message: String) -> Status {
     Status {
-        id: request.id.clone(),
+        id: id.to_owned(),
         phase: Phase::Pending,
         step: None,
         reason: String::new(),
-        message: what.to_owned(),
+        message,
         started_at: None,
         finished_at: None,
         containers: Vec::new(),

@@ -1,0 +1,123 @@
+//! What the agent counts and measures. Labels are bounded: no pod names.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::api::status::Status;
+use crate::cri::client::Observer;
+use crate::operation::effect::{Class, Verb};
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Ended {
+    action: String,
+    engine: String,
+    outcome: String,
+    reason: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ActionLabel {
+    action: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Attempted {
+    step: String,
+    result: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Called {
+    call: &'static str,
+    result: String,
+}
+
+/// All of it; cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Metrics {
+    operations: Family<Ended, Counter>,
+    downtime: Family<ActionLabel, Histogram>,
+    steps: Family<Attempted, Histogram>,
+    calls: Family<Called, Histogram>,
+    /// Operations under way.
+    pub(super) open: Gauge,
+    /// Requests that wait for their turn.
+    pub(super) waiting: Gauge,
+    /// Fences and half-made containers found without an operation.
+    pub(super) swept: Counter,
+    /// Manifests and journals that cannot be read.
+    pub(super) unreadable: Gauge,
+}
+
+/// Seconds, fine around a tenth of one.
+fn seconds() -> Histogram {
+    Histogram::new([0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0, 600.0])
+}
+
+impl Metrics {
+    /// Registers everything in `registry`.
+    pub(super) fn new(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            operations: Family::default(),
+            downtime: Family::new_with_constructor(seconds),
+            steps: Family::new_with_constructor(seconds),
+            calls: Family::new_with_constructor(seconds),
+            open: Gauge::default(),
+            waiting: Gauge::default(),
+            swept: Counter::default(),
+            unreadable: Gauge::default(),
+        };
+        let Self { operations, downtime, steps, calls, open, waiting, swept, unreadable } = metrics.clone();
+        registry.register("operations", "Containers of ended requests", operations);
+        registry.register_with_unit("downtime", "Old container finished to new one started", Unit::Seconds, downtime);
+        registry.register_with_unit("step", "Effects on the runtime, pulls among them", Unit::Seconds, steps);
+        registry.register_with_unit("cri_call", "Calls to the container runtime", Unit::Seconds, calls);
+        registry.register("open_operations", "Operations under way", open);
+        registry.register("waiting_requests", "Requests that wait for their turn", waiting);
+        registry.register("swept", "Fences and half-made containers without an operation, removed", swept);
+        registry.register("unreadable_files", "Manifests and journal files that cannot be read", unreadable);
+        metrics
+    }
+
+    /// Hears of every call to the runtime.
+    pub(super) fn observer(&self) -> Observer {
+        let calls = self.calls.clone();
+        Arc::new(move |call, took, result| {
+            let result = result.map_or_else(|class| format!("{class:?}"), |()| "Ok".to_owned());
+            calls.get_or_create(&Called { call, result }).observe(took.as_secs_f64());
+        })
+    }
+
+    /// An effect was carried out.
+    pub(super) fn effect(&self, verb: Verb, took: Duration, trouble: Option<Class>) {
+        let result = trouble.map_or_else(|| "Ok".to_owned(), |class| format!("{class:?}"));
+        self.steps.get_or_create(&Attempted { step: format!("{verb:?}"), result }).observe(took.as_secs_f64());
+    }
+
+    /// A request has ended.
+    #[expect(clippy::cast_precision_loss, reason = "milliseconds of downtime stay far below 2^52")]
+    pub(super) fn ended(&self, status: &Status) {
+        let (outcome, reason) = (status.phase.to_string(), status.reason.clone());
+        if status.containers.is_empty() {
+            let none = || "None".to_owned();
+            let ended = Ended { action: none(), engine: none(), outcome, reason };
+            self.operations.get_or_create(&ended).inc();
+            return;
+        }
+        for container in &status.containers {
+            let (action, engine) = (container.action.to_string(), container.engine.to_string());
+            let ended = Ended { action: action.clone(), engine, outcome: outcome.clone(), reason: reason.clone() };
+            self.operations.get_or_create(&ended).inc();
+            if let Some(ms) = container.downtime_ms {
+                self.downtime.get_or_create(&ActionLabel { action }).observe(ms as f64 / 1000.0);
+            }
+        }
+    }
+}

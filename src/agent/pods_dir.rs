@@ -1,0 +1,178 @@
+//! The folder of Pod manifests: what is wished in it now, and a hint when that may have changed.
+//!
+//! The folder is read again after every hint and every few seconds anyway: a hint may be lost. A file that cannot be
+//! read keeps the wishes it had, so that a half-written one withdraws nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::io::unix::AsyncFd;
+
+use crate::api::manifest::Wished;
+use crate::api::request::{InvalidRequest, Request};
+
+/// How often the folder is read without a hint.
+const RESCAN: Duration = Duration::from_secs(10);
+/// Larger files are no manifests.
+const MAX_FILE: u64 = 1 << 20;
+
+/// Namespace and name of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+impl Key {
+    /// The name of the pod's result file.
+    pub(super) fn file_name(&self) -> String {
+        format!("{}_{}", self.namespace, self.name)
+    }
+}
+
+/// What is wished of one pod.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    /// Set when the manifest names one: another pod of the same name is not meant.
+    pub(super) uid: Option<String>,
+    /// The request, or why it is none.
+    pub(super) request: Result<Request, InvalidRequest>,
+}
+
+/// The folder as it was read last.
+#[derive(Debug)]
+pub(super) struct PodsDir {
+    folder: PathBuf,
+    hints: AsyncFd<Watched>,
+    files: HashMap<PathBuf, Known>,
+}
+
+/// What is known of one file.
+#[derive(Debug)]
+struct Known {
+    stamp: (Option<SystemTime>, u64),
+    wishes: Vec<Wished>,
+    problem: Option<String>,
+}
+
+/// Everything the folder says.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// One wish per pod.
+    pub(super) wishes: BTreeMap<Key, Wish>,
+    /// Files that say nothing that can be used: name and reason.
+    pub(super) problems: BTreeMap<String, String>,
+}
+
+#[derive(Debug)]
+struct Watched(Inotify);
+
+impl AsRawFd for Watched {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+impl PodsDir {
+    /// Watches `folder`, which must be there.
+    pub(super) fn watch(folder: &Path) -> io::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        let flags = AddWatchFlags::IN_CLOSE_WRITE
+            | AddWatchFlags::IN_MOVED_TO
+            | AddWatchFlags::IN_MOVED_FROM
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_ONLYDIR;
+        inotify.add_watch(folder, flags)?;
+        Ok(Self { folder: folder.to_owned(), hints: AsyncFd::new(Watched(inotify))?, files: HashMap::new() })
+    }
+
+    /// Waits until the folder may have changed.
+    pub(super) async fn changed(&self) {
+        let hinted = async {
+            match self.hints.readable().await {
+                Ok(mut ready) => {
+                    while ready.get_inner().0.read_events().is_ok_and(|events| !events.is_empty()) {}
+                    ready.clear_ready();
+                }
+                // Without hints the regular reading has to do.
+                Err(_) => std::future::pending().await,
+            }
+        };
+        let _ = tokio::time::timeout(RESCAN, hinted).await;
+    }
+
+    /// Reads what has changed, and says what all files together wish.
+    pub(super) fn scan(&mut self) -> io::Result<Scan> {
+        let mut seen = HashMap::new();
+        for item in std::fs::read_dir(&self.folder)? {
+            let path = item?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let manifest = matches!(path.extension().and_then(|e| e.to_str()), Some("yaml" | "yml" | "json"));
+            if name.starts_with('.') || !manifest {
+                continue;
+            }
+            // A link is followed, as in a mounted ConfigMap.
+            let Ok(meta) = std::fs::metadata(&path) else { continue };
+            if !meta.is_file() {
+                continue;
+            }
+            let stamp = (meta.modified().ok(), meta.len());
+            let known = match self.files.remove(&path) {
+                Some(known) if known.stamp == stamp => known,
+                before => read(&path, stamp, before),
+            };
+            seen.insert(path, known);
+        }
+        self.files = seen;
+        Ok(self.together())
+    }
+
+    fn together(&self) -> Scan {
+        let mut scan = Scan::default();
+        let mut files: Vec<_> = self.files.iter().collect();
+        files.sort_unstable_by_key(|(path, _)| path.as_path());
+        for (path, known) in files {
+            let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if let Some(problem) = &known.problem {
+                scan.problems.insert(file.clone(), problem.clone());
+            }
+            for wished in &known.wishes {
+                let key = Key { namespace: wished.namespace.clone(), name: wished.name.clone() };
+                let request = match Request::parse(wished.request.as_deref()) {
+                    Ok(None) => continue,
+                    Ok(Some(request)) => Ok(request),
+                    Err(error) => Err(error),
+                };
+                if scan.wishes.contains_key(&key) {
+                    let problem = format!("pod {}/{} is in another file too, which counts", key.namespace, key.name);
+                    scan.problems.insert(file.clone(), problem);
+                    continue;
+                }
+                scan.wishes.insert(key, Wish { uid: wished.uid.clone(), request });
+            }
+        }
+        scan
+    }
+}
+
+fn read(path: &Path, stamp: (Option<SystemTime>, u64), before: Option<Known>) -> Known {
+    let text = if stamp.1 > MAX_FILE {
+        Err(format!("it is larger than {MAX_FILE} bytes"))
+    } else {
+        std::fs::read_to_string(path).map_err(|error| error.to_string())
+    };
+    let kept = before.map(|known| known.wishes).unwrap_or_default();
+    match text {
+        // Nothing yet: somebody is about to write.
+        Ok(text) if text.trim().is_empty() => Known { stamp, wishes: kept, problem: None },
+        Ok(text) => match Wished::parse(&text) {
+            Ok(wishes) => Known { stamp, wishes, problem: None },
+            Err(error) => Known { stamp, wishes: kept, problem: Some(error.to_string()) },
+        },
+        Err(problem) => Known { stamp, wishes: kept, problem: Some(problem) },
+    }
+}

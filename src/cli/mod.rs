@@ -1,0 +1,7 @@
+//! The role of a person's tool: commands, what they print, and how they exit.
+//!
+//! Changes nothing itself; the engine in `node` does.
+
+pub mod exit;
+pub mod node;
+mod output;

@@ -1,0 +1,141 @@
+//! `inplace node ...`: the engine straight on the runtime's socket, without an API server.
+
+use clap::{Args, Subcommand};
+
+use crate::cli::exit::{self, Exit};
+use crate::cli::output::{Format, tell};
+use crate::node::lock::{LockError, NodeLock};
+use crate::node::settings::NodeArgs;
+use crate::node::{self, Node};
+use crate::operation::snapshot::PodRef;
+use crate::process::log::chain;
+
+mod operate;
+mod plan;
+mod pods;
+mod ps;
+
+/// Work on this node's containers directly
+#[derive(Debug, Args)]
+#[command(after_help = exit::HELP)]
+pub struct NodeCommand {
+    #[command(flatten)]
+    settings: NodeArgs,
+    /// Form of the result
+    #[arg(short, long, global = true, value_enum, default_value_t)]
+    output: Format,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Show pods, their containers, and what was last done to them
+    Ps(ps::Ps),
+    /// Restart containers of a running pod in place
+    Restart(operate::Restart),
+    /// Give containers of a running pod another image, with a way back
+    Swap(operate::Swap),
+    /// Show what a restart or swap would do, and touch nothing
+    Plan(plan::PlanArgs),
+    /// Run a pod from a manifest, on a node without a kubelet
+    Run(pods::Run),
+    /// Remove a pod that `node run` made
+    Rm(pods::Rm),
+}
+
+/// A pod as people write it: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+#[derive(Clone, Debug)]
+struct PodName {
+    namespace: String,
+    name: String,
+}
+
+impl std::str::FromStr for PodName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
+        if namespace.is_empty() || name.is_empty() || name.contains('/') {
+            return Err("write NAMESPACE/NAME");
+        }
+        Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
+    }
+}
+
+/// Why a command has no result of its own kind.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error(transparent)]
+    Endpoint(#[from] crate::cri::endpoint::NoEndpoint),
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error(transparent)]
+    Node(#[from] node::Error),
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<node::journal::JournalError> for Failed {
+    fn from(error: node::journal::JournalError) -> Self {
+        Self::Node(error.into())
+    }
+}
+
+impl From<crate::cri::error::Error> for Failed {
+    fn from(error: crate::cri::error::Error) -> Self {
+        Self::Node(error.into())
+    }
+}
+
+impl Failed {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Endpoint(_) => Exit::RuntimeAway,
+            Self::Lock(LockError::Held { .. }) => Exit::Busy,
+            Self::Lock(LockError::Io { .. }) => Exit::RuntimeAway,
+            Self::Node(node::Error::Refused(_)) => Exit::Refused,
+            Self::Node(node::Error::Interrupted) => Exit::Interrupted,
+            Self::Node(error) => match error.reason() {
+                "RuntimeAway" => Exit::RuntimeAway,
+                "Busy" => Exit::Busy,
+                _ => Exit::Failed,
+            },
+            Self::Other(_) => Exit::Failed,
+        }
+    }
+}
+
+impl NodeCommand {
+    /// Runs the command to its end.
+    pub async fn run(self) -> Exit {
+        let Self { settings, output, verb } = self;
+        let ended = match verb {
+            Verb::Ps(args) => ps::run(&settings, output, &args).await,
+            Verb::Restart(args) => operate::restart(&settings, output, args).await,
+            Verb::Swap(args) => operate::swap(&settings, output, args).await,
+            Verb::Plan(args) => plan::run(&settings, output, args).await,
+            Verb::Run(args) => pods::run(&settings, output, args).await,
+            Verb::Rm(args) => pods::rm(&settings, output, args).await,
+        };
+        ended.unwrap_or_else(|failed| {
+            tell(&format!("inplace: {}", chain(&failed)));
+            failed.exit()
+        })
+    }
+}
+
+/// The engine for one command. Commands pull one image at a time.
+fn engine(settings: &NodeArgs) -> Result<Node, Failed> {
+    let client = settings.client(None)?;
+    Ok(Node::new(client, &settings.state_dir, 1, settings.image_reserve)?)
+}
+
+/// Keeps an agent from working at the same time. A runtime that is not there is told as such.
+fn lock(settings: &NodeArgs) -> Result<NodeLock, Failed> {
+    Ok(NodeLock::for_command(std::path::Path::new(settings.endpoint()?.path()))?)
+}
+
+async fn find(node: &Node, pod: &PodName) -> Result<PodRef, node::Error> {
+    node.find(&pod.namespace, &pod.name).await
+}

@@ -1,0 +1,169 @@
+//! `node restart` and `node swap`: one request, carried out while somebody watches.
+
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::image::ImageRef;
+use crate::api::request::{OnFailure, Request, Target};
+use crate::api::status::{Phase, Status};
+use crate::cli::exit::Exit;
+use crate::cli::node::{Failed, PodName, engine, find, lock};
+use crate::cli::output::{self, Format};
+use crate::node::drive::Leash;
+use crate::node::settings::NodeArgs;
+use crate::node::{self};
+use crate::operation::outcome::Withdrawal;
+use crate::operation::report;
+use crate::process::clock;
+
+/// Arguments of `node restart`.
+#[derive(Debug, Args)]
+pub(super) struct Restart {
+    /// The pod
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pod: PodName,
+    /// The containers, in the order to restart them
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',', required = true)]
+    container: Vec<String>,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Arguments of `node swap`.
+#[derive(Debug, Args)]
+pub(super) struct Swap {
+    /// The pod
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pod: PodName,
+    /// The containers with their new images
+    #[arg(value_name = "CONTAINER=IMAGE", required = true, value_parser = assignment)]
+    images: Vec<Target>,
+    #[command(flatten)]
+    how: How,
+    /// Leave a swap that failed as it is, instead of going back to the image from before
+    #[arg(long)]
+    no_rollback: bool,
+}
+
+/// What restart and swap have in common.
+#[derive(Debug, Args)]
+struct How {
+    /// Seconds the new container must stay up before it counts
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    min_ready: u32,
+    /// Seconds until it has ended, one way or the other
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    deadline: u32,
+    /// Why, for the people who read the history
+    #[arg(long, default_value = "")]
+    reason: String,
+    /// Idempotency key: an id that has ended on this pod is not run again
+    #[arg(long)]
+    id: Option<String>,
+}
+
+/// `CONTAINER=IMAGE`.
+pub(super) fn assignment(text: &str) -> Result<Target, String> {
+    let (name, image) = text.split_once('=').ok_or("write CONTAINER=IMAGE")?;
+    ImageRef::parse(image).map_err(|error| error.to_string())?;
+    Ok(Target { name: name.to_owned(), image: Some(image.to_owned()) })
+}
+
+pub(super) async fn restart(settings: &NodeArgs, format: Format, args: Restart) -> Result<Exit, Failed> {
+    let Restart { pod, container, how } = args;
+    let targets = container.into_iter().map(|name| Target { name, image: None }).collect();
+    operate(settings, format, &pod, how.request(targets)).await
+}
+
+pub(super) async fn swap(settings: &NodeArgs, format: Format, args: Swap) -> Result<Exit, Failed> {
+    let Swap { pod, images, how, no_rollback } = args;
+    let mut request = how.request(images);
+    if no_rollback {
+        request.on_failure = OnFailure::Keep;
+    }
+    operate(settings, format, &pod, request).await
+}
+
+impl How {
+    fn request(self, targets: Vec<Target>) -> Request {
+        let Self { min_ready, deadline, reason, id } = self;
+        let id = id.unwrap_or_else(|| fresh_id());
+        Request { min_ready_seconds: min_ready, deadline_seconds: deadline, reason, ..Request::new(id, targets) }
+    }
+}
+
+/// Every command is a wish of its own.
+fn fresh_id() -> String {
+    format!("cli-{}-{}", clock::now().as_millisecond(), std::process::id())
+}
+
+async fn operate(settings: &NodeArgs, format: Format, pod: &PodName, request: Request) -> Result<Exit, Failed> {
+    let id = request.id.clone();
+    let status = match carry_out(settings, format, pod, request).await {
+        Ok(status) => status,
+        Err(Failed::Node(error)) if format == Format::Json => {
+            // A script gets the object of the contract for every end that a request can have.
+            output::json(&error_status(&id, &error));
+            return Err(Failed::Node(error));
+        }
+        Err(failed) => return Err(failed),
+    };
+    match format {
+        Format::Json => output::json(&status),
+        Format::Text => output::line(&format!("{}: {}", status.phase, status.message)),
+    }
+    Ok(status.phase.into())
+}
+
+async fn carry_out(settings: &NodeArgs, format: Format, pod: &PodName, request: Request) -> Result<Status, Failed> {
+    request.check().map_err(|error| node::Error::Refused(error.into()))?;
+    let _lock = lock(settings)?;
+    let node = engine(settings)?;
+    let pod = find(&node, pod).await?;
+    let (audience, bar) = output::live(format);
+    let leash = on_interrupt()?;
+    let ended = node.carry_out(&pod, request, leash, &audience).await;
+    bar.finish_and_clear();
+    Ok(ended?)
+}
+
+/// The first Ctrl-C ends the request if nothing was touched yet; the second leaves the rest to the journal.
+fn on_interrupt() -> Result<Leash, Failed> {
+    let (withdraw, withdrawal) = watch::channel(None);
+    let shutdown = CancellationToken::new();
+    let watched = |kind| signal(kind).map_err(|error| Failed::Other(format!("signals cannot be watched: {error}")));
+    let mut interrupt = watched(SignalKind::interrupt())?;
+    let mut terminate = watched(SignalKind::terminate())?;
+    let cancel = shutdown.clone();
+    tokio::spawn(async move {
+        for turn in 0_u32.. {
+            let terminated = tokio::select! {
+                _ = interrupt.recv() => false,
+                _ = terminate.recv() => true,
+            };
+            let _ = withdraw.send(Some(Withdrawal::Interrupted));
+            if terminated || turn > 0 {
+                cancel.cancel();
+            } else {
+                output::tell("ending; what has been touched is brought to its end (again: leave it to the journal)");
+            }
+        }
+    });
+    Ok(Leash { withdrawal, shutdown })
+}
+
+fn error_status(id: &str, error: &node::Error) -> Status {
+    let phase = match error {
+        node::Error::Refused(_) => Phase::Refused,
+        node::Error::Interrupted => Phase::Running,
+        node::Error::Runtime(..) | node::Error::Journal(_) => Phase::Failed,
+    };
+    let status = report::not_begun(id, phase, error.reason(), error, clock::now());
+    match error {
+        // What is left is in the journal: this is no end.
+        node::Error::Interrupted => Status { message: error.to_string(), finished_at: None, ..status },
+        _ => status,
+    }
+}

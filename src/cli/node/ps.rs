@@ -1,0 +1,130 @@
+//! `node ps`: pods, the present life of each of their containers, and what was last done to them.
+
+use clap::Args;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::api::status::{ContainerReport, Incarnation, Status, millis};
+use crate::cli::exit::Exit;
+use crate::cli::node::{Failed, PodName, engine};
+use crate::cli::output::{self, Format};
+use crate::cri::convert;
+use crate::node::Node;
+use crate::node::settings::NodeArgs;
+use crate::operation::snapshot::PodRef;
+use crate::process::clock;
+
+/// Arguments of `node ps`.
+#[derive(Debug, Args)]
+pub(super) struct Ps {
+    /// Only this pod
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pod: Option<PodName>,
+}
+
+/// One pod, for programs.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PodView {
+    pod: PodRef,
+    #[serde(rename = "sandboxID")]
+    sandbox_id: String,
+    ready: bool,
+    containers: Vec<ContainerView>,
+    /// The last request, or the open one.
+    last_operation: Option<Status>,
+    /// Why the journal of this pod cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    journal_error: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ContainerView {
+    name: String,
+    #[serde(flatten)]
+    life: Incarnation,
+    state: String,
+    created_at: String,
+    started_at: Option<String>,
+}
+
+pub(super) async fn run(settings: &NodeArgs, format: Format, args: &Ps) -> Result<Exit, Failed> {
+    let node = engine(settings)?;
+    let mut views = Vec::new();
+    for pod in convert::list_pods(&node.client).await? {
+        let wanted = |only: &PodName| only.namespace == pod.namespace && only.name == pod.name;
+        if args.pod.as_ref().is_none_or(wanted) {
+            views.extend(view(&node, pod).await?);
+        }
+    }
+    match format {
+        Format::Json => output::json(&views),
+        Format::Text => print(&views, clock::now()),
+    }
+    Ok(Exit::Done)
+}
+
+async fn view(node: &Node, pod: PodRef) -> Result<Option<PodView>, Failed> {
+    let snapshot = convert::observe(&node.client, &pod.uid, None).await?;
+    let Some(sandbox) = &snapshot.sandbox else { return Ok(None) };
+    let (last_operation, journal_error) = match node.journal.load(&pod) {
+        Ok(entry) => (entry.open.as_ref().map(crate::operation::report::status).or(entry.last), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let present = snapshot.names().into_iter().filter_map(|name| snapshot.lives(name).into_iter().next_back());
+    let containers = present
+        .map(|life| ContainerView {
+            name: life.name.clone(),
+            life: life.incarnation(),
+            state: life.state.to_string(),
+            created_at: millis::text(life.created_at),
+            started_at: life.started_at.map(millis::text),
+        })
+        .collect();
+    let (sandbox_id, ready) = (sandbox.id.clone(), sandbox.ready);
+    Ok(Some(PodView { pod, sandbox_id, ready, containers, last_operation, journal_error }))
+}
+
+fn print(views: &[PodView], now: Timestamp) {
+    let mut rows = Vec::new();
+    for view in views {
+        for container in &view.containers {
+            let (last, downtime) = last_of(view, &container.name, now);
+            let age = container.created_at.parse().map_or_else(|_| "-".to_owned(), |at| age(at, now));
+            let (attempt, image) = (container.life.attempt.to_string(), container.life.image.clone());
+            let (pod, name, state) = (view.pod.to_string(), container.name.clone(), container.state.clone());
+            rows.push(vec![pod, name, attempt, state, image, age, last, downtime]);
+        }
+    }
+    let headings = ["POD", "CONTAINER", "ATTEMPT", "STATE", "IMAGE", "AGE", "LAST OPERATION", "DOWNTIME"];
+    output::table(&headings, &rows);
+}
+
+/// What was last done to a container, and how long it was down.
+fn last_of(view: &PodView, name: &str, now: Timestamp) -> (String, String) {
+    if view.journal_error.is_some() {
+        return ("journal unreadable".to_owned(), "-".to_owned());
+    }
+    let Some(status) = &view.last_operation else { return ("-".to_owned(), "-".to_owned()) };
+    let Some(report) = status.containers.iter().find(|report| report.name == name) else {
+        return ("-".to_owned(), "-".to_owned());
+    };
+    let ago = status.finished_at.map_or_else(String::new, |at| format!(" {} ago", age(at, now)));
+    (format!("{} {}{ago}", report.action, status.phase), downtime(report))
+}
+
+fn downtime(report: &ContainerReport) -> String {
+    report.downtime_ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms} ms"))
+}
+
+/// Two units at most, as kubectl shows ages.
+fn age(at: Timestamp, now: Timestamp) -> String {
+    let seconds = now.duration_since(at).as_secs().max(0);
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}

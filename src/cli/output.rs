@@ -1,0 +1,88 @@
+//! What a person or a script sees: results on standard output, everything on the way on standard error.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::api::status::Status;
+use crate::node::drive::{Audience, Happening};
+
+/// The form of the result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// Writes one line of result.
+pub(super) fn line(text: &str) {
+    // Whoever closed the pipe does not want the rest.
+    let _ = writeln!(io::stdout().lock(), "{text}");
+}
+
+/// Writes one line for the person at the terminal.
+pub(super) fn tell(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Writes a result as JSON on one line.
+pub(super) fn json(value: &impl Serialize) {
+    match serde_json::to_string(value) {
+        Ok(text) => line(&text),
+        Err(error) => tell(&format!("the result cannot be written as JSON: {error}")),
+    }
+}
+
+/// Rows under headings, each column as wide as its widest cell.
+pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain([headings[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..headings.len()).map(width).collect();
+    let row = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    line(&row(headings.to_vec()));
+    for cells in rows {
+        line(&row(cells.iter().map(String::as_str).collect()));
+    }
+}
+
+/// Shows the steps of an operation while it runs: one changing line on a terminal, a line per step elsewhere, nothing
+/// beside JSON.
+pub(super) fn live(format: Format) -> (Audience, ProgressBar) {
+    let bar = if format == Format::Text && io::stderr().is_terminal() {
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {msg}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(80));
+        bar
+    } else {
+        ProgressBar::hidden()
+    };
+    let shown = bar.clone();
+    let audience: Audience = Arc::new(move |happening| match happening {
+        Happening::Status(status) if !status.phase.is_terminal() => shown.set_message(step_of(status)),
+        Happening::Progress(text) => shown.set_message(text.to_owned()),
+        Happening::Effect { verb, container, .. } => shown.set_message(format!("{container}: {verb:?} done")),
+        Happening::Status(_) => {}
+    });
+    (audience, bar)
+}
+
+fn step_of(status: &Status) -> String {
+    let names = status.containers.iter().map(|container| container.name.as_str()).collect::<Vec<_>>().join(", ");
+    match status.step {
+        Some(step) => format!("{names}: {step}"),
+        None => names,
+    }
+}

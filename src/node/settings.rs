@@ -1,0 +1,39 @@
+//! The settings that everything working on a node shares.
+
+use std::path::PathBuf;
+
+use crate::cri::client::{Client, Observer};
+use crate::cri::endpoint::{Endpoint, NoEndpoint};
+
+/// Where the runtime is and where things are kept.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Node")]
+pub struct NodeArgs {
+    /// Socket of the container runtime; without it the known places are looked through
+    #[arg(long, env = "INPLACE_RUNTIME_ENDPOINT", global = true, value_name = "unix:///PATH")]
+    pub runtime_endpoint: Option<String>,
+    /// Folder for the journal, results, and the pods of `node run`
+    #[arg(long, env = "INPLACE_STATE_DIR", default_value = "/var/lib/inplace", global = true, value_name = "DIR")]
+    pub state_dir: PathBuf,
+    /// MiB that a pull must leave free on the image disk, beside the room for the image itself
+    #[arg(long, env = "INPLACE_IMAGE_RESERVE", default_value_t = 256, global = true, value_name = "MIB")]
+    pub image_reserve: u64,
+}
+
+impl NodeArgs {
+    /// The runtime's socket.
+    ///
+    /// # Errors
+    /// When none is given and none is known.
+    pub fn endpoint(&self) -> Result<Endpoint, NoEndpoint> {
+        Endpoint::find(self.runtime_endpoint.as_deref())
+    }
+
+    /// A client on the runtime's socket.
+    ///
+    /// # Errors
+    /// See [`NodeArgs::endpoint`].
+    pub fn client(&self, observe: Option<Observer>) -> Result<Client, NoEndpoint> {
+        Ok(Client::new(&self.endpoint()?, observe))
+    }
+}
