@@ -1,4 +1,7 @@
 //! The container runtime, spoken to over its own socket.
 //!
 //! Nothing in here decides anything: it asks, tells, and reports what it heard.
+pub mod client;
+pub mod endpoint;
+pub mod error;
 pub mod proto;

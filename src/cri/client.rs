@@ -1,0 +1,297 @@
+//! The calls: one method each, none without a deadline, all failures classified in `cri::error`.
+//!
+//! Must not repeat a call, interpret an answer beyond "is it there", or print a request: there are secrets in it.
+
+use std::cmp::min;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tonic::transport::Channel;
+use tonic::{Response, Status};
+
+use crate::cri::endpoint::Endpoint;
+use crate::cri::error::Error;
+use crate::cri::proto::v1::{self, image_service_client as image, runtime_service_client as runtime};
+use crate::operation::effect::Class;
+use crate::operation::preflight::Runtime;
+
+/// What the kubelet allows an answer too: a verbose status of a container with much in its environment is large.
+const LARGEST_ANSWER: usize = 16 << 20;
+/// Questions are answered from the runtime's memory. One that takes longer has a runtime that is not well.
+const ASK: Duration = Duration::from_secs(10);
+/// What changes something may have to wait for a disk that is slow; the kubelet allows the same.
+const CHANGE: Duration = Duration::from_secs(120);
+/// The network plugins of a sandbox may do anything; the kubelet allows the same.
+const SANDBOX: Duration = Duration::from_secs(240);
+/// What an exec gets beyond its own limit: the runtime ends it, and its answer has to come through.
+const EXEC_SPARE: Duration = Duration::from_secs(10);
+
+/// Is told of every call that ended: its name, how long it took, how it went.
+pub type Observer = Arc<dyn Fn(&'static str, Duration, Result<(), Class>) + Send + Sync>;
+
+/// An answer about a thing that may not be there.
+pub type Maybe<T> = Result<Option<T>, Error>;
+
+/// Whether the runtime believes that it can run containers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// It does.
+    Ready,
+    /// It does not, and says why.
+    NotReady(String),
+}
+
+/// A runtime. Clones share one connection, which is made when it is needed, and made again when it broke.
+#[derive(Clone)]
+pub struct Client {
+    runtime: runtime::RuntimeServiceClient<Channel>,
+    images: image::ImageServiceClient<Channel>,
+    path: Arc<str>,
+    limit: Duration,
+    observe: Option<Observer>,
+}
+
+/// The generated clients want to be borrowed mutably, and clone cheaply.
+macro_rules! call {
+    ($self:ident.$service:ident.$method:ident, $name:literal, $limit:expr, $request:expr) => {
+        $self.timed($name, $limit, $self.$service.clone().$method($request)).await
+    };
+}
+
+impl Client {
+    /// Does not connect, so it never fails; but it needs a tokio runtime around it, and lives as long as that one.
+    pub fn new(endpoint: &Endpoint, observe: Option<Observer>) -> Self {
+        let channel = endpoint.address().connect_lazy();
+        Self {
+            runtime: runtime::RuntimeServiceClient::new(channel.clone())
+                .max_decoding_message_size(LARGEST_ANSWER)
+                .max_encoding_message_size(LARGEST_ANSWER),
+            images: image::ImageServiceClient::new(channel).max_decoding_message_size(LARGEST_ANSWER),
+            path: Arc::from(endpoint.path()),
+            limit: Duration::MAX,
+            observe,
+        }
+    }
+
+    /// The same, with every call bounded by `limit` as well.
+    #[must_use]
+    pub fn within(&self, limit: Duration) -> Self {
+        Self { limit: min(limit, self.limit), ..self.clone() }
+    }
+
+    /// Who it is. Also the cheapest proof that somebody is there.
+    pub async fn version(&self) -> Result<Runtime, Error> {
+        let request = v1::VersionRequest { version: "v1".to_owned() };
+        let answer = call!(self.runtime.version, "Version", ASK, request)?;
+        Ok(Runtime { name: answer.runtime_name, version: answer.runtime_version })
+    }
+
+    /// Whether it believes that it can run containers.
+    pub async fn status(&self) -> Result<Readiness, Error> {
+        let answer = call!(self.runtime.status, "Status", ASK, v1::StatusRequest { verbose: false })?;
+        let conditions = answer.status.unwrap_or_default().conditions;
+        Ok(match conditions.into_iter().find(|condition| condition.r#type == "RuntimeReady") {
+            Some(condition) if condition.status => Readiness::Ready,
+            Some(condition) => Readiness::NotReady(format!("{}: {}", condition.reason, condition.message)),
+            None => Readiness::NotReady("the runtime does not tell".to_owned()),
+        })
+    }
+
+    /// The sandboxes with this label, or all.
+    pub async fn sandboxes(&self, label: Option<(&str, &str)>) -> Result<Vec<v1::PodSandbox>, Error> {
+        let filter = v1::PodSandboxFilter { label_selector: selector(label), ..Default::default() };
+        let request = v1::ListPodSandboxRequest { filter: Some(filter) };
+        Ok(call!(self.runtime.list_pod_sandbox, "ListPodSandbox", ASK, request)?.items)
+    }
+
+    /// A sandbox; `None` when it is not there. Verbose: with its configuration.
+    pub async fn sandbox(&self, id: &str, verbose: bool) -> Maybe<v1::PodSandboxStatusResponse> {
+        let request = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose };
+        there(call!(self.runtime.pod_sandbox_status, "PodSandboxStatus", ASK, request))
+    }
+
+    /// The containers with this label, or all.
+    pub async fn containers(&self, label: Option<(&str, &str)>) -> Result<Vec<v1::Container>, Error> {
+        let filter = v1::ContainerFilter { label_selector: selector(label), ..Default::default() };
+        let request = v1::ListContainersRequest { filter: Some(filter) };
+        Ok(call!(self.runtime.list_containers, "ListContainers", ASK, request)?.containers)
+    }
+
+    /// A container; `None` when it is not there: it can vanish after it was listed. Verbose: with its configuration.
+    pub async fn container(&self, id: &str, verbose: bool) -> Maybe<v1::ContainerStatusResponse> {
+        let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose };
+        there(call!(self.runtime.container_status, "ContainerStatus", ASK, request))
+    }
+
+    /// Creates a container and tells its id.
+    pub async fn create(
+        &self,
+        sandbox_id: &str,
+        config: v1::ContainerConfig,
+        sandbox_config: v1::PodSandboxConfig,
+    ) -> Result<String, Error> {
+        let request = v1::CreateContainerRequest {
+            pod_sandbox_id: sandbox_id.to_owned(),
+            config: Some(config),
+            sandbox_config: Some(sandbox_config),
+        };
+        let id = call!(self.runtime.create_container, "CreateContainer", CHANGE, request)?.container_id;
+        named("CreateContainer", id)
+    }
+
+    /// Starts a created container.
+    pub async fn start(&self, id: &str) -> Result<(), Error> {
+        let request = v1::StartContainerRequest { container_id: id.to_owned() };
+        call!(self.runtime.start_container, "StartContainer", CHANGE, request).map(drop)
+    }
+
+    /// Stops a container: its signal, `grace` to obey (whole seconds, rounded up), SIGKILL. Done already is done.
+    pub async fn stop(&self, id: &str, grace: Duration) -> Result<(), Error> {
+        let request = v1::StopContainerRequest { container_id: id.to_owned(), timeout: seconds(grace) };
+        let limit = grace.saturating_add(CHANGE);
+        call!(self.runtime.stop_container, "StopContainer", limit, request).map(drop)
+    }
+
+    /// Removes a container. One that runs is killed first: ask for its state before.
+    pub async fn remove(&self, id: &str) -> Result<(), Error> {
+        let request = v1::RemoveContainerRequest { container_id: id.to_owned() };
+        call!(self.runtime.remove_container, "RemoveContainer", CHANGE, request).map(drop)
+    }
+
+    /// Runs a command inside a container to its end, for at most `timeout` (whole seconds, rounded up).
+    pub async fn exec(
+        &self,
+        id: &str,
+        command: Vec<String>,
+        timeout: Duration,
+    ) -> Result<v1::ExecSyncResponse, Error> {
+        // Zero would be no limit.
+        let request = v1::ExecSyncRequest {
+            container_id: id.to_owned(),
+            cmd: command,
+            timeout: seconds(timeout).max(1),
+        };
+        let limit = timeout.saturating_add(EXEC_SPARE);
+        call!(self.runtime.exec_sync, "ExecSync", limit, request)
+    }
+
+    /// An image by its reference or id, with `image` set; `None` when it is not on the node.
+    pub async fn image(&self, reference: &str, verbose: bool) -> Maybe<v1::ImageStatusResponse> {
+        let request = v1::ImageStatusRequest { image: Some(image_named(reference)), verbose };
+        let answer = call!(self.images.image_status, "ImageStatus", ASK, request);
+        Ok(there(answer)?.filter(|answer| answer.image.is_some()))
+    }
+
+    /// Pulls an image within `deadline`, with the credentials that the runtime has, and tells what it is called now.
+    pub async fn pull(
+        &self,
+        reference: &str,
+        sandbox_config: Option<v1::PodSandboxConfig>,
+        deadline: Duration,
+    ) -> Result<String, Error> {
+        let request =
+            v1::PullImageRequest { image: Some(image_named(reference)), auth: None, sandbox_config };
+        let pulled = call!(self.images.pull_image, "PullImage", deadline, request)?.image_ref;
+        named("PullImage", pulled)
+    }
+
+    /// Where images are kept.
+    pub async fn images_fs(&self) -> Result<Vec<v1::FilesystemUsage>, Error> {
+        let request = v1::ImageFsInfoRequest {};
+        Ok(call!(self.images.image_fs_info, "ImageFsInfo", ASK, request)?.image_filesystems)
+    }
+
+    /// Makes a sandbox and tells its id.
+    pub async fn run_sandbox(&self, config: v1::PodSandboxConfig) -> Result<String, Error> {
+        let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() };
+        let answer = call!(self.runtime.run_pod_sandbox, "RunPodSandbox", SANDBOX, request)?;
+        named("RunPodSandbox", answer.pod_sandbox_id)
+    }
+
+    /// Stops a sandbox, and kills what still runs inside.
+    pub async fn stop_sandbox(&self, id: &str) -> Result<(), Error> {
+        let request = v1::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        call!(self.runtime.stop_pod_sandbox, "StopPodSandbox", SANDBOX, request).map(drop)
+    }
+
+    /// Removes a sandbox and all its containers.
+    pub async fn remove_sandbox(&self, id: &str) -> Result<(), Error> {
+        let request = v1::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        call!(self.runtime.remove_pod_sandbox, "RemovePodSandbox", SANDBOX, request).map(drop)
+    }
+
+    /// Waits for one answer, no longer than `limit`, and tells the observer.
+    async fn timed<T>(
+        &self,
+        call: &'static str,
+        limit: Duration,
+        answer: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Error> {
+        let limit = min(limit, self.limit);
+        let began = tokio::time::Instant::now();
+        let result = match tokio::time::timeout(limit, answer).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(Error::from_status(call, &self.path, status)),
+            Err(_) => Err(Error::late(call, &self.path, limit)),
+        };
+        if let Some(observe) = &self.observe {
+            observe(call, began.elapsed(), result.as_ref().map(drop).map_err(|error| error.class));
+        }
+        result
+    }
+}
+
+/// Not being there is an answer.
+fn there<T>(answer: Result<T, Error>) -> Maybe<T> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if error.class == Class::Gone => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Nothing can be done with an empty id.
+fn named(call: &'static str, id: String) -> Result<String, Error> {
+    if id.is_empty() { Err(Error::nonsense(call)) } else { Ok(id) }
+}
+
+fn selector(label: Option<(&str, &str)>) -> std::collections::HashMap<String, String> {
+    label.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+fn image_named(reference: &str) -> v1::ImageSpec {
+    v1::ImageSpec { image: reference.to_owned(), ..Default::default() }
+}
+
+/// Whole seconds, rounded up: half a second of grace must not become none.
+fn seconds(duration: Duration) -> i64 {
+    let whole = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
+    i64::try_from(whole).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_round_up() {
+        assert_eq!(seconds(Duration::ZERO), 0);
+        assert_eq!(seconds(Duration::from_millis(1)), 1);
+        assert_eq!(seconds(Duration::MAX), i64::MAX);
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_is_not_there_is_away_and_observed() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("none.sock");
+        let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let log = Arc::clone(&seen);
+        let observe: Observer = Arc::new(move |call, _, how| log.lock().unwrap().push((call, how)));
+        let endpoint = Endpoint::parse(socket.to_str().unwrap()).unwrap();
+        let client = Client::new(&endpoint, Some(observe)).within(Duration::from_secs(5));
+        let error = client.version().await.unwrap_err();
+        assert_eq!(error.class, Class::Away);
+        assert!(error.message.contains("no such file"), "{error}");
+        assert_eq!(*seen.lock().unwrap(), [("Version", Err(Class::Away))]);
+    }
+}

@@ -1,0 +1,173 @@
+//! What went wrong in a call, in one place: what it means for going on, and how to say it.
+//!
+//! Must not hold anything of the request: there are environment values in it.
+
+use std::error::Error as StdError;
+use std::io;
+use std::time::Duration;
+
+use tonic::{Code, Status};
+
+use crate::operation::effect::{Class, Trouble};
+
+/// How containerd says that another container has the name.
+const TAKEN: &str = "is reserved for ";
+
+/// A call that brought no answer, or a no.
+#[derive(Debug, thiserror::Error)]
+#[error("{call}: {message}")]
+pub struct Error {
+    /// The call, as the interface names it.
+    pub call: &'static str,
+    /// What it means for going on.
+    pub class: Class,
+    /// For people; complete without the source.
+    pub message: String,
+    /// What the channel said. Absent when it was our own deadline.
+    pub source: Option<Status>,
+}
+
+impl Error {
+    /// Says what `status` means. The only place that does.
+    pub(super) fn from_status(call: &'static str, path: &str, status: Status) -> Self {
+        let told = status.message();
+        // A status that the server sent has no source, one that was made on this side has (measured). The code tells
+        // nothing: the first call on a dead connection is as Unknown as containerd's name conflict.
+        let (class, message) = if let Some(local) = status.source() {
+            (Class::Away, format!("the runtime at {path} cannot be reached: {}", cause(local)))
+        } else if told.contains(TAKEN) {
+            (Class::NameTaken, told.to_owned())
+        } else {
+            match status.code() {
+                Code::NotFound => (Class::Gone, told.to_owned()),
+                Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded => {
+                    (Class::Away, format!("the runtime at {path} did not carry it out: {told}"))
+                }
+                Code::Unimplemented => (
+                    Class::Final,
+                    format!(
+                        "{path} does not offer this call: {told}; is it a runtime's socket, with CRI version 1 \
+                         switched on?"
+                    ),
+                ),
+                Code::InvalidArgument => (Class::Final, told.to_owned()),
+                code => (Class::Refused, if told.is_empty() { code.to_string() } else { told.to_owned() }),
+            }
+        };
+        Self { call, class, message, source: Some(status) }
+    }
+
+    /// No answer in time: whether it was done is unknown.
+    pub(super) fn late(call: &'static str, path: &str, limit: Duration) -> Self {
+        let message = format!("the runtime at {path} did not answer within {} s", limit.as_secs_f32());
+        Self { call, class: Class::Away, message, source: None }
+    }
+
+    /// An answer with which nothing can be done.
+    pub(super) fn nonsense(call: &'static str) -> Self {
+        let message = "the runtime's answer holds no id".to_owned();
+        Self { call, class: Class::Refused, message, source: None }
+    }
+
+    /// Who has the name, when the name is taken: a container's id.
+    pub fn owner(&self) -> Option<&str> {
+        let (_, rest) = self.message.split_once(TAKEN)?;
+        let (id, _) = rest.strip_prefix('"')?.split_once('"')?;
+        (!id.is_empty()).then_some(id)
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self { class: error.class, message: error.to_string() }
+    }
+}
+
+/// The bottom of a local failure, with what to do where there is something.
+fn cause(local: &(dyn StdError + 'static)) -> String {
+    let mut bottom = local;
+    let mut kind = None;
+    loop {
+        kind = bottom.downcast_ref::<io::Error>().map(io::Error::kind).or(kind);
+        match bottom.source() {
+            Some(below) => bottom = below,
+            None => break,
+        }
+    }
+    match kind {
+        Some(io::ErrorKind::NotFound) => {
+            "no such file: is the runtime running? Another socket is named with --runtime-endpoint".to_owned()
+        }
+        Some(io::ErrorKind::ConnectionRefused) => {
+            "connection refused: the socket is there, but nobody listens".to_owned()
+        }
+        Some(io::ErrorKind::PermissionDenied) => "permission denied: run as root".to_owned(),
+        _ => bottom.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(code: Code, text: &str) -> Error {
+        Error::from_status("CreateContainer", "/run/x.sock", Status::new(code, text))
+    }
+
+    fn local(kind: io::ErrorKind) -> Error {
+        let mut status = Status::new(Code::Unknown, "transport error");
+        status.set_source(std::sync::Arc::new(io::Error::from(kind)));
+        Error::from_status("Version", "/run/x.sock", status)
+    }
+
+    #[test]
+    fn the_servers_word_by_its_code() {
+        for (code, class) in [
+            (Code::NotFound, Class::Gone),
+            (Code::Unavailable, Class::Away),
+            (Code::Cancelled, Class::Away),
+            (Code::DeadlineExceeded, Class::Away),
+            (Code::Unimplemented, Class::Final),
+            (Code::InvalidArgument, Class::Final),
+            (Code::Unknown, Class::Refused),
+            (Code::FailedPrecondition, Class::Refused),
+            (Code::Internal, Class::Refused),
+            (Code::ResourceExhausted, Class::Refused),
+        ] {
+            let error = server(code, "some text");
+            assert_eq!(error.class, class, "{code:?}");
+            assert!(error.message.contains("some text") && error.source.is_some());
+            assert_eq!(error.owner(), None);
+        }
+        assert!(!server(Code::Unknown, "").message.is_empty());
+    }
+
+    #[test]
+    fn a_taken_name_by_its_text_whatever_the_code() {
+        let text = r#"failed to reserve container name "app_pod_ns_uid_1": name "app_pod_ns_uid_1" is reserved for "4f5c""#;
+        for code in [Code::Unknown, Code::FailedPrecondition, Code::AlreadyExists] {
+            let error = server(code, text);
+            assert_eq!((error.class, error.owner()), (Class::NameTaken, Some("4f5c")));
+        }
+        assert_eq!(server(Code::Unknown, "is reserved for nobody").owner(), None);
+        assert_eq!(server(Code::Unknown, r#"is reserved for """#).owner(), None);
+    }
+
+    #[test]
+    fn a_local_failure_says_what_to_do() {
+        for (kind, text) in [
+            (io::ErrorKind::NotFound, "no such file"),
+            (io::ErrorKind::ConnectionRefused, "connection refused"),
+            (io::ErrorKind::PermissionDenied, "permission denied: run as root"),
+            (io::ErrorKind::BrokenPipe, "broken pipe"),
+        ] {
+            let error = local(kind);
+            assert_eq!(error.class, Class::Away);
+            assert!(error.to_string().contains("Version: the runtime at /run/x.sock cannot be reached"));
+            assert!(error.message.contains(text), "{}", error.message);
+        }
+        let trouble = Trouble::from(Error::late("Status", "/run/x.sock", Duration::from_millis(1500)));
+        assert_eq!(trouble.class, Class::Away);
+        assert_eq!(trouble.message, "Status: the runtime at /run/x.sock did not answer within 1.5 s");
+    }
+}
