@@ -103,7 +103,8 @@ impl Desk {
                 Err(error) => tracing::error!(%error, "the folder of manifests cannot be read"),
             }
             let stop = self.stop.clone();
-            let again = self.waiting.values().map(|waiting| waiting.again).filter(|at| *at > Instant::now()).min();
+            let again =
+                self.waiting.values().map(|waiting| waiting.again).filter(|at| *at > Instant::now()).min();
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = pods.changed() => {}
@@ -204,7 +205,10 @@ impl Desk {
         if self.work.len() >= self.max_operations {
             if waits.is_none() {
                 self.waiting.insert((key, request.id.clone()), Waiting { since: clock::now(), again: now });
-                self.results.write(&file, &report::pending(&request, "waits until another operation of this node ends"));
+                self.results.write(
+                    &file,
+                    &report::pending(&request, "waits until another operation of this node ends"),
+                );
             }
             return;
         }
@@ -220,11 +224,19 @@ impl Desk {
                     Ended::Answered
                 }
                 Err(node::Error::Interrupted) => Ended::Paused,
-                Err(error @ node::Error::Runtime(_, Class::Away)) => Ended::NotYet(request, error.to_string()),
+                Err(error @ node::Error::Runtime(_, Class::Away)) => {
+                    Ended::NotYet(request, error.to_string())
+                }
                 Err(error) if error.reason() == "Busy" => Ended::NotYet(request, error.to_string()),
                 Err(error) => {
-                    let status = report::not_begun(&request.id, Phase::Refused, error.reason(), &error, clock::now());
-                    tracing::warn!(pod = of.file_name(), reason = status.reason, message = status.message, "refused");
+                    let status =
+                        report::not_begun(&request.id, Phase::Refused, error.reason(), &error, clock::now());
+                    tracing::warn!(
+                        pod = of.file_name(),
+                        reason = status.reason,
+                        message = status.message,
+                        "refused"
+                    );
                     metrics.ended(&status);
                     results.write(&of.file_name(), &status);
                     Ended::Answered
@@ -301,7 +313,8 @@ impl Desk {
             self.answer(&file, &status);
             return;
         }
-        if self.results.read(&file).is_none_or(|told| told.id != status.id || told.message != status.message) {
+        if self.results.read(&file).is_none_or(|told| told.id != status.id || told.message != status.message)
+        {
             self.results.write(&file, &status);
         }
     }
@@ -318,7 +331,10 @@ impl Desk {
                 self.metrics.unreadable.inc();
                 tracing::error!(file, problem, "a manifest cannot be used");
                 let why = format!("{file}: {problem}");
-                self.results.write(file, &report::not_begun("", Phase::Refused, "InvalidManifest", &why, clock::now()));
+                self.results.write(
+                    file,
+                    &report::not_begun("", Phase::Refused, "InvalidManifest", &why, clock::now()),
+                );
             }
         }
         for file in self.problems.keys().filter(|file| !problems.contains_key(*file)) {

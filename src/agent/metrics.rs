@@ -58,7 +58,9 @@ pub(super) struct Metrics {
 
 /// Seconds, fine around a tenth of one.
 fn seconds() -> Histogram {
-    Histogram::new([0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0, 600.0])
+    Histogram::new([
+        0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0, 600.0,
+    ])
 }
 
 impl Metrics {
@@ -76,7 +78,12 @@ impl Metrics {
         };
         let Self { operations, downtime, steps, calls, open, waiting, swept, unreadable } = metrics.clone();
         registry.register("operations", "Containers of ended requests", operations);
-        registry.register_with_unit("downtime", "Old container finished to new one started", Unit::Seconds, downtime);
+        registry.register_with_unit(
+            "downtime",
+            "Old container finished to new one started",
+            Unit::Seconds,
+            downtime,
+        );
         registry.register_with_unit("step", "Effects on the runtime, pulls among them", Unit::Seconds, steps);
         registry.register_with_unit("cri_call", "Calls to the container runtime", Unit::Seconds, calls);
         registry.register("open_operations", "Operations under way", open);
@@ -98,7 +105,9 @@ impl Metrics {
     /// An effect was carried out.
     pub(super) fn effect(&self, verb: Verb, took: Duration, trouble: Option<Class>) {
         let result = trouble.map_or_else(|| "Ok".to_owned(), |class| format!("{class:?}"));
-        self.steps.get_or_create(&Attempted { step: format!("{verb:?}"), result }).observe(took.as_secs_f64());
+        self.steps
+            .get_or_create(&Attempted { step: format!("{verb:?}"), result })
+            .observe(took.as_secs_f64());
     }
 
     /// A request has ended.
@@ -113,7 +122,8 @@ impl Metrics {
         }
         for container in &status.containers {
             let (action, engine) = (container.action.to_string(), container.engine.to_string());
-            let ended = Ended { action: action.clone(), engine, outcome: outcome.clone(), reason: reason.clone() };
+            let ended =
+                Ended { action: action.clone(), engine, outcome: outcome.clone(), reason: reason.clone() };
             self.operations.get_or_create(&ended).inc();
             if let Some(ms) = container.downtime_ms {
                 self.downtime.get_or_create(&ActionLabel { action }).observe(ms as f64 / 1000.0);

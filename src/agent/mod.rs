@@ -14,7 +14,7 @@ use crate::agent::desk::Desk;
 use crate::agent::metrics::Metrics;
 use crate::agent::pods_dir::PodsDir;
 use crate::agent::results::Results;
-use crate::cri::client::Client;
+use crate::cri::client::{Client, Readiness};
 use crate::node::lock::{LockError, NodeLock};
 use crate::node::settings::NodeArgs;
 use crate::node::{Node, journal::JournalError};
@@ -85,7 +85,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let mut registry = Registry::with_prefix("inplace");
     let metrics = Metrics::new(&mut registry);
     let client = Client::new(&endpoint, Some(metrics.observer()));
-    let node = Node::new(client.clone(), &settings.state_dir, usize::from(max_pulls), settings.image_reserve)?;
+    let node =
+        Node::new(client.clone(), &settings.state_dir, usize::from(max_pulls), settings.image_reserve)?;
     let results = Results::open(&settings.state_dir)
         .map_err(io(format!("results cannot be kept in {}", settings.state_dir.display())))?;
     let pods = PodsDir::watch(&pods_dir).map_err(io(format!("--pods-dir {}", pods_dir.display())))?;
@@ -131,8 +132,10 @@ fn readiness(client: Client) -> admin::Readiness {
     Arc::new(move || {
         let client = client.within(Duration::from_secs(2));
         Box::pin(async move {
-            let status = client.status().await.map_err(|error| error.to_string())?;
-            if status.ready { Ok(()) } else { Err(format!("the runtime is not ready: {}", status.message)) }
+            match client.status().await.map_err(|error| error.to_string())? {
+                Readiness::Ready => Ok(()),
+                Readiness::NotReady(why) => Err(format!("the runtime is not ready: {why}")),
+            }
         })
     })
 }

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -47,7 +46,7 @@ pub(super) struct Wish {
 #[derive(Debug)]
 pub(super) struct PodsDir {
     folder: PathBuf,
-    hints: AsyncFd<Watched>,
+    hints: AsyncFd<Inotify>,
     files: HashMap<PathBuf, Known>,
 }
 
@@ -68,15 +67,6 @@ pub(super) struct Scan {
     pub(super) problems: BTreeMap<String, String>,
 }
 
-#[derive(Debug)]
-struct Watched(Inotify);
-
-impl AsRawFd for Watched {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
 impl PodsDir {
     /// Watches `folder`, which must be there.
     pub(super) fn watch(folder: &Path) -> io::Result<Self> {
@@ -87,7 +77,7 @@ impl PodsDir {
             | AddWatchFlags::IN_DELETE
             | AddWatchFlags::IN_ONLYDIR;
         inotify.add_watch(folder, flags)?;
-        Ok(Self { folder: folder.to_owned(), hints: AsyncFd::new(Watched(inotify))?, files: HashMap::new() })
+        Ok(Self { folder: folder.to_owned(), hints: AsyncFd::register(inotify)?, files: HashMap::new() })
     }
 
     /// Waits until the folder may have changed.
@@ -95,7 +85,7 @@ impl PodsDir {
         let hinted = async {
             match self.hints.readable().await {
                 Ok(mut ready) => {
-                    while ready.get_inner().0.read_events().is_ok_and(|events| !events.is_empty()) {}
+                    while ready.get_inner().read_events().is_ok_and(|events| !events.is_empty()) {}
                     ready.clear_ready();
                 }
                 // Without hints the regular reading has to do.
@@ -148,7 +138,8 @@ impl PodsDir {
                     Err(error) => Err(error),
                 };
                 if scan.wishes.contains_key(&key) {
-                    let problem = format!("pod {}/{} is in another file too, which counts", key.namespace, key.name);
+                    let problem =
+                        format!("pod {}/{} is in another file too, which counts", key.namespace, key.name);
                     scan.problems.insert(file.clone(), problem);
                     continue;
                 }

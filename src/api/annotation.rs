@@ -12,6 +12,8 @@ pub const STATUS: &str = "inplace.dev/status";
 pub const OPERATION: &str = "inplace.dev/operation";
 /// Label on sandboxes made by `inplace node run`: no kubelet supervises or cleans up behind these.
 pub const NODE_RUN: &str = "inplace.dev/node-run";
+/// Annotation beside [`NODE_RUN`]: the state directory that holds the pod's volumes and logs.
+pub const STATE_DIR: &str = "inplace.dev/state-dir";
 
 /// The kubelet's labels on sandboxes and containers (pkg/kubelet/types/labels.go).
 pub const POD_NAME: &str = "io.kubernetes.pod.name";

@@ -80,7 +80,8 @@ pub(super) fn live(format: Format) -> (Audience, ProgressBar) {
 }
 
 fn step_of(status: &Status) -> String {
-    let names = status.containers.iter().map(|container| container.name.as_str()).collect::<Vec<_>>().join(", ");
+    let names =
+        status.containers.iter().map(|container| container.name.as_str()).collect::<Vec<_>>().join(", ");
     match status.step {
         Some(step) => format!("{names}: {step}"),
         None => names,

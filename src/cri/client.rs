@@ -51,6 +51,12 @@ pub struct Client {
     observe: Option<Observer>,
 }
 
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
 /// The generated clients want to be borrowed mutably, and clone cheaply.
 macro_rules! call {
     ($self:ident.$service:ident.$method:ident, $name:literal, $limit:expr, $request:expr) => {

@@ -63,7 +63,12 @@ pub struct Leash {
 
 /// Carries out the open operation of `entry` to its end. `None`: the process is to end, and the journal holds what is
 /// left to do.
-pub(super) async fn drive(node: &Node, mut entry: Entry, leash: Leash, audience: &Audience) -> Option<Status> {
+pub(super) async fn drive(
+    node: &Node,
+    mut entry: Entry,
+    leash: Leash,
+    audience: &Audience,
+) -> Option<Status> {
     let mut operation = entry.open.take()?;
     let mut workshop = Workshop::new(
         node.client.clone(),
@@ -100,7 +105,9 @@ pub(super) async fn drive(node: &Node, mut entry: Entry, leash: Leash, audience:
                 if leash.shutdown.is_cancelled() && may_pause(&operation, &effect) {
                     return None;
                 }
-                if let Err(outcome) = act(node, &mut entry, &mut operation, &mut workshop, &effect, audience).await {
+                if let Err(outcome) =
+                    act(node, &mut entry, &mut operation, &mut workshop, &effect, audience).await
+                {
                     break outcome;
                 }
             }

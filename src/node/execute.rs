@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,7 +58,8 @@ impl Workshop {
         match effect {
             Effect::Pull { image, like, .. } => self.pull(image, like, limit, progress).await,
             Effect::Fence { source, attempt, image, .. } => {
-                let config = self.source(source).await?.fence(*attempt, image.as_ref(), &self.operation_id);
+                let operation_id = self.operation_id.clone();
+                let config = self.source(source).await?.fence(*attempt, image.as_ref(), &operation_id);
                 self.create(&client, config).await.map(|_| Learned::Nothing)
             }
             Effect::PreStop { container, id, budget_seconds } => {
@@ -106,7 +106,8 @@ impl Workshop {
 
     async fn pre_stop(&self, container: &str, id: &str, budget: Duration) -> Result<Learned, Trouble> {
         let gone = || Trouble { class: Class::Gone, message: format!("{container} is gone") };
-        let status = self.client.container(id, false).await?.and_then(|answer| answer.status).ok_or_else(gone)?;
+        let status =
+            self.client.container(id, false).await?.and_then(|answer| answer.status).ok_or_else(gone)?;
         let Some(handler) = status.annotations.get(annotation::PRE_STOP) else { return Ok(Learned::Nothing) };
         let sandbox = self.client.sandbox(&self.sandbox_id, false).await?.and_then(|answer| answer.status);
         let ip = sandbox
@@ -130,12 +131,29 @@ impl Workshop {
         image: Option<&ImageChoice>,
     ) -> Result<Learned, Trouble> {
         let operation_id = self.operation_id.clone();
-        let mut config = self.source(source).await?.replacement(attempt, image, &operation_id);
-        clone::renew_termination_log(&mut config, attempt);
-        let (log_directory, log_path) = (self.sandbox().await?.log_directory.clone(), config.log_path.clone());
+        let source_id = source;
+        let source = self.source(source_id).await?;
+        let mut config = source.replacement(attempt, image, &operation_id);
+        if let Some(log) = source.termination_log()
+            && let Err(error) = log.renew(&mut config, attempt)
+        {
+            tracing::warn!(container, %error, "no fresh file for the termination message: the old one is used");
+        }
+        let (log_directory, log_path) =
+            (self.sandbox().await?.log_directory.clone(), config.log_path.clone());
         let id = self.create(client, config).await?;
-        link_log(&self.pod, container, source, &id, Path::new(&log_directory).join(log_path));
+        self.link_log(container, source_id, &id, &log_directory, &log_path);
         Ok(Learned::Nothing)
+    }
+
+    /// Log shippers find containers through links that a kubelet makes for those it started itself: one is made where
+    /// the old container had one.
+    fn link_log(&self, container: &str, old_id: &str, new_id: &str, log_directory: &str, log_path: &str) {
+        let link = |id: &str| clone::legacy_log_link(&self.pod, container, id, log_directory, log_path);
+        let (Some((old, _)), Some((new, target))) = (link(old_id), link(new_id)) else { return };
+        if let Err(error) = clone::link_like(&old, &new, &target) {
+            tracing::warn!(pod = %self.pod, container, %error, "the link for log shippers could not be made");
+        }
     }
 
     async fn create(&mut self, client: &Client, config: v1::ContainerConfig) -> Result<String, Trouble> {
@@ -189,19 +207,4 @@ pub(super) async fn read_source(client: &Client, id: &str) -> Result<Source, Tro
     let status = answer.status.ok_or_else(gone)?;
     Source::read(&status, &answer.info)
         .map_err(|error| Trouble { class: Class::Final, message: error.to_string() })
-}
-
-/// Log shippers find containers through links that a kubelet makes for those it started itself: one is made here
-/// where the old container had one.
-fn link_log(pod: &PodRef, container: &str, old_id: &str, new_id: &str, log: PathBuf) {
-    let link = |id: &str| {
-        PathBuf::from("/var/log/containers")
-            .join(format!("{}_{}_{container}-{id}.log", pod.name, pod.namespace))
-    };
-    if link(old_id).symlink_metadata().is_ok()
-        && let Err(error) = std::os::unix::fs::symlink(log, link(new_id))
-        && error.kind() != std::io::ErrorKind::AlreadyExists
-    {
-        tracing::warn!(%pod, container, %error, "the link for log shippers could not be made");
-    }
 }

@@ -100,12 +100,17 @@ fn check(image: &ImageRef, present: v1::ImageStatusResponse) -> Result<ImageChoi
         && !found.repo_digests.iter().any(|repo| repo.ends_with(&format!("@{digest}")))
         && found.id != digest
     {
-        return final_(format!("the runtime has {image} under another digest: {}", found.repo_digests.join(", ")));
+        return final_(format!(
+            "the runtime has {image} under another digest: {}",
+            found.repo_digests.join(", ")
+        ));
     }
     if let Some((system, machine)) = present.info.get("info").and_then(|info| platform(info)) {
         let (here_system, here_machine) = (std::env::consts::OS, go_arch(std::env::consts::ARCH));
         if (!system.is_empty() && system != here_system) || (!machine.is_empty() && machine != here_machine) {
-            return final_(format!("it is for {system}/{machine}, this node is {here_system}/{here_machine}"));
+            return final_(format!(
+                "it is for {system}/{machine}, this node is {here_system}/{here_machine}"
+            ));
         }
     }
     Ok(ImageChoice { reference: image.to_string(), id: found.id })

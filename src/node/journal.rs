@@ -137,7 +137,8 @@ impl Journal {
     /// Writes `entry`, durably, before it returns. Blocks on the disk.
     pub fn write(&self, entry: &Entry) -> Result<(), JournalError> {
         let path = self.path(&entry.pod.uid);
-        let verb = || entry.intent.as_ref().map_or("none".to_owned(), |effect| format!("{:?}", effect.verb()));
+        let verb =
+            || entry.intent.as_ref().map_or("none".to_owned(), |effect| format!("{:?}", effect.verb()));
         fault::point(|| format!("before journal {}", verb()));
         let written = serde_json::to_vec(entry)
             .map_err(std::io::Error::other)
@@ -177,8 +178,11 @@ impl Journal {
     /// Makes this process the only one that works on `pod`, until the lock is dropped.
     pub fn hold(&self, pod: &PodRef) -> Result<PodLock, JournalError> {
         let path = self.path(&pod.uid).with_extension("lock");
-        let file = std::fs::File::create(&path)
-            .map_err(|source| JournalError::Io { path, doing: "locked", source })?;
+        let file = std::fs::File::create(&path).map_err(|source| JournalError::Io {
+            path,
+            doing: "locked",
+            source,
+        })?;
         Flock::lock(file, FlockArg::LockExclusiveNonblock)
             .map(PodLock)
             .map_err(|_| JournalError::Busy(pod.clone()))
@@ -197,7 +201,8 @@ fn read(path: &Path) -> Result<Option<Entry>, JournalError> {
         Err(source) => return Err(JournalError::Io { path: path.to_owned(), doing: "read", source }),
     };
     let damaged = |what: String| JournalError::Damaged { path: path.to_owned(), what };
-    let value: serde_json::Value = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+    let value: serde_json::Value =
+        serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
     match value.get("version").and_then(serde_json::Value::as_u64) {
         Some(found) if found == u64::from(VERSION) => {}
         Some(found) => return Err(JournalError::Version { path: path.to_owned(), found }),

@@ -25,6 +25,7 @@ pub mod drive;
 mod execute;
 mod image;
 pub mod journal;
+pub mod launch;
 pub mod lock;
 mod pre_stop;
 pub mod settings;
@@ -56,7 +57,9 @@ pub enum Error {
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// The process is to end; the journal holds what is left to do.
-    #[error("interrupted: what is left to do is in the journal and is done when inplace runs on this node again")]
+    #[error(
+        "interrupted: what is left to do is in the journal and is done when inplace runs on this node again"
+    )]
     Interrupted,
 }
 
@@ -142,7 +145,12 @@ impl Node {
     }
 
     /// Ends what an earlier process left undone on `pod`, if it did.
-    pub async fn resume(&self, pod: &PodRef, leash: Leash, audience: &Audience) -> Result<Option<Status>, Error> {
+    pub async fn resume(
+        &self,
+        pod: &PodRef,
+        leash: Leash,
+        audience: &Audience,
+    ) -> Result<Option<Status>, Error> {
         let held = self.journal.hold(pod)?;
         self.resume_held(pod, &held, leash, audience).await
     }
@@ -177,7 +185,8 @@ impl Node {
 
     /// What is known of the running container `name` as the source of a clone.
     async fn source(&self, snapshot: &Snapshot, name: &str) -> Result<Option<Source>, Error> {
-        let Some(life) = snapshot.lives(name).into_iter().rev().find(|life| life.state == State::Running) else {
+        let Some(life) = snapshot.lives(name).into_iter().rev().find(|life| life.state == State::Running)
+        else {
             return Ok(None);
         };
         let not_cloneable = match execute::read_source(&self.client, &life.id).await {

@@ -94,17 +94,27 @@ pub struct Place<'a> {
 /// # Errors
 /// What went wrong, for people. The container is to be stopped all the same.
 pub async fn run(client: &Client, place: Place<'_>, budget: Duration) -> Result<(), String> {
-    let handler: Handler =
-        serde_json::from_str(place.handler).map_err(|error| format!("the handler cannot be read: {}", kind(&error)))?;
+    let handler: Handler = serde_json::from_str(place.handler)
+        .map_err(|error| format!("the handler cannot be read: {}", kind(&error)))?;
     let ended = timeout(budget, dispatch(client, place, handler, budget)).await;
     ended.unwrap_or_else(|_| Err(format!("the handler took longer than the {} s of grace", budget.as_secs())))
 }
 
-async fn dispatch(client: &Client, place: Place<'_>, handler: Handler, budget: Duration) -> Result<(), String> {
+async fn dispatch(
+    client: &Client,
+    place: Place<'_>,
+    handler: Handler,
+    budget: Duration,
+) -> Result<(), String> {
     match handler {
         Handler { exec: Some(exec), .. } => {
-            let answer = client.exec(place.id, exec.command, budget).await.map_err(|error| error.to_string())?;
-            if answer.exit_code == 0 { Ok(()) } else { Err(format!("the command exited with {}", answer.exit_code)) }
+            let answer =
+                client.exec(place.id, exec.command, budget).await.map_err(|error| error.to_string())?;
+            if answer.exit_code == 0 {
+                Ok(())
+            } else {
+                Err(format!("the command exited with {}", answer.exit_code))
+            }
         }
         Handler { http_get: Some(get), .. } => http_get(place, &get).await,
         Handler { tcp_socket: Some(socket), .. } => {
@@ -138,7 +148,11 @@ async fn http_get(place: Place<'_>, get: &HttpGet) -> Result<(), String> {
     }
     let answer = request.send().await.map_err(|error| format!("GET failed: {}", error.without_url()))?;
     let status = answer.status();
-    if status.is_success() || status.is_redirection() { Ok(()) } else { Err(format!("GET answered {status}")) }
+    if status.is_success() || status.is_redirection() {
+        Ok(())
+    } else {
+        Err(format!("GET answered {status}"))
+    }
 }
 
 fn url(get: &HttpGet, ip: IpAddr, ports: &str) -> Result<String, String> {
@@ -226,7 +240,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_told_without_its_text() {
-        let error = serde_json::from_str::<Handler>(r#"{"httpGet":{"port":{"token":"s3cret"}}}"#).unwrap_err();
+        let error =
+            serde_json::from_str::<Handler>(r#"{"httpGet":{"port":{"token":"s3cret"}}}"#).unwrap_err();
         assert!(!kind(&error).contains("s3cret"));
     }
 }

@@ -13,7 +13,13 @@ pub struct NodeArgs {
     #[arg(long, env = "INPLACE_RUNTIME_ENDPOINT", global = true, value_name = "unix:///PATH")]
     pub runtime_endpoint: Option<String>,
     /// Folder for the journal, results, and the pods of `node run`
-    #[arg(long, env = "INPLACE_STATE_DIR", default_value = "/var/lib/inplace", global = true, value_name = "DIR")]
+    #[arg(
+        long,
+        env = "INPLACE_STATE_DIR",
+        default_value = "/var/lib/inplace",
+        global = true,
+        value_name = "DIR"
+    )]
     pub state_dir: PathBuf,
     /// MiB that a pull must leave free on the image disk, beside the room for the image itself
     #[arg(long, env = "INPLACE_IMAGE_RESERVE", default_value_t = 256, global = true, value_name = "MIB")]

@@ -29,7 +29,13 @@ pub fn refused(id: &str, refusal: &Refusal, now: Timestamp) -> Status {
 }
 
 /// The status of a request that ended in `phase` before it began, because of `why`.
-pub fn not_begun(id: &str, phase: Phase, reason: &str, why: &dyn std::fmt::Display, now: Timestamp) -> Status {
+pub fn not_begun(
+    id: &str,
+    phase: Phase,
+    reason: &str,
+    why: &dyn std::fmt::Display,
+    now: Timestamp,
+) -> Status {
     let (reason, message) = (reason.to_owned(), format!("{why}. Nothing was touched"));
     Status { phase, reason, finished_at: Some(now), ..waiting(id, message) }
 }

@@ -22,7 +22,8 @@ pub struct LogArgs {
 /// A filter that cannot be read.
 pub fn start(args: &LogArgs) -> Result<(), tracing_subscriber::filter::ParseError> {
     let filter = EnvFilter::try_new(&args.log)?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let lines =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     // A second call finds a logger in place already, which is what the caller wants.
     let _ = if args.log_json { lines.json().try_init() } else { lines.try_init() };
     Ok(())

@@ -73,6 +73,8 @@ enum Failed {
     #[error(transparent)]
     Node(#[from] node::Error),
     #[error("{0}")]
+    Manifest(String),
+    #[error("{0}")]
     Other(String),
 }
 
@@ -101,6 +103,7 @@ impl Failed {
                 "Busy" => Exit::Busy,
                 _ => Exit::Failed,
             },
+            Self::Manifest(_) => Exit::Refused,
             Self::Other(_) => Exit::Failed,
         }
     }

@@ -90,7 +90,12 @@ impl How {
     fn request(self, targets: Vec<Target>) -> Request {
         let Self { min_ready, deadline, reason, id } = self;
         let id = id.unwrap_or_else(|| fresh_id());
-        Request { min_ready_seconds: min_ready, deadline_seconds: deadline, reason, ..Request::new(id, targets) }
+        Request {
+            min_ready_seconds: min_ready,
+            deadline_seconds: deadline,
+            reason,
+            ..Request::new(id, targets)
+        }
     }
 }
 
@@ -99,7 +104,12 @@ fn fresh_id() -> String {
     format!("cli-{}-{}", clock::now().as_millisecond(), std::process::id())
 }
 
-async fn operate(settings: &NodeArgs, format: Format, pod: &PodName, request: Request) -> Result<Exit, Failed> {
+async fn operate(
+    settings: &NodeArgs,
+    format: Format,
+    pod: &PodName,
+    request: Request,
+) -> Result<Exit, Failed> {
     let id = request.id.clone();
     let status = match carry_out(settings, format, pod, request).await {
         Ok(status) => status,
@@ -117,7 +127,12 @@ async fn operate(settings: &NodeArgs, format: Format, pod: &PodName, request: Re
     Ok(status.phase.into())
 }
 
-async fn carry_out(settings: &NodeArgs, format: Format, pod: &PodName, request: Request) -> Result<Status, Failed> {
+async fn carry_out(
+    settings: &NodeArgs,
+    format: Format,
+    pod: &PodName,
+    request: Request,
+) -> Result<Status, Failed> {
     request.check().map_err(|error| node::Error::Refused(error.into()))?;
     let _lock = lock(settings)?;
     let node = engine(settings)?;
@@ -133,7 +148,8 @@ async fn carry_out(settings: &NodeArgs, format: Format, pod: &PodName, request: 
 fn on_interrupt() -> Result<Leash, Failed> {
     let (withdraw, withdrawal) = watch::channel(None);
     let shutdown = CancellationToken::new();
-    let watched = |kind| signal(kind).map_err(|error| Failed::Other(format!("signals cannot be watched: {error}")));
+    let watched =
+        |kind| signal(kind).map_err(|error| Failed::Other(format!("signals cannot be watched: {error}")));
     let mut interrupt = watched(SignalKind::interrupt())?;
     let mut terminate = watched(SignalKind::terminate())?;
     let cancel = shutdown.clone();
@@ -147,7 +163,9 @@ fn on_interrupt() -> Result<Leash, Failed> {
             if terminated || turn > 0 {
                 cancel.cancel();
             } else {
-                output::tell("ending; what has been touched is brought to its end (again: leave it to the journal)");
+                output::tell(
+                    "ending; what has been touched is brought to its end (again: leave it to the journal)",
+                );
             }
         }
     });

@@ -1,13 +1,19 @@
 //! `node run` and `node rm`: pods on a node without a kubelet.
 
+use std::io::Read;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
+use serde::Serialize;
 
+use crate::api::manifest::Manifest;
 use crate::cli::exit::Exit;
-use crate::cli::node::{Failed, PodName};
-use crate::cli::output::Format;
+use crate::cli::node::{Failed, PodName, lock};
+use crate::cli::output::{self, Format};
+use crate::node::launch::{self, Dirs, Started};
 use crate::node::settings::NodeArgs;
+use crate::process::log::chain;
 
 /// Arguments of `node run`.
 #[derive(Debug, Args)]
@@ -15,6 +21,9 @@ pub(super) struct Run {
     /// The manifest; `-` for standard input
     #[arg(short, long, value_name = "POD.YAML")]
     file: PathBuf,
+    /// Seconds that each image may take to come
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pull_timeout: u64,
 }
 
 /// Arguments of `node rm`.
@@ -25,10 +34,72 @@ pub(super) struct Rm {
     pod: PodName,
 }
 
-pub(super) async fn run(_settings: &NodeArgs, _format: Format, args: Run) -> Result<Exit, Failed> {
-    Err(Failed::Other(format!("{}", args.file.display())))
+/// What was started, for programs.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StartedView<'a> {
+    pod: &'a crate::operation::snapshot::PodRef,
+    #[serde(rename = "sandboxID")]
+    sandbox_id: &'a str,
+    ip: &'a str,
 }
 
-pub(super) async fn rm(_settings: &NodeArgs, _format: Format, args: Rm) -> Result<Exit, Failed> {
-    Err(Failed::Other(args.pod.name))
+pub(super) async fn run(settings: &NodeArgs, format: Format, args: Run) -> Result<Exit, Failed> {
+    let Run { file, pull_timeout } = args;
+    let text = read(&file).map_err(|error| Failed::Other(format!("{}: {error}", file.display())))?;
+    let manifest =
+        Manifest::parse(&text).map_err(|error| Failed::Manifest(format!("{}: {error}", file.display())))?;
+    let dirs = dirs(settings)?;
+    let _lock = lock(settings)?;
+    let client = settings.client(None)?;
+    let started = launch::run(&client, &manifest, &dirs, Duration::from_secs(pull_timeout))
+        .await
+        .map_err(|error| Failed::Other(chain(&error)))?;
+    match format {
+        Format::Json => {
+            let Started { pod, sandbox_id, ip, .. } = &started;
+            output::json(&StartedView { pod, sandbox_id, ip });
+        }
+        Format::Text => {
+            output::line(&format!(
+                "pod {} runs, uid {}, address {}",
+                started.pod, started.pod.uid, started.ip
+            ));
+        }
+    }
+    for container in &started.containers {
+        if let Some(code) = container.exited {
+            output::tell(&format!("container {} has already exited with code {code}", container.name));
+        }
+    }
+    Ok(Exit::Done)
+}
+
+pub(super) async fn rm(settings: &NodeArgs, format: Format, args: Rm) -> Result<Exit, Failed> {
+    let PodName { namespace, name } = args.pod;
+    let dirs = dirs(settings)?;
+    let _lock = lock(settings)?;
+    let client = settings.client(None)?;
+    let removed =
+        launch::rm(&client, &namespace, &name, &dirs).await.map_err(|error| Failed::Other(chain(&error)))?;
+    if format == Format::Text {
+        let text = if removed.nothing() { "was not there" } else { "is removed" };
+        output::line(&format!("pod {namespace}/{name} {text}"));
+    }
+    Ok(Exit::Done)
+}
+
+fn dirs(settings: &NodeArgs) -> Result<Dirs, Failed> {
+    let absolute = std::path::absolute(&settings.state_dir)
+        .map_err(|error| Failed::Other(format!("--state-dir {}: {error}", settings.state_dir.display())))?;
+    Dirs::new(absolute).ok_or_else(|| Failed::Other("--state-dir has to be a path in plain text".to_owned()))
+}
+
+fn read(file: &PathBuf) -> std::io::Result<String> {
+    if file.as_os_str() == "-" {
+        let mut text = String::new();
+        std::io::stdin().lock().read_to_string(&mut text)?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(file)
 }

@@ -72,7 +72,8 @@ async fn view(node: &Node, pod: PodRef) -> Result<Option<PodView>, Failed> {
         Ok(entry) => (entry.open.as_ref().map(crate::operation::report::status).or(entry.last), None),
         Err(error) => (None, Some(error.to_string())),
     };
-    let present = snapshot.names().into_iter().filter_map(|name| snapshot.lives(name).into_iter().next_back());
+    let present =
+        snapshot.names().into_iter().filter_map(|name| snapshot.lives(name).into_iter().next_back());
     let containers = present
         .map(|life| ContainerView {
             name: life.name.clone(),

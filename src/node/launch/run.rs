@@ -1,0 +1,248 @@
+//! Makes and starts a pod. All of it, or nothing stays behind.
+//!
+//! Must not print the manifest: there are environment values in it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{BadFile, Dirs, RmError, config, files, owned_by, owner, rm};
+use crate::api::annotation;
+use crate::api::manifest::{Container, Manifest, PullPolicy};
+use crate::cri::client::Client;
+use crate::cri::error::Error;
+use crate::cri::proto::v1;
+use crate::operation::snapshot::PodRef;
+
+/// Where new uids come from.
+const UUID: &str = "/proc/sys/kernel/random/uuid";
+
+/// A pod that was started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Started {
+    /// Which one.
+    pub pod: PodRef,
+    /// The runtime's id of the sandbox.
+    pub sandbox_id: String,
+    /// Its address; empty in the node's network.
+    pub ip: String,
+    /// In the order of the manifest.
+    pub containers: Vec<StartedContainer>,
+}
+
+/// A container that was started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartedContainer {
+    /// Name in the manifest.
+    pub name: String,
+    /// The runtime's id.
+    pub id: String,
+    /// Its exit code, when it had ended already by the time all containers were started.
+    pub exited: Option<i32>,
+}
+
+/// Why a pod does not run. Unless it is [`RunError::Unclean`], nothing was left behind.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A pod of that name is there.
+    #[error("pod {pod} exists: {owner}")]
+    Exists {
+        /// `namespace/name`.
+        pod: String,
+        /// Who made it and what to do.
+        owner: &'static str,
+    },
+    /// The name is taken and no sandbox is there.
+    #[error("another run of {0} is under way or did not end: wait, or clear up with `inplace node rm {0}`")]
+    Claimed(String),
+    /// Another pod has the uid.
+    #[error("uid {uid} belongs to pod {pod}: leave metadata.uid out")]
+    UidTaken {
+        /// The uid of the manifest.
+        uid: String,
+        /// `namespace/name` of the other one.
+        pod: String,
+    },
+    /// A file or folder.
+    #[error(transparent)]
+    File(#[from] BadFile),
+    /// No uid could be made.
+    #[error("no uid can be made: {path}: {source}; set metadata.uid", path = .path.display())]
+    NoUid {
+        /// What was read.
+        path: PathBuf,
+        /// What came of it.
+        source: std::io::Error,
+    },
+    /// An image that may not be pulled is not there.
+    #[error(
+        "container {container}: image {image} is not on this node, and imagePullPolicy is Never: import it, or \
+         change the policy"
+    )]
+    NoImage {
+        /// The container.
+        container: String,
+        /// Its image.
+        image: String,
+    },
+    /// An image that was pulled is not there.
+    #[error(
+        "container {container}: the runtime pulled {image} and does not have it; something is removing images"
+    )]
+    Vanished {
+        /// The container.
+        container: String,
+        /// Its image.
+        image: String,
+    },
+    /// A call for one of the containers.
+    #[error("container {container}: {source}")]
+    Container {
+        /// The container.
+        container: String,
+        /// What the runtime said.
+        source: Error,
+    },
+    /// A call.
+    #[error(transparent)]
+    Runtime(#[from] Error),
+    /// It failed, and so did the clearing up.
+    #[error("{why}; and what was made could not all be removed: {then}; repeat `inplace node rm {pod}`")]
+    Unclean {
+        /// `namespace/name`.
+        pod: String,
+        /// Why the pod does not run.
+        why: Box<RunError>,
+        /// Why something is left.
+        then: Box<RmError>,
+    },
+}
+
+/// Runs a pod that is not there yet. Each image may take `pull_within` to come.
+///
+/// A call that is cut off (kill, power) leaves something behind; it keeps the name, and [`super::rm()`] clears it up.
+pub async fn run(
+    client: &Client,
+    manifest: &Manifest,
+    dirs: &Dirs,
+    pull_within: Duration,
+) -> Result<Started, RunError> {
+    let pod = PodRef {
+        namespace: manifest.namespace.clone(),
+        name: manifest.name.clone(),
+        uid: manifest.uid.clone().map_or_else(new_uid, Ok)?,
+    };
+    free(client, &pod, dirs).await?;
+    if !files::claim(dirs, &pod.namespace, &pod.name, &pod.uid)? {
+        return Err(RunError::Claimed(pod.to_string()));
+    }
+    let why = match make(client, manifest, &pod, dirs, pull_within).await {
+        Ok(started) => return Ok(started),
+        Err(why) => why,
+    };
+    match rm::clear(client, &pod, dirs).await {
+        Ok(_) => Err(why),
+        Err(then) => {
+            Err(RunError::Unclean { pod: pod.to_string(), why: Box::new(why), then: Box::new(then) })
+        }
+    }
+}
+
+/// Refuses when a pod of that name or uid is there, whoever made it.
+async fn free(client: &Client, pod: &PodRef, dirs: &Dirs) -> Result<(), RunError> {
+    for sandbox in client.sandboxes(None).await? {
+        let Some(metadata) = &sandbox.metadata else { continue };
+        if metadata.namespace == pod.namespace && metadata.name == pod.name {
+            return Err(RunError::Exists { pod: pod.to_string(), owner: owned_by(owner(&sandbox)) });
+        }
+        if metadata.uid == pod.uid {
+            let other = format!("{}/{}", metadata.namespace, metadata.name);
+            return Err(RunError::UidTaken { uid: pod.uid.clone(), pod: other });
+        }
+    }
+    // A pod whose sandbox is gone and that nobody cleared up.
+    let volumes = dirs.volumes(&pod.uid);
+    if volumes.exists() {
+        return Err(RunError::UidTaken { uid: pod.uid.clone(), pod: format!("of {}", volumes.display()) });
+    }
+    Ok(())
+}
+
+async fn make(
+    client: &Client,
+    manifest: &Manifest,
+    pod: &PodRef,
+    dirs: &Dirs,
+    pull_within: Duration,
+) -> Result<Started, RunError> {
+    files::make(manifest, &pod.uid, dirs)?;
+    let sandbox = config::sandbox_config(manifest, &pod.uid, dirs);
+    let mut images = Vec::new();
+    for container in &manifest.containers {
+        images.push(image(client, container, &sandbox, pull_within).await?);
+    }
+    let sandbox_id = client.run_sandbox(sandbox.clone()).await?;
+    let mut containers = Vec::new();
+    for (container, image_id) in manifest.containers.iter().zip(&images) {
+        let config = config::container_config(manifest, container, image_id, &pod.uid, dirs);
+        let named = |source| RunError::Container { container: container.name.clone(), source };
+        let id = client.create(&sandbox_id, config, sandbox.clone()).await.map_err(named)?;
+        client.start(&id).await.map_err(named)?;
+        containers.push(StartedContainer { name: container.name.clone(), id, exited: None });
+    }
+    for container in &mut containers {
+        let seen = client.container(&container.id, false).await?.and_then(|answer| answer.status);
+        let ended = seen.filter(|status| status.state == i32::from(v1::ContainerState::ContainerExited));
+        container.exited = ended.map(|status| status.exit_code);
+    }
+    let seen = client.sandbox(&sandbox_id, false).await?.and_then(|answer| answer.status);
+    let ip = seen.and_then(|status| status.network).unwrap_or_default().ip;
+    Ok(Started { pod: pod.clone(), sandbox_id, ip, containers })
+}
+
+/// The id of a container's image, which is on the node then.
+async fn image(
+    client: &Client,
+    container: &Container,
+    sandbox: &v1::PodSandboxConfig,
+    pull_within: Duration,
+) -> Result<String, RunError> {
+    let named = |source| RunError::Container { container: container.name.clone(), source };
+    let reference = container.image.as_str();
+    let (name, image) = (container.name.clone(), reference.to_owned());
+    if container.pull != PullPolicy::Always {
+        if let Some(id) = local(client, reference).await.map_err(named)? {
+            return Ok(id);
+        }
+        if container.pull == PullPolicy::Never {
+            return Err(RunError::NoImage { container: name, image });
+        }
+    }
+    let pulled = client.pull(reference, Some(sandbox.clone()), pull_within).await.map_err(named)?;
+    let found = local(client, &pulled).await.map_err(named)?;
+    found.ok_or(RunError::Vanished { container: name, image })
+}
+
+async fn local(client: &Client, reference: &str) -> Result<Option<String>, Error> {
+    let answer = client.image(reference, false).await?;
+    Ok(answer.and_then(|answer| answer.image).map(|image| image.id).filter(|id| !id.is_empty()))
+}
+
+fn new_uid() -> Result<String, RunError> {
+    let text =
+        fs::read_to_string(UUID).map_err(|source| RunError::NoUid { path: PathBuf::from(UUID), source })?;
+    Ok(text.trim().to_owned())
+}
+
+/// All sandboxes of a pod's name.
+pub(super) async fn sandboxes_of(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Vec<v1::PodSandbox>, Error> {
+    let mut sandboxes = client.sandboxes(Some((annotation::POD_NAME, name))).await?;
+    sandboxes.retain(|sandbox| {
+        sandbox.labels.get(annotation::POD_NAMESPACE).is_some_and(|given| given == namespace)
+    });
+    Ok(sandboxes)
+}
