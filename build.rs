@@ -16,6 +16,14 @@ const INTERFACE: &str = "runtime.proto";
 /// What containerd prints as JSON: these two, and every message below them.
 const PRINTED: [&str; 2] = ["runtime.v1.ContainerConfig", "runtime.v1.PodSandboxConfig"];
 
+/// Secrets are in these: what is printed of them is written by hand in src/cri/proto.rs.
+const SECRET: [&str; 4] = [
+    "runtime.v1.KeyValue",
+    "runtime.v1.AuthConfig",
+    "runtime.v1.ContainerStatusResponse",
+    "runtime.v1.PodSandboxStatusResponse",
+];
+
 /// An unknown field is an error: a clone made without it would differ from its original.
 const STRICT: &str = "#[derive(serde::Deserialize)] #[serde(default, deny_unknown_fields)]";
 
@@ -44,6 +52,7 @@ fn interface() -> Result<(), Box<dyn Error>> {
         .build_client(true)
         .build_server(true)
         .emit_rerun_if_changed(false)
+        .skip_debug(SECRET)
         .field_attribute(
             "runtime.v1.KeyValue.value",
             "#[serde(deserialize_with = \"crate::cri::proto::raw_text\")]",

@@ -2,6 +2,8 @@
 //!
 //! Nothing in here decides anything: it asks, tells, and reports what it heard.
 pub mod client;
+pub mod clone;
+pub mod convert;
 pub mod endpoint;
 pub mod error;
 pub mod proto;

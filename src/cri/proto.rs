@@ -4,6 +4,8 @@
 //! It must not interpret what it reads, guess at a field it does not know, or keep a
 //! value (there are secrets among them) in an error of its own.
 
+use std::fmt;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Error, Value};
@@ -31,7 +33,11 @@ pub mod v1 {
 /// Not JSON, a value of another type, or a field this program does not know; the error
 /// names that field.
 pub fn strict<T: DeserializeOwned>(json: &str) -> Result<T, Error> {
-    let mut value: Value = serde_json::from_str(json)?;
+    strict_value(serde_json::from_str(json)?)
+}
+
+/// As [`strict`], of what is JSON already.
+pub(super) fn strict_value<T: DeserializeOwned>(mut value: Value) -> Result<T, Error> {
     drop_null_members(&mut value);
     T::deserialize(value)
 }
@@ -55,6 +61,34 @@ fn drop_null_members(value: &mut Value) {
 /// container really runs with.
 pub(crate) fn raw_text<'de, D: Deserializer<'de>>(text: D) -> Result<Vec<u8>, D::Error> {
     String::deserialize(text).map(String::into_bytes)
+}
+
+/// The key alone: values are often secrets.
+impl fmt::Debug for v1::KeyValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyValue").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+/// Nothing but where it is for.
+impl fmt::Debug for v1::AuthConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthConfig").field("server_address", &self.server_address).finish_non_exhaustive()
+    }
+}
+
+/// Without `info`, which has the whole configuration in it.
+impl fmt::Debug for v1::ContainerStatusResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ContainerStatusResponse").field("status", &self.status).finish_non_exhaustive()
+    }
+}
+
+/// Without `info`, which has the whole configuration in it.
+impl fmt::Debug for v1::PodSandboxStatusResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PodSandboxStatusResponse").field("status", &self.status).finish_non_exhaustive()
+    }
 }
 
 #[cfg(test)]
@@ -130,6 +164,18 @@ mod tests {
         let values: Vec<&[u8]> = config.envs.iter().map(|env| env.value.as_slice()).collect();
         assert_eq!(values, [&b"some text"[..], b"dGV4dA==", b""]);
         assert!(refusal::<ContainerConfig>(r#"{"envs":[{"key":"A","value":1}]}"#).contains("string"));
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let config: ContainerConfig = strict(CONTAINER).unwrap();
+        let info = [("info".to_owned(), CONTAINER.to_owned())].into();
+        let status = super::v1::ContainerStatusResponse { status: None, info };
+        let auth = super::v1::AuthConfig { password: "some text".to_owned(), ..Default::default() };
+        let printed = format!("{config:?} {status:?} {auth:?}");
+        assert!(printed.contains("PLAIN") && printed.contains("AuthConfig"), "{printed}");
+        let bytes = format!("{:?}", b"some text".to_vec());
+        assert!(!printed.contains("some text") && !printed.contains(&bytes), "{printed}");
     }
 
     #[test]

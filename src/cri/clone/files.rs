@@ -1,0 +1,194 @@
+//! The files on the node that belong to one life of a container: its log, the link by which log shippers find it, and
+//! the file for its termination message.
+//!
+//! Must not remove or overwrite what it did not make. Only for directories that this process sees where the runtime
+//! sees them; the others are left alone.
+
+use std::fs::{OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use crate::cri::proto::v1;
+use crate::operation::snapshot::PodRef;
+
+/// Where the termination message is written when the pod does not say it.
+pub(super) const DEFAULT_TERMINATION_LOG: &str = "/dev/termination-log";
+/// Everybody may write it, as with the kubelet: the user inside may be any.
+const TERMINATION_LOG_MODE: u32 = 0o666;
+/// Where log shippers look.
+const LOG_LINKS: &str = "/var/log/containers";
+/// The kubelet's limit for the name of such a link, without its ending.
+const LONGEST_LINK: usize = 255 - ".log".len();
+
+/// The host's file behind a container's termination log, made by a kubelet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TerminationLog {
+    /// The present one.
+    pub old: PathBuf,
+}
+
+impl TerminationLog {
+    /// Makes an empty file for `attempt` and mounts that one instead. Changes nothing where this process does not see
+    /// the directory. May be repeated.
+    pub fn renew(&self, config: &mut v1::ContainerConfig, attempt: u32) -> io::Result<()> {
+        let fresh = fresh_termination_log(&self.old, attempt);
+        let (Some(old), Some(new)) = (self.old.to_str(), fresh.to_str()) else { return Ok(()) };
+        if !fresh.parent().is_some_and(Path::is_dir) {
+            return Ok(());
+        }
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&fresh)?;
+        // Not at its creation: the umask would be in the way.
+        file.set_permissions(Permissions::from_mode(TERMINATION_LOG_MODE))?;
+        for mount in config.mounts.iter_mut().filter(|mount| mount.host_path == old) {
+            new.clone_into(&mut mount.host_path);
+        }
+        Ok(())
+    }
+}
+
+/// The name for `attempt` beside `old`: eight hexadecimal digits, as with the kubelet, and always the same for the same
+/// attempt, so that a repetition leaves no second file.
+pub fn fresh_termination_log(old: &Path, attempt: u32) -> PathBuf {
+    let name = old.file_name().unwrap_or_default().as_encoded_bytes();
+    // FNV-1a, 32 bit.
+    let hash = name
+        .iter()
+        .chain(&attempt.to_be_bytes())
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+    let fresh = old.with_file_name(format!("{hash:08x}"));
+    if fresh == old { old.with_file_name(format!("{:08x}", hash.wrapping_add(1))) } else { fresh }
+}
+
+/// True for `.../pods/<uid>/containers/<name>/<8 hex digits>`.
+pub(super) fn is_kubelets(path: &Path, uid: &str, name: &str) -> bool {
+    let mut parts = path.iter().rev().map(|part| part.to_str().unwrap_or_default());
+    let is_hex = |file: &str| file.len() == 8 && file.bytes().all(|byte| byte.is_ascii_hexdigit());
+    path.is_absolute()
+        && parts.next().is_some_and(is_hex)
+        && parts.next() == Some(name)
+        && parts.next() == Some("containers")
+        && parts.next() == Some(uid)
+        && parts.next() == Some("pods")
+}
+
+/// The log path of the next life: where the file is named after the old attempt, it is named after the new one.
+pub(super) fn next_log_path(path: &str, old: u32, new: u32) -> String {
+    let (folder, file) = path.rsplit_once('/').map_or(("", path), |(folder, file)| (folder, file));
+    match file.strip_prefix(&old.to_string()) {
+        Some(ending) if ending.is_empty() || ending.starts_with('.') => {
+            let slash = if folder.len() == path.len() - file.len() { "" } else { "/" };
+            format!("{folder}{slash}{new}{ending}")
+        }
+        _ => path.to_owned(),
+    }
+}
+
+/// The link by which log shippers find the log of a kubelet's container, and what it points to.
+pub fn legacy_log_link(
+    pod: &PodRef,
+    name: &str,
+    id: &str,
+    log_dir: &str,
+    log_path: &str,
+) -> Option<(PathBuf, PathBuf)> {
+    if log_dir.is_empty() || log_path.is_empty() {
+        return None;
+    }
+    let mut link = format!("{}_{}_{name}-{id}", pod.name, pod.namespace);
+    if link.len() > LONGEST_LINK {
+        link = link.get(..LONGEST_LINK)?.to_owned();
+    }
+    Some((Path::new(LOG_LINKS).join(format!("{link}.log")), Path::new(log_dir).join(log_path)))
+}
+
+/// Makes `link`, pointing to `target`, where `like` is a link already: only there somebody looks for such links. Tells
+/// whether there is one now.
+pub fn link_like(like: &Path, link: &Path, target: &Path) -> io::Result<bool> {
+    if !like.is_symlink() {
+        return Ok(false);
+    }
+    match symlink(target, link) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(true),
+        made => made.map(|()| true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_is_named_after_the_attempt() {
+        for (path, expected) in [
+            ("app/3.log", "app/4.log"),
+            ("3.log", "4.log"),
+            ("/3.log", "/4.log"),
+            ("a/b/3", "a/b/4"),
+            ("app/30.log", "app/30.log"),
+            ("app/2.log", "app/2.log"),
+            ("app/x.log", "app/x.log"),
+            ("3/app.log", "3/app.log"),
+            ("", ""),
+        ] {
+            assert_eq!(next_log_path(path, 3, 4), expected);
+        }
+    }
+
+    #[test]
+    fn only_the_kubelets_file_is_the_kubelets() {
+        let is = |path: &str| is_kubelets(Path::new(path), "6d1c", "app");
+        assert!(is("/var/lib/kubelet/pods/6d1c/containers/app/0a1b2c3d"));
+        assert!(!is("pods/6d1c/containers/app/0a1b2c3d"));
+        assert!(!is("/var/lib/kubelet/pods/6d1c/containers/side/0a1b2c3d"));
+        assert!(!is("/var/lib/kubelet/pods/ffff/containers/app/0a1b2c3d"));
+        assert!(!is("/var/lib/kubelet/pods/6d1c/containers/app/message"));
+        assert!(!is("/srv/0a1b2c3d"));
+    }
+
+    #[test]
+    fn a_fresh_termination_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = folder.path().join("0a1b2c3d");
+        std::fs::write(&old, "told").unwrap();
+        let mount =
+            |path: &Path| v1::Mount { host_path: path.to_str().unwrap().to_owned(), ..Default::default() };
+        let mut config = v1::ContainerConfig {
+            mounts: vec![mount(Path::new("/data")), mount(&old)],
+            ..Default::default()
+        };
+        TerminationLog { old: old.clone() }.renew(&mut config, 4).unwrap();
+        let fresh = fresh_termination_log(&old, 4);
+        assert_eq!(config.mounts, [mount(Path::new("/data")), mount(&fresh)]);
+        assert!(is_kubelets(&Path::new("/pods/u/containers/n").join(fresh.file_name().unwrap()), "u", "n"));
+        let meta = std::fs::metadata(&fresh).unwrap();
+        assert_eq!((meta.permissions().mode() & 0o777, meta.len()), (0o666, 0));
+        assert_eq!(std::fs::read_to_string(&old).unwrap(), "told");
+        assert_eq!(fresh, fresh_termination_log(&old, 4));
+        assert_ne!(fresh, fresh_termination_log(&old, 5));
+
+        let unseen = TerminationLog { old: PathBuf::from("/nowhere/0a1b2c3d") };
+        config.mounts = vec![mount(&unseen.old)];
+        unseen.renew(&mut config, 4).unwrap();
+        assert_eq!(config.mounts, [mount(&unseen.old)]);
+    }
+
+    #[test]
+    fn the_link_for_log_shippers() {
+        let pod = PodRef { namespace: "shop".to_owned(), name: "web-0".to_owned(), uid: "6d1c".to_owned() };
+        let (link, target) = legacy_log_link(&pod, "app", "4f5c", "/var/log/pods/x", "app/1.log").unwrap();
+        assert_eq!(link, Path::new("/var/log/containers/web-0_shop_app-4f5c.log"));
+        assert_eq!(target, Path::new("/var/log/pods/x/app/1.log"));
+        assert_eq!(legacy_log_link(&pod, "app", "4f5c", "", "app/1.log"), None);
+        let (link, _) = legacy_log_link(&pod, &"n".repeat(300), "4f5c", "/l", "0.log").unwrap();
+        assert_eq!(link.file_name().unwrap().len(), 255);
+
+        let folder = tempfile::tempdir().unwrap();
+        let (like, new) = (folder.path().join("old.log"), folder.path().join("new.log"));
+        assert!(!link_like(&like, &new, Path::new("/t")).unwrap() && !new.is_symlink());
+        symlink("/gone", &like).unwrap();
+        assert!(link_like(&like, &new, Path::new("/t")).unwrap());
+        assert!(link_like(&like, &new, Path::new("/t")).unwrap());
+        assert_eq!(std::fs::read_link(&new).unwrap(), Path::new("/t"));
+    }
+}

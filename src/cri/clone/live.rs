@@ -1,0 +1,120 @@
+//! What a container really runs with, where its configuration tells less: environment and limits, from the OCI
+//! specification that the runtime shows beside the configuration.
+//!
+//! Must not take over anything else: what the runtime itself added would be added twice.
+
+use serde::Deserialize;
+
+use super::NotCloneable;
+use crate::cri::proto::v1;
+
+/// The few fields of an OCI specification that are looked at. Unknown ones belong there.
+#[derive(Default, Deserialize)]
+pub(super) struct RuntimeSpec {
+    process: Option<Process>,
+    linux: Option<Linux>,
+}
+
+#[derive(Deserialize)]
+struct Process {
+    env: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+struct Linux {
+    resources: Option<Resources>,
+}
+
+#[derive(Default, Deserialize)]
+struct Resources {
+    memory: Option<Memory>,
+    cpu: Option<Cpu>,
+    unified: Option<std::collections::HashMap<String, String>>,
+}
+
+#[derive(Default, Deserialize)]
+struct Memory {
+    limit: Option<i64>,
+    swap: Option<i64>,
+}
+
+#[derive(Default, Deserialize)]
+struct Cpu {
+    shares: Option<i64>,
+    quota: Option<i64>,
+    period: Option<i64>,
+    cpus: Option<String>,
+    mems: Option<String>,
+}
+
+/// Gives every variable the value that the process was given: some runtimes print the one of the configuration in
+/// base64 and some do not, which cannot be told from the text.
+pub(super) fn environment(envs: &mut [v1::KeyValue], spec: &RuntimeSpec) -> Result<(), NotCloneable> {
+    let given = spec.process.as_ref().and_then(|process| process.env.as_deref()).unwrap_or_default();
+    for env in envs {
+        // Of two with one name the last one counts, for the process as for the runtime.
+        let value = given
+            .iter()
+            .rev()
+            .find_map(|entry| entry.strip_prefix(env.key.as_str())?.strip_prefix('='))
+            // What stands for bytes that were no text: they are lost.
+            .filter(|value| !value.contains('\u{fffd}'))
+            .ok_or_else(|| NotCloneable::Environment(env.key.clone()))?;
+        env.value = value.as_bytes().to_vec();
+    }
+    Ok(())
+}
+
+/// Takes over limits that were changed since the creation, by a resize or a CPU manager.
+///
+/// Zero and empty are "not told". The score for the OOM killer stays what was asked for: the runtime adjusts it.
+pub(super) fn resources(config: &mut v1::ContainerConfig, spec: &RuntimeSpec, status: &v1::ContainerStatus) {
+    let before = config.linux.as_ref().and_then(|linux| linux.resources.clone()).unwrap_or_default();
+    let mut now = before.clone();
+    if let Some(told) = status.resources.as_ref().and_then(|resources| resources.linux.as_ref()) {
+        number(&mut now.cpu_shares, told.cpu_shares);
+        number(&mut now.cpu_quota, told.cpu_quota);
+        number(&mut now.cpu_period, told.cpu_period);
+        text(&mut now.cpuset_cpus, &told.cpuset_cpus);
+        text(&mut now.cpuset_mems, &told.cpuset_mems);
+        number(&mut now.memory_limit_in_bytes, told.memory_limit_in_bytes);
+        number(&mut now.memory_swap_limit_in_bytes, told.memory_swap_limit_in_bytes);
+    }
+    // What the specification says is what the process was started with, and counts more.
+    if let Some(told) = spec.linux.as_ref().and_then(|linux| linux.resources.as_ref()) {
+        if let Some(cpu) = &told.cpu {
+            number(&mut now.cpu_shares, cpu.shares.unwrap_or_default());
+            number(&mut now.cpu_quota, cpu.quota.unwrap_or_default());
+            number(&mut now.cpu_period, cpu.period.unwrap_or_default());
+            text(&mut now.cpuset_cpus, cpu.cpus.as_deref().unwrap_or_default());
+            text(&mut now.cpuset_mems, cpu.mems.as_deref().unwrap_or_default());
+        }
+        if let Some(memory) = &told.memory {
+            number(&mut now.memory_limit_in_bytes, memory.limit.unwrap_or_default());
+            number(&mut now.memory_swap_limit_in_bytes, memory.swap.unwrap_or_default());
+        }
+        for (file, asked) in &mut now.unified {
+            text(asked, told.unified.as_ref().and_then(|unified| unified.get(file)).map_or("", |text| text));
+        }
+    }
+    // Where no swap limit was asked for, the runtime makes it the memory limit, and will do so again.
+    if before.memory_swap_limit_in_bytes == 0 && now.memory_swap_limit_in_bytes == now.memory_limit_in_bytes {
+        now.memory_swap_limit_in_bytes = 0;
+    }
+    // What was absent stays absent, unless there is something to say.
+    if now != before {
+        config.linux.get_or_insert_default().resources = Some(now);
+    }
+}
+
+fn number(asked: &mut i64, told: i64) {
+    if told != 0 {
+        *asked = told;
+    }
+}
+
+fn text(asked: &mut String, told: &str) {
+    if !told.is_empty() {
+        told.clone_into(asked);
+    }
+}

@@ -1,0 +1,185 @@
+//! A container's configuration as its runtime reports it, and the configurations that are made from it.
+//!
+//! Complete or not at all: what cannot be handed back in full is refused. Must not print a value: environments hold
+//! secrets, so what is said of a configuration is the names of its fields and variables.
+
+mod files;
+mod live;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub use self::files::{TerminationLog, fresh_termination_log, legacy_log_link, link_like};
+use crate::api::annotation;
+use crate::cri::convert::is_id;
+use crate::cri::proto::{strict_value, v1};
+use crate::operation::effect::ImageChoice;
+
+/// The configuration of one container, with its environment and limits as they are now.
+#[derive(Clone, PartialEq)]
+pub struct Source {
+    config: v1::ContainerConfig,
+}
+
+/// Why a configuration cannot be handed back in full.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotCloneable {
+    /// It is not in the verbose status.
+    #[error("this runtime does not tell the configuration (not containerd?)")]
+    NotTold,
+    /// A field that this program does not know, and would lose.
+    #[error("the configuration has a field that this version of inplace does not know and would lose: {0}")]
+    UnknownField(String),
+    /// It is not what the interface says.
+    #[error("the configuration cannot be read: {0}")]
+    Unreadable(String),
+    /// A variable of the configuration that the process was not given.
+    #[error("the value of environment variable {0} is not to be had from the runtime")]
+    Environment(String),
+    /// Not for this program.
+    #[error("it is a Windows container")]
+    Windows,
+}
+
+/// What is read of `info["info"]`. The rest is of no use here, and may be anything.
+#[derive(Deserialize)]
+struct Info {
+    config: Option<Value>,
+    #[serde(rename = "runtimeSpec")]
+    runtime_spec: Option<live::RuntimeSpec>,
+}
+
+impl Source {
+    /// Reads what a verbose container status told.
+    pub fn read(status: &v1::ContainerStatus, info: &HashMap<String, String>) -> Result<Self, NotCloneable> {
+        let info = parse(info)?;
+        let mut config: v1::ContainerConfig = decode(info.config)?;
+        if config.windows.is_some() {
+            return Err(NotCloneable::Windows);
+        }
+        if config.metadata.as_ref().is_none_or(|metadata| metadata.name.is_empty()) {
+            return Err(NotCloneable::Unreadable("it has no name".to_owned()));
+        }
+        let spec = info.runtime_spec.unwrap_or_default();
+        live::environment(&mut config.envs, &spec)?;
+        live::resources(&mut config, &spec, status);
+        pin(&mut config, status);
+        Ok(Self { config })
+    }
+
+    /// The container's name.
+    pub fn name(&self) -> &str {
+        self.config.metadata.as_ref().map_or("", |metadata| &metadata.name)
+    }
+
+    /// What the next life of this container is made from.
+    pub fn replacement(
+        &self,
+        attempt: u32,
+        image: Option<&ImageChoice>,
+        operation_id: &str,
+    ) -> v1::ContainerConfig {
+        let mut config = self.with(attempt, image, operation_id);
+        let old = self.config.metadata.as_ref().map_or(0, |metadata| metadata.attempt);
+        config.log_path = files::next_log_path(&config.log_path, old, attempt);
+        if let Some(count) = config.annotations.get_mut(annotation::RESTART_COUNT) {
+            *count = attempt.to_string();
+        }
+        config
+    }
+
+    /// What holds the name of `attempt` and is never started. All else is the replacement's, so that creating it also
+    /// proves that the replacement can be created.
+    pub fn fence(
+        &self,
+        attempt: u32,
+        image: Option<&ImageChoice>,
+        operation_id: &str,
+    ) -> v1::ContainerConfig {
+        let mut config = self.with(attempt, image, operation_id);
+        config.labels.insert(annotation::CONTAINER_NAME.to_owned(), annotation::FENCE_NAME.to_owned());
+        config
+    }
+
+    /// The file for the termination message, when a kubelet made it: it gives every life of a container its own.
+    pub fn termination_log(&self) -> Option<TerminationLog> {
+        let inside = match self.config.annotations.get(annotation::TERMINATION_MESSAGE_PATH) {
+            Some(path) => path.as_str(),
+            None => files::DEFAULT_TERMINATION_LOG,
+        };
+        let uid = self.config.labels.get(annotation::POD_UID)?;
+        let mount = self.config.mounts.iter().find(|mount| mount.container_path == inside)?;
+        let old = Path::new(&mount.host_path);
+        files::is_kubelets(old, uid, self.name()).then(|| TerminationLog { old: PathBuf::from(old) })
+    }
+
+    fn with(&self, attempt: u32, image: Option<&ImageChoice>, operation_id: &str) -> v1::ContainerConfig {
+        let mut config = self.config.clone();
+        config.metadata.get_or_insert_default().attempt = attempt;
+        if let Some(choice) = image {
+            let spec = config.image.get_or_insert_default();
+            spec.image.clone_from(&choice.id);
+            spec.user_specified_image.clone_from(&choice.reference);
+            spec.image_ref.clear();
+        }
+        config.labels.insert(annotation::OPERATION.to_owned(), operation_id.to_owned());
+        config
+    }
+}
+
+/// Names and counts, no values.
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source")
+            .field("metadata", &self.config.metadata)
+            .field("image", &self.config.image)
+            .field("envs", &self.config.envs.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a verbose sandbox status told, to be given to the runtime again as it stands.
+#[expect(clippy::implicit_hasher, reason = "what the interface's maps are")]
+pub fn sandbox_config(info: &HashMap<String, String>) -> Result<v1::PodSandboxConfig, NotCloneable> {
+    decode(parse(info)?.config)
+}
+
+/// A tag may have moved since: the same image again is the one that runs.
+fn pin(config: &mut v1::ContainerConfig, status: &v1::ContainerStatus) {
+    let Some(image) = &mut config.image else { return };
+    let known = [&status.image_id, &status.image_ref].into_iter().find(|known| !known.is_empty());
+    let Some(known) = known.filter(|_| !is_id(&image.image)) else { return };
+    let named = std::mem::replace(&mut image.image, known.clone());
+    if image.user_specified_image.is_empty() {
+        image.user_specified_image = named;
+    }
+}
+
+fn parse(info: &HashMap<String, String>) -> Result<Info, NotCloneable> {
+    let text = info.get("info").ok_or(NotCloneable::NotTold)?;
+    serde_json::from_str(text).map_err(|error| refusal(&error))
+}
+
+fn decode<T: DeserializeOwned>(config: Option<Value>) -> Result<T, NotCloneable> {
+    strict_value(config.ok_or(NotCloneable::NotTold)?).map_err(|error| refusal(&error))
+}
+
+/// What may be said of an error: it quotes values, except in these two places.
+fn refusal(error: &serde_json::Error) -> NotCloneable {
+    let text = error.to_string();
+    if let Some((field, _)) = text.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {
+        return NotCloneable::UnknownField(field.to_owned());
+    }
+    NotCloneable::Unreadable(match text.rsplit_once(", expected ") {
+        Some((_, expected)) if error.is_data() => format!("something in it is not {expected}"),
+        _ => "it is not the JSON it should be".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

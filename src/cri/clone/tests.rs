@@ -1,0 +1,165 @@
+//! What a clone keeps, what it changes, and what it refuses.
+
+use super::*;
+
+fn info(config: &str, spec: &str) -> HashMap<String, String> {
+    HashMap::from([(
+        "info".to_owned(),
+        format!(r#"{{"sandboxID":"s","runtimeOptions":null,"config":{config},"runtimeSpec":{spec}}}"#),
+    )])
+}
+
+const CONFIG: &str = r#"{
+    "metadata": {"name": "app", "attempt": 3},
+    "image": {"image": "sha256:642f3ece003ef7680770cc2fb77723cc79d7f57496ef46156ce0352ea02f3e84"},
+    "envs": [{"key": "PLAIN", "value": "grün =x"}, {"key": "CODED", "value": "ZHVkZWQ="}, {"key": "NONE"}],
+    "mounts": [{"container_path": "/dev/termination-log",
+                "host_path": "/var/lib/kubelet/pods/6d1c/containers/app/0a1b2c3d"}],
+    "labels": {"io.kubernetes.pod.uid": "6d1c", "io.kubernetes.container.name": "app"},
+    "annotations": {"io.kubernetes.container.restartCount": "3", "io.kubernetes.container.hash": "a2f567d5"},
+    "log_path": "app/3.log",
+    "linux": {"resources": {"cpu_shares": 512, "memory_limit_in_bytes": 64, "oom_score_adj": 900}}
+}"#;
+const SPEC: &str = r#"{
+    "process": {"env": ["PATH=/bin", "PLAIN=grün =x", "CODED=old", "CODED=decoded", "NONE="], "oomScoreAdj": 950},
+    "linux": {"resources": {"memory": {"limit": 64, "swap": 64}, "cpu": {"shares": 512}}}
+}"#;
+
+fn source(config: &str, spec: &str) -> Result<Source, NotCloneable> {
+    Source::read(&v1::ContainerStatus::default(), &info(config, spec))
+}
+
+fn original() -> v1::ContainerConfig {
+    source(CONFIG, SPEC).unwrap().config
+}
+
+fn resources(source: Source) -> v1::LinuxContainerResources {
+    source.config.linux.unwrap().resources.unwrap()
+}
+
+#[test]
+fn a_replacement_differs_where_it_has_to_and_nowhere_else() {
+    let mut expected = original();
+    let new = source(CONFIG, SPEC).unwrap().replacement(4, None, "op-1");
+    expected.metadata.as_mut().unwrap().attempt = 4;
+    expected.log_path = "app/4.log".to_owned();
+    expected.labels.insert(annotation::OPERATION.to_owned(), "op-1".to_owned());
+    expected.annotations.insert(annotation::RESTART_COUNT.to_owned(), "4".to_owned());
+    assert_eq!(new, expected);
+
+    let choice = ImageChoice { reference: "app:v2".to_owned(), id: "sha256:2".to_owned() };
+    let new = source(CONFIG, SPEC).unwrap().replacement(4, Some(&choice), "op-1");
+    let image = expected.image.as_mut().unwrap();
+    (image.image, image.user_specified_image) = ("sha256:2".to_owned(), "app:v2".to_owned());
+    assert_eq!(new, expected);
+}
+
+#[test]
+fn no_count_is_made_up_where_there_was_none() {
+    let config = CONFIG.replace("io.kubernetes.container.restartCount", "other");
+    let new = source(&config, SPEC).unwrap().replacement(4, None, "op-1");
+    assert!(!new.annotations.contains_key(annotation::RESTART_COUNT) && new.annotations["other"] == "3");
+}
+
+#[test]
+fn a_fence_has_the_name_and_not_the_label() {
+    let mut expected = original();
+    let fence = source(CONFIG, SPEC).unwrap().fence(5, None, "op-1");
+    expected.metadata.as_mut().unwrap().attempt = 5;
+    expected.labels.insert(annotation::OPERATION.to_owned(), "op-1".to_owned());
+    expected.labels.insert(annotation::CONTAINER_NAME.to_owned(), annotation::FENCE_NAME.to_owned());
+    assert_eq!(fence, expected);
+}
+
+#[test]
+fn the_environment_is_the_processs() {
+    let values: Vec<_> = original().envs.into_iter().map(|env| env.value).collect();
+    assert_eq!(values, ["grün =x".as_bytes(), b"decoded", b""]);
+    let gone = SPEC.replace("NONE=", "NONEXT=");
+    assert_eq!(source(CONFIG, &gone).unwrap_err(), NotCloneable::Environment("NONE".to_owned()));
+    assert_eq!(source(CONFIG, "{}").unwrap_err(), NotCloneable::Environment("PLAIN".to_owned()));
+    let lost = SPEC.replace("=decoded", "=\u{fffd}\u{fffd}");
+    assert_eq!(source(CONFIG, &lost).unwrap_err(), NotCloneable::Environment("CODED".to_owned()));
+}
+
+#[test]
+fn limits_are_those_of_now() {
+    let asked = resources(source(CONFIG, SPEC).unwrap());
+    assert_eq!((asked.memory_limit_in_bytes, asked.memory_swap_limit_in_bytes), (64, 0));
+    assert_eq!(asked.oom_score_adj, 900, "the configuration's");
+
+    let resized = SPEC.replace("64", "128").replace(r#""shares": 512"#, r#""shares": 1024, "cpus": "2-3""#);
+    let now = resources(source(CONFIG, &resized).unwrap());
+    assert_eq!((now.memory_limit_in_bytes, now.memory_swap_limit_in_bytes), (128, 0));
+    assert_eq!((now.cpu_shares, now.cpuset_cpus.as_str()), (1024, "2-3"));
+
+    let swap = SPEC.replace(r#""swap": 64"#, r#""swap": 96"#);
+    assert_eq!(resources(source(CONFIG, &swap).unwrap()).memory_swap_limit_in_bytes, 96);
+
+    // A runtime that tells it in the status only.
+    let told = v1::LinuxContainerResources { cpu_quota: 5, oom_score_adj: 1, ..Default::default() };
+    let status = v1::ContainerStatus {
+        resources: Some(v1::ContainerResources { linux: Some(told), windows: None }),
+        ..Default::default()
+    };
+    let now = resources(Source::read(&status, &info(CONFIG, SPEC)).unwrap());
+    assert_eq!((now.cpu_quota, now.cpu_shares, now.oom_score_adj), (5, 512, 900));
+
+    let bare =
+        source(r#"{"metadata": {"name": "app"}}"#, r#"{"linux": {"resources": {"cpu": {}}}}"#).unwrap();
+    assert_eq!(bare.config.linux, None, "what was absent stays absent");
+}
+
+#[test]
+fn a_tag_becomes_the_image_that_runs() {
+    let config = r#"{"metadata": {"name": "app"}, "image": {"image": "app:v1"}}"#;
+    let status = v1::ContainerStatus { image_ref: "sha256:1".to_owned(), ..Default::default() };
+    let image = Source::read(&status, &info(config, "{}")).unwrap().config.image.unwrap();
+    assert_eq!((image.image.as_str(), image.user_specified_image.as_str()), ("sha256:1", "app:v1"));
+}
+
+#[test]
+fn refusals_name_fields_and_never_values() {
+    let not_told = HashMap::from([("info".to_owned(), r#"{"pid":1,"runtimeSpec":{}}"#.to_owned())]);
+    let read = |info| Source::read(&v1::ContainerStatus::default(), info).unwrap_err();
+    assert_eq!(read(&not_told), NotCloneable::NotTold);
+    assert_eq!(read(&HashMap::new()), NotCloneable::NotTold);
+    assert_eq!(sandbox_config(&not_told).unwrap_err(), NotCloneable::NotTold);
+    assert_eq!(source(r#"{"metadata":{"name":"a"},"windows":{}}"#, "{}").unwrap_err(), NotCloneable::Windows);
+    for (config, says) in [
+        (r#"{"metadata":{"name":"a"},"novelty":"hunter2"}"#, "lose: novelty"),
+        (r#"{"envs":[{"key":"A","value":"hunter2","novelty":1}]}"#, "lose: novelty"),
+        (r#"{"envs":"hunter2"}"#, "not a sequence"),
+        (r#"{"envs":[{"key":"A","value":{"hunter2, expected x":1}}]}"#, "not a string"),
+        (r#"{"metadata":{"name":"a","attempt":"hunter2, expected b"}}"#, "not u32"),
+        ("{}", "no name"),
+        (r#"{"hunter2"}"#, "JSON"),
+    ] {
+        let error = source(config, "{}").unwrap_err().to_string();
+        assert!(error.contains(says) && !error.contains("hunter2"), "{config}: {error}");
+    }
+    let printed = format!("{:?}", source(CONFIG, SPEC).unwrap());
+    assert!(printed.contains("app") && !printed.contains("decoded"), "{printed}");
+}
+
+#[test]
+fn the_kubelets_termination_log_is_found() {
+    let path = PathBuf::from("/var/lib/kubelet/pods/6d1c/containers/app/0a1b2c3d");
+    assert_eq!(source(CONFIG, SPEC).unwrap().termination_log(), Some(TerminationLog { old: path }));
+    let elsewhere = CONFIG.replace("/var/lib/kubelet/pods", "/srv");
+    assert_eq!(source(&elsewhere, SPEC).unwrap().termination_log(), None);
+    let none = CONFIG.replace(
+        r#""io.kubernetes.container.hash": "#,
+        r#""io.kubernetes.container.terminationMessagePath": "", "h": "#,
+    );
+    assert_eq!(source(&none, SPEC).unwrap().termination_log(), None);
+}
+
+#[test]
+fn a_sandbox_is_read_as_it_stands() {
+    let config =
+        sandbox_config(&info(r#"{"metadata":{"name":"web","attempt":2},"log_directory":"/l"}"#, "{}"));
+    assert_eq!(config.unwrap().metadata.unwrap().attempt, 2);
+    let error = sandbox_config(&info(r#"{"novelty":1}"#, "{}")).unwrap_err();
+    assert_eq!(error, NotCloneable::UnknownField("novelty".to_owned()));
+}

@@ -1,0 +1,259 @@
+//! From the runtime's answers to a snapshot, in the words of the decisions.
+//!
+//! Must not decide anything, nor let environment values or configuration through. Called every few milliseconds
+//! while a container is being replaced: two questions, and one more for each container that is asked about.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::api::annotation;
+use crate::cri::client::Client;
+use crate::cri::error::Error;
+use crate::cri::proto::v1;
+use crate::operation::snapshot::{Container, Owner, PodRef, Sandbox, Snapshot, State};
+
+/// What Kubernetes takes where a pod does not say it.
+const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+/// The pod with this uid as it is now. With `names`, only these containers get what takes a question of its own:
+/// start, end, exit code, the image by name. The others have what the list holds.
+pub async fn observe(client: &Client, pod_uid: &str, names: Option<&[&str]>) -> Result<Snapshot, Error> {
+    let label = Some((annotation::POD_UID, pod_uid));
+    let (sandboxes, listed) = tokio::try_join!(client.sandboxes(label), client.containers(label))?;
+    let Some(newest) = newest(sandboxes) else {
+        return Ok(Snapshot { sandbox: None, containers: Vec::new() });
+    };
+    let mut containers = Vec::with_capacity(listed.len());
+    for listed in listed.into_iter().filter(|container| container.pod_sandbox_id == newest.id) {
+        let mut seen = container(listed);
+        let wanted = names.is_none_or(|names| names.contains(&seen.name.as_str()));
+        // What never ran has nothing more to tell.
+        if wanted && !seen.fence && seen.state != State::Created {
+            match client.container(&seen.id, false).await?.and_then(|answer| answer.status) {
+                Some(status) => refine(&mut seen, status),
+                // It vanished after it was listed.
+                None => continue,
+            }
+        }
+        containers.push(seen);
+    }
+    Ok(Snapshot { sandbox: Some(sandbox(newest)), containers })
+}
+
+/// The pods of this name, newest first: one that was made again is there twice for a while.
+pub async fn find_pod(client: &Client, namespace: &str, name: &str) -> Result<Vec<PodRef>, Error> {
+    let mut pods = pods(client.sandboxes(Some((annotation::POD_NAME, name))).await?);
+    pods.retain(|pod| pod.namespace == namespace);
+    Ok(pods)
+}
+
+/// All pods on this node, newest first.
+pub async fn list_pods(client: &Client) -> Result<Vec<PodRef>, Error> {
+    Ok(pods(client.sandboxes(None).await?))
+}
+
+fn pods(mut sandboxes: Vec<v1::PodSandbox>) -> Vec<PodRef> {
+    sandboxes.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.created_at));
+    let mut seen = BTreeSet::new();
+    sandboxes
+        .iter()
+        .filter(|sandbox| sandbox.labels.contains_key(annotation::POD_UID))
+        .map(|sandbox| pod(&sandbox.labels))
+        .filter(|pod| seen.insert(pod.uid.clone()))
+        .collect()
+}
+
+fn newest(sandboxes: Vec<v1::PodSandbox>) -> Option<v1::PodSandbox> {
+    sandboxes.into_iter().max_by_key(|sandbox| {
+        (sandbox.metadata.as_ref().map_or(0, |metadata| metadata.attempt), sandbox.created_at)
+    })
+}
+
+fn pod(labels: &HashMap<String, String>) -> PodRef {
+    let label = |key| labels.get(key).cloned().unwrap_or_default();
+    PodRef {
+        namespace: label(annotation::POD_NAMESPACE),
+        name: label(annotation::POD_NAME),
+        uid: label(annotation::POD_UID),
+    }
+}
+
+fn sandbox(sandbox: v1::PodSandbox) -> Sandbox {
+    let owner = if sandbox.labels.contains_key(annotation::NODE_RUN) {
+        Owner::NodeRun
+    } else {
+        match sandbox.annotations.get(annotation::CONFIG_SOURCE).map(String::as_str) {
+            Some("api") => Owner::Kubelet,
+            Some("file" | "http") => Owner::KubeletStatic,
+            _ => Owner::Nobody,
+        }
+    };
+    Sandbox {
+        pod: pod(&sandbox.labels),
+        ready: sandbox.state() == v1::PodSandboxState::SandboxReady,
+        id: sandbox.id,
+        owner,
+    }
+}
+
+/// What the list tells.
+fn container(listed: v1::Container) -> Container {
+    let state = state(listed.state());
+    let metadata = listed.metadata.unwrap_or_default();
+    let labelled = listed.labels.get(annotation::CONTAINER_NAME);
+    let fence = labelled.is_some_and(|name| name == annotation::FENCE_NAME);
+    let name = labelled.filter(|_| !fence).cloned().unwrap_or(metadata.name);
+    let image = listed.image.unwrap_or_default();
+    let annotations = &listed.annotations;
+    let grace = annotations.get(annotation::TERMINATION_GRACE).and_then(|seconds| seconds.parse().ok());
+    Container {
+        id: listed.id,
+        name,
+        fence,
+        attempt: metadata.attempt,
+        state,
+        image_id: first_filled([listed.image_id, listed.image_ref, image.image.clone()]),
+        image: first_filled([image.user_specified_image, image.image]),
+        operation: listed.labels.get(annotation::OPERATION).cloned(),
+        created_at: time(listed.created_at).unwrap_or(Timestamp::UNIX_EPOCH),
+        started_at: None,
+        finished_at: None,
+        exit_code: 0,
+        grace: grace.map_or(DEFAULT_GRACE, Duration::from_secs),
+        has_pre_stop: annotations.contains_key(annotation::PRE_STOP),
+    }
+}
+
+/// Adds what only the container's own status tells, which is also newer than the list.
+fn refine(container: &mut Container, status: v1::ContainerStatus) {
+    container.state = state(status.state());
+    container.started_at = time(status.started_at);
+    container.finished_at = time(status.finished_at);
+    container.exit_code = status.exit_code;
+    // containerd lists the id where it was created by id, and 1.6 forgets what the pod had said.
+    let named = status.image.unwrap_or_default();
+    if !named.user_specified_image.is_empty() {
+        container.image = named.user_specified_image;
+    } else if is_id(&container.image) && !named.image.is_empty() {
+        container.image = named.image;
+    }
+}
+
+/// True for an image named by its bare id.
+pub(super) fn is_id(image: &str) -> bool {
+    let digits = image.strip_prefix("sha256:").unwrap_or(image);
+    digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn first_filled<const N: usize>(texts: [String; N]) -> String {
+    texts.into_iter().find(|text| !text.is_empty()).unwrap_or_default()
+}
+
+fn state(state: v1::ContainerState) -> State {
+    match state {
+        v1::ContainerState::ContainerCreated => State::Created,
+        v1::ContainerState::ContainerRunning => State::Running,
+        v1::ContainerState::ContainerExited => State::Exited,
+        v1::ContainerState::ContainerUnknown => State::Unknown,
+    }
+}
+
+/// Nanoseconds; zero and less are "not yet".
+fn time(nanoseconds: i64) -> Option<Timestamp> {
+    (nanoseconds > 0).then(|| Timestamp::from_nanosecond(i128::from(nanoseconds)).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "sha256:642f3ece003ef7680770cc2fb77723cc79d7f57496ef46156ce0352ea02f3e84";
+
+    fn map(pairs: &[(&str, &str)]) -> HashMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn listed(name: &str, image: &str) -> v1::Container {
+        v1::Container {
+            id: "c1".to_owned(),
+            metadata: Some(v1::ContainerMetadata { name: "app".to_owned(), attempt: 3 }),
+            image: Some(v1::ImageSpec { image: image.to_owned(), ..Default::default() }),
+            image_ref: ID.to_owned(),
+            state: v1::ContainerState::ContainerRunning.into(),
+            created_at: 1_795_182_010_209_957_245,
+            labels: map(&[(annotation::CONTAINER_NAME, name), (annotation::OPERATION, "op-1")]),
+            annotations: map(&[(annotation::TERMINATION_GRACE, "5"), (annotation::PRE_STOP, "{}")]),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_container_and_the_fence_before_it() {
+        let app = container(listed("app", ID));
+        assert_eq!((app.name.as_str(), app.fence, app.attempt, app.state), ("app", false, 3, State::Running));
+        assert_eq!((app.grace.as_secs(), app.has_pre_stop), (5, true));
+        assert_eq!(app.operation.as_deref(), Some("op-1"));
+        assert_eq!(app.image_id, ID);
+        assert_eq!(app.created_at.as_nanosecond(), 1_795_182_010_209_957_245);
+        let fence = container(listed(annotation::FENCE_NAME, ID));
+        assert!(fence.fence && fence.name == "app");
+        let mut bare = listed("app", ID);
+        bare.labels.clear();
+        bare.annotations.clear();
+        let bare = container(bare);
+        assert_eq!((bare.name.as_str(), bare.grace, bare.has_pre_stop), ("app", DEFAULT_GRACE, false));
+    }
+
+    #[test]
+    fn the_image_is_called_what_the_pod_calls_it() {
+        let status = |image: &str, user: &str| v1::ContainerStatus {
+            image: Some(v1::ImageSpec {
+                image: image.to_owned(),
+                user_specified_image: user.to_owned(),
+                ..Default::default()
+            }),
+            finished_at: 7,
+            exit_code: 3,
+            ..Default::default()
+        };
+        for (listed_as, image, user, expected) in [
+            (ID, "app:v1", "", "app:v1"),
+            (ID, "app:v1", "app:stable", "app:stable"),
+            ("app:v0", "app:v1", "", "app:v0"),
+            (ID, "", "", ID),
+            (ID, ID, "", ID),
+        ] {
+            let mut seen = container(listed("app", listed_as));
+            refine(&mut seen, status(image, user));
+            assert_eq!(seen.image, expected);
+            assert_eq!((seen.state, seen.exit_code, seen.started_at), (State::Created, 3, None));
+            assert_eq!(seen.finished_at.map(Timestamp::as_nanosecond), Some(7));
+        }
+    }
+
+    #[test]
+    fn the_newest_sandbox_and_its_owner() {
+        let made = |id: &str, attempt, created_at, source: &str| v1::PodSandbox {
+            id: id.to_owned(),
+            metadata: Some(v1::PodSandboxMetadata { attempt, ..Default::default() }),
+            created_at,
+            labels: map(&[(annotation::POD_UID, id)]),
+            annotations: map(&[(annotation::CONFIG_SOURCE, source)]),
+            ..Default::default()
+        };
+        let all = || vec![made("a", 0, 9, "api"), made("c", 1, 2, "file"), made("b", 1, 1, "")];
+        let newest = newest(all()).unwrap();
+        assert_eq!(newest.id, "c");
+        assert_eq!(sandbox(newest).owner, Owner::KubeletStatic);
+        let [api, _, nobody] = <[_; 3]>::try_from(all()).unwrap();
+        assert_eq!(sandbox(nobody).owner, Owner::Nobody);
+        assert_eq!(sandbox(api.clone()).owner, Owner::Kubelet);
+        let mut ours = api;
+        ours.labels.insert(annotation::NODE_RUN.to_owned(), String::new());
+        assert_eq!(sandbox(ours).owner, Owner::NodeRun);
+        let order: Vec<_> = pods(all()).into_iter().map(|pod| pod.uid).collect();
+        assert_eq!(order, ["a", "c", "b"]);
+    }
+}
