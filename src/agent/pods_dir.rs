@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -46,7 +47,7 @@ pub(super) struct Wish {
 #[derive(Debug)]
 pub(super) struct PodsDir {
     folder: PathBuf,
-    hints: AsyncFd<Inotify>,
+    hints: AsyncFd<Watched>,
     files: HashMap<PathBuf, Known>,
 }
 
@@ -67,6 +68,22 @@ pub(super) struct Scan {
     pub(super) problems: BTreeMap<String, String>,
 }
 
+/// What tokio asks of a file descriptor, which nix gives only half of.
+#[derive(Debug)]
+struct Watched(Inotify);
+
+impl AsFd for Watched {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Watched {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
 impl PodsDir {
     /// Watches `folder`, which must be there.
     pub(super) fn watch(folder: &Path) -> io::Result<Self> {
@@ -77,7 +94,11 @@ impl PodsDir {
             | AddWatchFlags::IN_DELETE
             | AddWatchFlags::IN_ONLYDIR;
         inotify.add_watch(folder, flags)?;
-        Ok(Self { folder: folder.to_owned(), hints: AsyncFd::register(inotify)?, files: HashMap::new() })
+        Ok(Self {
+            folder: folder.to_owned(),
+            hints: AsyncFd::register(Watched(inotify))?,
+            files: HashMap::new(),
+        })
     }
 
     /// Waits until the folder may have changed.
@@ -85,7 +106,7 @@ impl PodsDir {
         let hinted = async {
             match self.hints.readable().await {
                 Ok(mut ready) => {
-                    while ready.get_inner().read_events().is_ok_and(|events| !events.is_empty()) {}
+                    while ready.get_inner().0.read_events().is_ok_and(|events| !events.is_empty()) {}
                     ready.clear_ready();
                 }
                 // Without hints the regular reading has to do.

@@ -144,6 +144,7 @@ impl fmt::Debug for Source {
 }
 
 /// What a verbose sandbox status told, to be given to the runtime again as it stands.
+#[expect(clippy::implicit_hasher, reason = "what the interface's maps are")]
 pub fn sandbox_config(info: &HashMap<String, String>) -> Result<v1::PodSandboxConfig, NotCloneable> {
     decode(parse(info)?.config)
 }
