@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
 
 use crate::api::manifest::Wished;
 use crate::api::request::{InvalidRequest, Request};
@@ -47,7 +47,7 @@ pub(super) struct Wish {
 #[derive(Debug)]
 pub(super) struct PodsDir {
     folder: PathBuf,
-    hints: AsyncFd<Watched>,
+    hints: Arc<Notify>,
     files: HashMap<PathBuf, Known>,
 }
 
@@ -68,52 +68,31 @@ pub(super) struct Scan {
     pub(super) problems: BTreeMap<String, String>,
 }
 
-/// What tokio asks of a file descriptor, which nix gives only half of.
-#[derive(Debug)]
-struct Watched(Inotify);
-
-impl AsFd for Watched {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-impl AsRawFd for Watched {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
 impl PodsDir {
     /// Watches `folder`, which must be there.
     pub(super) fn watch(folder: &Path) -> io::Result<Self> {
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC)?;
         let flags = AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_MOVED_TO
             | AddWatchFlags::IN_MOVED_FROM
             | AddWatchFlags::IN_DELETE
             | AddWatchFlags::IN_ONLYDIR;
         inotify.add_watch(folder, flags)?;
-        Ok(Self {
-            folder: folder.to_owned(),
-            hints: AsyncFd::register(Watched(inotify))?,
-            files: HashMap::new(),
-        })
+        let hints = Arc::new(Notify::new());
+        let hint = Arc::clone(&hints);
+        // A thread of its own that sleeps in the kernel: it ends with the process, or when there is nothing to read any
+        // more, and then the regular reading has to do.
+        std::thread::Builder::new().name("pods-dir".to_owned()).spawn(move || {
+            while inotify.read_events().is_ok() {
+                hint.notify_one();
+            }
+        })?;
+        Ok(Self { folder: folder.to_owned(), hints, files: HashMap::new() })
     }
 
     /// Waits until the folder may have changed.
     pub(super) async fn changed(&self) {
-        let hinted = async {
-            match self.hints.readable().await {
-                Ok(mut ready) => {
-                    while ready.get_inner().0.read_events().is_ok_and(|events| !events.is_empty()) {}
-                    ready.clear_ready();
-                }
-                // Without hints the regular reading has to do.
-                Err(_) => std::future::pending().await,
-            }
-        };
-        let _ = tokio::time::timeout(RESCAN, hinted).await;
+        let _ = tokio::time::timeout(RESCAN, self.hints.notified()).await;
     }
 
     /// Reads what has changed, and says what all files together wish.
