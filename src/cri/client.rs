@@ -151,11 +151,12 @@ impl Client {
         call!(self.runtime.start_container, "StartContainer", CHANGE, request).map(drop)
     }
 
-    /// Stops a container: its signal, `grace` to obey (whole seconds, rounded up), SIGKILL. Done already is done.
+    /// Stops a container: its signal, `grace` to obey (whole seconds, rounded up), SIGKILL. Stopped or gone is done.
     pub async fn stop(&self, id: &str, grace: Duration) -> Result<(), Error> {
         let request = v1::StopContainerRequest { container_id: id.to_owned(), timeout: seconds(grace) };
         let limit = grace.saturating_add(CHANGE);
-        call!(self.runtime.stop_container, "StopContainer", limit, request).map(drop)
+        // containerd 2 is content where there is nothing to stop, 1.6 is not.
+        there(call!(self.runtime.stop_container, "StopContainer", limit, request)).map(drop)
     }
 
     /// Removes a container. One that runs is killed first: ask for its state before.

@@ -41,7 +41,7 @@ impl Error {
             match status.code() {
                 Code::NotFound => (Class::Gone, told.to_owned()),
                 Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded => {
-                    (Class::Away, format!("the runtime at {path} did not carry it out: {told}"))
+                    (Class::Away, format!("the runtime at {path} gave up: {told}"))
                 }
                 Code::Unimplemented => (
                     Class::Final,
