@@ -66,7 +66,7 @@ enum Ended {
     /// Answered.
     Answered,
     /// It could not begin; the message says why.
-    NotYet(Request, String),
+    NotYet(Box<Request>, String),
     /// The process is to end.
     Paused,
 }
@@ -225,9 +225,9 @@ impl Desk {
                 }
                 Err(node::Error::Interrupted) => Ended::Paused,
                 Err(error @ node::Error::Runtime(_, Class::Away)) => {
-                    Ended::NotYet(request, error.to_string())
+                    Ended::NotYet(Box::new(request), error.to_string())
                 }
-                Err(error) if error.reason() == "Busy" => Ended::NotYet(request, error.to_string()),
+                Err(error) if error.reason() == "Busy" => Ended::NotYet(Box::new(request), error.to_string()),
                 Err(error) => {
                     let status =
                         report::not_begun(&request.id, Phase::Refused, error.reason(), &error, clock::now());

@@ -12,7 +12,7 @@ use crate::node::drive::{Audience, Happening};
 
 /// The form of the result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub(super) enum Format {
     /// For people.
     #[default]
     Text,

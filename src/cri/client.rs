@@ -60,7 +60,8 @@ impl std::fmt::Debug for Client {
 /// The generated clients want to be borrowed mutably, and clone cheaply.
 macro_rules! call {
     ($self:ident.$service:ident.$method:ident, $name:literal, $limit:expr, $request:expr) => {
-        $self.timed($name, $limit, $self.$service.clone().$method($request)).await
+        // Boxed: what a call needs is large, and every caller's future would hold room for all of its calls.
+        $self.timed($name, $limit, Box::pin($self.$service.clone().$method($request))).await
     };
 }
 

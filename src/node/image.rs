@@ -20,24 +20,24 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// What is to be pulled.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub(super) struct Wanted<'a> {
     /// The reference.
-    pub reference: &'a str,
+    pub(super) reference: &'a str,
     /// The image that runs now, to guess the size.
-    pub like: &'a str,
+    pub(super) like: &'a str,
     /// The sandbox it is for: a runtime may keep images per runtime class.
-    pub sandbox: &'a v1::PodSandboxConfig,
+    pub(super) sandbox: &'a v1::PodSandboxConfig,
     /// How long it may take.
-    pub limit: Duration,
+    pub(super) limit: Duration,
     /// Bytes that must stay free.
-    pub reserve: u64,
+    pub(super) reserve: u64,
 }
 
 /// Puts the image on the node and returns its id. `progress` hears one line a second.
 ///
 /// # Errors
 /// [`Class::Final`] when no repetition would help.
-pub async fn fetch(
+pub(super) async fn fetch(
     client: &Client,
     wanted: Wanted<'_>,
     progress: &(dyn Fn(String) + Send + Sync),

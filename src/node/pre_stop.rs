@@ -78,22 +78,22 @@ struct ContainerPort {
 
 /// Where the container that is about to stop can be reached.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub(super) struct Place<'a> {
     /// The container.
-    pub id: &'a str,
+    pub(super) id: &'a str,
     /// The pod's own address; the loopback of the host for a pod on the host's network.
-    pub ip: IpAddr,
+    pub(super) ip: IpAddr,
     /// The handler as JSON.
-    pub handler: &'a str,
+    pub(super) handler: &'a str,
     /// The container's ports as JSON; empty when it has none.
-    pub ports: &'a str,
+    pub(super) ports: &'a str,
 }
 
 /// Runs the handler for at most `budget`.
 ///
 /// # Errors
 /// What went wrong, for people. The container is to be stopped all the same.
-pub async fn run(client: &Client, place: Place<'_>, budget: Duration) -> Result<(), String> {
+pub(super) async fn run(client: &Client, place: Place<'_>, budget: Duration) -> Result<(), String> {
     let handler: Handler = serde_json::from_str(place.handler)
         .map_err(|error| format!("the handler cannot be read: {}", kind(&error)))?;
     let ended = timeout(budget, dispatch(client, place, handler, budget)).await;

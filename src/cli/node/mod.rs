@@ -93,17 +93,15 @@ impl From<crate::cri::error::Error> for Failed {
 impl Failed {
     fn exit(&self) -> Exit {
         match self {
-            Self::Endpoint(_) => Exit::RuntimeAway,
             Self::Lock(LockError::Held { .. }) => Exit::Busy,
-            Self::Lock(LockError::Io { .. }) => Exit::RuntimeAway,
-            Self::Node(node::Error::Refused(_)) => Exit::Refused,
+            Self::Endpoint(_) | Self::Lock(LockError::Io { .. }) => Exit::RuntimeAway,
+            Self::Manifest(_) | Self::Node(node::Error::Refused(_)) => Exit::Refused,
             Self::Node(node::Error::Interrupted) => Exit::Interrupted,
             Self::Node(error) => match error.reason() {
                 "RuntimeAway" => Exit::RuntimeAway,
                 "Busy" => Exit::Busy,
                 _ => Exit::Failed,
             },
-            Self::Manifest(_) => Exit::Refused,
             Self::Other(_) => Exit::Failed,
         }
     }

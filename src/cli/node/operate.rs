@@ -11,9 +11,9 @@ use crate::api::status::{Phase, Status};
 use crate::cli::exit::Exit;
 use crate::cli::node::{Failed, PodName, engine, find, lock};
 use crate::cli::output::{self, Format};
+use crate::node;
 use crate::node::drive::Leash;
 use crate::node::settings::NodeArgs;
-use crate::node::{self};
 use crate::operation::outcome::Withdrawal;
 use crate::operation::report;
 use crate::process::clock;
@@ -89,7 +89,7 @@ pub(super) async fn swap(settings: &NodeArgs, format: Format, args: Swap) -> Res
 impl How {
     fn request(self, targets: Vec<Target>) -> Request {
         let Self { min_ready, deadline, reason, id } = self;
-        let id = id.unwrap_or_else(|| fresh_id());
+        let id = id.unwrap_or_else(fresh_id);
         Request {
             min_ready_seconds: min_ready,
             deadline_seconds: deadline,

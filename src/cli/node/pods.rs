@@ -9,8 +9,9 @@ use serde::Serialize;
 
 use crate::api::manifest::Manifest;
 use crate::cli::exit::Exit;
-use crate::cli::node::{Failed, PodName, lock};
+use crate::cli::node::{Failed, PodName, engine, lock};
 use crate::cli::output::{self, Format};
+use crate::cri::convert;
 use crate::node::launch::{self, Dirs, Started};
 use crate::node::settings::NodeArgs;
 use crate::process::log::chain;
@@ -79,9 +80,14 @@ pub(super) async fn rm(settings: &NodeArgs, format: Format, args: Rm) -> Result<
     let PodName { namespace, name } = args.pod;
     let dirs = dirs(settings)?;
     let _lock = lock(settings)?;
-    let client = settings.client(None)?;
-    let removed =
-        launch::rm(&client, &namespace, &name, &dirs).await.map_err(|error| Failed::Other(chain(&error)))?;
+    let node = engine(settings)?;
+    let pods = convert::find_pod(&node.client, &namespace, &name).await?;
+    let removed = launch::rm(&node.client, &namespace, &name, &dirs)
+        .await
+        .map_err(|error| Failed::Other(chain(&error)))?;
+    for pod in pods {
+        node.journal.forget(&pod)?;
+    }
     if format == Format::Text {
         let text = if removed.nothing() { "was not there" } else { "is removed" };
         output::line(&format!("pod {namespace}/{name} {text}"));
