@@ -14,10 +14,16 @@ use crate::api::annotation;
 use crate::cri::client::Client;
 use crate::cri::error::Error;
 use crate::cri::proto::v1;
+use crate::operation::effect::Class;
 use crate::operation::snapshot::{Owner, PodRef};
 
 /// What Kubernetes gives a container to stop unless told otherwise.
 const GRACE: Duration = Duration::from_secs(30);
+/// How often a refused call is made, and how long apart: about ten seconds.
+const TRIES: u32 = 50;
+/// The same for a stop, each of which may take the whole grace.
+const STOP_TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// What was there and is gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,16 +120,15 @@ pub(super) async fn clear(client: &Client, pod: &PodRef, dirs: &Dirs) -> Result<
         stops.spawn(stop(client.clone(), container.clone()));
     }
     // All get their full time, also when one of them fails.
-    let stopped = stops.join_all().await.into_iter().collect::<Result<(), Error>>();
-    stopped?;
+    stops.join_all().await.into_iter().collect::<Result<(), Error>>()?;
     for sandbox in &sandboxes {
-        client.stop_sandbox(&sandbox.id).await?;
+        patient(client, &sandbox.id, Step::StopSandbox).await?;
     }
     for container in &containers {
-        client.remove(&container.id).await?;
+        patient(client, &container.id, Step::Remove).await?;
     }
     for sandbox in &sandboxes {
-        client.remove_sandbox(&sandbox.id).await?;
+        patient(client, &sandbox.id, Step::RemoveSandbox).await?;
     }
     files::remove(dirs, &pod.namespace, &pod.name, &pod.uid)?;
     let claim = files::claimed(dirs, &pod.namespace, &pod.name)?.as_deref() == Some(&pod.uid);
@@ -146,7 +151,40 @@ async fn stop(client: Client, container: v1::Container) -> Result<(), Error> {
     }
     let grace = container.annotations.get(annotation::TERMINATION_GRACE);
     let grace = grace.and_then(|text| text.parse().ok()).map_or(GRACE, Duration::from_secs);
-    client.stop(&container.id, grace).await
+    match patient(&client, &container.id, Step::Stop(grace)).await {
+        // It had its time; the end of the sandbox is the end of it too.
+        Err(error) if error.class != Class::Away => Ok(()),
+        result => result,
+    }
+}
+
+/// Repeats a call that the runtime refuses: it does so while a start that was cut off is still on its way (a second
+/// was seen), and for a container that ends by itself at that moment. What is gone is done.
+async fn patient(client: &Client, id: &str, step: Step) -> Result<(), Error> {
+    let mut tries = if let Step::Stop(_) = step { STOP_TRIES } else { TRIES };
+    loop {
+        tries -= 1;
+        let result = match step {
+            Step::Stop(grace) => client.stop(id, grace).await,
+            Step::StopSandbox => client.stop_sandbox(id).await,
+            Step::Remove => client.remove(id).await,
+            Step::RemoveSandbox => client.remove_sandbox(id).await,
+        };
+        match result {
+            Err(error) if error.class == Class::Gone => return Ok(()),
+            Err(error) if error.class == Class::Refused && tries > 0 => tokio::time::sleep(PAUSE).await,
+            result => return result,
+        }
+    }
+}
+
+/// A call of the way down.
+#[derive(Clone, Copy)]
+enum Step {
+    Stop(Duration),
+    StopSandbox,
+    Remove,
+    RemoveSandbox,
 }
 
 /// What becomes part of a path.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{BadFile, Dirs, RmError, config, files, owned_by, owner, rm};
 use crate::api::annotation;
-use crate::api::manifest::{Container, Manifest, PullPolicy};
+use crate::api::manifest::{Container, Manifest, PullPolicy, Volume, VolumeSource};
 use crate::cri::client::Client;
 use crate::cri::error::Error;
 use crate::cri::proto::v1;
@@ -95,6 +95,15 @@ pub enum RunError {
         /// Its image.
         image: String,
     },
+    /// The runtime did not find a volume in memory.
+    #[error(
+        "volume {volume}: the runtime does not see the memory that was mounted for it: run this in the mount \
+         namespace of the runtime, which is that of the node and not that of a container"
+    )]
+    HiddenMemory {
+        /// The volume.
+        volume: String,
+    },
     /// A call for one of the containers.
     #[error("container {container}: {source}")]
     Container {
@@ -136,7 +145,7 @@ pub async fn run(
     if !files::claim(dirs, &pod.namespace, &pod.name, &pod.uid)? {
         return Err(RunError::Claimed(pod.to_string()));
     }
-    let why = match make(client, manifest, &pod, dirs, pull_within).await {
+    let why = match Box::pin(make(client, manifest, &pod, dirs, pull_within)).await {
         Ok(started) => return Ok(started),
         Err(why) => why,
     };
@@ -179,14 +188,16 @@ async fn make(
     let sandbox = config::sandbox_config(manifest, &pod.uid, dirs);
     let mut images = Vec::new();
     for container in &manifest.containers {
-        images.push(image(client, container, &sandbox, pull_within).await?);
+        images.push(Box::pin(image(client, container, &sandbox, pull_within)).await?);
     }
-    let sandbox_id = client.run_sandbox(sandbox.clone()).await?;
+    let sandbox_id = Box::pin(client.run_sandbox(sandbox.clone())).await?;
     let mut containers = Vec::new();
     for (container, image_id) in manifest.containers.iter().zip(&images) {
         let config = config::container_config(manifest, container, image_id, &pod.uid, dirs);
         let named = |source| RunError::Container { container: container.name.clone(), source };
-        let id = client.create(&sandbox_id, config, sandbox.clone()).await.map_err(named)?;
+        let id = Box::pin(client.create(&sandbox_id, config, sandbox.clone()))
+            .await
+            .map_err(|error| hidden(manifest, &pod.uid, dirs, &error).unwrap_or_else(|| named(error)))?;
         client.start(&id).await.map_err(named)?;
         containers.push(StartedContainer { name: container.name.clone(), id, exited: None });
     }
@@ -198,6 +209,16 @@ async fn make(
     let seen = client.sandbox(&sandbox_id, false).await?.and_then(|answer| answer.status);
     let ip = seen.and_then(|status| status.network).unwrap_or_default().ip;
     Ok(Started { pod: pod.clone(), sandbox_id, ip, containers })
+}
+
+/// A runtime that does not see a volume in memory stumbles over its path; see `files`.
+fn hidden(manifest: &Manifest, uid: &str, dirs: &Dirs, error: &Error) -> Option<RunError> {
+    let memory = |volume: &&Volume| {
+        let path = files::host_path(volume, uid, dirs).display().to_string();
+        volume.source == VolumeSource::Memory && error.message.contains(&path)
+    };
+    let volume = manifest.volumes.iter().find(memory)?.name.clone();
+    Some(RunError::HiddenMemory { volume })
 }
 
 /// The id of a container's image, which is on the node then.
@@ -218,7 +239,7 @@ async fn image(
             return Err(RunError::NoImage { container: name, image });
         }
     }
-    let pulled = client.pull(reference, Some(sandbox.clone()), pull_within).await.map_err(named)?;
+    let pulled = Box::pin(client.pull(reference, Some(sandbox.clone()), pull_within)).await.map_err(named)?;
     let found = local(client, &pulled).await.map_err(named)?;
     found.ok_or(RunError::Vanished { container: name, image })
 }
