@@ -1,3 +1,5 @@
+//! Unit tests of the module above; nothing here is part of the product.
+
 use super::*;
 
 const FULL: &str = r#"

@@ -1,3 +1,5 @@
+//! Unit tests of the module above; nothing here is part of the product.
+
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
