@@ -67,7 +67,7 @@ pub struct Target {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HookRef {
-    /// Name of a HookTemplate in the pod's namespace.
+    /// Name of a `HookTemplate` in the pod's namespace.
     pub template_name: String,
     /// Values for the template's arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

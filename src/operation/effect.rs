@@ -88,6 +88,16 @@ pub enum Leftover {
     Old,
 }
 
+impl std::fmt::Display for Leftover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Fence => "a fence",
+            Self::NeverStarted => "a replacement that never ran",
+            Self::Old => "an old container",
+        })
+    }
+}
+
 /// An image by its two names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageChoice {

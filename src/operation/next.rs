@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::api::status::{Action, Step};
 use crate::operation::effect::{Class, Effect, Leftover, Verb};
 use crate::operation::outcome::{Failure, Outcome};
-use crate::operation::replace::{Progress, ended, remove, replace};
+use crate::operation::replace::{Progress, ended, foreign_start, remove, replace, unfence};
 use crate::operation::snapshot::{Container, Snapshot, State};
 use crate::operation::state::{Note, Operation, Reached, Replacement, Target, later};
 
@@ -49,10 +49,10 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
     }
     let next = match &snapshot.sandbox {
         None => return Next::Done(lost(operation, "gone")),
+        _ if operation.ending.is_some() => end(operation, snapshot, now),
         Some(sandbox) if sandbox.id != operation.sandbox_id => {
-            return Next::Done(lost(operation, "another one"));
+            Next::Note(Note::End(lost(operation, "another one")))
         }
-        _ if operation.ending.is_some() => end(operation, snapshot),
         Some(sandbox) if !sandbox.ready => Next::Note(Note::End(lost(operation, "not ready"))),
         Some(_) => match &operation.turned_back {
             None => forward(operation, snapshot, now),
@@ -64,13 +64,17 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
 
 /// What becomes of an operation whose pod could not be looked at until its deadline.
 pub fn unseen(operation: &Operation, now: Timestamp, why: &str) -> Option<Outcome> {
-    if let Some(outcome) = operation.outcome.as_ref().or(operation.ending.as_ref()) {
-        return (now >= operation.deadline_at).then(|| outcome.clone());
+    if now < operation.deadline_at {
+        return None;
     }
-    (now >= operation.deadline_at).then(|| {
-        let during = format!("the runtime could not be reached: {why}");
-        failed(operation, Failure::Deadline { during })
-    })
+    if let Some(outcome) = operation.outcome.as_ref().or(operation.ending.as_ref()) {
+        return Some(outcome.clone());
+    }
+    if let (Some(withdrawal), false) = (operation.withdrawn, operation.touched()) {
+        return Some(Outcome::Cancelled(withdrawal));
+    }
+    let during = format!("the runtime could not be reached: {why}");
+    Some(failed(operation, Failure::Deadline { during }))
 }
 
 /// The way there.
@@ -113,15 +117,8 @@ fn still_free(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Opt
     if let Some(withdrawal) = operation.withdrawn {
         return Some(Next::Note(Note::End(Outcome::Cancelled(withdrawal))));
     }
-    let stops: u64 = operation.targets.iter().map(|target| target.grace_seconds).sum();
-    let needs = SignedDuration::from_secs(i64::try_from(stops).unwrap_or(i64::MAX));
-    let waits = operation.targets.iter().any(|target| target.image.is_some() && target.pulled.is_none());
-    let latest = if waits {
-        operation.forward_until()
-    } else {
-        later(operation.forward_until(), -needs).max(operation.begun_at)
-    };
-    if now >= latest && now > operation.begun_at {
+    if now >= operation.touch_until() {
+        let waits = operation.targets.iter().any(|target| target.image.is_some() && target.pulled.is_none());
         let during = if waits { "Pull" } else { "Swap had not begun" }.to_owned();
         return Some(fail(operation, Failure::Deadline { during }));
     }
@@ -143,29 +140,31 @@ fn still_free(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Opt
     None
 }
 
-/// What somebody else did to a container that we have not touched. One that merely died is replaced all the same.
+/// What somebody else did to a container that we have not touched. One that merely died is replaced all the same, and
+/// what was there when the request was taken up is nobody's doing.
 fn changed(target: &Target, snapshot: &Snapshot) -> Option<String> {
     if target.touched {
         return None;
     }
-    let newer = snapshot.lives(&target.name).into_iter().find(|life| life.attempt > target.from.attempt)?;
-    (newer.state != State::Exited)
-        .then(|| format!("attempt {} is {}, made by somebody else", newer.attempt, newer.state))
+    let newer =
+        snapshot.lives(&target.name).into_iter().find(|life| life.attempt >= target.forward.attempt)?;
+    Some(format!("attempt {} is there and {}", newer.attempt, newer.state))
 }
 
-/// The way back: every swapped container that was touched, last one first, once.
+/// The way back: every container that was touched, last one first, once. One that was to be restarted only has to
+/// run, a swapped one has to run what it ran before.
 fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot, now: Timestamp) -> Next {
     let give_up = |then: Failure| {
         let (failure, then) = (failure.clone(), Some(then));
         Next::Note(Note::End(Outcome::Failed { failure, then, touched: true }))
     };
-    let returning = || operation.targets.iter().filter(|t| t.touched && t.action == Action::Swap);
+    let returning = || operation.targets.iter().filter(|target| target.touched);
     for target in returning().rev() {
         if target.back.is_some() && target.reached.is_some() {
             continue;
         }
         let next = if target.back.is_none() {
-            match turn(operation, target, snapshot) {
+            match turn(operation, target, snapshot, now) {
                 Some(next) => next,
                 None => continue,
             }
@@ -194,24 +193,26 @@ fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot, now: Time
 }
 
 /// Makes `target` ready for its way back. `None` when it never left.
-fn turn(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Option<Next> {
+fn turn(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
     let lives = snapshot.lives(&target.name);
-    let never_started =
-        lives.iter().find(|life| life.attempt >= target.forward.attempt && life.state == State::Created);
-    if let Some(life) = never_started
-        && operation.given_up(Verb::Remove, &target.name).is_none()
-    {
+    if let Some(life) = never_started(operation, &lives) {
         return Some(Next::Do(remove(life, Leftover::NeverStarted)));
     }
-    let running = lives.iter().find(|life| life.state == State::Running);
-    if running.is_some_and(|life| life.id == target.from.container_id) {
+    let running = lives.iter().rev().find(|life| life.state == State::Running);
+    if running.is_some_and(|life| target.action == Action::Restart || life.id == target.from.container_id) {
         return None;
+    }
+    let foreign =
+        lives.iter().find(|life| life.attempt >= target.forward.attempt && life.state == State::Created);
+    if let Some(waiting) = foreign.and_then(|life| foreign_start(life, now)) {
+        return Some(Next::Wait(waiting));
     }
     let replaces =
         running.or(lives.last()).map_or_else(|| target.from.container_id.clone(), |life| life.id.clone());
     let attempt =
         lives.iter().map(|life| life.attempt).max().unwrap_or(target.from.attempt).saturating_add(1);
-    let replacement = Replacement { replaces, attempt, pre_stop_at: None };
+    let pre_stop_at = target.forward.pre_stop_at.filter(|_| replaces == target.forward.replaces);
+    let replacement = Replacement { replaces, attempt, pre_stop_at };
     Some(Next::Note(Note::Back(target.name.clone(), replacement)))
 }
 
@@ -242,8 +243,11 @@ fn verify<'a>(
         match life {
             Some(life) if life.state == State::Running => {
                 let least = if target.action == Action::Swap { SWAP_SETTLES } else { RESTART_SETTLES };
-                let asked = SignedDuration::from_secs(i64::from(operation.request.min_ready_seconds));
-                let proven_at = later(life.started_at.unwrap_or(life.created_at), least.max(asked));
+                // What ran before has nothing left to prove on the way back.
+                let asked =
+                    if operation.turned_back.is_some() { 0 } else { operation.request.min_ready_seconds };
+                let settles = least.max(SignedDuration::from_secs(i64::from(asked)));
+                let proven_at = later(life.started_at.unwrap_or(life.created_at), settles);
                 if reached.ready_at.is_none() && now >= proven_at {
                     return Verdict::Next(Next::Note(Note::Proven(target.name.clone(), now)));
                 }
@@ -267,29 +271,37 @@ fn verify<'a>(
 }
 
 /// Cleaning up, whatever the outcome: no fence, nothing half-made, and no old lives where nobody else removes them.
-fn end(operation: &Operation, snapshot: &Snapshot) -> Next {
+fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     let Some(outcome) = operation.ending.clone() else { return Next::Done(lost(operation, "gone")) };
     for target in &operation.targets {
-        if operation.given_up(Verb::Remove, &target.name).is_some() {
-            continue;
-        }
-        if let Some(fence) = snapshot.fences(&target.name).next() {
-            return Next::Do(remove(fence, Leftover::Fence));
-        }
-        let ours = |life: &&Container| life.operation.as_deref() == Some(operation.request.id.as_str());
         let lives = snapshot.lives(&target.name);
-        if let Some(life) = lives.iter().copied().filter(ours).find(|life| life.state == State::Created) {
+        // Before the fence: as long as it is there, a kubelet must not start the next attempt beside it.
+        if let Some(life) = never_started(operation, &lives) {
             return Next::Do(remove(life, Leftover::NeverStarted));
         }
-        let keeps = target.from.attempt;
+        if let Some(next) = unfence(operation, target, snapshot, now) {
+            return next;
+        }
+        let old = |life: &&&Container| {
+            life.attempt < target.from.attempt
+                && life.state == State::Exited
+                && operation.can_remove(&life.id)
+        };
         if operation.cleans_up
             && target.reached.is_some()
-            && let Some(life) = lives.iter().find(|life| life.attempt < keeps && life.state == State::Exited)
+            && let Some(life) = lives.iter().find(old)
         {
             return Next::Do(remove(life, Leftover::Old));
         }
     }
     Next::Done(outcome)
+}
+
+/// A container that this operation created and that does not run, if it can be removed.
+fn never_started<'a>(operation: &Operation, lives: &[&'a Container]) -> Option<&'a Container> {
+    let ours = |life: &&Container| life.operation.as_deref() == Some(operation.request.id.as_str());
+    let mut created = lives.iter().copied().filter(ours).filter(|life| life.state == State::Created);
+    created.find(|life| operation.can_remove(&life.id))
 }
 
 /// Holds back what failed a moment ago.
@@ -319,9 +331,16 @@ fn within(operation: &Operation, next: Next, now: Timestamp, limit: Timestamp, d
     next
 }
 
-/// A step that is going well may end after the limit by a moment; one that waits or has failed may not.
+/// Whether `next` comes too late. A container that is down may still be brought up after the limit, as long as that
+/// goes well; nothing else is begun or awaited then.
 fn overdue(operation: &Operation, next: &Next, now: Timestamp, limit: Timestamp) -> bool {
-    now >= limit && (matches!(next, Next::Wait(_)) || operation.setback.is_some())
+    let hurries = match next {
+        Next::Note(_) | Next::Done(_) => return false,
+        Next::Do(effect) => matches!(effect.verb(), Verb::Create | Verb::Start | Verb::Remove),
+        Next::Wait(_) => false,
+    };
+    let hurries = hurries && operation.setback.is_none() && now < later(limit, operation.way_back());
+    now >= limit && !hurries
 }
 
 fn fail(operation: &Operation, failure: Failure) -> Next {

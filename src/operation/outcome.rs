@@ -62,8 +62,8 @@ pub enum Failure {
         /// `gone`, `not ready` or `another one`.
         what: String,
     },
-    /// Somebody else replaced or stopped the container before us.
-    #[error("{container} changed before it was touched: {what}")]
+    /// Somebody else replaced, created or removed what was to be replaced or had replaced it.
+    #[error("somebody else changed {container}: {what}")]
     Changed {
         /// The container.
         container: String,

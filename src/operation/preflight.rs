@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use crate::api::request::{EngineWish, InvalidRequest, Request};
 use crate::api::status::Incarnation;
 use crate::operation::snapshot::{Container, Owner, PodRef, Snapshot, State};
+use crate::operation::state::{BACK_SPARE_SECONDS, stopping_seconds};
 
 /// Seconds that an operation needs beside the containers' own grace and settling times.
 const SPARE_SECONDS: u64 = 5;
@@ -62,12 +63,12 @@ pub enum Refusal {
     PodNotFound(String),
     /// The sandbox does not run.
     #[error("the sandbox of pod {0} is not ready: the pod is stopping, or has to be made again")]
-    SandboxNotReady(PodRef),
+    SandboxNotReady(Box<PodRef>),
     /// The pod has no such container.
     #[error("pod {pod} has no container {name}; it has {known}")]
     UnknownContainer {
         /// The pod.
-        pod: PodRef,
+        pod: Box<PodRef>,
         /// The name in the request.
         name: String,
         /// The names there are.
@@ -77,7 +78,7 @@ pub enum Refusal {
     #[error("container {name} of pod {pod} is not running: it is {state}. {advice}")]
     NotRunning {
         /// The pod.
-        pod: PodRef,
+        pod: Box<PodRef>,
         /// The container.
         name: String,
         /// Its state, with the exit code where there is one.
@@ -89,7 +90,7 @@ pub enum Refusal {
     #[error("{count} containers named {name} run in pod {pod}: stop all but one, then ask again")]
     Duplicate {
         /// The pod.
-        pod: PodRef,
+        pod: Box<PodRef>,
         /// The container.
         name: String,
         /// How many.
@@ -100,7 +101,7 @@ pub enum Refusal {
         "gracePeriodSeconds is set, but pod {0} has no readiness gate InPlaceUpdateReady that could take it out of \
          traffic: remove gracePeriodSeconds"
     )]
-    NoReadinessGate(PodRef),
+    NoReadinessGate(Box<PodRef>),
     /// Hooks need what is not there.
     #[error("{0} is set, but this agent runs no hooks: remove it")]
     HooksUnavailable(&'static str),
@@ -122,7 +123,7 @@ pub enum Refusal {
     #[error("container {name} of pod {pod} cannot be made again faithfully: {why}")]
     NotCloneable {
         /// The pod.
-        pod: PodRef,
+        pod: Box<PodRef>,
         /// The container.
         name: String,
         /// What would be lost.
@@ -134,7 +135,7 @@ pub enum Refusal {
     )]
     ImageMissing {
         /// The pod.
-        pod: PodRef,
+        pod: Box<PodRef>,
         /// The container.
         name: String,
         /// The image.
@@ -145,7 +146,7 @@ pub enum Refusal {
         "pod {0} belongs to a kubelet, whose API server names its images: swap it there, or change the manifest of a \
          static pod"
     )]
-    KubeletNamesImages(PodRef),
+    KubeletNamesImages(Box<PodRef>),
     /// The container could not even stop in that time.
     #[error("deadlineSeconds {given} is too short: stopping and watching the containers may take {needed} s")]
     DeadlineTooShort {
@@ -210,12 +211,12 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
     request.check()?;
     let snapshot = &situation.snapshot;
     let sandbox = snapshot.sandbox.as_ref().ok_or_else(|| Refusal::PodNotFound(String::new()))?;
-    let pod = &sandbox.pod;
+    let pod = || Box::new(sandbox.pod.clone());
     if !sandbox.ready {
-        return Err(Refusal::SandboxNotReady(pod.clone()));
+        return Err(Refusal::SandboxNotReady(pod()));
     }
     if request.grace_period_seconds > 0 {
-        return Err(Refusal::NoReadinessGate(pod.clone()));
+        return Err(Refusal::NoReadinessGate(pod()));
     }
     for (field, hook) in [("preHook", &request.pre_hook), ("postHook", &request.post_hook)] {
         if hook.is_some() {
@@ -242,23 +243,19 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
     }
     let mut targets = Vec::with_capacity(request.containers.len());
     for target in &request.containers {
-        let container = running(snapshot, pod, &target.name, sandbox.owner)?;
+        let container = running(snapshot, &sandbox.pod, &target.name, sandbox.owner)?;
         if target.image.is_some() && sandbox.owner.is_kubelet() {
-            return Err(Refusal::KubeletNamesImages(pod.clone()));
+            return Err(Refusal::KubeletNamesImages(pod()));
         }
         let source = situation.sources.get(&target.name);
         if let Some(why) =
             source.map_or(Some("the runtime did not tell its configuration"), |s| s.not_cloneable.as_deref())
         {
-            return Err(Refusal::NotCloneable {
-                pod: pod.clone(),
-                name: target.name.clone(),
-                why: why.to_owned(),
-            });
+            return Err(Refusal::NotCloneable { pod: pod(), name: target.name.clone(), why: why.to_owned() });
         }
         if source.is_some_and(|source| !source.image_present) {
             let image = container.image.clone();
-            return Err(Refusal::ImageMissing { pod: pod.clone(), name: target.name.clone(), image });
+            return Err(Refusal::ImageMissing { pod: pod(), name: target.name.clone(), image });
         }
         targets.push(AdmittedTarget {
             from: container.incarnation(),
@@ -267,12 +264,22 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
             next_attempt: next_attempt(snapshot, &target.name),
         });
     }
-    let stops: u64 = targets.iter().map(|target| target.container.grace.as_secs()).sum();
-    let needed = stops + u64::from(request.min_ready_seconds) + SPARE_SECONDS;
+    let stops = stopping_seconds(targets.iter().map(|target| target.container.grace.as_secs()));
+    let there = stops.saturating_add(u64::from(request.min_ready_seconds) + SPARE_SECONDS);
+    // What `Operation::forward_until` keeps for the way back of a swap must be left beside the way there.
+    let swaps = targets.iter().any(|target| target.image.is_some());
+    let back = if swaps { stops.saturating_add(BACK_SPARE_SECONDS).min(there.div_ceil(2)) } else { 0 };
+    let needed = there.saturating_add(back);
     if u64::from(request.deadline_seconds) < needed {
         return Err(Refusal::DeadlineTooShort { given: request.deadline_seconds, needed });
     }
-    Ok(Admitted { request, pod: pod.clone(), sandbox_id: sandbox.id.clone(), owner: sandbox.owner, targets })
+    Ok(Admitted {
+        request,
+        pod: sandbox.pod.clone(),
+        sandbox_id: sandbox.id.clone(),
+        owner: sandbox.owner,
+        targets,
+    })
 }
 
 fn next_attempt(snapshot: &Snapshot, name: &str) -> u32 {
@@ -289,7 +296,7 @@ fn running<'a>(
     let lives = snapshot.lives(name);
     let Some(newest) = lives.last() else {
         let known = snapshot.names().join(", ");
-        return Err(Refusal::UnknownContainer { pod: pod.clone(), name: name.to_owned(), known });
+        return Err(Refusal::UnknownContainer { pod: Box::new(pod.clone()), name: name.to_owned(), known });
     };
     let running: Vec<_> = lives.iter().filter(|life| life.state == State::Running).collect();
     match running.as_slice() {
@@ -303,9 +310,11 @@ fn running<'a>(
             } else {
                 "Nothing supervises it: remove the pod and run it again"
             };
-            Err(Refusal::NotRunning { pod: pod.clone(), name: name.to_owned(), state, advice })
+            Err(Refusal::NotRunning { pod: Box::new(pod.clone()), name: name.to_owned(), state, advice })
         }
         [only] => Ok(only),
-        many => Err(Refusal::Duplicate { pod: pod.clone(), name: name.to_owned(), count: many.len() }),
+        many => {
+            Err(Refusal::Duplicate { pod: Box::new(pod.clone()), name: name.to_owned(), count: many.len() })
+        }
     }
 }

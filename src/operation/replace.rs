@@ -10,12 +10,13 @@ use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb};
 use crate::operation::next::{Next, Waiting};
 use crate::operation::outcome::Failure;
 use crate::operation::snapshot::{Container, Snapshot, State};
-use crate::operation::state::{Operation, Replacement, Target, later};
+use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Replacement, Target, later};
 
-/// What the kubelet leaves of the grace period for the stop, however long preStop took.
-const LEAST_STOP_SECONDS: u64 = 2;
 /// How long somebody else's created container may wait for its maker to start it.
 const FOREIGN_START: SignedDuration = SignedDuration::from_secs(10);
+/// How long the fence outlives the start. A kubelet that saw the new life before it ran asks for the guarded name a
+/// moment later, for it looks at the image in between.
+const FENCE_HOLDS: SignedDuration = SignedDuration::from_millis(250);
 /// How soon to look again for something that others do.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_millis(20);
 
@@ -23,7 +24,7 @@ const LOOK_AGAIN: SignedDuration = SignedDuration::from_millis(20);
 pub(super) enum Progress<'a> {
     /// Something is to be done or awaited.
     Next(Next),
-    /// The new life runs, alone, and no fence is left.
+    /// The new life runs, alone, and no fence is left that could be removed.
     Running(&'a Container),
     /// It cannot be done.
     Failed(Failure),
@@ -55,7 +56,6 @@ fn make<'a>(
     let name = &target.name;
     let container = || name.clone();
     let failed = |verb| operation.given_up(verb, name).map(str::to_owned);
-    let image = image_of(operation, target);
     let Some(source) = source_of(target, replacement, snapshot) else {
         return Progress::Failed(Failure::Create {
             container: container(),
@@ -63,6 +63,9 @@ fn make<'a>(
                 .to_owned(),
         });
     };
+    // Another life than the one from before may have had another image.
+    let image = image_of(operation, target)
+        .or_else(|| (source.id != target.from.container_id).then(|| image_before(target)));
     let guarded = replacement.attempt.saturating_add(1);
     if !snapshot.fences(name).any(|fence| fence.attempt == guarded) {
         if let Some(message) = failed(Verb::Fence) {
@@ -77,17 +80,26 @@ fn make<'a>(
     }
     // On the way back the fence of the way there holds the name that is needed now.
     if let Some(fence) = snapshot.fences(name).find(|fence| fence.attempt != guarded) {
-        return do_(remove(fence, Leftover::Fence));
+        if operation.can_remove(&fence.id) {
+            return do_(remove(fence, Leftover::Fence));
+        }
+        if fence.attempt == replacement.attempt {
+            let message =
+                format!("a fence that cannot be removed holds the name of attempt {}", fence.attempt);
+            return Progress::Failed(Failure::Create { container: container(), message });
+        }
     }
     let running = snapshot.running(name);
     if running.len() > 1 {
         return Progress::Failed(Failure::Duplicate { container: container(), count: running.len() });
     }
-    let ends = running
-        .first()
-        .copied()
-        .or_else(|| snapshot.by_id(&replacement.replaces).filter(|life| life.state == State::Unknown));
-    if let Some(old) = ends {
+    // Only the life that was to be replaced is ever stopped.
+    if let Some(other) = running.first().filter(|life| life.id != replacement.replaces) {
+        let what = format!("attempt {} runs", other.attempt);
+        return Progress::Failed(Failure::Changed { container: container(), what });
+    }
+    let alive = |life: &&Container| matches!(life.state, State::Running | State::Unknown);
+    if let Some(old) = snapshot.by_id(&replacement.replaces).filter(alive) {
         if target.has_pre_stop && old.state == State::Running && replacement.pre_stop_at.is_none() {
             let budget_seconds = target.grace_seconds;
             return do_(Effect::PreStop { container: container(), id: old.id.clone(), budget_seconds });
@@ -117,19 +129,25 @@ fn settle<'a>(
 ) -> Progress<'a> {
     let container = || target.name.clone();
     let ours = new.operation.as_deref() == Some(operation.request.id.as_str());
-    let image = image_of(operation, target);
-    if !ours && image.is_some_and(|image| image.id != new.image_id) {
-        let what = format!("somebody else created attempt {} from {}", new.attempt, new.image);
-        return Progress::Failed(Failure::Changed { container: container(), what });
+    if image_of(operation, target).is_some_and(|image| image.id != new.image_id) {
+        let late = target.pulled.as_ref().is_some_and(|pulled| pulled.id == new.image_id);
+        if ours && late && new.state == State::Created && operation.can_remove(&new.id) {
+            // Made on the way there by a call that was believed lost; the way back needs its name.
+            return do_(remove(new, Leftover::NeverStarted));
+        }
+        if !ours || late {
+            let what = format!("attempt {} was created from {}", new.attempt, new.image);
+            return Progress::Failed(Failure::Changed { container: container(), what });
+        }
     }
     match new.state {
         State::Created => {
-            let patience = later(new.created_at, FOREIGN_START);
-            if !ours && now < patience {
-                return Progress::Next(Next::Wait(Waiting {
-                    until: later(now, LOOK_AGAIN),
-                    on: format!("the kubelet to start {}", target.name),
-                }));
+            if let Some(other) = snapshot.running(&target.name).first() {
+                let what = format!("attempt {} runs beside the created {}", other.attempt, new.attempt);
+                return Progress::Failed(Failure::Changed { container: container(), what });
+            }
+            if !ours && let Some(waiting) = foreign_start(new, now) {
+                return Progress::Next(Next::Wait(waiting));
             }
             if let Some(message) = operation.given_up(Verb::Start, &target.name) {
                 return Progress::Failed(Failure::Start {
@@ -144,12 +162,7 @@ fn settle<'a>(
             if running > 1 {
                 return Progress::Failed(Failure::Duplicate { container: container(), count: running });
             }
-            match snapshot.fences(&target.name).next() {
-                Some(fence) if operation.given_up(Verb::Remove, &target.name).is_none() => {
-                    do_(remove(fence, Leftover::Fence))
-                }
-                _ => Progress::Running(new),
-            }
+            unfence(operation, target, snapshot, now).map_or(Progress::Running(new), Progress::Next)
         }
         State::Exited => Progress::Failed(ended(operation, target, new)),
         State::Unknown => Progress::Next(Next::Wait(Waiting {
@@ -159,34 +172,58 @@ fn settle<'a>(
     }
 }
 
+/// Takes the fences away, but not right after a start.
+pub(super) fn unfence(
+    operation: &Operation,
+    target: &Target,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) -> Option<Next> {
+    let fence = snapshot.fences(&target.name).find(|fence| operation.can_remove(&fence.id))?;
+    let started = snapshot.running(&target.name).iter().filter_map(|life| life.started_at).max();
+    let held_until = started.map(|started| later(started, FENCE_HOLDS));
+    // A clock that was set back holds nothing.
+    let soon = |until: &Timestamp| now < *until && *until < later(now, FENCE_HOLDS * 2);
+    if let Some(until) = held_until.filter(soon) {
+        let on = format!("{} to be seen by others", target.name);
+        return Some(Next::Wait(Waiting { until, on }));
+    }
+    Some(Next::Do(remove(fence, Leftover::Fence)))
+}
+
+/// The wait for somebody else to start what it created, while that may still happen.
+pub(super) fn foreign_start(life: &Container, now: Timestamp) -> Option<Waiting> {
+    (now < later(life.created_at, FOREIGN_START))
+        .then(|| Waiting { until: later(now, LOOK_AGAIN), on: format!("the kubelet to start {}", life.name) })
+}
+
 /// Why a new life is over.
 pub(super) fn ended(operation: &Operation, target: &Target, life: &Container) -> Failure {
     let container = target.name.clone();
-    match life.started_at {
-        Some(started) => {
-            let lived = life.finished_at.map_or(SignedDuration::ZERO, |end| end.duration_since(started));
-            let lived_ms = i64::try_from(lived.as_millis()).unwrap_or(i64::MAX);
-            Failure::Exited { container, code: life.exit_code, lived_ms }
-        }
-        None => {
-            let told =
-                operation.setback.as_ref().filter(|s| s.verb == Verb::Start && s.container == target.name);
-            let message = told.map_or_else(
-                || format!("the runtime gave up with code {}", life.exit_code),
-                |setback| setback.trouble.message.clone(),
-            );
-            Failure::Start { container, message }
-        }
+    if let Some(started) = life.started_at {
+        let lived = life.finished_at.map_or(SignedDuration::ZERO, |end| end.duration_since(started));
+        let lived_ms = i64::try_from(lived.as_millis()).unwrap_or(i64::MAX);
+        return Failure::Exited { container, code: life.exit_code, lived_ms };
     }
+    let told = operation.setback.as_ref().filter(|s| s.verb == Verb::Start && s.container == target.name);
+    let message = told.map_or_else(
+        || format!("the runtime gave up with code {}", life.exit_code),
+        |setback| setback.trouble.message.clone(),
+    );
+    Failure::Start { container, message }
 }
 
 /// The image for the replacement under way: on the way back the one from before, else the one that was pulled, and
 /// none for a restart, which keeps what its source has.
 fn image_of(operation: &Operation, target: &Target) -> Option<ImageChoice> {
     if operation.turned_back.is_some() && target.action == Action::Swap {
-        return Some(ImageChoice { reference: target.from.image.clone(), id: target.from.image_id.clone() });
+        return Some(image_before(target));
     }
     target.pulled.clone()
+}
+
+fn image_before(target: &Target) -> ImageChoice {
+    ImageChoice { reference: target.from.image.clone(), id: target.from.image_id.clone() }
 }
 
 /// Whose configuration is cloned: the life from before, or, if that was removed meanwhile, the newest there is.

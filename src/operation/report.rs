@@ -88,7 +88,7 @@ fn message(operation: &Operation) -> String {
         },
         Some(Outcome::Succeeded) => join(operation.targets.iter().map(succeeded)),
         Some(Outcome::RolledBack(failure)) => {
-            let back = operation.targets.iter().filter(|target| target.back.is_some()).map(returned);
+            let back = operation.targets.iter().filter(|target| target.touched).map(returned);
             format!("{}: {failure}", join(back))
         }
         Some(Outcome::Failed { failure, then: None, touched: false }) => {
@@ -122,7 +122,11 @@ fn succeeded(target: &Target) -> String {
 }
 
 fn returned(target: &Target) -> String {
-    format!("{} is back on {}: {}", target.name, target.from.image, lives(target))
+    match (&target.back, target.action) {
+        (Some(_), _) => format!("{} is back on {}: {}", target.name, target.from.image, lives(target)),
+        (None, Action::Restart) => succeeded(target),
+        (None, Action::Swap) => format!("{} never left {}", target.name, target.from.image),
+    }
 }
 
 fn lives(target: &Target) -> String {

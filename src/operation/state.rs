@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::api::request::Request;
+use crate::api::request::{OnFailure, Request};
 use crate::api::status::{Action, Engine, Incarnation, Step};
 use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Trouble, Verb};
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
@@ -19,6 +19,10 @@ use crate::operation::snapshot::{Container, PodRef};
 const MAX_REMARKS: usize = 8;
 /// What an interrupted operation gets on top of the containers' grace when it is taken up again.
 const RESUME_SPARE: SignedDuration = SignedDuration::from_secs(60);
+/// What the kubelet leaves of the grace period for the stop, however long preStop took.
+pub(super) const LEAST_STOP_SECONDS: u64 = 2;
+/// What the way back needs beside stopping: rehearse, create, start, watch.
+pub(super) const BACK_SPARE_SECONDS: u64 = 10;
 
 /// One request being carried out on one pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +57,9 @@ pub struct Operation {
     pub setback: Option<Setback>,
     /// Things that did not work and did not matter enough to end it.
     pub remarks: Vec<String>,
+    /// Containers whose removal was given up. Remembered, so that giving up on one does not revive another.
+    #[serde(default)]
+    pub stuck: Vec<String>,
 }
 
 /// One container of an operation.
@@ -199,6 +206,7 @@ impl Operation {
             finished_at: None,
             setback: None,
             remarks: Vec::new(),
+            stuck: Vec::new(),
         }
     }
 
@@ -213,10 +221,23 @@ impl Operation {
         if !self.targets.iter().any(|target| target.action == Action::Swap) {
             return self.deadline_at;
         }
-        let grace: u64 = self.targets.iter().map(|target| target.grace_seconds).sum();
         let whole = self.deadline_at.duration_since(self.begun_at);
-        let reserve = SignedDuration::from_secs(i64::try_from(grace).unwrap_or(i64::MAX).saturating_add(10));
-        later(self.deadline_at, -reserve.min(whole / 3))
+        later(self.deadline_at, -self.way_back().min(whole / 3))
+    }
+
+    /// The last moment to begin touching containers. Whoever begins later could not end in time.
+    pub(super) fn touch_until(&self) -> Timestamp {
+        let watched = u64::from(self.request.min_ready_seconds);
+        later(self.forward_until(), -seconds(self.stopping_seconds().saturating_add(watched)))
+    }
+
+    /// What the way back may take.
+    pub(super) fn way_back(&self) -> SignedDuration {
+        seconds(self.stopping_seconds().saturating_add(BACK_SPARE_SECONDS))
+    }
+
+    fn stopping_seconds(&self) -> u64 {
+        stopping_seconds(self.targets.iter().map(|target| target.grace_seconds))
     }
 
     /// To be called, and journalled, before `effect` is carried out.
@@ -260,6 +281,7 @@ impl Operation {
                 let count = self.setback.as_ref().filter(again).map_or(0, |setback| setback.count) + 1;
                 let container = effect.container().to_owned();
                 self.setback = Some(Setback { verb: effect.verb(), container, count, at: now, trouble });
+                self.give_up_removing(effect);
             }
         }
     }
@@ -311,13 +333,17 @@ impl Operation {
     }
 
     /// Takes it up again after the process that carried it out has died. The time nobody was there does not count
-    /// against a pod that was touched.
+    /// against a pod that was touched, nor against the grace of a container whose preStop handler was begun.
     pub fn resume(&mut self, now: Timestamp) {
         self.setback = None;
+        self.stuck.clear();
         if self.touched() {
-            let grace: u64 = self.targets.iter().map(|target| target.grace_seconds).sum();
-            let grace = SignedDuration::try_from(Duration::from_secs(grace)).unwrap_or(SignedDuration::MAX);
-            self.deadline_at = self.deadline_at.max(later(later(now, grace), RESUME_SPARE));
+            let stopping = seconds(self.stopping_seconds());
+            self.deadline_at = self.deadline_at.max(later(later(now, stopping), RESUME_SPARE));
+        }
+        for target in self.targets.iter_mut().filter(|target| target.reached.is_none()) {
+            let replacement = target.back.as_mut().unwrap_or(&mut target.forward);
+            replacement.pre_stop_at = replacement.pre_stop_at.map(|_| now);
         }
     }
 
@@ -332,10 +358,13 @@ impl Operation {
             (Class::Away, Verb::Remove) => 10,
             // Away: it may have happened, so look again until the deadline; the same where somebody else is creating.
             (Class::Away, _) | (Class::NameTaken, Verb::Create) => return None,
-            (Class::Refused | Class::Gone | Class::NameTaken, Verb::Pull) => 3,
-            (Class::Refused | Class::Gone | Class::NameTaken, Verb::Fence | Verb::Start) => 3,
+            // A fence whose reply was lost may still be in the making: its name is taken before it is seen.
+            (Class::NameTaken, Verb::Fence) => 8,
+            (Class::Refused | Class::Gone | Class::NameTaken, Verb::Pull | Verb::Fence | Verb::Start) => 3,
             // A swap has a better way out than trying again; a restart and a way back have none.
-            (Class::Refused | Class::Gone, Verb::Create) if self.can_turn_back() => 1,
+            (Class::Refused | Class::Gone, Verb::Create) if self.can_turn_back() && self.swaps(container) => {
+                1
+            }
             (
                 Class::Refused | Class::Gone | Class::NameTaken,
                 Verb::Create | Verb::Stop | Verb::Remove | Verb::PreStop,
@@ -347,8 +376,27 @@ impl Operation {
     /// True while a failure would lead back to the old image.
     pub(super) fn can_turn_back(&self) -> bool {
         self.turned_back.is_none()
-            && self.request.on_failure == crate::api::request::OnFailure::Rollback
+            && self.request.on_failure == OnFailure::Rollback
             && self.targets.iter().any(|target| target.touched && target.action == Action::Swap)
+    }
+
+    fn swaps(&self, container: &str) -> bool {
+        self.targets.iter().any(|target| target.name == container && target.action == Action::Swap)
+    }
+
+    /// Whether trying to remove container `id` still makes sense.
+    pub(super) fn can_remove(&self, id: &str) -> bool {
+        !self.stuck.iter().any(|stuck| stuck == id)
+    }
+
+    fn give_up_removing(&mut self, effect: &Effect) {
+        let Effect::Remove { container, id, what } = effect else { return };
+        if let Some(message) = self.given_up(Verb::Remove, container) {
+            let remark = format!("{what} of {container} could not be removed: {message}");
+            self.setback = None;
+            self.stuck.push(id.clone());
+            self.remark(remark);
+        }
     }
 
     fn remark(&mut self, remark: String) {
@@ -356,6 +404,15 @@ impl Operation {
             self.remarks.push(remark);
         }
     }
+}
+
+/// How long it may take to stop containers that have these graces, one after the other.
+pub(super) fn stopping_seconds(graces: impl Iterator<Item = u64>) -> u64 {
+    graces.fold(0, |sum: u64, grace| sum.saturating_add(grace.saturating_add(LEAST_STOP_SECONDS)))
+}
+
+fn seconds(seconds: u64) -> SignedDuration {
+    SignedDuration::try_from(Duration::from_secs(seconds)).unwrap_or(SignedDuration::MAX)
 }
 
 /// `at` moved by `by`, held at the ends of time instead of failing.

@@ -4,3 +4,4 @@
 
 mod architecture;
 mod cri_proto;
+mod model;
