@@ -187,14 +187,13 @@ impl Workshop {
 
     /// The configuration of the sandbox, read once, handed back to the runtime as it was.
     async fn sandbox(&mut self) -> Result<&v1::PodSandboxConfig, Trouble> {
-        let config = match self.sandbox.take() {
-            Some(config) => config,
-            None => {
-                let lost = || Trouble { class: Class::Gone, message: "the sandbox is gone".to_owned() };
-                let answer = self.client.sandbox(&self.sandbox_id, true).await?.ok_or_else(lost)?;
-                clone::sandbox_config(&answer.info)
-                    .map_err(|error| Trouble { class: Class::Final, message: error.to_string() })?
-            }
+        let config = if let Some(config) = self.sandbox.take() {
+            config
+        } else {
+            let lost = || Trouble { class: Class::Gone, message: "the sandbox is gone".to_owned() };
+            let answer = self.client.sandbox(&self.sandbox_id, true).await?.ok_or_else(lost)?;
+            clone::sandbox_config(&answer.info)
+                .map_err(|error| Trouble { class: Class::Final, message: error.to_string() })?
         };
         Ok(self.sandbox.insert(config))
     }

@@ -144,7 +144,7 @@ async fn disk_of(client: &Client) -> Option<PathBuf> {
 
 fn free(disk: &PathBuf) -> Option<u64> {
     let stat = nix::sys::statvfs::statvfs(disk).ok()?;
-    Some(u64::from(stat.blocks_available()) * stat.fragment_size())
+    Some(stat.blocks_available() * stat.fragment_size())
 }
 
 async fn room(client: &Client, wanted: &Wanted<'_>, disk: &PathBuf) -> Result<(), Trouble> {

@@ -141,7 +141,7 @@ impl Node {
         sweep::sweep(&self.client, &self.journal, Some(pod)).await?;
         let plan = self.plan(pod, request).await?;
         entry.open = Some(plan.begin(clock::now()));
-        drive::drive(self, entry, leash, audience).await.ok_or(Error::Interrupted)
+        Box::pin(drive::drive(self, entry, leash, audience)).await.ok_or(Error::Interrupted)
     }
 
     /// Ends what an earlier process left undone on `pod`, if it did.
@@ -166,7 +166,7 @@ impl Node {
         let Some(operation) = &mut entry.open else { return Ok(None) };
         operation.resume(clock::now());
         tracing::info!(%pod, id = operation.request.id, step = %operation.step, "taking up an unfinished operation");
-        drive::drive(self, entry, leash, audience).await.map(Some).ok_or(Error::Interrupted)
+        Box::pin(drive::drive(self, entry, leash, audience)).await.map(Some).ok_or(Error::Interrupted)
     }
 
     /// Everything the preflight wants to know.

@@ -71,7 +71,7 @@ fn strangers(path: &Path, text: &str, allowed: &BTreeMap<String, Vec<String>>) -
     else {
         return Vec::new();
     };
-    if module.ends_with(".rs") {
+    if Path::new(&module).extension().is_some() {
         return Vec::new();
     }
     let Some(allowed) = allowed.get(&module) else {
