@@ -3,3 +3,4 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of it is tests: a panic is their verdict")]
 
 mod cri_proto;
+mod runtime;
