@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::api::status::{Action, Step};
 use crate::operation::effect::{Class, Effect, Leftover, Verb};
 use crate::operation::outcome::{Failure, Outcome};
-use crate::operation::replace::{Progress, ended, foreign_start, remove, replace, unfence};
+use crate::operation::replace::{Progress, ended, foreign_start, remove, replace, unclear_state, unfence};
 use crate::operation::snapshot::{Container, Snapshot, State};
 use crate::operation::state::{Note, Operation, Reached, Replacement, Target, later};
 
@@ -257,8 +257,7 @@ fn verify<'a>(
                 }
             }
             Some(life) if life.state == State::Unknown => {
-                let on = format!("the runtime to tell the state of {}", target.name);
-                wait.get_or_insert(Waiting { until: later(now, WATCH), on });
+                wait.get_or_insert(unclear_state(target, now));
             }
             Some(life) => return Verdict::Failed(ended(operation, target, life)),
             None => {
@@ -711,11 +710,14 @@ mod tests {
                     find(snapshot, "app-2").state = State::Exited;
                     snapshot.containers.push(life("app", 6, State::Running));
                 }
-                if effect.verb() == Verb::Stop { Answer::No(Class::Gone) } else { Answer::Obey }
+                if verb == effect.verb() && verb == Verb::Stop {
+                    Answer::No(Class::Gone)
+                } else {
+                    Answer::Obey
+                }
             });
-            if verb == Verb::Stop {
-                assert!(matches!(failure(&outcome), Failure::Changed { .. }), "{outcome:?}");
-            }
+            assert!(matches!(failure(&outcome), Failure::Changed { .. }), "{outcome:?}");
+            assert_eq!(bench.log.contains(&"Create app 3".to_owned()), verb == Verb::Create);
             assert!(
                 !bench.log.iter().any(|line| line.starts_with("Start") || line == "Stop app-6"),
                 "{:?}",

@@ -321,6 +321,7 @@ mod tests {
     use crate::operation::fixtures::{ask, find, life, pod, situation};
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "one table")]
     fn every_refusal_has_its_word_and_says_what_to_change() {
         type Change = fn(&mut Situation);
         fn keep(_: &mut Situation) {}

@@ -146,6 +146,12 @@ fn settle<'a>(
                 let what = format!("attempt {} runs beside the created {}", other.attempt, new.attempt);
                 return Progress::Failed(Failure::Changed { container: container(), what });
             }
+            // It may run. One from long ago that nobody can tell about any more does not count.
+            let unclear =
+                |life: &Container| life.state == State::Unknown && life.attempt >= target.from.attempt;
+            if snapshot.lives(&target.name).into_iter().any(unclear) {
+                return Progress::Next(Next::Wait(unclear_state(target, now)));
+            }
             if !ours && let Some(waiting) = foreign_start(new, now) {
                 return Progress::Next(Next::Wait(waiting));
             }
@@ -165,10 +171,7 @@ fn settle<'a>(
             unfence(operation, target, snapshot, now).map_or(Progress::Running(new), Progress::Next)
         }
         State::Exited => Progress::Failed(ended(operation, target, new)),
-        State::Unknown => Progress::Next(Next::Wait(Waiting {
-            until: later(now, LOOK_AGAIN),
-            on: format!("the runtime to tell the state of {}", target.name),
-        })),
+        State::Unknown => Progress::Next(Next::Wait(unclear_state(target, now))),
     }
 }
 
@@ -189,6 +192,12 @@ pub(super) fn unfence(
         return Some(Next::Wait(Waiting { until, on }));
     }
     Some(Next::Do(remove(fence, Leftover::Fence)))
+}
+
+/// The wait for the runtime to make up its mind.
+pub(super) fn unclear_state(target: &Target, now: Timestamp) -> Waiting {
+    let on = format!("the runtime to tell the state of {}", target.name);
+    Waiting { until: later(now, LOOK_AGAIN), on }
 }
 
 /// The wait for somebody else to start what it created, while that may still happen.
@@ -311,6 +320,22 @@ mod tests {
         }
         assert_eq!(bench.log.len(), 4);
         find(&mut bench.snapshot, "app-3").state = State::Running;
+        assert_eq!(bench.obey(), Outcome::Succeeded);
+    }
+
+    #[test]
+    fn nothing_is_started_beside_what_may_run() {
+        let mut bench = Bench::new("restart app", pod(Owner::Nobody));
+        while bench.log.len() < 3 {
+            assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
+        }
+        let other = crate::operation::fixtures::life("app", 7, State::Unknown);
+        bench.snapshot.containers.push(other);
+        for _ in 0..20 {
+            assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
+        }
+        assert_eq!(bench.log.last().unwrap(), "Create app 3");
+        find(&mut bench.snapshot, "app-7").state = State::Exited;
         assert_eq!(bench.obey(), Outcome::Succeeded);
     }
 
