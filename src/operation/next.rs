@@ -336,13 +336,13 @@ fn within(operation: &Operation, next: Next, now: Timestamp, limit: Timestamp, d
 /// Whether `next` comes too late. A container that is down may still be brought up after the limit, as long as that
 /// goes well; nothing else is begun or awaited then.
 fn overdue(operation: &Operation, next: &Next, now: Timestamp, limit: Timestamp) -> bool {
-    let hurries = match next {
+    let brings_up = match next {
         Next::Note(_) | Next::Done(_) => return false,
         Next::Do(effect) => matches!(effect.verb(), Verb::Create | Verb::Start | Verb::Remove),
         Next::Wait(_) => false,
     };
-    let hurries = hurries && operation.setback.is_none() && now < later(limit, operation.way_back());
-    now >= limit && !hurries
+    let goes_well = operation.setback.is_none() && now < later(limit, operation.way_back());
+    now >= limit && !(brings_up && goes_well)
 }
 
 fn fail(operation: &Operation, failure: Failure) -> Next {
