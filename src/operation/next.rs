@@ -17,6 +17,8 @@ use crate::operation::state::{Note, Operation, Reached, Replacement, Target, lat
 const SWAP_SETTLES: SignedDuration = SignedDuration::from_millis(1000);
 /// The same for a restart, whose image has run before.
 const RESTART_SETTLES: SignedDuration = SignedDuration::from_millis(250);
+/// How long after the deadline cleaning up may be tried again.
+const CLEANING: SignedDuration = SignedDuration::from_secs(15);
 /// How soon to look again while watching.
 const WATCH: SignedDuration = SignedDuration::from_millis(50);
 
@@ -272,6 +274,10 @@ fn verify<'a>(
 /// Cleaning up, whatever the outcome: no fence, nothing half-made, and no old lives where nobody else removes them.
 fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     let Some(outcome) = operation.ending.clone() else { return Next::Done(lost(operation, "gone")) };
+    if operation.setback.is_some() && now >= later(operation.deadline_at, CLEANING) {
+        // What is left behind is swept later.
+        return Next::Done(outcome);
+    }
     for target in &operation.targets {
         let lives = snapshot.lives(&target.name);
         // Before the fence: as long as it is there, a kubelet must not start the next attempt beside it.
