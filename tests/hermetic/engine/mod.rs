@@ -31,6 +31,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::runtime::{Fake, Made, Pod};
 
+/// Only reached by a test that fails.
+const PATIENCE: Duration = Duration::from_secs(40);
+
 /// A node with one pod, and an engine on it.
 struct Shop {
     fake: Fake,
@@ -114,7 +117,16 @@ impl Shop {
     }
 
     async fn ask(&self, request: Request) -> Result<Status, Error> {
-        self.node.carry_out(&self.pod, request, self.leash(), &nobody()).await
+        let audience = nobody();
+        self.patiently(self.node.carry_out(&self.pod, request, self.leash(), &audience)).await
+    }
+
+    /// Waits for what must end long before this.
+    async fn patiently<R>(&self, ending: impl Future<Output = R>) -> R {
+        match tokio::time::timeout(PATIENCE, ending).await {
+            Ok(ended) => ended,
+            Err(_) => panic!("no end: {:#?}\n{:#?}", self.fake.history(), self.fake.story()),
+        }
     }
 
     /// As the agent does it: a runtime that is away before anything has begun is asked again.
@@ -137,7 +149,8 @@ impl Shop {
     }
 
     async fn resume(&self) -> Result<Option<Status>, Error> {
-        self.node.resume(&self.pod, self.leash(), &nobody()).await
+        let audience = nobody();
+        self.patiently(self.node.resume(&self.pod, self.leash(), &audience)).await
     }
 
     /// Whether the journal holds something to do.
