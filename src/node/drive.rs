@@ -218,7 +218,8 @@ fn may_pause(operation: &Operation, effect: &Effect) -> bool {
             .targets
             .iter()
             .any(|target| target.name == effect.container() && target.replacement().pre_stop_at.is_none()),
-        Verb::Create | Verb::Start | Verb::Remove => false,
+        Verb::Create => !operation.touched(),
+        Verb::Start | Verb::Remove => false,
     }
 }
 
