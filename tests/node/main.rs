@@ -4,5 +4,6 @@
 
 mod agent;
 mod agent_process;
+mod agent_turns;
 mod lab;
 mod smoke;
