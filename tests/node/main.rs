@@ -2,5 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
+mod crash;
+mod image;
 mod lab;
+mod pod;
+mod pre_stop;
+mod restart;
 mod smoke;
+mod swap;
