@@ -2,13 +2,15 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use inplace::agent;
 use inplace::cli::exit::{self, Exit};
+use inplace::node::lock::LockError;
 use inplace::process::log::{self, LogArgs};
 
 /// Restart or update one container of a running pod, in place, in about a tenth of a second.
 #[derive(Debug, Parser)]
-#[command(name = "inplace", version, about, max_term_width = 100, after_help = exit::HELP)]
+#[command(name = "inplace", version, about, max_term_width = 100)]
 struct Inplace {
     #[command(flatten)]
     log: LogArgs,
@@ -19,11 +21,12 @@ struct Inplace {
 #[derive(Debug, Subcommand)]
 enum Role {
     Node(inplace::cli::node::NodeCommand),
-    Agent(inplace::agent::Args),
+    Agent(agent::Args),
 }
 
 fn main() -> ExitCode {
-    let Inplace { log, role } = Inplace::parse();
+    let matches = with_exit_codes(Inplace::command()).get_matches();
+    let Inplace { log, role } = Inplace::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     if let Err(error) = log::start(&log) {
         return fail(&format!("--log: {error}"));
     }
@@ -37,11 +40,23 @@ fn main() -> ExitCode {
     };
     match role {
         Role::Node(command) => runtime.block_on(command.run()).into(),
-        Role::Agent(args) => match runtime.block_on(inplace::agent::run(args)) {
+        Role::Agent(args) => match runtime.block_on(agent::run(args)) {
             Ok(()) => Exit::Done.into(),
-            Err(error) => fail(&log::chain(&error)),
+            Err(error) => {
+                let code = fail(&log::chain(&error));
+                match error {
+                    agent::Error::Lock(LockError::Held { .. }) => Exit::Busy.into(),
+                    agent::Error::Endpoint(_) => Exit::RuntimeAway.into(),
+                    _ => code,
+                }
+            }
         },
     }
+}
+
+/// The exit codes below every help text.
+fn with_exit_codes(command: Command) -> Command {
+    command.after_help(exit::HELP).mut_subcommands(with_exit_codes)
 }
 
 #[expect(clippy::print_stderr, reason = "the last word of a process that cannot go on")]

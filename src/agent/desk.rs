@@ -25,6 +25,7 @@ use crate::operation::outcome::Withdrawal;
 use crate::operation::preflight::Refusal;
 use crate::operation::report;
 use crate::operation::snapshot::PodRef;
+use crate::operation::state::Operation;
 use crate::process::clock;
 use crate::process::log::chain;
 
@@ -45,6 +46,8 @@ pub(super) struct Desk {
     /// Requests that could not begin yet.
     waiting: HashMap<(Key, String), Waiting>,
     problems: BTreeMap<String, String>,
+    /// Journal files that could not be read at the start.
+    damaged: usize,
 }
 
 /// A request that could not begin yet.
@@ -56,7 +59,7 @@ struct Waiting {
 
 /// One pod being worked on.
 struct Work {
-    /// The id of the request; empty while an earlier process's operation is being ended.
+    /// The id of the request; empty while the operation of a command that died is being ended.
     id: String,
     withdraw: watch::Sender<Option<Withdrawal>>,
 }
@@ -89,6 +92,7 @@ impl Desk {
             tasks: JoinSet::new(),
             waiting: HashMap::new(),
             problems: BTreeMap::new(),
+            damaged: 0,
         }
     }
 
@@ -134,7 +138,13 @@ impl Desk {
                     let pod = entry.pod;
                     let key = Key { namespace: pod.namespace.clone(), name: pod.name.clone() };
                     let node = self.node.clone();
-                    self.begin(key, String::new(), move |leash, audience| async move {
+                    // One that a command began is in no annotation, and none can withdraw it.
+                    let ours = |open: &Operation| {
+                        let told = self.results.read(&key.file_name());
+                        told.filter(|told| told.id == open.request.id).map(|told| told.id)
+                    };
+                    let id = entry.open.as_ref().and_then(ours).unwrap_or_default();
+                    self.begin(key, id, move |leash, audience| async move {
                         match node.resume(&pod, leash, &audience).await {
                             Err(node::Error::Interrupted) => Ended::Paused,
                             Err(error) => {
@@ -147,7 +157,7 @@ impl Desk {
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    self.metrics.unreadable.inc();
+                    self.damaged += 1;
                     tracing::error!(error = chain(&error), "nothing is done to this pod");
                 }
             }
@@ -156,6 +166,7 @@ impl Desk {
 
     /// Brings what is under way nearer to what is wished.
     fn compare(&mut self, scan: Scan) {
+        self.results.catch_up();
         self.report_problems(scan.problems);
         for (key, work) in &self.work {
             let wished = scan.wishes.get(key).and_then(|wish| wish.request.as_ref().ok());
@@ -177,7 +188,7 @@ impl Desk {
                 self.serve(key, wish);
             }
         }
-        self.metrics.waiting.set(i64::try_from(self.waiting.len()).unwrap_or(i64::MAX));
+        self.metrics.waiting.set(count(self.waiting.len()));
     }
 
     /// Takes up a wish, unless it has been answered.
@@ -203,13 +214,7 @@ impl Desk {
             return;
         }
         if self.work.len() >= self.max_operations {
-            if waits.is_none() {
-                self.waiting.insert((key, request.id.clone()), Waiting { since: clock::now(), again: now });
-                self.results.write(
-                    &file,
-                    &report::pending(&request, "waits until another operation of this node ends"),
-                );
-            }
+            self.not_yet(key, &request, now, "waits until another operation of this node ends");
             return;
         }
         let node = self.node.clone();
@@ -290,22 +295,21 @@ impl Desk {
             Ended::Answered => {
                 self.waiting.remove(&(key, work.id));
             }
-            Ended::NotYet(request, why) => self.not_yet(key, &request, &why),
+            Ended::NotYet(request, why) => self.not_yet(key, &request, Instant::now() + AGAIN, &why),
             Ended::Paused => {}
         }
     }
 
-    /// A request that could not begin: again in a moment, until its deadline.
-    fn not_yet(&mut self, key: Key, request: &Request, why: &str) {
+    /// A request that could not begin: `again` at the earliest, until its deadline.
+    fn not_yet(&mut self, key: Key, request: &Request, again: Instant, why: &str) {
         let file = key.file_name();
         let now = clock::now();
-        let again = Instant::now() + AGAIN;
-        let waiting = self.waiting.entry((key, request.id.clone())).or_insert(Waiting { since: now, again });
-        waiting.again = again;
-        let since = waiting.since;
+        let which = (key, request.id.clone());
+        let since = self.waiting.get(&which).map_or(now, |waiting| waiting.since);
         let deadline = SignedDuration::from_secs(i64::from(request.deadline_seconds));
         let mut status = report::pending(request, why);
         if now.duration_since(since) >= deadline {
+            self.waiting.remove(&which);
             status.phase = Phase::Failed;
             "DeadlineExceeded".clone_into(&mut status.reason);
             status.finished_at = Some(now);
@@ -313,6 +317,7 @@ impl Desk {
             self.answer(&file, &status);
             return;
         }
+        self.waiting.insert(which, Waiting { since, again });
         if self.results.read(&file).is_none_or(|told| told.id != status.id || told.message != status.message)
         {
             self.results.write(&file, &status);
@@ -328,7 +333,6 @@ impl Desk {
     fn report_problems(&mut self, problems: BTreeMap<String, String>) {
         for (file, problem) in &problems {
             if self.problems.get(file) != Some(problem) {
-                self.metrics.unreadable.inc();
                 tracing::error!(file, problem, "a manifest cannot be used");
                 let why = format!("{file}: {problem}");
                 self.results.write(
@@ -338,9 +342,9 @@ impl Desk {
             }
         }
         for file in self.problems.keys().filter(|file| !problems.contains_key(*file)) {
-            self.metrics.unreadable.dec();
             self.results.remove(file);
         }
+        self.metrics.unreadable.set(count(self.damaged + problems.len()));
         self.problems = problems;
     }
 
@@ -377,6 +381,11 @@ async fn carry_out(
         return Err(Refusal::PodNotFound(wanted).into());
     }
     node.carry_out(&pod, request, leash, audience).await
+}
+
+/// As a gauge wants it.
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 async fn until(at: Option<Instant>) {

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+use tokio::sync::Semaphore;
 
 use crate::api::status::Status;
 use crate::cri::client::Observer;
@@ -54,6 +56,32 @@ pub(super) struct Metrics {
     pub(super) swept: Counter,
     /// Manifests and journals that cannot be read.
     pub(super) unreadable: Gauge,
+}
+
+/// Images being pulled: the turns that are taken.
+#[derive(Debug)]
+struct OpenPulls {
+    turns: Arc<Semaphore>,
+    all: usize,
+}
+
+impl Collector for OpenPulls {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let taken = self.all.saturating_sub(self.turns.available_permits());
+        let gauge = ConstGauge::new(i64::try_from(taken).unwrap_or(i64::MAX));
+        gauge.encode(encoder.encode_descriptor(
+            "open_pulls",
+            "Images being pulled",
+            None,
+            gauge.metric_type(),
+        )?)
+    }
+}
+
+/// Registers the pulls under way, of which there are as many as `turns` are taken. Call it while none is.
+pub(super) fn register_pulls(registry: &mut Registry, turns: &Arc<Semaphore>) {
+    let (turns, all) = (Arc::clone(turns), turns.available_permits());
+    registry.register_collector(Box::new(OpenPulls { turns, all }));
 }
 
 /// Seconds, fine around a tenth of one.

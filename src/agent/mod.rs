@@ -87,6 +87,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let client = Client::new(&endpoint, Some(metrics.observer()));
     let node =
         Node::new(client.clone(), &settings.state_dir, usize::from(max_pulls), settings.image_reserve)?;
+    metrics::register_pulls(&mut registry, &node.pulls);
     let results = Results::open(&settings.state_dir)
         .map_err(io(format!("results cannot be kept in {}", settings.state_dir.display())))?;
     let pods = PodsDir::watch(&pods_dir).map_err(io(format!("--pods-dir {}", pods_dir.display())))?;
@@ -112,7 +113,7 @@ async fn lock(socket: &std::path::Path, stop: &CancellationToken) -> Result<Opti
     loop {
         match NodeLock::for_agent(socket) {
             Ok(lock) => return Ok(Some(lock)),
-            Err(LockError::Io { folder, source }) if source.kind() == std::io::ErrorKind::NotFound => {
+            Err(LockError::NoFolder(folder)) => {
                 if !told {
                     tracing::warn!(folder = %folder.display(), "the runtime's folder is not there yet, waiting");
                     told = true;

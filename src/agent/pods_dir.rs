@@ -4,7 +4,9 @@
 //! read keeps the wishes it had, so that a half-written one withdraws nothing.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs::Metadata;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,6 +19,8 @@ use crate::api::request::{InvalidRequest, Request};
 
 /// How often the folder is read without a hint.
 const RESCAN: Duration = Duration::from_secs(10);
+/// How old a change has to be before its stamp is trusted.
+const SETTLES: Duration = Duration::from_secs(1);
 /// Larger files are no manifests.
 const MAX_FILE: u64 = 1 << 20;
 
@@ -54,9 +58,31 @@ pub(super) struct PodsDir {
 /// What is known of one file.
 #[derive(Debug)]
 struct Known {
-    stamp: (Option<SystemTime>, u64),
+    stamp: Stamp,
+    /// False when the file was so young that it may have been changed again without another stamp.
+    settled: bool,
     wishes: Vec<Wished>,
     problem: Option<String>,
+}
+
+/// What tells one content of a file from the next: the time of its change, its size, and which file it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    size: u64,
+    inode: u64,
+}
+
+impl Stamp {
+    fn of(meta: &Metadata) -> Self {
+        Self { modified: meta.modified().ok(), size: meta.len(), inode: meta.ino() }
+    }
+
+    /// Clocks of file systems are coarse: within a moment, two changes look like one.
+    fn is_settled(&self) -> bool {
+        let age = self.modified.and_then(|at| SystemTime::now().duration_since(at).ok());
+        age.is_some_and(|age| age > SETTLES)
+    }
 }
 
 /// Everything the folder says.
@@ -110,9 +136,9 @@ impl PodsDir {
             if !meta.is_file() {
                 continue;
             }
-            let stamp = (meta.modified().ok(), meta.len());
+            let stamp = Stamp::of(&meta);
             let known = match self.files.remove(&path) {
-                Some(known) if known.stamp == stamp => known,
+                Some(known) if known.stamp == stamp && known.settled => known,
                 before => read(&path, stamp, before),
             };
             seen.insert(path, known);
@@ -150,8 +176,9 @@ impl PodsDir {
     }
 }
 
-fn read(path: &Path, stamp: (Option<SystemTime>, u64), before: Option<Known>) -> Known {
-    let text = if stamp.1 > MAX_FILE {
+fn read(path: &Path, stamp: Stamp, before: Option<Known>) -> Known {
+    let settled = stamp.is_settled();
+    let text = if stamp.size > MAX_FILE {
         Err(format!("it is larger than {MAX_FILE} bytes"))
     } else {
         std::fs::read_to_string(path).map_err(|error| error.to_string())
@@ -159,11 +186,11 @@ fn read(path: &Path, stamp: (Option<SystemTime>, u64), before: Option<Known>) ->
     let kept = before.map(|known| known.wishes).unwrap_or_default();
     match text {
         // Nothing yet: somebody is about to write.
-        Ok(text) if text.trim().is_empty() => Known { stamp, wishes: kept, problem: None },
+        Ok(text) if text.trim().is_empty() => Known { stamp, settled, wishes: kept, problem: None },
         Ok(text) => match Wished::parse(&text) {
-            Ok(wishes) => Known { stamp, wishes, problem: None },
-            Err(error) => Known { stamp, wishes: kept, problem: Some(error.to_string()) },
+            Ok(wishes) => Known { stamp, settled, wishes, problem: None },
+            Err(error) => Known { stamp, settled, wishes: kept, problem: Some(error.to_string()) },
         },
-        Err(problem) => Known { stamp, wishes: kept, problem: Some(problem) },
+        Err(problem) => Known { stamp, settled, wishes: kept, problem: Some(problem) },
     }
 }

@@ -105,9 +105,9 @@ pub(super) async fn drive(
                 if leash.shutdown.is_cancelled() && may_pause(&operation, &effect) {
                     return None;
                 }
-                if let Err(outcome) =
-                    act(node, &mut entry, &mut operation, &mut workshop, &effect, audience).await
-                {
+                let acted =
+                    act(node, &mut entry, &mut operation, &mut workshop, &effect, &mut leash, audience).await;
+                if let Err(outcome) = acted {
                     break outcome;
                 }
             }
@@ -165,6 +165,7 @@ async fn act(
     operation: &mut Operation,
     workshop: &mut Workshop,
     effect: &Effect,
+    leash: &mut Leash,
     audience: &Audience,
 ) -> Result<(), Outcome> {
     let was_touched = operation.touched();
@@ -181,7 +182,12 @@ async fn act(
     let limit = limit(operation, effect);
     fault::point(|| format!("before effect {:?}", effect.verb()));
     let started = Instant::now();
-    let result = workshop.execute(effect, limit, &|line| audience(Happening::Progress(&line))).await;
+    let progress = |line: String| audience(Happening::Progress(&line));
+    let result = tokio::select! {
+        result = workshop.execute(effect, limit, &progress) => result,
+        // Nobody feels a pull that breaks off, and it may take longer than anybody wants to wait.
+        () = told(leash), if effect.verb() == Verb::Pull => return Ok(()),
+    };
     fault::point(|| format!("after effect {:?}", effect.verb()));
     let trouble = result.as_ref().err();
     let (verb, container, took) = (effect.verb(), effect.container(), started.elapsed());
@@ -218,20 +224,25 @@ fn may_pause(operation: &Operation, effect: &Effect) -> bool {
 
 /// Waits for `pause` or until something is told from outside. False: the process is to end.
 async fn rest(leash: &mut Leash, pause: Duration) -> bool {
-    let Leash { withdrawal, shutdown } = leash;
     tokio::select! {
-        () = sleep(pause) => true,
-        () = shutdown.cancelled() => false,
-        told = withdrawal.changed() => {
-            if told.is_err() {
-                // Nobody is left to tell anything: only the pause counts.
-                tokio::select! {
-                    () = sleep(pause) => {}
-                    () = shutdown.cancelled() => return false,
-                }
-            }
-            true
+        () = sleep(pause) => {}
+        () = told(leash) => {}
+    }
+    !leash.shutdown.is_cancelled()
+}
+
+/// Waits until something is told from outside.
+async fn told(leash: &mut Leash) {
+    let Leash { withdrawal, shutdown } = leash;
+    let withdrawn = async {
+        if withdrawal.changed().await.is_err() {
+            // Nobody is left to tell anything.
+            std::future::pending::<()>().await;
         }
+    };
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        () = withdrawn => {}
     }
 }
 

@@ -4,6 +4,7 @@
 //! whatever state folder or mount namespace it has, and nothing is left when its holder dies.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -26,8 +27,13 @@ pub enum LockError {
         /// What to do.
         advice: &'static str,
     },
-    /// The folder is not there or not ours.
-    #[error("the folder {folder} of the runtime's socket cannot be locked: {source}")]
+    /// There is no such folder, so there is no runtime.
+    #[error(
+        "there is no folder {0}: is the runtime running? Another socket is named with --runtime-endpoint"
+    )]
+    NoFolder(PathBuf),
+    /// The folder is not ours.
+    #[error("the folder {folder} of the runtime's socket cannot be locked, which takes root: {source}")]
     Io {
         /// The folder.
         folder: PathBuf,
@@ -57,7 +63,10 @@ impl NodeLock {
     ) -> Result<Self, LockError> {
         let folder = socket.parent().unwrap_or(Path::new("/")).to_owned();
         let io = |source| LockError::Io { folder: folder.clone(), source };
-        let file = File::open(&folder).map_err(io)?;
+        let file = match File::open(&folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(LockError::NoFolder(folder)),
+            opened => opened.map_err(io)?,
+        };
         Flock::lock(file, how).map(Self).map_err(|(_, errno)| match errno {
             Errno::EWOULDBLOCK => LockError::Held { folder: folder.clone(), holder, advice },
             errno => io(errno.into()),

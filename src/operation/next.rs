@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::api::status::{Action, Step};
 use crate::operation::effect::{Class, Effect, Leftover, Verb};
 use crate::operation::outcome::{Failure, Outcome};
-use crate::operation::replace::{Progress, ended, foreign_start, remove, replace, unfence};
+use crate::operation::replace::{Progress, ended, foreign_start, remove, replace, unclear_state, unfence};
 use crate::operation::snapshot::{Container, Snapshot, State};
 use crate::operation::state::{Note, Operation, Reached, Replacement, Target, later};
 
@@ -257,8 +257,7 @@ fn verify<'a>(
                 }
             }
             Some(life) if life.state == State::Unknown => {
-                let on = format!("the runtime to tell the state of {}", target.name);
-                wait.get_or_insert(Waiting { until: later(now, WATCH), on });
+                wait.get_or_insert(unclear_state(target, now));
             }
             Some(life) => return Verdict::Failed(ended(operation, target, life)),
             None => {
@@ -321,7 +320,10 @@ fn pace(operation: &Operation, next: Next, now: Timestamp) -> Next {
         return next;
     }
     let on = format!("another try: {}", setback.trouble.message);
-    Next::Wait(Waiting { until: again, on })
+    // Not past a moment that decides.
+    let limits = [operation.touch_until(), operation.forward_until(), operation.deadline_at];
+    let until = limits.into_iter().filter(|limit| now < *limit).fold(again, Timestamp::min);
+    Next::Wait(Waiting { until, on })
 }
 
 fn within(operation: &Operation, next: Next, now: Timestamp, limit: Timestamp, during: &str) -> Next {
@@ -334,13 +336,13 @@ fn within(operation: &Operation, next: Next, now: Timestamp, limit: Timestamp, d
 /// Whether `next` comes too late. A container that is down may still be brought up after the limit, as long as that
 /// goes well; nothing else is begun or awaited then.
 fn overdue(operation: &Operation, next: &Next, now: Timestamp, limit: Timestamp) -> bool {
-    let hurries = match next {
+    let brings_up = match next {
         Next::Note(_) | Next::Done(_) => return false,
         Next::Do(effect) => matches!(effect.verb(), Verb::Create | Verb::Start | Verb::Remove),
         Next::Wait(_) => false,
     };
-    let hurries = hurries && operation.setback.is_none() && now < later(limit, operation.way_back());
-    now >= limit && !hurries
+    let goes_well = operation.setback.is_none() && now < later(limit, operation.way_back());
+    now >= limit && !(brings_up && goes_well)
 }
 
 fn fail(operation: &Operation, failure: Failure) -> Next {
@@ -372,3 +374,6 @@ fn reached(target: &Target, life: &Container, snapshot: &Snapshot) -> Note {
     let reached = Reached { to: life.incarnation(), stopped_at, started_at: life.started_at, ready_at: None };
     Note::Reached(target.name.clone(), reached)
 }
+
+#[cfg(test)]
+mod tests;

@@ -419,3 +419,6 @@ fn seconds(seconds: u64) -> SignedDuration {
 pub(super) fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.saturating_add(by).unwrap_or(at)
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,8 @@
 //!
 //! What is logged never holds environment values or tokens; that is the duty of those who log.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 
 /// How to log.
@@ -22,8 +24,11 @@ pub struct LogArgs {
 /// A filter that cannot be read.
 pub fn start(args: &LogArgs) -> Result<(), tracing_subscriber::filter::ParseError> {
     let filter = EnvFilter::try_new(&args.log)?;
-    let lines =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false);
     // A second call finds a logger in place already, which is what the caller wants.
     let _ = if args.log_json { lines.json().try_init() } else { lines.try_init() };
     Ok(())

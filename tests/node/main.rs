@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
+mod agent;
+mod agent_process;
 mod crash;
 mod image;
 mod lab;

@@ -2,12 +2,17 @@
 
 use clap::{Args, Subcommand};
 
-use crate::cli::exit::{self, Exit};
-use crate::cli::output::{Format, tell};
+use crate::api::status::{Phase, Status};
+use crate::cli::exit::Exit;
+use crate::cli::output::{self, Format, tell};
+use crate::node::launch::{RmError, RunError};
 use crate::node::lock::{LockError, NodeLock};
 use crate::node::settings::NodeArgs;
 use crate::node::{self, Node};
+use crate::operation::effect::Class;
+use crate::operation::report;
 use crate::operation::snapshot::PodRef;
+use crate::process::clock;
 use crate::process::log::chain;
 
 mod operate;
@@ -17,7 +22,6 @@ mod ps;
 
 /// Work on this node's containers directly
 #[derive(Debug, Args)]
-#[command(after_help = exit::HELP)]
 pub struct NodeCommand {
     #[command(flatten)]
     settings: NodeArgs,
@@ -72,6 +76,10 @@ enum Failed {
     Lock(#[from] LockError),
     #[error(transparent)]
     Node(#[from] node::Error),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Rm(#[from] RmError),
     #[error("{0}")]
     Manifest(String),
     #[error("{0}")]
@@ -94,16 +102,69 @@ impl Failed {
     fn exit(&self) -> Exit {
         match self {
             Self::Lock(LockError::Held { .. }) => Exit::Busy,
-            Self::Endpoint(_) | Self::Lock(LockError::Io { .. }) => Exit::RuntimeAway,
+            Self::Endpoint(_) | Self::Lock(LockError::NoFolder(_) | LockError::Io { .. }) => {
+                Exit::RuntimeAway
+            }
             Self::Manifest(_) | Self::Node(node::Error::Refused(_)) => Exit::Refused,
+            Self::Run(
+                RunError::Exists { .. }
+                | RunError::Claimed(_)
+                | RunError::UidTaken { .. }
+                | RunError::NoImage { .. },
+            )
+            | Self::Rm(RmError::NotOurs { .. } | RmError::OtherState { .. } | RmError::Name(_)) => {
+                Exit::Refused
+            }
+            Self::Run(RunError::Runtime(error) | RunError::Container { source: error, .. })
+            | Self::Rm(RmError::Runtime(error))
+                if error.class == Class::Away =>
+            {
+                Exit::RuntimeAway
+            }
             Self::Node(node::Error::Interrupted) => Exit::Interrupted,
             Self::Node(error) => match error.reason() {
                 "RuntimeAway" => Exit::RuntimeAway,
                 "Busy" => Exit::Busy,
                 _ => Exit::Failed,
             },
-            Self::Other(_) => Exit::Failed,
+            Self::Run(_) | Self::Rm(_) | Self::Other(_) => Exit::Failed,
         }
+    }
+
+    /// The object of the contract, so that a script gets it for every end that there can be.
+    fn status(&self, id: &str) -> Status {
+        let exit = self.exit();
+        let phase = match exit {
+            Exit::Refused => Phase::Refused,
+            Exit::Interrupted => Phase::Running,
+            _ => Phase::Failed,
+        };
+        let reason = match (self, exit) {
+            (Self::Node(error), _) => error.reason(),
+            (Self::Manifest(_), _) => "InvalidManifest",
+            (_, Exit::Busy) => "Busy",
+            (_, Exit::RuntimeAway) => "RuntimeAway",
+            (_, Exit::Refused) => "Refused",
+            _ => "Failed",
+        };
+        let why = chain(self);
+        let status = report::not_begun(id, phase, reason, &why, clock::now());
+        match self {
+            // What is left is in the journal: this is no end.
+            Self::Node(node::Error::Interrupted) => Status { message: why, finished_at: None, ..status },
+            // What was made and removed again is told by the error itself.
+            Self::Run(_) | Self::Rm(_) | Self::Other(_) => Status { message: why, ..status },
+            _ => status,
+        }
+    }
+
+    /// Tells it in both forms, and gives the exit code.
+    fn told(&self, format: Format, id: &str) -> Exit {
+        if format == Format::Json {
+            output::json(&self.status(id));
+        }
+        tell(&format!("inplace: {}", chain(self)));
+        self.exit()
     }
 }
 
@@ -113,16 +174,13 @@ impl NodeCommand {
         let Self { settings, output, verb } = self;
         let ended = match verb {
             Verb::Ps(args) => ps::run(&settings, output, &args).await,
-            Verb::Restart(args) => operate::restart(&settings, output, args).await,
-            Verb::Swap(args) => operate::swap(&settings, output, args).await,
+            Verb::Restart(args) => return operate::restart(&settings, output, args).await,
+            Verb::Swap(args) => return operate::swap(&settings, output, args).await,
             Verb::Plan(args) => plan::run(&settings, output, args).await,
             Verb::Run(args) => pods::run(&settings, output, args).await,
             Verb::Rm(args) => pods::rm(&settings, output, args).await,
         };
-        ended.unwrap_or_else(|failed| {
-            tell(&format!("inplace: {}", chain(&failed)));
-            failed.exit()
-        })
+        ended.unwrap_or_else(|failed| failed.told(output, ""))
     }
 }
 

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::image::ImageRef;
 use crate::api::request::{OnFailure, Request, Target};
-use crate::api::status::{Phase, Status};
+use crate::api::status::Status;
 use crate::cli::exit::Exit;
 use crate::cli::node::{Failed, PodName, engine, find, lock};
 use crate::cli::output::{self, Format};
@@ -15,7 +15,6 @@ use crate::node;
 use crate::node::drive::Leash;
 use crate::node::settings::NodeArgs;
 use crate::operation::outcome::Withdrawal;
-use crate::operation::report;
 use crate::process::clock;
 
 /// Arguments of `node restart`.
@@ -71,13 +70,13 @@ pub(super) fn assignment(text: &str) -> Result<Target, String> {
     Ok(Target { name: name.to_owned(), image: Some(image.to_owned()) })
 }
 
-pub(super) async fn restart(settings: &NodeArgs, format: Format, args: Restart) -> Result<Exit, Failed> {
+pub(super) async fn restart(settings: &NodeArgs, format: Format, args: Restart) -> Exit {
     let Restart { pod, container, how } = args;
     let targets = container.into_iter().map(|name| Target { name, image: None }).collect();
     operate(settings, format, &pod, how.request(targets)).await
 }
 
-pub(super) async fn swap(settings: &NodeArgs, format: Format, args: Swap) -> Result<Exit, Failed> {
+pub(super) async fn swap(settings: &NodeArgs, format: Format, args: Swap) -> Exit {
     let Swap { pod, images, how, no_rollback } = args;
     let mut request = how.request(images);
     if no_rollback {
@@ -104,27 +103,17 @@ fn fresh_id() -> String {
     format!("cli-{}-{}", clock::now().as_millisecond(), std::process::id())
 }
 
-async fn operate(
-    settings: &NodeArgs,
-    format: Format,
-    pod: &PodName,
-    request: Request,
-) -> Result<Exit, Failed> {
+async fn operate(settings: &NodeArgs, format: Format, pod: &PodName, request: Request) -> Exit {
     let id = request.id.clone();
     let status = match carry_out(settings, format, pod, request).await {
         Ok(status) => status,
-        Err(Failed::Node(error)) if format == Format::Json => {
-            // A script gets the object of the contract for every end that a request can have.
-            output::json(&error_status(&id, &error));
-            return Err(Failed::Node(error));
-        }
-        Err(failed) => return Err(failed),
+        Err(failed) => return failed.told(format, &id),
     };
     match format {
         Format::Json => output::json(&status),
         Format::Text => output::line(&format!("{}: {}", status.phase, status.message)),
     }
-    Ok(status.phase.into())
+    status.phase.into()
 }
 
 async fn carry_out(
@@ -170,18 +159,4 @@ fn on_interrupt() -> Result<Leash, Failed> {
         }
     });
     Ok(Leash { withdrawal, shutdown })
-}
-
-fn error_status(id: &str, error: &node::Error) -> Status {
-    let phase = match error {
-        node::Error::Refused(_) => Phase::Refused,
-        node::Error::Interrupted => Phase::Running,
-        node::Error::Runtime(..) | node::Error::Journal(_) => Phase::Failed,
-    };
-    let status = report::not_begun(id, phase, error.reason(), error, clock::now());
-    match error {
-        // What is left is in the journal: this is no end.
-        node::Error::Interrupted => Status { message: error.to_string(), finished_at: None, ..status },
-        _ => status,
-    }
 }

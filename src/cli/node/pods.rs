@@ -14,7 +14,6 @@ use crate::cli::output::{self, Format};
 use crate::cri::convert;
 use crate::node::launch::{self, Dirs, Started};
 use crate::node::settings::NodeArgs;
-use crate::process::log::chain;
 
 /// Arguments of `node run`.
 #[derive(Debug, Args)]
@@ -45,6 +44,15 @@ struct StartedView<'a> {
     ip: &'a str,
 }
 
+/// What became of a removal, for programs.
+#[derive(Serialize)]
+struct RemovedView {
+    namespace: String,
+    name: String,
+    /// False: there was no such pod.
+    removed: bool,
+}
+
 pub(super) async fn run(settings: &NodeArgs, format: Format, args: Run) -> Result<Exit, Failed> {
     let Run { file, pull_timeout } = args;
     let text = read(&file).map_err(|error| Failed::Other(format!("{}: {error}", file.display())))?;
@@ -53,9 +61,7 @@ pub(super) async fn run(settings: &NodeArgs, format: Format, args: Run) -> Resul
     let dirs = dirs(settings)?;
     let _lock = lock(settings)?;
     let client = settings.client(None)?;
-    let started = launch::run(&client, &manifest, &dirs, Duration::from_secs(pull_timeout))
-        .await
-        .map_err(|error| Failed::Other(chain(&error)))?;
+    let started = launch::run(&client, &manifest, &dirs, Duration::from_secs(pull_timeout)).await?;
     match format {
         Format::Json => {
             let Started { pod, sandbox_id, ip, .. } = &started;
@@ -82,15 +88,16 @@ pub(super) async fn rm(settings: &NodeArgs, format: Format, args: Rm) -> Result<
     let _lock = lock(settings)?;
     let node = engine(settings)?;
     let pods = convert::find_pod(&node.client, &namespace, &name).await?;
-    let removed = launch::rm(&node.client, &namespace, &name, &dirs)
-        .await
-        .map_err(|error| Failed::Other(chain(&error)))?;
+    let removed = launch::rm(&node.client, &namespace, &name, &dirs).await?;
     for pod in pods {
         node.journal.forget(&pod)?;
     }
-    if format == Format::Text {
-        let text = if removed.nothing() { "was not there" } else { "is removed" };
-        output::line(&format!("pod {namespace}/{name} {text}"));
+    match format {
+        Format::Json => output::json(&RemovedView { namespace, name, removed: !removed.nothing() }),
+        Format::Text => {
+            let text = if removed.nothing() { "was not there" } else { "is removed" };
+            output::line(&format!("pod {namespace}/{name} {text}"));
+        }
     }
     Ok(Exit::Done)
 }

@@ -1,0 +1,209 @@
+//! The agent and its annotations: what is asked for is done, once, and answered as the contract says; what cannot be
+//! done is refused with a reason and touches nothing.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+
+use crate::agent_process::{Site, eventually};
+
+#[test]
+fn a_line_in_the_annotation_is_carried_out_once_and_answered_in_full() {
+    let site = Site::new();
+    site.run("web");
+    let before = site.running("web");
+    let agent = site.agent(&[]);
+    // As a person writes it: unquoted, in YAML.
+    let manifest = |request: &str| {
+        site.write("web.yaml", &format!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  annotations:\n    inplace.dev/request: {request}\nspec:\n  restartPolicy: Always\n"));
+    };
+    manifest("restart app");
+    let status = site.ended("web", "text-", "Succeeded");
+    let after = site.running("web");
+    let container = &status["containers"][0];
+    assert_eq!(after.attempt, before.attempt + 1);
+    assert_eq!((status["reason"].as_str(), status["step"].as_str()), (Some(""), Some("Verify")));
+    assert_eq!(container["name"], "app");
+    assert_eq!(
+        (container["action"].as_str(), container["engine"].as_str()),
+        (Some("Restart"), Some("Recreate"))
+    );
+    assert_eq!(container["from"]["containerID"], before.id.as_str());
+    assert_eq!(container["to"]["containerID"], after.id.as_str());
+    assert_eq!(
+        (container["from"]["attempt"].as_u64(), container["to"]["attempt"].as_u64()),
+        (Some(0), Some(1))
+    );
+    assert_eq!(container["to"]["image"], site.lab.image("app:v1").as_str());
+    assert_eq!(container["from"]["imageID"], container["to"]["imageID"]);
+    let at = |value: &Value| value.as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    let (stopped, started) = (at(&container["stoppedAt"]), at(&container["startedAt"]));
+    let down = container["downtimeMs"].as_i64().unwrap();
+    // Both times are cut to milliseconds, so the difference may be one more.
+    assert!((started.as_millisecond() - stopped.as_millisecond() - down).abs() <= 1, "{status:#}");
+    assert!(at(&status["startedAt"]) <= stopped && started <= at(&container["readyAt"]));
+    assert!(at(&container["readyAt"]) <= at(&status["finishedAt"]));
+    assert_eq!(status["finishedAt"].as_str().unwrap().len(), "2026-11-20T10:00:00.000Z".len());
+    let message = format!("app restarted in place: down {down} ms, attempt 0 -> 1");
+    assert_eq!(status["message"], message.as_str());
+
+    // The same text, written again: in YAML an unquoted # begins a comment. A later wish proves that it was read.
+    manifest("restart app #2");
+    site.read_again(&agent);
+    assert_eq!(site.running("web"), after);
+    // Quoted it is another text.
+    manifest("'restart app #2'");
+    eventually("the second restart", || (site.status("web")?["id"] != status["id"]).then_some(()));
+    assert_eq!(site.ended("web", "text-", "Succeeded")["containers"][0]["to"]["attempt"], 2);
+    // The first one again: it has ended, whatever came after it.
+    manifest("restart app");
+    let refused = site.ended("web", status["id"].as_str().unwrap(), "Refused");
+    assert_eq!(refused["reason"], "AlreadyEnded");
+    assert!(refused["message"].as_str().unwrap().contains("another id"), "{refused:#}");
+    assert_eq!(site.running("web").attempt, 2);
+}
+
+#[test]
+fn an_id_that_has_ended_does_not_run_again_whatever_is_restarted_or_deleted() {
+    let site = Site::new();
+    site.run("web");
+    let mut agent = site.agent(&[]);
+    site.restart("web", "once");
+    let status = site.ended("web", "once", "Succeeded");
+    let after = site.running("web");
+    agent.stop();
+    // Nothing is missing: nothing is done.
+    let mut agent = site.agent(&[]);
+    site.read_again(&agent);
+    assert_eq!((site.running("web"), site.status("web").unwrap()), (after.clone(), status.clone()));
+    agent.stop();
+    // Without the answer the journal knows.
+    fs::remove_file(site.answer("web")).unwrap();
+    let agent = site.agent(&[]);
+    assert_eq!(site.ended("web", "once", "Succeeded"), status);
+    assert_eq!(site.running("web"), after);
+    assert_eq!(agent.metric(&["inplace_operations_total", "Succeeded"]), 0.0);
+    // Nor while it runs.
+    fs::remove_file(site.answer("web")).unwrap();
+    site.read_again(&agent);
+    assert_eq!((site.running("web"), site.ended("web", "once", "Succeeded")), (after, status));
+}
+
+#[test]
+fn a_swap_is_done_and_a_bad_one_is_rolled_back() {
+    let site = Site::new();
+    site.run("web");
+    let _agent = site.agent(&[]);
+    site.wish("web", &format!("swap app={}", site.lab.image("app:v2")));
+    let status = site.ended("web", "text-", "Succeeded");
+    let container = &status["containers"][0];
+    assert_eq!(container["action"], "Swap");
+    assert_eq!(container["to"]["image"], site.lab.image("app:v2").as_str());
+    assert_ne!(container["from"]["imageID"], container["to"]["imageID"]);
+    let request = json!({"id": "bad", "containers": [{"name": "app", "image": site.lab.image("app:crash")}]});
+    site.wish("web", &request.to_string());
+    let status = site.ended("web", "bad", "RolledBack");
+    assert_eq!((status["reason"].as_str(), status["step"].as_str()), (Some("Exited"), Some("Rollback")));
+    let to = &status["containers"][0]["to"];
+    assert_eq!(to["image"], site.lab.image("app:v2").as_str());
+    assert_eq!(
+        (to["attempt"].as_u64(), to["containerID"].as_str()),
+        (Some(3), Some(&*site.running("web").id))
+    );
+    assert!(status["message"].as_str().unwrap().contains("exited with code 3"), "{status:#}");
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_with_its_reason_and_touches_nothing() {
+    let site = Site::new();
+    site.run("web");
+    site.run("other");
+    let before = site.lives("web");
+    let agent = site.agent(&[]);
+    for (request, reason, told) in [
+        ("restart nobody", "UnknownContainer", "it has app"),
+        ("reboot app", "InvalidRequest", "write `restart NAME"),
+        (
+            r#"{"containers":[{"name":"app"}],"graceSeconds":3}"#,
+            "InvalidRequest",
+            "unknown field `graceSeconds`",
+        ),
+        (
+            r#"{"containers":[{"name":"app"}],"deadlineSeconds":0}"#,
+            "InvalidRequest",
+            "deadlineSeconds: 1 to 86400",
+        ),
+        (
+            r#"{"containers":[{"name":"app"}],"gracePeriodSeconds":5}"#,
+            "NoReadinessGate",
+            "remove gracePeriodSeconds",
+        ),
+        (r#"{"containers":[{"name":"app"}],"preHook":{"templateName":"x"}}"#, "HooksUnavailable", "preHook"),
+        (r#"{"containers":[{"name":"app"}],"engine":"Respec"}"#, "EngineUnavailable", "needs an API server"),
+        (r#"{"containers":[{"name":"app"}],"deadlineSeconds":3}"#, "DeadlineTooShort", "too short"),
+        ("swap app=UPPER:v1", "InvalidRequest", "containers[0].image"),
+    ] {
+        site.wish("web", request);
+        let status = eventually(request, || {
+            site.status("web").filter(|status| {
+                status["reason"] == reason && status["message"].as_str().unwrap().contains(told)
+            })
+        });
+        assert_eq!(status["phase"], "Refused", "{status:#}");
+        assert!(status["message"].as_str().unwrap().ends_with("Nothing was touched"), "{status:#}");
+        assert!(status["startedAt"].is_null() && status["finishedAt"].is_string(), "{status:#}");
+    }
+    assert_eq!(site.lives("web"), before);
+    assert_eq!(agent.metric(&["inplace_operations_total", "InvalidRequest"]), 4.0);
+    // Another pod does not feel it.
+    site.wish("other", "restart app");
+    site.ended("other", "text-", "Succeeded");
+    // A pod that is not there.
+    site.wish("ghost", "restart app");
+    let status = site.ended("ghost", "text-", "Refused");
+    assert_eq!(
+        (status["reason"].as_str(), status["message"].as_str()),
+        (Some("PodNotFound"), Some("there is no pod default/ghost on this node. Nothing was touched"))
+    );
+}
+
+#[test]
+fn a_bad_file_is_answered_under_its_own_name_and_hurts_no_other() {
+    let site = Site::new();
+    site.run("web");
+    let agent = site.agent(&[]);
+    let answer = |file: &str| site.state.join(format!("status/{file}.json"));
+    let told = |path: &Path| serde_json::from_slice::<Value>(&fs::read(path).ok()?).ok();
+    site.write("bad.yaml", "kind: Pod\nmetadata: {name: web\nspec: s3cret-in-a-file\n");
+    site.write("nameless.yml", "kind: Pod\nmetadata: {}\n");
+    site.restart("web", "beside");
+    site.ended("web", "beside", "Succeeded");
+    let bad = eventually("an answer to the bad file", || told(&answer("bad.yaml")));
+    assert_eq!((bad["phase"].as_str(), bad["reason"].as_str()), (Some("Refused"), Some("InvalidManifest")));
+    let message = bad["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("bad.yaml: not valid YAML: line ") && !message.contains("s3cret"),
+        "{message}"
+    );
+    let nameless = eventually("an answer to the other one", || told(&answer("nameless.yml")));
+    assert!(nameless["message"].as_str().unwrap().contains("has no metadata.name"), "{nameless:#}");
+    assert_eq!(agent.metric(&["inplace_unreadable_files"]), 2.0);
+    // Another mistake in the same file is still one file.
+    site.write("bad.yaml", "kind: [\n");
+    eventually("the other mistake", || (told(&answer("bad.yaml"))? != bad).then_some(()));
+    assert_eq!(agent.metric(&["inplace_unreadable_files"]), 2.0);
+    fs::remove_file(site.pods.join("bad.yaml")).unwrap();
+    fs::remove_file(site.pods.join("nameless.yml")).unwrap();
+    eventually("the answers to go", || {
+        (!answer("bad.yaml").exists() && !answer("nameless.yml").exists()).then_some(())
+    });
+    eventually("the count to fall", || (agent.metric(&["inplace_unreadable_files"]) == 0.0).then_some(()));
+    // Two files for one pod: the first by name counts, the other is told.
+    site.write(
+        "zweb.yaml",
+        "kind: Pod\nmetadata: {name: web, annotations: {inplace.dev/request: restart nobody}}\n",
+    );
+    let twice = eventually("an answer to the second file", || told(&answer("zweb.yaml")));
+    assert!(twice["message"].as_str().unwrap().contains("pod default/web is in another file"), "{twice:#}");
+    assert_eq!(site.status("web").unwrap()["id"], "beside");
+}
