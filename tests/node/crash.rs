@@ -132,7 +132,12 @@ impl<'a> Case<'a> {
             Some(self.pod.facts()).filter(|facts| since(facts, "starts").len() >= starts.len())
         });
         let after = after.settled();
-        assert_eq!(since(&after, "starts"), starts, "{id}: {after:#?}");
+        let mut started = since(&after, "starts");
+        if id.starts_with("odd") {
+            // A runtime whose caller is cut off in the middle of a start may end what it has started just then.
+            started.dedup();
+        }
+        assert_eq!(started, starts, "{id}: {after:#?}");
         let stopped = since(&after, "stops").len();
         assert!(stops.contains(&stopped), "{id}: preStop ran {stopped} times");
         let steps = u32::try_from(starts.len()).unwrap();
