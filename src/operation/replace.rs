@@ -8,17 +8,19 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::status::Action;
-use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb};
+use crate::operation::effect::{Class, Effect, ImageChoice, Leftover, Verb};
 use crate::operation::next::{Next, Waiting};
 use crate::operation::outcome::Failure;
 use crate::operation::snapshot::{Container, Snapshot, State};
-use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Replacement, Target, later};
+use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Replacement, Setback, Target, later};
 
 /// How long somebody else's created container may wait for its maker to start it.
 const FOREIGN_START: SignedDuration = SignedDuration::from_secs(10);
 /// How long the fence outlives the start. A kubelet that saw the new life before it ran asks for the guarded name a
 /// moment later, for it looks at the image in between.
 const FENCE_HOLDS: SignedDuration = SignedDuration::from_millis(250);
+/// How long a runtime that lost a start is left alone before it is asked for another one.
+const CUT_OFF_PAUSE: SignedDuration = SignedDuration::from_millis(500);
 /// How soon to look again for something that others do.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_millis(20);
 
@@ -192,9 +194,32 @@ fn settle<'a>(
             }
             unfence(operation, target, snapshot, now).map_or(Progress::Running(new), Progress::Next)
         }
-        State::Exited => Progress::Failed(ended(operation, target, new)),
+        State::Exited => match cut_off(operation, target, new, now).filter(|_| ours) {
+            Some(next) => Progress::Next(next),
+            None => Progress::Failed(ended(operation, target, new)),
+        },
         State::Unknown => Progress::Next(Next::Wait(unclear_state(target, now))),
     }
+}
+
+/// What becomes of a life that is over before it began, with no word from the runtime why: its start was lost with the
+/// process that asked for it, or with the runtime, and says nothing about the image. It is made again.
+fn cut_off(operation: &Operation, target: &Target, life: &Container, now: Timestamp) -> Option<Next> {
+    if life.started_at.is_some() || !operation.can_remove(&life.id) {
+        return None;
+    }
+    let ours = |setback: &&Setback| setback.verb == Verb::Start && setback.container == target.name;
+    if let Some(setback) = operation.setback.as_ref().filter(ours) {
+        if setback.trouble.class != Class::Away {
+            return None;
+        }
+        let until = later(setback.at, CUT_OFF_PAUSE);
+        if now < until {
+            let on = format!("another try to start {}: {}", target.name, setback.trouble.message);
+            return Some(Next::Wait(Waiting { until, on }));
+        }
+    }
+    Some(Next::Do(remove(life, Leftover::NeverStarted)))
 }
 
 /// Takes the fences away, but not right after a start.

@@ -5,5 +5,11 @@
 mod agent;
 mod agent_process;
 mod agent_turns;
+mod crash;
+mod image;
 mod lab;
+mod pod;
+mod pre_stop;
+mod restart;
 mod smoke;
+mod swap;
