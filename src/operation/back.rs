@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 
 use crate::api::status::Action;
+use crate::operation::answer::{Next, overdue};
 use crate::operation::effect::Leftover;
 use crate::operation::end::never_started;
-use crate::operation::next::{Next, overdue, reached};
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::replace::{Progress, foreign_start, remove, replace};
 use crate::operation::snapshot::{Snapshot, State};
@@ -33,7 +33,7 @@ pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot
             match replace(operation, target, snapshot, now) {
                 Progress::Next(next) => next,
                 Progress::Failed(then) => return give_up(then),
-                Progress::Running(life) => return Next::Note(reached(target, life, snapshot)),
+                Progress::Running(life) => return Next::Note(Note::reached(target, life, snapshot)),
             }
         };
         if overdue(operation, &next, now, operation.deadline_at) {

@@ -2,15 +2,15 @@
 
 use jiff::Timestamp;
 
+use crate::operation::answer::Next;
 use crate::operation::effect::Leftover;
-use crate::operation::next::{Next, lost};
 use crate::operation::replace::{remove, unfence};
 use crate::operation::snapshot::{Container, Snapshot, State};
 use crate::operation::state::Operation;
 
 /// Cleaning up, whatever the outcome: no fence, nothing half-made, and no old lives where nobody else removes them.
 pub(super) fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
-    let Some(outcome) = operation.ending.clone() else { return Next::Done(lost(operation, "gone")) };
+    let Some(outcome) = operation.ending.clone() else { return Next::Done(operation.lost("gone")) };
     for target in &operation.targets {
         let lives = snapshot.lives(&target.name);
         // Before the fence: as long as it is there, a kubelet must not start the next attempt beside it.

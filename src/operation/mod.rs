@@ -6,6 +6,7 @@
 //! Pure: no async, no clock, no I/O. What is seen comes in as a [`snapshot::Snapshot`], time as an argument, and
 //! everything that must be done goes out as an [`effect::Effect`].
 
+mod answer;
 mod back;
 pub mod effect;
 mod end;

@@ -6,36 +6,16 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::status::Step;
+use crate::operation::answer::overdue;
+pub use crate::operation::answer::{Next, Waiting};
 use crate::operation::back::back;
 use crate::operation::effect::{Class, Effect, Verb};
 use crate::operation::end::end;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::replace::{Progress, replace};
 use crate::operation::snapshot::{Container, Snapshot};
-use crate::operation::state::{Note, Operation, Reached, Target, later};
+use crate::operation::state::{Note, Operation, Target, later};
 use crate::operation::verify::{Verdict, verify};
-
-/// The answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Carry this out, once, and look again.
-    Do(Effect),
-    /// Take this into the operation and ask again.
-    Note(Note),
-    /// Look again at the time given, or earlier.
-    Wait(Waiting),
-    /// It is over.
-    Done(Outcome),
-}
-
-/// What is being waited for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// When to look again at the latest.
-    pub until: Timestamp,
-    /// For people.
-    pub on: String,
-}
 
 /// What to do next.
 pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
@@ -43,12 +23,12 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
         return Next::Done(outcome.clone());
     }
     let next = match &snapshot.sandbox {
-        None => return Next::Done(lost(operation, "gone")),
+        None => return Next::Done(operation.lost("gone")),
         _ if operation.ending.is_some() => end(operation, snapshot, now),
         Some(sandbox) if sandbox.id != operation.sandbox_id => {
-            Next::Note(Note::End(lost(operation, "another one")))
+            Next::Note(Note::End(operation.lost("another one")))
         }
-        Some(sandbox) if !sandbox.ready => Next::Note(Note::End(lost(operation, "not ready"))),
+        Some(sandbox) if !sandbox.ready => Next::Note(Note::End(operation.lost("not ready"))),
         Some(_) => match &operation.turned_back {
             None => forward(operation, snapshot, now),
             Some(failure) => back(operation, failure, snapshot, now),
@@ -69,7 +49,7 @@ pub fn unseen(operation: &Operation, now: Timestamp, why: &str) -> Option<Outcom
         return Some(Outcome::Cancelled(withdrawal));
     }
     let during = format!("the runtime could not be reached: {why}");
-    Some(failed(operation, Failure::Deadline { during }))
+    Some(operation.failed(Failure::Deadline { during }))
 }
 
 /// The way there.
@@ -94,7 +74,7 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
         match replace(operation, target, snapshot, now) {
             Progress::Next(next) => return within(operation, next, now, operation.forward_until(), "Swap"),
             Progress::Failed(failure) => return fail(operation, failure),
-            Progress::Running(life) => return Next::Note(reached(target, life, snapshot)),
+            Progress::Running(life) => return Next::Note(Note::reached(target, life, snapshot)),
         }
     }
     if let Some(next) = enter(operation, Step::Verify) {
@@ -176,46 +156,16 @@ fn within(operation: &Operation, next: Next, now: Timestamp, limit: Timestamp, d
     next
 }
 
-/// Whether `next` comes too late. A container that is down may still be brought up after the limit, as long as that
-/// goes well; nothing else is begun or awaited then.
-pub(super) fn overdue(operation: &Operation, next: &Next, now: Timestamp, limit: Timestamp) -> bool {
-    let brings_up = match next {
-        Next::Note(_) | Next::Done(_) => return false,
-        Next::Do(effect) => matches!(effect.verb(), Verb::Create | Verb::Start | Verb::Remove),
-        Next::Wait(_) => false,
-    };
-    let goes_well = operation.setback.is_none() && now < later(limit, operation.way_back());
-    now >= limit && !(brings_up && goes_well)
-}
-
 fn fail(operation: &Operation, failure: Failure) -> Next {
     Next::Note(if operation.can_turn_back() && !matches!(failure, Failure::Duplicate { .. }) {
         Note::TurnBack(failure)
     } else {
-        Note::End(failed(operation, failure))
+        Note::End(operation.failed(failure))
     })
-}
-
-fn failed(operation: &Operation, failure: Failure) -> Outcome {
-    match &operation.turned_back {
-        Some(first) => Outcome::Failed { failure: first.clone(), then: Some(failure), touched: true },
-        None => Outcome::Failed { failure, then: None, touched: operation.touched() },
-    }
-}
-
-pub(super) fn lost(operation: &Operation, what: &str) -> Outcome {
-    operation.ending.clone().unwrap_or_else(|| failed(operation, Failure::Sandbox { what: what.to_owned() }))
 }
 
 fn enter(operation: &Operation, step: Step) -> Option<Next> {
     (operation.step != step).then_some(Next::Note(Note::Step(step)))
-}
-
-pub(super) fn reached(target: &Target, life: &Container, snapshot: &Snapshot) -> Note {
-    // Downtime counts from the end of the life that was asked to be replaced, also on the way back.
-    let stopped_at = snapshot.by_id(&target.from.container_id).and_then(|old| old.finished_at);
-    let reached = Reached { to: life.incarnation(), stopped_at, started_at: life.started_at, ready_at: None };
-    Note::Reached(target.name.clone(), reached)
 }
 
 #[cfg(test)]

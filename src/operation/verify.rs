@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::status::Action;
-use crate::operation::next::{Next, Waiting};
+use crate::operation::answer::{Next, Waiting};
 use crate::operation::outcome::Failure;
 use crate::operation::replace::{ended, unclear_state};
 use crate::operation::snapshot::{Snapshot, State};
