@@ -81,6 +81,25 @@ impl Site {
         self.run_spec(pod, &json!({"terminationGracePeriodSeconds": 2, "containers": [app]}));
     }
 
+    /// Runs a pod whose preStop handler writes `x` into `began` and waits for `go`, in the folder that is returned.
+    pub(crate) fn run_gated(&self, pod: &str) -> PathBuf {
+        let gate = self.folder.path().join("gate");
+        fs::create_dir(&gate).unwrap();
+        let handler = "printf x >>/tmp/began; until [ -e /tmp/go ]; do sleep 0.05; done";
+        let app = json!({
+            "name": "app",
+            "image": self.lab.image("app:v1"),
+            "volumeMounts": [{"name": "gate", "mountPath": "/tmp"}],
+            "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", handler]}}},
+        });
+        let volumes = json!([{"name": "gate", "hostPath": {"path": gate}}]);
+        self.run_spec(
+            pod,
+            &json!({"terminationGracePeriodSeconds": 30, "containers": [app], "volumes": volumes}),
+        );
+        gate
+    }
+
     /// Runs a pod whose uid is `uid-NAME`.
     pub(crate) fn run_spec(&self, pod: &str, spec: &Value) {
         let metadata = json!({"name": pod, "uid": format!("uid-{pod}")});
@@ -212,9 +231,8 @@ impl Site {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let (listen, pods) = (format!("127.0.0.1:{port}"), self.pods.to_str().unwrap());
-        let mut all =
-            args_of("agent", &self.state, &["--standalone", "--pods-dir", pods, "--listen", &listen]);
-        all.extend(args.iter().map(ToString::to_string));
+        let given = ["--standalone", "--pods-dir", pods, "--listen", &listen];
+        let all = args_of("agent", &self.state, &[&given, args].concat());
         let log = self.folder.path().join(format!("agent-{}.log", NEXT.fetch_add(1, Ordering::Relaxed)));
         let mut command: Command = self.lab.inplace_command(&all);
         command.env("INPLACE_LOG", "info,inplace=debug");
@@ -311,7 +329,9 @@ impl Drop for Agent {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            eprintln!("--- {}\n{}", self.log.display(), self.log());
+            let log = self.log();
+            let end: Vec<_> = log.lines().rev().take(40).collect();
+            eprintln!("--- the end of {}, newest first:\n{}", self.log.display(), end.join("\n"));
         }
     }
 }

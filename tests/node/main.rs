@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
 mod agent;
+mod agent_crash;
+mod agent_lifecycle;
 mod agent_process;
 mod agent_turns;
+mod bad_input;
 mod lab;
 mod smoke;
