@@ -23,7 +23,8 @@ build:
 release: setup ## one static binary
 	CC_x86_64_unknown_linux_musl=musl-gcc cargo build --locked --release --target $(MUSL)
 	@if ldd "$(STATIC)" 2>/dev/null | grep -q '=>'; then echo "$(STATIC) is not static" >&2; exit 1; fi
-	@stat -c '%n: static, %s bytes' "$(STATIC)"
+	@if grep -q INPLACE_FAULT_AT "$(STATIC)"; then echo "$(STATIC) has fault points" >&2; exit 1; fi
+	@stat -c '%n: static, no fault points, %s bytes' "$(STATIC)"
 
 check: fmt clippy doc deny
 
@@ -46,15 +47,15 @@ $(DENY):
 	@if command -v cargo-deny >/dev/null; then mkdir -p "$(@D)" && ln -s "$$(command -v cargo-deny)" "$@"; \
 	else cargo install --locked cargo-deny --root "$(INPLACE_CACHE)"; fi
 
-test: setup check ## everything that can go wrong, for real
+test: setup check release ## everything that can go wrong, for real
 	cargo test --locked --lib --bins --test hermetic
 	cargo test --locked --features faults --test node
 
 demo: setup build ## what a restart in place keeps, on a real containerd
 	bash tests/lab/demo.sh "$(CARGO_TARGET_DIR)/debug/inplace"
 
-bench: setup
-	cargo bench --locked
+bench: release ## the budgets, side by side in one run; BENCH_QUICK=1 is short, BENCH_LENIENT=1 only tells
+	BENCH_AGENT="$(abspath $(STATIC))" cargo bench --locked --bench restart
 
 clean:
 	cargo clean

@@ -7,6 +7,8 @@
 //! everything that must be done goes out as an [`effect::Effect`].
 
 pub mod effect;
+#[cfg(test)]
+mod fixtures;
 pub mod next;
 pub mod outcome;
 pub mod plan;

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::api::status::{Action, Step};
 use crate::operation::effect::{Class, Effect, Leftover, Verb};
 use crate::operation::outcome::{Failure, Outcome};
-use crate::operation::replace::{Progress, ended, foreign_start, remove, replace, unfence};
+use crate::operation::replace::{Progress, ended, foreign_start, remove, replace, unclear_state, unfence};
 use crate::operation::snapshot::{Container, Snapshot, State};
 use crate::operation::state::{Note, Operation, Reached, Replacement, Target, later};
 
@@ -89,7 +89,7 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
             continue;
         }
         if !target.touched
-            && let Some(what) = changed(target, snapshot)
+            && let Some(what) = changed(operation, target, snapshot)
         {
             return fail(operation, Failure::Changed { container: target.name.clone(), what });
         }
@@ -123,7 +123,7 @@ fn still_free(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Opt
         return Some(fail(operation, Failure::Deadline { during }));
     }
     for target in &operation.targets {
-        if let Some(what) = changed(target, snapshot) {
+        if let Some(what) = changed(operation, target, snapshot) {
             return Some(fail(operation, Failure::Changed { container: target.name.clone(), what }));
         }
     }
@@ -142,12 +142,12 @@ fn still_free(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Opt
 
 /// What somebody else did to a container that we have not touched. One that merely died is replaced all the same, and
 /// what was there when the request was taken up is nobody's doing.
-fn changed(target: &Target, snapshot: &Snapshot) -> Option<String> {
+fn changed(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Option<String> {
     if target.touched {
         return None;
     }
-    let newer =
-        snapshot.lives(&target.name).into_iter().find(|life| life.attempt >= target.forward.attempt)?;
+    let foreign = |life: &&Container| life.attempt >= target.forward.attempt && !operation.made(life);
+    let newer = snapshot.lives(&target.name).into_iter().find(foreign)?;
     Some(format!("attempt {} is there and {}", newer.attempt, newer.state))
 }
 
@@ -257,8 +257,7 @@ fn verify<'a>(
                 }
             }
             Some(life) if life.state == State::Unknown => {
-                let on = format!("the runtime to tell the state of {}", target.name);
-                wait.get_or_insert(Waiting { until: later(now, WATCH), on });
+                wait.get_or_insert(unclear_state(target, now));
             }
             Some(life) => return Verdict::Failed(ended(operation, target, life)),
             None => {
@@ -287,7 +286,7 @@ fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
                 && life.state == State::Exited
                 && operation.can_remove(&life.id)
         };
-        if operation.cleans_up
+        if operation.unsupervised
             && target.reached.is_some()
             && let Some(life) = lives.iter().find(old)
         {
@@ -299,8 +298,8 @@ fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
 
 /// A container that this operation created and that does not run, if it can be removed.
 fn never_started<'a>(operation: &Operation, lives: &[&'a Container]) -> Option<&'a Container> {
-    let ours = |life: &&Container| life.operation.as_deref() == Some(operation.request.id.as_str());
-    let mut created = lives.iter().copied().filter(ours).filter(|life| life.state == State::Created);
+    let mut created =
+        lives.iter().copied().filter(|life| life.state == State::Created && operation.made(life));
     created.find(|life| operation.can_remove(&life.id))
 }
 
@@ -321,7 +320,10 @@ fn pace(operation: &Operation, next: Next, now: Timestamp) -> Next {
         return next;
     }
     let on = format!("another try: {}", setback.trouble.message);
-    Next::Wait(Waiting { until: again, on })
+    // Not past a moment that decides.
+    let limits = [operation.touch_until(), operation.forward_until(), operation.deadline_at];
+    let until = limits.into_iter().filter(|limit| now < *limit).fold(again, Timestamp::min);
+    Next::Wait(Waiting { until, on })
 }
 
 fn within(operation: &Operation, next: Next, now: Timestamp, limit: Timestamp, during: &str) -> Next {
@@ -334,13 +336,13 @@ fn within(operation: &Operation, next: Next, now: Timestamp, limit: Timestamp, d
 /// Whether `next` comes too late. A container that is down may still be brought up after the limit, as long as that
 /// goes well; nothing else is begun or awaited then.
 fn overdue(operation: &Operation, next: &Next, now: Timestamp, limit: Timestamp) -> bool {
-    let hurries = match next {
+    let brings_up = match next {
         Next::Note(_) | Next::Done(_) => return false,
         Next::Do(effect) => matches!(effect.verb(), Verb::Create | Verb::Start | Verb::Remove),
         Next::Wait(_) => false,
     };
-    let hurries = hurries && operation.setback.is_none() && now < later(limit, operation.way_back());
-    now >= limit && !hurries
+    let goes_well = operation.setback.is_none() && now < later(limit, operation.way_back());
+    now >= limit && !(brings_up && goes_well)
 }
 
 fn fail(operation: &Operation, failure: Failure) -> Next {
@@ -372,3 +374,6 @@ fn reached(target: &Target, life: &Container, snapshot: &Snapshot) -> Note {
     let reached = Reached { to: life.incarnation(), stopped_at, started_at: life.started_at, ready_at: None };
     Note::Reached(target.name.clone(), reached)
 }
+
+#[cfg(test)]
+mod tests;

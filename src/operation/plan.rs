@@ -152,3 +152,81 @@ fn warnings_of(container: &Container, image: Option<&str>) -> Vec<String> {
     }
     warnings
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::fixtures::{ask, at, find, pod, situation};
+
+    fn plan(text: &str, owner: Owner) -> Plan {
+        Plan::of(ask(text, &situation(pod(owner))).unwrap())
+    }
+
+    #[test]
+    fn every_engine_has_its_place() {
+        for (text, owner, in_cluster) in [
+            ("restart app", Owner::Kubelet, Engine::Recreate),
+            ("restart app", Owner::KubeletStatic, Engine::Recreate),
+            ("restart app", Owner::Nobody, Engine::Recreate),
+            ("swap app=repo/app:v2", Owner::Nobody, Engine::Respec),
+            ("swap app=repo/app:v2", Owner::NodeRun, Engine::Respec),
+        ] {
+            let planned = plan(text, owner).containers.remove(0);
+            assert_eq!(
+                (planned.engine, planned.in_cluster),
+                (Engine::Recreate, in_cluster),
+                "{text} {owner:?}"
+            );
+        }
+        assert_eq!(in_cluster(Action::Swap, Owner::Kubelet).0, Engine::Respec);
+        assert_eq!(in_cluster(Action::Swap, Owner::KubeletStatic).0, Engine::Stop);
+    }
+
+    #[test]
+    fn what_a_person_should_know_is_said() {
+        let digest = format!("swap app=repo/app@sha256:{}", "a".repeat(64));
+        for (text, owner, warning, said) in [
+            ("restart app", Owner::Kubelet, "restartPolicy Always", true),
+            ("restart app", Owner::Nobody, "restartPolicy Always", false),
+            ("restart app", Owner::Nobody, "/dev/shm and volumes stay", true),
+            ("swap app=repo/app:v2", Owner::Nobody, "app: repo/app:v2 is a tag and may move", true),
+            (&digest, Owner::Nobody, "is a tag", false),
+            ("swap app=repo/app:v1", Owner::Nobody, "app: it already runs repo/app:v1", true),
+            ("swap app=repo/app:v2", Owner::Nobody, "it already runs", false),
+            ("restart app", Owner::Nobody, "s of grace", false),
+            ("restart side", Owner::Nobody, "side: it may take up to its 61 s of grace", true),
+        ] {
+            let mut snapshot = pod(owner);
+            find(&mut snapshot, "side-2").grace = std::time::Duration::from_secs(61);
+            let plan = Plan::of(ask(text, &situation(snapshot)).unwrap());
+            assert_eq!(plan.warnings.join("; ").contains(warning), said, "{text}: {:?}", plan.warnings);
+        }
+    }
+
+    #[test]
+    fn the_stages_are_golden() {
+        for (text, steps) in [
+            ("restart app", r#"["Swap","Verify"]"#),
+            ("swap app=repo/app:v2", r#"["Pull","Swap","Verify"]"#),
+            (
+                r#"{"containers":[{"name":"app"},{"name":"side","image":"a:v2"}]}"#,
+                r#"["Pull","Swap","Verify"]"#,
+            ),
+        ] {
+            let plan = plan(text, Owner::NodeRun);
+            assert_eq!(serde_json::to_string(&plan.steps).unwrap(), steps);
+            assert_eq!(plan.clone().begin(at(0)).step, plan.steps[0]);
+        }
+        let json = serde_json::to_value(plan("swap app=repo/app:v2", Owner::NodeRun)).unwrap();
+        assert_eq!(json["sandboxID"], "sandbox-1");
+        assert_eq!(json["containers"][0]["inCluster"], "Respec");
+        assert_eq!(json["containers"][0]["from"]["containerID"], "app-2");
+    }
+
+    #[test]
+    fn only_pods_without_another_cleaner_are_cleaned() {
+        for (owner, cleans_up) in [(Owner::Kubelet, false), (Owner::Nobody, false), (Owner::NodeRun, true)] {
+            assert_eq!(plan("restart app", owner).begin(at(0)).unsupervised, cleans_up);
+        }
+    }
+}

@@ -1,4 +1,6 @@
 //! Putting one life of a container in the place of another: fence, preStop, stop, create, start, remove the fence.
+//! Where no kubelet looks on, the new one is created before the old one is stopped, which takes that call out of the
+//! downtime.
 //!
 //! Every answer is derived from what is seen; it does not matter which of the steps has been done by whom or whether
 //! its reply was lost.
@@ -99,24 +101,37 @@ fn make<'a>(
         return Progress::Failed(Failure::Changed { container: container(), what });
     }
     let alive = |life: &&Container| matches!(life.state, State::Running | State::Unknown);
-    if let Some(old) = snapshot.by_id(&replacement.replaces).filter(alive) {
-        if target.has_pre_stop && old.state == State::Running && replacement.pre_stop_at.is_none() {
-            let budget_seconds = target.grace_seconds;
-            return do_(Effect::PreStop { container: container(), id: old.id.clone(), budget_seconds });
-        }
-        if let Some(message) = failed(Verb::Stop) {
-            return Progress::Failed(Failure::Stop { container: container(), message });
-        }
-        let spent =
-            replacement.pre_stop_at.map_or(0, |at| now.duration_since(at).as_secs().max(0).unsigned_abs());
-        let timeout_seconds = target.grace_seconds.saturating_sub(spent).max(LEAST_STOP_SECONDS);
-        return do_(Effect::Stop { container: container(), id: old.id.clone(), timeout_seconds });
+    if !operation.unsupervised
+        && let Some(old) = snapshot.by_id(&replacement.replaces).filter(alive)
+    {
+        return stop(operation, target, replacement, old, now);
     }
     if let Some(message) = failed(Verb::Create) {
         return Progress::Failed(Failure::Create { container: container(), message });
     }
     let attempt = replacement.attempt;
     do_(Effect::Create { container: container(), source: source.id.clone(), attempt, image })
+}
+
+/// Ends the life that is to be replaced.
+fn stop<'a>(
+    operation: &Operation,
+    target: &Target,
+    replacement: &Replacement,
+    old: &Container,
+    now: Timestamp,
+) -> Progress<'a> {
+    let (container, id) = (target.name.clone(), old.id.clone());
+    if target.has_pre_stop && old.state == State::Running && replacement.pre_stop_at.is_none() {
+        return do_(Effect::PreStop { container, id, budget_seconds: target.grace_seconds });
+    }
+    if let Some(message) = operation.given_up(Verb::Stop, &target.name) {
+        return Progress::Failed(Failure::Stop { container, message: message.to_owned() });
+    }
+    let spent =
+        replacement.pre_stop_at.map_or(0, |at| now.duration_since(at).as_secs().max(0).unsigned_abs());
+    let timeout_seconds = target.grace_seconds.saturating_sub(spent).max(LEAST_STOP_SECONDS);
+    do_(Effect::Stop { container, id, timeout_seconds })
 }
 
 /// The name of the new attempt is taken by `new`.
@@ -128,7 +143,7 @@ fn settle<'a>(
     now: Timestamp,
 ) -> Progress<'a> {
     let container = || target.name.clone();
-    let ours = new.operation.as_deref() == Some(operation.request.id.as_str());
+    let ours = operation.made(new);
     if image_of(operation, target).is_some_and(|image| image.id != new.image_id) {
         let late = target.pulled.as_ref().is_some_and(|pulled| pulled.id == new.image_id);
         if ours && late && new.state == State::Created && operation.can_remove(&new.id) {
@@ -142,9 +157,22 @@ fn settle<'a>(
     }
     match new.state {
         State::Created => {
+            let replacement = target.replacement();
             if let Some(other) = snapshot.running(&target.name).first() {
+                if ours && operation.unsupervised && other.id == replacement.replaces {
+                    return stop(operation, target, replacement, other, now);
+                }
                 let what = format!("attempt {} runs beside the created {}", other.attempt, new.attempt);
                 return Progress::Failed(Failure::Changed { container: container(), what });
+            }
+            // It may run. One from long ago that nobody can tell about any more does not count.
+            let unclear =
+                |life: &&&Container| life.state == State::Unknown && life.attempt >= target.from.attempt;
+            if let Some(life) = snapshot.lives(&target.name).iter().find(unclear) {
+                if ours && operation.unsupervised && life.id == replacement.replaces {
+                    return stop(operation, target, replacement, life, now);
+                }
+                return Progress::Next(Next::Wait(unclear_state(target, now)));
             }
             if !ours && let Some(waiting) = foreign_start(new, now) {
                 return Progress::Next(Next::Wait(waiting));
@@ -165,10 +193,7 @@ fn settle<'a>(
             unfence(operation, target, snapshot, now).map_or(Progress::Running(new), Progress::Next)
         }
         State::Exited => Progress::Failed(ended(operation, target, new)),
-        State::Unknown => Progress::Next(Next::Wait(Waiting {
-            until: later(now, LOOK_AGAIN),
-            on: format!("the runtime to tell the state of {}", target.name),
-        })),
+        State::Unknown => Progress::Next(Next::Wait(unclear_state(target, now))),
     }
 }
 
@@ -189,6 +214,12 @@ pub(super) fn unfence(
         return Some(Next::Wait(Waiting { until, on }));
     }
     Some(Next::Do(remove(fence, Leftover::Fence)))
+}
+
+/// The wait for the runtime to make up its mind.
+pub(super) fn unclear_state(target: &Target, now: Timestamp) -> Waiting {
+    let on = format!("the runtime to tell the state of {}", target.name);
+    Waiting { until: later(now, LOOK_AGAIN), on }
 }
 
 /// The wait for somebody else to start what it created, while that may still happen.
@@ -244,4 +275,133 @@ pub(super) fn remove(container: &Container, what: Leftover) -> Effect {
 
 fn do_<'a>(effect: Effect) -> Progress<'a> {
     Progress::Next(Next::Do(effect))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::effect::Class;
+    use crate::operation::fixtures::{Answer, Bench, at, find, pod};
+    use crate::operation::outcome::Outcome;
+    use crate::operation::snapshot::Owner;
+
+    const SWAP: &str = "swap app=repo/app:v2";
+
+    #[test]
+    fn a_fence_that_cannot_be_removed_ends_the_way_back() {
+        let mut bench = Bench::new(SWAP, pod(Owner::Nobody));
+        let outcome = bench.play(|effect, snapshot| match effect {
+            Effect::Remove { .. } => Answer::No(Class::Refused),
+            Effect::Start { id, .. } => {
+                find(snapshot, id).state = State::Exited;
+                Answer::No(Class::Refused)
+            }
+            _ => Answer::Obey,
+        });
+        let Outcome::Failed { failure: Failure::Start { message, .. }, then: Some(then), .. } = outcome
+        else {
+            panic!("{outcome:?}");
+        };
+        assert_eq!(message, "the runtime said so");
+        assert!(
+            then.to_string().contains("a fence that cannot be removed holds the name of attempt 4"),
+            "{then}"
+        );
+        assert_eq!(bench.operation.stuck, ["app-fence-4", "app-fence-5"], "{:?}", bench.log);
+    }
+
+    #[test]
+    fn a_fence_in_the_making_is_waited_for() {
+        let mut bench = Bench::new("restart app", pod(Owner::Nobody));
+        let mut refused = 0;
+        let outcome = bench.play(|effect, _| match effect {
+            Effect::Fence { .. } if refused < 7 => {
+                refused += 1;
+                Answer::No(Class::NameTaken)
+            }
+            _ => Answer::Obey,
+        });
+        assert_eq!(outcome, Outcome::Succeeded);
+        let mut bench = Bench::new("restart app", pod(Owner::Nobody));
+        let outcome = bench.play(|_, _| Answer::No(Class::Refused));
+        assert!(matches!(
+            outcome,
+            Outcome::Failed { failure: Failure::Rehearsal { .. }, touched: false, .. }
+        ));
+    }
+
+    #[test]
+    fn a_state_that_the_runtime_cannot_tell_is_waited_out() {
+        let mut bench = Bench::new("restart app", pod(Owner::Nobody));
+        while bench.log.len() < 4 {
+            assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
+        }
+        find(&mut bench.snapshot, "app-3").state = State::Unknown;
+        for _ in 0..20 {
+            assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
+        }
+        assert_eq!(bench.log.len(), 4);
+        find(&mut bench.snapshot, "app-3").state = State::Running;
+        assert_eq!(bench.obey(), Outcome::Succeeded);
+    }
+
+    #[test]
+    fn nothing_is_started_beside_what_may_run() {
+        let mut bench = Bench::new("restart app", pod(Owner::Nobody));
+        while bench.log.len() < 3 {
+            assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
+        }
+        let other = crate::operation::fixtures::life("app", 7, State::Unknown);
+        bench.snapshot.containers.push(other);
+        for _ in 0..20 {
+            assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
+        }
+        assert_eq!(bench.log.last().unwrap(), "Create app 3");
+        find(&mut bench.snapshot, "app-7").state = State::Exited;
+        assert_eq!(bench.obey(), Outcome::Succeeded);
+    }
+
+    #[test]
+    fn a_handler_begun_on_the_way_there_is_not_begun_again_on_the_way_back() {
+        let mut snapshot = pod(Owner::Nobody);
+        find(&mut snapshot, "app-2").has_pre_stop = true;
+        let mut bench = Bench::new(SWAP, snapshot);
+        // The old one is out of sight while it turns back, and in sight again after it.
+        let mut stops = 0;
+        while bench.operation.targets[0].back.is_none() {
+            let ended = bench.step(&mut |effect, snapshot| {
+                if effect.verb() != Verb::Stop {
+                    return Answer::Obey;
+                }
+                stops += 1;
+                find(snapshot, "app-2").state = if stops == 5 { State::Unknown } else { State::Running };
+                Answer::No(Class::Refused)
+            });
+            assert!(ended.is_none());
+        }
+        find(&mut bench.snapshot, "app-2").state = State::Running;
+        assert!(matches!(bench.obey(), Outcome::RolledBack(Failure::Stop { .. })));
+        assert_eq!(bench.log.iter().filter(|line| line.starts_with("PreStop app-2")).count(), 1);
+    }
+
+    #[test]
+    fn somebody_elses_creation_is_not_removed_on_the_way_back() {
+        let mut bench = Bench::new(SWAP, pod(Owner::Nobody));
+        let outcome = bench.play(|effect, snapshot| match effect {
+            Effect::Create { attempt: 3, .. } if snapshot.by_id("app-3").is_none() => {
+                let mut theirs = crate::operation::fixtures::life("app", 3, State::Created);
+                theirs.created_at = at(100);
+                snapshot.containers.push(theirs);
+                Answer::No(Class::NameTaken)
+            }
+            _ => Answer::Obey,
+        });
+        assert!(matches!(outcome, Outcome::RolledBack(Failure::Changed { .. })), "{outcome:?}");
+        assert!(
+            bench.now >= at(10_000) && !bench.log.contains(&"Remove app-3".to_owned()),
+            "{:?}",
+            bench.log
+        );
+        assert_eq!(bench.snapshot.running("app")[0].attempt, 4);
+    }
 }

@@ -144,3 +144,143 @@ fn left_behind(operation: &Operation) -> String {
 fn join(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join("; ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::effect::{Class, Effect, Verb};
+    use crate::operation::fixtures::{Answer, Bench, ask, at, pod, situation};
+    use crate::operation::snapshot::{Owner, Snapshot};
+
+    const SWAP: &str = "swap app=repo/app:v2";
+
+    #[test]
+    fn every_end_is_one_line_that_a_person_understands() {
+        type World = fn(&Effect, &mut Snapshot) -> Answer;
+        fn obey(_: &Effect, _: &mut Snapshot) -> Answer {
+            Answer::Obey
+        }
+        fn no_new(effect: &Effect, _: &mut Snapshot) -> Answer {
+            let of_new = |image: &crate::operation::effect::ImageChoice| image.id == "sha:v2";
+            match effect {
+                Effect::Create { image: Some(image), .. } if of_new(image) => Answer::No(Class::Final),
+                _ => Answer::Obey,
+            }
+        }
+        fn no_stop(effect: &Effect, _: &mut Snapshot) -> Answer {
+            if effect.verb() == Verb::Stop { Answer::No(Class::Final) } else { Answer::Obey }
+        }
+        fn no_create(effect: &Effect, _: &mut Snapshot) -> Answer {
+            if effect.verb() == Verb::Create { Answer::No(Class::Final) } else { Answer::Obey }
+        }
+        fn no_pull(effect: &Effect, _: &mut Snapshot) -> Answer {
+            if effect.verb() == Verb::Pull { Answer::No(Class::Final) } else { Answer::Obey }
+        }
+        let cases: [(&str, World, Phase, &str, &str); 7] = [
+            ("restart app", obey, Phase::Succeeded, "", "app restarted in place: down 20 ms, attempt 2 -> 3"),
+            (
+                SWAP,
+                obey,
+                Phase::Succeeded,
+                "",
+                "app swapped in place to repo/app:v2: down 20 ms, attempt 2 -> 3",
+            ),
+            (
+                SWAP,
+                no_new,
+                Phase::RolledBack,
+                "CreateFailed",
+                "app is back on repo/app:v1: down 30 ms, attempt 2 -> 3: the new app could not be created: the runtime \
+                 said so",
+            ),
+            (
+                SWAP,
+                no_stop,
+                Phase::RolledBack,
+                "StopFailed",
+                "app never left repo/app:v1: app did not stop: the runtime said so",
+            ),
+            (
+                SWAP,
+                no_pull,
+                Phase::Failed,
+                "PullFailed",
+                "image repo/app:v2 for app is not usable: the runtime said so. The running containers were not touched",
+            ),
+            (
+                "restart app",
+                no_create,
+                Phase::Failed,
+                "CreateFailed",
+                "the new app could not be created: the runtime said so. Nothing more is done by itself: look at app now",
+            ),
+            (
+                SWAP,
+                no_create,
+                Phase::Failed,
+                "CreateFailed",
+                "the new app could not be created: the runtime said so; going back failed too: the new app could not be \
+                 created: the runtime said so. Nothing more is done by itself: look at app now",
+            ),
+        ];
+        for (text, world, phase, reason, message) in cases {
+            let mut bench = Bench::new(text, pod(Owner::Nobody));
+            bench.play(world);
+            let status = status(&bench.operation);
+            assert_eq!(
+                (status.phase, status.reason.as_str(), status.message.as_str()),
+                (phase, reason, message)
+            );
+            assert_eq!(status.finished_at, Some(bench.now));
+        }
+    }
+
+    #[test]
+    fn an_open_operation_tells_its_step_and_its_trouble() {
+        let mut bench = Bench::new("restart app", pod(Owner::Nobody));
+        let open = status(&bench.operation);
+        assert_eq!((open.phase, open.message.as_str()), (Phase::Running, "Swap is under way"));
+        assert_eq!(open.containers[0].to, None);
+        while bench.operation.setback.is_none() {
+            bench.step(&mut |_, _| Answer::No(Class::Away));
+        }
+        assert_eq!(status(&bench.operation).message, "Swap: trying again: the runtime said so");
+    }
+
+    #[test]
+    fn downtime_is_from_the_old_end_to_the_new_start_and_never_guessed() {
+        let mut bench = Bench::new("restart app", pod(Owner::Nobody));
+        bench.obey();
+        let report = status(&bench.operation).containers.remove(0);
+        assert_eq!(report.downtime_ms, Some(20));
+        assert_eq!((report.from.attempt, report.to.unwrap().attempt), (2, 3));
+        bench.operation.targets[0].reached.as_mut().unwrap().stopped_at = None;
+        let status = status(&bench.operation);
+        assert_eq!(status.containers[0].downtime_ms, None);
+        assert_eq!(status.message, "app restarted in place: downtime unknown, attempt 2 -> 3");
+    }
+
+    #[test]
+    fn what_never_became_an_operation_is_told_too() {
+        let refusal = ask("restart db", &situation(pod(Owner::Nobody))).unwrap_err();
+        let told = refused("test-1", &refusal, at(0));
+        assert_eq!((told.phase, told.reason.as_str()), (Phase::Refused, "UnknownContainer"));
+        assert_eq!(
+            told.message,
+            "pod default/web has no container db; it has app, side. Nothing was touched"
+        );
+        let request = Bench::new("restart app", pod(Owner::Nobody)).operation.request;
+        assert_eq!(pending(&request, "waits for another").phase, Phase::Pending);
+        for (withdrawal, says) in [
+            (Withdrawal::Deleted, "the request was withdrawn before anything was touched"),
+            (Withdrawal::Replaced, "another request took its place before anything was touched"),
+            (Withdrawal::Interrupted, "interrupted before anything was touched"),
+        ] {
+            let mut bench = Bench::new("restart app", pod(Owner::Nobody));
+            bench.operation.withdraw(withdrawal);
+            bench.obey();
+            let status = status(&bench.operation);
+            assert_eq!((status.reason.as_str(), status.message.as_str()), (withdrawal.reason(), says));
+        }
+    }
+}

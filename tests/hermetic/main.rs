@@ -5,3 +5,4 @@
 mod architecture;
 mod cri_proto;
 mod model;
+mod runtime;

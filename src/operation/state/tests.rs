@@ -1,0 +1,127 @@
+//! Unit tests of the module above; nothing here is part of the product.
+
+use super::*;
+use crate::operation::effect::Leftover;
+use crate::operation::fixtures::{Bench, at, pod};
+use crate::operation::snapshot::Owner;
+
+fn operation(text: &str) -> Operation {
+    Bench::new(text, pod(Owner::Nobody)).operation
+}
+
+fn stop() -> Effect {
+    Effect::Stop { container: "app".into(), id: "app-2".into(), timeout_seconds: 30 }
+}
+
+fn pre_stop() -> Effect {
+    Effect::PreStop { container: "app".into(), id: "app-2".into(), budget_seconds: 30 }
+}
+
+#[test]
+fn only_what_a_container_may_feel_touches_it() {
+    let image = None;
+    let (container, source, id) = ("app".to_owned(), "app-2".to_owned(), "app-2".to_owned());
+    let fence = Effect::Fence { container: container.clone(), source: source.clone(), attempt: 4, image };
+    let create = Effect::Create { container: container.clone(), source, attempt: 3, image: None };
+    let start = Effect::Start { container: container.clone(), id: id.clone() };
+    let remove = Effect::Remove { container, id, what: Leftover::Fence };
+    for (effect, touches) in
+        [(fence, false), (remove, false), (pre_stop(), true), (stop(), true), (create, true), (start, true)]
+    {
+        let mut operation = operation("restart app");
+        operation.begin(&effect, at(0));
+        assert_eq!(operation.touched(), touches, "{effect:?}");
+    }
+}
+
+#[test]
+fn the_journal_gives_back_what_was_written() {
+    let mut written = operation("swap app=repo/app:v2");
+    written.begin(&pre_stop(), at(1));
+    written.record(&stop(), Err(Trouble { class: Class::Away, message: "m".into() }), at(2));
+    written.note(Note::TurnBack(Failure::Deadline { during: "Swap".into() }));
+    let text = serde_json::to_string(&written).unwrap();
+    assert_eq!(serde_json::from_str::<Operation>(&text).unwrap(), written);
+    let older = text.replace(r#","stuck":[]"#, "");
+    assert_ne!(older, text);
+    assert_eq!(serde_json::from_str::<Operation>(&older).unwrap(), written);
+}
+
+#[test]
+fn the_time_nobody_was_there_counts_for_an_untouched_pod_only() {
+    let mut idle = operation("restart app");
+    let deadline = idle.deadline_at;
+    let back_at = later(deadline, SignedDuration::from_hours(1));
+    idle.resume(back_at);
+    assert_eq!(idle.deadline_at, deadline);
+    let mut touched = operation("restart app");
+    touched.begin(&pre_stop(), at(0));
+    touched.resume(back_at);
+    assert_eq!(touched.deadline_at, later(back_at, SignedDuration::from_secs(32 + 60)));
+    // Nor against its grace: the stop may take as long as if the handler had begun just now.
+    assert_eq!(touched.targets[0].forward.pre_stop_at, Some(back_at));
+    touched.resume(at(0));
+    assert_eq!(touched.deadline_at, later(back_at, SignedDuration::from_secs(32 + 60)), "never earlier");
+}
+
+#[test]
+fn time_for_the_way_back_is_kept_where_there_is_one() {
+    let long = SignedDuration::from_secs(600);
+    for (text, kept, begins) in [("restart app", 0, 32), ("swap app=repo/app:v2", 42, 32)] {
+        let operation = operation(text);
+        assert_eq!(operation.forward_until(), later(at(0), long - SignedDuration::from_secs(kept)));
+        assert_eq!(
+            operation.touch_until(),
+            later(operation.forward_until(), -SignedDuration::from_secs(begins))
+        );
+    }
+}
+
+#[test]
+fn repeating_loses_its_sense_after_so_many_times() {
+    use Class::{Away, Final, Gone, NameTaken, Refused};
+    for (class, verb, text, tries) in [
+        (Final, Verb::Pull, "swap app=a:v2", Some(1)),
+        (Refused, Verb::Pull, "swap app=a:v2", Some(3)),
+        (Away, Verb::Pull, "swap app=a:v2", None),
+        (Refused, Verb::Fence, "restart app", Some(3)),
+        (NameTaken, Verb::Fence, "restart app", Some(8)),
+        (NameTaken, Verb::Create, "restart app", None),
+        (Refused, Verb::Create, "restart app", Some(5)),
+        (Refused, Verb::Create, "swap app=a:v2", Some(1)),
+        (Gone, Verb::Stop, "restart app", Some(5)),
+        (Away, Verb::Stop, "restart app", None),
+        (Refused, Verb::Start, "restart app", Some(3)),
+    ] {
+        let mut operation = operation(text);
+        operation.targets[0].touched = true;
+        for count in 1..=20 {
+            let trouble = Trouble { class, message: "m".into() };
+            operation.setback = Some(Setback { verb, container: "app".into(), count, at: at(0), trouble });
+            let given_up = operation.given_up(verb, "app").is_some();
+            assert_eq!(given_up, tries.is_some_and(|tries| count >= tries), "{class:?} {verb:?} {count}");
+            assert_eq!(operation.given_up(verb, "side"), None);
+        }
+    }
+}
+
+#[test]
+fn setbacks_count_in_a_row_and_end_with_a_success() {
+    let mut operation = operation("restart app");
+    let trouble = || Err(Trouble { class: Class::Away, message: "m".into() });
+    let count = |operation: &Operation| operation.setback.as_ref().map(|setback| setback.count);
+    operation.record(&stop(), trouble(), at(0));
+    operation.record(&stop(), trouble(), at(1));
+    assert_eq!(count(&operation), Some(2));
+    operation.record(&pre_stop(), trouble(), at(2));
+    assert_eq!(
+        (count(&operation), operation.remarks.as_slice()),
+        (Some(2), &["preStop of app: m".to_owned()][..])
+    );
+    operation.record(&stop(), Ok(Learned::Nothing), at(3));
+    assert_eq!(count(&operation), None);
+    for _ in 0..20 {
+        operation.record(&stop(), Ok(Learned::Remark("r".into())), at(4));
+    }
+    assert_eq!(operation.remarks.len(), MAX_REMARKS);
+}

@@ -1,0 +1,249 @@
+//! A container runtime that can be told to misbehave: the real protocol over a real socket, in front of a small
+//! model of containerd.
+//!
+//! For the faults that a real runtime does not produce on demand: replies that get lost, a runtime that restarts
+//! between two calls, somebody else who acts at the worst moment. What the real one does by itself is tested on the
+//! real one (`tests/node`).
+//!
+//! ```text
+//! let fake = Fake::start().await;
+//! let pod = fake.pod("shop", "web-0", &[("app", "img:v1")]);
+//! fake.on("CreateContainer").about("app#1").fault(Fault::FailAfterEffect);
+//! fake.after("StopContainer", |m| drop(m.kubelet_restarts("app")));
+//! ... the code under test, connected to fake.endpoint() ...
+//! assert_eq!(fake.only("app").attempt(), 1);
+//! assert!(fake.fences().is_empty());
+//! assert_eq!(fake.history(), ["created fence app#2", "signalled app#0", ...]);
+//! ```
+//!
+//! The server has a thread and a clock of its own, so it works beside every kind of test runtime, and with paused
+//! time too. It ends when the [`Fake`] is dropped.
+#![allow(dead_code, reason = "a toolbox: not every test needs every tool")]
+
+mod calls;
+mod client;
+mod containers;
+mod dispatch;
+mod faults;
+mod image_service;
+mod images;
+mod kubelet;
+mod model;
+mod parts;
+mod pod;
+mod runtime_service;
+mod server;
+mod shown;
+mod tests;
+mod verbose;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use calls::{Call, Outcome};
+pub(crate) use faults::{Fault, On};
+pub(crate) use model::Model;
+pub(crate) use parts::{Container, Exec};
+pub(crate) use pod::{Made, Pod};
+
+use server::Shared;
+
+/// How long a test waits for what must come. Only reached by a test that fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running fake.
+pub(crate) struct Fake {
+    shared: Arc<Shared>,
+    handle: Handle,
+    stop: CancellationToken,
+    thread: Option<JoinHandle<()>>,
+    folder: tempfile::TempDir,
+}
+
+impl Fake {
+    /// An empty node, reachable when this returns.
+    pub(crate) async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let shared = Arc::new(Shared::new(folder.path()));
+        let stop = CancellationToken::new();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let handle = runtime.handle().clone();
+        let thread = {
+            let (shared, stop) = (Arc::clone(&shared), stop.clone());
+            std::thread::spawn(move || runtime.block_on(server::run(shared, stop)))
+        };
+        shared.up().await;
+        Self { shared, handle, stop, thread: Some(thread), folder }
+    }
+
+    /// Where to connect, in the way of runtime endpoints.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("unix://{}", self.shared.socket().display())
+    }
+
+    /// Looks at the model or changes it, in one piece.
+    pub(crate) fn model<R>(&self, work: impl FnOnce(&mut Model) -> R) -> R {
+        self.shared.change(work)
+    }
+
+    /// Waits until the model is as described.
+    pub(crate) async fn until(&self, what: &str, mut condition: impl FnMut(&Model) -> bool) {
+        self.patiently(what, self.shared.until(|model| condition(model).then_some(()))).await;
+    }
+
+    /// By the clock of the fake: that of the test may stand still.
+    async fn patiently<R>(&self, what: &str, coming: impl Future<Output = R>) -> R {
+        let mut patience = self.handle.spawn(async { tokio::time::sleep(PATIENCE).await });
+        tokio::select! {
+            came = coming => {
+                patience.abort();
+                came
+            }
+            _ = &mut patience => {
+                panic!("never happened: {what}\nhistory: {:#?}\ncalls: {:#?}", self.history(), self.story())
+            }
+        }
+    }
+
+    // ---- pods ----
+
+    /// A pod as a kubelet would have made it: a ready sandbox and running containers.
+    pub(crate) fn pod(&self, namespace: &str, name: &str, containers: &[(&str, &str)]) -> Made {
+        let pod = Pod::new(namespace, name);
+        self.put(containers.iter().fold(pod, |pod, (name, image)| pod.container(name, image)))
+    }
+
+    /// A pod with wishes. How it came to be is not in the history.
+    pub(crate) fn put(&self, pod: Pod) -> Made {
+        self.model(|model| pod.put(model))
+    }
+
+    /// What containers answer to commands.
+    pub(crate) fn exec(&self, answer: impl FnMut(&Container, &[String]) -> Exec + Send + 'static) {
+        self.model(|model| model.exec = Box::new(answer));
+    }
+
+    // ---- what is there ----
+
+    /// The running lives of `what`: a container's name, or `pod/name`.
+    pub(crate) fn running(&self, what: &str) -> Vec<Container> {
+        self.shared.read(|model| model.running(what).into_iter().cloned().collect())
+    }
+
+    /// The one that runs.
+    pub(crate) fn only(&self, what: &str) -> Container {
+        let running = self.running(what);
+        let [only] = running.as_slice() else {
+            panic!("{} of {what} run\nhistory: {:#?}", running.len(), self.history())
+        };
+        only.clone()
+    }
+
+    /// All lives of `what`, oldest first; no fences.
+    pub(crate) fn lives(&self, what: &str) -> Vec<Container> {
+        self.shared.read(|model| model.lives(what).into_iter().cloned().collect())
+    }
+
+    /// Everything that only holds a name.
+    pub(crate) fn fences(&self) -> Vec<Container> {
+        self.shared.read(|model| model.containers.iter().filter(|c| c.is_fence()).cloned().collect())
+    }
+
+    // ---- what happened ----
+
+    /// What really happened, in order, whatever was answered: `created app#1`, `started app#1`, `signalled app#0`,
+    /// `exited app#0 143`, `removed fence app#2`, `pulled img:v2`.
+    pub(crate) fn history(&self) -> Vec<String> {
+        self.shared.read(|model| model.history.clone())
+    }
+
+    /// How often exactly this happened.
+    pub(crate) fn times(&self, event: &str) -> usize {
+        self.shared.read(|model| model.history.iter().filter(|happened| *happened == event).count())
+    }
+
+    /// The calls of one name.
+    pub(crate) fn calls(&self, name: &str) -> Vec<Call> {
+        faults::known(name);
+        self.all_calls().into_iter().filter(|call| call.name == name).collect()
+    }
+
+    /// All calls since the start, or since [`Self::forget`].
+    pub(crate) fn all_calls(&self) -> Vec<Call> {
+        self.shared.log.all()
+    }
+
+    /// The calls that change something, one line each. Empty: radio silence.
+    pub(crate) fn story(&self) -> Vec<String> {
+        self.all_calls().iter().filter(|call| call.mutates()).map(ToString::to_string).collect()
+    }
+
+    /// Begins calls and history anew.
+    pub(crate) fn forget(&self) {
+        self.shared.log.clear();
+        self.model(|model| model.history.clear());
+    }
+
+    // ---- what is to happen ----
+
+    /// What is to happen at calls of this name from now on; without more at the next one.
+    pub(crate) fn on(&self, call: &'static str) -> On<'_> {
+        On::new(&self.shared, call)
+    }
+
+    /// Somebody acts right after the next call of this name took effect, before it is answered.
+    pub(crate) fn after(&self, call: &'static str, deed: impl FnMut(&mut Model) + Send + 'static) {
+        self.on(call).then(deed);
+    }
+
+    /// Somebody acts right before the next call of this name takes effect.
+    pub(crate) fn before(&self, call: &'static str, deed: impl FnMut(&mut Model) + Send + 'static) {
+        self.on(call).first(deed);
+    }
+
+    /// The runtime restarts instead of answering the next call of this name, which has no effect.
+    pub(crate) fn restart_before(&self, call: &'static str, away: Duration) {
+        self.on(call).fault(Fault::Restart(away));
+    }
+
+    /// The runtime restarts instead of answering the next call of this name, which has had its effect.
+    pub(crate) fn restart_after(&self, call: &'static str, away: Duration) {
+        self.on(call).fault(Fault::RestartAfterEffect(away));
+    }
+
+    /// The runtime ends, until [`Self::come_back`]. Containers go on.
+    pub(crate) fn go_away(&self) {
+        self.shared.go_away(None);
+    }
+
+    /// The runtime is there again when this returns, with all it knew.
+    pub(crate) async fn come_back(&self) {
+        self.shared.come_back();
+        self.up().await;
+    }
+
+    /// Waits for the end of a restart.
+    pub(crate) async fn up(&self) {
+        self.patiently("the runtime is back", self.shared.up()).await;
+    }
+
+    /// Closes all connections; new ones are welcome.
+    pub(crate) fn cut(&self) {
+        self.shared.cut();
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            // A second panic during a failing test would only hide the first.
+            assert!(ended.is_ok() || std::thread::panicking(), "the fake runtime itself has failed");
+        }
+    }
+}

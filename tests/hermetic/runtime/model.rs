@@ -1,0 +1,179 @@
+//! The node: sandboxes, containers and images, and the time in which processes end.
+//!
+//! All of it can be looked at and changed by a test; what a caller of the interface may do is in `containers.rs`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::images::Image;
+use super::parts::{Answering, Container, Exec, Sandbox};
+
+/// Everything the runtime knows. Survives its restarts.
+pub(crate) struct Model {
+    pub(crate) sandboxes: Vec<Sandbox>,
+    pub(crate) containers: Vec<Container>,
+    /// Those on the node, and those that can be pulled.
+    pub(crate) images: Vec<Image>,
+    /// `containerd` or `cri-o`: the latter reports no configuration, and answers a taken name with its owner.
+    pub(crate) runtime_name: String,
+    pub(crate) runtime_version: String,
+    /// What Status says.
+    pub(crate) runtime_ready: bool,
+    pub(crate) network_ready: bool,
+    /// Whether environment values are printed as base64, as runtimes built on the interface of 1.36 do.
+    pub(crate) env_base64: bool,
+    /// What `ImageFsInfo` says.
+    pub(crate) mountpoint: String,
+    pub(crate) used_bytes: u64,
+    /// What containers answer to commands.
+    pub(crate) exec: Answering,
+    /// What happened, see [`super::Fake::history`].
+    pub(crate) history: Vec<String>,
+    /// Who owns which name.
+    pub(super) names: BTreeMap<String, String>,
+    ids: u64,
+    last: i64,
+}
+
+impl Model {
+    pub(super) fn new(folder: &Path) -> Self {
+        Self {
+            sandboxes: Vec::new(),
+            containers: Vec::new(),
+            images: Vec::new(),
+            runtime_name: "containerd".to_owned(),
+            runtime_version: "1.7.27".to_owned(),
+            runtime_ready: true,
+            network_ready: true,
+            env_base64: false,
+            mountpoint: folder.display().to_string(),
+            used_bytes: 1 << 30,
+            exec: Box::new(|_, _| Exec::default()),
+            history: Vec::new(),
+            names: BTreeMap::new(),
+            ids: 0,
+            last: 0,
+        }
+    }
+
+    pub(crate) fn is_crio(&self) -> bool {
+        self.runtime_name == "cri-o"
+    }
+
+    // ---- looking ----
+
+    /// By id, or the start of one that fits only it.
+    pub(crate) fn container(&self, id: &str) -> Option<&Container> {
+        let mut found = self.containers.iter().filter(|c| !id.is_empty() && c.id.starts_with(id));
+        found.next().filter(|_| found.next().is_none())
+    }
+
+    pub(crate) fn container_mut(&mut self, id: &str) -> Option<&mut Container> {
+        let id = self.container(id)?.id.clone();
+        self.containers.iter_mut().find(|container| container.id == id)
+    }
+
+    /// By id, or the start of one that fits only it.
+    pub(crate) fn sandbox(&self, id: &str) -> Option<&Sandbox> {
+        let mut found = self.sandboxes.iter().filter(|s| !id.is_empty() && s.id.starts_with(id));
+        found.next().filter(|_| found.next().is_none())
+    }
+
+    pub(crate) fn sandbox_mut(&mut self, id: &str) -> Option<&mut Sandbox> {
+        let id = self.sandbox(id)?.id.clone();
+        self.sandboxes.iter_mut().find(|sandbox| sandbox.id == id)
+    }
+
+    /// All lives of `what` (a name or `pod/name`), in the order of their creation; no fences.
+    pub(crate) fn lives(&self, what: &str) -> Vec<&Container> {
+        let mut lives: Vec<_> = self.containers.iter().filter(|c| !c.is_fence() && c.is(what)).collect();
+        lives.sort_by_key(|life| life.created_at);
+        lives
+    }
+
+    pub(crate) fn running(&self, what: &str) -> Vec<&Container> {
+        self.lives(what).into_iter().filter(|life| life.is_running()).collect()
+    }
+
+    /// The fences that guard `what`.
+    pub(crate) fn fences(&self, what: &str) -> Vec<&Container> {
+        self.containers.iter().filter(|c| c.is_fence() && c.is(what)).collect()
+    }
+
+    // ---- blows of fate ----
+
+    /// The process of the running `what` ends by itself.
+    pub(crate) fn die(&mut self, what: &str, exit_code: i32) {
+        let ids: Vec<_> = self.running(what).into_iter().map(|life| life.id.clone()).collect();
+        for id in ids {
+            self.exit(&id, exit_code);
+        }
+    }
+
+    /// No trace is left of a container, as if somebody had removed it.
+    pub(crate) fn vanish(&mut self, id: &str) {
+        if let Some(container) = self.container(id).cloned() {
+            self.names.remove(&container.reserved);
+            self.containers.retain(|other| other.id != container.id);
+        }
+    }
+
+    /// The process of a container ends.
+    pub(super) fn exit(&mut self, id: &str, exit_code: i32) {
+        let at = self.tick();
+        self.exit_at(id, at, exit_code);
+    }
+
+    fn exit_at(&mut self, id: &str, at: i64, exit_code: i32) {
+        if let Some(container) = self.container_mut(id).filter(|container| container.is_running()) {
+            container.end(at, exit_code);
+            let event = format!("exited {} {exit_code}", container.about());
+            self.history.push(event);
+        }
+    }
+
+    // ---- time ----
+
+    /// Ends the processes whose time has come.
+    pub(super) fn settle(&mut self) {
+        let now = now();
+        let mut due: Vec<_> = self.ends().filter(|(at, ..)| *at <= now).collect();
+        due.sort();
+        for (at, exit_code, id) in due {
+            self.last = self.last.max(at);
+            self.exit_at(&id, at, exit_code);
+        }
+    }
+
+    /// When the next process ends by itself.
+    pub(super) fn next_end(&self) -> Option<i64> {
+        self.ends().map(|(at, ..)| at).min()
+    }
+
+    fn ends(&self) -> impl Iterator<Item = (i64, i32, String)> + '_ {
+        let running = self.containers.iter().filter(|container| container.is_running());
+        running.filter_map(|container| container.ends.map(|(at, code)| (at, code, container.id.clone())))
+    }
+
+    /// Now, and never the same twice.
+    pub(super) fn tick(&mut self) -> i64 {
+        self.last = now().max(self.last + 1);
+        self.last
+    }
+
+    /// 64 hexadecimal digits that nothing else has, and whose start is not the same either.
+    pub(super) fn new_id(&mut self) -> String {
+        self.ids += 1;
+        super::images::digits(&format!("id {}", self.ids))
+    }
+}
+
+/// Nanoseconds since 1970.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a runtime has a clock of its own, whatever the test does with its"
+)]
+pub(super) fn now() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)
+}
