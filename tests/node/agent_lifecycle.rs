@@ -1,5 +1,7 @@
 //! The agent as a process: what it tells over HTTP, with whom it shares a node, and how it begins and ends.
 
+#![expect(clippy::disallowed_methods, reason = "real processes live in real time, and a test may talk")]
+
 use std::{fs, io::Write, os::unix::fs::symlink};
 
 use nix::sys::signal::Signal;

@@ -1,6 +1,12 @@
 //! A node of its own with an agent on it: folders for manifests and state, the process, what it tells, and what the
 //! runtime shows.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "real processes live in real time, and a test may talk"
+)]
+
 use std::{
     fs::{self, File},
     io::{Read, Write},
