@@ -7,8 +7,8 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::{
-    agent_process::{Site, eventually},
     lab::run,
+    site::{Site, eventually},
 };
 
 #[test]

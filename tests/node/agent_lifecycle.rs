@@ -1,13 +1,13 @@
 //! The agent as a process: what it tells over HTTP, with whom it shares a node, and how it begins and ends.
 
-#![expect(clippy::disallowed_methods, reason = "real processes live in real time, and a test may talk")]
+#![expect(clippy::disallowed_methods, reason = "real processes live in real time")]
 
 use std::{fs, io::Write, os::unix::fs::symlink};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::agent_process::{Site, eventually};
+use crate::site::{Site, eventually};
 
 #[test]
 fn health_follows_the_runtime_and_work_goes_on_when_it_is_back() {

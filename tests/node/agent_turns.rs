@@ -3,7 +3,10 @@
 
 use serde_json::json;
 
-use crate::agent_process::{Blackhole, Site, eventually};
+use crate::{
+    blackhole::Blackhole,
+    site::{Site, eventually},
+};
 
 #[test]
 fn deleting_the_annotation_cancels_what_has_touched_nothing() {

@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::agent_process::{Site, eventually};
+use crate::site::{Site, eventually};
 
 /// Exit code and standard error.
 fn ended(output: &Output) -> (i32, String) {

@@ -8,5 +8,8 @@ mod agent_lifecycle;
 mod agent_process;
 mod agent_turns;
 mod bad_input;
+mod bad_manifest;
+mod blackhole;
 mod lab;
+mod site;
 mod smoke;
