@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::task::JoinSet;
 
 use crate::api::annotation;
 use crate::cri::client::Client;
@@ -26,18 +27,26 @@ pub async fn observe(client: &Client, pod_uid: &str, names: Option<&[&str]>) -> 
         return Ok(Snapshot { sandbox: None, containers: Vec::new() });
     };
     let mut containers = Vec::with_capacity(listed.len());
+    // All at once: an answer is waited for while a container is down.
+    let mut asked = JoinSet::new();
     for listed in listed.into_iter().filter(|container| container.pod_sandbox_id == newest.id) {
-        let mut seen = container(listed);
+        let seen = container(listed);
         let wanted = names.is_none_or(|names| names.contains(&seen.name.as_str()));
         // What never ran has nothing more to tell.
         if wanted && !seen.fence && seen.state != State::Created {
-            match client.container(&seen.id, false).await?.and_then(|answer| answer.status) {
-                Some(status) => refine(&mut seen, status),
-                // It vanished after it was listed.
-                None => continue,
-            }
+            let client = client.clone();
+            asked.spawn(async move { client.container(&seen.id, false).await.map(|answer| (seen, answer)) });
+        } else {
+            containers.push(seen);
         }
-        containers.push(seen);
+    }
+    for answered in asked.join_all().await {
+        let (mut seen, answer) = answered?;
+        // None: it vanished after it was listed.
+        if let Some(status) = answer.and_then(|answer| answer.status) {
+            refine(&mut seen, status);
+            containers.push(seen);
+        }
     }
     Ok(Snapshot { sandbox: Some(sandbox(newest)), containers })
 }
