@@ -4,11 +4,13 @@
 
 mod agent;
 mod agent_process;
+mod clone;
 mod crash;
 mod image;
 mod lab;
 mod pod;
 mod pre_stop;
 mod restart;
+mod runtime;
 mod smoke;
 mod swap;
