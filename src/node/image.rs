@@ -54,7 +54,6 @@ pub(super) async fn fetch(
         room(client, &wanted, disk).await?;
     }
     let started = clock::now();
-    let free_before = disk.as_ref().and_then(free);
     let pull = client.pull(wanted.reference, Some(wanted.sandbox.clone()), wanted.limit);
     tokio::pin!(pull);
     let mut ticks = tokio::time::interval(TICK);
@@ -67,11 +66,10 @@ pub(super) async fn fetch(
             }
             _ = ticks.tick() => {
                 let seconds = clock::now().duration_since(started).as_secs();
-                let grown = match (free_before, disk.as_ref().and_then(free)) {
-                    (Some(before), Some(now)) => format!(", {} MiB arrived", before.saturating_sub(now) >> 20),
-                    _ => String::new(),
-                };
-                progress(format!("pulling {image}: {seconds} s{grown}"));
+                // How much has arrived, nobody tells; others write to the disk as well.
+                let left = disk.as_ref().and_then(free);
+                let left = left.map_or_else(String::new, |left| format!(", the disk has {} MiB free", left >> 20));
+                progress(format!("pulling {image}: {seconds} s{left}"));
             }
         }
     }

@@ -89,7 +89,7 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
             continue;
         }
         if !target.touched
-            && let Some(what) = changed(target, snapshot)
+            && let Some(what) = changed(operation, target, snapshot)
         {
             return fail(operation, Failure::Changed { container: target.name.clone(), what });
         }
@@ -123,7 +123,7 @@ fn still_free(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Opt
         return Some(fail(operation, Failure::Deadline { during }));
     }
     for target in &operation.targets {
-        if let Some(what) = changed(target, snapshot) {
+        if let Some(what) = changed(operation, target, snapshot) {
             return Some(fail(operation, Failure::Changed { container: target.name.clone(), what }));
         }
     }
@@ -142,12 +142,12 @@ fn still_free(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Opt
 
 /// What somebody else did to a container that we have not touched. One that merely died is replaced all the same, and
 /// what was there when the request was taken up is nobody's doing.
-fn changed(target: &Target, snapshot: &Snapshot) -> Option<String> {
+fn changed(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Option<String> {
     if target.touched {
         return None;
     }
-    let newer =
-        snapshot.lives(&target.name).into_iter().find(|life| life.attempt >= target.forward.attempt)?;
+    let foreign = |life: &&Container| life.attempt >= target.forward.attempt && !operation.made(life);
+    let newer = snapshot.lives(&target.name).into_iter().find(foreign)?;
     Some(format!("attempt {} is there and {}", newer.attempt, newer.state))
 }
 
@@ -286,7 +286,7 @@ fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
                 && life.state == State::Exited
                 && operation.can_remove(&life.id)
         };
-        if operation.cleans_up
+        if operation.unsupervised
             && target.reached.is_some()
             && let Some(life) = lives.iter().find(old)
         {
@@ -298,8 +298,8 @@ fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
 
 /// A container that this operation created and that does not run, if it can be removed.
 fn never_started<'a>(operation: &Operation, lives: &[&'a Container]) -> Option<&'a Container> {
-    let ours = |life: &&Container| life.operation.as_deref() == Some(operation.request.id.as_str());
-    let mut created = lives.iter().copied().filter(ours).filter(|life| life.state == State::Created);
+    let mut created =
+        lives.iter().copied().filter(|life| life.state == State::Created && operation.made(life));
     created.find(|life| operation.can_remove(&life.id))
 }
 

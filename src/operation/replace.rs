@@ -1,4 +1,6 @@
 //! Putting one life of a container in the place of another: fence, preStop, stop, create, start, remove the fence.
+//! Where no kubelet looks on, the new one is created before the old one is stopped, which takes that call out of the
+//! downtime.
 //!
 //! Every answer is derived from what is seen; it does not matter which of the steps has been done by whom or whether
 //! its reply was lost.
@@ -101,24 +103,37 @@ fn make<'a>(
         return Progress::Failed(Failure::Changed { container: container(), what });
     }
     let alive = |life: &&Container| matches!(life.state, State::Running | State::Unknown);
-    if let Some(old) = snapshot.by_id(&replacement.replaces).filter(alive) {
-        if target.has_pre_stop && old.state == State::Running && replacement.pre_stop_at.is_none() {
-            let budget_seconds = target.grace_seconds;
-            return do_(Effect::PreStop { container: container(), id: old.id.clone(), budget_seconds });
-        }
-        if let Some(message) = failed(Verb::Stop) {
-            return Progress::Failed(Failure::Stop { container: container(), message });
-        }
-        let spent =
-            replacement.pre_stop_at.map_or(0, |at| now.duration_since(at).as_secs().max(0).unsigned_abs());
-        let timeout_seconds = target.grace_seconds.saturating_sub(spent).max(LEAST_STOP_SECONDS);
-        return do_(Effect::Stop { container: container(), id: old.id.clone(), timeout_seconds });
+    if !operation.unsupervised
+        && let Some(old) = snapshot.by_id(&replacement.replaces).filter(alive)
+    {
+        return stop(operation, target, replacement, old, now);
     }
     if let Some(message) = failed(Verb::Create) {
         return Progress::Failed(Failure::Create { container: container(), message });
     }
     let attempt = replacement.attempt;
     do_(Effect::Create { container: container(), source: source.id.clone(), attempt, image })
+}
+
+/// Ends the life that is to be replaced.
+fn stop<'a>(
+    operation: &Operation,
+    target: &Target,
+    replacement: &Replacement,
+    old: &Container,
+    now: Timestamp,
+) -> Progress<'a> {
+    let (container, id) = (target.name.clone(), old.id.clone());
+    if target.has_pre_stop && old.state == State::Running && replacement.pre_stop_at.is_none() {
+        return do_(Effect::PreStop { container, id, budget_seconds: target.grace_seconds });
+    }
+    if let Some(message) = operation.given_up(Verb::Stop, &target.name) {
+        return Progress::Failed(Failure::Stop { container, message: message.to_owned() });
+    }
+    let spent =
+        replacement.pre_stop_at.map_or(0, |at| now.duration_since(at).as_secs().max(0).unsigned_abs());
+    let timeout_seconds = target.grace_seconds.saturating_sub(spent).max(LEAST_STOP_SECONDS);
+    do_(Effect::Stop { container, id, timeout_seconds })
 }
 
 /// The name of the new attempt is taken by `new`.
@@ -130,7 +145,7 @@ fn settle<'a>(
     now: Timestamp,
 ) -> Progress<'a> {
     let container = || target.name.clone();
-    let ours = new.operation.as_deref() == Some(operation.request.id.as_str());
+    let ours = operation.made(new);
     if image_of(operation, target).is_some_and(|image| image.id != new.image_id) {
         let late = target.pulled.as_ref().is_some_and(|pulled| pulled.id == new.image_id);
         if ours && late && new.state == State::Created && operation.can_remove(&new.id) {
@@ -144,14 +159,21 @@ fn settle<'a>(
     }
     match new.state {
         State::Created => {
+            let replacement = target.replacement();
             if let Some(other) = snapshot.running(&target.name).first() {
+                if ours && operation.unsupervised && other.id == replacement.replaces {
+                    return stop(operation, target, replacement, other, now);
+                }
                 let what = format!("attempt {} runs beside the created {}", other.attempt, new.attempt);
                 return Progress::Failed(Failure::Changed { container: container(), what });
             }
             // It may run. One from long ago that nobody can tell about any more does not count.
             let unclear =
-                |life: &Container| life.state == State::Unknown && life.attempt >= target.from.attempt;
-            if snapshot.lives(&target.name).into_iter().any(unclear) {
+                |life: &&&Container| life.state == State::Unknown && life.attempt >= target.from.attempt;
+            if let Some(life) = snapshot.lives(&target.name).iter().find(unclear) {
+                if ours && operation.unsupervised && life.id == replacement.replaces {
+                    return stop(operation, target, replacement, life, now);
+                }
                 return Progress::Next(Next::Wait(unclear_state(target, now)));
             }
             if !ours && let Some(waiting) = foreign_start(new, now) {

@@ -33,8 +33,10 @@ pub struct Operation {
     pub pod: PodRef,
     /// Its sandbox; another one means another pod.
     pub sandbox_id: String,
-    /// True when nobody else removes the pod's old containers.
-    pub cleans_up: bool,
+    /// True when nobody else creates, starts or removes containers of this pod: old ones are removed, and replacements
+    /// are created ahead, while the old one still runs. A kubelet would take such a one for the newest life that does not
+    /// run, and act on it.
+    pub unsupervised: bool,
     /// When it was taken up.
     pub begun_at: Timestamp,
     /// When it must have ended.
@@ -184,7 +186,7 @@ impl Operation {
         request: Request,
         pod: PodRef,
         sandbox_id: String,
-        cleans_up: bool,
+        unsupervised: bool,
         targets: Vec<Target>,
         now: Timestamp,
     ) -> Self {
@@ -194,7 +196,7 @@ impl Operation {
             request,
             pod,
             sandbox_id,
-            cleans_up,
+            unsupervised,
             begun_at: now,
             deadline_at,
             step,
@@ -213,6 +215,11 @@ impl Operation {
     /// True once a running container may have felt something.
     pub fn touched(&self) -> bool {
         self.targets.iter().any(|target| target.touched)
+    }
+
+    /// True for a container that this operation created.
+    pub(super) fn made(&self, life: &Container) -> bool {
+        life.operation.as_deref() == Some(self.request.id.as_str())
     }
 
     /// The moment after which it goes back, or ends, instead of going on. Earlier than the deadline where there may
@@ -250,6 +257,8 @@ impl Operation {
                 target.touched = true;
                 target.back.as_mut().unwrap_or(&mut target.forward).pre_stop_at = Some(now);
             }
+            // One that is created ahead is felt by nobody.
+            Effect::Create { .. } if self.unsupervised => {}
             Effect::Stop { .. } | Effect::Create { .. } | Effect::Start { .. } => target.touched = true,
             Effect::Pull { .. } | Effect::Fence { .. } | Effect::Remove { .. } => {}
         }

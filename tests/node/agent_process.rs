@@ -128,12 +128,16 @@ impl Site {
     /// Waits until the agent has read the whole folder again, which it shows by answering a file that is written after
     /// all others, and has done what came of it.
     pub(crate) fn read_again(&self, agent: &Agent) {
+        self.read_again_beside(agent, 0.0);
+    }
+
+    /// The same while `open` operations go on.
+    pub(crate) fn read_again_beside(&self, agent: &Agent, open: f64) {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let ghost = format!("ghost-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         self.wish(&ghost, "restart app");
         self.ended(&ghost, "text-", "Refused");
-        let idle = || (agent.metric(&["inplace_open_operations"]) == 0.0).then_some(());
-        eventually("the agent to be idle", idle);
+        agent.await_metric(&["inplace_open_operations"], open);
     }
 
     /// Where the answer for a pod is.
@@ -185,6 +189,12 @@ impl Site {
     pub(crate) fn running(&self, pod: &str) -> Life {
         let lives = self.lives(pod);
         assert!(lives.iter().all(|life| life.name != "inplace-fence"), "a fence is left: {lives:?}");
+        self.running_amid(pod)
+    }
+
+    /// The one `app` that runs, after checking that it is alone, while an operation goes on.
+    pub(crate) fn running_amid(&self, pod: &str) -> Life {
+        let lives = self.lives(pod);
         let running: Vec<_> = lives.iter().filter(|life| life.running && life.name == "app").collect();
         assert_eq!(running.len(), 1, "{lives:?}");
         running[0].clone()
@@ -202,14 +212,12 @@ impl Site {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let (listen, pods) = (format!("127.0.0.1:{port}"), self.pods.to_str().unwrap());
-        let mut all = args_of(
-            "agent",
-            &self.state,
-            &["--log", "debug", "--standalone", "--pods-dir", pods, "--listen", &listen],
-        );
+        let mut all =
+            args_of("agent", &self.state, &["--standalone", "--pods-dir", pods, "--listen", &listen]);
         all.extend(args.iter().map(ToString::to_string));
         let log = self.folder.path().join(format!("agent-{}.log", NEXT.fetch_add(1, Ordering::Relaxed)));
         let mut command: Command = self.lab.inplace_command(&all);
+        command.env("INPLACE_LOG", "info,inplace=debug");
         command.envs(env.iter().copied()).stderr(File::create(&log).unwrap());
         Agent { child: command.spawn().unwrap(), port, log }
     }
@@ -260,6 +268,17 @@ impl Agent {
         let samples: Vec<_> = text.lines().filter(fits).collect();
         assert!(samples.len() <= 1, "{parts:?}: {samples:?}");
         samples.first().map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
+    }
+
+    pub(crate) fn assert_metric(&self, parts: &[&str], value: f64) {
+        let found = self.metric(parts);
+        assert!((found - value).abs() < f64::EPSILON, "{parts:?} is {found}, not {value}");
+    }
+
+    /// Waits until the sample has the value.
+    pub(crate) fn await_metric(&self, parts: &[&str], value: f64) {
+        let is = |found: f64| (found - value).abs() < f64::EPSILON;
+        eventually(&format!("{parts:?} to be {value}"), || is(self.metric(parts)).then_some(()));
     }
 
     pub(crate) fn log(&self) -> String {
@@ -314,9 +333,14 @@ impl Blackhole {
         Self { port, taken }
     }
 
+    /// An image that never comes.
+    pub(crate) fn image(&self) -> String {
+        format!("127.0.0.1:{}/slow:v1", self.port)
+    }
+
     /// A request that swaps `app` to an image from here.
     pub(crate) fn swap(&self, id: &str, deadline: u32) -> String {
-        let image = format!("127.0.0.1:{}/slow:v1", self.port);
+        let image = self.image();
         json!({"id": id, "deadlineSeconds": deadline, "containers": [{"name": "app", "image": image}]})
             .to_string()
     }

@@ -4,6 +4,7 @@
 
 mod agent;
 mod agent_process;
+mod agent_turns;
 mod clone;
 mod crash;
 mod image;
