@@ -12,8 +12,9 @@ use crate::operation::effect::{Class, Trouble};
 
 /// How containerd says that another container has the name.
 const TAKEN: &str = "is reserved for ";
-/// How containerd says that a start is under way, perhaps one whose caller is gone: how it will end is unknown.
-const STARTING: &str = "in starting state";
+/// How containerd says that a start is under way, perhaps one whose caller is gone, and that it has ended meanwhile: a
+/// look will show how.
+const MOVING: [&str; 2] = ["in starting state", "container is in CONTAINER_"];
 
 /// A call that brought no answer, or a no.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +40,7 @@ impl Error {
             (Class::Away, format!("the runtime at {path} cannot be reached: {}", cause(local)))
         } else if told.contains(TAKEN) {
             (Class::NameTaken, told.to_owned())
-        } else if told.contains(STARTING) {
+        } else if MOVING.iter().any(|moving| told.contains(moving)) {
             (Class::Away, told.to_owned())
         } else {
             match status.code() {
@@ -162,6 +163,7 @@ mod tests {
         for text in [
             r#"failed to set starting state for container "4f5c": container is already in starting state"#,
             r#"failed to set removing state for container "4f5c": container is in starting state, can't be removed"#,
+            r#"failed to set starting state for container "4f5c": container is in CONTAINER_EXITED state"#,
         ] {
             let error = server(Code::Unknown, text);
             assert_eq!((error.class, error.message.as_str()), (Class::Away, text));

@@ -218,6 +218,11 @@ impl Ended {
         status
     }
 
+    /// What was printed.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|_| panic!("{self:?}"))
+    }
+
     pub(crate) fn was_killed(&self) -> bool {
         self.exit.signal() == Some(9)
     }
