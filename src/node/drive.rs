@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -28,6 +27,11 @@ use crate::process::{clock, fault};
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause before looking again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// What an effect may take at least, even after the deadline: something may have to be cleaned up.
+const LEAST_LIMIT: Duration = Duration::from_secs(5);
+/// What the removal of a container that does not run may take.
+const LONGEST_REMOVAL: Duration = Duration::from_secs(15);
 
 /// What happens while an operation is carried out, for displays, logs and metrics.
 #[derive(Debug)]
@@ -137,7 +141,9 @@ pub(super) async fn drive(
 /// What the runtime shows of the pod.
 async fn look(node: &Node, operation: &Operation) -> Result<Snapshot, String> {
     let names: Vec<_> = operation.targets.iter().map(|target| target.name.as_str()).collect();
-    convert::observe(&node.client, &operation.pod.uid, Some(&names)).await.map_err(|error| error.to_string())
+    // Not so long that one lost answer takes all the time there is.
+    let client = node.client.within(share(clock::until(operation.deadline_at), Duration::ZERO));
+    convert::observe(&client, &operation.pod.uid, Some(&names)).await.map_err(|error| error.to_string())
 }
 
 /// Takes in every decision that needs no effect, and returns the first answer that is more.
@@ -198,17 +204,25 @@ async fn act(
     Ok(())
 }
 
-/// How long `effect` may take: until the operation has to end, and long enough to clean up after that.
+/// How long `effect` may take. A pull gets all the time there is. Of the rest, each gets what it takes by itself and
+/// half of what is left then: a call that is never answered must leave time to look what it did, and to go on.
 fn limit(operation: &Operation, effect: &Effect) -> Duration {
-    let least = match effect.verb() {
-        Verb::Pull | Verb::PreStop => Duration::ZERO,
-        Verb::Fence | Verb::Stop | Verb::Create | Verb::Start | Verb::Remove => Duration::from_secs(5),
-    };
-    let end: Timestamp = match effect.verb() {
-        Verb::Pull => operation.forward_until(),
-        _ => operation.deadline_at,
-    };
-    clock::until(end).max(least)
+    let end = if operation.turned_back.is_none() { operation.forward_until() } else { operation.deadline_at };
+    let left = clock::until(end);
+    match effect {
+        Effect::Pull { .. } => left,
+        Effect::PreStop { budget_seconds: own, .. } | Effect::Stop { timeout_seconds: own, .. } => {
+            share(left, Duration::from_secs(*own))
+        }
+        Effect::Fence { .. } | Effect::Create { .. } | Effect::Start { .. } => share(left, Duration::ZERO),
+        // To be done again costs nothing, and the next one may be waiting.
+        Effect::Remove { .. } => share(left, Duration::ZERO).min(LONGEST_REMOVAL),
+    }
+}
+
+/// Of the time that is `left`, `own` and half of the rest; enough to clean up when nothing is left.
+fn share(left: Duration, own: Duration) -> Duration {
+    (own + left.saturating_sub(own) / 2).max(LEAST_LIMIT)
 }
 
 /// May a process that is to end leave the operation now? Not while a container is down, or on its way down, because of

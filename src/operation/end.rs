@@ -1,16 +1,23 @@
 //! Cleaning up: what must not stay when an operation is over, whatever came of it.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::operation::answer::Next;
 use crate::operation::effect::Leftover;
 use crate::operation::replace::{remove, unfence};
 use crate::operation::snapshot::{Container, Snapshot, State};
-use crate::operation::state::Operation;
+use crate::operation::state::{Operation, later};
+
+/// How long after the deadline cleaning up may be tried again.
+const CLEANING: SignedDuration = SignedDuration::from_secs(15);
 
 /// Cleaning up, whatever the outcome: no fence, nothing half-made, and no old lives where nobody else removes them.
 pub(super) fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     let Some(outcome) = operation.ending.clone() else { return Next::Done(operation.lost("gone")) };
+    if operation.setback.is_some() && now >= later(operation.deadline_at, CLEANING) {
+        // What is left behind is swept later.
+        return Next::Done(outcome);
+    }
     for target in &operation.targets {
         let lives = snapshot.lives(&target.name);
         // Before the fence: as long as it is there, a kubelet must not start the next attempt beside it.

@@ -4,5 +4,6 @@
 
 mod architecture;
 mod cri_proto;
+mod engine;
 mod model;
 mod runtime;

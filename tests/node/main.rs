@@ -17,7 +17,7 @@ mod lab;
 mod pod;
 mod pre_stop;
 mod restart;
-mod site;
 mod runtime;
+mod site;
 mod smoke;
 mod swap;

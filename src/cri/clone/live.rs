@@ -57,7 +57,8 @@ pub(super) fn environment(envs: &mut [v1::KeyValue], spec: &RuntimeSpec) -> Resu
     for env in envs.iter_mut().rev() {
         // Names may come twice. The last one counts, and is all that is left of them in some runtimes.
         let turn = turns.entry(env.key.clone()).or_default();
-        let values = || given.iter().rev().filter_map(|entry| entry.strip_prefix(&env.key)?.strip_prefix('='));
+        let values =
+            || given.iter().rev().filter_map(|entry| entry.strip_prefix(&env.key)?.strip_prefix('='));
         let value = values()
             .nth(*turn)
             .or_else(|| values().next())

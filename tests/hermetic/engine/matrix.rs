@@ -1,0 +1,258 @@
+//! Every call that an operation makes, with every fault that a call can have.
+//!
+//! The calls are learned from a run without faults, so a new one is in the matrix by itself. Each cell has a runtime
+//! of its own, and they run side by side.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use inplace::api::request::Request;
+use inplace::api::status::{Phase, Status};
+use inplace::node::Error;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tonic::Code;
+
+use super::super::runtime::{Exec, Fault};
+use super::{Shop, pod, request, short};
+
+/// Cells that run at the same time.
+const SIDE_BY_SIDE: usize = 48;
+/// Long enough to matter, short enough not to.
+const MOMENT: Duration = Duration::from_millis(70);
+
+/// Before any call. The outcome must be as if nothing had been.
+const BEFORE: [Fault; 4] = [
+    Fault::Slow(MOMENT),
+    Fault::Fail(Code::Unavailable, "the runtime is starting"),
+    Fault::DropConnection,
+    Fault::Restart(MOMENT),
+];
+/// After a call that changes something: as if nothing had been. For a question it is the same as before it.
+const AFTER: [Fault; 5] = [
+    Fault::SlowReply(MOMENT),
+    Fault::FailAfterEffect,
+    Fault::DropConnectionAfterEffect,
+    Fault::Twice,
+    Fault::RestartAfterEffect(MOMENT),
+];
+/// The runtime's own no, once. It may end an operation that nobody has felt yet, or turn it back.
+const NO: [Fault; 2] = [
+    Fault::Fail(Code::Unknown, "write /var/lib/containerd: no space left on device"),
+    Fault::Fail(Code::Internal, "ttrpc: closed"),
+];
+const HANGING: [Fault; 2] = [Fault::Hang, Fault::HangAfterEffect];
+
+/// What is being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Job {
+    /// Of a container with a preStop handler and an older life.
+    Restart,
+    Swap,
+    /// A swap to an image that dies at once.
+    Back,
+}
+
+/// The call at which something goes wrong.
+#[derive(Clone, Debug)]
+struct Place {
+    name: &'static str,
+    about: String,
+    /// Among the calls of that name about that.
+    nth: usize,
+    /// Whether it changes something.
+    changes: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Cell {
+    job: Job,
+    place: Place,
+    fault: Fault,
+    /// The outcome must be as if nothing had been.
+    harmless: bool,
+}
+
+impl Job {
+    async fn shop(self) -> Shop {
+        let shop = match self {
+            Self::Restart => Shop::of(pod().pre_stop(r#"{"exec":{"command":["bye"]}}"#)).await.aged(),
+            Self::Swap | Self::Back => Shop::open().await,
+        };
+        if self == Self::Back {
+            shop.fake.model(|m| m.image("img:v2").dies_after = Some((MOMENT, 3)));
+        }
+        shop.fake.exec(|_, _| Exec::ok("bye"));
+        shop
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Restart => "restart app",
+            Self::Swap | Self::Back => "swap app=img:v2",
+        }
+    }
+
+    /// How it ends when all is well, and the image that runs then.
+    fn end(self) -> (Phase, &'static str) {
+        match self {
+            Self::Restart => (Phase::Succeeded, "img:v1"),
+            Self::Swap => (Phase::Succeeded, "img:v2"),
+            Self::Back => (Phase::RolledBack, "img:v1"),
+        }
+    }
+
+    /// Every place of a run without faults. Of questions that are asked again and again, the first after each change.
+    async fn places(self) -> Vec<Place> {
+        let shop = self.shop().await;
+        let ended = shop.ask(request(self.text())).await.unwrap();
+        assert_eq!(ended.phase, self.end().0, "{ended:#?}");
+        shop.reached(&ended, self.end().1);
+        let (mut changes, mut seen, mut counted) = (0, BTreeSet::new(), BTreeMap::new());
+        let mut places = Vec::new();
+        for call in shop.fake.all_calls() {
+            changes += usize::from(call.mutates());
+            let (name, about) = (call.name, call.about.clone());
+            let nth: &mut usize = counted.entry((name, about.clone())).or_default();
+            *nth += 1;
+            if seen.insert((changes, name, about.clone())) {
+                places.push(Place { name, about, nth: *nth, changes: call.mutates() });
+            }
+        }
+        places
+    }
+}
+
+#[tokio::test]
+async fn a_fault_at_any_call_of_a_restart() {
+    every_fault(Job::Restart).await;
+}
+
+#[tokio::test]
+async fn a_fault_at_any_call_of_a_swap() {
+    every_fault(Job::Swap).await;
+}
+
+#[tokio::test]
+async fn a_fault_at_any_call_of_a_swap_that_goes_back() {
+    every_fault(Job::Back).await;
+}
+
+/// One place per kind of call is enough: each costs its deadline.
+#[tokio::test]
+async fn a_call_that_is_never_answered() {
+    let mut cells = Vec::new();
+    for job in [Job::Restart, Job::Swap] {
+        let mut names = BTreeSet::new();
+        let mut places = job.places().await;
+        places.retain(|place| names.insert((place.name, place.about.contains("fence"))));
+        for place in places {
+            let cell = |fault| Cell { job, place: place.clone(), fault, harmless: false };
+            cells.extend(HANGING[..if place.changes { 2 } else { 1 }].iter().copied().map(cell));
+        }
+    }
+    side_by_side(cells, Cell::hang).await;
+}
+
+async fn every_fault(job: Job) {
+    let mut places = job.places().await;
+    for must in ["ListPodSandbox", "ListContainers", "ContainerStatus", "CreateContainer", "StartContainer"] {
+        assert!(places.iter().any(|place| place.name == must), "{must} is not in {places:?}");
+    }
+    if job == Job::Back {
+        // The way there is that of the swap.
+        let turns = places.iter().position(|place| place.about == "fence app#3").unwrap();
+        places.drain(..turns);
+    }
+    let mut cells = Vec::new();
+    for place in places {
+        let cell = |harmless| {
+            let place = place.clone();
+            move |fault| Cell { job, place: place.clone(), fault, harmless }
+        };
+        cells.extend(BEFORE.map(cell(true)));
+        cells.extend(AFTER.into_iter().filter(|_| place.changes).map(cell(true)));
+        cells.extend(NO.map(cell(false)));
+    }
+    side_by_side(cells, Cell::fault).await;
+}
+
+async fn side_by_side<F>(cells: Vec<Cell>, run: impl Fn(Cell) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    assert!(cells.len() > 20, "{cells:?}");
+    let turns = Arc::new(Semaphore::new(SIDE_BY_SIDE));
+    let mut running = JoinSet::new();
+    for cell in cells {
+        let (turns, ended) = (Arc::clone(&turns), run(cell));
+        running.spawn(async move {
+            let _turn = turns.acquire().await;
+            ended.await;
+        });
+    }
+    let mut failed = 0;
+    while let Some(ended) = running.join_next().await {
+        failed += usize::from(ended.is_err());
+    }
+    assert_eq!(failed, 0, "so many cells failed, see above");
+}
+
+impl Cell {
+    async fn fault(self) {
+        let (shop, ended) = self.run(request(self.job.text()), Duration::from_secs(30)).await;
+        let told = self.told(&shop, &ended);
+        let handled = shop.fake.times(&format!("ran bye in {}", shop.born));
+        assert!(handled <= if matches!(self.fault, Fault::Twice) { 2 } else { 1 }, "{told}");
+        let (phase, image) = self.job.end();
+        let starts = |status: &Status| usize::from(status.phase == Phase::RolledBack) + 1;
+        match ended {
+            Ok(status) if status.phase == phase => {
+                shop.reached(&status, image);
+                assert!(shop.starts() <= starts(&status), "{told}");
+            }
+            _ if self.harmless => panic!("{told}"),
+            Ok(status) if status.phase == Phase::RolledBack => {
+                shop.reached(&status, "img:v1");
+                assert!(shop.starts() <= starts(&status), "{told}");
+            }
+            Ok(status) => {
+                assert!(status.phase == Phase::Failed && status.message.contains("not touched"), "{told}");
+                shop.untouched();
+            }
+            Err(_) => shop.untouched(),
+        }
+    }
+
+    async fn hang(self) {
+        // Before it begins, a question may take its time; after its end, cleaning up may.
+        let request = short(self.job.text(), if self.job == Job::Restart { 8 } else { 12 });
+        let limit = Duration::from_secs(u64::from(request.deadline_seconds) + 15);
+        let (shop, ended) = self.run(request, limit).await;
+        let told = self.told(&shop, &ended);
+        let status = ended.expect(&told);
+        match status.phase {
+            Phase::Succeeded => shop.reached(&status, self.job.end().1),
+            Phase::RolledBack => shop.reached(&status, "img:v1"),
+            _ => {
+                assert!(status.message.contains("not touched"), "{told}");
+                shop.untouched();
+            }
+        }
+    }
+
+    async fn run(&self, request: Request, limit: Duration) -> (Shop, Result<Status, Error>) {
+        let shop = self.job.shop().await;
+        let Place { name, about, nth, .. } = &self.place;
+        shop.fake.on(name).about(about).nth(*nth).fault(self.fault);
+        let ended = tokio::time::timeout(limit, shop.insist(request)).await;
+        let ended = ended.unwrap_or_else(|_| panic!("{self:?}: no end: {:#?}", shop.fake.story()));
+        shop.sane(&self.told(&shop, &ended));
+        (shop, ended)
+    }
+
+    fn told(&self, shop: &Shop, ended: &Result<Status, Error>) -> String {
+        format!("{self:?}: {ended:?}\n{:#?}\n{:#?}", shop.fake.history(), shop.fake.story())
+    }
+}

@@ -1,0 +1,222 @@
+//! The engine itself, in this process, on a runtime that misbehaves on demand.
+//!
+//! What is asserted everywhere is in [`Shop::sane`]: never two running containers of one name, and nothing of ours left
+//! behind. Each file adds one kind of trouble.
+
+mod crash;
+mod matrix;
+mod race;
+mod refuse;
+mod shutdown;
+mod sweep;
+mod withdraw;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use inplace::api::annotation;
+use inplace::api::request::Request;
+use inplace::api::status::{Phase, Status};
+use inplace::cri::client::Client;
+use inplace::cri::endpoint::Endpoint;
+use inplace::cri::proto::v1::ContainerState;
+use inplace::node::drive::{Audience, Leash};
+use inplace::node::{Error, Node};
+use inplace::operation::outcome::Withdrawal;
+use inplace::operation::snapshot::{Owner, PodRef};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::runtime::{Fake, Made, Pod};
+
+/// A node with one pod, and an engine on it.
+struct Shop {
+    fake: Fake,
+    node: Node,
+    pod: PodRef,
+    /// The life of `app` that runs at the beginning.
+    first: String,
+    /// The same for people.
+    born: String,
+    withdraw: watch::Sender<Option<Withdrawal>>,
+    shutdown: CancellationToken,
+    state: tempfile::TempDir,
+}
+
+/// `shop/web-0` with the container `app`, of nobody's but ours.
+fn pod() -> Pod {
+    Pod::new("shop", "web-0").owner(Owner::NodeRun).container("app", "img:v1").grace(1)
+}
+
+fn request(text: &str) -> Request {
+    Request::parse(Some(text)).unwrap().unwrap()
+}
+
+/// A request that has to have ended after so many seconds.
+fn short(text: &str, deadline_seconds: u32) -> Request {
+    Request { deadline_seconds, ..request(text) }
+}
+
+fn pod_ref(made: &Made) -> PodRef {
+    PodRef { namespace: made.namespace.clone(), name: made.name.clone(), uid: made.uid.clone() }
+}
+
+fn node(fake: &Fake, state: &Path) -> Node {
+    let client = Client::new(&Endpoint::parse(&fake.endpoint()).unwrap(), None);
+    Node::new(client, state, 2, 0).unwrap()
+}
+
+fn nobody() -> Audience {
+    Arc::new(|_| {})
+}
+
+impl Shop {
+    async fn open() -> Self {
+        Self::of(pod()).await
+    }
+
+    /// With `img:v2` to be pulled.
+    async fn of(pod: Pod) -> Self {
+        let fake = Fake::start().await;
+        let made = fake.put(pod);
+        fake.model(|m| m.remote_image("img:v2").size = 1 << 20);
+        let state = tempfile::tempdir().unwrap();
+        let node = node(&fake, state.path());
+        let first = made.id("app").to_owned();
+        let (withdraw, shutdown) = (watch::Sender::new(None), CancellationToken::new());
+        let born = fake.only("app").about();
+        Self { node, pod: pod_ref(&made), first, born, withdraw, shutdown, state, fake }
+    }
+
+    /// With an earlier life of `app` that has ended.
+    fn aged(mut self) -> Self {
+        self.first = self.fake.model(|m| {
+            m.die("app", 1);
+            m.kubelet_restarts("app").unwrap()
+        });
+        self.born = self.fake.only("app").about();
+        self.fake.forget();
+        self
+    }
+
+    fn leash(&self) -> Leash {
+        Leash { withdrawal: self.withdraw.subscribe(), shutdown: self.shutdown.clone() }
+    }
+
+    async fn restart(&self) -> Result<Status, Error> {
+        self.ask(request("restart app")).await
+    }
+
+    async fn swap(&self) -> Result<Status, Error> {
+        self.ask(request("swap app=img:v2")).await
+    }
+
+    async fn ask(&self, request: Request) -> Result<Status, Error> {
+        self.node.carry_out(&self.pod, request, self.leash(), &nobody()).await
+    }
+
+    /// As the agent does it: a runtime that is away before anything has begun is asked again.
+    async fn insist(&self, request: Request) -> Result<Status, Error> {
+        loop {
+            match self.ask(request.clone()).await {
+                Err(error) if error.reason() == "RuntimeAway" => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Another process, on what an earlier one has left.
+    fn next_process(&mut self) {
+        self.shutdown = CancellationToken::new();
+        self.withdraw = watch::Sender::new(None);
+        self.node = node(&self.fake, self.state.path());
+    }
+
+    async fn resume(&self) -> Result<Option<Status>, Error> {
+        self.node.resume(&self.pod, self.leash(), &nobody()).await
+    }
+
+    /// Whether the journal holds something to do.
+    fn is_open(&self) -> bool {
+        self.node.journal.load(&self.pod).unwrap().open.is_some()
+    }
+
+    /// How many lives of `app` were started by us.
+    fn starts(&self) -> usize {
+        self.fake.history().iter().filter(|event| event.starts_with("started app#")).count()
+    }
+
+    /// What must hold at every end.
+    #[track_caller]
+    fn sane(&self, what: &str) {
+        let history = self.fake.history();
+        assert!(most_at_once(&self.born, &history) <= 1, "{what}: two of one name ran: {history:#?}");
+        let left = self.fake.model(|m| {
+            let left = m.containers.iter().filter(|c| c.state == ContainerState::ContainerCreated);
+            left.map(whose).collect::<Vec<_>>()
+        });
+        assert!(left.is_empty(), "{what}: left behind: {left:?}\n{history:#?}");
+        assert!(!self.is_open(), "{what}: the journal is open");
+    }
+
+    /// One life runs, ours, of `image`, and that is what is reported.
+    #[track_caller]
+    fn reached(&self, status: &Status, image: &str) {
+        self.sane(&status.message);
+        let (life, report) = (self.fake.only("app"), &status.containers[0]);
+        assert_eq!(report.to.as_ref().map(|to| &to.container_id), Some(&life.id), "{status:?}");
+        assert_eq!((life.image(), life.id != self.first), (image, true));
+    }
+
+    /// A success, with one start.
+    #[track_caller]
+    fn succeeded(&self, ended: Result<Status, Error>, image: &str) {
+        let status = ended.unwrap_or_else(|error| panic!("{error}\n{:#?}", self.fake.history()));
+        assert_eq!(status.phase, Phase::Succeeded, "{status:#?}\n{:#?}", self.fake.history());
+        self.reached(&status, image);
+        assert_eq!(self.starts(), 1, "{:#?}", self.fake.history());
+    }
+
+    /// Nobody has felt anything.
+    #[track_caller]
+    fn untouched(&self) {
+        let life = self.fake.only("app");
+        assert_eq!((&life.id, life.signalled), (&self.first, false), "{:#?}", self.fake.history());
+        assert!(self.fake.fences().is_empty());
+    }
+}
+
+fn whose(container: &super::runtime::Container) -> String {
+    format!("{} {}", container.about(), container.label(annotation::OPERATION).unwrap_or("of others"))
+}
+
+/// The most lives of one name that ran at the same time. `first` ran at the beginning.
+fn most_at_once(first: &str, history: &[String]) -> usize {
+    let mut running: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let began = std::iter::once(("started", first));
+    let mut most = 0;
+    for (verb, about) in began.chain(history.iter().filter_map(|event| event.split_once(' '))) {
+        let about = about.split(' ').next().unwrap_or_default();
+        let Some((name, _)) = about.split_once('#') else { continue };
+        let lives = running.entry(name).or_default();
+        match verb {
+            "started" => lives.push(about),
+            "exited" => lives.retain(|life| *life != about),
+            _ => {}
+        }
+        most = most.max(lives.len());
+    }
+    most
+}
+
+#[test]
+fn two_at_once_would_be_seen() {
+    let history = |events: &[&str]| events.iter().map(|event| (*event).to_owned()).collect::<Vec<_>>();
+    let fine = ["created fence app#2", "exited app#0 143", "started app#1", "started side#7"];
+    assert_eq!(most_at_once("app#0", &history(&fine)), 1);
+    assert_eq!(most_at_once("app#0", &history(&["started app#1", "exited app#0 143"])), 2);
+}
