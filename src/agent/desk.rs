@@ -351,6 +351,9 @@ impl Desk {
         match sweep::sweep(&self.node.client, &self.node.journal, None).await {
             Ok(removed) => {
                 self.metrics.swept.inc_by(u64::try_from(removed).unwrap_or(u64::MAX));
+                if let Err(error) = sweep::forget_gone(&self.node.client, &self.node.journal).await {
+                    tracing::debug!(error = chain(&error), "pods that are gone are forgotten later");
+                }
             }
             Err(error) => {
                 tracing::debug!(error = chain(&error), "the sweep has to wait");
