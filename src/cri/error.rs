@@ -107,7 +107,7 @@ fn cause(local: &(dyn StdError + 'static)) -> String {
             "connection refused: the socket is there, but nobody listens".to_owned()
         }
         Some(io::ErrorKind::PermissionDenied) => "permission denied: run as root".to_owned(),
-        _ => bottom.to_string(),
+        _ => format!("{bottom}: it went away, or this is no runtime's socket"),
     }
 }
 

@@ -8,8 +8,8 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::status::Action;
+use crate::operation::answer::{Next, Waiting};
 use crate::operation::effect::{Class, Effect, ImageChoice, Leftover, Verb};
-use crate::operation::next::{Next, Waiting};
 use crate::operation::outcome::Failure;
 use crate::operation::snapshot::{Container, Snapshot, State};
 use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Replacement, Setback, Target, later};

@@ -13,7 +13,7 @@ use crate::api::request::{OnFailure, Request};
 use crate::api::status::{Action, Engine, Incarnation, Step};
 use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Trouble, Verb};
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
-use crate::operation::snapshot::{Container, PodRef};
+use crate::operation::snapshot::{Container, PodRef, Snapshot};
 
 /// Remarks kept for the report.
 const MAX_REMARKS: usize = 8;
@@ -147,6 +147,17 @@ pub enum Note {
     Back(String, Replacement),
     /// Nothing is left but to clean up.
     End(Outcome),
+}
+
+impl Note {
+    /// That `life`, seen running in `snapshot`, is what `target` was to come to.
+    pub(super) fn reached(target: &Target, life: &Container, snapshot: &Snapshot) -> Self {
+        // Downtime counts from the end of the life that was asked to be replaced, also on the way back.
+        let stopped_at = snapshot.by_id(&target.from.container_id).and_then(|old| old.finished_at);
+        let reached =
+            Reached { to: life.incarnation(), stopped_at, started_at: life.started_at, ready_at: None };
+        Note::Reached(target.name.clone(), reached)
+    }
 }
 
 impl Target {
@@ -293,6 +304,19 @@ impl Operation {
                 self.give_up_removing(effect);
             }
         }
+    }
+
+    /// The outcome when `failure` is what ends it.
+    pub(super) fn failed(&self, failure: Failure) -> Outcome {
+        match &self.turned_back {
+            Some(first) => Outcome::Failed { failure: first.clone(), then: Some(failure), touched: true },
+            None => Outcome::Failed { failure, then: None, touched: self.touched() },
+        }
+    }
+
+    /// The outcome when the pod's sandbox is `what`.
+    pub(super) fn lost(&self, what: &str) -> Outcome {
+        self.ending.clone().unwrap_or_else(|| self.failed(Failure::Sandbox { what: what.to_owned() }))
     }
 
     /// Takes a decision in.

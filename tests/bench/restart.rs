@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::Scale;
 use crate::report::{Report, Samples, ms};
-use crate::stand::{Event, Stand, What, between};
+use crate::stand::{Event, Life, Stand, What, between};
 
 /// What a restart may cost: p50 and p99, as multiples of a bare create and start.
 const P50: f64 = 1.3;
@@ -128,9 +128,8 @@ impl<'a> Run<'a> {
         let container = &status.containers[0];
         let old = self.stand.life(&container.from.container_id).await;
         let new = self.stand.life(&container.to.as_ref().unwrap().container_id).await;
-        let downtime = between(old, new);
-        self.seen.downtime.add_ms(downtime);
-        self.seen.parts.add(&events, downtime);
+        self.seen.downtime.add_ms(between(old, new));
+        self.seen.parts.add(&events, old, new);
     }
 
     /// Creates and starts; then the same again in the place of that one, with nothing between the calls.
@@ -169,7 +168,7 @@ impl<'a> Run<'a> {
 /// The parts of the time without a running container.
 #[derive(Default)]
 struct Parts {
-    notice: Samples,
+    stopped: Samples,
     look_before_create: Samples,
     journal_create: Samples,
     create_own: Samples,
@@ -177,12 +176,13 @@ struct Parts {
     look_before_start: Samples,
     journal_start: Samples,
     start: Samples,
+    started: Samples,
 }
 
 impl Parts {
-    fn rows(&self) -> [(&'static str, &Samples); 8] {
+    fn rows(&self) -> [(&'static str, &Samples); 9] {
         [
-            ("finished -> stop answered, and started -> start answered", &self.notice),
+            ("old finished -> stop answered: the runtime's own", &self.stopped),
             ("looking, before create", &self.look_before_create),
             ("deciding and journal, before create", &self.journal_create),
             ("create: the engine's own part", &self.create_own),
@@ -190,11 +190,12 @@ impl Parts {
             ("looking, before start", &self.look_before_start),
             ("deciding and journal, before start", &self.journal_start),
             ("start: the call", &self.start),
+            ("of which new started -> start answered: no downtime", &self.started),
         ]
     }
 
     /// Takes one restart in which everything worked at the first try.
-    fn add(&mut self, events: &[Event], downtime: f64) {
+    fn add(&mut self, events: &[Event], old: Life, new: Life) {
         let effect = |verb| events.iter().find(|event| event.what == What::Effect(verb)).unwrap();
         let (stop, create, start) = (effect(Verb::Stop), effect(Verb::Create), effect(Verb::Start));
         let looked = |from: Instant, until: Instant| {
@@ -215,6 +216,7 @@ impl Parts {
         self.look_before_start.add(before_start - create.ended);
         self.journal_start.add(start_began - before_start);
         self.start.add(start.took);
-        self.notice.add_ms(downtime - (start.ended - stop.ended).as_secs_f64() * 1e3);
+        self.stopped.add_ms(stop.after(old.finished_at));
+        self.started.add_ms(start.after(new.started_at));
     }
 }

@@ -15,6 +15,8 @@ use inplace::node::drive::{Audience, Happening, Leash};
 use inplace::node::launch::{self, Dirs, Started};
 use inplace::operation::effect::Verb;
 use inplace::operation::snapshot::PodRef;
+use inplace::process::clock;
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +43,8 @@ pub(crate) struct Event {
     pub(crate) what: What,
     pub(crate) took: Duration,
     pub(crate) ended: Instant,
+    /// The same by the runtime's clock.
+    pub(crate) at: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +53,18 @@ pub(crate) enum What {
     Call(&'static str),
     /// An effect, with all that belongs to it.
     Effect(Verb),
+}
+
+impl Event {
+    fn now(what: What, took: Duration) -> Self {
+        Self { what, took, ended: Instant::now(), at: clock::now() }
+    }
+
+    /// How long after that moment of the runtime's clock it ended, in milliseconds.
+    #[expect(clippy::cast_precision_loss)]
+    pub(crate) fn after(&self, nanoseconds: i64) -> f64 {
+        (self.at.as_nanosecond() - i128::from(nanoseconds)) as f64 / 1e6
+    }
 }
 
 /// When a container's process started and ended by the runtime's clock, in nanoseconds; 0 is not yet.
@@ -67,7 +83,7 @@ impl Stand {
         let client = Client::new(
             &endpoint,
             Some(Arc::new(move |call, took, _| {
-                let event = Event { what: What::Call(call), took, ended: Instant::now() };
+                let event = Event::now(What::Call(call), took);
                 ear.lock().unwrap().push(event);
             })),
         );
@@ -100,7 +116,7 @@ impl Stand {
         let ear = Arc::clone(&self.heard);
         let audience: Audience = Arc::new(move |happening| {
             if let Happening::Effect { verb, took, .. } = happening {
-                let event = Event { what: What::Effect(verb), took, ended: Instant::now() };
+                let event = Event::now(What::Effect(verb), took);
                 ear.lock().unwrap().push(event);
             }
         });

@@ -38,8 +38,13 @@ claim() {
   touch "$dir/lab"
 }
 
+<<<<<<< HEAD
 # One command at a time on one lab; what is started in the background must not inherit the lock (9>&-). Not on the folder: it is
 # the runtime's, and inplace locks that one while it works.
+=======
+# One command at a time on one lab; what is started in the background must not inherit the lock (9>&-). Not the folder
+# itself: that is what an inplace agent holds.
+>>>>>>> main
 lock() { exec 9<"$dir/lab" && flock 9; }
 
 # inside COMMAND...: runs it in the lab's mount namespace.

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
-use crate::agent_process::{Site, eventually};
+use crate::site::{Site, eventually};
 
 #[test]
 fn a_line_in_the_annotation_is_carried_out_once_and_answered_in_full() {

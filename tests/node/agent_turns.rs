@@ -3,7 +3,10 @@
 
 use serde_json::json;
 
-use crate::agent_process::{Blackhole, Site, eventually};
+use crate::{
+    blackhole::Blackhole,
+    site::{Site, eventually},
+};
 
 #[test]
 fn deleting_the_annotation_cancels_what_has_touched_nothing() {
@@ -85,17 +88,7 @@ fn a_new_id_takes_the_place_of_one_that_has_touched_nothing() {
 #[test]
 fn what_has_touched_the_container_is_finished_before_the_next_id_begins() {
     let site = Site::new();
-    // Its mark tells that the handler runs, and it waits for ours.
-    let handler = "touch /tmp/began; until [ -e /tmp/go ]; do sleep 0.05; done";
-    let gate = site.folder.path().join("gate");
-    std::fs::create_dir(&gate).unwrap();
-    let app = json!({"name": "app", "image": site.lab.image("app:v1"), "volumeMounts": [{"name": "gate", "mountPath": "/tmp"}],
-        "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", handler]}}}});
-    let volumes = json!([{"name": "gate", "hostPath": {"path": gate}}]);
-    site.run_spec(
-        "web",
-        &json!({"terminationGracePeriodSeconds": 30, "containers": [app], "volumes": volumes}),
-    );
+    let gate = site.run_gated("web");
     let agent = site.agent(&[]);
     site.restart("web", "first");
     eventually("the handler to begin", || gate.join("began").exists().then_some(()));

@@ -3,7 +3,8 @@
 use super::*;
 use crate::operation::fixtures::{Answer, Bench, at, find, life, pod};
 use crate::operation::outcome::Withdrawal;
-use crate::operation::snapshot::Owner;
+use crate::operation::snapshot::{Owner, State};
+use crate::operation::verify::SWAP_SETTLES;
 
 const RESTART: &str = "restart app";
 const SWAP: &str = "swap app=repo/app:v2";
