@@ -210,7 +210,9 @@ fn cut_off(operation: &Operation, target: &Target, life: &Container, now: Timest
     }
     let ours = |setback: &&Setback| setback.verb == Verb::Start && setback.container == target.name;
     if let Some(setback) = operation.setback.as_ref().filter(ours) {
-        if setback.trouble.class != Class::Away {
+        // A refusal ends the life it is about: if it was asked for again, the start before was lost, and this one found
+        // what was left of it.
+        if setback.trouble.class != Class::Away && setback.count == 1 {
             return None;
         }
         let until = later(setback.at, CUT_OFF_PAUSE);
@@ -303,130 +305,4 @@ fn do_<'a>(effect: Effect) -> Progress<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::operation::effect::Class;
-    use crate::operation::fixtures::{Answer, Bench, at, find, pod};
-    use crate::operation::outcome::Outcome;
-    use crate::operation::snapshot::Owner;
-
-    const SWAP: &str = "swap app=repo/app:v2";
-
-    #[test]
-    fn a_fence_that_cannot_be_removed_ends_the_way_back() {
-        let mut bench = Bench::new(SWAP, pod(Owner::Nobody));
-        let outcome = bench.play(|effect, snapshot| match effect {
-            Effect::Remove { .. } => Answer::No(Class::Refused),
-            Effect::Start { id, .. } => {
-                find(snapshot, id).state = State::Exited;
-                Answer::No(Class::Refused)
-            }
-            _ => Answer::Obey,
-        });
-        let Outcome::Failed { failure: Failure::Start { message, .. }, then: Some(then), .. } = outcome
-        else {
-            panic!("{outcome:?}");
-        };
-        assert_eq!(message, "the runtime said so");
-        assert!(
-            then.to_string().contains("a fence that cannot be removed holds the name of attempt 4"),
-            "{then}"
-        );
-        assert_eq!(bench.operation.stuck, ["app-fence-4", "app-fence-5"], "{:?}", bench.log);
-    }
-
-    #[test]
-    fn a_fence_in_the_making_is_waited_for() {
-        let mut bench = Bench::new("restart app", pod(Owner::Nobody));
-        let mut refused = 0;
-        let outcome = bench.play(|effect, _| match effect {
-            Effect::Fence { .. } if refused < 7 => {
-                refused += 1;
-                Answer::No(Class::NameTaken)
-            }
-            _ => Answer::Obey,
-        });
-        assert_eq!(outcome, Outcome::Succeeded);
-        let mut bench = Bench::new("restart app", pod(Owner::Nobody));
-        let outcome = bench.play(|_, _| Answer::No(Class::Refused));
-        assert!(matches!(
-            outcome,
-            Outcome::Failed { failure: Failure::Rehearsal { .. }, touched: false, .. }
-        ));
-    }
-
-    #[test]
-    fn a_state_that_the_runtime_cannot_tell_is_waited_out() {
-        let mut bench = Bench::new("restart app", pod(Owner::Nobody));
-        while bench.log.len() < 4 {
-            assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
-        }
-        find(&mut bench.snapshot, "app-3").state = State::Unknown;
-        for _ in 0..20 {
-            assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
-        }
-        assert_eq!(bench.log.len(), 4);
-        find(&mut bench.snapshot, "app-3").state = State::Running;
-        assert_eq!(bench.obey(), Outcome::Succeeded);
-    }
-
-    #[test]
-    fn nothing_is_started_beside_what_may_run() {
-        let mut bench = Bench::new("restart app", pod(Owner::Nobody));
-        while bench.log.len() < 3 {
-            assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
-        }
-        let other = crate::operation::fixtures::life("app", 7, State::Unknown);
-        bench.snapshot.containers.push(other);
-        for _ in 0..20 {
-            assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
-        }
-        assert_eq!(bench.log.last().unwrap(), "Create app 3");
-        find(&mut bench.snapshot, "app-7").state = State::Exited;
-        assert_eq!(bench.obey(), Outcome::Succeeded);
-    }
-
-    #[test]
-    fn a_handler_begun_on_the_way_there_is_not_begun_again_on_the_way_back() {
-        let mut snapshot = pod(Owner::Nobody);
-        find(&mut snapshot, "app-2").has_pre_stop = true;
-        let mut bench = Bench::new(SWAP, snapshot);
-        // The old one is out of sight while it turns back, and in sight again after it.
-        let mut stops = 0;
-        while bench.operation.targets[0].back.is_none() {
-            let ended = bench.step(&mut |effect, snapshot| {
-                if effect.verb() != Verb::Stop {
-                    return Answer::Obey;
-                }
-                stops += 1;
-                find(snapshot, "app-2").state = if stops == 5 { State::Unknown } else { State::Running };
-                Answer::No(Class::Refused)
-            });
-            assert!(ended.is_none());
-        }
-        find(&mut bench.snapshot, "app-2").state = State::Running;
-        assert!(matches!(bench.obey(), Outcome::RolledBack(Failure::Stop { .. })));
-        assert_eq!(bench.log.iter().filter(|line| line.starts_with("PreStop app-2")).count(), 1);
-    }
-
-    #[test]
-    fn somebody_elses_creation_is_not_removed_on_the_way_back() {
-        let mut bench = Bench::new(SWAP, pod(Owner::Nobody));
-        let outcome = bench.play(|effect, snapshot| match effect {
-            Effect::Create { attempt: 3, .. } if snapshot.by_id("app-3").is_none() => {
-                let mut theirs = crate::operation::fixtures::life("app", 3, State::Created);
-                theirs.created_at = at(100);
-                snapshot.containers.push(theirs);
-                Answer::No(Class::NameTaken)
-            }
-            _ => Answer::Obey,
-        });
-        assert!(matches!(outcome, Outcome::RolledBack(Failure::Changed { .. })), "{outcome:?}");
-        assert!(
-            bench.now >= at(10_000) && !bench.log.contains(&"Remove app-3".to_owned()),
-            "{:?}",
-            bench.log
-        );
-        assert_eq!(bench.snapshot.running("app")[0].attempt, 4);
-    }
-}
+mod tests;

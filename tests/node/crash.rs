@@ -12,8 +12,9 @@ use std::{
 use inplace::api::status::Phase;
 
 use crate::{
+    agent_process::eventually,
     lab::Lab,
-    pod::{Ended, Facts, Pod, wait_for},
+    pod::{Ended, Facts, Pod},
 };
 
 /// Each life of `app` writes a line when it starts, and its preStop handler another one. v3 ends at once.
@@ -97,7 +98,7 @@ impl<'a> Case<'a> {
         let all = |facts: &Facts| {
             facts.lines("starts").last().copied() == Some(facts.running("app").version.as_str())
         };
-        wait_for("the first line", || Some(self.pod.facts()).filter(all)).settled()
+        eventually("the first line", || Some(self.pod.facts()).filter(all)).settled()
     }
 
     /// Silent: what matters is what is found afterwards.
@@ -128,7 +129,7 @@ impl<'a> Case<'a> {
                 .map(|&line| line.to_owned())
                 .collect::<Vec<_>>()
         };
-        let after = wait_for("the new life's line", || {
+        let after = eventually("the new life's line", || {
             Some(self.pod.facts()).filter(|facts| since(facts, "starts").len() >= starts.len())
         });
         let after = after.settled();
@@ -140,8 +141,8 @@ impl<'a> Case<'a> {
         assert_eq!(started, starts, "{id}: {after:#?}");
         let stopped = since(&after, "stops").len();
         assert!(stops.contains(&stopped), "{id}: preStop ran {stopped} times");
-        let steps = u32::try_from(starts.len()).unwrap();
-        assert_eq!(after.running("app").attempt, old.attempt + steps, "{id}");
+        let lives = u32::try_from(starts.len()).unwrap();
+        assert_eq!(after.running("app").attempt, old.attempt + lives, "{id}");
         assert_eq!(after.running("side"), before.running("side"), "{id}");
         assert_eq!((&after.sandbox, &after.ip), (&before.sandbox, &before.ip), "{id}");
         // The one before is kept, and what crashed.

@@ -8,8 +8,9 @@ use std::{
 use inplace::api::status::{Phase, Status};
 
 use crate::{
+    agent_process::eventually,
     lab::{Lab, Options, run},
-    pod::{Ended, PAIR, Pod, wait_for},
+    pod::{Ended, PAIR, Pod},
 };
 
 /// Swaps `app`, which must fail before anything is touched, and tells why.
@@ -96,7 +97,7 @@ fn no_way_forward_and_no_way_back() {
     let lab = Lab::own(&Options::default());
     let pod = Pod::run(&lab, "stuck", &PAIR.replace("side, image: lab/app:v1", "side, image: lab/app:v2"));
     let child = spawn(&pod, &["app=lab/app:late", "--min-ready", "4"]);
-    wait_for("the new image to run", || {
+    eventually("the new image to run", || {
         pod.facts().of("app").any(|life| life.attempt == 1 && life.pid != 0).then_some(())
     });
     // The image from before goes while the new one is on trial.

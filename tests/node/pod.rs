@@ -9,7 +9,6 @@ use std::{
     process::{Command, ExitStatus, Output, Stdio},
     sync::atomic::{AtomicU32, Ordering},
     thread,
-    time::Duration,
 };
 
 use inplace::{
@@ -218,11 +217,6 @@ impl Ended {
         status
     }
 
-    /// What was printed.
-    pub(crate) fn json(&self) -> serde_json::Value {
-        serde_json::from_str(&self.out).unwrap_or_else(|_| panic!("{self:?}"))
-    }
-
     pub(crate) fn was_killed(&self) -> bool {
         self.exit.signal() == Some(9)
     }
@@ -295,15 +289,4 @@ fn files(folder: &str) -> BTreeMap<String, String> {
         Some((entry.file_name().into_string().ok()?, fs::read_to_string(entry.path()).ok()?))
     });
     read.collect()
-}
-
-/// Asks again and again, for a minute, until there is an answer.
-pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..6000 {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    panic!("waited in vain for {what}");
 }

@@ -5,8 +5,9 @@ use std::fs;
 use inplace::api::status::{Phase, Status};
 
 use crate::{
+    agent_process::eventually,
     lab::Lab,
-    pod::{Life, Pod, wait_for},
+    pod::{Life, Pod},
 };
 
 /// A pod whose `app` has this handler, this command, and 3 s of grace.
@@ -39,7 +40,7 @@ fn server(code: &str) -> String {
 
 /// Waits until something in the container listens on port 8080.
 fn listens(life: &Life) {
-    wait_for("a listener", || {
+    eventually("a listener", || {
         let tables =
             ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("/proc/{}/net/{table}", life.pid)));
         tables.into_iter().flatten().any(|table| table.contains(":1F90 ")).then_some(())
@@ -94,7 +95,7 @@ fn a_connection_is_opened() {
     listens(pod.facts().running("app"));
     let status = pod.restart(&["app"]);
     assert!(!status.message.contains("preStop"), "{status:?}");
-    wait_for("the hit", || (pod.facts().lines("hits") == ["hit"]).then_some(()));
+    eventually("the hit", || (pod.facts().lines("hits") == ["hit"]).then_some(()));
 }
 
 #[test]
@@ -114,7 +115,7 @@ fn a_handler_that_fails_is_told_and_blocks_nothing() {
     ] {
         let pod = pod(name, handler, "exec app");
         let status = pod.restart(&["app"]);
-        assert!(status.message.contains(&format!("preStop of app failed: ")), "{status:?}");
+        assert!(status.message.contains("preStop of app failed: "), "{status:?}");
         assert!(status.message.contains(why), "{status:?}");
         assert!(until_stopped(&status) < 2900, "{status:?}");
         assert_eq!(pod.facts().settled().running("app").attempt, 1);

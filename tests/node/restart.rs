@@ -6,8 +6,9 @@ use inplace::api::status::{Phase, Status};
 use inplace::cri::proto::v1::ContainerState;
 
 use crate::{
+    agent_process::eventually,
     lab::Lab,
-    pod::{Facts, PAIR, Pod, wait_for},
+    pod::{Facts, PAIR, Pod},
 };
 
 /// Everything that outlives a restart of `app`.
@@ -78,7 +79,7 @@ containers:
         let log = pod.facts().running("app").log.clone();
         assert!(log.ends_with(&format!("/app/{turn}.log")), "{log}");
         let line = format!("stdout F life {turn}\n");
-        wait_for(&line, || fs::read_to_string(&log).ok().filter(|text| text.ends_with(&line)));
+        eventually(&line, || fs::read_to_string(&log).ok().filter(|text| text.ends_with(&line)));
     }
     let log = pod.facts().running("app").log.clone();
     let folder = fs::read_dir(std::path::Path::new(&log).parent().unwrap()).unwrap();

@@ -5,8 +5,9 @@ use std::{fs, process::Child, process::Stdio};
 use inplace::api::status::Phase;
 
 use crate::{
+    agent_process::eventually,
     lab::{Lab, Options},
-    pod::{Ended, Pod, wait_for},
+    pod::{Ended, Pod},
 };
 
 /// `app` leaves a second after it was told to, and takes two to prepare.
@@ -37,7 +38,7 @@ fn trace(pod: &Pod<'_>) -> std::path::PathBuf {
 
 /// Waits until a command passes a point.
 fn passes(pod: &Pod<'_>, point: &str) {
-    wait_for(point, || fs::read_to_string(trace(pod)).ok().filter(|text| text.contains(point)));
+    eventually(point, || fs::read_to_string(trace(pod)).ok().filter(|text| text.contains(point)));
 }
 
 #[test]
@@ -95,7 +96,7 @@ fn a_runtime_that_stays_away_ends_it_by_its_deadline() {
     let lab = Lab::own(&Options::default());
     let pod = Pod::run(&lab, "away", SPEC);
     let child = begin(&pod, "restart", &["-c", "app", "--deadline", "20"]);
-    wait_for("the handler", || (pod.facts().lines("stops").len() == 1).then_some(()));
+    eventually("the handler", || (pod.facts().lines("stops").len() == 1).then_some(()));
     lab.kill_containerd();
     let status = Ended::of(&child.wait_with_output().unwrap()).is(Phase::Failed);
     assert_eq!(status.reason, "DeadlineExceeded", "{status:?}");
@@ -108,7 +109,7 @@ fn a_runtime_that_stays_away_ends_it_by_its_deadline() {
     let ended = pod.operate("restart", &["-c", "app"]);
     assert_eq!(ended.exit.code(), Some(6), "{ended:?}");
     assert!(ended.told.contains("cannot be reached"), "{ended:?}");
-    assert_eq!(ended.json()["reason"], "RuntimeAway", "{ended:?}");
+    assert!(ended.out.contains(r#""reason":"RuntimeAway""#), "{ended:?}");
 
     // What the first one left is no obstacle.
     lab.start_containerd();

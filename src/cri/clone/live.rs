@@ -53,20 +53,19 @@ struct Cpu {
 /// base64 and some do not, which cannot be told from the text.
 pub(super) fn environment(envs: &mut [v1::KeyValue], spec: &RuntimeSpec) -> Result<(), NotCloneable> {
     let given = spec.process.as_ref().and_then(|process| process.env.as_deref()).unwrap_or_default();
-    let mut turns: HashMap<String, usize> = HashMap::new();
-    for env in envs.iter_mut().rev() {
+    let keys: Vec<_> = envs.iter().map(|env| env.key.clone()).collect();
+    for (index, env) in envs.iter_mut().enumerate() {
         // Names may come twice. The last one counts, and is all that is left of them in some runtimes.
-        let turn = turns.entry(env.key.clone()).or_default();
+        let later = keys[index + 1..].iter().filter(|key| **key == env.key).count();
         let values =
             || given.iter().rev().filter_map(|entry| entry.strip_prefix(&env.key)?.strip_prefix('='));
         let value = values()
-            .nth(*turn)
+            .nth(later)
             .or_else(|| values().next())
             // What stands for bytes that were no text: they are lost.
             .filter(|value| !value.contains('\u{fffd}'))
             .ok_or_else(|| NotCloneable::Environment(env.key.clone()))?;
         env.value = value.as_bytes().to_vec();
-        *turn += 1;
     }
     Ok(())
 }

@@ -234,53 +234,6 @@ fn an_image_that_never_starts_gives_its_name_to_the_way_back() {
     assert_eq!(bench.log[7..], end);
 }
 
-/// Makes the first `times` starts end before they begin, as a runtime does when its caller is cut off.
-fn cut_off(times: usize, answer: Class) -> impl FnMut(&Effect, &mut Snapshot) -> Answer {
-    let mut starts = 0;
-    move |effect, snapshot| {
-        let Effect::Start { id, .. } = effect else { return Answer::Obey };
-        starts += 1;
-        if starts > times {
-            return Answer::Obey;
-        }
-        let life = find(snapshot, id);
-        (life.state, life.finished_at, life.exit_code) = (State::Exited, Some(at(0)), 128);
-        Answer::No(answer)
-    }
-}
-
-#[test]
-fn a_start_that_was_cut_off_is_made_again_under_the_same_name() {
-    for text in [RESTART, SWAP] {
-        let mut bench = bench(text);
-        assert_eq!(bench.play(cut_off(1, Class::Away)), Outcome::Succeeded, "{text}");
-        let again: Vec<_> = bench.log.iter().skip_while(|line| *line != "Start app-3").skip(1).collect();
-        let create = if text == RESTART { "Create app 3" } else { "Create app 3 of sha:v2" };
-        assert_eq!(again, ["Remove app-3", create, "Start app-3", "Remove app-fence-4"]);
-    }
-    // The process that asked for it is gone, and its reply with it.
-    let mut bench = bench(RESTART);
-    let mut world = cut_off(1, Class::Refused);
-    while bench.operation.setback.is_none() {
-        assert_eq!(bench.step(&mut world), None);
-    }
-    bench.operation.resume(bench.now);
-    assert_eq!(bench.obey(), Outcome::Succeeded);
-}
-
-#[test]
-fn a_start_that_was_refused_is_not_made_again_and_one_that_is_always_cut_off_ends() {
-    let mut refused = bench(SWAP);
-    let outcome = refused.play(cut_off(1, Class::Refused));
-    assert!(matches!(failure(&outcome), Failure::Start { .. }), "{outcome:?}");
-    for text in [RESTART, SWAP] {
-        let mut never = bench(text);
-        let outcome = never.play(cut_off(usize::MAX, Class::Away));
-        assert!(matches!(outcome, Outcome::Failed { touched: true, .. }), "{outcome:?}");
-        assert!(never.now <= never.operation.deadline_at + SignedDuration::from_secs(10), "{}", never.now);
-    }
-}
-
 #[test]
 fn a_swap_that_cannot_be_created_turns_back_at_once_and_a_restart_tries_again() {
     for (text, tries) in [(SWAP, 1), (RESTART, 5)] {
