@@ -44,18 +44,18 @@ pub(crate) async fn idle(stand: &Stand, scale: &Scale, report: &mut Report) {
     let percent = |value: f64| format!("{value:.3}");
     report.values(
         "idle",
-        ["", "value"],
+        &["", "value"],
         &[
-            ("binary", scale.agent.display().to_string()),
-            ("pods made in, s", ms(making.as_secs_f64())),
-            ("all restarted in, s", ms(serving.as_secs_f64())),
-            ("just started: RSS, MiB", ms(fresh.rss)),
-            ("just started: private and dirty, MiB", ms(fresh.dirty)),
-            ("just started: % of a core", percent(fresh.cpu)),
-            ("after all restarts: RSS, MiB", ms(worked.rss)),
-            ("after all restarts: private and dirty, MiB", ms(worked.dirty)),
-            ("after all restarts: % of a core", percent(worked.cpu)),
-            ("after all restarts: highest RSS, MiB", ms(worked.peak)),
+            ("binary", vec![scale.agent.display().to_string()]),
+            ("pods made in, s", vec![ms(making.as_secs_f64())]),
+            ("all restarted in, s", vec![ms(serving.as_secs_f64())]),
+            ("just started: RSS, MiB", vec![ms(fresh.rss)]),
+            ("just started: private and dirty, MiB", vec![ms(fresh.dirty)]),
+            ("just started: % of a core", vec![percent(fresh.cpu)]),
+            ("after all restarts: RSS, MiB", vec![ms(worked.rss)]),
+            ("after all restarts: private and dirty, MiB", vec![ms(worked.dirty)]),
+            ("after all restarts: % of a core", vec![percent(worked.cpu)]),
+            ("after all restarts: highest RSS, MiB", vec![ms(worked.peak)]),
         ],
     );
     report.budget("E agent at rest: RSS, MiB", fresh.rss, RSS);

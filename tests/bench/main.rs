@@ -10,6 +10,7 @@ mod idle;
 #[path = "../node/lab.rs"]
 #[allow(dead_code, reason = "not everything of the lab is needed here")]
 mod lab;
+mod parts;
 mod report;
 mod restart;
 mod stand;
@@ -73,7 +74,7 @@ impl Scale {
             let image_mb = args.image_mb.unwrap_or(64);
             return Self { restarts: 10, minute, swaps: 2, image_mb, rollbacks: 2, pods: 20, rest, agent };
         }
-        let (minute, rest) = (Duration::from_mins(1), Duration::from_mins(1));
+        let (minute, rest) = (Duration::from_secs(60), Duration::from_secs(60));
         let image_mb = args.image_mb.unwrap_or(500);
         Self { restarts: 100, minute, swaps: 5, image_mb, rollbacks: 5, pods: 110, rest, agent }
     }

@@ -94,13 +94,14 @@ impl Report {
     }
 
     /// Prints rows of names and values, and keeps them under `section`.
-    pub(crate) fn values(&mut self, section: &str, head: [&str; 2], rows: &[(&str, String)]) {
-        let lines: Vec<_> =
-            rows.iter().map(|(name, value)| vec![(*name).to_owned(), value.clone()]).collect();
-        table(&head, &lines);
-        for (name, value) in rows {
-            let value = value.parse::<f64>().map_or_else(|_| json!(value), |number| json!(number));
-            self.keep(section, name, value);
+    pub(crate) fn values(&mut self, section: &str, head: &[&str], rows: &[(&str, Vec<String>)]) {
+        let line = |(name, values): &(&str, Vec<String>)| [&[(*name).to_owned()], values.as_slice()].concat();
+        table(head, &rows.iter().map(line).collect::<Vec<_>>());
+        let number = |text: &String| text.parse::<f64>().map_or_else(|_| json!(text), |number| json!(number));
+        for (name, values) in rows {
+            let by_column: Map<_, _> =
+                head[1..].iter().map(|column| (*column).to_owned()).zip(values.iter().map(number)).collect();
+            self.keep(section, name, Value::Object(by_column));
         }
     }
 
@@ -163,5 +164,7 @@ fn table(head: &[&str], rows: &[Vec<String>]) {
         println!("  {}", padded.collect::<Vec<_>>().join("  "));
     };
     print(&head.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>());
-    rows.iter().for_each(|row| print(row));
+    for row in rows {
+        print(row);
+    }
 }

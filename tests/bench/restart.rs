@@ -7,12 +7,12 @@ use inplace::api::status::Phase;
 use inplace::cri::clone::{self, Source};
 use inplace::cri::proto::v1;
 use inplace::node::launch::Started;
-use inplace::operation::effect::Verb;
 use tokio::time::Instant;
 
 use crate::Scale;
-use crate::report::{Report, Samples, ms};
-use crate::stand::{Event, Life, Stand, What, between};
+use crate::parts::{self, Parts};
+use crate::report::{Report, Samples};
+use crate::stand::{Stand, between};
 
 /// What a restart may cost: p50 and p99, as multiples of a bare create and start.
 const P50: f64 = 1.3;
@@ -42,11 +42,10 @@ pub(crate) async fn many(stand: &Stand, scale: &Scale, report: &mut Report) {
             ("engine: whole operation, with its 250 ms of watching", whole),
         ],
     );
-    let rows: Vec<_> = parts.rows().into_iter().map(|(name, samples)| (name, ms(samples.p50()))).collect();
     report.title("   Where the engine's downtime goes");
-    report.values("breakdown", ["part", "median ms"], &rows);
+    parts::compare(report, "breakdown", &[("engine", parts)]);
     let base = raw.p50();
-    let ratio = |value: f64| format!("{value:.2}");
+    let ratio = |value: f64| vec![format!("{value:.2}")];
     let rows = [
         ("p50(engine) / p50(bare)", ratio(downtime.p50() / base)),
         ("p99(engine) / p50(bare)", ratio(downtime.p99() / base)),
@@ -55,7 +54,7 @@ pub(crate) async fn many(stand: &Stand, scale: &Scale, report: &mut Report) {
         ("p99(bare) / p50(bare)", ratio(raw.p99() / base)),
     ];
     report.title("   Ratios (the budget is a multiple of the median of bare create + start)");
-    report.values("ratios", ["ratio", "x"], &rows);
+    report.values("ratios", &["", "x"], &rows);
     report.budget("A restart: p50, x bare create + start", downtime.p50() / base, P50);
     report.budget("A restart: p99, x bare create + start", downtime.p99() / base, P99);
     stand.remove(&pod.pod).await;
@@ -107,7 +106,7 @@ impl<'a> Run<'a> {
         let answer = stand.client.container(&pod.containers[0].id, true).await.unwrap().unwrap();
         let source = Source::read(&answer.status.unwrap(), &answer.info).unwrap();
         let mut config = source.replacement(0, None, "bench");
-        config.metadata.get_or_insert_default().name = "bare".to_owned();
+        "bare".clone_into(&mut config.metadata.get_or_insert_default().name);
         config.labels.insert(annotation::CONTAINER_NAME.to_owned(), "bare".to_owned());
         config.labels.remove(annotation::OPERATION);
         let answer = stand.client.sandbox(&pod.sandbox_id, true).await.unwrap().unwrap();
@@ -162,61 +161,5 @@ impl<'a> Run<'a> {
             self.seen.raw.add(started);
         }
         id
-    }
-}
-
-/// The parts of the time without a running container.
-#[derive(Default)]
-struct Parts {
-    stopped: Samples,
-    look_before_create: Samples,
-    journal_create: Samples,
-    create_own: Samples,
-    create: Samples,
-    look_before_start: Samples,
-    journal_start: Samples,
-    start: Samples,
-    started: Samples,
-}
-
-impl Parts {
-    fn rows(&self) -> [(&'static str, &Samples); 9] {
-        [
-            ("old finished -> stop answered: the runtime's own", &self.stopped),
-            ("looking, before create", &self.look_before_create),
-            ("deciding and journal, before create", &self.journal_create),
-            ("create: the engine's own part", &self.create_own),
-            ("create: the call", &self.create),
-            ("looking, before start", &self.look_before_start),
-            ("deciding and journal, before start", &self.journal_start),
-            ("start: the call", &self.start),
-            ("of which new started -> start answered: no downtime", &self.started),
-        ]
-    }
-
-    /// Takes one restart in which everything worked at the first try.
-    fn add(&mut self, events: &[Event], old: Life, new: Life) {
-        let effect = |verb| events.iter().find(|event| event.what == What::Effect(verb)).unwrap();
-        let (stop, create, start) = (effect(Verb::Stop), effect(Verb::Create), effect(Verb::Start));
-        let looked = |from: Instant, until: Instant| {
-            let calls = events.iter().filter(|event| event.ended > from && event.ended <= until);
-            calls.map(|event| event.ended).max().unwrap()
-        };
-        let (create_began, start_began) = (create.ended - create.took, start.ended - start.took);
-        let before_create = looked(stop.ended, create_began);
-        let before_start = looked(create.ended, start_began);
-        let call = events
-            .iter()
-            .rfind(|event| event.what == What::Call("CreateContainer") && event.ended <= create.ended);
-        let call = call.unwrap().took;
-        self.look_before_create.add(before_create - stop.ended);
-        self.journal_create.add(create_began - before_create);
-        self.create_own.add(create.took.checked_sub(call).unwrap());
-        self.create.add(call);
-        self.look_before_start.add(before_start - create.ended);
-        self.journal_start.add(start_began - before_start);
-        self.start.add(start.took);
-        self.stopped.add_ms(stop.after(old.finished_at));
-        self.started.add_ms(start.after(new.started_at));
     }
 }

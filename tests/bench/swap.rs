@@ -9,6 +9,7 @@ use inplace::operation::snapshot::PodRef;
 
 use crate::Scale;
 use crate::lab::run;
+use crate::parts::{self, Parts};
 use crate::report::{Report, Samples};
 use crate::stand::{Stand, What, between};
 
@@ -37,6 +38,7 @@ pub(crate) async fn sizes(stand: &Stand, scale: &Scale, report: &mut Report) {
             let old = stand.life(&container.from.container_id).await;
             let new = stand.life(&container.to.as_ref().unwrap().container_id).await;
             seen.downtime.add_ms(between(old, new));
+            seen.parts.add(&events, old, new);
             let back = format!("swap app={}", stand.lab.image("app:v1"));
             stand.carry_out(&pod, &back, Phase::Succeeded).await;
         }
@@ -51,6 +53,8 @@ pub(crate) async fn sizes(stand: &Stand, scale: &Scale, report: &mut Report) {
             ("large: pull", &large.pull),
         ],
     );
+    report.title("   Where the downtime goes");
+    parts::compare(report, "sizes breakdown", &[("small", &small.parts), ("large", &large.parts)]);
     let ratio = large.downtime.p50() / small.downtime.p50();
     report.budget("C swap: p50, large image x small image", ratio, SAME);
     stand.remove(&pod).await;
@@ -61,6 +65,7 @@ pub(crate) async fn sizes(stand: &Stand, scale: &Scale, report: &mut Report) {
 struct Sized {
     downtime: Samples,
     pull: Samples,
+    parts: Parts,
 }
 
 /// Takes an image off the node, with the dead containers that hold its layers.
@@ -102,8 +107,8 @@ pub(crate) async fn back(stand: &Stand, scale: &Scale, report: &mut Report) {
         back.add_ms(between(crash, new));
         whole.add_ms(between(old, new));
         crashed.add_ms(between(old, crash));
-        let fences = events.iter().filter(|event| event.what == What::Effect(Verb::Fence));
-        fence.add(fences.last().unwrap().took);
+        let mut fences = events.iter().filter(|event| event.what == What::Effect(Verb::Fence));
+        fence.add(fences.next_back().unwrap().took);
     }
     report.distributions(
         "rollback",
