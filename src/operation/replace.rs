@@ -60,24 +60,27 @@ fn make<'a>(
     let name = &target.name;
     let container = || name.clone();
     let failed = |verb| operation.given_up(verb, name).map(str::to_owned);
-    let Some(source) = source_of(target, replacement, snapshot) else {
-        return Progress::Failed(Failure::Create {
-            container: container(),
-            message: "every earlier container of that name is gone, with the configuration to clone"
-                .to_owned(),
-        });
+    let guarded = replacement.attempt.saturating_add(1);
+    let fenced = snapshot.fences(name).any(|fence| fence.attempt == guarded);
+    let source = match source_of(target, replacement, snapshot) {
+        Some(source) => &source.id,
+        // Its configuration was read for the fence, which may be enough.
+        None if fenced => &target.from.container_id,
+        None => {
+            let message = "every earlier container of that name is gone, with the configuration to clone";
+            return Progress::Failed(Failure::Create { container: container(), message: message.to_owned() });
+        }
     };
     // Another life than the one from before may have had another image.
     let image = image_of(operation, target)
-        .or_else(|| (source.id != target.from.container_id).then(|| image_before(target)));
-    let guarded = replacement.attempt.saturating_add(1);
-    if !snapshot.fences(name).any(|fence| fence.attempt == guarded) {
+        .or_else(|| (*source != target.from.container_id).then(|| image_before(target)));
+    if !fenced {
         if let Some(message) = failed(Verb::Fence) {
             return Progress::Failed(Failure::Rehearsal { container: container(), message });
         }
         return do_(Effect::Fence {
             container: container(),
-            source: source.id.clone(),
+            source: source.clone(),
             attempt: guarded,
             image,
         });
@@ -112,7 +115,7 @@ fn make<'a>(
         return Progress::Failed(Failure::Create { container: container(), message });
     }
     let attempt = replacement.attempt;
-    do_(Effect::Create { container: container(), source: source.id.clone(), attempt, image })
+    do_(Effect::Create { container: container(), source: source.clone(), attempt, image })
 }
 
 /// Ends the life that is to be replaced.

@@ -1,1 +1,231 @@
-//! Later.
+//! The process dies: at every change it makes, before it, after it, and on the way back. The next one goes on from the
+//! journal.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use inplace::api::request::Request;
+use inplace::api::status::Phase;
+use inplace::operation::snapshot::Owner;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tonic::Code;
+
+use super::super::runtime::{Call, Exec, Fault, Pod};
+use super::{Shop, nobody, pod, pod_ref, request};
+
+/// When the process dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    /// It is in the journal, and the runtime does not get to it.
+    Before,
+    /// The runtime has done it, and nobody hears the answer.
+    After,
+}
+
+/// With a preStop handler; `img:v3` dies at once.
+async fn shop() -> Shop {
+    let shop = Shop::of(pod().pre_stop(r#"{"exec":{"command":["bye"]}}"#)).await;
+    shop.fake.model(|m| m.image("img:v3").dies_after = Some((Duration::from_millis(50), 3)));
+    shop.fake.exec(|_, _| Exec::ok("bye"));
+    shop
+}
+
+impl Shop {
+    /// Begins `request` in a process that dies at this call, and returns when it is dead.
+    async fn die_at(&mut self, request: Request, moment: Moment, call: &'static str, about: &str) {
+        let done = Arc::new(Semaphore::new(0));
+        match moment {
+            Moment::Before => self.fake.on(call).about(about).fault(Fault::Hang),
+            Moment::After => {
+                let done = Arc::clone(&done);
+                self.fake.on(call).about(about).then(move |_| done.add_permits(1));
+                self.fake.on(call).about(about).fault(Fault::HangAfterEffect);
+            }
+        }
+        let (node, pod, leash) = (self.node.clone(), self.pod.clone(), self.leash());
+        let process = tokio::spawn(async move { node.carry_out(&pod, request, leash, &nobody()).await });
+        self.fake.arrived(call, about).await;
+        if moment == Moment::After {
+            drop(tokio::time::timeout(Duration::from_secs(20), done.acquire()).await.expect(about));
+        }
+        process.abort();
+        assert!(process.await.unwrap_err().is_cancelled());
+        self.next_process();
+    }
+
+    /// How often the handler of the first life was run.
+    fn handled(&self) -> usize {
+        self.fake.times(&format!("ran bye in {}", self.born))
+    }
+}
+
+/// The changes of a run that nothing disturbs.
+async fn changes(text: &str) -> Vec<Call> {
+    let shop = shop().await;
+    shop.ask(request(text)).await.unwrap();
+    shop.fake.all_calls().into_iter().filter(Call::mutates).collect()
+}
+
+#[tokio::test]
+async fn at_every_change_the_next_process_brings_it_to_its_end() {
+    let mut cells = JoinSet::new();
+    for (text, phase, image) in [
+        ("restart app", Phase::Succeeded, "img:v1"),
+        ("swap app=img:v2", Phase::Succeeded, "img:v2"),
+        ("swap app=img:v3", Phase::RolledBack, "img:v1"),
+    ] {
+        let changes = changes(text).await;
+        assert!(changes.len() >= 6, "{changes:?}");
+        for call in changes {
+            for moment in [Moment::Before, Moment::After] {
+                for asked_again in [false, true] {
+                    cells.spawn(dies_and_goes_on(text, phase, image, call.clone(), moment, asked_again));
+                }
+            }
+        }
+    }
+    assert!(cells.len() > 80);
+    cells.join_all().await;
+}
+
+async fn dies_and_goes_on(
+    text: &str,
+    phase: Phase,
+    image: &str,
+    call: Call,
+    moment: Moment,
+    asked_again: bool,
+) {
+    let what = format!("{text}: {moment:?} {call}, asked again: {asked_again}");
+    let mut shop = shop().await;
+    shop.die_at(request(text), moment, call.name, &call.about).await;
+    // What touches nobody is done again when somebody asks again.
+    assert!(shop.is_open(), "{what}");
+    let ended = if asked_again { shop.ask(request(text)).await.map(Some) } else { shop.resume().await };
+    let history = shop.fake.history();
+    let ended = ended.unwrap().unwrap_or_else(|| panic!("{what}: nothing to go on with"));
+    assert_eq!(ended.phase, phase, "{what}: {ended:#?}\n{history:#?}");
+    shop.reached(&ended, image);
+    assert_eq!(shop.starts(), if phase == Phase::RolledBack { 2 } else { 1 }, "{what}: {history:#?}");
+    assert!(shop.handled() <= 1, "{what}: {history:#?}");
+    shop.fake.forget();
+    let again = shop.ask(request(text)).await.unwrap();
+    assert_eq!((again.phase, again.message), (ended.phase, ended.message), "{what}");
+    assert!(shop.fake.story().is_empty(), "{what}: an id is carried out once");
+}
+
+#[tokio::test]
+async fn dying_again_and_again_ends_the_same() {
+    let mut shop = shop().await;
+    for call in changes("restart app").await {
+        shop.die_at(request("restart app"), Moment::After, call.name, &call.about).await;
+    }
+    let ended = shop.restart().await.unwrap();
+    assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
+    shop.reached(&ended, "img:v1");
+    assert_eq!((shop.starts(), shop.handled()), (1, 1));
+}
+
+/// The runtime is away when the next process comes, and comes back later.
+#[tokio::test]
+async fn the_runtime_dies_too() {
+    let mut shop = shop().await;
+    shop.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
+    shop.fake.go_away();
+    let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let audience: inplace::node::drive::Audience = Arc::new(move |happening| {
+        if let inplace::node::drive::Happening::Progress(why) = happening {
+            tell.send(why.to_owned()).unwrap();
+        }
+    });
+    let process = tokio::spawn(async move { node.resume(&pod, leash, &audience).await });
+    assert!(told.recv().await.unwrap().contains("cannot be reached"));
+    shop.fake.come_back().await;
+    shop.succeeded(process.await.unwrap().map(Option::unwrap), "img:v1");
+}
+
+/// What the next process finds is not what the last one left.
+#[tokio::test]
+async fn meanwhile_a_kubelet_brought_it_up() {
+    let mut shop = Shop::of(pod().owner(Owner::Kubelet)).await;
+    shop.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
+    shop.fake.model(|m| drop(m.kubelet_restarts("app").unwrap()));
+    shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
+}
+
+#[tokio::test]
+async fn meanwhile_the_pod_is_gone() {
+    let mut shop = shop().await;
+    shop.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
+    shop.fake.model(|m| {
+        let id = m.sandboxes[0].id.clone();
+        m.stop_sandbox(&id);
+        m.remove_sandbox(&id).unwrap();
+    });
+    let ended = shop.resume().await.unwrap().unwrap();
+    assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "SandboxGone"));
+    assert!(shop.resume().await.unwrap().is_none());
+}
+
+/// A journal that cannot be read stops its pod, and no other.
+#[tokio::test]
+async fn a_damaged_journal_is_the_trouble_of_its_pod_alone() {
+    for damage in ["", "{", r#"{"version":99}"#, "cut"] {
+        let mut shop = shop().await;
+        let other = shop.fake.put(Pod::new("shop", "web-1").owner(Owner::NodeRun).container("db", "img:v1"));
+        shop.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
+        let path = shop.node.journal.path(&shop.pod.uid);
+        let whole = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, if damage == "cut" { &whole[..whole.len() / 2] } else { damage }).unwrap();
+        shop.fake.forget();
+        for error in [shop.resume().await.unwrap_err(), shop.restart().await.unwrap_err()] {
+            assert_eq!(error.reason(), "JournalUnreadable");
+            assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+        }
+        assert!(shop.fake.story().is_empty(), "{:?}", shop.fake.story());
+
+        let done =
+            shop.node.carry_out(&pod_ref(&other), request("restart db"), shop.leash(), &nobody()).await;
+        assert_eq!(done.unwrap().phase, Phase::Succeeded);
+        assert_eq!(shop.fake.only("db").attempt(), 1);
+        assert_eq!(shop.fake.fences().len(), 1, "that of the damaged one stays until somebody has looked");
+
+        // Somebody looked, and put it right.
+        std::fs::write(&path, &whole).unwrap();
+        assert_eq!(shop.resume().await.unwrap().unwrap().phase, Phase::Succeeded);
+        assert!(shop.fake.fences().is_empty());
+    }
+}
+
+/// The disk fills up while a container is down: it must come up all the same.
+#[tokio::test]
+async fn a_journal_that_cannot_be_written_any_more_leaves_nobody_down() {
+    let shop = shop().await;
+    let fresh = shop.node.journal.path(&shop.pod.uid);
+    let fresh = fresh.with_file_name(format!(".{}.new", fresh.file_name().unwrap().to_str().unwrap()));
+    let full = fresh.clone();
+    shop.fake.after("StopContainer", move |_| std::fs::create_dir(&full).unwrap());
+    let ended = shop.restart().await.unwrap();
+    assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
+    assert_eq!((shop.fake.only("app").attempt(), shop.fake.fences().len()), (1, 0));
+
+    // What the next process reads is old, and what it sees tells it that all is done.
+    std::fs::remove_dir(&fresh).unwrap();
+    let again = shop.resume().await.unwrap().unwrap();
+    assert_eq!((again.phase, shop.starts()), (Phase::Succeeded, 1));
+    shop.reached(&again, "img:v1");
+}
+
+/// A handler that was begun is not begun again, even when nobody knows how it ended.
+#[tokio::test]
+async fn the_handler_is_begun_once() {
+    for moment in [Moment::Before, Moment::After] {
+        let mut shop = shop().await;
+        shop.die_at(request("restart app"), moment, "ExecSync", "app#0").await;
+        shop.fake.on("ExecSync").always().fault(Fault::Fail(Code::Internal, "it was begun again"));
+        shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
+        assert_eq!(shop.fake.calls("ExecSync").len(), 1);
+    }
+}

@@ -1,1 +1,293 @@
-//! Later.
+//! Somebody else acts at the worst moment.
+
+use std::time::Duration;
+
+use inplace::api::status::Phase;
+use inplace::cri::proto::v1::ContainerState;
+use inplace::operation::snapshot::Owner;
+
+use super::super::runtime::{Model, Pod};
+use super::{Shop, pod, request, short};
+
+/// A pod that a kubelet looks after.
+fn kubelets() -> Pod {
+    pod().owner(Owner::Kubelet)
+}
+
+#[tokio::test]
+async fn a_container_that_is_gone_between_list_and_status_is_no_trouble() {
+    let shop = Shop::of(kubelets()).await.aged();
+    shop.fake.after("ListContainers", |m| {
+        let old = m.lives("app")[0].id.clone();
+        m.vanish(&old);
+    });
+    shop.succeeded(shop.restart().await, "img:v1");
+}
+
+/// Its configuration was read before the stop, and is all there is then.
+#[tokio::test]
+async fn the_old_life_may_be_removed_right_after_its_end() {
+    for text in ["restart app", "swap app=img:v2"] {
+        let shop = Shop::open().await;
+        shop.fake.after("StopContainer", |m| {
+            let old = m.lives("app")[0].id.clone();
+            m.vanish(&old);
+        });
+        let image = if text.starts_with("swap") { "img:v2" } else { "img:v1" };
+        shop.succeeded(shop.ask(request(text)).await, image);
+    }
+}
+
+/// A kubelet that restarts sees the container dead and makes the next attempt itself, at the same moment as we do.
+#[tokio::test]
+async fn the_next_attempt_of_a_kubelet_is_taken_for_the_replacement() {
+    for started in [true, false] {
+        let shop = Shop::of(kubelets()).await;
+        shop.fake.on("CreateContainer").about("app#1").first(move |m| {
+            let made = if started { m.kubelet_restarts("app") } else { m.kubelet_creates("app", None) };
+            made.unwrap();
+        });
+        if !started {
+            // It gets to start it a little later.
+            shop.fake.on("ListContainers").nth(8).first(|m| {
+                let made = m.lives("app").last().unwrap().id.clone();
+                drop(m.start(&made));
+            });
+        }
+        let ended = shop.restart().await;
+        assert_eq!(shop.fake.only("app").label(inplace::api::annotation::OPERATION), None, "the kubelet's");
+        shop.succeeded(ended, "img:v1");
+        assert_eq!(shop.fake.times("created app#1"), 1);
+    }
+}
+
+#[tokio::test]
+async fn what_a_kubelet_created_and_never_starts_is_started() {
+    let shop = Shop::of(kubelets()).await;
+    shop.fake.on("CreateContainer").about("app#1").first(|m| drop(m.kubelet_creates("app", None)));
+    shop.succeeded(shop.restart().await, "img:v1");
+    assert_eq!(shop.fake.times("created app#1"), 1);
+}
+
+/// It may come before our own creation is even begun.
+#[tokio::test]
+async fn a_kubelet_that_is_faster_is_not_disturbed() {
+    let shop = Shop::of(kubelets()).await;
+    shop.fake.after("StopContainer", |m| drop(m.kubelet_restarts("app").unwrap()));
+    shop.succeeded(shop.restart().await, "img:v1");
+    assert_eq!(shop.fake.story().iter().filter(|call| call.contains("app#1")).count(), 0);
+}
+
+/// Who holds the name of a creation that never comes is waited for, but not for ever.
+#[tokio::test]
+async fn a_fence_that_cannot_be_had_ends_it_untouched() {
+    let shop = Shop::of(kubelets()).await;
+    shop.fake.model(|m| {
+        let pod = m.sandboxes[0].config.clone();
+        m.hold_name(&pod, "app", 2);
+    });
+    let ended = shop.restart().await.unwrap();
+    assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "CannotCreate"), "{ended:#?}");
+    assert!(ended.message.contains("reserved") && ended.message.contains("not touched"), "{}", ended.message);
+    shop.sane("no fence");
+    shop.untouched();
+}
+
+#[tokio::test]
+async fn a_fence_name_that_becomes_free_is_taken() {
+    let shop = Shop::of(kubelets()).await;
+    let made = shop.fake.model(|m| {
+        let life = m.running("app")[0].clone();
+        let mut config = life.config;
+        config.metadata.as_mut().unwrap().attempt = 2;
+        config.metadata.as_mut().unwrap().name = "app".to_owned();
+        config.labels.insert(inplace::api::annotation::CONTAINER_NAME.to_owned(), "other".to_owned());
+        m.create(&life.sandbox_id, config, life.pod_config).unwrap()
+    });
+    shop.fake.on("CreateContainer").nth(3).first(move |m| m.vanish(&made));
+    shop.succeeded(shop.restart().await, "img:v1");
+    assert!(shop.fake.calls("CreateContainer").len() >= 4);
+}
+
+#[tokio::test]
+async fn a_container_that_dies_by_itself_just_before_the_stop_is_replaced_all_the_same() {
+    for text in ["restart app", "swap app=img:v2"] {
+        let shop = Shop::open().await;
+        shop.fake.before("StopContainer", |m| m.die("app", 9));
+        let image = if text.starts_with("swap") { "img:v2" } else { "img:v1" };
+        shop.succeeded(shop.ask(request(text)).await, image);
+        assert_eq!(shop.fake.times("exited app#0 9"), 1);
+        assert_eq!(shop.fake.times("signalled app#0"), 0);
+    }
+}
+
+/// A kubelet that sees the old one dead and ours only created goes for the attempt after it, which the fence holds.
+#[tokio::test]
+async fn the_attempt_after_ours_is_refused_by_the_fence() {
+    for call in ["CreateContainer", "StartContainer"] {
+        let shop = Shop::of(kubelets()).await;
+        let (tell, told) = std::sync::mpsc::channel();
+        let overtakes = move |m: &mut Model| {
+            drop(tell.send(m.kubelet_restarts("app").map_err(|no| no.message().to_owned())));
+        };
+        match call {
+            "CreateContainer" => shop.fake.on(call).about("app#1").then(overtakes),
+            _ => shop.fake.on(call).about("app#1").first(overtakes),
+        }
+        shop.succeeded(shop.restart().await, "img:v1");
+        let refused = told.try_iter().collect::<Result<Vec<_>, _>>().unwrap_err();
+        assert!(refused.contains("is reserved for"), "{refused}");
+        assert_eq!(shop.fake.times("started app#2"), 0);
+    }
+}
+
+/// The fence holds for a moment after the start, for a kubelet that had looked before it.
+#[tokio::test]
+async fn the_fence_outlives_the_start() {
+    let shop = Shop::of(kubelets()).await;
+    let (tell, told) = std::sync::mpsc::channel();
+    shop.fake.on("RemoveContainer").first(move |m| {
+        let life = m.running("app")[0].clone();
+        let held = inplace::process::clock::now().as_nanosecond() - i128::from(life.started_at);
+        drop(tell.send(Duration::from_nanos(u64::try_from(held).unwrap())));
+    });
+    shop.succeeded(shop.restart().await, "img:v1");
+    assert!(told.recv().unwrap() >= Duration::from_millis(250));
+}
+
+#[tokio::test]
+async fn a_sandbox_that_stops_in_the_middle_ends_it() {
+    for (call, about) in
+        [("CreateContainer", "fence app#2"), ("CreateContainer", "app#1"), ("StartContainer", "app#1")]
+    {
+        let shop = Shop::of(kubelets()).await;
+        let sandbox = shop.fake.model(|m| m.sandboxes[0].id.clone());
+        shop.fake.on(call).about(about).first(move |m| m.stop_sandbox(&sandbox));
+        let ended = shop.restart().await.unwrap();
+        assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "SandboxGone"), "{ended:#?}");
+        shop.sane(about);
+        assert_eq!(shop.starts(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_is_deleted_in_the_middle_ends_it() {
+    for (call, about) in [
+        ("CreateContainer", "fence app#2"),
+        ("StopContainer", "app#0"),
+        ("CreateContainer", "app#1"),
+        ("StartContainer", "app#1"),
+        ("RemoveContainer", "fence app#2"),
+    ] {
+        for after in [false, true] {
+            let shop = Shop::of(kubelets()).await;
+            let sandbox = shop.fake.model(|m| m.sandboxes[0].id.clone());
+            let delete = move |m: &mut Model| {
+                m.stop_sandbox(&sandbox);
+                m.remove_sandbox(&sandbox).unwrap();
+            };
+            let on = shop.fake.on(call).about(about);
+            if after {
+                on.then(delete)
+            } else {
+                on.first(delete)
+            }
+            let ended = shop.restart().await.unwrap();
+            assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "SandboxGone"), "{ended:#?}");
+            shop.sane(about);
+            assert!(shop.fake.model(|m| m.containers.is_empty()));
+        }
+    }
+}
+
+/// The pod was made again under the same name: another pod.
+#[tokio::test]
+async fn another_sandbox_of_the_same_pod_is_not_touched() {
+    let shop = Shop::of(kubelets()).await;
+    shop.fake.after("StopContainer", |m| {
+        let old = m.sandboxes[0].clone();
+        m.stop_sandbox(&old.id);
+        let mut config = old.config;
+        config.metadata.as_mut().unwrap().attempt = 1;
+        m.run_sandbox(config, "").unwrap();
+    });
+    let ended = shop.restart().await.unwrap();
+    assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "SandboxGone"), "{ended:#?}");
+    assert_eq!(shop.starts(), 0);
+}
+
+fn double(m: &mut Model) {
+    let life = m.running("app")[0].clone();
+    let mut config = life.config;
+    config.metadata.as_mut().unwrap().attempt = 7;
+    let id = m.create(&life.sandbox_id, config, life.pod_config).unwrap();
+    m.start(&id).unwrap();
+}
+
+#[tokio::test]
+async fn of_two_that_run_none_is_touched() {
+    let shop = Shop::of(kubelets()).await;
+    shop.fake.model(double);
+    let refused = shop.restart().await.unwrap_err();
+    assert_eq!(refused.reason(), "Duplicate");
+    assert!(shop.fake.story().is_empty(), "{:?}", shop.fake.story());
+}
+
+#[tokio::test]
+async fn a_second_one_that_appears_ends_it_and_none_is_touched_any_more() {
+    for (text, phase) in [("restart app", Phase::Failed), ("swap app=img:v2", Phase::Failed)] {
+        let shop = Shop::open().await;
+        shop.fake.on("StartContainer").then(double);
+        let ended = shop.ask(request(text)).await.unwrap();
+        assert_eq!((ended.phase, ended.reason.as_str()), (phase, "Duplicate"), "{ended:#?}");
+        assert_eq!(shop.fake.running("app").len(), 2);
+        let story = shop.fake.story();
+        let at = story.iter().position(|call| call.starts_with("StartContainer")).unwrap();
+        assert_eq!(story[at + 1..], ["RemoveContainer fence app#2"], "nothing but the fence goes");
+        assert!(!shop.is_open());
+    }
+}
+
+#[tokio::test]
+async fn somebody_elses_replacement_before_ours_leaves_it_alone() {
+    let shop = Shop::of(kubelets()).await;
+    shop.fake.on("CreateContainer").about("fence app#2").first(|m| {
+        m.die("app", 0);
+        m.kubelet_restarts("app").unwrap();
+    });
+    let ended = shop.restart().await.unwrap();
+    assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "ContainerChanged"), "{ended:#?}");
+    shop.sane("changed");
+    assert_eq!(shop.fake.only("app").attempt(), 1);
+    assert!(!shop.fake.story().iter().any(|call| call.starts_with("Stop")));
+}
+
+/// containerd is busy with a start that was cut off for about a second, and says so.
+#[tokio::test]
+async fn a_start_that_was_cut_off_is_cleaned_up_when_the_runtime_lets_it() {
+    use super::super::runtime::Fault;
+    use tonic::Code::Unknown;
+    let shop = Shop::open().await;
+    shop.fake.model(|m| m.image("img:v2").refuses_start = Some("exec: no such file".to_owned()));
+    let busy =
+        r#"failed to set removing state for container "x": container is in starting state, can't be removed"#;
+    shop.fake.on("RemoveContainer").times(4).fault(Fault::Fail(Unknown, busy));
+    shop.fake.on("StopContainer").times(2).fault(Fault::Fail(Unknown, "ttrpc: closed"));
+    let ended = shop.swap().await.unwrap();
+    assert_eq!(ended.phase, Phase::RolledBack, "{ended:#?}");
+    shop.reached(&ended, "img:v1");
+}
+
+#[tokio::test]
+async fn a_state_that_cannot_be_told_is_waited_out() {
+    let shop = Shop::open().await;
+    let set = |state| {
+        move |m: &mut Model| {
+            let id = m.lives("app")[1].id.clone();
+            m.container_mut(&id).unwrap().state = state;
+        }
+    };
+    shop.fake.on("StartContainer").then(set(ContainerState::ContainerUnknown));
+    shop.fake.on("ListContainers").nth(12).first(set(ContainerState::ContainerRunning));
+    shop.succeeded(shop.ask(short("restart app", 60)).await, "img:v1");
+}

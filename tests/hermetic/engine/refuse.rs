@@ -1,1 +1,118 @@
-//! Later.
+//! What is refused before anything is done, and what fails without anybody feeling it.
+
+use inplace::api::status::Phase;
+use inplace::operation::snapshot::Owner;
+use tonic::Code;
+
+use super::super::runtime::Pod;
+use super::{Shop, pod, request, short};
+
+/// Refused for that reason, and nothing was asked for that changes anything.
+async fn refused(shop: &Shop, text: &str, reason: &str) {
+    shop.fake.forget();
+    let error = shop.ask(request(text)).await.unwrap_err();
+    assert_eq!(error.reason(), reason, "{error}");
+    assert!(shop.fake.story().is_empty(), "{:?}", shop.fake.story());
+    assert!(!shop.is_open());
+    shop.untouched();
+}
+
+#[tokio::test]
+async fn a_runtime_in_which_a_fence_is_no_fence() {
+    let shop = Shop::open().await;
+    shop.fake.model(|m| "cri-o".clone_into(&mut m.runtime_name));
+    refused(&shop, "restart app", "RuntimeUnsupported").await;
+    refused(&shop, "swap app=img:v2", "RuntimeUnsupported").await;
+}
+
+#[tokio::test]
+async fn a_configuration_with_an_unknown_field() {
+    let shop = Shop::open().await;
+    shop.fake.model(|m| m.unknown_field = Some("from_the_future".to_owned()));
+    refused(&shop, "restart app", "NotCloneable").await;
+    let error = shop.restart().await.unwrap_err().to_string();
+    assert!(error.contains("from_the_future"), "{error}");
+}
+
+#[tokio::test]
+async fn an_image_that_is_no_longer_there() {
+    let shop = Shop::open().await;
+    shop.fake.model(|m| m.image("img:v1").present = false);
+    refused(&shop, "restart app", "ImageMissing").await;
+    refused(&shop, "swap app=img:v2", "ImageMissing").await;
+}
+
+#[tokio::test]
+async fn what_does_not_fit_the_pod() {
+    let shop = Shop::open().await;
+    refused(&shop, "restart other", "UnknownContainer").await;
+    refused(&shop, r#"{"containers":[{"name":"app"}],"gracePeriodSeconds":5}"#, "NoReadinessGate").await;
+    refused(&shop, r#"{"containers":[{"name":"app"}],"engine":"Stop"}"#, "EngineUnavailable").await;
+    refused(&shop, r#"{"containers":[{"name":"app"}],"deadlineSeconds":3}"#, "DeadlineTooShort").await;
+    refused(&Shop::of(pod().owner(Owner::Kubelet)).await, "swap app=img:v2", "KubeletNamesImages").await;
+}
+
+#[tokio::test]
+async fn what_does_not_run() {
+    let shop = Shop::open().await;
+    shop.fake.model(|m| m.die("app", 1));
+    assert_eq!(shop.restart().await.unwrap_err().reason(), "NotRunning");
+    let gone = shop.node.find("shop", "web-9").await.unwrap_err();
+    assert_eq!(gone.reason(), "PodNotFound");
+    let sandbox = shop.fake.model(|m| m.sandboxes[0].id.clone());
+    shop.fake.model(|m| m.stop_sandbox(&sandbox));
+    assert_eq!(shop.restart().await.unwrap_err().reason(), "SandboxNotReady");
+    assert!(shop.fake.story().is_empty(), "{:?}", shop.fake.story());
+}
+
+/// A folder that takes no new file: full, or read-only.
+#[tokio::test]
+async fn a_journal_that_cannot_be_written() {
+    let shop = Shop::open().await;
+    let path = shop.node.journal.path(&shop.pod.uid);
+    let name = path.file_name().unwrap().to_str().unwrap();
+    std::fs::create_dir(path.with_file_name(format!(".{name}.new"))).unwrap();
+    let ended = shop.restart().await.unwrap();
+    assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "JournalFailed"), "{ended:#?}");
+    assert!(ended.message.contains("not touched"), "{}", ended.message);
+    assert!(shop.fake.story().is_empty(), "{:?}", shop.fake.story());
+    shop.untouched();
+}
+
+#[tokio::test]
+async fn an_image_that_cannot_be_had() {
+    for (code, told) in [(Code::NotFound, "not found"), (Code::Unknown, "unauthorized")] {
+        let shop = Shop::open().await;
+        shop.fake.model(|m| m.image("img:v2").pull_fails = Some((code, told.to_owned())));
+        let ended = shop.ask(short("swap app=img:v2", 30)).await.unwrap();
+        assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "PullFailed"), "{ended:#?}");
+        assert!(ended.message.contains(told), "{}", ended.message);
+        shop.sane(told);
+        shop.untouched();
+    }
+}
+
+#[tokio::test]
+async fn a_replacement_that_the_runtime_would_not_create() {
+    let shop = Shop::open().await;
+    shop.fake.model(|m| m.image("img:v2").refuses_create = Some("no such user".to_owned()));
+    let ended = shop.swap().await.unwrap();
+    assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "CannotCreate"), "{ended:#?}");
+    assert!(ended.message.contains("no such user"), "{}", ended.message);
+    shop.sane("rehearsal");
+    shop.untouched();
+}
+
+#[tokio::test]
+async fn one_process_at_a_time_per_pod() {
+    let shop = Shop::open().await;
+    let other = shop.fake.put(Pod::new("shop", "web-1").owner(Owner::NodeRun).container("db", "img:v1"));
+    let held = shop.node.journal.hold(&shop.pod).unwrap();
+    refused(&shop, "restart app", "Busy").await;
+    let pod = super::pod_ref(&other);
+    let done =
+        shop.node.carry_out(&pod, request("restart db"), shop.leash(), &super::nobody()).await.unwrap();
+    assert_eq!(done.phase, Phase::Succeeded);
+    drop(held);
+    assert_eq!(shop.restart().await.unwrap().phase, Phase::Succeeded);
+}

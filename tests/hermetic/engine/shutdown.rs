@@ -1,1 +1,100 @@
-//! Later.
+//! The process is told to end: it pauses where nobody is hurt, and the next one goes on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use inplace::api::status::Phase;
+use inplace::node::Error;
+
+use super::super::runtime::{Exec, Fault};
+use super::{Shop, nobody, pod, request};
+
+/// Told right before and right after each change that a swap makes.
+#[tokio::test]
+async fn it_pauses_with_nobody_down_or_it_finishes() {
+    let clean = shop().await;
+    clean.swap().await.unwrap();
+    let changes: Vec<_> = clean.fake.all_calls().into_iter().filter(|call| call.mutates()).collect();
+    assert!(changes.len() >= 6, "{changes:?}");
+    let mut paused = 0;
+    for call in changes {
+        for after in [false, true] {
+            let what = format!("{call}, after: {after}");
+            let mut shop = shop().await;
+            let shutdown = shop.shutdown.clone();
+            let on = shop.fake.on(call.name).about(&call.about);
+            let tell = move |_: &mut super::super::runtime::Model| shutdown.cancel();
+            if after {
+                on.then(tell)
+            } else {
+                on.first(tell)
+            }
+            let ended = tokio::time::timeout(Duration::from_secs(10), shop.swap()).await.expect(&what);
+            assert_eq!(shop.fake.running("app").len(), 1, "{what}: {:#?}", shop.fake.history());
+            let ended = match ended {
+                Ok(status) => status,
+                Err(Error::Interrupted) => {
+                    paused += 1;
+                    assert!(shop.is_open(), "{what}");
+                    let story = shop.fake.story();
+                    let told = story.iter().position(|done| *done == call.to_string()).unwrap();
+                    let begun = &story[told + 1..];
+                    let forbidden = ["Pull", "CreateContainer fence", "Exec"];
+                    assert!(
+                        !begun.iter().any(|call| forbidden.iter().any(|start| call.starts_with(start))),
+                        "{what}: begun after it was told: {begun:?}"
+                    );
+                    shop.next_process();
+                    shop.resume().await.unwrap().unwrap()
+                }
+                Err(error) => panic!("{what}: {error}"),
+            };
+            assert_eq!(ended.phase, Phase::Succeeded, "{what}: {ended:#?}");
+            shop.reached(&ended, "img:v2");
+            assert_eq!(shop.starts(), 1, "{what}");
+            assert!(shop.fake.times("ran bye in app#0") <= 1, "{what}");
+        }
+    }
+    assert!(paused >= 6, "{paused}");
+}
+
+async fn shop() -> Shop {
+    let shop = Shop::of(pod().pre_stop(r#"{"exec":{"command":["bye"]}}"#)).await;
+    shop.fake.exec(|_, _| Exec::ok("bye"));
+    shop
+}
+
+#[tokio::test]
+async fn a_pull_that_takes_long_does_not_hold_the_process() {
+    let mut shop = Shop::open().await;
+    shop.fake.on("PullImage").fault(Fault::Hang);
+    let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
+    let process =
+        tokio::spawn(async move { node.carry_out(&pod, request("swap app=img:v2"), leash, &nobody()).await });
+    shop.fake.arrived("PullImage", "img:v2").await;
+    shop.shutdown.cancel();
+    let ended = tokio::time::timeout(Duration::from_secs(5), process).await.unwrap().unwrap();
+    assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");
+    shop.untouched();
+    shop.next_process();
+    shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v2");
+}
+
+#[tokio::test]
+async fn while_the_runtime_is_away_it_ends_at_once() {
+    let mut shop = Shop::open().await;
+    let fake = Arc::new(tokio::sync::Notify::new());
+    let gone = Arc::clone(&fake);
+    shop.fake.on("CreateContainer").about("fence app#2").then(move |_| gone.notify_one());
+    shop.fake.on("CreateContainer").fault(Fault::RestartAfterEffect(Duration::from_secs(3600)));
+    let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
+    let process =
+        tokio::spawn(async move { node.carry_out(&pod, request("restart app"), leash, &nobody()).await });
+    fake.notified().await;
+    shop.shutdown.cancel();
+    let ended = tokio::time::timeout(Duration::from_secs(5), process).await.unwrap().unwrap();
+    assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");
+    shop.fake.come_back().await;
+    shop.next_process();
+    shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
+}

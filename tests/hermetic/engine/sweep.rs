@@ -1,1 +1,108 @@
-//! Later.
+//! What is removed although no operation asks for it, and what never is.
+
+use inplace::api::annotation;
+use inplace::node::sweep::sweep;
+use inplace::operation::snapshot::Owner;
+
+use super::super::runtime::{Fault, Model, Pod};
+use super::{Shop, nobody, pod_ref, request};
+
+/// A container like the running `name`, of `attempt`, with these labels more, created and not started.
+fn create(m: &mut Model, name: &str, attempt: u32, labels: &[(&str, &str)]) -> String {
+    let life = m.running(name)[0].clone();
+    let mut config = life.config;
+    config.metadata.as_mut().unwrap().attempt = attempt;
+    config.labels.extend(labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+    m.create(&life.sandbox_id, config, life.pod_config).unwrap()
+}
+
+const FENCE: [(&str, &str); 2] =
+    [(annotation::CONTAINER_NAME, annotation::FENCE_NAME), (annotation::OPERATION, "long-ago")];
+const OURS: [(&str, &str); 1] = [(annotation::OPERATION, "long-ago")];
+
+impl Shop {
+    async fn sweep(&self) -> usize {
+        sweep(&self.node.client, &self.node.journal, None).await.unwrap()
+    }
+
+    /// Another pod on the node, with a container `db`.
+    fn neighbour(&self) -> super::PodRef {
+        pod_ref(&self.fake.put(Pod::new("shop", "db-0").owner(Owner::Kubelet).container("db", "img:v1")))
+    }
+
+    /// Begins a restart in a process that dies when the fence is there.
+    async fn die_fenced(&mut self) {
+        self.fake.on("StopContainer").fault(Fault::Hang);
+        let (node, pod, leash) = (self.node.clone(), self.pod.clone(), self.leash());
+        let process =
+            tokio::spawn(async move { node.carry_out(&pod, request("restart app"), leash, &nobody()).await });
+        self.fake.arrived("StopContainer", "app#0").await;
+        process.abort();
+        assert!(process.await.unwrap_err().is_cancelled());
+        self.next_process();
+        assert_eq!(self.fake.fences().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn what_is_ours_and_forgotten_goes_and_what_is_others_stays() {
+    let shop = Shop::open().await;
+    shop.neighbour();
+    let (theirs, ran) = shop.fake.model(|m| {
+        create(m, "app", 2, &FENCE);
+        create(m, "db", 2, &FENCE);
+        create(m, "app", 3, &OURS);
+        // Our label on what has run is its history: nothing that ran is ever swept.
+        let ran = create(m, "db", 3, &OURS);
+        m.start(&ran).unwrap();
+        (create(m, "app", 1, &[]), ran)
+    });
+    shop.fake.forget();
+    assert_eq!(shop.sweep().await, 3);
+    assert!(shop.fake.fences().is_empty());
+    assert_eq!(shop.fake.lives("app").last().unwrap().id, theirs);
+    assert_eq!(shop.fake.lives("db").last().unwrap().id, ran);
+    assert!(shop.fake.story().iter().all(|call| call.starts_with("Remove")), "{:?}", shop.fake.story());
+    assert_eq!((shop.sweep().await, shop.fake.story().len()), (0, 3));
+}
+
+#[tokio::test]
+async fn an_open_operation_takes_care_of_its_own() {
+    let mut shop = Shop::open().await;
+    shop.die_fenced().await;
+    shop.neighbour();
+    shop.fake.model(|m| create(m, "db", 2, &FENCE));
+    assert_eq!(shop.sweep().await, 1, "the neighbour's");
+    assert_eq!(shop.fake.fences()[0].name(), "app");
+    shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
+}
+
+#[tokio::test]
+async fn nobody_knows_what_a_damaged_journal_wants() {
+    let mut shop = Shop::open().await;
+    shop.die_fenced().await;
+    std::fs::write(shop.node.journal.path(&shop.pod.uid), "{").unwrap();
+    assert_eq!((shop.sweep().await, shop.fake.fences().len()), (0, 1));
+}
+
+/// The next request on a pod sweeps it first, and is not hindered by what was there.
+#[tokio::test]
+async fn a_request_finds_its_pod_swept() {
+    let shop = Shop::open().await;
+    shop.fake.model(|m| {
+        create(m, "app", 2, &FENCE);
+        create(m, "app", 1, &OURS);
+    });
+    shop.succeeded(shop.restart().await, "img:v1");
+    assert_eq!(shop.fake.only("app").attempt(), 1);
+}
+
+/// What cannot be removed now is no reason to leave the rest.
+#[tokio::test]
+async fn one_that_stays_does_not_keep_the_others() {
+    let shop = Shop::open().await;
+    shop.fake.model(|m| (2..5).for_each(|attempt| drop(create(m, "app", attempt, &FENCE))));
+    shop.fake.on("RemoveContainer").fault(Fault::Fail(tonic::Code::Unknown, "busy"));
+    assert_eq!(shop.sweep().await, 2);
+    assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0));
+}

@@ -1,1 +1,75 @@
-//! Later.
+//! A request that is withdrawn: it ends where nobody has felt it, and goes on where somebody has.
+
+use std::time::Duration;
+
+use inplace::api::status::Phase;
+use inplace::operation::outcome::Withdrawal;
+
+use super::super::runtime::Fault;
+use super::{Shop, nobody, request};
+
+#[tokio::test]
+async fn before_the_first_touch_it_ends_and_nothing_is_left() {
+    for (call, about) in [("ListContainers", ""), ("PullImage", "img:v2"), ("CreateContainer", "fence app#2")]
+    {
+        for withdrawal in [Withdrawal::Deleted, Withdrawal::Replaced, Withdrawal::Interrupted] {
+            let shop = Shop::open().await;
+            let withdraw = shop.withdraw.clone();
+            shop.fake.on(call).about(about).then(move |_| {
+                withdraw.send_replace(Some(withdrawal));
+            });
+            let ended = shop.swap().await.unwrap();
+            assert_eq!(
+                (ended.phase, ended.reason.as_str()),
+                (Phase::Cancelled, withdrawal.reason()),
+                "{call}"
+            );
+            shop.sane(call);
+            shop.untouched();
+        }
+    }
+}
+
+#[tokio::test]
+async fn from_the_first_touch_on_it_goes_on() {
+    for (call, about) in
+        [("StopContainer", "app#0"), ("CreateContainer", "app#1"), ("StartContainer", "app#1")]
+    {
+        let shop = Shop::open().await;
+        let withdraw = shop.withdraw.clone();
+        shop.fake.on(call).about(about).first(move |_| {
+            withdraw.send_replace(Some(Withdrawal::Deleted));
+        });
+        shop.succeeded(shop.swap().await, "img:v2");
+    }
+}
+
+#[tokio::test]
+async fn a_pull_breaks_off() {
+    let shop = Shop::open().await;
+    shop.fake.on("PullImage").fault(Fault::Hang);
+    let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
+    let process =
+        tokio::spawn(async move { node.carry_out(&pod, request("swap app=img:v2"), leash, &nobody()).await });
+    shop.fake.arrived("PullImage", "img:v2").await;
+    shop.withdraw.send_replace(Some(Withdrawal::Deleted));
+    let ended = tokio::time::timeout(Duration::from_secs(5), process).await.unwrap().unwrap().unwrap();
+    assert_eq!(ended.phase, Phase::Cancelled);
+    shop.sane("pull");
+    shop.untouched();
+}
+
+/// Who withdraws while the runtime is away gets an answer when it is back.
+#[tokio::test]
+async fn while_the_runtime_is_away() {
+    let shop = Shop::open().await;
+    let withdraw = shop.withdraw.clone();
+    shop.fake.on("CreateContainer").first(move |_| {
+        withdraw.send_replace(Some(Withdrawal::Deleted));
+    });
+    shop.fake.on("CreateContainer").fault(Fault::RestartAfterEffect(Duration::from_millis(80)));
+    let ended = shop.restart().await.unwrap();
+    assert_eq!(ended.phase, Phase::Cancelled);
+    shop.sane("away");
+    shop.untouched();
+}

@@ -26,6 +26,8 @@ impl Shared {
     {
         let cut = self.token();
         let entry = self.log.begin(name, id, about);
+        // Somebody may wait for the call, too.
+        self.change(|_| ());
         let plan = self.rules.plan(name, about);
         let (outcome, answer) = tokio::select! {
             biased;

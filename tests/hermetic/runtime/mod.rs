@@ -172,6 +172,14 @@ impl Fake {
         self.all_calls().into_iter().filter(|call| call.name == name).collect()
     }
 
+    /// Waits until a call has arrived, whatever becomes of it.
+    pub(crate) async fn arrived(&self, name: &str, about: &str) {
+        faults::known(name);
+        let is = |call: &Call| call.name == name && call.about == about;
+        let come = |_: &Model| self.shared.log.all().iter().any(is).then_some(());
+        self.patiently(&format!("{name} {about}"), self.shared.until(come)).await;
+    }
+
     /// All calls since the start, or since [`Self::forget`].
     pub(crate) fn all_calls(&self) -> Vec<Call> {
         self.shared.log.all()

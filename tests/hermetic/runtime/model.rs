@@ -22,6 +22,8 @@ pub(crate) struct Model {
     pub(crate) network_ready: bool,
     /// Whether environment values are printed as base64, as runtimes built on the interface of 1.36 do.
     pub(crate) env_base64: bool,
+    /// A field that the interface got later: in every configuration that is printed.
+    pub(crate) unknown_field: Option<String>,
     /// What `ImageFsInfo` says.
     pub(crate) mountpoint: String,
     pub(crate) used_bytes: u64,
@@ -46,6 +48,7 @@ impl Model {
             runtime_ready: true,
             network_ready: true,
             env_base64: false,
+            unknown_field: None,
             mountpoint: folder.display().to_string(),
             used_bytes: 1 << 30,
             exec: Box::new(|_, _| Exec::default()),

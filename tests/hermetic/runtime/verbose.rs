@@ -34,6 +34,10 @@ pub(super) fn container(model: &Model, container: &Container) -> HashMap<String,
             "sandboxID": container.sandbox_id, "pid": pid, "runtimeSpec": spec, "privileged": false,
         }));
     }
+    let mut config = printed("ContainerConfig", &container.config, model.env_base64);
+    if let Some(field) = &model.unknown_field {
+        config[field] = json!(1);
+    }
     info(&json!({
         "sandboxID": container.sandbox_id,
         "pid": pid,
@@ -42,7 +46,7 @@ pub(super) fn container(model: &Model, container: &Container) -> HashMap<String,
         "snapshotter": "overlayfs",
         "runtimeType": "io.containerd.runc.v2",
         "runtimeOptions": {"systemd_cgroup": true},
-        "config": printed("ContainerConfig", &container.config, model.env_base64),
+        "config": config,
         "runtimeSpec": spec,
     }))
 }
