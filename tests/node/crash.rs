@@ -12,9 +12,9 @@ use std::{
 use inplace::api::status::Phase;
 
 use crate::{
-    agent_process::eventually,
     lab::Lab,
     pod::{Ended, Facts, Pod},
+    site::eventually,
 };
 
 /// Each life of `app` writes a line when it starts, and its preStop handler another one. v3 ends at once.

@@ -5,9 +5,9 @@ use std::fs;
 use inplace::api::status::{Phase, Status};
 
 use crate::{
-    agent_process::eventually,
     lab::Lab,
     pod::{Life, Pod},
+    site::eventually,
 };
 
 /// A pod whose `app` has this handler, this command, and 3 s of grace.

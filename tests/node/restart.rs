@@ -6,9 +6,9 @@ use inplace::api::status::{Phase, Status};
 use inplace::cri::proto::v1::ContainerState;
 
 use crate::{
-    agent_process::eventually,
     lab::Lab,
     pod::{Facts, PAIR, Pod},
+    site::eventually,
 };
 
 /// Everything that outlives a restart of `app`.

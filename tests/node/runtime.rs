@@ -5,9 +5,9 @@ use std::{fs, process::Child, process::Stdio};
 use inplace::api::status::Phase;
 
 use crate::{
-    agent_process::eventually,
     lab::{Lab, Options},
     pod::{Ended, Pod},
+    site::eventually,
 };
 
 /// `app` leaves a second after it was told to, and takes two to prepare.
