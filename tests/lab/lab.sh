@@ -38,13 +38,8 @@ claim() {
   touch "$dir/lab"
 }
 
-<<<<<<< HEAD
-# One command at a time on one lab; what is started in the background must not inherit the lock (9>&-). Not on the folder: it is
-# the runtime's, and inplace locks that one while it works.
-=======
 # One command at a time on one lab; what is started in the background must not inherit the lock (9>&-). Not the folder
 # itself: that is what an inplace agent holds.
->>>>>>> main
 lock() { exec 9<"$dir/lab" && flock 9; }
 
 # inside COMMAND...: runs it in the lab's mount namespace.
@@ -307,7 +302,7 @@ gone() { [ -z "$(born "$1")" ]; }
 
 watch() { # PID BORN
   while [ -d "$dir" ] && [ "$(born "$1")" = "$2" ]; do sleep .25; done
-  [ -e "$dir/lab" ] || return 0
+  [ -d "$dir" ] || return 0
   lock
   down
 }
