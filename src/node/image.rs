@@ -98,7 +98,7 @@ pub(super) async fn fetch(
 /// Has written what is still on its way to the disk. The runtime syncs small files while it stops and creates, and would
 /// wait for hundreds of megabytes there, with the container down.
 async fn come_to_rest(disk: PathBuf, limit: Duration) {
-    let sync = tokio::task::spawn_blocking(move || File::open(&disk).map(|folder| syncfs(folder)));
+    let sync = tokio::task::spawn_blocking(move || File::open(&disk).map(syncfs));
     if tokio::time::timeout(limit, sync).await.is_err() {
         tracing::warn!("the image disk is busy, the container may be down for longer");
     }
