@@ -4,8 +4,10 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs,
     os::unix::process::ExitStatusExt,
+    path::Path,
     process::{Command, ExitStatus, Output, Stdio},
     sync::atomic::{AtomicU32, Ordering},
     thread,
@@ -173,19 +175,24 @@ impl<'a> Pod<'a> {
     /// The program on this runtime and state directory, in the lab's mount namespace. It keeps its PID: `nsenter`
     /// becomes the program.
     pub(crate) fn program(&self, args: &[&str]) -> Command {
-        let anchor = fs::read_to_string(self.lab.dir.join("pids/anchor")).unwrap();
-        let mut command = Command::new("nsenter");
-        command.args(["--mount", "--target", anchor.trim(), env!("CARGO_BIN_EXE_inplace")]);
-        command.args(args.iter().map(|arg| self.named(arg)));
-        command.env("INPLACE_RUNTIME_ENDPOINT", &self.lab.endpoint);
-        command.env("INPLACE_STATE_DIR", self.state.path()).env("INPLACE_IMAGE_RESERVE", "1");
-        command.stdin(Stdio::null());
-        command
+        let args: Vec<_> = args.iter().map(|arg| self.named(arg)).collect();
+        wrapped(self.lab, self.state.path(), &args)
     }
 
     fn named(&self, text: &str) -> String {
         text.replace("lab/", &format!("{}/", self.lab.registry))
     }
+}
+
+/// See [`Pod::program`].
+pub(crate) fn wrapped(lab: &Lab, state: &Path, args: &[impl AsRef<OsStr>]) -> Command {
+    let anchor = fs::read_to_string(lab.dir.join("pids/anchor")).unwrap();
+    let mut command = Command::new("nsenter");
+    command.args(["--mount", "--target", anchor.trim(), env!("CARGO_BIN_EXE_inplace")]).args(args);
+    command.env("INPLACE_RUNTIME_ENDPOINT", &lab.endpoint);
+    command.env("INPLACE_STATE_DIR", state).env("INPLACE_IMAGE_RESERVE", "1");
+    command.stdin(Stdio::null());
+    command
 }
 
 impl Drop for Pod<'_> {
