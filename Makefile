@@ -54,8 +54,8 @@ test: setup check release ## everything that can go wrong, for real
 demo: setup build ## what a restart in place keeps, on a real containerd
 	bash tests/lab/demo.sh "$(CARGO_TARGET_DIR)/debug/inplace"
 
-bench: setup
-	cargo bench --locked
+bench: release ## the budgets, side by side in one run; BENCH_QUICK=1 is short, BENCH_LENIENT=1 only tells
+	BENCH_AGENT="$(abspath $(STATIC))" cargo bench --locked --bench restart
 
 clean:
 	cargo clean

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
@@ -52,9 +51,10 @@ pub(super) struct Desk {
 
 /// A request that could not begin yet.
 struct Waiting {
-    since: Timestamp,
     /// When to try again.
     again: Instant,
+    /// When its time is up.
+    ends: Instant,
 }
 
 /// One pod being worked on.
@@ -107,8 +107,8 @@ impl Desk {
                 Err(error) => tracing::error!(%error, "the folder of manifests cannot be read"),
             }
             let stop = self.stop.clone();
-            let again =
-                self.waiting.values().map(|waiting| waiting.again).filter(|at| *at > Instant::now()).min();
+            let times = self.waiting.values().flat_map(|waiting| [waiting.again, waiting.ends]);
+            let again = times.filter(|at| *at > Instant::now()).min();
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = pods.changed() => {}
@@ -303,21 +303,20 @@ impl Desk {
     /// A request that could not begin: `again` at the earliest, until its deadline.
     fn not_yet(&mut self, key: Key, request: &Request, again: Instant, why: &str) {
         let file = key.file_name();
-        let now = clock::now();
         let which = (key, request.id.clone());
-        let since = self.waiting.get(&which).map_or(now, |waiting| waiting.since);
-        let deadline = SignedDuration::from_secs(i64::from(request.deadline_seconds));
+        let whole = Duration::from_secs(request.deadline_seconds.into());
+        let ends = self.waiting.get(&which).map_or_else(|| Instant::now() + whole, |waiting| waiting.ends);
         let mut status = report::pending(request, why);
-        if now.duration_since(since) >= deadline {
+        if Instant::now() >= ends {
             self.waiting.remove(&which);
             status.phase = Phase::Failed;
             "DeadlineExceeded".clone_into(&mut status.reason);
-            status.finished_at = Some(now);
+            status.finished_at = Some(clock::now());
             status.message = format!("it could not begin before its deadline: {why}. Nothing was touched");
             self.answer(&file, &status);
             return;
         }
-        self.waiting.insert(which, Waiting { since, again });
+        self.waiting.insert(which, Waiting { again, ends });
         if self.results.read(&file).is_none_or(|told| told.id != status.id || told.message != status.message)
         {
             self.results.write(&file, &status);
@@ -352,6 +351,9 @@ impl Desk {
         match sweep::sweep(&self.node.client, &self.node.journal, None).await {
             Ok(removed) => {
                 self.metrics.swept.inc_by(u64::try_from(removed).unwrap_or(u64::MAX));
+                if let Err(error) = sweep::forget_gone(&self.node.client, &self.node.journal).await {
+                    tracing::debug!(error = chain(&error), "pods that are gone are forgotten later");
+                }
             }
             Err(error) => {
                 tracing::debug!(error = chain(&error), "the sweep has to wait");

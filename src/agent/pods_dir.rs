@@ -11,16 +11,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use jiff::{SignedDuration, Timestamp};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::sync::Notify;
 
 use crate::api::manifest::Wished;
 use crate::api::request::{InvalidRequest, Request};
+use crate::process::clock;
 
 /// How often the folder is read without a hint.
 const RESCAN: Duration = Duration::from_secs(10);
 /// How old a change has to be before its stamp is trusted.
-const SETTLES: Duration = Duration::from_secs(1);
+const SETTLES: SignedDuration = SignedDuration::from_secs(1);
 /// Larger files are no manifests.
 const MAX_FILE: u64 = 1 << 20;
 
@@ -80,8 +82,8 @@ impl Stamp {
 
     /// Clocks of file systems are coarse: within a moment, two changes look like one.
     fn is_settled(&self) -> bool {
-        let age = self.modified.and_then(|at| SystemTime::now().duration_since(at).ok());
-        age.is_some_and(|age| age > SETTLES)
+        let modified = self.modified.and_then(|at| Timestamp::try_from(at).ok());
+        modified.is_some_and(|at| clock::now().duration_since(at) > SETTLES)
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::task::JoinSet;
 
 use crate::api::annotation;
 use crate::cri::client::Client;
@@ -26,18 +27,26 @@ pub async fn observe(client: &Client, pod_uid: &str, names: Option<&[&str]>) -> 
         return Ok(Snapshot { sandbox: None, containers: Vec::new() });
     };
     let mut containers = Vec::with_capacity(listed.len());
+    // All at once: an answer is waited for while a container is down.
+    let mut asked = JoinSet::new();
     for listed in listed.into_iter().filter(|container| container.pod_sandbox_id == newest.id) {
-        let mut seen = container(listed);
+        let seen = container(listed);
         let wanted = names.is_none_or(|names| names.contains(&seen.name.as_str()));
         // What never ran has nothing more to tell.
         if wanted && !seen.fence && seen.state != State::Created {
-            match client.container(&seen.id, false).await?.and_then(|answer| answer.status) {
-                Some(status) => refine(&mut seen, status),
-                // It vanished after it was listed.
-                None => continue,
-            }
+            let client = client.clone();
+            asked.spawn(async move { client.container(&seen.id, false).await.map(|answer| (seen, answer)) });
+        } else {
+            containers.push(seen);
         }
-        containers.push(seen);
+    }
+    for answered in asked.join_all().await {
+        let (mut seen, answer) = answered?;
+        // None: it vanished after it was listed.
+        if let Some(status) = answer.and_then(|answer| answer.status) {
+            refine(&mut seen, status);
+            containers.push(seen);
+        }
     }
     Ok(Snapshot { sandbox: Some(sandbox(newest)), containers })
 }
@@ -80,16 +89,32 @@ fn pod(labels: &HashMap<String, String>) -> PodRef {
     }
 }
 
+/// Who looks after a sandbox. A kubelet's mark counts first: labels a user may set on any pod.
+pub fn owner(sandbox: &v1::PodSandbox) -> Owner {
+    let node_run = sandbox.labels.get(annotation::NODE_RUN).is_some_and(|mark| mark == "true");
+    match sandbox.annotations.get(annotation::CONFIG_SOURCE).map_or("", String::as_str) {
+        "api" => Owner::Kubelet,
+        "" if node_run => Owner::NodeRun,
+        "" => Owner::Nobody,
+        _ => Owner::KubeletStatic,
+    }
+}
+
+/// All sandboxes of a pod's name.
+pub async fn sandboxes_of(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Vec<v1::PodSandbox>, Error> {
+    let mut sandboxes = client.sandboxes(Some((annotation::POD_NAME, name))).await?;
+    sandboxes.retain(|sandbox| {
+        sandbox.labels.get(annotation::POD_NAMESPACE).is_some_and(|given| given == namespace)
+    });
+    Ok(sandboxes)
+}
+
 fn sandbox(sandbox: v1::PodSandbox) -> Sandbox {
-    let owner = if sandbox.labels.contains_key(annotation::NODE_RUN) {
-        Owner::NodeRun
-    } else {
-        match sandbox.annotations.get(annotation::CONFIG_SOURCE).map(String::as_str) {
-            Some("api") => Owner::Kubelet,
-            Some("file" | "http") => Owner::KubeletStatic,
-            _ => Owner::Nobody,
-        }
-    };
+    let owner = owner(&sandbox);
     Sandbox {
         pod: pod(&sandbox.labels),
         ready: sandbox.state() == v1::PodSandboxState::SandboxReady,
@@ -250,9 +275,11 @@ mod tests {
         let [api, _, nobody] = <[_; 3]>::try_from(all()).unwrap();
         assert_eq!(sandbox(nobody).owner, Owner::Nobody);
         assert_eq!(sandbox(api.clone()).owner, Owner::Kubelet);
-        let mut ours = api;
-        ours.labels.insert(annotation::NODE_RUN.to_owned(), String::new());
-        assert_eq!(sandbox(ours).owner, Owner::NodeRun);
+        let mut marked = api;
+        marked.labels.insert(annotation::NODE_RUN.to_owned(), "true".to_owned());
+        assert_eq!(sandbox(marked.clone()).owner, Owner::Kubelet);
+        marked.annotations.clear();
+        assert_eq!(sandbox(marked).owner, Owner::NodeRun);
         let order: Vec<_> = pods(all()).into_iter().map(|pod| pod.uid).collect();
         assert_eq!(order, ["a", "c", "b"]);
     }

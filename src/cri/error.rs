@@ -12,6 +12,9 @@ use crate::operation::effect::{Class, Trouble};
 
 /// How containerd says that another container has the name.
 const TAKEN: &str = "is reserved for ";
+/// How containerd says that a start is under way, perhaps one whose caller is gone, and that it has ended meanwhile: a
+/// look will show how.
+const MOVING: [&str; 2] = ["in starting state", "container is in CONTAINER_"];
 
 /// A call that brought no answer, or a no.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +40,8 @@ impl Error {
             (Class::Away, format!("the runtime at {path} cannot be reached: {}", cause(local)))
         } else if told.contains(TAKEN) {
             (Class::NameTaken, told.to_owned())
+        } else if MOVING.iter().any(|moving| told.contains(moving)) {
+            (Class::Away, told.to_owned())
         } else {
             match status.code() {
                 Code::NotFound => (Class::Gone, told.to_owned()),
@@ -102,7 +107,7 @@ fn cause(local: &(dyn StdError + 'static)) -> String {
             "connection refused: the socket is there, but nobody listens".to_owned()
         }
         Some(io::ErrorKind::PermissionDenied) => "permission denied: run as root".to_owned(),
-        _ => bottom.to_string(),
+        _ => format!("{bottom}: it went away, or this is no runtime's socket"),
     }
 }
 
@@ -151,6 +156,18 @@ mod tests {
         }
         assert_eq!(server(Code::Unknown, "is reserved for nobody").owner(), None);
         assert_eq!(server(Code::Unknown, r#"is reserved for """#).owner(), None);
+    }
+
+    #[test]
+    fn a_start_that_is_under_way_may_still_end_well() {
+        for text in [
+            r#"failed to set starting state for container "4f5c": container is already in starting state"#,
+            r#"failed to set removing state for container "4f5c": container is in starting state, can't be removed"#,
+            r#"failed to set starting state for container "4f5c": container is in CONTAINER_EXITED state"#,
+        ] {
+            let error = server(Code::Unknown, text);
+            assert_eq!((error.class, error.message.as_str()), (Class::Away, text));
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::operation::next::{Next, next, unseen};
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
 use crate::operation::report;
 use crate::operation::snapshot::Snapshot;
-use crate::operation::state::{Note, Operation};
+use crate::operation::state::{Note, Operation, Target};
 use crate::process::{clock, fault};
 
 /// The first pause when the runtime cannot be reached; doubled up to [`LONGEST_PAUSE`].
@@ -96,19 +96,22 @@ pub(super) async fn drive(
                     break outcome;
                 }
                 audience(Happening::Progress(&why));
-                if !rest(&mut leash, pause).await {
+                // Nothing can be brought up without a runtime.
+                if leash.shutdown.is_cancelled() {
                     return None;
                 }
+                rest(&mut leash, pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
                 continue;
             }
         };
         pause = FIRST_PAUSE;
-        match settle(&mut operation, &snapshot, audience) {
+        let next = settle(&mut operation, &snapshot, audience);
+        if leash.shutdown.is_cancelled() && may_pause(&operation, &snapshot, &next) {
+            return None;
+        }
+        match next {
             Next::Do(effect) => {
-                if leash.shutdown.is_cancelled() && may_pause(&operation, &effect) {
-                    return None;
-                }
                 let acted =
                     act(node, &mut entry, &mut operation, &mut workshop, &effect, &mut leash, audience).await;
                 if let Err(outcome) = acted {
@@ -119,9 +122,7 @@ pub(super) async fn drive(
                 if operation.setback.is_some() {
                     audience(Happening::Progress(&waiting.on));
                 }
-                if !rest(&mut leash, clock::until(waiting.until).min(LONGEST_PAUSE)).await {
-                    return None;
-                }
+                rest(&mut leash, clock::until(waiting.until).min(LONGEST_PAUSE)).await;
             }
             Next::Done(outcome) => break outcome,
             Next::Note(_) => {}
@@ -224,25 +225,23 @@ fn share(left: Duration, own: Duration) -> Duration {
     (own + left.saturating_sub(own) / 2).max(LEAST_LIMIT)
 }
 
-/// May a process that is to end leave the operation before `effect`? Not while a container is down because of us.
-fn may_pause(operation: &Operation, effect: &Effect) -> bool {
-    match effect.verb() {
-        Verb::Pull | Verb::Fence | Verb::PreStop => true,
-        Verb::Stop => operation
-            .targets
-            .iter()
-            .any(|target| target.name == effect.container() && target.replacement().pre_stop_at.is_none()),
-        Verb::Create | Verb::Start | Verb::Remove => false,
-    }
+/// May a process that is to end leave the operation now? Not while a container is down, or on its way down, because of
+/// us, and not for the moment that cleaning up takes.
+fn may_pause(operation: &Operation, snapshot: &Snapshot, next: &Next) -> bool {
+    let cleans_up = matches!(next, Next::Do(effect) if effect.verb() == Verb::Remove);
+    let serves = |target: &Target| {
+        !target.touched || (target.reached.is_some() && !snapshot.running(&target.name).is_empty())
+    };
+    !cleans_up && !matches!(next, Next::Done(_)) && operation.targets.iter().all(serves)
 }
 
-/// Waits for `pause` or until something is told from outside. False: the process is to end.
-async fn rest(leash: &mut Leash, pause: Duration) -> bool {
+/// Waits for `pause` or until something is told from outside for the first time.
+async fn rest(leash: &mut Leash, pause: Duration) {
+    let ending = leash.shutdown.is_cancelled();
     tokio::select! {
         () = sleep(pause) => {}
-        () = told(leash) => {}
+        () = told(leash), if !ending => {}
     }
-    !leash.shutdown.is_cancelled()
 }
 
 /// Waits until something is told from outside.

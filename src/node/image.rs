@@ -3,8 +3,11 @@
 //!
 //! Nothing a container could feel happens here.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use nix::unistd::syncfs;
 
 use crate::api::image::ImageRef;
 use crate::cri::client::Client;
@@ -15,6 +18,8 @@ use crate::process::clock;
 /// Room to want for an image, as a multiple of the packed size of the one that runs now: packed and unpacked side by
 /// side take about three times that, and the new one is taken to be like the old one.
 const UNPACKED: u64 = 3;
+/// How long what was pulled may take to reach the disk before the container is stopped all the same.
+const FLUSH: Duration = Duration::from_secs(30);
 /// How often progress is told.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -54,7 +59,6 @@ pub(super) async fn fetch(
         room(client, &wanted, disk).await?;
     }
     let started = clock::now();
-    let free_before = disk.as_ref().and_then(free);
     let pull = client.pull(wanted.reference, Some(wanted.sandbox.clone()), wanted.limit);
     tokio::pin!(pull);
     let mut ticks = tokio::time::interval(TICK);
@@ -67,20 +71,34 @@ pub(super) async fn fetch(
             }
             _ = ticks.tick() => {
                 let seconds = clock::now().duration_since(started).as_secs();
-                let grown = match (free_before, disk.as_ref().and_then(free)) {
-                    (Some(before), Some(now)) => format!(", {} MiB arrived", before.saturating_sub(now) >> 20),
-                    _ => String::new(),
-                };
-                progress(format!("pulling {image}: {seconds} s{grown}"));
+                // How much has arrived, nobody tells; others write to the disk as well.
+                let left = disk.as_ref().and_then(free);
+                let left = left.map_or_else(String::new, |left| format!(", the disk has {} MiB free", left >> 20));
+                progress(format!("pulling {image}: {seconds} s{left}"));
             }
         }
     }
-    match client.image(wanted.reference, true).await.map_err(Trouble::from)? {
+    let arrived = client.image(wanted.reference, true).await.map_err(Trouble::from)?;
+    if let Some(disk) = disk {
+        progress(format!("waiting until {image} is on the disk"));
+        let spent = Duration::try_from(clock::now().duration_since(started)).unwrap_or_default();
+        come_to_rest(disk, wanted.limit.saturating_sub(spent).min(FLUSH)).await;
+    }
+    match arrived {
         Some(present) => check(&image, present),
         None => Err(Trouble {
             class: Class::Refused,
             message: "the runtime says it pulled the image, but does not have it".to_owned(),
         }),
+    }
+}
+
+/// Has written what is still on its way to the disk. The runtime syncs small files while it stops and creates, and would
+/// wait for hundreds of megabytes there, with the container down.
+async fn come_to_rest(disk: PathBuf, limit: Duration) {
+    let sync = tokio::task::spawn_blocking(move || File::open(&disk).map(syncfs));
+    if tokio::time::timeout(limit, sync).await.is_err() {
+        tracing::warn!("the image disk is busy, the container may be down for longer");
     }
 }
 

@@ -114,7 +114,7 @@ impl Journal {
         let folder = state.join("journal");
         std::fs::create_dir_all(&folder).map_err(|source| JournalError::Io {
             path: folder.clone(),
-            doing: "made",
+            doing: "made (run as root, or name another folder with --state-dir)",
             source,
         })?;
         Ok(Self { folder })

@@ -16,8 +16,6 @@ mod run;
 
 use std::path::{Path, PathBuf};
 
-use crate::api::annotation;
-use crate::cri::proto::v1;
 use crate::operation::snapshot::Owner;
 
 pub use config::{container_config, sandbox_config};
@@ -55,18 +53,6 @@ impl Dirs {
     /// A link whose target is the uid: who makes it has the pod's name. First to come, last to go.
     fn claim(&self, namespace: &str, name: &str) -> PathBuf {
         self.state.join("pods").join(format!("{namespace}_{name}"))
-    }
-}
-
-/// Who looks after a sandbox.
-fn owner(sandbox: &v1::PodSandbox) -> Owner {
-    if sandbox.labels.get(annotation::NODE_RUN).is_some_and(|mark| mark == "true") {
-        return Owner::NodeRun;
-    }
-    match sandbox.annotations.get(annotation::CONFIG_SOURCE).map(String::as_str) {
-        None => Owner::Nobody,
-        Some("api") => Owner::Kubelet,
-        Some(_) => Owner::KubeletStatic,
     }
 }
 

@@ -1,10 +1,15 @@
 //! Removing what belongs to no open operation: fences, and containers of ours that were created and never started.
 //!
+//! Also forgets what is known of pods that are gone.
+//!
 //! A fence that stays would keep a kubelet from ever starting that attempt. What belongs to a pod whose journal
 //! cannot be read is left alone.
 
+use std::collections::HashSet;
+
 use crate::api::annotation;
 use crate::cri::client::Client;
+use crate::cri::convert;
 use crate::cri::error::Error;
 use crate::cri::proto::v1::{Container, ContainerState};
 use crate::node::journal::Journal;
@@ -28,6 +33,21 @@ pub async fn sweep(client: &Client, journal: &Journal, only: Option<&PodRef>) ->
         }
     }
     Ok(removed)
+}
+
+/// Forgets the pods that are gone: a uid never comes back. What is open or cannot be read stays for a person to see.
+pub async fn forget_gone(client: &Client, journal: &Journal) -> Result<(), Error> {
+    let there: HashSet<_> = convert::list_pods(client).await?.into_iter().map(|pod| pod.uid).collect();
+    for entry in journal.all().into_iter().flatten().flatten() {
+        if entry.open.is_some() || there.contains(&entry.pod.uid) {
+            continue;
+        }
+        match journal.forget(&entry.pod) {
+            Ok(()) => tracing::debug!(pod = %entry.pod, "forgot a pod that is gone"),
+            Err(error) => tracing::warn!(pod = %entry.pod, %error, "a pod that is gone cannot be forgotten"),
+        }
+    }
+    Ok(())
 }
 
 fn is_forgotten(journal: &Journal, container: &Container) -> bool {

@@ -6,7 +6,10 @@
 //! Pure: no async, no clock, no I/O. What is seen comes in as a [`snapshot::Snapshot`], time as an argument, and
 //! everything that must be done goes out as an [`effect::Effect`].
 
+mod answer;
+mod back;
 pub mod effect;
+mod end;
 #[cfg(test)]
 mod fixtures;
 pub mod next;
@@ -17,3 +20,4 @@ mod replace;
 pub mod report;
 pub mod snapshot;
 pub mod state;
+mod verify;

@@ -119,7 +119,7 @@ pub enum Failure {
         during: String,
     },
     /// The journal could not be written, so nothing more may be done.
-    #[error("the journal could not be written: {message}")]
+    #[error("{message}")]
     Journal {
         /// What the file system said.
         message: String,

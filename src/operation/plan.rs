@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn only_pods_without_another_cleaner_are_cleaned() {
         for (owner, cleans_up) in [(Owner::Kubelet, false), (Owner::Nobody, false), (Owner::NodeRun, true)] {
-            assert_eq!(plan("restart app", owner).begin(at(0)).cleans_up, cleans_up);
+            assert_eq!(plan("restart app", owner).begin(at(0)).unsupervised, cleans_up);
         }
     }
 }

@@ -1,4 +1,6 @@
 //! Putting one life of a container in the place of another: fence, preStop, stop, create, start, remove the fence.
+//! Where no kubelet looks on, the new one is created before the old one is stopped, which takes that call out of the
+//! downtime.
 //!
 //! Every answer is derived from what is seen; it does not matter which of the steps has been done by whom or whether
 //! its reply was lost.
@@ -6,17 +8,19 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::status::Action;
-use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb};
-use crate::operation::next::{Next, Waiting};
+use crate::operation::answer::{Next, Waiting};
+use crate::operation::effect::{Class, Effect, ImageChoice, Leftover, Verb};
 use crate::operation::outcome::Failure;
 use crate::operation::snapshot::{Container, Snapshot, State};
-use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Replacement, Target, later};
+use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Replacement, Setback, Target, later};
 
 /// How long somebody else's created container may wait for its maker to start it.
 const FOREIGN_START: SignedDuration = SignedDuration::from_secs(10);
 /// How long the fence outlives the start. A kubelet that saw the new life before it ran asks for the guarded name a
 /// moment later, for it looks at the image in between.
 const FENCE_HOLDS: SignedDuration = SignedDuration::from_millis(250);
+/// How long a runtime that lost a start is left alone before it is asked for another one.
+const CUT_OFF_PAUSE: SignedDuration = SignedDuration::from_millis(500);
 /// How soon to look again for something that others do.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_millis(20);
 
@@ -102,24 +106,37 @@ fn make<'a>(
         return Progress::Failed(Failure::Changed { container: container(), what });
     }
     let alive = |life: &&Container| matches!(life.state, State::Running | State::Unknown);
-    if let Some(old) = snapshot.by_id(&replacement.replaces).filter(alive) {
-        if target.has_pre_stop && old.state == State::Running && replacement.pre_stop_at.is_none() {
-            let budget_seconds = target.grace_seconds;
-            return do_(Effect::PreStop { container: container(), id: old.id.clone(), budget_seconds });
-        }
-        if let Some(message) = failed(Verb::Stop) {
-            return Progress::Failed(Failure::Stop { container: container(), message });
-        }
-        let spent =
-            replacement.pre_stop_at.map_or(0, |at| now.duration_since(at).as_secs().max(0).unsigned_abs());
-        let timeout_seconds = target.grace_seconds.saturating_sub(spent).max(LEAST_STOP_SECONDS);
-        return do_(Effect::Stop { container: container(), id: old.id.clone(), timeout_seconds });
+    if !operation.unsupervised
+        && let Some(old) = snapshot.by_id(&replacement.replaces).filter(alive)
+    {
+        return stop(operation, target, replacement, old, now);
     }
     if let Some(message) = failed(Verb::Create) {
         return Progress::Failed(Failure::Create { container: container(), message });
     }
     let attempt = replacement.attempt;
     do_(Effect::Create { container: container(), source: source.clone(), attempt, image })
+}
+
+/// Ends the life that is to be replaced.
+fn stop<'a>(
+    operation: &Operation,
+    target: &Target,
+    replacement: &Replacement,
+    old: &Container,
+    now: Timestamp,
+) -> Progress<'a> {
+    let (container, id) = (target.name.clone(), old.id.clone());
+    if target.has_pre_stop && old.state == State::Running && replacement.pre_stop_at.is_none() {
+        return do_(Effect::PreStop { container, id, budget_seconds: target.grace_seconds });
+    }
+    if let Some(message) = operation.given_up(Verb::Stop, &target.name) {
+        return Progress::Failed(Failure::Stop { container, message: message.to_owned() });
+    }
+    let spent =
+        replacement.pre_stop_at.map_or(0, |at| now.duration_since(at).as_secs().max(0).unsigned_abs());
+    let timeout_seconds = target.grace_seconds.saturating_sub(spent).max(LEAST_STOP_SECONDS);
+    do_(Effect::Stop { container, id, timeout_seconds })
 }
 
 /// The name of the new attempt is taken by `new`.
@@ -131,7 +148,7 @@ fn settle<'a>(
     now: Timestamp,
 ) -> Progress<'a> {
     let container = || target.name.clone();
-    let ours = new.operation.as_deref() == Some(operation.request.id.as_str());
+    let ours = operation.made(new);
     if image_of(operation, target).is_some_and(|image| image.id != new.image_id) {
         let late = target.pulled.as_ref().is_some_and(|pulled| pulled.id == new.image_id);
         if ours && late && new.state == State::Created && operation.can_remove(&new.id) {
@@ -145,14 +162,21 @@ fn settle<'a>(
     }
     match new.state {
         State::Created => {
+            let replacement = target.replacement();
             if let Some(other) = snapshot.running(&target.name).first() {
+                if ours && operation.unsupervised && other.id == replacement.replaces {
+                    return stop(operation, target, replacement, other, now);
+                }
                 let what = format!("attempt {} runs beside the created {}", other.attempt, new.attempt);
                 return Progress::Failed(Failure::Changed { container: container(), what });
             }
             // It may run. One from long ago that nobody can tell about any more does not count.
             let unclear =
-                |life: &Container| life.state == State::Unknown && life.attempt >= target.from.attempt;
-            if snapshot.lives(&target.name).into_iter().any(unclear) {
+                |life: &&&Container| life.state == State::Unknown && life.attempt >= target.from.attempt;
+            if let Some(life) = snapshot.lives(&target.name).iter().find(unclear) {
+                if ours && operation.unsupervised && life.id == replacement.replaces {
+                    return stop(operation, target, replacement, life, now);
+                }
                 return Progress::Next(Next::Wait(unclear_state(target, now)));
             }
             if !ours && let Some(waiting) = foreign_start(new, now) {
@@ -173,9 +197,34 @@ fn settle<'a>(
             }
             unfence(operation, target, snapshot, now).map_or(Progress::Running(new), Progress::Next)
         }
-        State::Exited => Progress::Failed(ended(operation, target, new)),
+        State::Exited => match cut_off(operation, target, new, now).filter(|_| ours) {
+            Some(next) => Progress::Next(next),
+            None => Progress::Failed(ended(operation, target, new)),
+        },
         State::Unknown => Progress::Next(Next::Wait(unclear_state(target, now))),
     }
+}
+
+/// What becomes of a life that is over before it began, with no word from the runtime why: its start was lost with the
+/// process that asked for it, or with the runtime, and says nothing about the image. It is made again.
+fn cut_off(operation: &Operation, target: &Target, life: &Container, now: Timestamp) -> Option<Next> {
+    if life.started_at.is_some() || !operation.can_remove(&life.id) {
+        return None;
+    }
+    let ours = |setback: &&Setback| setback.verb == Verb::Start && setback.container == target.name;
+    if let Some(setback) = operation.setback.as_ref().filter(ours) {
+        // A refusal ends the life it is about: if it was asked for again, the start before was lost, and this one found
+        // what was left of it.
+        if setback.trouble.class != Class::Away && setback.count == 1 {
+            return None;
+        }
+        let until = later(setback.at, CUT_OFF_PAUSE);
+        if now < until {
+            let on = format!("another try to start {}: {}", target.name, setback.trouble.message);
+            return Some(Next::Wait(Waiting { until, on }));
+        }
+    }
+    Some(Next::Do(remove(life, Leftover::NeverStarted)))
 }
 
 /// Takes the fences away, but not right after a start.
@@ -259,130 +308,4 @@ fn do_<'a>(effect: Effect) -> Progress<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::operation::effect::Class;
-    use crate::operation::fixtures::{Answer, Bench, at, find, pod};
-    use crate::operation::outcome::Outcome;
-    use crate::operation::snapshot::Owner;
-
-    const SWAP: &str = "swap app=repo/app:v2";
-
-    #[test]
-    fn a_fence_that_cannot_be_removed_ends_the_way_back() {
-        let mut bench = Bench::new(SWAP, pod(Owner::Nobody));
-        let outcome = bench.play(|effect, snapshot| match effect {
-            Effect::Remove { .. } => Answer::No(Class::Refused),
-            Effect::Start { id, .. } => {
-                find(snapshot, id).state = State::Exited;
-                Answer::No(Class::Refused)
-            }
-            _ => Answer::Obey,
-        });
-        let Outcome::Failed { failure: Failure::Start { message, .. }, then: Some(then), .. } = outcome
-        else {
-            panic!("{outcome:?}");
-        };
-        assert_eq!(message, "the runtime said so");
-        assert!(
-            then.to_string().contains("a fence that cannot be removed holds the name of attempt 4"),
-            "{then}"
-        );
-        assert_eq!(bench.operation.stuck, ["app-fence-4", "app-fence-5"], "{:?}", bench.log);
-    }
-
-    #[test]
-    fn a_fence_in_the_making_is_waited_for() {
-        let mut bench = Bench::new("restart app", pod(Owner::Nobody));
-        let mut refused = 0;
-        let outcome = bench.play(|effect, _| match effect {
-            Effect::Fence { .. } if refused < 7 => {
-                refused += 1;
-                Answer::No(Class::NameTaken)
-            }
-            _ => Answer::Obey,
-        });
-        assert_eq!(outcome, Outcome::Succeeded);
-        let mut bench = Bench::new("restart app", pod(Owner::Nobody));
-        let outcome = bench.play(|_, _| Answer::No(Class::Refused));
-        assert!(matches!(
-            outcome,
-            Outcome::Failed { failure: Failure::Rehearsal { .. }, touched: false, .. }
-        ));
-    }
-
-    #[test]
-    fn a_state_that_the_runtime_cannot_tell_is_waited_out() {
-        let mut bench = Bench::new("restart app", pod(Owner::Nobody));
-        while bench.log.len() < 4 {
-            assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
-        }
-        find(&mut bench.snapshot, "app-3").state = State::Unknown;
-        for _ in 0..20 {
-            assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
-        }
-        assert_eq!(bench.log.len(), 4);
-        find(&mut bench.snapshot, "app-3").state = State::Running;
-        assert_eq!(bench.obey(), Outcome::Succeeded);
-    }
-
-    #[test]
-    fn nothing_is_started_beside_what_may_run() {
-        let mut bench = Bench::new("restart app", pod(Owner::Nobody));
-        while bench.log.len() < 3 {
-            assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
-        }
-        let other = crate::operation::fixtures::life("app", 7, State::Unknown);
-        bench.snapshot.containers.push(other);
-        for _ in 0..20 {
-            assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
-        }
-        assert_eq!(bench.log.last().unwrap(), "Create app 3");
-        find(&mut bench.snapshot, "app-7").state = State::Exited;
-        assert_eq!(bench.obey(), Outcome::Succeeded);
-    }
-
-    #[test]
-    fn a_handler_begun_on_the_way_there_is_not_begun_again_on_the_way_back() {
-        let mut snapshot = pod(Owner::Nobody);
-        find(&mut snapshot, "app-2").has_pre_stop = true;
-        let mut bench = Bench::new(SWAP, snapshot);
-        // The old one is out of sight while it turns back, and in sight again after it.
-        let mut stops = 0;
-        while bench.operation.targets[0].back.is_none() {
-            let ended = bench.step(&mut |effect, snapshot| {
-                if effect.verb() != Verb::Stop {
-                    return Answer::Obey;
-                }
-                stops += 1;
-                find(snapshot, "app-2").state = if stops == 5 { State::Unknown } else { State::Running };
-                Answer::No(Class::Refused)
-            });
-            assert!(ended.is_none());
-        }
-        find(&mut bench.snapshot, "app-2").state = State::Running;
-        assert!(matches!(bench.obey(), Outcome::RolledBack(Failure::Stop { .. })));
-        assert_eq!(bench.log.iter().filter(|line| line.starts_with("PreStop app-2")).count(), 1);
-    }
-
-    #[test]
-    fn somebody_elses_creation_is_not_removed_on_the_way_back() {
-        let mut bench = Bench::new(SWAP, pod(Owner::Nobody));
-        let outcome = bench.play(|effect, snapshot| match effect {
-            Effect::Create { attempt: 3, .. } if snapshot.by_id("app-3").is_none() => {
-                let mut theirs = crate::operation::fixtures::life("app", 3, State::Created);
-                theirs.created_at = at(100);
-                snapshot.containers.push(theirs);
-                Answer::No(Class::NameTaken)
-            }
-            _ => Answer::Obey,
-        });
-        assert!(matches!(outcome, Outcome::RolledBack(Failure::Changed { .. })), "{outcome:?}");
-        assert!(
-            bench.now >= at(10_000) && !bench.log.contains(&"Remove app-3".to_owned()),
-            "{:?}",
-            bench.log
-        );
-        assert_eq!(bench.snapshot.running("app")[0].attempt, 4);
-    }
-}
+mod tests;

@@ -13,7 +13,7 @@ use crate::api::request::{OnFailure, Request};
 use crate::api::status::{Action, Engine, Incarnation, Step};
 use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Trouble, Verb};
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
-use crate::operation::snapshot::{Container, PodRef};
+use crate::operation::snapshot::{Container, PodRef, Snapshot};
 
 /// Remarks kept for the report.
 const MAX_REMARKS: usize = 8;
@@ -33,8 +33,10 @@ pub struct Operation {
     pub pod: PodRef,
     /// Its sandbox; another one means another pod.
     pub sandbox_id: String,
-    /// True when nobody else removes the pod's old containers.
-    pub cleans_up: bool,
+    /// True when nobody else creates, starts or removes containers of this pod: old ones are removed, and replacements
+    /// are created ahead, while the old one still runs. A kubelet would take such a one for the newest life that does not
+    /// run, and act on it.
+    pub unsupervised: bool,
     /// When it was taken up.
     pub begun_at: Timestamp,
     /// When it must have ended.
@@ -147,6 +149,17 @@ pub enum Note {
     End(Outcome),
 }
 
+impl Note {
+    /// That `life`, seen running in `snapshot`, is what `target` was to come to.
+    pub(super) fn reached(target: &Target, life: &Container, snapshot: &Snapshot) -> Self {
+        // Downtime counts from the end of the life that was asked to be replaced, also on the way back.
+        let stopped_at = snapshot.by_id(&target.from.container_id).and_then(|old| old.finished_at);
+        let reached =
+            Reached { to: life.incarnation(), stopped_at, started_at: life.started_at, ready_at: None };
+        Note::Reached(target.name.clone(), reached)
+    }
+}
+
 impl Target {
     /// A container about to be replaced. `next_attempt` is above every attempt that its name has seen.
     pub fn new(
@@ -184,7 +197,7 @@ impl Operation {
         request: Request,
         pod: PodRef,
         sandbox_id: String,
-        cleans_up: bool,
+        unsupervised: bool,
         targets: Vec<Target>,
         now: Timestamp,
     ) -> Self {
@@ -194,7 +207,7 @@ impl Operation {
             request,
             pod,
             sandbox_id,
-            cleans_up,
+            unsupervised,
             begun_at: now,
             deadline_at,
             step,
@@ -213,6 +226,11 @@ impl Operation {
     /// True once a running container may have felt something.
     pub fn touched(&self) -> bool {
         self.targets.iter().any(|target| target.touched)
+    }
+
+    /// True for a container that this operation created.
+    pub(super) fn made(&self, life: &Container) -> bool {
+        life.operation.as_deref() == Some(self.request.id.as_str())
     }
 
     /// The moment after which it goes back, or ends, instead of going on. Earlier than the deadline where there may
@@ -250,6 +268,8 @@ impl Operation {
                 target.touched = true;
                 target.back.as_mut().unwrap_or(&mut target.forward).pre_stop_at = Some(now);
             }
+            // One that is created ahead is felt by nobody.
+            Effect::Create { .. } if self.unsupervised => {}
             Effect::Stop { .. } | Effect::Create { .. } | Effect::Start { .. } => target.touched = true,
             Effect::Pull { .. } | Effect::Fence { .. } | Effect::Remove { .. } => {}
         }
@@ -284,6 +304,19 @@ impl Operation {
                 self.give_up_removing(effect);
             }
         }
+    }
+
+    /// The outcome when `failure` is what ends it.
+    pub(super) fn failed(&self, failure: Failure) -> Outcome {
+        match &self.turned_back {
+            Some(first) => Outcome::Failed { failure: first.clone(), then: Some(failure), touched: true },
+            None => Outcome::Failed { failure, then: None, touched: self.touched() },
+        }
+    }
+
+    /// The outcome when the pod's sandbox is `what`.
+    pub(super) fn lost(&self, what: &str) -> Outcome {
+        self.ending.clone().unwrap_or_else(|| self.failed(Failure::Sandbox { what: what.to_owned() }))
     }
 
     /// Takes a decision in.

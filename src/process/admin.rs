@@ -1,9 +1,10 @@
 //! What a process tells over HTTP: `/healthz` (it lives), `/readyz` (it can work), `/metrics`.
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -12,6 +13,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
+
+/// What an answer under way may take when the process is to end.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Asks whether the process can work; the error says what is missing.
 pub type Readiness = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync>;
@@ -38,7 +42,12 @@ pub fn router(ready: Readiness, metrics: Arc<Registry>) -> Router {
 pub async fn serve(address: SocketAddr, router: Router, stop: CancellationToken) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "serving /healthz /readyz /metrics");
-    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+    let serving = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
+    tokio::select! {
+        served = serving.into_future() => served,
+        // A connection on which nothing is asked would be waited for without end.
+        () = async { stop.cancelled().await; tokio::time::sleep(LAST_ANSWERS).await } => Ok(()),
+    }
 }
 
 async fn readyz(State(told): State<Told>) -> Response {

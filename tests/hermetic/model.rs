@@ -474,7 +474,8 @@ impl World {
                 if self.image(&image) == Image::CannotBeCreated && (fence || self.roll(2) == 0) {
                     return trouble(Class::Refused);
                 }
-                self.felt |= !fence;
+                // Where no kubelet is, a container that was created and removed again is felt by nobody.
+                self.felt |= !fence && !self.scenario.cleans_up;
                 self.create(container, *attempt, &image, fence, Some(ID));
                 Ok(Learned::Nothing)
             }
@@ -521,7 +522,12 @@ impl World {
             Effect::Fence { attempt, .. } => *attempt == replacement.attempt + 1,
             Effect::PreStop { id, .. } => *id == replacement.replaces && self.pre_stopped.insert(id.clone()),
             Effect::Stop { id, timeout_seconds, .. } => *id == replacement.replaces && *timeout_seconds >= 2,
-            Effect::Create { attempt, .. } => *attempt == replacement.attempt,
+            // Ahead of the stop only where no kubelet can take it for the newest life.
+            Effect::Create { attempt, .. } => {
+                let old = self.life(&replacement.replaces);
+                let ahead = old.is_some_and(|life| life.seen.state == State::Running);
+                *attempt == replacement.attempt && (operation.unsupervised || !ahead)
+            }
             Effect::Start { id, container } => {
                 let alone = self.running(container) == 0;
                 alone
@@ -536,11 +542,15 @@ impl World {
                 }
                 Leftover::Old => {
                     let exited = seen.state == State::Exited && seen.attempt < target.from.attempt;
-                    exited && operation.cleans_up
+                    exited && operation.unsupervised
                 }
             }),
         };
-        let feels = matches!(effect.verb(), Verb::PreStop | Verb::Stop | Verb::Create | Verb::Start);
+        let feels = match effect.verb() {
+            Verb::PreStop | Verb::Stop | Verb::Start => true,
+            Verb::Create => !operation.unsupervised,
+            Verb::Pull | Verb::Fence | Verb::Remove => false,
+        };
         if !right || (feels && !target.touched) {
             self.violate(format!("{effect:?} is not what the journal allows: {target:?}"));
         }
@@ -802,7 +812,8 @@ fn scenario() -> impl Strategy<Value = Scenario> {
                 swaps,
                 keep,
                 kubelet,
-                cleans_up,
+                // A pod of `node run` has no kubelet.
+                cleans_up: cleans_up && !kubelet,
                 pre_stop,
                 grace,
                 min_ready,

@@ -38,8 +38,9 @@ claim() {
   touch "$dir/lab"
 }
 
-# One command at a time on one lab; what is started in the background must not inherit the lock (9>&-).
-lock() { exec 9<"$dir" && flock 9; }
+# One command at a time on one lab; what is started in the background must not inherit the lock (9>&-). Not the folder
+# itself: that is what an inplace agent holds.
+lock() { exec 9<"$dir/lab" && flock 9; }
 
 # inside COMMAND...: runs it in the lab's mount namespace.
 inside() { nsenter --mount --target "$(cat "$dir/pids/anchor")" --wd="$dir" "$@"; }
@@ -314,7 +315,7 @@ main() {
   shift 2
   case $action in
     up) claim && lock && up ;;
-    down) { [ ! -d "$dir" ] || lock; } && down ;;
+    down) { [ ! -e "$dir/lab" ] || lock; } && down ;;
     guard)
       [ -n "$(born "${1:?PID}")" ] || die "there is no process $1"
       claim

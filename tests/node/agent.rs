@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
-use crate::agent_process::{Site, eventually};
+use crate::site::{Site, eventually};
 
 #[test]
 fn a_line_in_the_annotation_is_carried_out_once_and_answered_in_full() {
@@ -82,7 +82,7 @@ fn an_id_that_has_ended_does_not_run_again_whatever_is_restarted_or_deleted() {
     let agent = site.agent(&[]);
     assert_eq!(site.ended("web", "once", "Succeeded"), status);
     assert_eq!(site.running("web"), after);
-    assert_eq!(agent.metric(&["inplace_operations_total", "Succeeded"]), 0.0);
+    agent.assert_metric(&["inplace_operations_total", "Succeeded"], 0.0);
     // Nor while it runs.
     fs::remove_file(site.answer("web")).unwrap();
     site.read_again(&agent);
@@ -154,7 +154,7 @@ fn what_cannot_be_done_is_refused_with_its_reason_and_touches_nothing() {
         assert!(status["startedAt"].is_null() && status["finishedAt"].is_string(), "{status:#}");
     }
     assert_eq!(site.lives("web"), before);
-    assert_eq!(agent.metric(&["inplace_operations_total", "InvalidRequest"]), 4.0);
+    agent.assert_metric(&["inplace_operations_total", "InvalidRequest"], 4.0);
     // Another pod does not feel it.
     site.wish("other", "restart app");
     site.ended("other", "text-", "Succeeded");
@@ -187,17 +187,17 @@ fn a_bad_file_is_answered_under_its_own_name_and_hurts_no_other() {
     );
     let nameless = eventually("an answer to the other one", || told(&answer("nameless.yml")));
     assert!(nameless["message"].as_str().unwrap().contains("has no metadata.name"), "{nameless:#}");
-    assert_eq!(agent.metric(&["inplace_unreadable_files"]), 2.0);
+    agent.assert_metric(&["inplace_unreadable_files"], 2.0);
     // Another mistake in the same file is still one file.
     site.write("bad.yaml", "kind: [\n");
     eventually("the other mistake", || (told(&answer("bad.yaml"))? != bad).then_some(()));
-    assert_eq!(agent.metric(&["inplace_unreadable_files"]), 2.0);
+    agent.assert_metric(&["inplace_unreadable_files"], 2.0);
     fs::remove_file(site.pods.join("bad.yaml")).unwrap();
     fs::remove_file(site.pods.join("nameless.yml")).unwrap();
     eventually("the answers to go", || {
         (!answer("bad.yaml").exists() && !answer("nameless.yml").exists()).then_some(())
     });
-    eventually("the count to fall", || (agent.metric(&["inplace_unreadable_files"]) == 0.0).then_some(()));
+    agent.await_metric(&["inplace_unreadable_files"], 0.0);
     // Two files for one pod: the first by name counts, the other is told.
     site.write(
         "zweb.yaml",

@@ -3,6 +3,22 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
 mod agent;
+mod agent_crash;
+mod agent_lifecycle;
 mod agent_process;
+mod agent_turns;
+mod bad_input;
+mod bad_manifest;
+mod blackhole;
+mod clone;
+mod crash;
+mod fence;
+mod image;
 mod lab;
+mod pod;
+mod pre_stop;
+mod restart;
+mod runtime;
+mod site;
 mod smoke;
+mod swap;

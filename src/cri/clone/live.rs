@@ -3,6 +3,8 @@
 //!
 //! Must not take over anything else: what the runtime itself added would be added twice.
 
+use std::collections::HashMap;
+
 use serde::Deserialize;
 
 use super::NotCloneable;
@@ -29,7 +31,7 @@ struct Linux {
 struct Resources {
     memory: Option<Memory>,
     cpu: Option<Cpu>,
-    unified: Option<std::collections::HashMap<String, String>>,
+    unified: Option<HashMap<String, String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -51,12 +53,15 @@ struct Cpu {
 /// base64 and some do not, which cannot be told from the text.
 pub(super) fn environment(envs: &mut [v1::KeyValue], spec: &RuntimeSpec) -> Result<(), NotCloneable> {
     let given = spec.process.as_ref().and_then(|process| process.env.as_deref()).unwrap_or_default();
-    for env in envs {
-        // Of two with one name the last one counts, for the process as for the runtime.
-        let value = given
-            .iter()
-            .rev()
-            .find_map(|entry| entry.strip_prefix(env.key.as_str())?.strip_prefix('='))
+    let keys: Vec<_> = envs.iter().map(|env| env.key.clone()).collect();
+    for (index, env) in envs.iter_mut().enumerate() {
+        // Names may come twice. The last one counts, and is all that is left of them in some runtimes.
+        let later = keys[index + 1..].iter().filter(|key| **key == env.key).count();
+        let values =
+            || given.iter().rev().filter_map(|entry| entry.strip_prefix(&env.key)?.strip_prefix('='));
+        let value = values()
+            .nth(later)
+            .or_else(|| values().next())
             // What stands for bytes that were no text: they are lost.
             .filter(|value| !value.contains('\u{fffd}'))
             .ok_or_else(|| NotCloneable::Environment(env.key.clone()))?;

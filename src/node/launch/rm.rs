@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::run::sandboxes_of;
-use super::{BadFile, Dirs, files, owned_by, owner};
+use super::{BadFile, Dirs, files, owned_by};
 use crate::api::annotation;
 use crate::cri::client::Client;
+use crate::cri::convert::{owner, sandboxes_of};
 use crate::cri::error::Error;
 use crate::cri::proto::v1;
 use crate::operation::effect::Class;

@@ -6,10 +6,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{BadFile, Dirs, RmError, config, files, owned_by, owner, rm};
-use crate::api::annotation;
+use super::{BadFile, Dirs, RmError, config, files, owned_by, rm};
 use crate::api::manifest::{Container, Manifest, PullPolicy, Volume, VolumeSource};
 use crate::cri::client::Client;
+use crate::cri::convert::owner;
 use crate::cri::error::Error;
 use crate::cri::proto::v1;
 use crate::operation::snapshot::PodRef;
@@ -253,17 +253,4 @@ fn new_uid() -> Result<String, RunError> {
     let text =
         fs::read_to_string(UUID).map_err(|source| RunError::NoUid { path: PathBuf::from(UUID), source })?;
     Ok(text.trim().to_owned())
-}
-
-/// All sandboxes of a pod's name.
-pub(super) async fn sandboxes_of(
-    client: &Client,
-    namespace: &str,
-    name: &str,
-) -> Result<Vec<v1::PodSandbox>, Error> {
-    let mut sandboxes = client.sandboxes(Some((annotation::POD_NAME, name))).await?;
-    sandboxes.retain(|sandbox| {
-        sandbox.labels.get(annotation::POD_NAMESPACE).is_some_and(|given| given == namespace)
-    });
-    Ok(sandboxes)
 }

@@ -5,7 +5,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
+use crate::api::annotation;
 use crate::api::manifest::Manifest;
+use crate::cri::convert::owner;
+use crate::cri::proto::v1;
+use crate::operation::snapshot::Owner;
 
 const POD: &str = r#"
 apiVersion: v1

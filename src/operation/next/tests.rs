@@ -3,7 +3,8 @@
 use super::*;
 use crate::operation::fixtures::{Answer, Bench, at, find, life, pod};
 use crate::operation::outcome::Withdrawal;
-use crate::operation::snapshot::Owner;
+use crate::operation::snapshot::{Owner, State};
+use crate::operation::verify::SWAP_SETTLES;
 
 const RESTART: &str = "restart app";
 const SWAP: &str = "swap app=repo/app:v2";
@@ -32,6 +33,43 @@ fn a_restart_is_one_straight_line() {
     let mut bench = Bench::new(RESTART, with_handler);
     assert_eq!(bench.obey(), Outcome::Succeeded);
     assert_eq!(bench.log[..3], ["Fence app 4", "PreStop app-2", "Stop app-2"]);
+}
+
+#[test]
+fn where_no_kubelet_is_the_replacement_is_created_while_the_old_one_runs() {
+    let mut with_handler = pod(Owner::NodeRun);
+    find(&mut with_handler, "app-2").has_pre_stop = true;
+    let mut bench = Bench::new(RESTART, with_handler);
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+    let line =
+        ["Fence app 4", "Create app 3", "PreStop app-2", "Stop app-2", "Start app-3", "Remove app-fence-4"];
+    assert_eq!(bench.log[..6], line);
+}
+
+#[test]
+fn what_cannot_be_created_ahead_is_felt_by_nobody() {
+    for text in [RESTART, SWAP] {
+        let mut bench = Bench::new(text, pod(Owner::NodeRun));
+        let outcome = bench.play(|effect, _| match effect.verb() {
+            Verb::Create => Answer::No(Class::Refused),
+            _ => Answer::Obey,
+        });
+        assert!(matches!(outcome, Outcome::Failed { touched: false, .. }), "{outcome:?}");
+        assert!(matches!(failure(&outcome), Failure::Create { .. }), "{outcome:?}");
+        assert!(bench.log.iter().all(|done| !done.starts_with("Stop")), "{:?}", bench.log);
+        assert_eq!(bench.snapshot, pod(Owner::NodeRun));
+    }
+}
+
+#[test]
+fn one_created_ahead_goes_when_the_request_is_withdrawn() {
+    let mut bench = Bench::new(RESTART, pod(Owner::NodeRun));
+    while bench.snapshot.by_id("app-3").is_none() {
+        bench.step(&mut |_, _| Answer::Obey);
+    }
+    bench.operation.withdraw(Withdrawal::Deleted);
+    assert_eq!(bench.obey(), Outcome::Cancelled(Withdrawal::Deleted));
+    assert_eq!(bench.snapshot, pod(Owner::NodeRun), "{:?}", bench.log);
 }
 
 #[test]

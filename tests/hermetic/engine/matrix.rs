@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tonic::Code;
 
 use super::super::runtime::{Exec, Fault};
-use super::{Shop, pod, request, short};
+use super::{Shop, pod, request, shared_pod, short};
 
 /// Cells that run at the same time.
 const SIDE_BY_SIDE: usize = 48;
@@ -44,9 +44,15 @@ const NO: [Fault; 2] = [
 ];
 const HANGING: [Fault; 2] = [Fault::Hang, Fault::HangAfterEffect];
 
-/// What is being done.
+/// What is being done, and whether in a pod of nobody else's: there the replacement is created before the stop.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    what: What,
+    alone: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Job {
+enum What {
     /// Of a container with a preStop handler and an older life.
     Restart,
     Swap,
@@ -76,11 +82,12 @@ struct Cell {
 
 impl Job {
     async fn shop(self) -> Shop {
-        let shop = match self {
-            Self::Restart => Shop::of(pod().pre_stop(r#"{"exec":{"command":["bye"]}}"#)).await.aged(),
-            Self::Swap | Self::Back => Shop::open().await,
+        let pod = if self.alone { pod() } else { shared_pod() };
+        let shop = match self.what {
+            What::Restart => Shop::of(pod.pre_stop(r#"{"exec":{"command":["bye"]}}"#)).await.aged(),
+            What::Swap | What::Back => Shop::of(pod).await,
         };
-        if self == Self::Back {
+        if self.what == What::Back {
             shop.fake.model(|m| m.image("img:v2").dies_after = Some((MOMENT, 3)));
         }
         shop.fake.exec(|_, _| Exec::ok("bye"));
@@ -88,18 +95,18 @@ impl Job {
     }
 
     fn text(self) -> &'static str {
-        match self {
-            Self::Restart => "restart app",
-            Self::Swap | Self::Back => "swap app=img:v2",
+        match self.what {
+            What::Restart => "restart app",
+            What::Swap | What::Back => "swap app=img:v2",
         }
     }
 
     /// How it ends when all is well, and the image that runs then.
     fn end(self) -> (Phase, &'static str) {
-        match self {
-            Self::Restart => (Phase::Succeeded, "img:v1"),
-            Self::Swap => (Phase::Succeeded, "img:v2"),
-            Self::Back => (Phase::RolledBack, "img:v1"),
+        match self.what {
+            What::Restart => (Phase::Succeeded, "img:v1"),
+            What::Swap => (Phase::Succeeded, "img:v2"),
+            What::Back => (Phase::RolledBack, "img:v1"),
         }
     }
 
@@ -126,24 +133,25 @@ impl Job {
 
 #[tokio::test]
 async fn a_fault_at_any_call_of_a_restart() {
-    every_fault(Job::Restart).await;
+    every_fault(What::Restart).await;
 }
 
 #[tokio::test]
 async fn a_fault_at_any_call_of_a_swap() {
-    every_fault(Job::Swap).await;
+    every_fault(What::Swap).await;
 }
 
 #[tokio::test]
 async fn a_fault_at_any_call_of_a_swap_that_goes_back() {
-    every_fault(Job::Back).await;
+    every_fault(What::Back).await;
 }
 
 /// One place per kind of call is enough: each costs its deadline.
 #[tokio::test]
 async fn a_call_that_is_never_answered() {
     let mut cells = Vec::new();
-    for job in [Job::Restart, Job::Swap] {
+    for (what, alone) in [(What::Restart, false), (What::Swap, true)] {
+        let job = Job { what, alone };
         let mut names = BTreeSet::new();
         let mut places = job.places().await;
         places.retain(|place| names.insert((place.name, place.about.contains("fence"))));
@@ -155,12 +163,20 @@ async fn a_call_that_is_never_answered() {
     side_by_side(cells, Cell::hang).await;
 }
 
-async fn every_fault(job: Job) {
+async fn every_fault(what: What) {
+    let mut cells = Vec::new();
+    for alone in [true, false] {
+        cells.extend(every_cell(Job { what, alone }).await);
+    }
+    side_by_side(cells, Cell::fault).await;
+}
+
+async fn every_cell(job: Job) -> Vec<Cell> {
     let mut places = job.places().await;
     for must in ["ListPodSandbox", "ListContainers", "ContainerStatus", "CreateContainer", "StartContainer"] {
         assert!(places.iter().any(|place| place.name == must), "{must} is not in {places:?}");
     }
-    if job == Job::Back {
+    if job.what == What::Back {
         // The way there is that of the swap.
         let turns = places.iter().position(|place| place.about == "fence app#3").unwrap();
         places.drain(..turns);
@@ -175,7 +191,7 @@ async fn every_fault(job: Job) {
         cells.extend(AFTER.into_iter().filter(|_| place.changes).map(cell(true)));
         cells.extend(NO.map(cell(false)));
     }
-    side_by_side(cells, Cell::fault).await;
+    cells
 }
 
 async fn side_by_side<F>(cells: Vec<Cell>, run: impl Fn(Cell) -> F)
@@ -227,7 +243,7 @@ impl Cell {
 
     async fn hang(self) {
         // Before it begins, a question may take its time; after its end, cleaning up may.
-        let request = short(self.job.text(), if self.job == Job::Restart { 8 } else { 12 });
+        let request = short(self.job.text(), if self.job.what == What::Restart { 8 } else { 12 });
         let limit = Duration::from_secs(u64::from(request.deadline_seconds) + 15);
         let (shop, ended) = self.run(request, limit).await;
         let told = self.told(&shop, &ended);

@@ -53,6 +53,11 @@ fn pod() -> Pod {
     Pod::new("shop", "web-0").owner(Owner::NodeRun).container("app", "img:v1").grace(1)
 }
 
+/// The same beside which others may act: its replacement is not created before the stop.
+fn shared_pod() -> Pod {
+    pod().label(annotation::NODE_RUN, "false")
+}
+
 fn request(text: &str) -> Request {
     Request::parse(Some(text)).unwrap().unwrap()
 }

@@ -188,9 +188,9 @@ async fn a_pod_that_is_deleted_in_the_middle_ends_it() {
             };
             let on = shop.fake.on(call).about(about);
             if after {
-                on.then(delete)
+                on.then(delete);
             } else {
-                on.first(delete)
+                on.first(delete);
             }
             let ended = shop.restart().await.unwrap();
             assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "SandboxGone"), "{ended:#?}");

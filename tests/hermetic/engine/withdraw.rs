@@ -6,12 +6,16 @@ use inplace::api::status::Phase;
 use inplace::operation::outcome::Withdrawal;
 
 use super::super::runtime::Fault;
-use super::{Shop, nobody, request};
+use super::{Shop, nobody, pod, request, shared_pod};
 
 #[tokio::test]
 async fn before_the_first_touch_it_ends_and_nothing_is_left() {
-    for (call, about) in [("ListContainers", ""), ("PullImage", "img:v2"), ("CreateContainer", "fence app#2")]
-    {
+    for (call, about) in [
+        ("ListContainers", ""),
+        ("PullImage", "img:v2"),
+        ("CreateContainer", "fence app#2"),
+        ("CreateContainer", "app#1"),
+    ] {
         for withdrawal in [Withdrawal::Deleted, Withdrawal::Replaced, Withdrawal::Interrupted] {
             let shop = Shop::open().await;
             let withdraw = shop.withdraw.clone();
@@ -32,10 +36,14 @@ async fn before_the_first_touch_it_ends_and_nothing_is_left() {
 
 #[tokio::test]
 async fn from_the_first_touch_on_it_goes_on() {
-    for (call, about) in
-        [("StopContainer", "app#0"), ("CreateContainer", "app#1"), ("StartContainer", "app#1")]
-    {
-        let shop = Shop::open().await;
+    for (call, about, alone) in [
+        ("StopContainer", "app#0", true),
+        ("StartContainer", "app#1", true),
+        ("StopContainer", "app#0", false),
+        ("CreateContainer", "app#1", false),
+        ("StartContainer", "app#1", false),
+    ] {
+        let shop = Shop::of(if alone { pod() } else { shared_pod() }).await;
         let withdraw = shop.withdraw.clone();
         shop.fake.on(call).about(about).first(move |_| {
             withdraw.send_replace(Some(Withdrawal::Deleted));

@@ -149,7 +149,7 @@ impl Pod {
             }
             Owner::NodeRun => {
                 labels.extend(marks(&metadata));
-                labels.insert(annotation::NODE_RUN.to_owned(), "true".to_owned());
+                labels.entry(annotation::NODE_RUN.to_owned()).or_insert_with(|| "true".to_owned());
             }
             Owner::Nobody => {}
         }

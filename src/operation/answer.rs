@@ -1,0 +1,41 @@
+//! What a decision can be: something to do, to note, to wait for, or the end.
+
+use jiff::Timestamp;
+
+use crate::operation::effect::{Effect, Verb};
+use crate::operation::outcome::Outcome;
+use crate::operation::state::{Note, Operation, later};
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Carry this out, once, and look again.
+    Do(Effect),
+    /// Take this into the operation and ask again.
+    Note(Note),
+    /// Look again at the time given, or earlier.
+    Wait(Waiting),
+    /// It is over.
+    Done(Outcome),
+}
+
+/// What is being waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// When to look again at the latest.
+    pub until: Timestamp,
+    /// For people.
+    pub on: String,
+}
+
+/// Whether `next` comes too late. A container that is down may still be brought up after the limit, as long as that
+/// goes well; nothing else is begun or awaited then.
+pub(super) fn overdue(operation: &Operation, next: &Next, now: Timestamp, limit: Timestamp) -> bool {
+    let brings_up = match next {
+        Next::Note(_) | Next::Done(_) => return false,
+        Next::Do(effect) => matches!(effect.verb(), Verb::Create | Verb::Start | Verb::Remove),
+        Next::Wait(_) => false,
+    };
+    let goes_well = operation.setback.is_none() && now < later(limit, operation.way_back());
+    now >= limit && !(brings_up && goes_well)
+}

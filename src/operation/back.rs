@@ -1,0 +1,78 @@
+//! The way back, after the new image did not come up: every container that was touched runs again, once.
+
+use jiff::Timestamp;
+
+use crate::api::status::Action;
+use crate::operation::answer::{Next, overdue};
+use crate::operation::effect::Leftover;
+use crate::operation::end::never_started;
+use crate::operation::outcome::{Failure, Outcome};
+use crate::operation::replace::{Progress, foreign_start, remove, replace};
+use crate::operation::snapshot::{Snapshot, State};
+use crate::operation::state::{Note, Operation, Replacement, Target};
+use crate::operation::verify::{Verdict, verify};
+
+/// The way back: every container that was touched, last one first, once. One that was to be restarted only has to
+/// run, a swapped one has to run what it ran before.
+pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot, now: Timestamp) -> Next {
+    let give_up = |then: Failure| {
+        let (failure, then) = (failure.clone(), Some(then));
+        Next::Note(Note::End(Outcome::Failed { failure, then, touched: true }))
+    };
+    let returning = || operation.targets.iter().filter(|target| target.touched);
+    for target in returning().rev() {
+        if target.back.is_some() && target.reached.is_some() {
+            continue;
+        }
+        let next = if target.back.is_none() {
+            match turn(operation, target, snapshot, now) {
+                Some(next) => next,
+                None => continue,
+            }
+        } else {
+            match replace(operation, target, snapshot, now) {
+                Progress::Next(next) => next,
+                Progress::Failed(then) => return give_up(then),
+                Progress::Running(life) => return Next::Note(Note::reached(target, life, snapshot)),
+            }
+        };
+        if overdue(operation, &next, now, operation.deadline_at) {
+            return give_up(Failure::Deadline { during: "Rollback".to_owned() });
+        }
+        return next;
+    }
+    match verify(operation, returning().filter(|target| target.back.is_some()), snapshot, now) {
+        Verdict::Next(next) => {
+            if overdue(operation, &next, now, operation.deadline_at) {
+                return give_up(Failure::Deadline { during: "Rollback".to_owned() });
+            }
+            next
+        }
+        Verdict::Failed(then) => give_up(then),
+        Verdict::Proven => Next::Note(Note::End(Outcome::RolledBack(failure.clone()))),
+    }
+}
+
+/// Makes `target` ready for its way back. `None` when it never left.
+fn turn(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
+    let lives = snapshot.lives(&target.name);
+    if let Some(life) = never_started(operation, &lives) {
+        return Some(Next::Do(remove(life, Leftover::NeverStarted)));
+    }
+    let running = lives.iter().rev().find(|life| life.state == State::Running);
+    if running.is_some_and(|life| target.action == Action::Restart || life.id == target.from.container_id) {
+        return None;
+    }
+    let foreign =
+        lives.iter().find(|life| life.attempt >= target.forward.attempt && life.state == State::Created);
+    if let Some(waiting) = foreign.and_then(|life| foreign_start(life, now)) {
+        return Some(Next::Wait(waiting));
+    }
+    let replaces =
+        running.or(lives.last()).map_or_else(|| target.from.container_id.clone(), |life| life.id.clone());
+    let attempt =
+        lives.iter().map(|life| life.attempt).max().unwrap_or(target.from.attempt).saturating_add(1);
+    let pre_stop_at = target.forward.pre_stop_at.filter(|_| replaces == target.forward.replaces);
+    let replacement = Replacement { replaces, attempt, pre_stop_at };
+    Some(Next::Note(Note::Back(target.name.clone(), replacement)))
+}

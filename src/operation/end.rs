@@ -1,0 +1,50 @@
+//! Cleaning up: what must not stay when an operation is over, whatever came of it.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::operation::answer::Next;
+use crate::operation::effect::Leftover;
+use crate::operation::replace::{remove, unfence};
+use crate::operation::snapshot::{Container, Snapshot, State};
+use crate::operation::state::{Operation, later};
+
+/// How long after the deadline cleaning up may be tried again.
+const CLEANING: SignedDuration = SignedDuration::from_secs(15);
+
+/// Cleaning up, whatever the outcome: no fence, nothing half-made, and no old lives where nobody else removes them.
+pub(super) fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
+    let Some(outcome) = operation.ending.clone() else { return Next::Done(operation.lost("gone")) };
+    if operation.setback.is_some() && now >= later(operation.deadline_at, CLEANING) {
+        // What is left behind is swept later.
+        return Next::Done(outcome);
+    }
+    for target in &operation.targets {
+        let lives = snapshot.lives(&target.name);
+        // Before the fence: as long as it is there, a kubelet must not start the next attempt beside it.
+        if let Some(life) = never_started(operation, &lives) {
+            return Next::Do(remove(life, Leftover::NeverStarted));
+        }
+        if let Some(next) = unfence(operation, target, snapshot, now) {
+            return next;
+        }
+        let old = |life: &&&Container| {
+            life.attempt < target.from.attempt
+                && life.state == State::Exited
+                && operation.can_remove(&life.id)
+        };
+        if operation.unsupervised
+            && target.reached.is_some()
+            && let Some(life) = lives.iter().find(old)
+        {
+            return Next::Do(remove(life, Leftover::Old));
+        }
+    }
+    Next::Done(outcome)
+}
+
+/// A container that this operation created and that does not run, if it can be removed.
+pub(super) fn never_started<'a>(operation: &Operation, lives: &[&'a Container]) -> Option<&'a Container> {
+    let mut created =
+        lives.iter().copied().filter(|life| life.state == State::Created && operation.made(life));
+    created.find(|life| operation.can_remove(&life.id))
+}

@@ -1,0 +1,184 @@
+//! Unit tests of the module above; nothing here is part of the product.
+
+use super::*;
+use crate::operation::effect::Class;
+use crate::operation::fixtures::{Answer, Bench, at, find, pod};
+use crate::operation::outcome::Outcome;
+use crate::operation::snapshot::Owner;
+
+const RESTART: &str = "restart app";
+const SWAP: &str = "swap app=repo/app:v2";
+
+fn bench(text: &str) -> Bench {
+    Bench::new(text, pod(Owner::Nobody))
+}
+
+#[test]
+fn a_fence_that_cannot_be_removed_ends_the_way_back() {
+    let mut bench = Bench::new(SWAP, pod(Owner::Nobody));
+    let outcome = bench.play(|effect, snapshot| match effect {
+        Effect::Remove { .. } => Answer::No(Class::Refused),
+        Effect::Start { id, .. } => {
+            find(snapshot, id).state = State::Exited;
+            Answer::No(Class::Refused)
+        }
+        _ => Answer::Obey,
+    });
+    let Outcome::Failed { failure: Failure::Start { message, .. }, then: Some(then), .. } = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!(message, "the runtime said so");
+    assert!(
+        then.to_string().contains("a fence that cannot be removed holds the name of attempt 4"),
+        "{then}"
+    );
+    assert_eq!(bench.operation.stuck, ["app-fence-4", "app-fence-5"], "{:?}", bench.log);
+}
+
+#[test]
+fn a_fence_in_the_making_is_waited_for() {
+    let mut bench = Bench::new("restart app", pod(Owner::Nobody));
+    let mut refused = 0;
+    let outcome = bench.play(|effect, _| match effect {
+        Effect::Fence { .. } if refused < 7 => {
+            refused += 1;
+            Answer::No(Class::NameTaken)
+        }
+        _ => Answer::Obey,
+    });
+    assert_eq!(outcome, Outcome::Succeeded);
+    let mut bench = Bench::new("restart app", pod(Owner::Nobody));
+    let outcome = bench.play(|_, _| Answer::No(Class::Refused));
+    assert!(matches!(outcome, Outcome::Failed { failure: Failure::Rehearsal { .. }, touched: false, .. }));
+}
+
+#[test]
+fn a_state_that_the_runtime_cannot_tell_is_waited_out() {
+    let mut bench = Bench::new("restart app", pod(Owner::Nobody));
+    while bench.log.len() < 4 {
+        assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
+    }
+    find(&mut bench.snapshot, "app-3").state = State::Unknown;
+    for _ in 0..20 {
+        assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
+    }
+    assert_eq!(bench.log.len(), 4);
+    find(&mut bench.snapshot, "app-3").state = State::Running;
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+}
+
+#[test]
+fn nothing_is_started_beside_what_may_run() {
+    let mut bench = Bench::new("restart app", pod(Owner::Nobody));
+    while bench.log.len() < 3 {
+        assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
+    }
+    let other = crate::operation::fixtures::life("app", 7, State::Unknown);
+    bench.snapshot.containers.push(other);
+    for _ in 0..20 {
+        assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
+    }
+    assert_eq!(bench.log.last().unwrap(), "Create app 3");
+    find(&mut bench.snapshot, "app-7").state = State::Exited;
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+}
+
+#[test]
+fn a_handler_begun_on_the_way_there_is_not_begun_again_on_the_way_back() {
+    let mut snapshot = pod(Owner::Nobody);
+    find(&mut snapshot, "app-2").has_pre_stop = true;
+    let mut bench = Bench::new(SWAP, snapshot);
+    // The old one is out of sight while it turns back, and in sight again after it.
+    let mut stops = 0;
+    while bench.operation.targets[0].back.is_none() {
+        let ended = bench.step(&mut |effect, snapshot| {
+            if effect.verb() != Verb::Stop {
+                return Answer::Obey;
+            }
+            stops += 1;
+            find(snapshot, "app-2").state = if stops == 5 { State::Unknown } else { State::Running };
+            Answer::No(Class::Refused)
+        });
+        assert!(ended.is_none());
+    }
+    find(&mut bench.snapshot, "app-2").state = State::Running;
+    assert!(matches!(bench.obey(), Outcome::RolledBack(Failure::Stop { .. })));
+    assert_eq!(bench.log.iter().filter(|line| line.starts_with("PreStop app-2")).count(), 1);
+}
+
+#[test]
+fn somebody_elses_creation_is_not_removed_on_the_way_back() {
+    let mut bench = Bench::new(SWAP, pod(Owner::Nobody));
+    let outcome = bench.play(|effect, snapshot| match effect {
+        Effect::Create { attempt: 3, .. } if snapshot.by_id("app-3").is_none() => {
+            let mut theirs = crate::operation::fixtures::life("app", 3, State::Created);
+            theirs.created_at = at(100);
+            snapshot.containers.push(theirs);
+            Answer::No(Class::NameTaken)
+        }
+        _ => Answer::Obey,
+    });
+    assert!(matches!(outcome, Outcome::RolledBack(Failure::Changed { .. })), "{outcome:?}");
+    assert!(bench.now >= at(10_000) && !bench.log.contains(&"Remove app-3".to_owned()), "{:?}", bench.log);
+    assert_eq!(bench.snapshot.running("app")[0].attempt, 4);
+}
+
+/// Makes the first `times` starts end before they begin, as a runtime does when its caller is cut off.
+fn cut_off(times: usize, answer: Class) -> impl FnMut(&Effect, &mut Snapshot) -> Answer {
+    let mut starts = 0;
+    move |effect, snapshot| {
+        let Effect::Start { id, .. } = effect else { return Answer::Obey };
+        starts += 1;
+        if starts > times {
+            return Answer::Obey;
+        }
+        let life = find(snapshot, id);
+        (life.state, life.finished_at, life.exit_code) = (State::Exited, Some(at(0)), 128);
+        Answer::No(answer)
+    }
+}
+
+#[test]
+fn a_start_that_was_cut_off_is_made_again_under_the_same_name() {
+    for text in [RESTART, SWAP] {
+        let mut it = bench(text);
+        assert_eq!(it.play(cut_off(1, Class::Away)), Outcome::Succeeded, "{text}");
+        let again: Vec<_> = it.log.iter().skip_while(|line| *line != "Start app-3").skip(1).collect();
+        let create = if text == RESTART { "Create app 3" } else { "Create app 3 of sha:v2" };
+        assert_eq!(again, ["Remove app-3", create, "Start app-3", "Remove app-fence-4"]);
+    }
+    // The runtime died in it, and what it left behind cannot be started.
+    let mut killed = bench(RESTART);
+    let (mut lost, mut left) = (0, cut_off(1, Class::Refused));
+    let outcome = killed.play(|effect, snapshot| {
+        lost += i32::from(effect.verb() == Verb::Start);
+        if lost == 1 && effect.verb() == Verb::Start {
+            Answer::No(Class::Away)
+        } else {
+            left(effect, snapshot)
+        }
+    });
+    assert_eq!(outcome, Outcome::Succeeded);
+    assert_eq!(killed.log.iter().filter(|line| *line == "Start app-3").count(), 3, "{:?}", killed.log);
+    // The process that asked for it is gone, and its reply with it.
+    let mut it = bench(RESTART);
+    let mut world = cut_off(1, Class::Refused);
+    while it.operation.setback.is_none() {
+        assert_eq!(it.step(&mut world), None);
+    }
+    it.operation.resume(it.now);
+    assert_eq!(it.obey(), Outcome::Succeeded);
+}
+
+#[test]
+fn a_start_that_was_refused_is_not_made_again_and_one_that_is_always_cut_off_ends() {
+    let mut refused = bench(SWAP);
+    let outcome = refused.play(cut_off(1, Class::Refused));
+    assert!(matches!(outcome, Outcome::RolledBack(Failure::Start { .. })), "{outcome:?}");
+    for text in [RESTART, SWAP] {
+        let mut never = bench(text);
+        let outcome = never.play(cut_off(usize::MAX, Class::Away));
+        assert!(matches!(outcome, Outcome::Failed { touched: true, .. }), "{outcome:?}");
+        assert!(never.now <= never.operation.deadline_at + SignedDuration::from_secs(10), "{}", never.now);
+    }
+}

@@ -1,0 +1,170 @@
+//! E: what the agent costs while nothing is asked of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use inplace::api::manifest::Manifest;
+use inplace::api::status::Status;
+use inplace::node::launch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::Scale;
+use crate::report::{Report, ms};
+use crate::stand::{Stand, manifest};
+
+/// Mebibytes of resident memory.
+const RSS: f64 = 15.0;
+/// Percent of a core.
+const CPU: f64 = 0.2;
+/// How long the pods may take to be made, and to be restarted.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// The agent with many pods: just started, and after it has served every one of them.
+pub(crate) async fn idle(stand: &Stand, scale: &Scale, report: &mut Report) {
+    let pods = scale.pods;
+    report.title(&format!("E. The agent at rest, {pods} pods"));
+    let began = Instant::now();
+    timeout(PATIENCE, make(stand, pods)).await.expect("the pods take too long");
+    let making = began.elapsed();
+    let folder = stand.lab.dir.join("pods");
+    fs::create_dir(&folder).unwrap();
+    write(&folder, pods, "");
+    let agent = Agent::start(stand, &scale.agent, &folder);
+    let fresh = agent.rest(scale).await;
+    write(&folder, pods, ", annotations: {inplace.dev/request: restart app}");
+    let began = Instant::now();
+    timeout(PATIENCE, served(&stand.lab.dir.join("agent/status"), pods))
+        .await
+        .expect("restarts take too long");
+    let serving = began.elapsed();
+    let worked = agent.rest(scale).await;
+    let percent = |value: f64| format!("{value:.3}");
+    report.values(
+        "idle",
+        &["", "value"],
+        &[
+            ("binary", vec![scale.agent.display().to_string()]),
+            ("pods made in, s", vec![ms(making.as_secs_f64())]),
+            ("all restarted in, s", vec![ms(serving.as_secs_f64())]),
+            ("just started: RSS, MiB", vec![ms(fresh.rss)]),
+            ("just started: private and dirty, MiB", vec![ms(fresh.dirty)]),
+            ("just started: % of a core", vec![percent(fresh.cpu)]),
+            ("after all restarts: RSS, MiB", vec![ms(worked.rss)]),
+            ("after all restarts: private and dirty, MiB", vec![ms(worked.dirty)]),
+            ("after all restarts: % of a core", vec![percent(worked.cpu)]),
+            ("after all restarts: highest RSS, MiB", vec![ms(worked.peak)]),
+        ],
+    );
+    report.budget("E agent at rest: RSS, MiB", fresh.rss, RSS);
+    report.budget("E agent at rest: % of a core", fresh.cpu, CPU);
+    report.budget("E agent at rest after work: RSS, MiB", worked.rss, RSS);
+    report.budget("E agent at rest after work: % of a core", worked.cpu, CPU);
+}
+
+fn name(number: usize) -> String {
+    format!("idle-{number}")
+}
+
+/// The lightest kind: one process that waits, in the node's network.
+fn light(number: usize, metadata: &str) -> String {
+    manifest(&name(number), "localhost/pause:1", metadata) + "  hostNetwork: true\n"
+}
+
+/// Makes the pods, four at a time.
+async fn make(stand: &Stand, pods: usize) {
+    let mut tasks = JoinSet::new();
+    for number in 0..pods {
+        if number >= 4 {
+            tasks.join_next().await.unwrap().unwrap();
+        }
+        let (client, dirs) = (stand.client.clone(), stand.dirs.clone());
+        let pod = Manifest::parse(&light(number, "")).unwrap();
+        tasks.spawn(async move {
+            Box::pin(launch::run(&client, &pod, &dirs, Duration::from_secs(60))).await.unwrap();
+        });
+    }
+    while let Some(made) = tasks.join_next().await {
+        made.unwrap();
+    }
+}
+
+/// Writes all manifests, each in one go.
+fn write(folder: &Path, pods: usize, metadata: &str) {
+    for number in 0..pods {
+        let fresh = folder.join(".new");
+        fs::write(&fresh, light(number, metadata)).unwrap();
+        fs::rename(&fresh, folder.join(format!("{}.yaml", name(number)))).unwrap();
+    }
+}
+
+/// Waits until every pod has its answer.
+async fn served(results: &Path, pods: usize) {
+    let answered = |number| {
+        let text = fs::read(results.join(format!("bench_{}.json", name(number)))).unwrap_or_default();
+        serde_json::from_slice::<Status>(&text).is_ok_and(|status| status.phase.is_terminal())
+    };
+    while !(0..pods).all(answered) {
+        sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// A running agent; killed when it is dropped.
+struct Agent(Child);
+
+/// What it costs.
+struct Cost {
+    rss: f64,
+    dirty: f64,
+    peak: f64,
+    cpu: f64,
+}
+
+impl Agent {
+    fn start(stand: &Stand, binary: &Path, folder: &Path) -> Self {
+        let log = fs::File::create(stand.lab.dir.join("agent.log")).unwrap();
+        let mut command = Command::new(binary);
+        command.args(["agent", "--standalone", "--listen", "127.0.0.1:0", "--pods-dir"]).arg(folder);
+        command.arg("--state-dir").arg(stand.lab.dir.join("agent"));
+        command.arg("--runtime-endpoint").arg(&stand.lab.endpoint);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        Self(command.spawn().unwrap())
+    }
+
+    /// Leaves it alone for a while.
+    async fn rest(&self, scale: &Scale) -> Cost {
+        sleep(Duration::from_secs(5)).await;
+        let (before, began) = (self.ticks(), Instant::now());
+        sleep(scale.rest).await;
+        let used = self.ticks() - before;
+        // A tick is a hundredth of a second everywhere Linux runs programs today.
+        let cpu = used / began.elapsed().as_secs_f64();
+        let kib = |file: &str, key: &str| {
+            let text = fs::read_to_string(self.proc(file)).expect("the agent has ended");
+            let line = text.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB"));
+            line.unwrap().trim().parse::<f64>().unwrap() / 1024.0
+        };
+        let (rss, peak) = (kib("status", "VmRSS:"), kib("status", "VmHWM:"));
+        Cost { rss, peak, dirty: kib("smaps_rollup", "Private_Dirty:"), cpu }
+    }
+
+    fn ticks(&self) -> f64 {
+        let text = fs::read_to_string(self.proc("stat")).expect("the agent has ended");
+        let (_, fields) = text.rsplit_once(") ").unwrap();
+        let fields: Vec<_> = fields.split(' ').collect();
+        fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()
+    }
+
+    fn proc(&self, file: &str) -> PathBuf {
+        Path::new("/proc").join(self.0.id().to_string()).join(file)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

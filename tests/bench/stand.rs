@@ -1,0 +1,158 @@
+//! What the measurements stand on: a private node, the engine as the agent has it, and an ear on both.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use inplace::api::annotation;
+use inplace::api::manifest::Manifest;
+use inplace::api::request::Request;
+use inplace::api::status::{Phase, Status};
+use inplace::cri::client::Client;
+use inplace::cri::endpoint::Endpoint;
+use inplace::cri::proto::v1;
+use inplace::node::Node;
+use inplace::node::drive::{Audience, Happening, Leash};
+use inplace::node::launch::{self, Dirs, Started};
+use inplace::operation::effect::Verb;
+use inplace::operation::snapshot::PodRef;
+use inplace::process::clock;
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::lab::{Lab, Options};
+
+/// How long an image may take to come.
+const PULL: Duration = Duration::from_secs(300);
+
+/// A private node with an engine.
+pub(crate) struct Stand {
+    // Before the lab: no calls are left when it goes.
+    pub(crate) client: Client,
+    node: Node,
+    pub(crate) dirs: Dirs,
+    heard: Arc<Mutex<Vec<Event>>>,
+    requests: Mutex<u32>,
+    pub(crate) lab: Lab,
+}
+
+/// Something that ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) what: What,
+    pub(crate) took: Duration,
+    pub(crate) ended: Instant,
+    /// The same by the runtime's clock.
+    pub(crate) at: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A call to the runtime.
+    Call(&'static str),
+    /// An effect, with all that belongs to it.
+    Effect(Verb),
+}
+
+impl Event {
+    fn now(what: What, took: Duration) -> Self {
+        Self { what, took, ended: Instant::now(), at: clock::now() }
+    }
+
+    /// How long after that moment of the runtime's clock it ended, in milliseconds.
+    #[expect(clippy::cast_precision_loss)]
+    pub(crate) fn after(&self, nanoseconds: i64) -> f64 {
+        (self.at.as_nanosecond() - i128::from(nanoseconds)) as f64 / 1e6
+    }
+}
+
+/// When a container's process started and ended by the runtime's clock, in nanoseconds; 0 is not yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Life {
+    pub(crate) started_at: i64,
+    pub(crate) finished_at: i64,
+}
+
+impl Stand {
+    pub(crate) fn new() -> Self {
+        let lab = Lab::own(&Options::default());
+        let heard: Arc<Mutex<Vec<Event>>> = Arc::default();
+        let ear = Arc::clone(&heard);
+        let endpoint = Endpoint::parse(&lab.endpoint).unwrap();
+        let client = Client::new(
+            &endpoint,
+            Some(Arc::new(move |call, took, _| {
+                let event = Event::now(What::Call(call), took);
+                ear.lock().unwrap().push(event);
+            })),
+        );
+        let state = lab.dir.join("inplace");
+        let node = Node::new(client.clone(), &state, 2, 256).unwrap();
+        let dirs = Dirs::new(state).unwrap();
+        Self { client, node, dirs, heard, requests: Mutex::new(0), lab }
+    }
+
+    /// A pod `bench/NAME` with a container `app` of this image.
+    pub(crate) async fn pod(&self, name: &str, image: &str) -> Started {
+        let manifest = Manifest::parse(&manifest(name, image, "")).unwrap();
+        Box::pin(launch::run(&self.client, &manifest, &self.dirs, PULL)).await.unwrap()
+    }
+
+    pub(crate) async fn remove(&self, pod: &PodRef) {
+        launch::rm(&self.client, &pod.namespace, &pod.name, &self.dirs).await.unwrap();
+    }
+
+    /// Has the engine carry out one line, to the end that is expected.
+    pub(crate) async fn carry_out(&self, pod: &PodRef, line: &str, end: Phase) -> (Status, Vec<Event>) {
+        let count = {
+            let mut requests = self.requests.lock().unwrap();
+            *requests += 1;
+            *requests
+        };
+        let request = Request::parse(Some(&format!("{line} #{count}"))).unwrap().unwrap();
+        let (_withdraw, withdrawal) = watch::channel(None);
+        let leash = Leash { withdrawal, shutdown: CancellationToken::new() };
+        let ear = Arc::clone(&self.heard);
+        let audience: Audience = Arc::new(move |happening| {
+            if let Happening::Effect { verb, took, .. } = happening {
+                let event = Event::now(What::Effect(verb), took);
+                ear.lock().unwrap().push(event);
+            }
+        });
+        self.heard().clear();
+        let status = Box::pin(self.node.carry_out(pod, request, leash, &audience)).await.unwrap();
+        assert_eq!(status.phase, end, "{line}: {}", status.message);
+        (status, std::mem::take(&mut *self.heard()))
+    }
+
+    /// The life of one container.
+    pub(crate) async fn life(&self, id: &str) -> Life {
+        let status = self.client.container(id, false).await.unwrap().unwrap().status.unwrap();
+        Life { started_at: status.started_at, finished_at: status.finished_at }
+    }
+
+    /// All containers of a pod, fences too.
+    pub(crate) async fn containers(&self, pod: &PodRef) -> Vec<v1::Container> {
+        self.client.containers(Some((annotation::POD_UID, &pod.uid))).await.unwrap()
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.heard.lock().unwrap()
+    }
+}
+
+/// A pod `bench/NAME` with a container `app`.
+pub(crate) fn manifest(name: &str, image: &str, metadata: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{namespace: bench, name: {name}{metadata}}}\nspec:\n  \
+         terminationGracePeriodSeconds: 5\n  containers:\n    - {{name: app, image: \"{image}\"}}\n"
+    )
+}
+
+/// From the end of one life to the start of another, in milliseconds.
+#[expect(clippy::cast_precision_loss)]
+pub(crate) fn between(ended: Life, began: Life) -> f64 {
+    assert!(ended.finished_at > 0 && began.started_at > 0, "{ended:?} {began:?}");
+    (began.started_at - ended.finished_at) as f64 / 1e6
+}

@@ -1,0 +1,229 @@
+//! What survives: kill -9 anywhere, fences that nobody remembers, journals that cannot be read or written. And what must
+//! not leak on the way: secrets.
+
+use std::{fs, os::unix::process::ExitStatusExt, path::Path, process::Command};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::{
+    lab::run,
+    site::{Site, eventually},
+};
+
+#[test]
+fn an_agent_killed_at_any_point_is_continued_as_if_nothing_had_happened() {
+    let site = Site::new();
+    site.run("web");
+    let trace = site.folder.path().join("trace");
+    let mut killed_at = Vec::new();
+    for point in 1..100_u32 {
+        let id = format!("kill-{point}");
+        let before = site.running("web");
+        let _ = fs::remove_file(&trace);
+        let mut agent = site.spawn(
+            &[],
+            &[("INPLACE_FAULT_AT", &point.to_string()), ("INPLACE_FAULT_TRACE", trace.to_str().unwrap())],
+        );
+        site.restart("web", &id);
+        let succeeded = || site.status("web").is_some_and(|s| s["id"] == *id && s["phase"] == "Succeeded");
+        eventually("its death or its success", || (agent.has_ended() || succeeded()).then_some(()));
+        if !agent.has_ended() {
+            // It has fewer points than that: all of them have been passed.
+            break;
+        }
+        assert_eq!(agent.end().signal(), Some(Signal::SIGKILL as i32), "{}", agent.log());
+        let reached = fs::read_to_string(&trace).unwrap().lines().last().unwrap().to_owned();
+        let mut agent = site.agent(&[]);
+        let status = site.ended("web", &id, "Succeeded");
+        let after = site.running("web");
+        assert_eq!(after.attempt, before.attempt + 1, "killed at {reached}: {status:#}");
+        assert_eq!(status["containers"][0]["from"]["containerID"], before.id, "killed at {reached}");
+        assert_eq!(status["containers"][0]["to"]["containerID"], after.id, "killed at {reached}");
+        // The one before is kept for its logs, everything older is gone.
+        let lives: Vec<_> = site.lives("web").iter().map(|life| life.attempt).collect();
+        assert_eq!(lives, [before.attempt, after.attempt], "killed at {reached}");
+        killed_at.push(reached);
+        agent.stop();
+    }
+    for verb in ["Fence", "Stop", "Create", "Start", "Remove"] {
+        for moment in ["before journal", "after journal", "before effect", "after effect"] {
+            let moment = format!("{moment} {verb}");
+            assert!(killed_at.iter().any(|at| at.ends_with(&moment)), "never at {moment}: {killed_at:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_fence_that_nobody_remembers_is_removed_at_the_start() {
+    let site = Site::new();
+    site.run("web");
+    let state = site.state.to_str().unwrap();
+    let restart = ["node", "--state-dir", state, "restart", "--pod", "web", "-c", "app"];
+    // Before and after the journal is written, before and after the fence is made.
+    let died = site.lab.inplace_command(&restart).env("INPLACE_FAULT_AT", "4").status().unwrap();
+    assert_eq!(died.signal(), Some(Signal::SIGKILL as i32));
+    let fences = || site.lives("web").iter().filter(|life| life.name == "inplace-fence").count();
+    assert_eq!(fences(), 1);
+    fs::remove_file(site.state.join("journal/uid-web.json")).unwrap();
+    let before = site.running_amid("web");
+    let agent = site.agent(&[]);
+    agent.await_metric(&["inplace_swept_total"], 1.0);
+    assert_eq!((fences(), site.running("web")), (0, before));
+}
+
+#[test]
+fn a_journal_that_cannot_be_read_stops_its_pod_and_no_other() {
+    let site = Site::new();
+    let journals = [
+        ("torn", r#"{"version":1,"pod":{"names"#, "is damaged"),
+        ("empty", "", "is damaged"),
+        ("future", r#"{"version":7}"#, "has version 7"),
+    ];
+    fs::create_dir(site.state.join("journal")).unwrap();
+    let file = |pod: &str| site.state.join(format!("journal/uid-{pod}.json"));
+    site.run("good");
+    for (pod, text, _) in journals {
+        site.run(pod);
+        fs::write(file(pod), text).unwrap();
+    }
+    let agent = site.agent(&[]);
+    agent.await_metric(&["inplace_unreadable_files"], 3.0);
+    for (pod, text, told) in journals {
+        let before = site.lives(pod);
+        site.restart(pod, "x");
+        let status = site.ended(pod, "x", "Refused");
+        let message = status["message"].as_str().unwrap();
+        assert_eq!(status["reason"], "JournalUnreadable");
+        assert!(message.contains(told) && message.contains(file(pod).to_str().unwrap()), "{message}");
+        assert!(message.contains("move the file away"), "{message}");
+        assert_eq!((site.lives(pod), fs::read_to_string(file(pod)).unwrap()), (before, text.to_owned()));
+    }
+    site.restart("good", "x");
+    site.ended("good", "x", "Succeeded");
+    // People see it too, and what the message advises helps.
+    let seen = String::from_utf8(site.node(&["ps"]).stdout).unwrap();
+    assert_eq!(seen.matches("journal unreadable").count(), 3, "{seen}");
+    fs::rename(file("torn"), site.state.join("torn.json")).unwrap();
+    site.restart("torn", "y");
+    site.ended("torn", "y", "Succeeded");
+}
+
+/// A small file system at a folder, gone when this is dropped.
+struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    fn at(path: &'a Path) -> Self {
+        fs::create_dir(path).unwrap();
+        run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "small"]).arg(path));
+        Self(path)
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_under_the_journal_ends_it_before_anything_is_touched() {
+    let mut site = Site::new();
+    site.run("web");
+    let before = site.lives("web");
+    let path = site.folder.path().join("small");
+    let disk = SmallDisk::at(&path);
+    site.state.clone_from(&path);
+    let fill = || fs::write(disk.0.join("fill"), vec![0; 1 << 20]).unwrap_err();
+    fs::create_dir(disk.0.join("journal")).unwrap();
+    fill();
+    // A command says so at once.
+    let output = site.node(&["restart", "--pod", "web", "-c", "app", "-o", "json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((told["phase"].as_str(), told["reason"].as_str()), (Some("Failed"), Some("JournalFailed")));
+    let message = told["message"].as_str().unwrap();
+    assert!(message.contains("No space left on device") && message.contains("were not touched"), "{message}");
+    // An agent, too, and it does not try again and again what it cannot write down.
+    fs::remove_file(disk.0.join("fill")).unwrap();
+    let agent = site.agent(&[]);
+    fill();
+    site.restart("web", "full");
+    let failed = ["inplace_operations_total", "Failed", "JournalFailed"];
+    agent.await_metric(&failed, 1.0);
+    eventually("its complaint", || agent.log().contains("the status cannot be written").then_some(()));
+    site.write(
+        "other.yaml",
+        "kind: Pod\nmetadata: {name: ghost, annotations: {inplace.dev/request: restart app}}\n",
+    );
+    agent.await_metric(&["inplace_operations_total", "PodNotFound"], 1.0);
+    agent.assert_metric(&failed, 1.0);
+    assert_eq!(site.lives("web"), before);
+    // The answer comes when there is room.
+    fs::remove_file(disk.0.join("fill")).unwrap();
+    site.write("third.yaml", "");
+    assert_eq!(site.ended("web", "full", "Failed")["reason"], "JournalFailed");
+    site.restart("web", "room");
+    site.ended("web", "room", "Succeeded");
+    assert_eq!(site.running("web").attempt, 1);
+}
+
+#[test]
+fn no_secret_of_the_environment_is_told_anywhere() {
+    let secret = "s3cret-hunter2";
+    let site = Site::new();
+    site.run_app("web", &json!({"env": [{"name": "TOKEN", "value": secret}]}));
+    let mut seen = String::new();
+    let mut agent = site.spawn(&[], &[("INPLACE_LOG", "trace")]);
+    site.restart("web", "a");
+    site.ended("web", "a", "Succeeded");
+    let image = site.lab.image("app:v2");
+    let swap = json!({"id": "b", "containers": [{"name": "app", "image": image}]});
+    site.wish("web", &swap.to_string());
+    site.ended("web", "b", "Succeeded");
+    // The failing ways tell more.
+    for (id, image) in [("c", "app:noentry"), ("d", "app:alien")] {
+        let swap = json!({"id": id, "containers": [{"name": "app", "image": site.lab.image(image)}]});
+        site.wish("web", &swap.to_string());
+        eventually(id, || site.status("web").filter(|s| s["id"] == id && !s["finishedAt"].is_null()));
+    }
+    seen.push_str(&agent.metrics());
+    agent.stop();
+    seen.push_str(&agent.log());
+    for args in [
+        &["restart", "--pod", "web", "-c", "app"][..],
+        &["swap", "--pod", "web", &format!("app={}", site.lab.image("app:v1"))],
+        &["swap", "--pod", "web", &format!("app={}", site.lab.image("app:crash")), "-o", "json"],
+        &["plan", "--pod", "web", "app", "-o", "json"],
+        &["ps", "-o", "json"],
+        &["ps"],
+    ] {
+        let output = site.node(&[&["--log", "debug"], args].concat());
+        seen.push_str(&String::from_utf8(output.stdout).unwrap());
+        seen.push_str(&String::from_utf8(output.stderr).unwrap());
+    }
+    for folder in ["journal", "status"] {
+        for file in fs::read_dir(site.state.join(folder)).unwrap() {
+            seen.push_str(&fs::read_to_string(file.unwrap().path()).unwrap());
+        }
+    }
+    // It is a test only if the places were looked at, and the container has it still.
+    for mark in ["CreateContainer", "inplace_step_seconds", "ATTEMPT", "uid-web", "RolledBack"] {
+        assert!(seen.contains(mark), "{mark}");
+    }
+    assert!(!seen.contains(secret));
+    // As a list of bytes, which is how a message is printed by some.
+    let bytes = secret.bytes().map(|byte| byte.to_string()).collect::<Vec<_>>().join(", ");
+    assert!(!seen.contains(&bytes));
+    let kept = site.lab.ctr(&[
+        "task",
+        "exec",
+        "--exec-id",
+        "look",
+        &site.running("web").id,
+        "sh",
+        "-c",
+        "echo $TOKEN",
+    ]);
+    assert_eq!(kept.trim(), secret);
+}

@@ -1,0 +1,210 @@
+//! The agent as a process: what it tells over HTTP, with whom it shares a node, and how it begins and ends.
+
+#![expect(clippy::disallowed_methods, reason = "real processes live in real time")]
+
+use std::{fs, io::Write, os::unix::fs::symlink};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::site::{Site, eventually};
+
+#[test]
+fn health_follows_the_runtime_and_work_goes_on_when_it_is_back() {
+    let site = Site::new();
+    site.run("web");
+    let agent = site.agent(&[]);
+    assert_eq!(agent.try_get("/healthz"), Some((200, "ok\n".to_owned())));
+    assert_eq!(agent.try_get("/readyz"), Some((200, "ok\n".to_owned())));
+    assert_eq!(agent.try_get("/other").unwrap().0, 404);
+    site.lab.kill_containerd();
+    let (code, why) = agent.try_get("/readyz").unwrap();
+    assert_eq!(code, 503);
+    assert!(why.contains("cannot be reached: connection refused"), "{why}");
+    assert_eq!(agent.try_get("/healthz").unwrap().0, 200);
+    // What is asked for meanwhile waits, and says on what.
+    site.restart("web", "patient");
+    let waits = site.ended("web", "patient", "Pending");
+    assert!(waits["message"].as_str().unwrap().contains("cannot be reached"), "{waits:#}");
+    site.lab.start_containerd();
+    site.ended("web", "patient", "Succeeded");
+    assert_eq!(site.running("web").attempt, 1);
+    assert_eq!(agent.try_get("/readyz").unwrap().0, 200);
+}
+
+#[test]
+fn an_agent_that_is_there_before_its_runtime_begins_when_that_comes() {
+    let site = Site::new();
+    site.run("web");
+    let socket = site.lab.dir.join("containerd.sock");
+    site.lab.kill_containerd();
+    fs::remove_file(&socket).unwrap();
+    // Not even the folder of the socket is there.
+    let late = site.folder.path().join("late");
+    let endpoint = late.join("containerd.sock");
+    site.restart("web", "early");
+    let agent = site.spawn(&["--runtime-endpoint", endpoint.to_str().unwrap()], &[]);
+    eventually("it to wait", || agent.log().contains("the runtime's folder is not there yet").then_some(()));
+    let made = site.folder.path().join("made");
+    fs::create_dir(&made).unwrap();
+    symlink(&socket, made.join("containerd.sock")).unwrap();
+    fs::rename(made, &late).unwrap();
+    let (code, why) = eventually("it to listen", || agent.try_get("/readyz"));
+    assert_eq!(code, 503);
+    assert!(why.contains("is the runtime running?"), "{why}");
+    site.lab.start_containerd();
+    site.ended("web", "early", "Succeeded");
+    assert_eq!(site.running("web").attempt, 1);
+}
+
+#[test]
+fn an_agent_has_its_node_for_itself() {
+    let site = Site::new();
+    site.run("web");
+    let before = site.lives("web");
+    let mut agent = site.agent(&[]);
+    let elsewhere = site.folder.path().join("elsewhere");
+    for args in [vec![], vec!["--state-dir", elsewhere.to_str().unwrap()]] {
+        let mut second = site.spawn(&args, &[]);
+        assert_eq!(second.end().code(), Some(7));
+        let told = second.log();
+        assert!(told.contains("another inplace agent or command is at work on this node"), "{told}");
+    }
+    for verb in [
+        &["restart", "--pod", "web", "-c", "app"][..],
+        &["rm", "--pod", "web"],
+        &["swap", "--pod", "web", "app=a:v1"],
+    ] {
+        let refused = site.node(&[verb, &["-o", "json"]].concat());
+        let told = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(7), "{told}");
+        assert!(told.contains("write the request into the pod's annotation, or stop the agent"), "{told}");
+        let object: Value = serde_json::from_slice(&refused.stdout).unwrap();
+        assert_eq!((object["phase"].as_str(), object["reason"].as_str()), (Some("Failed"), Some("Busy")));
+    }
+    assert_eq!(site.lives("web"), before);
+    // Who only looks is welcome.
+    assert!(site.node(&["ps"]).status.success());
+    assert!(site.node(&["plan", "--pod", "web", "app"]).status.success());
+    // And the node is free when it has gone, however it went.
+    agent.signal(Signal::SIGKILL);
+    agent.end();
+    let restarted = site.node(&["restart", "--pod", "web", "-c", "app"]);
+    assert!(restarted.status.success(), "{restarted:?}");
+}
+
+#[test]
+fn an_idle_agent_ends_at_once_whoever_is_connected() {
+    let site = Site::new();
+    let mut agent = site.agent(&[]);
+    // One that never asks, and one that never finishes asking.
+    let silent = agent.connect().unwrap();
+    let mut slow = agent.connect().unwrap();
+    slow.write_all(b"GET /healthz HTTP/1.1\r\nHo").unwrap();
+    let began = std::time::Instant::now();
+    agent.stop();
+    assert!(began.elapsed().as_secs() < 5, "it took {:?}", began.elapsed());
+    drop((silent, slow));
+    // The same with a runtime that is away.
+    site.lab.kill_containerd();
+    let mut agent = site.spawn(&[], &[]);
+    eventually("it to listen", || agent.try_get("/healthz"));
+    agent.stop();
+}
+
+#[test]
+fn what_is_under_way_at_sigterm_is_finished_once_by_the_next_agent() {
+    let site = Site::new();
+    let gate = site.run_gated("web");
+    site.run("idle");
+    let mut agent = site.agent(&[]);
+    site.restart("web", "cut");
+    eventually("the handler to begin", || gate.join("began").exists().then_some(()));
+    agent.signal(Signal::SIGTERM);
+    eventually("it to hear", || agent.log().contains("brought to a safe point").then_some(()));
+    // Nothing new begins.
+    site.restart("idle", "late");
+    // A handler that has begun is not cut short.
+    assert!(!agent.has_ended());
+    fs::write(gate.join("go"), "").unwrap();
+    assert_eq!(agent.end().code(), Some(0));
+    // Where it stopped, the container is up: one runs, the old one or the new one.
+    site.running_amid("web");
+    assert!(site.status("idle").is_none());
+    let _agent = site.agent(&[]);
+    let status = site.ended("web", "cut", "Succeeded");
+    assert_eq!(status["containers"][0]["to"]["attempt"], 1);
+    assert_eq!(site.running("web").attempt, 1);
+    // Exactly once, the handler too.
+    assert_eq!(fs::read_to_string(gate.join("began")).unwrap(), "x");
+    site.ended("idle", "late", "Succeeded");
+}
+
+#[test]
+fn everything_is_counted() {
+    let site = Site::new();
+    site.run("web");
+    let agent = site.agent(&[]);
+    for id in ["a", "b"] {
+        site.restart("web", id);
+        site.ended("web", id, "Succeeded");
+    }
+    let swap = |id: &str, image: &str| {
+        json!({"id": id, "containers": [{"name": "app", "image": site.lab.image(image)}]}).to_string()
+    };
+    site.wish("web", &swap("c", "app:v2"));
+    site.ended("web", "c", "Succeeded");
+    site.wish("web", &swap("d", "app:crash"));
+    site.ended("web", "d", "RolledBack");
+    site.wish("web", &swap("e", "app:none"));
+    site.ended("web", "e", "Failed");
+    site.wish("web", "restart nobody");
+    site.ended("web", "text-", "Refused");
+    agent.await_metric(&["inplace_open_operations"], 0.0);
+    let operations = |action: &str, outcome: &str, reason: &str, engine: &str| {
+        let label = |key: &str, value: &str| format!("{key}=\"{value}\"");
+        agent.metric(&[
+            "inplace_operations_total{",
+            &label("action", action),
+            &label("outcome", outcome),
+            &label("reason", reason),
+            &label("engine", engine),
+        ])
+    };
+    assert_eq!(
+        [
+            operations("Restart", "Succeeded", "", "Recreate"),
+            operations("Swap", "Succeeded", "", "Recreate"),
+            operations("Swap", "RolledBack", "Exited", "Recreate"),
+            operations("Swap", "Failed", "PullFailed", "Recreate"),
+            operations("None", "Refused", "UnknownContainer", "None"),
+        ]
+        .map(|count| count.to_string()),
+        ["2", "1", "1", "1", "1"]
+    );
+    agent.assert_metric(&["inplace_downtime_seconds_count", "Restart"], 2.0);
+    agent.assert_metric(&["inplace_downtime_seconds_count", "Swap"], 2.0);
+    assert!(agent.metric(&["inplace_downtime_seconds_sum", "Restart"]) > 0.0);
+    // Two restarts, two swaps, one way back; the rehearsal of each.
+    for (step, count) in [("Fence", 5.0), ("Stop", 4.0), ("Create", 5.0), ("Start", 5.0), ("Pull", 2.0)] {
+        agent.assert_metric(
+            &["inplace_step_seconds_count", &format!("step=\"{step}\""), "result=\"Ok\""],
+            count,
+        );
+    }
+    for (call, count) in [("CreateContainer", 10.0), ("StartContainer", 5.0), ("StopContainer", 4.0)] {
+        agent.assert_metric(
+            &["inplace_cri_call_seconds_count", &format!("call=\"{call}\""), "result=\"Ok\""],
+            count,
+        );
+    }
+    for (gauge, value) in
+        [("open_pulls", 0.0), ("waiting_requests", 0.0), ("unreadable_files", 0.0), ("swept_total", 0.0)]
+    {
+        let name = format!("inplace_{gauge} ");
+        assert!(agent.metrics().contains(&name), "{name}");
+        agent.assert_metric(&[&name], value);
+    }
+    let text = agent.metrics();
+    assert!(text.ends_with("# EOF\n") && !text.contains("web"), "{text}");
+}

@@ -1,0 +1,262 @@
+//! What people get wrong at the command line: each has its exit code and a message that says what happened and what to
+//! do, and nothing is touched.
+
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt, net::UnixListener},
+    path::Path,
+    process::{Command, Output},
+    thread,
+};
+
+use serde_json::{Value, json};
+
+use crate::site::{Site, eventually};
+
+/// Exit code and standard error.
+fn ended(output: &Output) -> (i32, String) {
+    (output.status.code().unwrap(), String::from_utf8(output.stderr.clone()).unwrap())
+}
+
+/// The one object on standard output.
+fn object(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+#[test]
+fn a_runtime_that_cannot_be_reached_is_told_as_such() {
+    let site = Site::new();
+    let at = |name: &str| site.folder.path().join(name).to_str().unwrap().to_owned();
+    let manifest = at("pod.yaml");
+    fs::write(
+        &manifest,
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: b, image: 'c:d'}]}\n",
+    )
+    .unwrap();
+    let (dead, silent, closing, chatty) = (at("dead"), at("silent"), at("closing"), at("chatty"));
+    drop(UnixListener::bind(&dead).unwrap());
+    // Nobody ever takes a connection off this one.
+    let _silent = UnixListener::bind(&silent).unwrap();
+    let answering = |path: &str, answer: &'static [u8]| {
+        let listener = UnixListener::bind(path).unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                use std::io::Write;
+                let _ = stream.unwrap().write_all(answer);
+            }
+        });
+    };
+    answering(&closing, b"");
+    answering(&chatty, b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    let commands = [
+        &["ps"][..],
+        &["restart", "--pod", "a", "-c", "b"],
+        &["plan", "--pod", "a", "b"],
+        &["run", "-f", &manifest],
+        &["rm", "--pod", "a"],
+    ];
+    for (endpoint, told, verbs) in [
+        (at("none"), "no such file: is the runtime running?", &commands[..]),
+        (at("nowhere/none"), "is the runtime running?", &commands[1..2]),
+        (dead, "connection refused: the socket is there, but nobody listens", &commands[..]),
+        (closing, "this is no runtime's socket", &commands[..2]),
+        (chatty, "this is no runtime's socket", &commands[..2]),
+        (silent, "did not answer within 10 s", &commands[1..2]),
+        ("tcp://127.0.0.1:1".to_owned(), "only a unix socket of this node can be used", &commands[..]),
+    ] {
+        for verb in verbs {
+            let output = site.node(&[&["--runtime-endpoint", &endpoint, "-o", "json"], *verb].concat());
+            let (code, message) = ended(&output);
+            assert_eq!(code, 6, "{endpoint} {verb:?}: {message}");
+            assert!(
+                message.starts_with("inplace: ") && message.contains(told),
+                "{endpoint} {verb:?}: {message}"
+            );
+            assert_eq!(message.lines().count(), 1, "{message}");
+            let object = object(&output);
+            assert_eq!(
+                (object["phase"].as_str(), object["reason"].as_str()),
+                (Some("Failed"), Some("RuntimeAway"))
+            );
+        }
+    }
+}
+
+#[test]
+fn who_is_not_root_is_told_so() {
+    let site = Site::new();
+    site.run("web");
+    let before = site.lives("web");
+    let binary = site.folder.path().join("inplace");
+    fs::copy(env!("CARGO_BIN_EXE_inplace"), &binary).unwrap();
+    let open = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    open(site.folder.path(), 0o755);
+    let theirs = site.folder.path().join("theirs");
+    fs::create_dir(&theirs).unwrap();
+    open(&theirs, 0o777);
+    let nobody = |state: &Path, verb: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&binary);
+        command.args(["node", "--runtime-endpoint", &site.lab.endpoint, "--state-dir"]).arg(state).args(verb);
+        ended(&command.output().unwrap())
+    };
+    let restart = ["restart", "--pod", "web", "-c", "app"];
+    let (code, message) = nobody(&theirs, &restart);
+    assert_eq!(code, 6, "{message}");
+    assert!(message.contains("permission denied: run as root"), "{message}");
+    let (code, message) = nobody(&site.state.join("mine"), &restart);
+    assert_eq!(code, 1, "{message}");
+    assert!(message.contains("Permission denied") && message.contains("--state-dir"), "{message}");
+    open(&site.lab.dir, 0o700);
+    let (code, message) = nobody(&theirs, &restart);
+    open(&site.lab.dir, 0o755);
+    assert_eq!(code, 6, "{message}");
+    assert!(message.contains("takes root: Permission denied"), "{message}");
+    assert_eq!(site.lives("web"), before);
+}
+
+#[test]
+fn what_is_not_there_or_does_not_run_is_refused() {
+    let site = Site::new();
+    site.run("web");
+    site.run_app("short", &json!({"command": ["/bin/sh", "-c", "exit 4"]}));
+    eventually("it to exit", || site.lives("short").iter().all(|life| !life.running).then_some(()));
+    let before = (site.lives("web"), site.lives("short"));
+    for (pod, container, reason, told) in [
+        ("none", "app", "PodNotFound", "there is no pod default/none on this node"),
+        ("other/web", "app", "PodNotFound", "there is no pod other/web"),
+        ("web", "none", "UnknownContainer", "has no container none; it has app"),
+        ("web", "app,app", "InvalidRequest", "`app` is named twice"),
+        ("web", "UP", "InvalidRequest", "`UP` is not a container name"),
+        (
+            "short",
+            "app",
+            "NotRunning",
+            "it is exited with code 4. Nothing supervises it: remove the pod and run it again",
+        ),
+    ] {
+        let swap = format!("{container}={}", site.lab.image("app:v2"));
+        let mut verbs =
+            vec![vec!["restart", "--pod", pod, "-c", container], vec!["plan", "--pod", pod, "-c", container]];
+        if !container.contains(',') {
+            verbs.push(vec!["swap", "--pod", pod, &swap]);
+        }
+        for verb in verbs {
+            let (code, message) = ended(&site.node(&verb));
+            assert_eq!(code, 3, "{verb:?}: {message}");
+            assert!(message.starts_with("inplace: ") && message.contains(told), "{verb:?}: {message}");
+            let output = site.node(&[&verb[..], &["-o", "json"]].concat());
+            let object = object(&output);
+            assert_eq!(output.status.code(), Some(3));
+            assert_eq!(
+                (object["phase"].as_str(), object["reason"].as_str()),
+                (Some("Refused"), Some(reason)),
+                "{verb:?}"
+            );
+            assert!(object["message"].as_str().unwrap().contains(told) && object["containers"] == json!([]));
+        }
+    }
+    // An id that has ended.
+    let once = ["restart", "--pod", "web", "-c", "app", "--id", "once", "-o", "json"];
+    let first = site.node(&once);
+    assert_eq!((first.status.code(), object(&first)["id"].as_str()), (Some(0), Some("once")));
+    let second = site.node(&once);
+    assert_eq!(object(&second), object(&first));
+    assert_eq!(site.running("web").attempt, 1);
+    assert_eq!(site.lives("short"), before.1);
+}
+
+#[test]
+fn what_is_written_wrongly_is_refused_before_anybody_is_asked() {
+    let site = Site::new();
+    for (verb, told) in [
+        (&["restart", "--pod", "a/b/c", "-c", "x"][..], "write NAMESPACE/NAME"),
+        (&["restart", "--pod", "/b", "-c", "x"], "write NAMESPACE/NAME"),
+        (&["restart", "--pod", "b"], "--container <NAME>"),
+        (&["swap", "--pod", "b", "x"], "write CONTAINER=IMAGE"),
+        (&["swap", "--pod", "b", "x=UP:v1"], "UP"),
+        (&["plan", "--pod", "b"], "CONTAINER"),
+        (&["ps", "--output", "xml"], "possible values: text, json"),
+        (&["restart", "--pod", "b", "-c", "x", "--deadline", "soon"], "invalid digit"),
+    ] {
+        let (code, message) = ended(&site.node(verb));
+        assert_eq!(code, 2, "{verb:?}: {message}");
+        assert!(message.contains(told), "{verb:?}: {message}");
+    }
+    let (code, message) = ended(&site.node(&["restart", "--pod", "b", "-c", "x", "--deadline", "0"]));
+    assert_eq!(code, 3);
+    assert!(message.contains("deadlineSeconds: 1 to 86400"), "{message}");
+}
+
+#[test]
+fn help_tells_the_exit_codes_and_every_flag() {
+    let site = Site::new();
+    for path in
+        ["", "node", "agent", "node ps", "node restart", "node swap", "node plan", "node run", "node rm"]
+    {
+        let words: Vec<_> = path.split_whitespace().chain(["--help"]).collect();
+        let output = site.lab.inplace(&words);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            output.status.success() && text.contains("7  an inplace agent or another command is at work"),
+            "{path}: {text}"
+        );
+        let lines: Vec<_> = text.lines().collect();
+        for (at, line) in lines
+            .iter()
+            .enumerate()
+            .filter(|(_, line)| line.trim_start().starts_with("--") || line.trim_start().starts_with('-'))
+        {
+            // On the same line behind two spaces, or on the next one.
+            let beside = line.trim_start().split_once("  ").is_some_and(|(_, help)| !help.trim().is_empty());
+            let below = lines
+                .get(at + 1)
+                .is_some_and(|next| next.starts_with("          ") && !next.trim().is_empty());
+            assert!(beside || below || line.contains("- "), "{path}: no help: {line}");
+        }
+    }
+}
+
+#[test]
+fn looking_changes_nothing() {
+    let site = Site::new();
+    site.run("web");
+    assert_eq!(site.node(&["restart", "--pod", "web", "-c", "app"]).status.code(), Some(0));
+    let _agent = site.agent(&[]);
+    let before = (site.lives("web"), fs::read(site.state.join("journal/uid-web.json")).unwrap());
+    let swap = format!("app={}", site.lab.image("app:v3"));
+    let plan = String::from_utf8(site.node(&["plan", "--pod", "web", &swap]).stdout).unwrap();
+    for told in [
+        "pod default/web: sandbox",
+        "stays",
+        "Swap app (attempt 1 now)",
+        "Recreate",
+        "is pulled first",
+        "steps: Pull",
+        "nothing was touched",
+    ] {
+        assert!(plan.contains(told), "{told}: {plan}");
+    }
+    let plan = object(&site.node(&["plan", "--pod", "web", "app", "-o", "json"]));
+    assert_eq!(
+        (plan["containers"][0]["action"].as_str(), plan["containers"][0]["from"]["attempt"].as_u64()),
+        (Some("Restart"), Some(1))
+    );
+    let text = String::from_utf8(site.node(&["ps"]).stdout).unwrap();
+    let rows: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(
+        rows[0],
+        ["POD", "CONTAINER", "ATTEMPT", "STATE", "IMAGE", "AGE", "LAST", "OPERATION", "DOWNTIME"]
+    );
+    assert_eq!(rows[1][..5], ["default/web", "app", "1", "running", &site.lab.image("app:v1")]);
+    assert!(text.contains("Restart Succeeded") && text.trim_end().ends_with(" ms"), "{text}");
+    let seen = object(&site.node(&["ps", "--pod", "web", "-o", "json"]));
+    assert_eq!(seen[0]["pod"], json!({"namespace": "default", "name": "web", "uid": "uid-web"}));
+    assert_eq!(seen[0]["containers"][0]["containerID"], site.running("web").id);
+    assert_eq!(seen[0]["lastOperation"]["phase"], "Succeeded");
+    assert_eq!(object(&site.node(&["ps", "--pod", "none", "-o", "json"])), json!([]));
+    let after = (site.lives("web"), fs::read(site.state.join("journal/uid-web.json")).unwrap());
+    assert_eq!(after, before);
+    // The image of the plan was not fetched either.
+    assert!(!site.lab.ctr(&["image", "ls", "-q"]).contains("app:v3"));
+}

@@ -1,0 +1,173 @@
+//! What `node run` and `node rm` refuse: by name and place, all of it at once, with nothing left behind.
+
+use std::{collections::HashMap, fs};
+
+use inplace::cri::{
+    client::Client,
+    endpoint::Endpoint,
+    proto::v1::{PodSandboxConfig, PodSandboxMetadata},
+};
+use serde_json::{Value, json};
+
+use crate::site::Site;
+
+/// Runs a manifest; exit code, standard output and standard error.
+fn run(site: &Site, text: &str, more: &[&str]) -> (i32, String, String) {
+    let file = site.folder.path().join("bad.yaml");
+    fs::write(&file, text).unwrap();
+    ended(site, &[&["run", "-f", file.to_str().unwrap()], more].concat())
+}
+
+fn ended(site: &Site, verb: &[&str]) -> (i32, String, String) {
+    let output = site.node(verb);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+fn json_of(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn a_manifest_that_cannot_be_kept_is_refused_by_place_and_name() {
+    let site = Site::new();
+    let pod = |spec: &str| format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n{spec}\n");
+    let app = |rest: &str| pod(&format!("  containers: [{{name: app, image: 'app:v1'{rest}}}]"));
+    for (text, told) in [
+        ("kind: [\n".to_owned(), "line 1, column 7: expected string"),
+        (app(", env: [{name: A, value: 7}]"), "line 5, column"),
+        (pod("  containers: []"), "spec.containers: at least one container is needed"),
+        (pod("  containers: [{name: A_b, image: 'a:b'}]"), "spec.containers[0].name: `A_b` is not a name"),
+        (pod("  containers: [{name: app, image: 'UP:v1'}]"), "spec.containers[0].image: "),
+        (app("}]\n  restartPolicy: Always\n  volumes: [{name: a"), "spec.restartPolicy: "),
+        (
+            "apiVersion: apps/v1\nkind: Deployment\n".to_owned(),
+            "is apps/v1 Deployment: node run takes apiVersion v1, kind Pod",
+        ),
+        (app("").replace("{name: web}", "{name: Web}"), "metadata.name: `Web` is not a name"),
+    ] {
+        let (code, _, message) = run(&site, &text, &[]);
+        assert_eq!(code, 3, "{text}: {message}");
+        assert!(message.contains("bad.yaml: ") && message.contains(told), "{text}: {message}");
+    }
+    let (code, out, _) = run(&site, "kind: [\n", &["-o", "json"]);
+    let object = json_of(&out);
+    assert_eq!(
+        (code, &object["phase"], &object["reason"]),
+        (3, &json!("Refused"), &json!("InvalidManifest"))
+    );
+    // A value is never quoted.
+    let (code, _, message) = run(&site, &app(", env: [{name: A, value: {s3cret: s3cret}}]"), &[]);
+    assert!(code == 3 && !message.contains("s3cret"), "{message}");
+    let (code, _, message) = ended(&site, &["run", "-f", "/does/not/exist.yaml"]);
+    assert!(code == 1 && message.contains("/does/not/exist.yaml: No such file"), "{code}: {message}");
+    assert!(site.lives("web").is_empty() && !site.state.join("pods/default_web").exists());
+}
+
+#[test]
+fn every_field_outside_the_subset_is_refused_by_its_name() {
+    let site = Site::new();
+    let of_pod = "initContainers ephemeralContainers activeDeadlineSeconds dnsPolicy nodeSelector serviceAccountName \
+        automountServiceAccountToken nodeName hostPID hostIPC securityContext imagePullSecrets hostname subdomain \
+        affinity schedulerName tolerations hostAliases priorityClassName priority dnsConfig readinessGates os \
+        runtimeClassName enableServiceLinks preemptionPolicy overhead topologySpreadConstraints setHostnameAsFQDN \
+        hostUsers schedulingGates resourceClaims resources";
+    let of_container = "envFrom resources resizePolicy restartPolicy volumeDevices livenessProbe readinessProbe \
+        startupProbe terminationMessagePath terminationMessagePolicy securityContext stdin stdinOnce tty";
+    let mut container = json!({
+        "name": "app",
+        "image": "app:v1",
+        "lifecycle": {"postStart": {"sleep": {"seconds": 1}}},
+        "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}],
+        "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "s", "mountPropagation": "None"}],
+    });
+    let volumes =
+        json!([{"name": "v", "configMap": {"name": "c"}}, {"name": "w", "emptyDir": {"sizeLimit": "1Mi"}}]);
+    let mut spec = json!({"volumes": volumes});
+    let mut wanted: Vec<_> = [
+        "lifecycle.postStart",
+        "env[0].valueFrom",
+        "volumeMounts[0].subPath",
+        "volumeMounts[0].mountPropagation",
+    ]
+    .map(|field| format!("spec.containers[0].{field}"))
+    .into();
+    wanted.extend(["spec.volumes[0].configMap".to_owned(), "spec.volumes[1].emptyDir.sizeLimit".to_owned()]);
+    for field in of_container.split_whitespace() {
+        container[field] = json!({});
+        wanted.push(format!("spec.containers[0].{field}"));
+    }
+    for field in of_pod.split_whitespace() {
+        spec[field] = json!({});
+        wanted.push(format!("spec.{field}"));
+    }
+    spec["containers"] = json!([container]);
+    let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec});
+    let (code, _, message) = run(&site, &manifest.to_string(), &[]);
+    assert_eq!(code, 3);
+    let refused: Vec<_> =
+        message.lines().filter_map(|line| line.strip_suffix(" is not supported by node run")).collect();
+    for field in &wanted {
+        assert!(refused.iter().any(|line| line.ends_with(field)), "{field} is not in {message}");
+    }
+    assert_eq!(refused.len(), wanted.len(), "{message}");
+}
+
+#[test]
+fn a_pod_is_run_once_and_removed_only_by_who_made_it() {
+    let site = Site::new();
+    site.run("web");
+    let before = site.lives("web");
+    let manifest = |name: &str, image: &str| {
+        let app = json!({"name": "app", "image": site.lab.image(image), "imagePullPolicy": "Never"});
+        let metadata = json!({"name": name});
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [app]}})
+            .to_string()
+    };
+    let (code, out, message) = run(&site, &manifest("web", "app:v1"), &["-o", "json"]);
+    assert_eq!((code, &json_of(&out)["phase"]), (3, &json!("Refused")), "{message}");
+    let told = "pod default/web exists: node run made it; remove it with `inplace node rm`";
+    assert!(message.contains(told), "{message}");
+    let (code, _, message) = run(&site, &manifest("new", "app:none"), &[]);
+    assert_eq!(code, 3, "{message}");
+    assert!(message.contains("is not on this node, and imagePullPolicy is Never"), "{message}");
+    assert!(site.lives("new").is_empty());
+    // Removing what is not there is done already.
+    let gone = (0, "pod default/none was not there\n".to_owned(), String::new());
+    assert_eq!(ended(&site, &["rm", "--pod", "none"]), gone);
+    let (code, out, _) = ended(&site, &["rm", "--pod", "none", "-o", "json"]);
+    assert_eq!((code, &json_of(&out)["removed"]), (0, &json!(false)));
+    // Somebody else's.
+    let sandbox = foreign(&site, "theirs");
+    let (code, _, message) = ended(&site, &["rm", "--pod", "theirs"]);
+    assert_eq!(code, 3, "{message}");
+    let told = "pod default/theirs was not made by node run: neither node run nor a kubelet made it";
+    assert!(message.contains(told), "{message}");
+    assert!(site.lab.ctr(&["containers", "ls", "-q"]).contains(&sandbox));
+    // Ours, with another state folder.
+    let elsewhere = site.folder.path().join("elsewhere");
+    let (code, _, message) =
+        ended(&site, &["rm", "--pod", "web", "--state-dir", elsewhere.to_str().unwrap()]);
+    assert_eq!(code, 3, "{message}");
+    let told = format!("call again with --state-dir {}", site.state.display());
+    assert!(message.contains(&told), "{message}");
+    assert_eq!(site.lives("web"), before);
+    let (code, out, _) = ended(&site, &["rm", "--pod", "web", "-o", "json"]);
+    assert_eq!((code, &json_of(&out)["removed"]), (0, &json!(true)));
+    assert!(site.lives("web").is_empty());
+}
+
+/// Makes a sandbox as another tool would, and tells its id.
+fn foreign(site: &Site, name: &str) -> String {
+    let (pod, namespace) = (name.to_owned(), "default".to_owned());
+    let metadata = PodSandboxMetadata { name: pod, namespace, uid: "theirs".to_owned(), attempt: 0 };
+    let labels = [("name", name), ("namespace", "default"), ("uid", "theirs")];
+    let labels: HashMap<_, _> =
+        labels.map(|(key, value)| (format!("io.kubernetes.pod.{key}"), value.to_owned())).into();
+    let config = PodSandboxConfig { metadata: Some(metadata), labels, ..PodSandboxConfig::default() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = Client::new(&Endpoint::parse(&site.lab.endpoint).unwrap(), None);
+        Box::pin(client.run_sandbox(config)).await.unwrap()
+    })
+}

@@ -1,0 +1,159 @@
+//! A container made again is the same container: compared in what the runtime runs it from.
+
+use std::fs;
+
+use inplace::api::status::Phase;
+use serde_json::Value;
+
+use crate::{
+    lab::Lab,
+    pod::{Facts, PAIR, Pod},
+};
+
+/// All that a manifest for `node run` can say, with values that are easily spoilt.
+const EVERYTHING: &str = r#"
+terminationGracePeriodSeconds: 2
+shareProcessNamespace: true
+containers:
+- name: app
+  image: lab/app:v1
+  imagePullPolicy: IfNotPresent
+  command: [sh, -c, 'sleep 0; exec "$0" "$@"', app]
+  args: ['$(NAME)', '', 'two words', "it's", '"quoted"', 'ünï', '$$(NOT)', '\n']
+  workingDir: /tmp
+  ports: [{name: http, containerPort: 8080}, {containerPort: 53, protocol: UDP}]
+  lifecycle: {preStop: {httpGet: {path: /bye, port: http, httpHeaders: [{name: X-A, value: 'b"c'}]}}}
+  env:
+  - {name: NAME, value: plain}
+  - {name: EMPTY, value: ''}
+  - {name: NOTHING}
+  - {name: UNICODE, value: 'Grüße, 世界 🎮'}
+  - {name: EQUALS, value: '=a==b='}
+  - {name: QUOTES, value: "\"double\" 'single' \\ back\\nslash"}
+  - {name: BASE64, value: aGVsbG8gd29ybGQ=}
+  - {name: BASE64_SHORT, value: YWJj}
+  - {name: DIGITS, value: '1234'}
+  - {name: LINES, value: "one\ntwo\n\tthree"}
+  - {name: SPACES, value: '  a  b  '}
+  - {name: DOLLAR, value: '$NAME ${NAME} $$(NAME) $ 100% $('}
+  - {name: REFERS, value: '<$(UNICODE)>'}
+  - {name: JSON, value: '{"a": [1, "b"], "c": null}'}
+  - {name: PATH, value: '/bin:/usr/bin:/opt'}
+  - {name: NAME, value: twice}
+  volumeMounts:
+  - {name: scratch, mountPath: /scratch}
+  - {name: scratch, mountPath: /scratch/below, readOnly: true}
+  - {name: memory, mountPath: /memory}
+  - {name: host, mountPath: /host, readOnly: true}
+  - {name: host, mountPath: /host-rw}
+  - {name: file, mountPath: /tmp/file}
+- {name: side, image: lab/app:v1}
+volumes:
+- {name: scratch, emptyDir: {}}
+- {name: memory, emptyDir: {medium: Memory}}
+- {name: host, hostPath: {path: HOST/made, type: DirectoryOrCreate}}
+- {name: file, hostPath: {path: HOST/file, type: File}}
+"#;
+
+/// What the runtime runs `app` from, without the one thing that is its own.
+fn spec(pod: &Pod<'_>, facts: &Facts) -> Value {
+    let text = pod.lab.ctr(&["containers", "info", &facts.running("app").id]);
+    let mut info: Value = serde_json::from_str(&text).unwrap();
+    let path = info["Spec"]["linux"].as_object_mut().unwrap().remove("cgroupsPath").unwrap();
+    assert!(path.as_str().unwrap().contains(&facts.running("app").id), "{path}");
+    info["Spec"].take()
+}
+
+/// The variables that the process was really given.
+fn environ(facts: &Facts) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{}/environ", facts.running("app").pid)).unwrap();
+    let mut all: Vec<_> =
+        bytes.split(|byte| *byte == 0).map(|one| String::from_utf8(one.to_vec()).unwrap()).collect();
+    all.sort();
+    all
+}
+
+/// Where two specifications differ.
+fn differences(path: &str, a: &Value, b: &Value, found: &mut Vec<String>) {
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) => {
+            for key in a.keys().chain(b.keys().filter(|key| !a.contains_key(*key))) {
+                let of = |map: &serde_json::Map<_, _>| map.get(key).cloned().unwrap_or_default();
+                differences(&format!("{path}/{key}"), &of(a), &of(b), found);
+            }
+        }
+        (a, b) if a != b => found.push(format!("{path}: {a} and {b}")),
+        _ => {}
+    }
+}
+
+fn compare(a: &Value, b: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    differences("", a, b, &mut found);
+    found
+}
+
+#[test]
+fn everything_survives_restarts_and_a_swap() {
+    let host = tempfile::tempdir().unwrap();
+    fs::write(host.path().join("file"), "from the host").unwrap();
+    let yaml = EVERYTHING.replace("HOST", host.path().to_str().unwrap());
+    let pod = Pod::run(Lab::shared(), "everything", &yaml);
+    let facts = pod.facts().settled();
+    let (first, environment) = (spec(&pod, &facts), environ(&facts));
+    let given = |entry: &str| environment.iter().any(|one| one == entry);
+    assert!(given("DOLLAR=$NAME ${NAME} $(NAME) $ 100% $(") && given("EMPTY="), "{environment:#?}");
+    assert!(given("BASE64=aGVsbG8gd29ybGQ=") && given("REFERS=<Grüße, 世界 🎮>"), "{environment:#?}");
+    let inside = |facts: &Facts, path: &str| format!("/proc/{}/root{path}", facts.running("app").pid);
+    for (path, text) in [("/scratch/a", "disk"), ("/memory/b", "memory"), ("/host-rw/c", "host")] {
+        fs::write(inside(&facts, path), text).unwrap();
+    }
+    let steps =
+        [("restart", "-c=app"), ("restart", "-c=app"), ("swap", "app=lab/app:v2"), ("restart", "-c=app")];
+    for (turn, (verb, what)) in (1..).zip(steps) {
+        let status = pod.operate(verb, &[what]).is(Phase::Succeeded);
+        // Nobody listens: the handler is as it was, and so is what it says.
+        assert!(status.message.contains("preStop of app failed: GET failed"), "{status:?}");
+        let facts = pod.facts().settled();
+        assert_eq!(facts.running("app").attempt, turn);
+        assert_eq!(facts.running("app").version, if turn < 3 { "v1" } else { "v2" });
+        assert_eq!(environ(&facts), environment, "{verb} {turn}");
+        for (path, text) in [
+            ("/scratch/below/a", "disk"),
+            ("/memory/b", "memory"),
+            ("/host/c", "host"),
+            ("/tmp/file", "from the host"),
+        ] {
+            assert_eq!(fs::read_to_string(inside(&facts, path)).unwrap(), text, "{path}");
+        }
+        // The image's name is the one thing that a swap may change.
+        let changed: Vec<_> = compare(&first, &spec(&pod, &facts));
+        let swapped = turn >= 3;
+        assert!(
+            changed.iter().all(|line| swapped && line.contains("image-name")),
+            "{verb} {turn}: {changed:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_plain_container_survives_too() {
+    let pod = Pod::run(Lab::shared(), "plain", PAIR);
+    let first = spec(&pod, &pod.facts());
+    for _ in 0..2 {
+        pod.restart(&["app"]);
+        assert_eq!(compare(&first, &spec(&pod, &pod.facts())), [""; 0]);
+    }
+}
+
+#[test]
+fn a_rollback_leads_back_to_the_same_container() {
+    let pod = Pod::run(
+        Lab::shared(),
+        "back",
+        &PAIR.replace("app, image", "app, env: [{name: A, value: b=c}], image"),
+    );
+    let first = spec(&pod, &pod.facts());
+    pod.operate("swap", &["app=lab/app:crash"]).is(Phase::RolledBack);
+    assert_eq!(compare(&first, &spec(&pod, &pod.facts())), [""; 0]);
+}

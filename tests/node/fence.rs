@@ -1,0 +1,209 @@
+//! Beside somebody who acts like a kubelet: the fence keeps the name, and nobody's second container runs.
+//!
+//! A pod with a kubelet's marks, made straight on the runtime, and a thread that does what a kubelet does: it looks at
+//! the newest container, and when that does not run, creates and starts the next attempt.
+
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use inplace::{
+    api::{annotation, manifest::Manifest, status::Phase},
+    cri::{
+        client::Client,
+        clone::{Source, sandbox_config},
+        endpoint::Endpoint,
+        proto::v1::{Container, ContainerState},
+    },
+    node::launch::{self, Dirs},
+    operation::effect::Class,
+};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::{
+    lab::Lab,
+    pod::{Ended, wrapped},
+    site::eventually,
+};
+
+/// A pod that a kubelet seems to have made.
+struct Kubelets {
+    lab: &'static Lab,
+    tokio: Runtime,
+    state: TempDir,
+    name: &'static str,
+    uid: String,
+    sandbox: String,
+}
+
+impl Kubelets {
+    fn make(name: &'static str, lifecycle: &str) -> Self {
+        let (lab, tokio) = (Lab::shared(), Builder::new_current_thread().enable_all().build().unwrap());
+        let state = tempfile::tempdir().unwrap();
+        let image = lab.image("app:v1");
+        let manifest = Manifest::parse(&format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{terminationGracePeriodSeconds: 3, \
+             containers: [{{name: app, image: '{image}'{lifecycle}}}]}}}}"
+        ))
+        .unwrap();
+        let (uid, dirs) = (format!("uid-{name}"), Dirs::new(state.path().to_owned()).unwrap());
+        let sandbox = tokio.block_on(async {
+            let client = client(lab);
+            let mut config = launch::sandbox_config(&manifest, &uid, &dirs);
+            config.labels.remove(annotation::NODE_RUN);
+            config.annotations.insert(annotation::CONFIG_SOURCE.to_owned(), "api".to_owned());
+            fs::create_dir_all(&config.log_directory).unwrap();
+            client.pull(&image, None, Duration::from_secs(60)).await.unwrap();
+            let id = client.image(&image, false).await.unwrap().unwrap().image.unwrap().id;
+            let sandbox = client.run_sandbox(config.clone()).await.unwrap();
+            let app = launch::container_config(&manifest, &manifest.containers[0], &id, &uid, &dirs);
+            fs::create_dir_all(format!("{}/app", config.log_directory)).unwrap();
+            let app = client.create(&sandbox, app, config).await.unwrap();
+            client.start(&app).await.unwrap();
+            sandbox
+        });
+        Self { lab, tokio, state, name, uid, sandbox }
+    }
+
+    fn program(&self, args: &[&str]) -> std::process::Command {
+        let pod = format!("default/{}", self.name);
+        let mut all = vec!["node", args[0], "-o", "json", "--pod", &pod];
+        all.extend(&args[1..]);
+        wrapped(self.lab, self.state.path(), &all)
+    }
+
+    /// All containers, and among them the fences.
+    fn containers(&self) -> (Vec<Container>, Vec<Container>) {
+        let label = Some((annotation::POD_UID, self.uid.as_str()));
+        let all = self.tokio.block_on(async { client(self.lab).containers(label).await }).unwrap();
+        all.into_iter().partition(|one| one.labels[annotation::CONTAINER_NAME] != annotation::FENCE_NAME)
+    }
+
+    fn running(&self) -> usize {
+        let running = i32::from(ContainerState::ContainerRunning);
+        self.containers().0.iter().filter(|life| life.state == running).count()
+    }
+}
+
+impl Drop for Kubelets {
+    fn drop(&mut self) {
+        let ended = self.tokio.block_on(async {
+            let client = client(self.lab);
+            client.stop_sandbox(&self.sandbox).await?;
+            client.remove_sandbox(&self.sandbox).await
+        });
+        assert!(thread::panicking() || ended.is_ok(), "{ended:?}");
+    }
+}
+
+fn client(lab: &Lab) -> Client {
+    Client::new(&Endpoint::parse(&lab.endpoint).unwrap(), None)
+}
+
+/// What a kubelet does with a container's name: creates `attempt` from the configuration of `source`, and starts it.
+async fn make(client: &Client, sandbox: &str, source: &str, attempt: u32) -> Result<String, Class> {
+    let class = |error: inplace::cri::error::Error| error.class;
+    let answer = client.container(source, true).await.map_err(class)?.ok_or(Class::Gone)?;
+    let source = Source::read(&answer.status.unwrap(), &answer.info).unwrap();
+    let mut config = source.replacement(attempt, None, "");
+    config.labels.remove(annotation::OPERATION);
+    let pod = client.sandbox(sandbox, true).await.map_err(class)?.ok_or(Class::Gone)?;
+    let id = client.create(sandbox, config, sandbox_config(&pod.info).unwrap()).await.map_err(class)?;
+    client.start(&id).await.map_err(class).map(|()| id)
+}
+
+#[test]
+fn the_attempt_after_next_is_held_until_the_new_one_runs() {
+    let pod = Kubelets::make("fenced", ", lifecycle: {preStop: {sleep: {seconds: 1}}}");
+    let child = pod.program(&["restart", "-c", "app"]);
+    let restart = thread::spawn(move || Ended::of(&{ child }.output().unwrap()));
+    let fence = eventually("a fence", || pod.containers().1.pop());
+    let (lives, _) = pod.containers();
+    assert_eq!(lives.len(), 1, "nothing is created beside a running container of a kubelet: {lives:?}");
+    let make_next = async || make(&client(pod.lab), &pod.sandbox, &lives[0].id, 2).await;
+    let refused = pod.tokio.block_on(make_next());
+    assert_eq!(refused, Err(Class::NameTaken));
+    assert_eq!(fence.metadata.unwrap().attempt, 2);
+    let status = restart.join().unwrap().is(Phase::Succeeded);
+    assert_eq!(status.containers[0].to.as_ref().unwrap().attempt, 1);
+    assert!(pod.containers().1.is_empty() && pod.running() == 1);
+    // The name is free again.
+    let made = pod.tokio.block_on(make_next());
+    assert!(made.is_ok(), "{made:?}");
+}
+
+#[test]
+fn beside_a_kubelet_that_races_one_container_runs() {
+    let pod = Kubelets::make("raced", "");
+    let kubelet = Kubelet::watch(&pod);
+    for turn in 0..8_u32 {
+        let ended = Ended::of(&pod.program(&["restart", "-c", "app"]).output().unwrap());
+        let status = ended.is(Phase::Succeeded);
+        assert_eq!(status.containers[0].to.as_ref().unwrap().attempt, turn + 1, "{status:?}");
+        assert_eq!(pod.running(), 1, "{:?}", pod.containers());
+    }
+    let (won, refused) = kubelet.end();
+    assert!(won + refused > 0, "the kubelet never came near");
+    assert!(pod.containers().1.is_empty() && pod.running() == 1, "{:?}", pod.containers());
+}
+
+#[test]
+fn the_image_of_a_kubelets_pod_is_not_ours_to_change() {
+    let pod = Kubelets::make("owned", "");
+    let image = format!("app={}", pod.lab.image("app:v2"));
+    let status = Ended::of(&pod.program(&["swap", &image]).output().unwrap()).is(Phase::Refused);
+    assert_eq!(status.reason, "KubeletNamesImages");
+    assert_eq!((pod.containers().0.len(), pod.running()), (1, 1));
+}
+
+/// Somebody who restarts what does not run.
+struct Kubelet {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+    won: Arc<AtomicU32>,
+    refused: Arc<AtomicU32>,
+}
+
+impl Kubelet {
+    fn watch(pod: &Kubelets) -> Self {
+        let (lab, uid, sandbox) = (pod.lab, pod.uid.clone(), pod.sandbox.clone());
+        let (stop, won, refused) =
+            (Arc::<AtomicBool>::default(), Arc::<AtomicU32>::default(), Arc::default());
+        let kubelet = (Arc::clone(&stop), Arc::clone(&won), Arc::<AtomicU32>::clone(&refused));
+        let thread = thread::spawn(move || {
+            let tokio = Builder::new_current_thread().enable_all().build().unwrap();
+            tokio.block_on(async {
+                let (stop, won, refused) = kubelet;
+                let client = client(lab);
+                while !stop.load(Ordering::Relaxed) {
+                    let mut all = client.containers(Some((annotation::POD_UID, &uid))).await.unwrap();
+                    all.retain(|one| one.labels[annotation::CONTAINER_NAME] == "app");
+                    let newest = all.into_iter().max_by_key(|one| one.created_at).unwrap();
+                    if newest.state == i32::from(ContainerState::ContainerRunning) {
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                        continue;
+                    }
+                    let attempt = newest.metadata.unwrap().attempt + 1;
+                    match make(&client, &sandbox, &newest.id, attempt).await {
+                        Ok(_) => won.fetch_add(1, Ordering::Relaxed),
+                        Err(_) => refused.fetch_add(1, Ordering::Relaxed),
+                    };
+                }
+            });
+        });
+        Self { stop, thread, won, refused }
+    }
+
+    fn end(self) -> (u32, u32) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap();
+        (self.won.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
+    }
+}

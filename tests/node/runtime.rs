@@ -1,0 +1,119 @@
+//! A runtime that is killed in the middle of an operation, or is not there at all.
+
+use std::{fs, process::Child, process::Stdio};
+
+use inplace::api::status::Phase;
+
+use crate::{
+    lab::{Lab, Options},
+    pod::{Ended, Pod},
+    site::eventually,
+};
+
+/// `app` leaves a second after it was told to, and takes two to prepare.
+const SPEC: &str = "
+terminationGracePeriodSeconds: 5
+containers:
+- name: app
+  image: lab/app:v1
+  command:
+  - sh
+  - -c
+  - cat /etc/version >>/dev/shm/starts; trap 'sleep 1; exit 0' TERM; while :; do sleep 3600 & wait $!; done
+  lifecycle: {preStop: {exec: {command: [sh, -c, 'echo stop >>/dev/shm/stops; sleep 2']}}}
+- {name: side, image: lab/app:v1}
+";
+
+/// Starts a command that traces its points.
+fn begin(pod: &Pod<'_>, verb: &str, args: &[&str]) -> Child {
+    let mut command = pod.command(verb, args);
+    command.env("INPLACE_FAULT_TRACE", trace(pod));
+    let _ = fs::remove_file(trace(pod));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn trace(pod: &Pod<'_>) -> std::path::PathBuf {
+    pod.state.path().join("trace")
+}
+
+/// Waits until a command passes a point.
+fn passes(pod: &Pod<'_>, point: &str) {
+    eventually(point, || fs::read_to_string(trace(pod)).ok().filter(|text| text.contains(point)));
+}
+
+#[test]
+fn a_runtime_that_is_killed_anywhere_delays_and_spoils_nothing() {
+    let lab = Lab::own(&Options::default());
+    let pod = Pod::run(&lab, "killed", SPEC);
+    let before = pod.facts().settled();
+    let points =
+        ["before effect Fence", "before effect PreStop", "before effect Stop", "before effect Create"];
+    let more = ["after effect Create", "before effect Start", "after effect Start", "before effect Remove"];
+    for (turn, point) in (1..).zip(points.into_iter().chain(more)) {
+        let child = begin(&pod, "restart", &["-c", "app"]);
+        passes(&pod, point);
+        lab.kill_containerd();
+        lab.start_containerd();
+        Ended::of(&child.wait_with_output().unwrap()).is(Phase::Succeeded);
+        let facts = pod.facts().settled();
+        assert_eq!(facts.running("app").attempt, turn, "{point}");
+        assert_eq!(facts.running("side"), before.running("side"), "{point}");
+        let stops = facts.lines("stops").len();
+        assert!(stops <= usize::try_from(turn).unwrap(), "{point}: {stops}");
+        assert!(facts.of("app").count() <= 2, "{point}: {facts:#?}");
+    }
+}
+
+#[test]
+fn a_runtime_that_is_killed_during_a_swap_and_on_the_way_back() {
+    let lab = Lab::own(&Options::default());
+    let pod = Pod::run(&lab, "swap", &SPEC.replace("; trap", "; grep -q v3 /etc/version && exit 3; trap"));
+    let before = pod.facts().settled();
+    for (turn, (image, point, phase, attempts, version)) in [
+        ("app=lab/app:v2", "before effect Pull", Phase::Succeeded, 1, "v2"),
+        ("app=lab/app:v1", "after effect Stop", Phase::Succeeded, 1, "v1"),
+        ("app=lab/app:v3", "before effect Fence", Phase::RolledBack, 2, "v1"),
+        ("app=lab/app:v3", "after effect Start", Phase::RolledBack, 2, "v1"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let old = pod.facts().running("app").attempt;
+        let child = begin(&pod, "swap", &[image]);
+        passes(&pod, point);
+        lab.kill_containerd();
+        lab.start_containerd();
+        Ended::of(&child.wait_with_output().unwrap()).is(phase);
+        let facts = pod.facts().settled();
+        let app = facts.running("app");
+        assert_eq!((app.attempt - old, app.version.as_str()), (attempts, version), "{turn} {point}");
+        assert_eq!(facts.running("side"), before.running("side"), "{point}");
+    }
+}
+
+#[test]
+fn a_runtime_that_stays_away_ends_it_by_its_deadline() {
+    let lab = Lab::own(&Options::default());
+    let pod = Pod::run(&lab, "away", SPEC);
+    let child = begin(&pod, "restart", &["-c", "app", "--deadline", "20"]);
+    eventually("the handler", || (pod.facts().lines("stops").len() == 1).then_some(()));
+    lab.kill_containerd();
+    let status = Ended::of(&child.wait_with_output().unwrap()).is(Phase::Failed);
+    assert_eq!(status.reason, "DeadlineExceeded", "{status:?}");
+    assert!(status.message.contains("the runtime could not be reached"), "{status:?}");
+    assert!(status.message.contains("look at app now"), "{status:?}");
+    let took = status.finished_at.unwrap().duration_since(status.started_at.unwrap()).as_secs();
+    assert!((20..40).contains(&took), "{took} s");
+
+    // With nobody there nothing is begun, and that has its own exit code.
+    let ended = pod.operate("restart", &["-c", "app"]);
+    assert_eq!(ended.exit.code(), Some(6), "{ended:?}");
+    assert!(ended.told.contains("cannot be reached"), "{ended:?}");
+    assert!(ended.out.contains(r#""reason":"RuntimeAway""#), "{ended:?}");
+
+    // What the first one left is no obstacle.
+    lab.start_containerd();
+    pod.restart(&["app"]);
+    let facts = pod.facts().settled();
+    assert_eq!((facts.running("app").attempt, facts.running("side").attempt), (1, 0));
+}
