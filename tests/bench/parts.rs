@@ -1,35 +1,27 @@
 //! Where the time goes in which no container runs.
 
 use inplace::operation::effect::Verb;
-use tokio::time::Instant;
 
 use crate::report::{Report, Samples, ms};
 use crate::stand::{Event, Life, What};
 
-/// The parts of the time without a running container.
+/// The parts of the time without a running container. The replacement is there before the old one is stopped: the
+/// bench's pods have no kubelet.
 #[derive(Default)]
 pub(crate) struct Parts {
     stopped: Samples,
-    look_before_create: Samples,
-    journal_create: Samples,
-    create_own: Samples,
-    create: Samples,
-    look_before_start: Samples,
-    journal_start: Samples,
+    look: Samples,
+    journal: Samples,
     start: Samples,
     started: Samples,
 }
 
 impl Parts {
-    pub(crate) fn rows(&self) -> [(&'static str, &Samples); 9] {
+    pub(crate) fn rows(&self) -> [(&'static str, &Samples); 5] {
         [
             ("old finished -> stop answered: the runtime's own", &self.stopped),
-            ("looking, before create", &self.look_before_create),
-            ("deciding and journal, before create", &self.journal_create),
-            ("create: the engine's own part", &self.create_own),
-            ("create: the call", &self.create),
-            ("looking, before start", &self.look_before_start),
-            ("deciding and journal, before start", &self.journal_start),
+            ("looking", &self.look),
+            ("deciding and journal", &self.journal),
             ("start: the call", &self.start),
             ("of which new started -> start answered: no downtime", &self.started),
         ]
@@ -39,23 +31,12 @@ impl Parts {
     pub(crate) fn add(&mut self, events: &[Event], old: Life, new: Life) {
         let effect = |verb| events.iter().find(|event| event.what == What::Effect(verb)).unwrap();
         let (stop, create, start) = (effect(Verb::Stop), effect(Verb::Create), effect(Verb::Start));
-        let looked = |from: Instant, until: Instant| {
-            let calls = events.iter().filter(|event| event.ended > from && event.ended <= until);
-            calls.map(|event| event.ended).max().unwrap()
-        };
-        let (create_began, start_began) = (create.ended - create.took, start.ended - start.took);
-        let before_create = looked(stop.ended, create_began);
-        let before_start = looked(create.ended, start_began);
-        let call = events
-            .iter()
-            .rfind(|event| event.what == What::Call("CreateContainer") && event.ended <= create.ended);
-        let call = call.unwrap().took;
-        self.look_before_create.add(before_create - stop.ended);
-        self.journal_create.add(create_began - before_create);
-        self.create_own.add(create.took.checked_sub(call).unwrap());
-        self.create.add(call);
-        self.look_before_start.add(before_start - create.ended);
-        self.journal_start.add(start_began - before_start);
+        assert!(create.ended < stop.ended, "the replacement was not created ahead");
+        let start_began = start.ended - start.took;
+        let looks = events.iter().filter(|event| event.ended > stop.ended && event.ended <= start_began);
+        let looked = looks.map(|event| event.ended).max().unwrap();
+        self.look.add(looked - stop.ended);
+        self.journal.add(start_began - looked);
         self.start.add(start.took);
         self.stopped.add_ms(stop.after(old.finished_at));
         self.started.add_ms(start.after(new.started_at));
