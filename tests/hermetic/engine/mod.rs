@@ -128,10 +128,8 @@ impl Shop {
 
     /// Waits for what must end long before this.
     async fn patiently<R>(&self, ending: impl Future<Output = R>) -> R {
-        match tokio::time::timeout(PATIENCE, ending).await {
-            Ok(ended) => ended,
-            Err(_) => panic!("no end: {:#?}\n{:#?}", self.fake.history(), self.fake.story()),
-        }
+        let ended = tokio::time::timeout(PATIENCE, ending).await;
+        ended.unwrap_or_else(|_| panic!("no end: {:#?}\n{:#?}", self.fake.history(), self.fake.story()))
     }
 
     /// As the agent does it: a runtime that is away before anything has begun is asked again.

@@ -149,7 +149,7 @@ async fn the_fence_outlives_the_start() {
     shop.fake.on("RemoveContainer").first(move |m| {
         let life = m.running("app")[0].clone();
         let held = inplace::process::clock::now().as_nanosecond() - i128::from(life.started_at);
-        drop(tell.send(Duration::from_nanos(u64::try_from(held).unwrap())));
+        tell.send(Duration::from_nanos(u64::try_from(held).unwrap())).unwrap();
     });
     shop.succeeded(shop.restart().await, "img:v1");
     assert!(told.recv().unwrap() >= Duration::from_millis(250));

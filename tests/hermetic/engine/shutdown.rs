@@ -6,7 +6,7 @@ use std::time::Duration;
 use inplace::api::status::Phase;
 use inplace::node::Error;
 
-use super::super::runtime::{Exec, Fault};
+use super::super::runtime::{Call, Exec, Fault};
 use super::{Shop, nobody, pod, request};
 
 /// Told right before and right after each change that a swap makes.
@@ -14,7 +14,7 @@ use super::{Shop, nobody, pod, request};
 async fn it_pauses_with_nobody_down_or_it_finishes() {
     let clean = shop().await;
     clean.swap().await.unwrap();
-    let changes: Vec<_> = clean.fake.all_calls().into_iter().filter(|call| call.mutates()).collect();
+    let changes: Vec<_> = clean.fake.all_calls().into_iter().filter(Call::mutates).collect();
     assert!(changes.len() >= 6, "{changes:?}");
     let mut paused = 0;
     for call in changes {
@@ -25,9 +25,9 @@ async fn it_pauses_with_nobody_down_or_it_finishes() {
             let on = shop.fake.on(call.name).about(&call.about);
             let tell = move |_: &mut super::super::runtime::Model| shutdown.cancel();
             if after {
-                on.then(tell)
+                on.then(tell);
             } else {
-                on.first(tell)
+                on.first(tell);
             }
             let ended = tokio::time::timeout(Duration::from_secs(10), shop.swap()).await.expect(&what);
             assert_eq!(shop.fake.running("app").len(), 1, "{what}: {:#?}", shop.fake.history());
