@@ -22,15 +22,15 @@ const SIDE_BY_SIDE: usize = 48;
 /// Long enough to matter, short enough not to.
 const MOMENT: Duration = Duration::from_millis(70);
 
-/// Before any call. The outcome must be as if nothing had been.
-const BEFORE: [Fault; 4] = [
-    Fault::Slow(MOMENT),
+/// At any call. The outcome must be as if nothing had been.
+const ANY: [Fault; 3] = [
     Fault::Fail(Code::Unavailable, "the runtime is starting"),
     Fault::DropConnection,
     Fault::Restart(MOMENT),
 ];
-/// After a call that changes something: as if nothing had been. For a question it is the same as before it.
-const AFTER: [Fault; 5] = [
+/// At a call that changes something: as if nothing had been. For a question they are the same as those above.
+const CHANGING: [Fault; 6] = [
+    Fault::Slow(MOMENT),
     Fault::SlowReply(MOMENT),
     Fault::FailAfterEffect,
     Fault::DropConnectionAfterEffect,
@@ -187,9 +187,9 @@ async fn every_cell(job: Job) -> Vec<Cell> {
             let place = place.clone();
             move |fault| Cell { job, place: place.clone(), fault, harmless }
         };
-        cells.extend(BEFORE.map(cell(true)));
-        cells.extend(AFTER.into_iter().filter(|_| place.changes).map(cell(true)));
-        cells.extend(NO.map(cell(false)));
+        cells.extend(ANY.map(cell(true)));
+        cells.extend(CHANGING.into_iter().filter(|_| place.changes).map(cell(true)));
+        cells.extend(NO[..if place.changes { 2 } else { 1 }].iter().copied().map(cell(false)));
     }
     cells
 }

@@ -6,8 +6,7 @@ use std::time::Duration;
 use inplace::api::status::Phase;
 use inplace::node::Error;
 
-use super::super::runtime::Call;
-use super::super::runtime::{Exec, Fault};
+use super::super::runtime::{Call, Exec, Fault};
 use super::{Shop, nobody, pod, request};
 
 /// Told right before and right after each change that a swap makes.
