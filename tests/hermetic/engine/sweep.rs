@@ -1,7 +1,8 @@
 //! What is removed although no operation asks for it, and what never is.
 
 use inplace::api::annotation;
-use inplace::node::sweep::sweep;
+use inplace::node::journal::Entry;
+use inplace::node::sweep::{forget_gone, sweep};
 use inplace::operation::snapshot::Owner;
 
 use super::super::runtime::{Fault, Model, Pod};
@@ -105,4 +106,23 @@ async fn one_that_stays_does_not_keep_the_others() {
     shop.fake.on("RemoveContainer").fault(Fault::Fail(tonic::Code::Unknown, "busy"));
     assert_eq!(shop.sweep().await, 2);
     assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0));
+}
+
+/// What is known of a pod goes with it, and not before; what was not brought to its end stays for a person to see.
+#[tokio::test]
+async fn a_pod_that_is_gone_is_forgotten() {
+    let mut shop = Shop::open().await;
+    shop.die_fenced().await;
+    let (journal, client) = (&shop.node.journal, &shop.node.client);
+    let known = |pod: &super::PodRef| journal.path(&pod.uid).exists();
+    let mut gone = Entry::new(super::PodRef { uid: "gone".into(), ..shop.pod.clone() });
+    gone.open = journal.load(&shop.pod).unwrap().open;
+    assert!(gone.open.is_some());
+    journal.write(&gone).unwrap();
+    forget_gone(client, journal).await.unwrap();
+    assert!(known(&shop.pod) && known(&gone.pod));
+    gone.open = None;
+    journal.write(&gone).unwrap();
+    forget_gone(client, journal).await.unwrap();
+    assert!(known(&shop.pod) && !known(&gone.pod));
 }
