@@ -73,6 +73,6 @@ fn turn(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timest
     let attempt =
         lives.iter().map(|life| life.attempt).max().unwrap_or(target.from.attempt).saturating_add(1);
     let pre_stop_at = target.forward.pre_stop_at.filter(|_| replaces == target.forward.replaces);
-    let replacement = Replacement { replaces, attempt, pre_stop_at };
+    let replacement = Replacement { replaces, attempt, pre_stop_at, refused_starts: 0 };
     Some(Next::Note(Note::Back(target.name.clone(), replacement)))
 }

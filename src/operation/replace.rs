@@ -19,6 +19,8 @@ const FOREIGN_START: SignedDuration = SignedDuration::from_secs(10);
 /// How long the fence outlives the start. A kubelet that saw the new life before it ran asks for the guarded name a
 /// moment later, for it looks at the image in between.
 const FENCE_HOLDS: SignedDuration = SignedDuration::from_millis(250);
+/// How often a start may be refused where there is no other way out.
+const STARTS: u32 = 3;
 /// How long a runtime that lost a start is left alone before it is asked for another one.
 const CUT_OFF_PAUSE: SignedDuration = SignedDuration::from_millis(500);
 /// How soon to look again for something that others do.
@@ -88,7 +90,8 @@ fn make<'a>(
     // On the way back the fence of the way there holds the name that is needed now.
     if let Some(fence) = snapshot.fences(name).find(|fence| fence.attempt != guarded) {
         if operation.can_remove(&fence.id) {
-            return do_(remove(fence, Leftover::Fence));
+            let held = held(operation, target, snapshot, now).map(Next::Wait);
+            return Progress::Next(held.unwrap_or_else(|| Next::Do(remove(fence, Leftover::Fence))));
         }
         if fence.attempt == replacement.attempt {
             let message =
@@ -205,6 +208,13 @@ fn settle<'a>(
     }
 }
 
+/// Whether a start that the runtime refused deserves another try: where no kubelet will make one, of an image that has
+/// run before. A swap on its way there has a better way out.
+fn may_be_started_again(operation: &Operation, target: &Target) -> bool {
+    let has_run = target.action == Action::Restart || operation.turned_back.is_some();
+    operation.unsupervised && has_run && target.replacement().refused_starts < STARTS
+}
+
 /// What becomes of a life that is over before it began, with no word from the runtime why: its start was lost with the
 /// process that asked for it, or with the runtime, and says nothing about the image. It is made again.
 fn cut_off(operation: &Operation, target: &Target, life: &Container, now: Timestamp) -> Option<Next> {
@@ -215,7 +225,8 @@ fn cut_off(operation: &Operation, target: &Target, life: &Container, now: Timest
     if let Some(setback) = operation.setback.as_ref().filter(ours) {
         // A refusal ends the life it is about: if it was asked for again, the start before was lost, and this one found
         // what was left of it.
-        if setback.trouble.class != Class::Away && setback.count == 1 {
+        let refused = setback.trouble.class != Class::Away && setback.count == 1;
+        if refused && !may_be_started_again(operation, target) {
             return None;
         }
         let until = later(setback.at, CUT_OFF_PAUSE);
@@ -227,7 +238,7 @@ fn cut_off(operation: &Operation, target: &Target, life: &Container, now: Timest
     Some(Next::Do(remove(life, Leftover::NeverStarted)))
 }
 
-/// Takes the fences away, but not right after a start.
+/// Takes the fences away, but not right after a start, or after what did not start went away.
 pub(super) fn unfence(
     operation: &Operation,
     target: &Target,
@@ -235,15 +246,17 @@ pub(super) fn unfence(
     now: Timestamp,
 ) -> Option<Next> {
     let fence = snapshot.fences(&target.name).find(|fence| operation.can_remove(&fence.id))?;
+    let held = held(operation, target, snapshot, now).map(Next::Wait);
+    Some(held.unwrap_or_else(|| Next::Do(remove(fence, Leftover::Fence))))
+}
+
+/// The wait for as long as somebody may act on what was there before a start, or before a removal.
+fn held(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> Option<Waiting> {
     let started = snapshot.running(&target.name).iter().filter_map(|life| life.started_at).max();
-    let held_until = started.map(|started| later(started, FENCE_HOLDS));
+    let until = later(started.max(operation.removed_at)?, FENCE_HOLDS);
     // A clock that was set back holds nothing.
-    let soon = |until: &Timestamp| now < *until && *until < later(now, FENCE_HOLDS * 2);
-    if let Some(until) = held_until.filter(soon) {
-        let on = format!("{} to be seen by others", target.name);
-        return Some(Next::Wait(Waiting { until, on }));
-    }
-    Some(Next::Do(remove(fence, Leftover::Fence)))
+    let soon = now < until && until < later(now, FENCE_HOLDS * 2);
+    soon.then(|| Waiting { until, on: format!("{} to be seen by others", target.name) })
 }
 
 /// The wait for the runtime to make up its mind.

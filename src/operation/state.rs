@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::request::{OnFailure, Request};
 use crate::api::status::{Action, Engine, Incarnation, Step};
-use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Trouble, Verb};
+use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Leftover, Trouble, Verb};
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
 use crate::operation::snapshot::{Container, PodRef, Snapshot};
 
@@ -55,6 +55,9 @@ pub struct Operation {
     pub outcome: Option<Outcome>,
     /// When it was over.
     pub finished_at: Option<Timestamp>,
+    /// When one that never started was removed last: a kubelet that saw it may act on that for a moment.
+    #[serde(default)]
+    pub removed_at: Option<Timestamp>,
     /// The last thing that did not work, while it is being tried again.
     pub setback: Option<Setback>,
     /// Things that did not work and did not matter enough to end it.
@@ -102,6 +105,9 @@ pub struct Replacement {
     pub attempt: u32,
     /// When the preStop handler was begun. It is never begun twice.
     pub pre_stop_at: Option<Timestamp>,
+    /// How often the runtime refused to start it.
+    #[serde(default)]
+    pub refused_starts: u32,
 }
 
 /// A new life that was seen running.
@@ -177,7 +183,12 @@ impl Target {
             grace_seconds: container.grace.as_secs(),
             has_pre_stop: container.has_pre_stop,
             touched: false,
-            forward: Replacement { replaces: container.id.clone(), attempt: next_attempt, pre_stop_at: None },
+            forward: Replacement {
+                replaces: container.id.clone(),
+                attempt: next_attempt,
+                pre_stop_at: None,
+                refused_starts: 0,
+            },
             back: None,
             reached: None,
             from: container.incarnation(),
@@ -217,6 +228,7 @@ impl Operation {
             ending: None,
             outcome: None,
             finished_at: None,
+            removed_at: None,
             setback: None,
             remarks: Vec::new(),
             stuck: Vec::new(),
@@ -277,6 +289,9 @@ impl Operation {
 
     /// What came of `effect`.
     pub fn record(&mut self, effect: &Effect, result: Result<Learned, Trouble>, now: Timestamp) {
+        if matches!(effect, Effect::Remove { what: Leftover::NeverStarted, .. }) {
+            self.removed_at = Some(now);
+        }
         match result {
             Ok(learned) => {
                 self.setback = None;
@@ -300,6 +315,12 @@ impl Operation {
                 };
                 let count = self.setback.as_ref().filter(again).map_or(0, |setback| setback.count) + 1;
                 let container = effect.container().to_owned();
+                if effect.verb() == Verb::Start
+                    && trouble.class != Class::Away
+                    && let Some(target) = self.targets.iter_mut().find(|target| target.name == container)
+                {
+                    target.back.as_mut().unwrap_or(&mut target.forward).refused_starts += 1;
+                }
                 self.setback = Some(Setback { verb: effect.verb(), container, count, at: now, trouble });
                 self.give_up_removing(effect);
             }

@@ -171,6 +171,24 @@ fn a_start_that_was_cut_off_is_made_again_under_the_same_name() {
 }
 
 #[test]
+fn where_nobody_else_starts_it_a_restart_is_started_again_a_few_times() {
+    for (owner, refusals, starts, outcome) in [
+        (Owner::NodeRun, 1, 2, "Succeeded"),
+        (Owner::NodeRun, 2, 3, "Succeeded"),
+        (Owner::NodeRun, 3, 3, "Failed"),
+        (Owner::Nobody, 1, 1, "Failed"),
+    ] {
+        let mut it = Bench::new(RESTART, pod(owner));
+        let ended = it.play(cut_off(refusals, Class::Refused));
+        assert_eq!(ended.phase().to_string(), outcome, "{owner:?} {refusals}: {ended:?}");
+        assert_eq!(it.log.iter().filter(|line| *line == "Start app-3").count(), starts, "{:?}", it.log);
+        if let Outcome::Failed { failure, .. } = &ended {
+            assert!(matches!(failure, Failure::Start { .. }), "{failure:?}");
+        }
+    }
+}
+
+#[test]
 fn a_start_that_was_refused_is_not_made_again_and_one_that_is_always_cut_off_ends() {
     let mut refused = bench(SWAP);
     let outcome = refused.play(cut_off(1, Class::Refused));
