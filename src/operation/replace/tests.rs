@@ -170,6 +170,25 @@ fn a_start_that_was_cut_off_is_made_again_under_the_same_name() {
     assert_eq!(it.obey(), Outcome::Succeeded);
 }
 
+/// A kubelet that saw the created one asks for the name of the fence a moment after it is gone.
+#[test]
+fn the_fence_outlives_what_was_created_in_vain() {
+    let mut it = bench(RESTART);
+    let mut never = |effect: &Effect, _: &mut Snapshot| match effect.verb() {
+        Verb::Start => Answer::No(Class::Refused),
+        _ => Answer::Obey,
+    };
+    let mut until = |it: &mut Bench, line: &str| {
+        while it.log.last().is_none_or(|last| last != line) {
+            assert_eq!(it.step(&mut never), None, "{:?}", it.log);
+        }
+        it.now
+    };
+    let removed = until(&mut it, "Remove app-3");
+    let unfenced = until(&mut it, "Remove app-fence-4");
+    assert!(unfenced.duration_since(removed) >= FENCE_HOLDS, "{:?}", it.log);
+}
+
 #[test]
 fn where_nobody_else_starts_it_a_restart_is_started_again_a_few_times() {
     for (owner, refusals, starts, outcome) in [
