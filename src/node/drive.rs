@@ -74,14 +74,7 @@ pub(super) async fn drive(
     audience: &Audience,
 ) -> Option<Status> {
     let mut operation = entry.open.take()?;
-    let mut workshop = Workshop::new(
-        node.client.clone(),
-        Arc::clone(&node.pulls),
-        node.image_reserve,
-        operation.pod.clone(),
-        operation.sandbox_id.clone(),
-        operation.request.id.clone(),
-    );
+    let mut workshop = Workshop::new(node, &operation);
     let mut leash = leash;
     let mut pause = FIRST_PAUSE;
     audience(Happening::Status(&report::status(&operation)));

@@ -11,10 +11,12 @@ use crate::api::annotation;
 use crate::cri::client::Client;
 use crate::cri::clone::{self, Source};
 use crate::cri::proto::v1;
+use crate::node::Node;
 use crate::node::image::{self, Wanted};
 use crate::node::pre_stop;
 use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Leftover, Trouble};
 use crate::operation::snapshot::PodRef;
+use crate::operation::state::Operation;
 
 /// What the effects of one operation are carried out with.
 #[derive(Debug)]
@@ -35,16 +37,17 @@ pub(super) struct Workshop {
 pub(super) type Progress<'a> = &'a (dyn Fn(String) + Send + Sync);
 
 impl Workshop {
-    pub(super) fn new(
-        client: Client,
-        pulls: Arc<Semaphore>,
-        image_reserve: u64,
-        pod: PodRef,
-        sandbox_id: String,
-        operation_id: String,
-    ) -> Self {
-        let sources = HashMap::new();
-        Self { client, pulls, image_reserve, pod, sandbox_id, operation_id, sources, sandbox: None }
+    pub(super) fn new(node: &Node, operation: &Operation) -> Self {
+        Self {
+            client: node.client.clone(),
+            pulls: Arc::clone(&node.pulls),
+            image_reserve: node.image_reserve,
+            pod: operation.pod.clone(),
+            sandbox_id: operation.sandbox_id.clone(),
+            operation_id: operation.request.id.clone(),
+            sources: HashMap::new(),
+            sandbox: None,
+        }
     }
 
     /// Carries `effect` out, within `limit`.

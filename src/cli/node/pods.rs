@@ -88,6 +88,8 @@ pub(super) async fn rm(settings: &NodeArgs, format: Format, args: Rm) -> Result<
     let _lock = lock(settings)?;
     let node = engine(settings)?;
     let pods = convert::find_pod(&node.client, &namespace, &name).await?;
+    // Not from under an operation.
+    let _held = pods.iter().map(|pod| node.journal.hold(pod)).collect::<Result<Vec<_>, _>>()?;
     let removed = launch::rm(&node.client, &namespace, &name, &dirs).await?;
     for pod in pods {
         node.journal.forget(&pod)?;
