@@ -37,14 +37,14 @@ pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot
             }
         };
         if overdue(operation, &next, now, operation.deadline_at) {
-            return give_up(Failure::Deadline { during: "Rollback".to_owned() });
+            return give_up(operation.late("Rollback"));
         }
         return next;
     }
     match verify(operation, returning().filter(|target| target.back.is_some()), snapshot, now) {
         Verdict::Next(next) => {
             if overdue(operation, &next, now, operation.deadline_at) {
-                return give_up(Failure::Deadline { during: "Rollback".to_owned() });
+                return give_up(operation.late("Rollback"));
             }
             next
         }

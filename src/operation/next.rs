@@ -94,8 +94,7 @@ fn still_free(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Opt
     }
     if now >= operation.touch_until() {
         let waits = operation.targets.iter().any(|target| target.image.is_some() && target.pulled.is_none());
-        let during = if waits { "Pull" } else { "Swap had not begun" }.to_owned();
-        return Some(fail(operation, Failure::Deadline { during }));
+        return Some(fail(operation, operation.late(if waits { "Pull" } else { "Swap had not begun" })));
     }
     for target in &operation.targets {
         if let Some(what) = changed(operation, target, snapshot) {
@@ -151,7 +150,7 @@ fn pace(operation: &Operation, next: Next, now: Timestamp) -> Next {
 
 fn within(operation: &Operation, next: Next, now: Timestamp, limit: Timestamp, during: &str) -> Next {
     if overdue(operation, &next, now, limit) {
-        return fail(operation, Failure::Deadline { during: during.to_owned() });
+        return fail(operation, operation.late(during));
     }
     next
 }

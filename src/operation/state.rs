@@ -335,6 +335,15 @@ impl Operation {
         }
     }
 
+    /// The failure when the time is up during `what`, with what had gone wrong lately.
+    pub(super) fn late(&self, what: &str) -> Failure {
+        let lately = |setback: &Setback| {
+            let Setback { verb, container, trouble, .. } = setback;
+            format!("{what} ({verb:?} of {container} had failed: {})", trouble.message)
+        };
+        Failure::Deadline { during: self.setback.as_ref().map_or_else(|| what.to_owned(), lately) }
+    }
+
     /// The outcome when the pod's sandbox is `what`.
     pub(super) fn lost(&self, what: &str) -> Outcome {
         self.ending.clone().unwrap_or_else(|| self.failed(Failure::Sandbox { what: what.to_owned() }))
