@@ -80,7 +80,8 @@ fn newest(sandboxes: Vec<v1::PodSandbox>) -> Option<v1::PodSandbox> {
     })
 }
 
-fn pod(labels: &HashMap<String, String>) -> PodRef {
+/// Whose a sandbox or container is, by its labels; what they do not say is empty.
+pub(crate) fn pod(labels: &HashMap<String, String>) -> PodRef {
     let label = |key| labels.get(key).cloned().unwrap_or_default();
     PodRef {
         namespace: label(annotation::POD_NAMESPACE),

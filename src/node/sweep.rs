@@ -23,7 +23,7 @@ pub async fn sweep(client: &Client, journal: &Journal, only: Option<&PodRef>) ->
         if !is_forgotten(journal, &container) {
             continue;
         }
-        let pod = pod_of(&container);
+        let pod = convert::pod(&container.labels);
         match client.remove(&container.id).await {
             Ok(()) => {
                 removed += 1;
@@ -59,16 +59,7 @@ fn is_forgotten(journal: &Journal, container: &Container) -> bool {
         return false;
     }
     // An operation that is open takes care of everything of its pod itself.
-    journal.load(&pod_of(container)).is_ok_and(|entry| entry.open.is_none())
-}
-
-fn pod_of(container: &Container) -> PodRef {
-    let label = |key: &str| container.labels.get(key).cloned().unwrap_or_default();
-    PodRef {
-        namespace: label(annotation::POD_NAMESPACE),
-        name: label(annotation::POD_NAME),
-        uid: label(annotation::POD_UID),
-    }
+    journal.load(&convert::pod(&container.labels)).is_ok_and(|entry| entry.open.is_none())
 }
 
 fn name(container: &Container) -> &str {
