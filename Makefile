@@ -10,8 +10,10 @@ CARGO_TARGET_DIR ?= target
 MUSL := x86_64-unknown-linux-musl
 STATIC := $(CARGO_TARGET_DIR)/$(MUSL)/release/inplace
 DENY := $(INPLACE_CACHE)/bin/cargo-deny
+CLUSTER := /tmp/inplace-cluster
 
-.PHONY: setup build release check fmt clippy doc deny test demo bench clean
+
+.PHONY: setup build release image check fmt clippy doc deny test demo cluster cluster-down bench clean
 
 setup: ## installs what is missing and fetches the published CRI definition the tests compare with
 	@bash tests/lab/install.sh
@@ -25,6 +27,9 @@ release: setup ## one static binary
 	@if ldd "$(STATIC)" 2>/dev/null | grep -q '=>'; then echo "$(STATIC) is not static" >&2; exit 1; fi
 	@if grep -q INPLACE_FAULT_AT "$(STATIC)"; then echo "$(STATIC) has fault points" >&2; exit 1; fi
 	@stat -c '%n: static, no fault points, %s bytes' "$(STATIC)"
+
+image: release ## IMAGE=host/repository:tag: packs the static binary and pushes it, without a Docker engine (see daemonset/image.sh)
+	bash daemonset/image.sh "$(STATIC)" "$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)"
 
 check: fmt clippy doc deny
 
@@ -50,9 +55,18 @@ $(DENY):
 test: setup check release ## everything that can go wrong, for real
 	cargo test --locked --lib --bins --test hermetic
 	cargo test --locked --features faults --test node
+	cargo test --locked --features faults --test cluster
 
 demo: setup build ## what a restart in place keeps, on a real containerd
 	bash tests/lab/demo.sh "$(CARGO_TARGET_DIR)/debug/inplace"
+
+cluster: setup ## a real one-node Kubernetes, to try things on
+	@bash tests/lab/cluster.sh up "$(CLUSTER)"
+	@. "$(CLUSTER)/env"; printf '%s\n' "Kubernetes runs below $(CLUSTER); its images: $$REGISTRY/app:v1, app:v2, app:v3 ..." \
+	  "  export KUBECONFIG=$$KUBECONFIG" "  kubectl run web --image=$$REGISTRY/app:v1" "make cluster-down stops and removes it."
+
+cluster-down: ## and away with it
+	@bash tests/lab/cluster.sh down "$(CLUSTER)"
 
 bench: release ## the budgets, side by side in one run; BENCH_QUICK=1 is short, BENCH_LENIENT=1 only tells
 	BENCH_AGENT="$(abspath $(STATIC))" cargo bench --locked --bench restart

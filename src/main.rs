@@ -1,5 +1,7 @@
 //! Picks the role, builds the runtime it wants, and maps its end to an exit code.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -20,12 +22,14 @@ struct Inplace {
 
 #[derive(Debug, Subcommand)]
 enum Role {
+    #[command(flatten)]
+    Pod(inplace::cli::pod::PodCommand),
     Node(inplace::cli::node::NodeCommand),
     Agent(agent::Args),
 }
 
 fn main() -> ExitCode {
-    let matches = with_exit_codes(Inplace::command()).get_matches();
+    let matches = as_plugin(with_exit_codes(Inplace::command()), std::env::args_os().next()).get_matches();
     let Inplace { log, role } = Inplace::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     if let Err(error) = log::start(&log) {
         return fail(&format!("--log: {error}"));
@@ -39,6 +43,7 @@ fn main() -> ExitCode {
         Err(error) => return fail(&format!("the process cannot begin: {error}")),
     };
     match role {
+        Role::Pod(command) => runtime.block_on(command.run()).into(),
         Role::Node(command) => runtime.block_on(command.run()).into(),
         Role::Agent(args) => match runtime.block_on(agent::run(args)) {
             Ok(()) => Exit::Done.into(),
@@ -52,6 +57,13 @@ fn main() -> ExitCode {
             }
         },
     }
+}
+
+/// As a file named `kubectl-inplace` it is `kubectl inplace`, and its usage lines say so.
+fn as_plugin(command: Command, called: Option<OsString>) -> Command {
+    let called = called.map(PathBuf::from);
+    let is_plugin = called.is_some_and(|path| path.file_stem().is_some_and(|name| name == "kubectl-inplace"));
+    if is_plugin { command.bin_name("kubectl inplace") } else { command }
 }
 
 /// The exit codes below every help text.

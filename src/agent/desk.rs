@@ -3,8 +3,9 @@
 //!
 //! Compares what is wished with what is under way, again and again; carries nothing out itself.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -12,19 +13,19 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::announce::{self, Announcement};
 use crate::agent::metrics::Metrics;
-use crate::agent::pods_dir::{Key, PodsDir, Scan, Wish};
-use crate::agent::results::Results;
+use crate::agent::wish::{Board, Key, View, Wish, Wishes};
 use crate::api::request::Request;
 use crate::api::status::{Phase, Status};
 use crate::node::drive::{Audience, Happening, Leash};
+use crate::node::journal::{Entry, JournalError};
 use crate::node::{self, Node, sweep};
 use crate::operation::effect::Class;
 use crate::operation::outcome::Withdrawal;
 use crate::operation::preflight::Refusal;
 use crate::operation::report;
 use crate::operation::snapshot::PodRef;
-use crate::operation::state::Operation;
 use crate::process::clock;
 use crate::process::log::chain;
 
@@ -34,9 +35,9 @@ const SWEEP: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The desk.
-pub(super) struct Desk {
+pub(super) struct Desk<B> {
     node: Node,
-    results: Results,
+    board: B,
     metrics: Metrics,
     max_operations: usize,
     stop: CancellationToken,
@@ -44,7 +45,6 @@ pub(super) struct Desk {
     tasks: JoinSet<(Key, Ended)>,
     /// Requests that could not begin yet.
     waiting: HashMap<(Key, String), Waiting>,
-    problems: BTreeMap<String, String>,
     /// Journal files that could not be read at the start.
     damaged: usize,
 }
@@ -59,8 +59,11 @@ struct Waiting {
 
 /// One pod being worked on.
 struct Work {
-    /// The id of the request; empty while the operation of a command that died is being ended.
+    /// The id of the request.
     id: String,
+    /// False when a command on the node that died began it: it is in no annotation, and none can withdraw it. `None`
+    /// while that cannot be told.
+    asked: Option<bool>,
     withdraw: watch::Sender<Option<Withdrawal>>,
 }
 
@@ -74,44 +77,43 @@ enum Ended {
     Paused,
 }
 
-impl Desk {
+impl<B: Board> Desk<B> {
     pub(super) fn new(
         node: Node,
-        results: Results,
+        board: B,
         metrics: Metrics,
         max_operations: usize,
         stop: CancellationToken,
     ) -> Self {
         Self {
             node,
-            results,
+            board,
             metrics,
             max_operations,
             stop,
             work: HashMap::new(),
             tasks: JoinSet::new(),
             waiting: HashMap::new(),
-            problems: BTreeMap::new(),
             damaged: 0,
         }
     }
 
     /// Serves until the process is to end, and then until nothing is in flight any more.
-    pub(super) async fn run(mut self, mut pods: PodsDir) {
-        self.take_up();
+    pub(super) async fn run(mut self, mut wishes: impl Wishes) {
+        self.take_up(&wishes);
         let mut sweeps = interval(SWEEP);
         sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !self.stop.is_cancelled() {
-            match pods.scan() {
-                Ok(scan) => self.compare(scan),
-                Err(error) => tracing::error!(%error, "the folder of manifests cannot be read"),
+            if let Some(view) = wishes.look() {
+                self.compare(view);
             }
+            let tend = wishes.tend(&|key| self.work.contains_key(key));
             let stop = self.stop.clone();
             let times = self.waiting.values().flat_map(|waiting| [waiting.again, waiting.ends]);
-            let again = times.filter(|at| *at > Instant::now()).min();
+            let again = times.chain(tend).filter(|at| *at > Instant::now()).min();
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = pods.changed() => {}
+                () = wishes.changed() => {}
                 Some(ended) = self.tasks.join_next() => self.ended(ended),
                 _ = sweeps.tick() => self.sweep(&mut sweeps).await,
                 () = until(again) => {}
@@ -124,7 +126,7 @@ impl Desk {
     }
 
     /// Begins to end what an earlier process left open.
-    fn take_up(&mut self) {
+    fn take_up(&mut self, wishes: &impl Wishes) {
         let entries = match self.node.journal.all() {
             Ok(entries) => entries,
             Err(error) => {
@@ -134,27 +136,10 @@ impl Desk {
         };
         for entry in entries {
             match entry {
-                Ok(entry) if entry.open.is_some() => {
-                    let pod = entry.pod;
-                    let key = Key { namespace: pod.namespace.clone(), name: pod.name.clone() };
-                    let node = self.node.clone();
-                    // One that a command began is in no annotation, and none can withdraw it.
-                    let ours = |open: &Operation| {
-                        let told = self.results.read(&key.file_name());
-                        told.filter(|told| told.id == open.request.id).map(|told| told.id)
-                    };
-                    let id = entry.open.as_ref().and_then(ours).unwrap_or_default();
-                    self.begin(key, id, move |leash, audience| async move {
-                        match node.resume(&pod, leash, &audience).await {
-                            Err(node::Error::Interrupted) => Ended::Paused,
-                            Err(error) => {
-                                tracing::error!(%pod, error = chain(&error), "an open operation cannot be taken up");
-                                Ended::Answered
-                            }
-                            Ok(_) => Ended::Answered,
-                        }
-                    });
+                Ok(Entry { pod, open: Some(open), .. }) => {
+                    self.resume(wishes.key(&pod), pod, &open.request.id);
                 }
+                Ok(Entry { pod, last: Some(last), .. }) => self.board.recall(&pod, last),
                 Ok(_) => {}
                 Err(error) => {
                     self.damaged += 1;
@@ -164,43 +149,79 @@ impl Desk {
         }
     }
 
+    fn resume(&mut self, key: Key, pod: PodRef, id: &str) {
+        let asked = self.board.asked(&key, id);
+        let node = self.node.clone();
+        // Its begin was announced by the process that died.
+        self.begin(key, id.to_owned(), asked, None, move |leash, audience| async move {
+            match node.resume(&pod, leash, &audience).await {
+                Err(node::Error::Interrupted) => Ended::Paused,
+                Err(error) => {
+                    tracing::error!(%pod, error = chain(&error), "an open operation cannot be taken up");
+                    Ended::Answered
+                }
+                Ok(_) => Ended::Answered,
+            }
+        });
+    }
+
     /// Brings what is under way nearer to what is wished.
-    fn compare(&mut self, scan: Scan) {
-        self.results.catch_up();
-        self.report_problems(scan.problems);
-        for (key, work) in &self.work {
-            let wished = scan.wishes.get(key).and_then(|wish| wish.request.as_ref().ok());
+    fn compare(&mut self, view: View) {
+        self.metrics.unreadable.set(count(self.damaged + view.unreadable));
+        for (key, work) in &mut self.work {
+            let wish = view.wishes.get(key);
+            let wished = wish.and_then(|wish| wish.request.as_ref().ok());
+            if work.asked.is_none() {
+                work.asked = self.board.asked(key, &work.id);
+            }
             match wished {
-                _ if work.id.is_empty() => {}
-                None if !scan.wishes.contains_key(key) => work.tell(Withdrawal::Deleted),
-                Some(request) if request.id == work.id => {}
+                Some(request) if request.id == work.id => work.asked = Some(true),
+                _ if work.asked != Some(true) => {}
+                None if wish.is_none() && !view.current => {}
+                None if wish.is_none() => work.tell(Withdrawal::Deleted),
                 None | Some(_) => work.tell(Withdrawal::Replaced),
             }
         }
-        let wished: HashSet<_> = scan
-            .wishes
-            .iter()
-            .filter_map(|(key, wish)| Some((key.clone(), wish.request.as_ref().ok()?.id.clone())))
-            .collect();
-        self.waiting.retain(|waiting, _| wished.contains(waiting));
-        for (key, wish) in scan.wishes {
-            if !self.work.contains_key(&key) {
+        if view.current {
+            self.forget_waiting(&view);
+        }
+        for (key, wish) in view.wishes {
+            if view.current && !wish.held && !self.work.contains_key(&key) {
                 self.serve(key, wish);
             }
         }
         self.metrics.waiting.set(count(self.waiting.len()));
     }
 
+    /// Ends the waiting of what is not wished any more.
+    fn forget_waiting(&mut self, view: &View) {
+        let wished: HashSet<_> = view
+            .wishes
+            .iter()
+            .filter_map(|(key, wish)| Some((key.clone(), wish.request.as_ref().ok()?.id.clone())))
+            .collect();
+        let gone: Vec<_> =
+            self.waiting.keys().filter(|waiting| !wished.contains(*waiting)).cloned().collect();
+        for (key, id) in gone {
+            self.waiting.remove(&(key.clone(), id.clone()));
+            // What took its place gets an answer of its own.
+            if !view.wishes.contains_key(&key) && !self.work.contains_key(&key) {
+                let (reason, why) =
+                    (Withdrawal::Deleted.reason(), "the request was withdrawn while it waited");
+                self.answer(&key, &report::not_begun(&id, Phase::Cancelled, reason, &why, clock::now()));
+            }
+        }
+    }
+
     /// Takes up a wish, unless it has been answered.
     fn serve(&mut self, key: Key, wish: Wish) {
-        let file = key.file_name();
-        let answered = self.results.read(&file);
+        let answered = self.board.told(&key);
         let request = match wish.request {
             Ok(request) => request,
             Err(invalid) => {
                 let status = report::refused("", &Refusal::Invalid(invalid), clock::now());
                 if answered.is_none_or(|answered| answered.message != status.message) {
-                    self.answer(&file, &status);
+                    self.answer(&key, &status);
                 }
                 return;
             }
@@ -214,68 +235,70 @@ impl Desk {
             return;
         }
         if self.work.len() >= self.max_operations {
-            self.not_yet(key, &request, now, "waits until another operation of this node ends");
+            self.not_yet(&key, &request, now, "waits until another operation of this node ends");
             return;
         }
         let node = self.node.clone();
-        let (results, metrics) = (self.results.clone(), self.metrics.clone());
-        let of = key.clone();
-        self.begin(key, request.id.clone(), move |leash, audience| async move {
+        let (board, metrics) = (self.board.clone(), self.metrics.clone());
+        let (of, id, begun) = (key.clone(), request.id.clone(), announce::begun(&request, clock::now()));
+        self.begin(key, id, Some(true), begun, move |leash, audience| async move {
             let ended = carry_out(&node, &of, wish.uid.as_deref(), request.clone(), leash, &audience).await;
             match ended {
                 Ok(status) => {
                     // The journal may answer for a request that ended before this process began.
-                    results.write(&of.file_name(), &status);
+                    board.tell(&of, &status);
                     Ended::Answered
                 }
                 Err(node::Error::Interrupted) => Ended::Paused,
-                Err(error @ node::Error::Runtime(_, Class::Away)) => {
-                    Ended::NotYet(Box::new(request), error.to_string())
-                }
-                Err(error) if error.reason() == "Busy" => Ended::NotYet(Box::new(request), error.to_string()),
+                Err(error) if may_pass(&error, &of) => Ended::NotYet(Box::new(request), error.to_string()),
                 Err(error) => {
                     let status =
                         report::not_begun(&request.id, Phase::Refused, error.reason(), &error, clock::now());
-                    tracing::warn!(
-                        pod = of.file_name(),
-                        reason = status.reason,
-                        message = status.message,
-                        "refused"
-                    );
-                    metrics.ended(&status);
-                    results.write(&of.file_name(), &status);
+                    answer(&board, &metrics, &of, &status);
                     Ended::Answered
                 }
             }
         });
     }
 
-    fn begin<F, W>(&mut self, key: Key, id: String, work: F)
+    fn begin<F, W>(&mut self, key: Key, id: String, asked: Option<bool>, begun: Option<Announcement>, work: F)
     where
         F: FnOnce(Leash, Audience) -> W,
         W: Future<Output = Ended> + Send + 'static,
     {
         let (withdraw, withdrawal) = watch::channel(None);
         let leash = Leash { withdrawal, shutdown: self.stop.clone() };
-        let work = work(leash, self.audience(&key));
-        self.work.insert(key.clone(), Work { id, withdraw });
+        let work = work(leash, self.audience(&key, begun));
+        self.work.insert(key.clone(), Work { id, asked, withdraw });
         self.metrics.open.inc();
         self.tasks.spawn(async move { (key, work.await) });
     }
 
-    fn audience(&self, key: &Key) -> Audience {
-        let (results, metrics, file) = (self.results.clone(), self.metrics.clone(), key.file_name());
+    /// Passes on what happens; `begun` is told when the work has really begun.
+    fn audience(&self, key: &Key, begun: Option<Announcement>) -> Audience {
+        let (board, metrics, key) = (self.board.clone(), self.metrics.clone(), key.clone());
+        let (begun, has_begun) = (Mutex::new(begun), AtomicBool::new(false));
         Arc::new(move |happening| match happening {
             Happening::Status(status) => {
-                results.write(&file, status);
-                if status.phase.is_terminal() {
+                board.tell(&key, status);
+                if !has_begun.swap(true, Ordering::Relaxed) {
+                    tracing::info!(pod = %key, id = status.id, "begun");
+                    if let Some(begun) = begun.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                        board.announce(&key, begun);
+                    }
+                }
+                if let Some(end) = announce::ended(status, clock::now()) {
+                    board.announce(&key, end);
                     metrics.ended(status);
                     let (phase, reason) = (status.phase, &status.reason);
-                    tracing::info!(pod = file, id = status.id, %phase, reason, message = status.message, "ended");
+                    tracing::info!(pod = %key, id = status.id, %phase, reason, message = status.message, "ended");
                 }
             }
-            Happening::Effect { verb, took, trouble, .. } => metrics.effect(verb, took, trouble),
-            Happening::Progress(text) => tracing::debug!(pod = file, text, "under way"),
+            Happening::Effect { verb, took, trouble, .. } => {
+                metrics.effect(verb, took, trouble);
+                board.count(verb, trouble);
+            }
+            Happening::Progress(text) => tracing::debug!(pod = %key, text, "under way"),
         })
     }
 
@@ -295,15 +318,14 @@ impl Desk {
             Ended::Answered => {
                 self.waiting.remove(&(key, work.id));
             }
-            Ended::NotYet(request, why) => self.not_yet(key, &request, Instant::now() + AGAIN, &why),
+            Ended::NotYet(request, why) => self.not_yet(&key, &request, Instant::now() + AGAIN, &why),
             Ended::Paused => {}
         }
     }
 
     /// A request that could not begin: `again` at the earliest, until its deadline.
-    fn not_yet(&mut self, key: Key, request: &Request, again: Instant, why: &str) {
-        let file = key.file_name();
-        let which = (key, request.id.clone());
+    fn not_yet(&mut self, key: &Key, request: &Request, again: Instant, why: &str) {
+        let which = (key.clone(), request.id.clone());
         let whole = Duration::from_secs(request.deadline_seconds.into());
         let ends = self.waiting.get(&which).map_or_else(|| Instant::now() + whole, |waiting| waiting.ends);
         let mut status = report::pending(request, why);
@@ -313,38 +335,17 @@ impl Desk {
             "DeadlineExceeded".clone_into(&mut status.reason);
             status.finished_at = Some(clock::now());
             status.message = format!("it could not begin before its deadline: {why}. Nothing was touched");
-            self.answer(&file, &status);
+            self.answer(key, &status);
             return;
         }
         self.waiting.insert(which, Waiting { again, ends });
-        if self.results.read(&file).is_none_or(|told| told.id != status.id || told.message != status.message)
-        {
-            self.results.write(&file, &status);
+        if self.board.told(key).is_none_or(|told| told.id != status.id || told.message != status.message) {
+            self.board.tell(key, &status);
         }
     }
 
-    fn answer(&self, file: &str, status: &Status) {
-        tracing::warn!(pod = file, reason = status.reason, message = status.message, "not carried out");
-        self.metrics.ended(status);
-        self.results.write(file, status);
-    }
-
-    fn report_problems(&mut self, problems: BTreeMap<String, String>) {
-        for (file, problem) in &problems {
-            if self.problems.get(file) != Some(problem) {
-                tracing::error!(file, problem, "a manifest cannot be used");
-                let why = format!("{file}: {problem}");
-                self.results.write(
-                    file,
-                    &report::not_begun("", Phase::Refused, "InvalidManifest", &why, clock::now()),
-                );
-            }
-        }
-        for file in self.problems.keys().filter(|file| !problems.contains_key(*file)) {
-            self.results.remove(file);
-        }
-        self.metrics.unreadable.set(count(self.damaged + problems.len()));
-        self.problems = problems;
+    fn answer(&self, key: &Key, status: &Status) {
+        answer(&self.board, &self.metrics, key, status);
     }
 
     async fn sweep(&self, sweeps: &mut tokio::time::Interval) {
@@ -369,6 +370,17 @@ impl Work {
     }
 }
 
+/// The answer to a request that ended before it began.
+fn answer(board: &impl Board, metrics: &Metrics, key: &Key, status: &Status) {
+    let (phase, reason) = (status.phase, &status.reason);
+    tracing::warn!(pod = %key, id = status.id, %phase, reason, message = status.message, "not carried out");
+    metrics.ended(status);
+    board.tell(key, status);
+    if let Some(end) = announce::ended(status, clock::now()) {
+        board.announce(key, end);
+    }
+}
+
 async fn carry_out(
     node: &Node,
     key: &Key,
@@ -377,12 +389,25 @@ async fn carry_out(
     leash: Leash,
     audience: &Audience,
 ) -> Result<Status, node::Error> {
-    let pod: PodRef = node.find(&key.namespace, &key.name).await?;
+    let pod = match key.pod() {
+        Some(pod) => pod,
+        None => node.find(&key.namespace, &key.name).await?,
+    };
     if uid.is_some_and(|uid| uid != pod.uid) {
         let wanted = format!("{pod} with uid {}", uid.unwrap_or_default());
         return Err(Refusal::PodNotFound(wanted).into());
     }
     node.carry_out(&pod, request, leash, audience).await
+}
+
+/// True for what another moment may bring: the runtime is away, a command is at work, or a pod that is known to be
+/// meant for this node has not come up yet.
+fn may_pass(error: &node::Error, key: &Key) -> bool {
+    match error {
+        node::Error::Runtime(_, Class::Away) | node::Error::Journal(JournalError::Busy(_)) => true,
+        node::Error::Refused(Refusal::PodNotFound(_) | Refusal::SandboxNotReady(_)) => key.uid.is_some(),
+        _ => false,
+    }
 }
 
 /// As a gauge wants it.

@@ -1,6 +1,7 @@
 //! The role on a node that stays: takes requests from pods' annotations and carries them out.
 //!
-//! Standalone: pods are YAML files in a folder, answers are JSON files in another; no API server is needed.
+//! In a cluster: the pods of its node, as the API server shows them. Standalone: pods are YAML files in a folder, answers
+//! are JSON files in another; no API server is needed.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,35 +11,44 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::cluster::{Answers, Watched, Writes, register_cache};
 use crate::agent::desk::Desk;
 use crate::agent::metrics::Metrics;
-use crate::agent::pods_dir::PodsDir;
-use crate::agent::results::Results;
+use crate::agent::standalone::{Manifests, Results};
+use crate::agent::wish::{Board, Wishes};
+use crate::cluster::client::{self, Target};
+use crate::cluster::pods::NodePods;
 use crate::cri::client::{Client, Readiness};
 use crate::node::lock::{LockError, NodeLock};
 use crate::node::settings::NodeArgs;
 use crate::node::{Node, journal::JournalError};
 use crate::process::{admin, shutdown};
 
+mod announce;
+mod cluster;
 mod desk;
 mod metrics;
-mod pods_dir;
-mod results;
+mod standalone;
+mod wish;
 
 /// How long to wait for the folder of a runtime's socket to appear.
 const SOCKET_PAUSE: Duration = Duration::from_secs(1);
 
 /// Carry out the requests in pods' annotations, until stopped
 #[derive(Debug, clap::Args)]
+// A DaemonSet's own arguments come after the shipped ones, and count.
+#[command(args_override_self = true)]
 pub struct Args {
+    #[command(flatten)]
+    cluster: ClusterArgs,
     #[command(flatten)]
     settings: NodeArgs,
     /// Work without an API server, from the files in --pods-dir
-    #[arg(long, required = true)]
+    #[arg(long, requires = "pods_dir")]
     standalone: bool,
     /// Folder with Pod manifests; the annotation inplace.dev/request in them is the request
     #[arg(long, env = "INPLACE_PODS_DIR", value_name = "DIR")]
-    pods_dir: PathBuf,
+    pods_dir: Option<PathBuf>,
     /// Address for /healthz, /readyz and /metrics
     #[arg(long, env = "INPLACE_LISTEN", default_value = "127.0.0.1:9464", value_name = "ADDRESS")]
     listen: SocketAddr,
@@ -48,6 +58,32 @@ pub struct Args {
     /// Images pulled at once on this node
     #[arg(long, env = "INPLACE_MAX_PULLS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     max_pulls: u16,
+}
+
+/// The API server, and which pods are ours.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Cluster")]
+struct ClusterArgs {
+    /// Name of this node: its pods are served
+    #[arg(
+        long,
+        env = "INPLACE_NODE_NAME",
+        value_name = "NAME",
+        required_unless_present_any = ["standalone", "downward_node_name"]
+    )]
+    node_name: Option<String>,
+    /// The name that Kubernetes' own examples give it in the environment.
+    #[arg(long, env = "NODE_NAME", hide = true)]
+    downward_node_name: Option<String>,
+    /// Kubeconfig; without it $KUBECONFIG, ~/.kube/config, or the service account of the pod
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Context in the kubeconfig
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// Read the secrets that a pod names to pull its images; takes the right to do so
+    #[arg(long, env = "INPLACE_ALLOW_PULL_SECRETS")]
+    allow_pull_secrets: bool,
 }
 
 /// Why the agent cannot work.
@@ -62,6 +98,9 @@ pub enum Error {
     /// The journal cannot be kept.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// The API server cannot be asked at all.
+    #[error(transparent)]
+    Cluster(#[from] crate::cluster::error::Error),
     /// A folder or an address cannot be had.
     #[error("{what}: {source}")]
     Io {
@@ -77,34 +116,88 @@ pub enum Error {
 /// # Errors
 /// When it cannot begin, or its address is taken.
 pub async fn run(args: Args) -> Result<(), Error> {
-    let Args { settings, standalone: _, pods_dir, listen, max_operations, max_pulls } = args;
-    let io = |what: String| move |source| Error::Io { what, source };
     let stop = shutdown::on_signal().map_err(io("signals cannot be watched".to_owned()))?;
+    run_until(args, stop).await
+}
+
+/// Runs the agent until `stop`.
+///
+/// # Errors
+/// When it cannot begin, or its address is taken.
+pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error> {
+    let Args { settings, cluster, standalone, pods_dir, listen, max_operations, max_pulls } = args;
     let endpoint = settings.endpoint()?;
     let Some(_lock) = lock(endpoint.path().as_ref(), &stop).await? else { return Ok(()) };
     let mut registry = Registry::with_prefix("inplace");
     let metrics = Metrics::new(&mut registry);
-    let client = Client::new(&endpoint, Some(metrics.observer()));
+    let runtime = Client::new(&endpoint, Some(metrics.observer()));
     let node =
-        Node::new(client.clone(), &settings.state_dir, usize::from(max_pulls), settings.image_reserve)?;
+        Node::new(runtime.clone(), &settings.state_dir, usize::from(max_pulls), settings.image_reserve)?;
     metrics::register_pulls(&mut registry, &node.pulls);
-    let results = Results::open(&settings.state_dir)
-        .map_err(io(format!("results cannot be kept in {}", settings.state_dir.display())))?;
-    let pods = PodsDir::watch(&pods_dir).map_err(io(format!("--pods-dir {}", pods_dir.display())))?;
-    tracing::info!(endpoint = endpoint.path(), pods_dir = %pods_dir.display(), "agent started");
-    let desk = Desk::new(node, results, metrics, usize::from(max_operations), stop.clone());
-    let served = admin::serve(listen, admin::router(readiness(client), Arc::new(registry)), stop.clone());
-    let (served, ()) = tokio::join!(
-        async {
-            let served = served.await;
-            // Without its address it cannot be watched: it ends, so that somebody notices.
-            stop.cancel();
-            served
-        },
-        desk.run(pods)
-    );
-    tracing::info!("agent stopped");
-    served.map_err(io(format!("--listen {listen}")))
+    let office = Office { listen, runtime, max_operations: usize::from(max_operations), stop };
+    if let (true, Some(folder)) = (standalone, pods_dir) {
+        let results = Results::open(&settings.state_dir)
+            .map_err(io(format!("results cannot be kept in {}", settings.state_dir.display())))?;
+        let wishes = Manifests::watch(&folder, results.clone())
+            .map_err(io(format!("--pods-dir {}", folder.display())))?;
+        tracing::info!(endpoint = endpoint.path(), pods_dir = %folder.display(), "agent started");
+        return office.serve(node, metrics, registry, results, wishes, None).await;
+    }
+    let name = cluster.node_name.or(cluster.downward_node_name).unwrap_or_default();
+    let target = Target { kubeconfig: cluster.kubeconfig, context: cluster.context };
+    let (api, _) = client::connect(&target).await?;
+    // The pods are watched until the last operation is at a safe point.
+    let watching = CancellationToken::new();
+    let _watching = watching.clone().drop_guard();
+    let pods = NodePods::watch(api, &name, watching);
+    let writes = Writes::new(&mut registry);
+    register_cache(&mut registry, &pods);
+    let node = node.with_cluster(pods.clone(), cluster.allow_pull_secrets);
+    let answers = Answers::new(pods.clone(), writes.clone());
+    let wishes = Watched::new(pods.clone(), answers.clone(), node.journal.clone(), writes);
+    tracing::info!(endpoint = endpoint.path(), node = name, "agent started");
+    let served = office.serve(node, metrics, registry, answers.clone(), wishes, Some(pods)).await;
+    answers.finish().await;
+    served
+}
+
+/// What an agent has wherever its wishes come from.
+struct Office {
+    listen: SocketAddr,
+    runtime: Client,
+    max_operations: usize,
+    stop: CancellationToken,
+}
+
+impl Office {
+    async fn serve<B: Board>(
+        self,
+        node: Node,
+        metrics: Metrics,
+        registry: Registry,
+        board: B,
+        wishes: impl Wishes,
+        pods: Option<NodePods>,
+    ) -> Result<(), Error> {
+        let Self { listen, runtime, max_operations, stop } = self;
+        let desk = Desk::new(node, board, metrics, max_operations, stop.clone());
+        let router = admin::router(readiness(runtime, pods), Arc::new(registry));
+        let (served, ()) = tokio::join!(
+            async {
+                let served = admin::serve(listen, router, stop.clone()).await;
+                // Without its address it cannot be watched: it ends, so that somebody notices.
+                stop.cancel();
+                served
+            },
+            desk.run(wishes)
+        );
+        tracing::info!("agent stopped");
+        served.map_err(io(format!("--listen {listen}")))
+    }
+}
+
+fn io(what: String) -> impl FnOnce(std::io::Error) -> Error {
+    move |source| Error::Io { what, source }
 }
 
 /// The lock of the node, also when the runtime has not made its folder yet. `None`: stopped before.
@@ -128,14 +221,20 @@ async fn lock(socket: &std::path::Path, stop: &CancellationToken) -> Result<Opti
     }
 }
 
-/// Ready means that the runtime answers and says that it is ready itself.
-fn readiness(client: Client) -> admin::Readiness {
+/// Ready means that the runtime answers and says that it is ready itself, and that the node's pods have been listed
+/// once. An API server that is away later makes nothing unready: what is under way goes on, and no other agent could
+/// do more. `inplace_pods_current` tells it.
+fn readiness(client: Client, pods: Option<NodePods>) -> admin::Readiness {
     Arc::new(move || {
         let client = client.within(Duration::from_secs(2));
+        let listed = pods.as_ref().is_none_or(NodePods::has_synced);
         Box::pin(async move {
             match client.status().await.map_err(|error| error.to_string())? {
-                Readiness::Ready => Ok(()),
                 Readiness::NotReady(why) => Err(format!("the runtime is not ready: {why}")),
+                Readiness::Ready if !listed => {
+                    Err("the pods of this node have not been listed yet".to_owned())
+                }
+                Readiness::Ready => Ok(()),
             }
         })
     })

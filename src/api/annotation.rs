@@ -6,6 +6,14 @@
 pub const REQUEST: &str = "inplace.dev/request";
 /// The answer, written by the agent only.
 pub const STATUS: &str = "inplace.dev/status";
+/// The readiness gate and its condition, by the ecosystem's name.
+pub const GATE: &str = "InPlaceUpdateReady";
+/// Reasons of that condition: an operation is under way, the pod may take traffic, it was left closed after a failure.
+pub const GATE_DRAIN: &str = "InPlaceDrain";
+/// See [`GATE_DRAIN`].
+pub const GATE_READY: &str = "InPlaceReady";
+/// See [`GATE_DRAIN`].
+pub const GATE_FAILED: &str = "InPlaceFailed";
 
 /// Label on a container that this project created: the id of the request that made it. Tells our half-made
 /// containers from those of a kubelet.
@@ -29,6 +37,8 @@ pub const FENCE_NAME: &str = "inplace-fence";
 
 /// The kubelet's annotations on containers (pkg/kubelet/kuberuntime/labels.go): decimal restart count.
 pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
+/// The kubelet's hash of the container's spec, lower-case hex: another one than the spec's has it replaced.
+pub const SPEC_HASH: &str = "io.kubernetes.container.hash";
 /// The preStop handler as JSON, only there when the pod has one.
 pub const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
 /// The container's ports as JSON, only there when it has any.

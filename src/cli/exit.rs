@@ -11,7 +11,9 @@ pub enum Exit {
     Done,
     /// 1: it failed; the message says what was touched.
     Failed,
-    /// 3: it cannot be done as written, nothing was touched. (2 is a wrong command line.)
+    /// 2: the command line is wrong.
+    Usage,
+    /// 3: it cannot be done as written, nothing was touched.
     Refused,
     /// 4: the new image did not come up, the old one runs again.
     RolledBack,
@@ -19,8 +21,12 @@ pub enum Exit {
     Interrupted,
     /// 6: the runtime cannot be reached.
     RuntimeAway,
+    /// 6 as well: the API server cannot be reached.
+    ClusterAway,
     /// 7: an agent or another command is at work.
     Busy,
+    /// 8: it has not ended in the time of `--wait`, and goes on.
+    TimedOut,
 }
 
 /// Printed below `--help`.
@@ -31,9 +37,33 @@ Exit codes:
   2  the command line is wrong
   3  refused: it cannot be done as written, nothing was touched
   4  rolled back: the new image did not come up, the old one runs again
-  5  interrupted: before anything was touched, or what is left is in the journal
-  6  the container runtime cannot be reached
-  7  an inplace agent or another command is at work";
+  5  interrupted, cancelled or replaced: before anything was touched, or what is left is in the journal
+  6  the container runtime, or the API server, cannot be reached
+  7  an inplace agent or another command is at work
+  8  it has not ended in the time of --wait, and goes on";
+
+impl Exit {
+    /// The one of two ends that a script should hear of, when one command has several.
+    #[must_use]
+    pub fn worse(self, other: Self) -> Self {
+        if other.weight() > self.weight() { other } else { self }
+    }
+
+    /// What may have left something behind weighs more than what has touched nothing.
+    fn weight(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Interrupted => 1,
+            Self::Busy => 2,
+            Self::Usage => 3,
+            Self::Refused => 4,
+            Self::RuntimeAway | Self::ClusterAway => 5,
+            Self::TimedOut => 6,
+            Self::RolledBack => 7,
+            Self::Failed => 8,
+        }
+    }
+}
 
 impl From<Phase> for Exit {
     fn from(phase: Phase) -> Self {
@@ -52,11 +82,31 @@ impl From<Exit> for ExitCode {
         Self::from(match exit {
             Exit::Done => 0,
             Exit::Failed => 1,
+            Exit::Usage => 2,
             Exit::Refused => 3,
             Exit::RolledBack => 4,
             Exit::Interrupted => 5,
-            Exit::RuntimeAway => 6,
+            Exit::RuntimeAway | Exit::ClusterAway => 6,
             Exit::Busy => 7,
+            Exit::TimedOut => 8,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_ends_the_worse_one_is_told() {
+        for (a, b, worse) in [
+            (Exit::Done, Exit::Interrupted, Exit::Interrupted),
+            (Exit::Refused, Exit::Done, Exit::Refused),
+            (Exit::Failed, Exit::RolledBack, Exit::Failed),
+            (Exit::RolledBack, Exit::TimedOut, Exit::RolledBack),
+            (Exit::Done, Exit::Done, Exit::Done),
+        ] {
+            assert_eq!((a.worse(b), b.worse(a)), (worse, worse));
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! The role of a person's tool: commands, what they print, and how they exit.
 //!
-//! Changes nothing itself; the engine in `node` does.
+//! Changes nothing itself: the engine in `node` does, or, through the API server, an agent.
 
 pub mod exit;
 pub mod node;
 mod output;
+pub mod pod;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::api::status::Status;
@@ -39,20 +40,47 @@ pub(super) fn json(value: &impl Serialize) {
     }
 }
 
-/// Rows under headings, each column as wide as its widest cell.
-pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) {
+/// Writes a result as a YAML document.
+pub(super) fn yaml(value: &impl Serialize) {
+    match serde_saphyr::to_string(value) {
+        Ok(text) => line(&format!("---\n{}", text.trim_end())),
+        Err(error) => tell(&format!("the result cannot be written as YAML: {error}")),
+    }
+}
+
+/// Writes rows under headings, each column as wide as its widest cell.
+pub(super) fn table(headings: &[&str], cells: &[Vec<String>]) {
+    for text in rows(headings, cells, &mut Vec::new()) {
+        line(&text);
+    }
+}
+
+/// The lines of a table, its headings first. `widths` are those of the lines before, and never shrink.
+pub(super) fn rows(headings: &[&str], cells: &[Vec<String>], widths: &mut Vec<usize>) -> Vec<String> {
     let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        let cells = cells.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain([headings[column].chars().count()]).max().unwrap_or(0)
     };
-    let widths: Vec<_> = (0..headings.len()).map(width).collect();
+    widths.resize(headings.len(), 0);
+    for (column, known) in widths.iter_mut().enumerate() {
+        *known = width(column).max(*known);
+    }
     let row = |cells: Vec<&str>| {
-        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        let padded = cells.iter().zip(&*widths).map(|(cell, width)| format!("{cell:width$}"));
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
-    line(&row(headings.to_vec()));
-    for cells in rows {
-        line(&row(cells.iter().map(String::as_str).collect()));
+    let cells = cells.iter().map(|cells| row(cells.iter().map(String::as_str).collect()));
+    std::iter::once(row(headings.to_vec())).chain(cells).collect()
+}
+
+/// How long ago, in one unit, about as kubectl shows ages.
+pub(super) fn age(at: Timestamp, now: Timestamp) -> String {
+    let seconds = now.duration_since(at).as_secs().max(0);
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
     }
 }
 

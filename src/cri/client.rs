@@ -197,8 +197,18 @@ impl Client {
         sandbox_config: Option<v1::PodSandboxConfig>,
         deadline: Duration,
     ) -> Result<String, Error> {
-        let request =
-            v1::PullImageRequest { image: Some(image_named(reference)), auth: None, sandbox_config };
+        self.pull_as(None, reference, sandbox_config, deadline).await
+    }
+
+    /// The same with credentials in place of those that the runtime has.
+    pub async fn pull_as(
+        &self,
+        auth: Option<v1::AuthConfig>,
+        reference: &str,
+        sandbox_config: Option<v1::PodSandboxConfig>,
+        deadline: Duration,
+    ) -> Result<String, Error> {
+        let request = v1::PullImageRequest { image: Some(image_named(reference)), auth, sandbox_config };
         let pulled = call!(self.images.pull_image, "PullImage", deadline, request)?.image_ref;
         named("PullImage", pulled)
     }

@@ -24,7 +24,7 @@ pub async fn observe(client: &Client, pod_uid: &str, names: Option<&[&str]>) -> 
     let label = Some((annotation::POD_UID, pod_uid));
     let (sandboxes, listed) = tokio::try_join!(client.sandboxes(label), client.containers(label))?;
     let Some(newest) = newest(sandboxes) else {
-        return Ok(Snapshot { sandbox: None, containers: Vec::new() });
+        return Ok(Snapshot { sandbox: None, containers: Vec::new(), declared: None });
     };
     let mut containers = Vec::with_capacity(listed.len());
     // All at once: an answer is waited for while a container is down.
@@ -48,7 +48,7 @@ pub async fn observe(client: &Client, pod_uid: &str, names: Option<&[&str]>) -> 
             containers.push(seen);
         }
     }
-    Ok(Snapshot { sandbox: Some(sandbox(newest)), containers })
+    Ok(Snapshot { sandbox: Some(sandbox(newest)), containers, declared: None })
 }
 
 /// The pods of this name, newest first: one that was made again is there twice for a while.
@@ -142,6 +142,7 @@ fn container(listed: v1::Container) -> Container {
         state,
         image_id: first_filled([listed.image_id, listed.image_ref, image.image.clone()]),
         image: first_filled([image.user_specified_image, image.image]),
+        spec_hash: annotations.get(annotation::SPEC_HASH).cloned().unwrap_or_default(),
         operation: listed.labels.get(annotation::OPERATION).cloned(),
         created_at: time(listed.created_at).unwrap_or(Timestamp::UNIX_EPOCH),
         started_at: None,

@@ -11,16 +11,16 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::status::Status;
-use crate::cri::convert;
 use crate::node::Node;
 use crate::node::execute::Workshop;
 use crate::node::journal::{Entry, JournalError};
 use crate::operation::effect::{Class, Effect, Verb};
 use crate::operation::next::{Next, next, unseen};
+use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
 use crate::operation::report;
 use crate::operation::snapshot::Snapshot;
-use crate::operation::state::{Note, Operation, Target};
+use crate::operation::state::{Operation, Target};
 use crate::process::{clock, fault};
 
 /// The first pause when the runtime cannot be reached; doubled up to [`LONGEST_PAUSE`].
@@ -30,8 +30,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// What an effect may take at least, even after the deadline: something may have to be cleaned up.
 const LEAST_LIMIT: Duration = Duration::from_secs(5);
-/// What the removal of a container that does not run may take.
-const LONGEST_REMOVAL: Duration = Duration::from_secs(15);
+/// What an effect may take that can be repeated: a removal, a change through the API server.
+const LONGEST_REPEATABLE: Duration = Duration::from_secs(15);
 
 /// What happens while an operation is carried out, for displays, logs and metrics.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ pub(super) async fn drive(
     leash: Leash,
     audience: &Audience,
 ) -> Option<Status> {
-    let mut operation = entry.open.take()?;
+    let mut operation = entry.open.clone()?;
     let mut workshop = Workshop::new(node, &operation);
     let mut leash = leash;
     let mut pause = FIRST_PAUSE;
@@ -100,6 +100,13 @@ pub(super) async fn drive(
         };
         pause = FIRST_PAUSE;
         let next = settle(&mut operation, &snapshot, audience);
+        if entry.open.as_ref().is_some_and(|written| written.drain != operation.drain) {
+            // What is not to be seen on the node: when the grace period began.
+            entry.open = Some(operation.clone());
+            if let Err(error) = write(node, &entry).await {
+                tracing::warn!(pod = %operation.pod, %error, "should this process die, the pod is drained anew");
+            }
+        }
         if leash.shutdown.is_cancelled() && may_pause(&operation, &snapshot, &next) {
             return None;
         }
@@ -123,6 +130,8 @@ pub(super) async fn drive(
     };
     operation.finish(outcome, clock::now());
     let status = report::status(&operation);
+    entry.owed_gate = operation.owed_gate();
+    entry.remember_hashes(&operation);
     entry.conclude(status.clone());
     if let Err(error) = write(node, &entry).await {
         tracing::error!(pod = %operation.pod, %error, "the end of the operation is not in the journal");
@@ -135,8 +144,9 @@ pub(super) async fn drive(
 async fn look(node: &Node, operation: &Operation) -> Result<Snapshot, String> {
     let names: Vec<_> = operation.targets.iter().map(|target| target.name.as_str()).collect();
     // Not so long that one lost answer takes all the time there is.
-    let client = node.client.within(share(clock::until(operation.deadline_at), Duration::ZERO));
-    convert::observe(&client, &operation.pod.uid, Some(&names)).await.map_err(|error| error.to_string())
+    let limit = share(clock::until(operation.deadline_at), Duration::ZERO);
+    let client = node.client.within(limit);
+    node.see(&client, &operation.pod.uid, &names).await.map_err(|error| error.to_string())
 }
 
 /// Takes in every decision that needs no effect, and returns the first answer that is more.
@@ -180,20 +190,28 @@ async fn act(
         tracing::error!(pod = %operation.pod, %error, "going on without the journal: the container must come up");
     }
     let limit = limit(operation, effect);
-    fault::point(|| format!("before effect {:?}", effect.verb()));
+    fault::point(&operation.pod.uid, || format!("before effect {:?}", effect.verb())).await;
+    fault::delay(|| format!("{:?}", effect.verb())).await;
     let started = Instant::now();
     let progress = |line: String| audience(Happening::Progress(&line));
     let result = tokio::select! {
-        result = workshop.execute(effect, limit, &progress) => result,
+        result = workshop.execute(operation, effect, limit, &progress) => result,
         // Nobody feels a pull that breaks off, and it may take longer than anybody wants to wait.
         () = told(leash), if effect.verb() == Verb::Pull => return Ok(()),
     };
-    fault::point(|| format!("after effect {:?}", effect.verb()));
+    fault::point(&operation.pod.uid, || format!("after effect {:?}", effect.verb())).await;
     let trouble = result.as_ref().err();
     let (verb, container, took) = (effect.verb(), effect.container(), started.elapsed());
     audience(Happening::Effect { verb, container, took, trouble: trouble.map(|trouble| trouble.class) });
     tracing::debug!(pod = %operation.pod, container, ?verb, ?took, ?trouble, "effect");
     operation.record(effect, result, clock::now());
+    // When that was cannot be seen later, and time is counted from it.
+    if matches!(effect.verb(), Verb::Gate | Verb::Respec) {
+        entry.open = Some(operation.clone());
+        if let Err(error) = write(node, entry).await {
+            tracing::error!(pod = %operation.pod, %error, "what was done is not in the journal");
+        }
+    }
     Ok(())
 }
 
@@ -209,7 +227,9 @@ fn limit(operation: &Operation, effect: &Effect) -> Duration {
         }
         Effect::Fence { .. } | Effect::Create { .. } | Effect::Start { .. } => share(left, Duration::ZERO),
         // To be done again costs nothing, and the next one may be waiting.
-        Effect::Remove { .. } => share(left, Duration::ZERO).min(LONGEST_REMOVAL),
+        Effect::Remove { .. } | Effect::Respec { .. } | Effect::Gate { .. } => {
+            share(left, Duration::ZERO).min(LONGEST_REPEATABLE)
+        }
     }
 }
 

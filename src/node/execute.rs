@@ -8,13 +8,17 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use crate::api::annotation;
+use crate::cluster;
+use crate::cluster::credentials::{self, Credential};
+use crate::cluster::pods::NodePods;
 use crate::cri::client::Client;
 use crate::cri::clone::{self, Source};
 use crate::cri::proto::v1;
 use crate::node::Node;
 use crate::node::image::{self, Wanted};
 use crate::node::pre_stop;
-use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Leftover, Trouble};
+use crate::operation::effect::{Class, Effect, GateTurn, ImageChoice, Learned, Leftover, Trouble};
+use crate::operation::report;
 use crate::operation::snapshot::PodRef;
 use crate::operation::state::Operation;
 
@@ -24,6 +28,8 @@ pub(super) struct Workshop {
     client: Client,
     pulls: Arc<Semaphore>,
     image_reserve: u64,
+    cluster: Option<NodePods>,
+    allow_pull_secrets: bool,
     pod: PodRef,
     sandbox_id: String,
     operation_id: String,
@@ -42,6 +48,8 @@ impl Workshop {
             client: node.client.clone(),
             pulls: Arc::clone(&node.pulls),
             image_reserve: node.image_reserve,
+            cluster: node.cluster.clone(),
+            allow_pull_secrets: node.allow_pull_secrets,
             pod: operation.pod.clone(),
             sandbox_id: operation.sandbox_id.clone(),
             operation_id: operation.request.id.clone(),
@@ -53,13 +61,14 @@ impl Workshop {
     /// Carries `effect` out, within `limit`.
     pub(super) async fn execute(
         &mut self,
+        operation: &Operation,
         effect: &Effect,
         limit: Duration,
         progress: Progress<'_>,
     ) -> Result<Learned, Trouble> {
         let client = self.client.within(limit);
         match effect {
-            Effect::Pull { image, like, .. } => self.pull(image, like, limit, progress).await,
+            Effect::Pull { image, like, anew, .. } => self.pull(image, like, *anew, limit, progress).await,
             Effect::Fence { source, attempt, image, .. } => {
                 let operation_id = self.operation_id.clone();
                 let config = self.source(source).await?.fence(*attempt, image.as_ref(), &operation_id);
@@ -80,6 +89,20 @@ impl Workshop {
                 Ok(Learned::Nothing)
             }
             Effect::Remove { id, what, .. } => self.remove(&client, id, *what).await,
+            Effect::Respec { container, from, to } => {
+                let status = report::status(operation);
+                bounded(limit, self.cluster()?.respec(&self.pod, container, from, to, &status)).await
+            }
+            Effect::Gate { gate } => {
+                let (open, reason, message) = match gate {
+                    GateTurn::Drain => (false, annotation::GATE_DRAIN, "an operation in place is under way"),
+                    GateTurn::Open => (true, annotation::GATE_READY, ""),
+                    GateTurn::Failed => {
+                        (false, annotation::GATE_FAILED, "see the annotation inplace.dev/status")
+                    }
+                };
+                bounded(limit, self.cluster()?.set_gate(&self.pod, open, reason, message)).await
+            }
         }
     }
 
@@ -87,6 +110,7 @@ impl Workshop {
         &mut self,
         reference: &str,
         like: &str,
+        anew: bool,
         limit: Duration,
         progress: Progress<'_>,
     ) -> Result<Learned, Trouble> {
@@ -102,9 +126,38 @@ impl Workshop {
         let limit = limit.saturating_sub(began.elapsed());
         let reserve = self.image_reserve;
         let client = self.client.clone();
+        let named = self.names_pull_secrets();
+        let credentials =
+            if named && self.allow_pull_secrets { self.credentials(reference).await? } else { Vec::new() };
         let sandbox = self.sandbox().await?;
-        let wanted = Wanted { reference, like, sandbox, limit, reserve };
-        image::fetch(&client, wanted, progress).await.map(Learned::Image)
+        let wanted = Wanted { reference, like, anew, sandbox, credentials: &credentials, limit, reserve };
+        let fetched = image::fetch(&client, wanted, progress).await;
+        let lacks = |trouble: &Trouble| credentials.is_empty() && image::wants_credentials(&trouble.message);
+        match fetched {
+            Err(trouble) if named && lacks(&trouble) => Err(Trouble { class: Class::Credentials, ..trouble }),
+            other => other.map(Learned::Image),
+        }
+    }
+
+    fn names_pull_secrets(&self) -> bool {
+        let declared = self.cluster.as_ref().and_then(|pods| pods.declared(&self.pod.uid));
+        declared.is_some_and(|declared| declared.has_pull_secrets)
+    }
+
+    /// What the pod's own secrets hold for `reference`. In memory only.
+    async fn credentials(&self, reference: &str) -> Result<Vec<v1::AuthConfig>, Trouble> {
+        let all = self.cluster()?.pull_credentials(&self.pod).await?;
+        let auth = |credential: &Credential| v1::AuthConfig {
+            username: credential.username.clone(),
+            password: credential.password.clone(),
+            ..v1::AuthConfig::default()
+        };
+        Ok(credentials::for_image(&all, reference).into_iter().map(auth).collect())
+    }
+
+    fn cluster(&self) -> Result<&NodePods, Trouble> {
+        let message = "there is no API server to ask".to_owned();
+        self.cluster.as_ref().ok_or(Trouble { class: Class::Final, message })
     }
 
     async fn pre_stop(&self, container: &str, id: &str, budget: Duration) -> Result<Learned, Trouble> {
@@ -200,6 +253,18 @@ impl Workshop {
         };
         Ok(self.sandbox.insert(config))
     }
+}
+
+/// A change through the API server, within `limit`.
+async fn bounded(
+    limit: Duration,
+    change: impl Future<Output = Result<(), cluster::error::Error>>,
+) -> Result<Learned, Trouble> {
+    let Ok(changed) = tokio::time::timeout(limit, change).await else {
+        let message = format!("the API server did not answer within {} s", limit.as_secs());
+        return Err(Trouble { class: Class::Away, message });
+    };
+    Ok(changed.map(|()| Learned::Nothing)?)
 }
 
 /// Reads a container's configuration as the source of a clone.

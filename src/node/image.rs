@@ -11,6 +11,7 @@ use nix::unistd::syncfs;
 
 use crate::api::image::ImageRef;
 use crate::cri::client::Client;
+use crate::cri::error::Error;
 use crate::cri::proto::v1;
 use crate::operation::effect::{Class, ImageChoice, Trouble};
 use crate::process::clock;
@@ -30,8 +31,12 @@ pub(super) struct Wanted<'a> {
     pub(super) reference: &'a str,
     /// The image that runs now, to guess the size.
     pub(super) like: &'a str,
+    /// Ask the registry also when an image of that name is there.
+    pub(super) anew: bool,
     /// The sandbox it is for: a runtime may keep images per runtime class.
     pub(super) sandbox: &'a v1::PodSandboxConfig,
+    /// What to show to the registry, one after the other; without any the runtime's own.
+    pub(super) credentials: &'a [v1::AuthConfig],
     /// How long it may take.
     pub(super) limit: Duration,
     /// Bytes that must stay free.
@@ -50,7 +55,7 @@ pub(super) async fn fetch(
     let final_ = |message: String| Trouble { class: Class::Final, message };
     let image = ImageRef::parse(wanted.reference).map_err(|error| final_(error.to_string()))?;
     if let Some(present) = client.image(wanted.reference, true).await.map_err(Trouble::from)?
-        && !moves(&image)
+        && (image.digest().is_some() || !(wanted.anew || moves(&image)))
     {
         return check(&image, present);
     }
@@ -59,7 +64,7 @@ pub(super) async fn fetch(
         room(client, &wanted, disk).await?;
     }
     let started = clock::now();
-    let pull = client.pull(wanted.reference, Some(wanted.sandbox.clone()), wanted.limit);
+    let pull = pull(client, &wanted);
     tokio::pin!(pull);
     let mut ticks = tokio::time::interval(TICK);
     ticks.tick().await;
@@ -91,6 +96,32 @@ pub(super) async fn fetch(
             message: "the runtime says it pulled the image, but does not have it".to_owned(),
         }),
     }
+}
+
+/// Pulls with each of the credentials until one is good enough.
+async fn pull(client: &Client, wanted: &Wanted<'_>) -> Result<String, Error> {
+    let sandbox = || Some(wanted.sandbox.clone());
+    for credential in wanted.credentials {
+        let auth = Some(credential.clone());
+        match client.pull_as(auth, wanted.reference, sandbox(), wanted.limit).await {
+            Err(error) if wants_credentials(&error.message) => {}
+            done => return done,
+        }
+    }
+    client.pull(wanted.reference, sandbox(), wanted.limit).await
+}
+
+/// Whether a registry asked for credentials, by what runtimes make of its answer: 401 and 403, and docker's words for
+/// them.
+pub(super) fn wants_credentials(message: &str) -> bool {
+    let words = [
+        "401 Unauthorized",
+        "403 Forbidden",
+        "pull access denied",
+        "insufficient_scope",
+        "authorization failed",
+    ];
+    words.iter().any(|words| message.contains(words)) || message.contains("no basic auth credentials")
 }
 
 /// Has written what is still on its way to the disk. The runtime syncs small files while it stops and creates, and would
@@ -131,7 +162,7 @@ fn check(image: &ImageRef, present: v1::ImageStatusResponse) -> Result<ImageChoi
             ));
         }
     }
-    Ok(ImageChoice { reference: image.to_string(), id: found.id })
+    Ok(ImageChoice { reference: image.to_string(), id: found.id, spec_hash: None })
 }
 
 /// Operating system and architecture from an image's verbose status, where the runtime tells them.

@@ -10,7 +10,8 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use crate::api::status::Status;
-use crate::operation::effect::Effect;
+use crate::operation::effect::{Effect, GateTurn};
+use crate::operation::preflight::Hashes;
 use crate::operation::snapshot::PodRef;
 use crate::operation::state::Operation;
 use crate::process::fault;
@@ -20,6 +21,9 @@ use crate::process::file::{self, Durability};
 const VERSION: u32 = 1;
 /// Finished ids kept per pod.
 const MAX_FINISHED: usize = 64;
+
+/// Hashes kept per container. Who needs them goes back and forth between a few images.
+const MAX_HASHES: usize = 16;
 
 /// The folder of all journal files.
 #[derive(Clone, Debug)]
@@ -42,6 +46,12 @@ pub struct Entry {
     pub last: Option<Status>,
     /// Ids of ended requests, oldest first.
     pub finished: Vec<String>,
+    /// The hashes that the pod's kubelet has written, by container and the image that the spec said then.
+    #[serde(default)]
+    pub hashes: Hashes,
+    /// What the pod's readiness gate still has to be turned to, because the API server was away at the end.
+    #[serde(default)]
+    pub owed_gate: Option<GateTurn>,
 }
 
 /// What can be wrong with a journal file.
@@ -87,12 +97,32 @@ pub enum JournalError {
 impl Entry {
     /// A pod without a history.
     pub fn new(pod: PodRef) -> Self {
-        Self { version: VERSION, pod, open: None, intent: None, last: None, finished: Vec::new() }
+        Self {
+            version: VERSION,
+            pod,
+            open: None,
+            intent: None,
+            last: None,
+            finished: Vec::new(),
+            hashes: Hashes::new(),
+            owed_gate: None,
+        }
     }
 
     /// True when the request `id` has ended and must not run again.
     pub fn has_finished(&self, id: &str) -> bool {
         self.finished.iter().any(|finished| finished == id)
+    }
+
+    /// Takes in what the kubelet's hashes of the spec were before and after `operation`.
+    pub fn remember_hashes(&mut self, operation: &Operation) {
+        for (container, image, hash) in operation.hashes() {
+            let known = self.hashes.entry(container.to_owned()).or_default();
+            if known.len() >= MAX_HASHES && !known.contains_key(image) {
+                known.clear();
+            }
+            known.insert(image.to_owned(), hash.to_owned());
+        }
     }
 
     /// Takes the end of a request in.
@@ -139,11 +169,11 @@ impl Journal {
         let path = self.path(&entry.pod.uid);
         let verb =
             || entry.intent.as_ref().map_or("none".to_owned(), |effect| format!("{:?}", effect.verb()));
-        fault::point(|| format!("before journal {}", verb()));
+        fault::point_blocking(&entry.pod.uid, || format!("before journal {}", verb()));
         let written = serde_json::to_vec(entry)
             .map_err(std::io::Error::other)
             .and_then(|text| file::replace(&path, &text, Durability::Durable));
-        fault::point(|| format!("after journal {}", verb()));
+        fault::point_blocking(&entry.pod.uid, || format!("after journal {}", verb()));
         written.map_err(|source| JournalError::Io { path, doing: "written", source })
     }
 

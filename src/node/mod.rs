@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 
 use crate::api::request::Request;
 use crate::api::status::Status;
+use crate::cluster::pods::NodePods;
 use crate::cri::client::Client;
 use crate::cri::convert;
 use crate::node::drive::{Audience, Leash};
@@ -21,6 +22,7 @@ use crate::operation::preflight::{self, Refusal, Situation, Source};
 use crate::operation::snapshot::{PodRef, Snapshot, State};
 use crate::process::clock;
 
+mod alias;
 pub mod drive;
 mod execute;
 mod image;
@@ -42,6 +44,10 @@ pub struct Node {
     pub pulls: Arc<Semaphore>,
     /// Bytes that a pull must leave free on the image disk.
     pub image_reserve: u64,
+    /// What the API server shows of the node's pods, and the way to change them; `None` without one.
+    pub cluster: Option<NodePods>,
+    /// Whether secrets that pods name may be read to pull their images.
+    pub allow_pull_secrets: bool,
 }
 
 /// Why a request was not carried out.
@@ -99,7 +105,28 @@ impl Node {
     ) -> Result<Self, JournalError> {
         let journal = Journal::open(state)?;
         let image_reserve = image_reserve_mib.saturating_mul(1 << 20);
-        Ok(Self { client, journal, pulls: Arc::new(Semaphore::new(pulls)), image_reserve })
+        let pulls = Arc::new(Semaphore::new(pulls));
+        Ok(Self { client, journal, pulls, image_reserve, cluster: None, allow_pull_secrets: false })
+    }
+
+    /// The same engine beside a kubelet, with the pods of its node as the API server shows them.
+    #[must_use]
+    pub fn with_cluster(mut self, pods: NodePods, allow_pull_secrets: bool) -> Self {
+        self.cluster = Some(pods);
+        self.allow_pull_secrets = allow_pull_secrets;
+        self
+    }
+
+    /// The pod as it is now, by its runtime and by its API server.
+    async fn see(
+        &self,
+        client: &Client,
+        pod_uid: &str,
+        names: &[&str],
+    ) -> Result<Snapshot, crate::cri::error::Error> {
+        let snapshot = convert::observe(client, pod_uid, Some(names)).await?;
+        let declared = self.cluster.as_ref().and_then(|pods| pods.declared(pod_uid));
+        Ok(Snapshot { declared, ..snapshot })
     }
 
     /// The pod of that name that is on this node; the newest when there are several.
@@ -173,29 +200,39 @@ impl Node {
     async fn situation(&self, pod: &PodRef, request: &Request) -> Result<Situation, Error> {
         let runtime = self.client.version().await?;
         let names: Vec<_> = request.containers.iter().map(|target| target.name.as_str()).collect();
-        let snapshot = convert::observe(&self.client, &pod.uid, Some(&names)).await?;
+        let snapshot = self.see(&self.client, &pod.uid, &names).await?;
         let mut sources = BTreeMap::new();
         for name in names {
             if let Some(source) = self.source(&snapshot, name).await? {
                 sources.insert(name.to_owned(), source);
             }
         }
-        Ok(Situation { snapshot, runtime, sources })
+        let hashes = self.journal.load(pod)?.hashes;
+        Ok(Situation { snapshot, runtime, sources, hashes, now: clock::now() })
     }
 
-    /// What is known of the running container `name` as the source of a clone.
+    /// What is known of the container `name`, the one that runs or the last one, as the source of a clone.
     async fn source(&self, snapshot: &Snapshot, name: &str) -> Result<Option<Source>, Error> {
-        let Some(life) = snapshot.lives(name).into_iter().rev().find(|life| life.state == State::Running)
-        else {
-            return Ok(None);
-        };
-        let not_cloneable = match execute::read_source(&self.client, &life.id).await {
-            Ok(_) => None,
-            Err(trouble) if trouble.class == Class::Final => Some(trouble.message),
+        let lives = snapshot.lives(name);
+        let running = lives.iter().rev().find(|life| life.state == State::Running);
+        let Some(life) = running.or(lives.last()) else { return Ok(None) };
+        let (not_cloneable, has_assigned_cpus) = match execute::read_source(&self.client, &life.id).await {
+            Ok(source) => (None, source.has_assigned_cpus()),
+            Err(trouble) if trouble.class == Class::Final => (Some(trouble.message), false),
             Err(trouble) if trouble.class == Class::Gone => return Ok(None),
             Err(trouble) => return Err(trouble.into()),
         };
-        let image_present = self.client.image(&life.image_id, false).await?.is_some();
-        Ok(Some(Source { not_cloneable, image_present }))
+        let image = self.client.image(&life.image_id, false).await?.and_then(|answer| answer.image);
+        let image_present = image.is_some();
+        let declared = snapshot.declared.as_ref().and_then(|declared| declared.container(name));
+        let (alias, runs_declared) = match (declared, &image) {
+            (Some(declared), Some(image)) => (
+                alias::find(&self.client, &declared.image, image).await?,
+                alias::is(&self.client, &declared.image, image).await?,
+            ),
+            (Some(_), None) => (None, false),
+            (None, _) => (None, true),
+        };
+        Ok(Some(Source { not_cloneable, image_present, alias, runs_declared, has_assigned_cpus }))
     }
 }

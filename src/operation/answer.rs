@@ -3,8 +3,9 @@
 use jiff::Timestamp;
 
 use crate::operation::effect::{Effect, Verb};
+use crate::operation::note::Note;
 use crate::operation::outcome::Outcome;
-use crate::operation::state::{Note, Operation, later};
+use crate::operation::state::{Operation, later};
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,10 +6,12 @@ use crate::api::status::Action;
 use crate::operation::answer::{Next, overdue};
 use crate::operation::effect::Leftover;
 use crate::operation::end::never_started;
+use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::replace::{Progress, foreign_start, remove, replace};
+use crate::operation::respec::{cut_short, overruled};
 use crate::operation::snapshot::{Snapshot, State};
-use crate::operation::state::{Note, Operation, Replacement, Target};
+use crate::operation::state::{Operation, Replacement, Target};
 use crate::operation::verify::{Verdict, verify};
 
 /// The way back: every container that was touched, last one first, once. One that was to be restarted only has to
@@ -20,7 +22,13 @@ pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot
         Next::Note(Note::End(Outcome::Failed { failure, then, touched: true }))
     };
     let returning = || operation.targets.iter().filter(|target| target.touched);
+    if let Some(then) = overruled(returning().filter(|target| target.back.is_some()), snapshot) {
+        return give_up(then);
+    }
     for target in returning().rev() {
+        if let Some(note) = cut_short(operation, target, snapshot) {
+            return Next::Note(note);
+        }
         if target.back.is_some() && target.reached.is_some() {
             continue;
         }
@@ -60,7 +68,11 @@ fn turn(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timest
         return Some(Next::Do(remove(life, Leftover::NeverStarted)));
     }
     let running = lives.iter().rev().find(|life| life.state == State::Running);
-    if running.is_some_and(|life| target.action == Action::Restart || life.id == target.from.container_id) {
+    // The spec may say something else than what runs: it has to be put back in any case.
+    let respecced = target.change.is_some() && target.action == Action::Swap;
+    if !respecced
+        && running.is_some_and(|life| target.action == Action::Restart || life.id == target.from.container_id)
+    {
         return None;
     }
     let foreign =
@@ -73,6 +85,6 @@ fn turn(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timest
     let attempt =
         lives.iter().map(|life| life.attempt).max().unwrap_or(target.from.attempt).saturating_add(1);
     let pre_stop_at = target.forward.pre_stop_at.filter(|_| replaces == target.forward.replaces);
-    let replacement = Replacement { replaces, attempt, pre_stop_at, refused_starts: 0 };
+    let replacement = Replacement { pre_stop_at, ..Replacement::of(replaces, attempt) };
     Some(Next::Note(Note::Back(target.name.clone(), replacement)))
 }

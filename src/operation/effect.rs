@@ -16,6 +16,9 @@ pub enum Effect {
         image: String,
         /// The image that runs now: its size is the measure for the room that is needed.
         like: String,
+        /// Ask the registry also when the node has an image of that name: the name may stand for another one now.
+        #[serde(default)]
+        anew: bool,
     },
     /// Create, and never start, a container that holds the name of `attempt`. Made from the configuration and image
     /// of the replacement to come, it also proves that the replacement can be created.
@@ -66,6 +69,20 @@ pub enum Effect {
         /// Its id.
         id: String,
     },
+    /// Change the image in the pod's spec, provided it is `from`. Doing it twice is harmless.
+    Respec {
+        /// The container's name.
+        container: String,
+        /// What the spec says before.
+        from: String,
+        /// What it says then.
+        to: String,
+    },
+    /// Open or close the pod's readiness gate. Doing it twice is harmless.
+    Gate {
+        /// Who is to see what.
+        gate: GateTurn,
+    },
     /// Remove container `id`, which does not run.
     Remove {
         /// The container's name.
@@ -75,6 +92,17 @@ pub enum Effect {
         /// What it is.
         what: Leftover,
     },
+}
+
+/// What the readiness gate is turned to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GateTurn {
+    /// No traffic, while an operation is under way.
+    Drain,
+    /// Traffic again.
+    Open,
+    /// No traffic, until somebody has looked at it.
+    Failed,
 }
 
 /// What may be removed.
@@ -105,6 +133,9 @@ pub struct ImageChoice {
     pub reference: String,
     /// The runtime's id of it.
     pub id: String,
+    /// The kubelet's hash of the spec that names it, where the clone must carry another one than its source.
+    #[serde(default)]
+    pub spec_hash: Option<String>,
 }
 
 /// The verb of an effect: for journals, metrics, logs and back-off.
@@ -122,6 +153,10 @@ pub enum Verb {
     Create,
     /// See [`Effect::Start`].
     Start,
+    /// See [`Effect::Respec`].
+    Respec,
+    /// See [`Effect::Gate`].
+    Gate,
     /// See [`Effect::Remove`].
     Remove,
 }
@@ -136,11 +171,13 @@ impl Effect {
             Self::Stop { .. } => Verb::Stop,
             Self::Create { .. } => Verb::Create,
             Self::Start { .. } => Verb::Start,
+            Self::Respec { .. } => Verb::Respec,
+            Self::Gate { .. } => Verb::Gate,
             Self::Remove { .. } => Verb::Remove,
         }
     }
 
-    /// The container it is about.
+    /// The container it is about; empty for what is about the pod.
     pub fn container(&self) -> &str {
         match self {
             Self::Pull { container, .. }
@@ -149,7 +186,9 @@ impl Effect {
             | Self::Stop { container, .. }
             | Self::Create { container, .. }
             | Self::Start { container, .. }
+            | Self::Respec { container, .. }
             | Self::Remove { container, .. } => container,
+            Self::Gate { .. } => "",
         }
     }
 }
@@ -183,6 +222,8 @@ pub enum Class {
     NameTaken,
     /// The thing is not there (any more).
     Gone,
+    /// Only with credentials that are not at hand.
+    Credentials,
     /// The runtime said no; it may say yes later.
     Refused,
     /// No, and no repetition will change it.

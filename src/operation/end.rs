@@ -3,6 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::operation::answer::Next;
+use crate::operation::drain::settle;
 use crate::operation::effect::Leftover;
 use crate::operation::replace::{remove, unfence};
 use crate::operation::snapshot::{Container, Snapshot, State};
@@ -39,7 +40,7 @@ pub(super) fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) ->
             return Next::Do(remove(life, Leftover::Old));
         }
     }
-    Next::Done(outcome)
+    settle(operation, &outcome, snapshot).unwrap_or(Next::Done(outcome))
 }
 
 /// A container that this operation created and that does not run, if it can be removed.

@@ -5,12 +5,16 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::request::Request;
-use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Trouble, Verb};
+use crate::operation::effect::{Class, Effect, GateTurn, ImageChoice, Learned, Trouble, Verb};
 use crate::operation::next::{Next, next};
 use crate::operation::outcome::Outcome;
 use crate::operation::plan::Plan;
-use crate::operation::preflight::{Admitted, Refusal, Runtime, Situation, Source, admit};
-use crate::operation::snapshot::{Container, Owner, PodRef, Sandbox, Snapshot, State};
+use crate::operation::preflight::{Admitted, Hashes, Refusal, Runtime, Situation, Source, admit};
+use crate::operation::snapshot::{
+    Container, Declared, DeclaredContainer, Gate, Owner, PodRef, PullPolicy, RestartPolicy, Sandbox,
+    Snapshot, State,
+};
+use crate::operation::spec_hash;
 use crate::operation::state::Operation;
 
 /// Milliseconds after the beginning.
@@ -28,6 +32,7 @@ pub(super) fn life(name: &str, attempt: u32, state: State) -> Container {
         state,
         image: "repo/app:v1".into(),
         image_id: "sha:v1".into(),
+        spec_hash: String::new(),
         operation: None,
         created_at: at(-60_000),
         started_at: (state != State::Created).then(|| at(-60_000)),
@@ -46,16 +51,98 @@ pub(super) fn pod(owner: Owner) -> Snapshot {
         containers.extend([0, 1].map(|attempt| life(name, attempt, State::Exited)));
         containers.push(life(name, 2, State::Running));
     }
-    Snapshot { sandbox: Some(Sandbox { id: "sandbox-1".into(), pod, ready: true, owner }), containers }
+    Snapshot {
+        sandbox: Some(Sandbox { id: "sandbox-1".into(), pod, ready: true, owner }),
+        containers,
+        declared: None,
+    }
+}
+
+/// The image of [`pod_in_cluster`] by another name.
+pub(super) const ALIAS: &str =
+    "repo/app@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// The same pod beside a kubelet, as an API server shows it too: Ready, with an open gate.
+pub(super) fn pod_in_cluster() -> Snapshot {
+    let mut snapshot = pod(Owner::Kubelet);
+    for container in &mut snapshot.containers {
+        container.spec_hash = spec_hash::of(&container.name, &container.image);
+        // Long enough ago for every back-off to be over.
+        container.finished_at = container.finished_at.map(|_| at(-400_000));
+    }
+    let containers = ["app", "side"].map(|name| DeclaredContainer {
+        name: name.into(),
+        sidecar: false,
+        image: "repo/app:v1".into(),
+        pull_policy: PullPolicy::IfNotPresent,
+        restart_policy: RestartPolicy::Always,
+        has_restart_rules: false,
+        has_post_start: false,
+        is_probed: true,
+        env_from_objects: false,
+        sub_path_of_objects: false,
+        container_id: Some(format!("{name}-2")),
+        ready: true,
+        running: true,
+        restarts: 2,
+        image_id: "sha:v1".into(),
+    });
+    let gate = Gate::Open;
+    snapshot.declared = Some(Declared {
+        current: true,
+        deleting: false,
+        gate,
+        unready_since: None,
+        has_pull_secrets: false,
+        containers: containers.into(),
+    });
+    snapshot
+}
+
+/// What an API server shows of `app`.
+pub(super) fn declared(snapshot: &mut Snapshot) -> &mut DeclaredContainer {
+    &mut snapshot.declared.as_mut().unwrap().containers[0]
+}
+
+/// Everything known of the pod in the cluster, with a second name for its image.
+pub(super) fn situation_in_cluster(snapshot: Snapshot) -> Situation {
+    let mut situation = situation(snapshot);
+    situation.sources.values_mut().for_each(|source| source.alias = Some(ALIAS.into()));
+    situation
+}
+
+/// What the kubelet beside an operation does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kubelet {
+    /// Nothing is seen of it.
+    Silent,
+    /// It tells what it sees, and does nothing.
+    Watching,
+    /// It ends what has another hash than the spec's, and holds back what is to come then.
+    HoldingBack,
+    /// It does all of it at once, and calls everything Ready that runs.
+    Prompt,
+}
+
+/// A container that can be cloned.
+pub(super) fn source() -> Source {
+    Source {
+        not_cloneable: None,
+        image_present: true,
+        alias: None,
+        has_assigned_cpus: false,
+        runs_declared: true,
+    }
 }
 
 /// Everything known where nothing stands in the way.
 pub(super) fn situation(snapshot: Snapshot) -> Situation {
-    let source = |name: &str| (name.to_owned(), Source { not_cloneable: None, image_present: true });
     Situation {
         snapshot,
         runtime: Runtime { name: "containerd".into(), version: "2.1.9".into() },
-        sources: ["app", "side"].map(source).into(),
+        hashes: Hashes::new(),
+        now: at(0),
+        sources: ["app", "side"].map(|name| (name.to_owned(), source())).into(),
     }
 }
 
@@ -83,12 +170,26 @@ pub(super) struct Bench {
     pub(super) log: Vec<String>,
     /// Containers of this image end so many milliseconds after their start.
     pub(super) dies: Option<(&'static str, i64)>,
+    /// The kubelet beside it.
+    pub(super) kubelet: Kubelet,
+    /// How that one computes its hashes, from name and image.
+    pub(super) hash: fn(&str, &str) -> String,
 }
 
 impl Bench {
     pub(super) fn new(text: &str, snapshot: Snapshot) -> Self {
-        let operation = Plan::of(ask(text, &situation(snapshot.clone())).unwrap()).begin(at(0));
-        Self { operation, snapshot, now: at(0), log: Vec::new(), dies: None }
+        Self::of(text, situation(snapshot), Kubelet::Silent)
+    }
+
+    /// In a cluster, where `kubelet` is.
+    pub(super) fn beside(kubelet: Kubelet, text: &str) -> Self {
+        Self::of(text, situation_in_cluster(pod_in_cluster()), kubelet)
+    }
+
+    pub(super) fn of(text: &str, situation: Situation, kubelet: Kubelet) -> Self {
+        let operation = Plan::of(ask(text, &situation).unwrap()).begin(at(0));
+        let (snapshot, hash) = (situation.snapshot, spec_hash::of);
+        Self { operation, snapshot, now: at(0), log: Vec::new(), dies: None, kubelet, hash }
     }
 
     /// To the end in a runtime that obeys.
@@ -113,6 +214,7 @@ impl Bench {
         world: &mut impl FnMut(&Effect, &mut Snapshot) -> Answer,
     ) -> Option<Outcome> {
         self.let_die();
+        self.let_kubelet();
         match next(&self.operation, &self.snapshot, self.now) {
             Next::Note(note) => self.operation.note(note),
             Next::Wait(waiting) => self.now = waiting.until,
@@ -147,12 +249,54 @@ impl Bench {
         }
     }
 
+    fn let_kubelet(&mut self) {
+        let Some(mut declared) = self.snapshot.declared.clone().filter(|declared| declared.current) else {
+            return;
+        };
+        let acts = matches!(self.kubelet, Kubelet::HoldingBack | Kubelet::Prompt);
+        for container in &mut declared.containers {
+            let hash = (self.hash)(&container.name, &container.image);
+            let newest = |snapshot: &Snapshot| {
+                let lives = snapshot.lives(&container.name);
+                lives.into_iter().max_by_key(|life| (life.created_at, life.attempt)).unwrap().clone()
+            };
+            let mut life = newest(&self.snapshot);
+            if acts && life.state == State::Running && life.spec_hash != hash {
+                let old = find(&mut self.snapshot, &life.id);
+                (old.state, old.finished_at, old.exit_code) = (State::Exited, Some(self.now), 143);
+                life = old.clone();
+            }
+            let taken = |c: &Container| c.name == container.name && c.attempt == life.attempt + 1;
+            if self.kubelet == Kubelet::Prompt
+                && life.state == State::Exited
+                && !self.snapshot.containers.iter().any(taken)
+            {
+                let mut new = life.clone();
+                (new.attempt, new.operation, new.spec_hash) = (life.attempt + 1, None, hash);
+                new.id = format!("{}-{}", new.name, new.attempt);
+                new.image_id =
+                    if container.image == ALIAS { "sha:v1".into() } else { image_id(&container.image) };
+                new.image.clone_from(&container.image);
+                (new.state, new.created_at, new.started_at) = (State::Running, self.now, Some(self.now));
+                (new.finished_at, new.exit_code) = (None, 0);
+                self.snapshot.containers.push(new);
+            }
+            let life = newest(&self.snapshot);
+            if self.kubelet != Kubelet::Silent {
+                let running = life.state == State::Running;
+                (container.running, container.ready, container.container_id) =
+                    (running, running, Some(life.id));
+            }
+        }
+        self.snapshot.declared = Some(declared);
+    }
+
     fn happen(&mut self, effect: &Effect) -> Learned {
         let now = self.now;
         match effect {
             Effect::Pull { image, .. } => {
-                let id = image.replace("repo/app:", "sha:");
-                return Learned::Image(ImageChoice { reference: image.clone(), id });
+                let id = image_id(image);
+                return Learned::Image(ImageChoice { reference: image.clone(), id, spec_hash: None });
             }
             Effect::Fence { container, source, attempt, image }
             | Effect::Create { container, source, attempt, image } => {
@@ -165,10 +309,25 @@ impl Bench {
                     (State::Created, now, None, None);
                 if let Some(image) = image {
                     (new.image, new.image_id) = (image.reference.clone(), image.id.clone());
+                    new.spec_hash = image.spec_hash.clone().unwrap_or(new.spec_hash);
                 }
                 self.snapshot.containers.push(new);
             }
             Effect::PreStop { .. } => {}
+            Effect::Gate { gate } => {
+                let closed = |reason: &str| Gate::Closed { reason: reason.into() };
+                let declared = self.snapshot.declared.as_mut().unwrap();
+                declared.unready_since = (*gate != GateTurn::Open).then_some(now);
+                declared.gate = match gate {
+                    GateTurn::Open => Gate::Open,
+                    GateTurn::Drain => closed("InPlaceDrain"),
+                    GateTurn::Failed => closed("InPlaceFailed"),
+                };
+            }
+            Effect::Respec { container, to, .. } => {
+                let declared = self.snapshot.declared.as_mut().unwrap();
+                declared.containers.iter_mut().find(|c| c.name == *container).unwrap().image.clone_from(to);
+            }
             Effect::Stop { id, .. } => {
                 let old = find(&mut self.snapshot, id);
                 (old.state, old.finished_at, old.exit_code) = (State::Exited, Some(now), 143);
@@ -181,6 +340,10 @@ impl Bench {
         }
         Learned::Nothing
     }
+}
+
+fn image_id(reference: &str) -> String {
+    reference.replace("repo/app:", "sha:")
 }
 
 pub(super) fn find<'a>(snapshot: &'a mut Snapshot, id: &str) -> &'a mut Container {
@@ -196,6 +359,8 @@ fn short(effect: &Effect) -> String {
             let of = image.as_ref().map_or(String::new(), |image| format!(" of {}", image.id));
             format!("{verb:?} {container} {attempt}{of}")
         }
+        Effect::Respec { container, to, .. } => format!("{verb:?} {container} {to}"),
+        Effect::Gate { gate } => format!("{verb:?} {gate:?}"),
         Effect::PreStop { id, .. }
         | Effect::Stop { id, .. }
         | Effect::Start { id, .. }

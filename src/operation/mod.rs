@@ -8,16 +8,22 @@
 
 mod answer;
 mod back;
+mod drain;
 pub mod effect;
 mod end;
+pub mod engine;
 #[cfg(test)]
 mod fixtures;
 pub mod next;
+pub mod note;
 pub mod outcome;
 pub mod plan;
 pub mod preflight;
 mod replace;
 pub mod report;
+mod respec;
+pub mod setback;
 pub mod snapshot;
+pub mod spec_hash;
 pub mod state;
 mod verify;

@@ -5,16 +5,19 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::status::Step;
+use crate::api::status::{Action, Engine, Step};
 use crate::operation::answer::overdue;
 pub use crate::operation::answer::{Next, Waiting};
 use crate::operation::back::back;
+use crate::operation::drain::close;
 use crate::operation::effect::{Class, Effect, Verb};
 use crate::operation::end::end;
+use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::replace::{Progress, replace};
-use crate::operation::snapshot::{Container, Snapshot};
-use crate::operation::state::{Note, Operation, Target, later};
+use crate::operation::respec::{cut_short, overruled};
+use crate::operation::snapshot::{Container, PullPolicy, Snapshot};
+use crate::operation::state::{Operation, Target, later};
 use crate::operation::verify::{Verdict, verify};
 
 /// What to do next.
@@ -29,6 +32,9 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
             Next::Note(Note::End(operation.lost("another one")))
         }
         Some(sandbox) if !sandbox.ready => Next::Note(Note::End(operation.lost("not ready"))),
+        _ if snapshot.declared.as_ref().is_some_and(|declared| declared.deleting) => {
+            Next::Note(Note::End(operation.lost("about to be stopped")))
+        }
         Some(_) => match &operation.turned_back {
             None => forward(operation, snapshot, now),
             Some(failure) => back(operation, failure, snapshot, now),
@@ -59,7 +65,18 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     {
         return next;
     }
+    if !operation.touched()
+        && let Some(next) = close(operation, snapshot, now)
+    {
+        return next;
+    }
+    if let Some(failure) = overruled(operation.targets.iter(), snapshot) {
+        return fail(operation, failure);
+    }
     for target in &operation.targets {
+        if let Some(note) = cut_short(operation, target, snapshot) {
+            return Next::Note(note);
+        }
         if target.reached.is_some() {
             continue;
         }
@@ -77,13 +94,18 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
             Progress::Running(life) => return Next::Note(Note::reached(target, life, snapshot)),
         }
     }
-    if let Some(next) = enter(operation, Step::Verify) {
+    if operation.step != Step::Ready
+        && let Some(next) = enter(operation, Step::Verify)
+    {
         return next;
     }
     match verify(operation, operation.targets.iter(), snapshot, now) {
         Verdict::Next(next) => within(operation, next, now, operation.forward_until(), "Verify"),
         Verdict::Failed(failure) => fail(operation, failure),
-        Verdict::Proven => Next::Note(Note::End(Outcome::Succeeded)),
+        Verdict::Proven => {
+            let ready = operation.drain.as_ref().and_then(|_| enter(operation, Step::Ready));
+            ready.unwrap_or(Next::Note(Note::End(Outcome::Succeeded)))
+        }
     }
 }
 
@@ -97,6 +119,9 @@ fn still_free(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Opt
         return Some(fail(operation, operation.late(if waits { "Pull" } else { "Swap had not begun" })));
     }
     for target in &operation.targets {
+        if let Some(life) = restarted(target, snapshot) {
+            return Some(Next::Note(Note::Rebased(Box::new(life.clone()))));
+        }
         if let Some(what) = changed(operation, target, snapshot) {
             return Some(fail(operation, Failure::Changed { container: target.name.clone(), what }));
         }
@@ -105,13 +130,36 @@ fn still_free(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Opt
         if let (Some(image), None) = (&target.image, &target.pulled) {
             if let Some(message) = operation.given_up(Verb::Pull, &target.name) {
                 let (container, image, message) = (target.name.clone(), image.clone(), message.to_owned());
+                let class = operation.setback.as_ref().map(|setback| setback.trouble.class);
+                if class == Some(Class::Credentials) {
+                    let failure = Failure::PullSecrets { container, image, message };
+                    return Some(Next::Note(Note::End(Outcome::Refused(failure))));
+                }
                 return Some(fail(operation, Failure::Pull { container, image, message }));
             }
+            let anew = is_pulled_anew(target, image, snapshot);
             let (container, image, like) = (target.name.clone(), image.clone(), target.from.image_id.clone());
-            return Some(Next::Do(Effect::Pull { container, image, like }));
+            return Some(Next::Do(Effect::Pull { container, image, like, anew }));
         }
     }
     None
+}
+
+/// Whether the image on the node is not good enough: a swap to the name that is there already means what the name stands
+/// for now, and a kubelet that will ask the registry must not find another image than the one that was tried.
+fn is_pulled_anew(target: &Target, image: &str, snapshot: &Snapshot) -> bool {
+    let declared = snapshot.declared.as_ref().and_then(|declared| declared.container(&target.name));
+    declared.map_or(target.from.image == image, |declared| {
+        declared.image == image || declared.pull_policy == PullPolicy::Always
+    })
+}
+
+/// The life that its kubelet has put in the place of one that was to be swapped, as it does with one that crashes. Where
+/// the kubelet does the swap, it does not matter which life it ends.
+fn restarted<'a>(target: &Target, snapshot: &'a Snapshot) -> Option<&'a Container> {
+    let waits = target.engine == Engine::Respec && target.action == Action::Swap && !target.touched;
+    let newest = snapshot.lives(&target.name).last().copied()?;
+    (waits && newest.attempt >= target.forward.attempt && newest.operation.is_none()).then_some(newest)
 }
 
 /// What somebody else did to a container that we have not touched. One that merely died is replaced all the same, and
@@ -156,7 +204,8 @@ fn within(operation: &Operation, next: Next, now: Timestamp, limit: Timestamp, d
 }
 
 fn fail(operation: &Operation, failure: Failure) -> Next {
-    Next::Note(if operation.can_turn_back() && !matches!(failure, Failure::Duplicate { .. }) {
+    let hands_off = matches!(failure, Failure::Duplicate { .. } | Failure::Overruled { .. });
+    Next::Note(if operation.can_turn_back() && !hands_off {
         Note::TurnBack(failure)
     } else {
         Note::End(operation.failed(failure))

@@ -20,6 +20,8 @@ pub enum Outcome {
     },
     /// The image from before runs again.
     RolledBack(Failure),
+    /// It turned out that it cannot be done as written; nothing was touched.
+    Refused(Failure),
     /// Withdrawn before anything was touched.
     Cancelled(Withdrawal),
 }
@@ -48,6 +50,42 @@ pub enum Failure {
         /// What the runtime or the check said.
         message: String,
     },
+    /// The pod has credentials for it, which are not this program's to read.
+    #[error(
+        "image {image} for {container} cannot be had with the node's own credentials: {message}. The pod names \
+         imagePullSecrets, which this agent does not read: give the runtime credentials for that registry, pull the image \
+         onto the node beforehand, or run the agent with --allow-pull-secrets"
+    )]
+    PullSecrets {
+        /// The container that wanted it.
+        container: String,
+        /// The reference.
+        image: String,
+        /// What the runtime said.
+        message: String,
+    },
+    /// The pod's spec could not be changed.
+    #[error("the image of {container} in the pod's spec could not be changed: {message}")]
+    Respec {
+        /// The container.
+        container: String,
+        /// What the API server said.
+        message: String,
+    },
+    /// The pod could not be taken out of traffic.
+    #[error("the readiness gate could not be closed: {message}")]
+    Gate {
+        /// What the API server said.
+        message: String,
+    },
+    /// It runs, and its kubelet does not call it Ready.
+    #[error("the new {container} did not become Ready within {seconds} s")]
+    NotReady {
+        /// The container.
+        container: String,
+        /// How long it had.
+        seconds: u32,
+    },
     /// The rehearsal was refused: the replacement could not have been created either.
     #[error("the runtime would not create a new {container}: {message}")]
     Rehearsal {
@@ -69,6 +107,14 @@ pub enum Failure {
         container: String,
         /// What is seen now.
         what: String,
+    },
+    /// Somebody set another image while this one was under way; theirs is the later one.
+    #[error("somebody else set the image of {container} to {image} meanwhile, which its kubelet runs now")]
+    Overruled {
+        /// The container.
+        container: String,
+        /// What the pod's spec says.
+        image: String,
     },
     /// It did not stop.
     #[error("{container} did not stop: {message}")]
@@ -131,9 +177,14 @@ impl Failure {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Pull { .. } => "PullFailed",
+            Self::PullSecrets { .. } => "PullSecretsNeeded",
+            Self::Respec { .. } => "RespecFailed",
+            Self::Gate { .. } => "GateFailed",
+            Self::NotReady { .. } => "NotReady",
             Self::Rehearsal { .. } => "CannotCreate",
             Self::Sandbox { .. } => "SandboxGone",
             Self::Changed { .. } => "ContainerChanged",
+            Self::Overruled { .. } => "Overruled",
             Self::Stop { .. } => "StopFailed",
             Self::Create { .. } => "CreateFailed",
             Self::Start { .. } => "StartFailed",
@@ -163,6 +214,7 @@ impl Outcome {
             Self::Succeeded => Phase::Succeeded,
             Self::Failed { .. } => Phase::Failed,
             Self::RolledBack(_) => Phase::RolledBack,
+            Self::Refused(_) => Phase::Refused,
             Self::Cancelled(_) => Phase::Cancelled,
         }
     }
@@ -171,7 +223,9 @@ impl Outcome {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Succeeded => "",
-            Self::Failed { failure, .. } | Self::RolledBack(failure) => failure.reason(),
+            Self::Failed { failure, .. } | Self::RolledBack(failure) | Self::Refused(failure) => {
+                failure.reason()
+            }
             Self::Cancelled(withdrawal) => withdrawal.reason(),
         }
     }

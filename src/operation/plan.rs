@@ -8,8 +8,9 @@ use serde::Serialize;
 use crate::api::image::ImageRef;
 use crate::api::request::Request;
 use crate::api::status::{Action, Engine, Incarnation, Step};
-use crate::operation::preflight::Admitted;
-use crate::operation::snapshot::{Container, Owner, PodRef};
+use crate::operation::engine::{Choice, LONGEST_BACK_OFF};
+use crate::operation::preflight::{Admitted, AdmittedTarget};
+use crate::operation::snapshot::{Container, DeclaredContainer, Owner, PodRef, PullPolicy, RestartPolicy};
 use crate::operation::state::{Operation, Target};
 
 /// What will be done, and how.
@@ -32,6 +33,11 @@ pub struct Plan {
     /// Who looks after the pod.
     #[serde(skip)]
     pub owner: Owner,
+    /// True when an operation that failed has left the readiness gate closed: it is opened when this one succeeds.
+    #[serde(skip)]
+    left_closed: bool,
+    #[serde(skip)]
+    in_cluster: bool,
 }
 
 /// One container of a plan.
@@ -45,16 +51,23 @@ pub struct Planned {
     /// The way it is done here.
     pub engine: Engine,
     /// Why this way.
-    pub why: &'static str,
-    /// The way it would be done in a cluster, through the API server.
-    pub in_cluster: Engine,
+    pub why: String,
+    /// Where no API server was asked: the way it would be done through one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_cluster: Option<Engine>,
     /// Why that way.
-    pub in_cluster_why: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_cluster_why: Option<&'static str>,
     /// What runs now.
     pub from: Incarnation,
     /// The image it will run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
+    /// What becomes of the image in the pod's spec, when that is changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spec_image: Option<String>,
+    #[serde(skip)]
+    choice: Choice,
     #[serde(skip)]
     container: Container,
     #[serde(skip)]
@@ -64,9 +77,9 @@ pub struct Planned {
 impl Plan {
     /// Plans an admitted request.
     pub fn of(admitted: Admitted) -> Self {
-        let (request, pod, sandbox_id, owner, targets) = admitted.into_parts();
+        let (request, pod, sandbox_id, owner, declared, targets) = admitted.into_parts();
         let mut warnings = Vec::new();
-        if owner.is_kubelet() {
+        if owner.is_kubelet() && declared.is_none() {
             warnings.push(
                 "this pod belongs to a kubelet: safe with restartPolicy Always; with another policy the kubelet may \
                  call the pod finished while the container is down"
@@ -79,25 +92,41 @@ impl Plan {
             .map(|target| {
                 let action = if target.image.is_some() { Action::Swap } else { Action::Restart };
                 swaps |= action == Action::Swap;
+                let container =
+                    declared.as_ref().and_then(|declared| declared.container(&target.container.name));
                 warnings.extend(warnings_of(&target.container, target.image.as_deref()));
-                let (in_cluster, in_cluster_why) = in_cluster(action, owner);
+                warnings.extend(
+                    container.into_iter().flat_map(|container| warnings_in_cluster(container, &target)),
+                );
+                let elsewhere = declared.is_none().then(|| in_cluster(action, owner));
                 Planned {
                     name: target.container.name.clone(),
                     action,
-                    engine: Engine::Recreate,
-                    why: "the runtime tells the whole configuration and refuses a taken name; no API server is needed",
-                    in_cluster,
-                    in_cluster_why,
+                    engine: target.choice.engine,
+                    why: target.choice.why.clone(),
+                    in_cluster: elsewhere.map(|(engine, _)| engine),
+                    in_cluster_why: elsewhere.map(|(_, why)| why),
                     from: target.from,
                     image: target.image,
+                    spec_image: target.choice.change.as_ref().map(|change| change.to.clone()),
+                    choice: target.choice,
                     container: target.container,
                     next_attempt: target.next_attempt,
                 }
             })
             .collect();
-        let steps =
-            if swaps { vec![Step::Pull, Step::Swap, Step::Verify] } else { vec![Step::Swap, Step::Verify] };
-        Self { request, pod, sandbox_id, steps, containers, warnings, owner }
+        let drains = request.grace_period_seconds > 0;
+        let left_closed = declared.as_ref().is_some_and(|declared| declared.gate.left_closed());
+        let steps = [
+            swaps.then_some(Step::Pull),
+            drains.then_some(Step::Drain),
+            Some(Step::Swap),
+            Some(Step::Verify),
+            (drains || left_closed).then_some(Step::Ready),
+        ];
+        let steps = steps.into_iter().flatten().collect();
+        let in_cluster = declared.is_some();
+        Self { request, pod, sandbox_id, steps, containers, warnings, owner, left_closed, in_cluster }
     }
 
     /// The operation that carries it out, taken up at `now`.
@@ -106,11 +135,18 @@ impl Plan {
             .containers
             .into_iter()
             .map(|planned| {
-                let Planned { container, image, action, engine, next_attempt, .. } = planned;
-                Target::new(container, image, action, engine, next_attempt)
+                let Planned { container, image, action, choice, next_attempt, .. } = planned;
+                Target::new(container, image, action, choice, next_attempt)
             })
             .collect();
-        Operation::new(self.request, self.pod, self.sandbox_id, self.owner == Owner::NodeRun, targets, now)
+        let unsupervised = self.owner == Owner::NodeRun;
+        let mut operation =
+            Operation::new(self.request, self.pod, self.sandbox_id, unsupervised, targets, now);
+        operation.in_cluster = self.in_cluster;
+        if self.left_closed {
+            operation.drain.get_or_insert_default().inherited = true;
+        }
+        operation
     }
 }
 
@@ -153,10 +189,53 @@ fn warnings_of(container: &Container, image: Option<&str>) -> Vec<String> {
     warnings
 }
 
+/// What the pod's spec and its kubelet add to that.
+fn warnings_in_cluster(declared: &DeclaredContainer, target: &AdmittedTarget) -> Vec<String> {
+    let name = &declared.name;
+    let engine = target.choice.engine;
+    let spec_image = target.choice.change.as_ref().map(|change| change.to.as_str());
+    let mut warnings = Vec::new();
+    let next_image = spec_image.unwrap_or(&declared.image);
+    let is_tag = ImageRef::parse(next_image).is_ok_and(|image| image.digest().is_none());
+    if declared.pull_policy == PullPolicy::Always && engine != Engine::Recreate {
+        warnings.push(format!(
+            "{name}: imagePullPolicy Always: its kubelet asks the registry while {name} is down{}",
+            if is_tag { ", and takes whatever the tag stands for then" } else { "" }
+        ));
+    }
+    if engine == Engine::Stop {
+        let longest = LONGEST_BACK_OFF.as_secs();
+        warnings.push(format!(
+            "{name}: its kubelet takes the stop for a crash: about 1 s the first time, 10 s to {longest} s when it had been \
+             restarted within 10 minutes"
+        ));
+    }
+    if let (Engine::Respec, None, Some(alias)) = (engine, &target.image, spec_image) {
+        warnings
+            .push(format!("{name}: the pod's spec will say {alias}, which its owner's template does not"));
+    }
+    if let Some(change) = &target.choice.change
+        && !(change.cloneable && change.hash.is_some())
+    {
+        warnings.push(format!(
+            "{name}: a fourth change of its image within 10 minutes may be held back by its kubelet for 10 s and more"
+        ));
+    }
+    if target.image.is_some() && declared.restart_policy != RestartPolicy::Always {
+        warnings.push(format!(
+            "{name}: its restartPolicy is not Always: an image that ends by itself ends the pod, and there is no way back"
+        ));
+    }
+    warnings
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation::fixtures::{ask, at, find, pod, situation};
+    use crate::operation::fixtures::{
+        ask, at, declared, find, pod, pod_in_cluster, situation, situation_in_cluster,
+    };
+    use crate::operation::snapshot::Snapshot;
 
     fn plan(text: &str, owner: Owner) -> Plan {
         Plan::of(ask(text, &situation(pod(owner))).unwrap())
@@ -174,7 +253,7 @@ mod tests {
             let planned = plan(text, owner).containers.remove(0);
             assert_eq!(
                 (planned.engine, planned.in_cluster),
-                (Engine::Recreate, in_cluster),
+                (Engine::Recreate, Some(in_cluster)),
                 "{text} {owner:?}"
             );
         }
@@ -227,6 +306,59 @@ mod tests {
     fn only_pods_without_another_cleaner_are_cleaned() {
         for (owner, cleans_up) in [(Owner::Kubelet, false), (Owner::Nobody, false), (Owner::NodeRun, true)] {
             assert_eq!(plan("restart app", owner).begin(at(0)).unsupervised, cleans_up);
+        }
+    }
+
+    #[test]
+    fn a_drain_is_a_stage_of_its_own_and_ends_with_traffic() {
+        for (text, steps) in [
+            (
+                r#"{"containers":[{"name":"app"}],"gracePeriodSeconds":20}"#,
+                r#"["Drain","Swap","Verify","Ready"]"#,
+            ),
+            (
+                r#"{"containers":[{"name":"app","image":"a:v2"}],"gracePeriodSeconds":20}"#,
+                r#"["Pull","Drain","Swap","Verify","Ready"]"#,
+            ),
+        ] {
+            let plan = Plan::of(ask(text, &situation(pod_in_cluster())).unwrap());
+            assert_eq!(serde_json::to_string(&plan.steps).unwrap(), steps);
+            let operation = plan.begin(at(0));
+            assert!(operation.drain.is_some() && operation.in_cluster && !operation.unsupervised);
+        }
+    }
+
+    #[test]
+    fn in_a_cluster_the_plan_says_what_its_kubelet_makes_of_it() {
+        type Change = fn(&mut Snapshot);
+        fn keep(_: &mut Snapshot) {}
+        let respec = r#"{"containers":[{"name":"app"}],"engine":"Respec"}"#;
+        let stop = r#"{"containers":[{"name":"app"}],"engine":"Stop"}"#;
+        let digest = format!("swap app=repo/app@sha256:{}", "a".repeat(64));
+        let always: Change = |s| declared(s).pull_policy = PullPolicy::Always;
+        let older: Change = |s| find(s, "app-2").spec_hash = "0ld".into();
+        let on_failure: Change = |s| declared(s).restart_policy = RestartPolicy::OnFailure;
+        for (text, change, warning, said) in [
+            ("restart app", keep as Change, "belongs to a kubelet", false),
+            ("restart app", always, "asks the registry", false),
+            (respec, always, "asks the registry", true),
+            (respec, always, "takes whatever the tag stands for", false),
+            (stop, always, "takes whatever the tag stands for", true),
+            (&digest, always, "takes whatever the tag stands for", false),
+            (respec, keep, "which its owner's template does not", true),
+            ("swap app=repo/app:v2", keep, "which its owner's template does not", false),
+            (stop, keep, "takes the stop for a crash", true),
+            (respec, keep, "takes the stop for a crash", false),
+            ("swap app=repo/app:v2", keep, "held back by its kubelet", false),
+            ("swap app=repo/app:v2", older, "held back by its kubelet", true),
+            ("swap app=repo/app:v2", on_failure, "there is no way back", true),
+            ("swap app=repo/app:v2", keep, "there is no way back", false),
+        ] {
+            let mut snapshot = pod_in_cluster();
+            change(&mut snapshot);
+            let plan = Plan::of(ask(text, &situation_in_cluster(snapshot)).unwrap());
+            assert_eq!(plan.warnings.join("; ").contains(warning), said, "{text}: {:?}", plan.warnings);
+            assert_eq!(plan.containers[0].in_cluster, None, "{text}");
         }
     }
 }

@@ -4,13 +4,19 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+
 use crate::api::request::{EngineWish, InvalidRequest, Request};
 use crate::api::status::Incarnation;
-use crate::operation::snapshot::{Container, Owner, PodRef, Snapshot, State};
+use crate::operation::engine::{Choice, Facts, choose};
+use crate::operation::snapshot::{Container, Declared, Gate, Owner, PodRef, Sandbox, Snapshot, State};
 use crate::operation::state::{BACK_SPARE_SECONDS, stopping_seconds};
 
 /// Seconds that an operation needs beside the containers' own grace and settling times.
 const SPARE_SECONDS: u64 = 5;
+
+/// Hashes of specs by container and image.
+pub type Hashes = BTreeMap<String, BTreeMap<String, String>>;
 
 /// What is known when a request comes in.
 #[derive(Clone, Debug)]
@@ -21,6 +27,10 @@ pub struct Situation {
     pub runtime: Runtime,
     /// What is known of the containers that the request names and that run, by name.
     pub sources: BTreeMap<String, Source>,
+    /// The hashes that a kubelet has written on containers of this pod, by container and the image its spec said then.
+    pub hashes: Hashes,
+    /// The time.
+    pub now: Timestamp,
 }
 
 /// The runtime's own word about itself.
@@ -47,6 +57,13 @@ pub struct Source {
     pub not_cloneable: Option<String>,
     /// Whether the image it runs is still on the node.
     pub image_present: bool,
+    /// Another spelling of the image that runs, in the repository that the spec names: a digest for a tag, or a tag for
+    /// a digest. Proven to be the same image; `None` when there is none.
+    pub alias: Option<String>,
+    /// False when the node knows the image that the pod's spec names as another one than the one that it runs.
+    pub runs_declared: bool,
+    /// True when a kubelet's CPU manager has given it CPUs by number, which it would not do for a clone.
+    pub has_assigned_cpus: bool,
 }
 
 /// Why a request cannot be carried out. Nothing was touched.
@@ -96,22 +113,52 @@ pub enum Refusal {
         /// How many.
         count: usize,
     },
+    /// A pod on its way out is not touched.
+    #[error("pod {0} is being deleted")]
+    Deleting(Box<PodRef>),
     /// A drain that drains nothing is a lie.
     #[error(
         "gracePeriodSeconds is set, but pod {0} has no readiness gate InPlaceUpdateReady that could take it out of \
-         traffic: remove gracePeriodSeconds"
+         traffic: remove gracePeriodSeconds, or add the gate to the pod's template"
     )]
     NoReadinessGate(Box<PodRef>),
     /// Hooks need what is not there.
     #[error("{0} is set, but this agent runs no hooks: remove it")]
     HooksUnavailable(&'static str),
-    /// The engine asked for cannot be had here.
-    #[error("engine {engine:?} is not to be had here: {why}")]
+    /// The engine asked for cannot be had for this container.
+    #[error("engine {engine:?} cannot be used for container {name} of pod {pod}: {why}")]
     EngineUnavailable {
+        /// The pod.
+        pod: Box<PodRef>,
+        /// The container.
+        name: String,
         /// The engine.
         engine: EngineWish,
         /// Why not.
-        why: &'static str,
+        why: String,
+    },
+    /// No engine may do it.
+    #[error("container {name} of pod {pod} cannot be restarted in place: {why}")]
+    NoEngine {
+        /// The pod.
+        pod: Box<PodRef>,
+        /// The container.
+        name: String,
+        /// Why not, engine by engine.
+        why: String,
+    },
+    /// A kubelet that holds it back would call it finished.
+    #[error(
+        "container {name} of pod {pod} ended not long ago, and its kubelet may hold it back: with its restartPolicy it \
+         would be lost. Ask again in {seconds} s"
+    )]
+    BackOff {
+        /// The pod.
+        pod: Box<PodRef>,
+        /// The container.
+        name: String,
+        /// How long the kubelet may hold it back.
+        seconds: u64,
     },
     /// Not on this runtime.
     #[error(
@@ -165,12 +212,15 @@ impl Refusal {
             Self::AlreadyEnded(_) => "AlreadyEnded",
             Self::PodNotFound(_) => "PodNotFound",
             Self::SandboxNotReady(_) => "SandboxNotReady",
+            Self::Deleting(_) => "Deleting",
             Self::UnknownContainer { .. } => "UnknownContainer",
             Self::NotRunning { .. } => "NotRunning",
             Self::Duplicate { .. } => "Duplicate",
             Self::NoReadinessGate(_) => "NoReadinessGate",
             Self::HooksUnavailable(_) => "HooksUnavailable",
             Self::EngineUnavailable { .. } => "EngineUnavailable",
+            Self::NoEngine { .. } => "NoEngine",
+            Self::BackOff { .. } => "BackOff",
             Self::RuntimeUnsupported(_) => "RuntimeUnsupported",
             Self::NotCloneable { .. } => "NotCloneable",
             Self::ImageMissing { .. } => "ImageMissing",
@@ -187,8 +237,12 @@ pub struct Admitted {
     pod: PodRef,
     sandbox_id: String,
     owner: Owner,
+    declared: Option<Declared>,
     targets: Vec<AdmittedTarget>,
 }
+
+/// What a plan is made from.
+pub(super) type Parts = (Request, PodRef, String, Owner, Option<Declared>, Vec<AdmittedTarget>);
 
 /// One container of an admitted request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,11 +252,12 @@ pub(super) struct AdmittedTarget {
     pub(super) image: Option<String>,
     /// Above every attempt that the name has seen.
     pub(super) next_attempt: u32,
+    pub(super) choice: Choice,
 }
 
 impl Admitted {
-    pub(super) fn into_parts(self) -> (Request, PodRef, String, Owner, Vec<AdmittedTarget>) {
-        (self.request, self.pod, self.sandbox_id, self.owner, self.targets)
+    pub(super) fn into_parts(self) -> Parts {
+        (self.request, self.pod, self.sandbox_id, self.owner, self.declared, self.targets)
     }
 }
 
@@ -215,7 +270,11 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
     if !sandbox.ready {
         return Err(Refusal::SandboxNotReady(pod()));
     }
-    if request.grace_period_seconds > 0 {
+    let declared = snapshot.declared.as_ref();
+    if declared.is_some_and(|declared| declared.deleting) {
+        return Err(Refusal::Deleting(pod()));
+    }
+    if request.grace_period_seconds > 0 && declared.is_none_or(|declared| declared.gate == Gate::Absent) {
         return Err(Refusal::NoReadinessGate(pod()));
     }
     for (field, hook) in [("preHook", &request.pre_hook), ("postHook", &request.post_hook)] {
@@ -223,49 +282,32 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
             return Err(Refusal::HooksUnavailable(field));
         }
     }
-    match request.engine {
-        EngineWish::Auto | EngineWish::Recreate => {}
-        engine @ EngineWish::Respec => {
-            return Err(Refusal::EngineUnavailable {
-                engine,
-                why: "it changes the pod's spec, which needs an API server",
-            });
-        }
-        engine @ EngineWish::Stop => {
-            return Err(Refusal::EngineUnavailable {
-                engine,
-                why: "nothing here would start the container again",
-            });
-        }
-    }
-    if !situation.runtime.has_fences() {
-        return Err(Refusal::RuntimeUnsupported(situation.runtime.name.clone()));
-    }
     let mut targets = Vec::with_capacity(request.containers.len());
     for target in &request.containers {
-        let container = running(snapshot, &sandbox.pod, &target.name, sandbox.owner)?;
-        if target.image.is_some() && sandbox.owner.is_kubelet() {
-            return Err(Refusal::KubeletNamesImages(pod()));
-        }
-        let source = situation.sources.get(&target.name);
-        if let Some(why) =
-            source.map_or(Some("the runtime did not tell its configuration"), |s| s.not_cloneable.as_deref())
-        {
-            return Err(Refusal::NotCloneable { pod: pod(), name: target.name.clone(), why: why.to_owned() });
-        }
-        if source.is_some_and(|source| !source.image_present) {
-            let image = container.image.clone();
-            return Err(Refusal::ImageMissing { pod: pod(), name: target.name.clone(), image });
-        }
+        let container = replaceable(snapshot, sandbox, &target.name, target.image.is_some())?;
+        let facts = Facts {
+            pod: &sandbox.pod,
+            owner: sandbox.owner,
+            runtime: &situation.runtime,
+            snapshot,
+            container,
+            image: target.image.as_deref(),
+            source: situation.sources.get(&target.name),
+            hashes: situation.hashes.get(&target.name),
+            now: situation.now,
+        };
+        let choice = choose(request.engine, &facts)?;
         targets.push(AdmittedTarget {
-            from: container.incarnation(),
+            from: choice.before(container),
+            choice,
             container: container.clone(),
             image: target.image.clone(),
             next_attempt: next_attempt(snapshot, &target.name),
         });
     }
     let stops = stopping_seconds(targets.iter().map(|target| target.container.grace.as_secs()));
-    let there = stops.saturating_add(u64::from(request.min_ready_seconds) + SPARE_SECONDS);
+    let waits = u64::from(request.grace_period_seconds) + u64::from(request.min_ready_seconds);
+    let there = stops.saturating_add(waits + SPARE_SECONDS);
     // What `Operation::forward_until` keeps for the way back of a swap must be left beside the way there.
     let swaps = targets.iter().any(|target| target.image.is_some());
     let back = if swaps { stops.saturating_add(BACK_SPARE_SECONDS).min(there.div_ceil(2)) } else { 0 };
@@ -278,6 +320,7 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
         pod: sandbox.pod.clone(),
         sandbox_id: sandbox.id.clone(),
         owner: sandbox.owner,
+        declared: snapshot.declared.clone(),
         targets,
     })
 }
@@ -286,43 +329,45 @@ fn next_attempt(snapshot: &Snapshot, name: &str) -> u32 {
     snapshot.lives(name).iter().map(|life| life.attempt).max().unwrap_or(0).saturating_add(1)
 }
 
-/// The one running life of `name`.
-fn running<'a>(
+/// The life of `name` to be replaced: the one that runs, or, where a kubelet tries to bring it up and is to try another
+/// image, the last one.
+fn replaceable<'a>(
     snapshot: &'a Snapshot,
-    pod: &PodRef,
+    sandbox: &Sandbox,
     name: &str,
-    owner: Owner,
+    swap: bool,
 ) -> Result<&'a Container, Refusal> {
+    let pod = || Box::new(sandbox.pod.clone());
     let lives = snapshot.lives(name);
     let Some(newest) = lives.last() else {
         let known = snapshot.names().join(", ");
-        return Err(Refusal::UnknownContainer { pod: Box::new(pod.clone()), name: name.to_owned(), known });
+        return Err(Refusal::UnknownContainer { pod: pod(), name: name.to_owned(), known });
     };
     let running: Vec<_> = lives.iter().filter(|life| life.state == State::Running).collect();
     match running.as_slice() {
+        // Created: its kubelet is about to start it once more.
+        [] if swap && snapshot.declared.is_some() && newest.state != State::Unknown => Ok(newest),
         [] => {
             let state = match newest.state {
                 State::Exited => format!("exited with code {}", newest.exit_code),
                 state => state.to_string(),
             };
-            let advice = if owner.is_kubelet() {
+            let advice = if sandbox.owner.is_kubelet() {
                 "Its kubelet will start it; ask again then"
             } else {
                 "Nothing supervises it: remove the pod and run it again"
             };
-            Err(Refusal::NotRunning { pod: Box::new(pod.clone()), name: name.to_owned(), state, advice })
+            Err(Refusal::NotRunning { pod: pod(), name: name.to_owned(), state, advice })
         }
         [only] => Ok(only),
-        many => {
-            Err(Refusal::Duplicate { pod: Box::new(pod.clone()), name: name.to_owned(), count: many.len() })
-        }
+        many => Err(Refusal::Duplicate { pod: pod(), name: name.to_owned(), count: many.len() }),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation::fixtures::{ask, find, life, pod, situation};
+    use crate::operation::fixtures::{ask, find, life, pod, pod_in_cluster, situation, source};
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "one table")]
@@ -398,10 +443,8 @@ mod tests {
             (
                 "restart side",
                 |s| {
-                    s.sources.insert(
-                        "side".into(),
-                        Source { not_cloneable: Some("field 99".into()), image_present: true },
-                    );
+                    s.sources
+                        .insert("side".into(), Source { not_cloneable: Some("field 99".into()), ..source() });
                 },
                 "NotCloneable",
                 "field 99",
@@ -409,7 +452,7 @@ mod tests {
             (
                 "restart app",
                 |s| {
-                    s.sources.insert("app".into(), Source { not_cloneable: None, image_present: false });
+                    s.sources.insert("app".into(), Source { image_present: false, ..source() });
                 },
                 "ImageMissing",
                 "repo/app:v1",
@@ -445,6 +488,36 @@ mod tests {
             let refusal = ask(text, &situation).unwrap_err();
             assert_eq!(refusal.reason(), reason, "{text}");
             assert!(refusal.to_string().contains(says), "{text}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn what_the_api_server_shows_can_stand_in_the_way() {
+        type Change = fn(&mut Declared);
+        let drained = r#"{"containers":[{"name":"app"}],"gracePeriodSeconds":20,"deadlineSeconds":57}"#;
+        let swapped =
+            r#"{"containers":[{"name":"app","image":"a:v2"}],"gracePeriodSeconds":20,"deadlineSeconds":98}"#;
+        let (short, keep): (_, Change) = (drained.replace("57", "56"), |_| {});
+        let cases: [(&str, Change, &str, &str); 7] = [
+            ("restart app", keep, "", ""),
+            ("restart app", |it| it.deleting = true, "Deleting", "is being deleted"),
+            (drained, keep, "", ""),
+            (drained, |it| it.gate = Gate::Unset, "", ""),
+            (drained, |it| it.gate = Gate::Absent, "NoReadinessGate", "add the gate to the pod's template"),
+            // The drain is part of what it takes.
+            (&short, keep, "DeadlineTooShort", "may take 57 s"),
+            (swapped, keep, "", ""),
+        ];
+        for (text, change, reason, says) in cases {
+            let mut situation = situation(pod_in_cluster());
+            change(situation.snapshot.declared.as_mut().unwrap());
+            match ask(text, &situation) {
+                Ok(_) => assert_eq!(reason, "", "{text}"),
+                Err(refusal) => {
+                    assert_eq!(refusal.reason(), reason, "{text}: {refusal}");
+                    assert!(refusal.to_string().contains(says), "{text}: {refusal}");
+                }
+            }
         }
     }
 

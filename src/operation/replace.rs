@@ -7,18 +7,24 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::status::Action;
+use crate::api::status::{Action, Engine};
 use crate::operation::answer::{Next, Waiting};
 use crate::operation::effect::{Class, Effect, ImageChoice, Leftover, Verb};
+use crate::operation::note::Note;
 use crate::operation::outcome::Failure;
+use crate::operation::respec::{self, respec, stop_and_wait};
+use crate::operation::setback::Setback;
 use crate::operation::snapshot::{Container, Snapshot, State};
-use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Replacement, Setback, Target, later};
+use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Replacement, Target, later};
 
 /// How long somebody else's created container may wait for its maker to start it.
 const FOREIGN_START: SignedDuration = SignedDuration::from_secs(10);
 /// How long the fence outlives the start. A kubelet that saw the new life before it ran asks for the guarded name a
 /// moment later, for it looks at the image in between.
 const FENCE_HOLDS: SignedDuration = SignedDuration::from_millis(250);
+/// How long it outlives the start at most where an API server tells when the kubelet has seen the new life run: one that
+/// asks a registry before each start (imagePullPolicy Always) asks for the guarded name only after the answer.
+const FENCE_HOLDS_AT_MOST: SignedDuration = SignedDuration::from_secs(30);
 /// How often a start may be refused where there is no other way out.
 const STARTS: u32 = 3;
 /// How long a runtime that lost a start is left alone before it is asked for another one.
@@ -30,7 +36,7 @@ const LOOK_AGAIN: SignedDuration = SignedDuration::from_millis(20);
 pub(super) enum Progress<'a> {
     /// Something is to be done or awaited.
     Next(Next),
-    /// The new life runs, alone, and no fence is left that could be removed.
+    /// The new life runs, alone, and no fence is left that could be removed by now.
     Running(&'a Container),
     /// It cannot be done.
     Failed(Failure),
@@ -43,16 +49,45 @@ pub(super) fn replace<'a>(
     snapshot: &'a Snapshot,
     now: Timestamp,
 ) -> Progress<'a> {
+    if target.touched
+        && target.stopped_at.is_none()
+        && let Some(at) = target.ended(snapshot)
+    {
+        return Progress::Next(Next::Note(Note::Stopped(target.name.clone(), at)));
+    }
+    match (target.engine, &target.change) {
+        (Engine::Respec, Some(change)) => return respec(operation, target, change, snapshot, now),
+        (Engine::Stop, _) => return stop_and_wait(operation, target, snapshot, now),
+        (Engine::Recreate | Engine::Respec, _) => {}
+    }
     let replacement = target.replacement();
     let lives = snapshot.lives(&target.name);
-    match lives.iter().rev().find(|life| life.attempt == replacement.attempt) {
+    let new = lives.iter().rev().find(|life| life.attempt == replacement.attempt);
+    match new.or_else(|| lives.iter().find(|life| is_counted_anew(operation, target, life, snapshot))) {
         Some(new) => settle(operation, target, snapshot, new, now),
         None => make(operation, target, replacement, snapshot, now),
     }
 }
 
+/// Whether `life` is what a kubelet made in the place of the one that ended, counted from the beginning. Its collection of
+/// dead containers, once a minute, keeps the newest of a name: the fence. Kubelets before 1.24 forget the attempts then.
+pub(super) fn is_counted_anew(
+    operation: &Operation,
+    target: &Target,
+    life: &Container,
+    snapshot: &Snapshot,
+) -> bool {
+    let ended = target.touched && snapshot.by_id(&target.replacement().replaces).is_none();
+    ended
+        && !operation.unsupervised
+        && !operation.made(life)
+        && life.attempt < target.from.attempt
+        && life.created_at >= operation.begun_at
+        && life.state == State::Running
+}
+
 /// There is no new life yet.
-fn make<'a>(
+pub(super) fn make<'a>(
     operation: &Operation,
     target: &Target,
     replacement: &Replacement,
@@ -63,15 +98,12 @@ fn make<'a>(
     let container = || name.clone();
     let failed = |verb| operation.given_up(verb, name).map(str::to_owned);
     let guarded = replacement.attempt.saturating_add(1);
-    let fenced = snapshot.fences(name).any(|fence| fence.attempt == guarded);
-    let source = match source_of(target, replacement, snapshot) {
-        Some(source) => &source.id,
-        // Its configuration was read for the fence, which may be enough.
-        None if fenced => &target.from.container_id,
-        None => {
-            let message = "every earlier container of that name is gone, with the configuration to clone";
-            return Progress::Failed(Failure::Create { container: container(), message: message.to_owned() });
-        }
+    let guard = snapshot.fences(name).find(|fence| fence.attempt == guarded);
+    let fenced = guard.is_some();
+    // A kubelet's collection of dead containers keeps the newest of a name, which may be the fence: it is a clone too.
+    let Some(source) = source_of(target, replacement, snapshot).or(guard).map(|life| &life.id) else {
+        let message = "every earlier container of that name is gone, with the configuration to clone";
+        return Progress::Failed(Failure::Create { container: container(), message: message.to_owned() });
     };
     // Another life than the one from before may have had another image.
     let image = image_of(operation, target)
@@ -90,7 +122,7 @@ fn make<'a>(
     // On the way back the fence of the way there holds the name that is needed now.
     if let Some(fence) = snapshot.fences(name).find(|fence| fence.attempt != guarded) {
         if operation.can_remove(&fence.id) {
-            let held = held(operation, target, snapshot, now).map(Next::Wait);
+            let held = held_shortly(operation, target, snapshot, now).map(Next::Wait);
             return Progress::Next(held.unwrap_or_else(|| Next::Do(remove(fence, Leftover::Fence))));
         }
         if fence.attempt == replacement.attempt {
@@ -117,12 +149,15 @@ fn make<'a>(
     if let Some(message) = failed(Verb::Create) {
         return Progress::Failed(Failure::Create { container: container(), message });
     }
+    if let Some(waiting) = others_start(operation, target, snapshot, now) {
+        return Progress::Next(Next::Wait(waiting));
+    }
     let attempt = replacement.attempt;
     do_(Effect::Create { container: container(), source: source.clone(), attempt, image })
 }
 
 /// Ends the life that is to be replaced.
-fn stop<'a>(
+pub(super) fn stop<'a>(
     operation: &Operation,
     target: &Target,
     replacement: &Replacement,
@@ -143,7 +178,7 @@ fn stop<'a>(
 }
 
 /// The name of the new attempt is taken by `new`.
-fn settle<'a>(
+pub(super) fn settle<'a>(
     operation: &Operation,
     target: &Target,
     snapshot: &'a Snapshot,
@@ -174,8 +209,10 @@ fn settle<'a>(
                 return Progress::Failed(Failure::Changed { container: container(), what });
             }
             // It may run. One from long ago that nobody can tell about any more does not count.
-            let unclear =
-                |life: &&&Container| life.state == State::Unknown && life.attempt >= target.from.attempt;
+            let unclear = |life: &&&Container| {
+                let recent = life.attempt >= target.from.attempt || life.created_at >= operation.begun_at;
+                life.state == State::Unknown && recent
+            };
             if let Some(life) = snapshot.lives(&target.name).iter().find(unclear) {
                 if ours && operation.unsupervised && life.id == replacement.replaces {
                     return stop(operation, target, replacement, life, now);
@@ -185,20 +222,36 @@ fn settle<'a>(
             if !ours && let Some(waiting) = foreign_start(new, now) {
                 return Progress::Next(Next::Wait(waiting));
             }
+            if let Some(waiting) = others_start(operation, target, snapshot, now) {
+                return Progress::Next(Next::Wait(waiting));
+            }
             if let Some(message) = operation.given_up(Verb::Start, &target.name) {
                 return Progress::Failed(Failure::Start {
                     container: container(),
                     message: message.to_owned(),
                 });
             }
+            if ours && let Some(effect) = fence_again(operation, target, snapshot, new) {
+                return do_(effect);
+            }
             do_(Effect::Start { container: container(), id: new.id.clone() })
         }
         State::Running => {
+            if let Some(next) = yield_to_twin(operation, target, snapshot) {
+                return Progress::Next(next);
+            }
             let running = snapshot.running(&target.name).len();
             if running > 1 {
                 return Progress::Failed(Failure::Duplicate { container: container(), count: running });
             }
-            unfence(operation, target, snapshot, now).map_or(Progress::Running(new), Progress::Next)
+            match unfence(operation, target, snapshot, now) {
+                // Until its kubelet has told that it saw the new one run, the fence may stay beside everything else.
+                Some(Next::Wait(_)) if held_shortly(operation, target, snapshot, now).is_none() => {
+                    Progress::Running(new)
+                }
+                Some(next) => Progress::Next(next),
+                None => Progress::Running(new),
+            }
         }
         State::Exited => match cut_off(operation, target, new, now).filter(|_| ours) {
             Some(next) => Progress::Next(next),
@@ -206,6 +259,48 @@ fn settle<'a>(
         },
         State::Unknown => Progress::Next(Next::Wait(unclear_state(target, now))),
     }
+}
+
+/// The fence once more, where it is gone before the new life runs. A kubelet collects what is dead once a minute, and keeps
+/// the newest of a name that does not run: for the moment before its start that is the new life, and the fence goes.
+fn fence_again(
+    operation: &Operation,
+    target: &Target,
+    snapshot: &Snapshot,
+    new: &Container,
+) -> Option<Effect> {
+    let attempt = new.attempt.saturating_add(1);
+    let guarded = snapshot.fences(&target.name).any(|fence| fence.attempt == attempt);
+    // Without one it is still better off running than not.
+    if guarded || operation.unsupervised || operation.given_up(Verb::Fence, &target.name).is_some() {
+        return None;
+    }
+    Some(Effect::Fence { container: target.name.clone(), source: new.id.clone(), attempt, image: None })
+}
+
+/// What to do about a second life that a kubelet has started beside the one made here, which the fence is there to prevent.
+/// The kubelet knows the newest alone and would never end the other: the one made here gives way.
+pub(super) fn yield_to_twin(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Option<Next> {
+    let running = snapshot.running(&target.name);
+    let [ours, theirs] = running.as_slice() else { return None };
+    if operation.unsupervised || !operation.made(ours) || operation.made(theirs) {
+        return None;
+    }
+    let replacement = target.replacement();
+    if replacement.replaces != ours.id {
+        let (name, replaces, attempt) = (target.name.clone(), ours.id.clone(), theirs.attempt);
+        return Some(Next::Note(Note::Overtaken { name, replaces, attempt, cut_short: false }));
+    }
+    // Asked for more than once and still there: that is for a person to see.
+    if operation.given_up(Verb::Stop, &target.name).is_some() {
+        return None;
+    }
+    let (container, id) = (target.name.clone(), ours.id.clone());
+    Some(Next::Do(Effect::Stop {
+        container,
+        id,
+        timeout_seconds: target.grace_seconds.max(LEAST_STOP_SECONDS),
+    }))
 }
 
 /// Whether a start that the runtime refused deserves another try: where no kubelet will make one, of an image that has
@@ -252,11 +347,36 @@ pub(super) fn unfence(
 
 /// The wait for as long as somebody may act on what was there before a start, or before a removal.
 fn held(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> Option<Waiting> {
+    let shortly = held_shortly(operation, target, snapshot, now);
+    if shortly.is_some() || !operation.in_cluster {
+        return shortly;
+    }
+    let running = snapshot.running(&target.name);
+    let unseen = running.iter().find(|life| operation.made(life) && !is_told(snapshot, life))?;
+    let since = unseen.started_at.filter(|since| *since <= now)?;
+    let on = format!("the kubelet to see {}", target.name);
+    (now < later(since, FENCE_HOLDS_AT_MOST)).then(|| Waiting { until: later(now, LOOK_AGAIN * 3), on })
+}
+
+/// The same for somebody who acts at once.
+fn held_shortly(
+    operation: &Operation,
+    target: &Target,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) -> Option<Waiting> {
     let started = snapshot.running(&target.name).iter().filter_map(|life| life.started_at).max();
     let until = later(started.max(operation.removed_at)?, FENCE_HOLDS);
     // A clock that was set back holds nothing.
     let soon = now < until && until < later(now, FENCE_HOLDS * 2);
     soon.then(|| Waiting { until, on: format!("{} to be seen by others", target.name) })
+}
+
+/// Whether the kubelet has told that `life` runs. It does so when it begins to act on what it saw, and does one thing
+/// after the other.
+fn is_told(snapshot: &Snapshot, life: &Container) -> bool {
+    let told = snapshot.declared.as_ref().and_then(|declared| declared.container(&life.name));
+    told.is_some_and(|told| told.running && told.container_id.as_deref() == Some(&life.id))
 }
 
 /// The wait for the runtime to make up its mind.
@@ -271,11 +391,27 @@ pub(super) fn foreign_start(life: &Container, now: Timestamp) -> Option<Waiting>
         .then(|| Waiting { until: later(now, LOOK_AGAIN), on: format!("the kubelet to start {}", life.name) })
 }
 
+/// The same for one under another name than that of the replacement. A kubelet that finds no trace of earlier lives any
+/// more counts from the beginning, which no fence guards.
+fn others_start(
+    operation: &Operation,
+    target: &Target,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) -> Option<Waiting> {
+    let attempt = target.replacement().attempt;
+    let others =
+        |life: &&Container| life.state == State::Created && life.attempt != attempt && !operation.made(life);
+    foreign_start(snapshot.lives(&target.name).into_iter().find(others)?, now)
+}
+
 /// Why a new life is over.
 pub(super) fn ended(operation: &Operation, target: &Target, life: &Container) -> Failure {
     let container = target.name.clone();
     if let Some(started) = life.started_at {
+        // A runtime may note the start of one that ends at once only after its end.
         let lived = life.finished_at.map_or(SignedDuration::ZERO, |end| end.duration_since(started));
+        let lived = lived.max(SignedDuration::ZERO);
         let lived_ms = i64::try_from(lived.as_millis()).unwrap_or(i64::MAX);
         return Failure::Exited { container, code: life.exit_code, lived_ms };
     }
@@ -290,6 +426,9 @@ pub(super) fn ended(operation: &Operation, target: &Target, life: &Container) ->
 /// The image for the replacement under way: on the way back the one from before, else the one that was pulled, and
 /// none for a restart, which keeps what its source has.
 fn image_of(operation: &Operation, target: &Target) -> Option<ImageChoice> {
+    if let Some(change) = &target.change {
+        return Some(respec::image(operation, target, change));
+    }
     if operation.turned_back.is_some() && target.action == Action::Swap {
         return Some(image_before(target));
     }
@@ -297,7 +436,7 @@ fn image_of(operation: &Operation, target: &Target) -> Option<ImageChoice> {
 }
 
 fn image_before(target: &Target) -> ImageChoice {
-    ImageChoice { reference: target.from.image.clone(), id: target.from.image_id.clone() }
+    ImageChoice { reference: target.from.image.clone(), id: target.from.image_id.clone(), spec_hash: None }
 }
 
 /// Whose configuration is cloned: the life from before, or, if that was removed meanwhile, the newest there is.
@@ -316,7 +455,7 @@ pub(super) fn remove(container: &Container, what: Leftover) -> Effect {
     Effect::Remove { container: container.name.clone(), id: container.id.clone(), what }
 }
 
-fn do_<'a>(effect: Effect) -> Progress<'a> {
+pub(super) fn do_<'a>(effect: Effect) -> Progress<'a> {
     Progress::Next(Next::Do(effect))
 }
 

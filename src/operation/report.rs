@@ -91,6 +91,7 @@ fn message(operation: &Operation) -> String {
             let back = operation.targets.iter().filter(|target| target.touched).map(returned);
             format!("{}: {failure}", join(back))
         }
+        Some(Outcome::Refused(failure)) => format!("{failure}. Nothing was touched"),
         Some(Outcome::Failed { failure, then: None, touched: false }) => {
             format!("{failure}. The running containers were not touched")
         }
@@ -124,6 +125,7 @@ fn succeeded(target: &Target) -> String {
 fn returned(target: &Target) -> String {
     match (&target.back, target.action) {
         (Some(_), _) => format!("{} is back on {}: {}", target.name, target.from.image, lives(target)),
+        (None, Action::Restart) if target.reached.is_none() => format!("{} runs as before", target.name),
         (None, Action::Restart) => succeeded(target),
         (None, Action::Swap) => format!("{} never left {}", target.name, target.from.image),
     }

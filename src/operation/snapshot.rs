@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::api::annotation;
 use crate::api::status::Incarnation;
 
 /// One pod as the runtime shows it.
@@ -15,6 +16,8 @@ pub struct Snapshot {
     pub sandbox: Option<Sandbox>,
     /// All its containers, fences and exited ones too, in no order.
     pub containers: Vec<Container>,
+    /// The same pod as the API server shows it; `None` where there is none, or when it does not know the pod.
+    pub declared: Option<Declared>,
 }
 
 /// Which pod.
@@ -67,6 +70,111 @@ impl Owner {
     }
 }
 
+/// A pod as the API server shows it: what is wished of it, and what its kubelet last told. Filled by `cluster::pod`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Declared {
+    /// False while the API server cannot be heard: all of this may be old.
+    pub current: bool,
+    /// True once its deletion was asked for.
+    pub deleting: bool,
+    /// The readiness gate `InPlaceUpdateReady`.
+    pub gate: Gate,
+    /// The second in which its kubelet said that the pod is to get no traffic; `None` while it is to.
+    pub unready_since: Option<Timestamp>,
+    /// True when it names secrets to pull images with.
+    pub has_pull_secrets: bool,
+    /// Its containers that can be replaced: the regular ones, and init containers that stay (native sidecars).
+    pub containers: Vec<DeclaredContainer>,
+}
+
+/// The readiness gate of a pod and its condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// The pod's spec has no such gate.
+    Absent,
+    /// The gate is there, its condition not yet.
+    Unset,
+    /// The pod may take traffic.
+    Open,
+    /// The pod takes no traffic; the condition's reason tells who closed it.
+    Closed {
+        /// The condition's reason.
+        reason: String,
+    },
+}
+
+impl Gate {
+    /// True when an operation that failed has left it closed.
+    pub fn left_closed(&self) -> bool {
+        matches!(self, Self::Closed { reason } if reason == annotation::GATE_FAILED)
+    }
+}
+
+/// One container as the API server shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "facts, each by itself")]
+pub struct DeclaredContainer {
+    /// Its name.
+    pub name: String,
+    /// True for an init container with restartPolicy Always.
+    pub sidecar: bool,
+    /// The image as the spec spells it.
+    pub image: String,
+    /// When the kubelet pulls.
+    pub pull_policy: PullPolicy,
+    /// When its kubelet starts it again: its own policy where it has one, else the pod's.
+    pub restart_policy: RestartPolicy,
+    /// True when an exit code decides what happens (`restartPolicyRules`).
+    pub has_restart_rules: bool,
+    /// True when the kubelet runs something in it after each start.
+    pub has_post_start: bool,
+    /// True when a probe decides whether it is Ready; without one it is as soon as it runs.
+    pub is_probed: bool,
+    /// True when environment values come from `ConfigMaps`, `Secrets`, or the pod's labels and annotations.
+    pub env_from_objects: bool,
+    /// True when a part of a volume that follows such an object is mounted (`subPath`), which each start mounts anew.
+    pub sub_path_of_objects: bool,
+    /// The runtime's id of the life that the kubelet reports, without the runtime's name.
+    pub container_id: Option<String>,
+    /// Whether the kubelet calls that life Ready.
+    pub ready: bool,
+    /// Whether the kubelet calls that life running.
+    pub running: bool,
+    /// The kubelet's restart count.
+    pub restarts: u32,
+    /// The image id that the kubelet reports.
+    pub image_id: String,
+}
+
+/// When a kubelet pulls an image (`imagePullPolicy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PullPolicy {
+    /// Before every start: the registry must answer.
+    Always,
+    /// When it is not there.
+    IfNotPresent,
+    /// It must be there.
+    Never,
+}
+
+/// When a kubelet starts a container again (`restartPolicy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartPolicy {
+    /// Whatever its exit code.
+    Always,
+    /// After a code other than 0.
+    OnFailure,
+    /// It does not.
+    Never,
+}
+
+impl Declared {
+    /// The container `name`.
+    pub fn container(&self, name: &str) -> Option<&DeclaredContainer> {
+        self.containers.iter().find(|container| container.name == name)
+    }
+}
+
 /// One container, or one fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
@@ -84,6 +192,8 @@ pub struct Container {
     pub image: String,
     /// The runtime's id of the image.
     pub image_id: String,
+    /// The kubelet's hash of the spec that it was made from; empty where no kubelet's mark is.
+    pub spec_hash: String,
     /// The request that made it, when one of ours did.
     pub operation: Option<String>,
     /// When the runtime made it.

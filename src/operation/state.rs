@@ -9,10 +9,13 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::api::request::{OnFailure, Request};
+use crate::api::request::Request;
 use crate::api::status::{Action, Engine, Incarnation, Step};
+use crate::operation::drain::Drain;
 use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Leftover, Trouble, Verb};
+use crate::operation::engine::{Choice, SpecChange};
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
+use crate::operation::setback::Setback;
 use crate::operation::snapshot::{Container, PodRef, Snapshot};
 
 /// Remarks kept for the report.
@@ -37,6 +40,10 @@ pub struct Operation {
     /// are created ahead, while the old one still runs. A kubelet would take such a one for the newest life that does not
     /// run, and act on it.
     pub unsupervised: bool,
+    /// True when an API server showed the pod when it was taken up. One that is not heard of now, as after a start of
+    /// this program, will tell later.
+    #[serde(default)]
+    pub in_cluster: bool,
     /// When it was taken up.
     pub begun_at: Timestamp,
     /// When it must have ended.
@@ -45,6 +52,9 @@ pub struct Operation {
     pub step: Step,
     /// The containers, in the order of the request.
     pub targets: Vec<Target>,
+    /// The pod's readiness gate, when the request asks for a drain.
+    #[serde(default)]
+    pub drain: Option<Drain>,
     /// Set when it is to end before it touches anything.
     pub withdrawn: Option<Withdrawal>,
     /// Set when it is on its way back, with the reason.
@@ -78,6 +88,12 @@ pub struct Target {
     pub engine: Engine,
     /// The life that runs before.
     pub from: Incarnation,
+    /// Its kubelet's hash of the spec it was made from.
+    #[serde(default)]
+    pub from_hash: String,
+    /// For [`Engine::Respec`]: what becomes of the spec.
+    #[serde(default)]
+    pub change: Option<SpecChange>,
     /// For a swap: the reference asked for.
     pub image: Option<String>,
     /// For a swap: that image once it is on the node.
@@ -88,6 +104,10 @@ pub struct Target {
     pub has_pre_stop: bool,
     /// True from the moment something was begun that the running container may feel.
     pub touched: bool,
+    /// When the life from before had ended, remembered because its kubelet may remove it. Downtime counts from here, also
+    /// on the way back.
+    #[serde(default)]
+    pub stopped_at: Option<Timestamp>,
     /// The replacement asked for.
     pub forward: Replacement,
     /// The way back, once it is needed.
@@ -108,6 +128,30 @@ pub struct Replacement {
     /// How often the runtime refused to start it.
     #[serde(default)]
     pub refused_starts: u32,
+    /// When the pod's spec was changed for it.
+    #[serde(default)]
+    pub respec_at: Option<Timestamp>,
+    /// True once a life that was created for it was ended by a kubelet that had not read the change yet.
+    #[serde(default)]
+    pub cut_short: bool,
+    /// How often that was asked for without an answer so far: each may have happened, or may still happen.
+    #[serde(default)]
+    pub unanswered: u32,
+}
+
+impl Replacement {
+    /// One that has not begun.
+    pub(super) fn of(replaces: String, attempt: u32) -> Self {
+        Self {
+            replaces,
+            attempt,
+            pre_stop_at: None,
+            refused_starts: 0,
+            respec_at: None,
+            unanswered: 0,
+            cut_short: false,
+        }
+    }
 }
 
 /// A new life that was seen running.
@@ -115,6 +159,9 @@ pub struct Replacement {
 pub struct Reached {
     /// Which.
     pub to: Incarnation,
+    /// Its kubelet's hash of the spec it was made from.
+    #[serde(default)]
+    pub spec_hash: String,
     /// When the one before had finished.
     pub stopped_at: Option<Timestamp>,
     /// When it started.
@@ -123,76 +170,50 @@ pub struct Reached {
     pub ready_at: Option<Timestamp>,
 }
 
-/// Something that did not work and is tried again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Setback {
-    /// What.
-    pub verb: Verb,
-    /// For which container.
-    pub container: String,
-    /// How often in a row.
-    pub count: u32,
-    /// When it failed last.
-    pub at: Timestamp,
-    /// How it failed last.
-    pub trouble: Trouble,
-}
-
-/// A decision that changes only the operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Note {
-    /// Another stage begins.
-    Step(Step),
-    /// The new life of a container runs.
-    Reached(String, Reached),
-    /// It has stayed up long enough.
-    Proven(String, Timestamp),
-    /// From here on back to what ran before.
-    TurnBack(Failure),
-    /// The way back of one container.
-    Back(String, Replacement),
-    /// Nothing is left but to clean up.
-    End(Outcome),
-}
-
-impl Note {
-    /// That `life`, seen running in `snapshot`, is what `target` was to come to.
-    pub(super) fn reached(target: &Target, life: &Container, snapshot: &Snapshot) -> Self {
-        // Downtime counts from the end of the life that was asked to be replaced, also on the way back.
-        let stopped_at = snapshot.by_id(&target.from.container_id).and_then(|old| old.finished_at);
-        let reached =
-            Reached { to: life.incarnation(), stopped_at, started_at: life.started_at, ready_at: None };
-        Note::Reached(target.name.clone(), reached)
-    }
-}
-
 impl Target {
     /// A container about to be replaced. `next_attempt` is above every attempt that its name has seen.
-    pub fn new(
+    pub(super) fn new(
         container: Container,
         image: Option<String>,
         action: Action,
-        engine: Engine,
+        choice: Choice,
         next_attempt: u32,
     ) -> Self {
+        let from = choice.before(&container);
         Self {
             action,
-            engine,
+            engine: choice.engine,
+            change: choice.change,
             image,
             pulled: None,
             grace_seconds: container.grace.as_secs(),
             has_pre_stop: container.has_pre_stop,
             touched: false,
-            forward: Replacement {
-                replaces: container.id.clone(),
-                attempt: next_attempt,
-                pre_stop_at: None,
-                refused_starts: 0,
-            },
+            stopped_at: None,
+            forward: Replacement::of(container.id.clone(), next_attempt),
             back: None,
             reached: None,
-            from: container.incarnation(),
+            from,
+            from_hash: container.spec_hash,
             name: container.name,
+        }
+    }
+
+    /// When the life from before had ended, as far as it can be seen.
+    pub(super) fn ended(&self, snapshot: &Snapshot) -> Option<Timestamp> {
+        snapshot.by_id(&self.from.container_id).and_then(|old| old.finished_at)
+    }
+
+    pub(super) fn under_way(&mut self) -> &mut Replacement {
+        self.back.as_mut().unwrap_or(&mut self.forward)
+    }
+
+    /// Takes in a clear no to changing the spec. The container was not touched then, unless an answer was lost before.
+    fn not_respecced(&mut self) {
+        let replacement = self.under_way();
+        replacement.unanswered = replacement.unanswered.saturating_sub(1);
+        if replacement.unanswered == 0 && self.back.is_none() {
+            self.touched = false;
         }
     }
 
@@ -213,16 +234,23 @@ impl Operation {
         now: Timestamp,
     ) -> Self {
         let deadline_at = later(now, SignedDuration::from_secs(i64::from(request.deadline_seconds)));
-        let step = if targets.iter().any(|t| t.action == Action::Swap) { Step::Pull } else { Step::Swap };
+        let drain = (request.grace_period_seconds > 0).then(Drain::default);
+        let step = match (targets.iter().any(|t| t.action == Action::Swap), &drain) {
+            (true, _) => Step::Pull,
+            (false, Some(_)) => Step::Drain,
+            (false, None) => Step::Swap,
+        };
         Self {
             request,
             pod,
             sandbox_id,
             unsupervised,
+            in_cluster: false,
             begun_at: now,
             deadline_at,
             step,
             targets,
+            drain,
             withdrawn: None,
             turned_back: None,
             ending: None,
@@ -257,8 +285,8 @@ impl Operation {
 
     /// The last moment to begin touching containers. Whoever begins later could not end in time.
     pub(super) fn touch_until(&self) -> Timestamp {
-        let watched = u64::from(self.request.min_ready_seconds);
-        later(self.forward_until(), -seconds(self.stopping_seconds().saturating_add(watched)))
+        let waits = self.seconds_to_drain() + u64::from(self.request.min_ready_seconds);
+        later(self.forward_until(), -seconds(self.stopping_seconds().saturating_add(waits)))
     }
 
     /// What the way back may take.
@@ -272,18 +300,23 @@ impl Operation {
 
     /// To be called, and journalled, before `effect` is carried out.
     pub fn begin(&mut self, effect: &Effect, now: Timestamp) {
+        self.drain.iter_mut().filter(|_| effect.verb() == Verb::Gate).for_each(|drain| drain.begun = true);
         let Some(target) = self.targets.iter_mut().find(|target| target.name == effect.container()) else {
             return;
         };
         match effect {
             Effect::PreStop { .. } => {
                 target.touched = true;
-                target.back.as_mut().unwrap_or(&mut target.forward).pre_stop_at = Some(now);
+                target.under_way().pre_stop_at = Some(now);
             }
             // One that is created ahead is felt by nobody.
             Effect::Create { .. } if self.unsupervised => {}
+            Effect::Respec { .. } => {
+                target.touched = true;
+                target.under_way().unanswered += 1;
+            }
             Effect::Stop { .. } | Effect::Create { .. } | Effect::Start { .. } => target.touched = true,
-            Effect::Pull { .. } | Effect::Fence { .. } | Effect::Remove { .. } => {}
+            Effect::Pull { .. } | Effect::Fence { .. } | Effect::Remove { .. } | Effect::Gate { .. } => {}
         }
     }
 
@@ -295,6 +328,15 @@ impl Operation {
         match result {
             Ok(learned) => {
                 self.setback = None;
+                match effect {
+                    Effect::Gate { gate } => self.drain.iter_mut().for_each(|drain| drain.turned(*gate, now)),
+                    Effect::Respec { .. } => {
+                        if let Some(target) = self.targets.iter_mut().find(|t| t.name == effect.container()) {
+                            target.under_way().respec_at = Some(now);
+                        }
+                    }
+                    _ => {}
+                }
                 match learned {
                     Learned::Nothing => {}
                     Learned::Image(choice) => {
@@ -315,11 +357,14 @@ impl Operation {
                 };
                 let count = self.setback.as_ref().filter(again).map_or(0, |setback| setback.count) + 1;
                 let container = effect.container().to_owned();
-                if effect.verb() == Verb::Start
-                    && trouble.class != Class::Away
+                if trouble.class != Class::Away
                     && let Some(target) = self.targets.iter_mut().find(|target| target.name == container)
                 {
-                    target.back.as_mut().unwrap_or(&mut target.forward).refused_starts += 1;
+                    match effect.verb() {
+                        Verb::Start => target.under_way().refused_starts += 1,
+                        Verb::Respec => target.not_respecced(),
+                        _ => {}
+                    }
                 }
                 self.setback = Some(Setback { verb: effect.verb(), container, count, at: now, trouble });
                 self.give_up_removing(effect);
@@ -339,7 +384,8 @@ impl Operation {
     pub(super) fn late(&self, what: &str) -> Failure {
         let lately = |setback: &Setback| {
             let Setback { verb, container, trouble, .. } = setback;
-            format!("{what} ({verb:?} of {container} had failed: {})", trouble.message)
+            let of = if container.is_empty() { String::new() } else { format!(" of {container}") };
+            format!("{what} ({verb:?}{of} had failed: {})", trouble.message)
         };
         Failure::Deadline { during: self.setback.as_ref().map_or_else(|| what.to_owned(), lately) }
     }
@@ -349,39 +395,18 @@ impl Operation {
         self.ending.clone().unwrap_or_else(|| self.failed(Failure::Sandbox { what: what.to_owned() }))
     }
 
-    /// Takes a decision in.
-    pub fn note(&mut self, note: Note) {
-        let target = |targets: &mut Vec<Target>, name: &str| targets.iter().position(|t| t.name == name);
-        match note {
-            Note::Step(step) => self.step = step,
-            Note::Reached(name, reached) => {
-                if let Some(index) = target(&mut self.targets, &name) {
-                    self.targets[index].reached = Some(reached);
-                }
-            }
-            Note::Proven(name, at) => {
-                if let Some(index) = target(&mut self.targets, &name)
-                    && let Some(reached) = &mut self.targets[index].reached
-                {
-                    reached.ready_at = Some(at);
-                }
-            }
-            Note::TurnBack(failure) => {
-                self.step = Step::Rollback;
-                self.setback = None;
-                self.turned_back = Some(failure);
-            }
-            Note::Back(name, replacement) => {
-                if let Some(index) = target(&mut self.targets, &name) {
-                    self.targets[index].back = Some(replacement);
-                    self.targets[index].reached = None;
-                }
-            }
-            Note::End(outcome) => {
-                self.setback = None;
-                self.ending = Some(outcome);
-            }
-        }
+    /// The kubelet's hashes that this operation has seen: container, the image that the spec said, hash.
+    pub fn hashes(&self) -> impl Iterator<Item = (&str, &str, &str)> {
+        self.targets.iter().filter_map(|target| Some((target, target.change.as_ref()?))).flat_map(
+            |(target, change)| {
+                let before = (target.name.as_str(), change.from.as_str(), target.from_hash.as_str());
+                let before = Some(before).filter(|_| change.settled);
+                let reached = target.reached.as_ref().filter(|_| target.back.is_none());
+                let after = reached
+                    .map(|reached| (target.name.as_str(), change.to.as_str(), reached.spec_hash.as_str()));
+                before.into_iter().chain(after).filter(|(.., hash)| !hash.is_empty())
+            },
+        )
     }
 
     /// Asks it to end, which it does if nothing was touched yet.
@@ -405,64 +430,12 @@ impl Operation {
             self.deadline_at = self.deadline_at.max(later(later(now, stopping), RESUME_SPARE));
         }
         for target in self.targets.iter_mut().filter(|target| target.reached.is_none()) {
-            let replacement = target.back.as_mut().unwrap_or(&mut target.forward);
+            let replacement = target.under_way();
             replacement.pre_stop_at = replacement.pre_stop_at.map(|_| now);
         }
     }
 
-    /// The message of the setback in `verb` for `container`, once repeating it has lost its sense.
-    pub(super) fn given_up(&self, verb: Verb, container: &str) -> Option<&str> {
-        let setback = self.setback.as_ref()?;
-        if setback.verb != verb || setback.container != container {
-            return None;
-        }
-        let tries = match (setback.trouble.class, verb) {
-            (Class::Final, _) => 1,
-            (Class::Away, Verb::Remove) => 10,
-            // Away: it may have happened, so look again until the deadline; the same where somebody else is creating.
-            (Class::Away, _) | (Class::NameTaken, Verb::Create) => return None,
-            // A fence whose reply was lost may still be in the making: its name is taken before it is seen.
-            (Class::NameTaken, Verb::Fence) => 8,
-            (Class::Refused | Class::Gone | Class::NameTaken, Verb::Pull | Verb::Fence | Verb::Start) => 3,
-            // A swap has a better way out than trying again; a restart and a way back have none.
-            (Class::Refused | Class::Gone, Verb::Create) if self.can_turn_back() && self.swaps(container) => {
-                1
-            }
-            (
-                Class::Refused | Class::Gone | Class::NameTaken,
-                Verb::Create | Verb::Stop | Verb::Remove | Verb::PreStop,
-            ) => 5,
-        };
-        (setback.count >= tries).then_some(setback.trouble.message.as_str())
-    }
-
-    /// True while a failure would lead back to the old image.
-    pub(super) fn can_turn_back(&self) -> bool {
-        self.turned_back.is_none()
-            && self.request.on_failure == OnFailure::Rollback
-            && self.targets.iter().any(|target| target.touched && target.action == Action::Swap)
-    }
-
-    fn swaps(&self, container: &str) -> bool {
-        self.targets.iter().any(|target| target.name == container && target.action == Action::Swap)
-    }
-
-    /// Whether trying to remove container `id` still makes sense.
-    pub(super) fn can_remove(&self, id: &str) -> bool {
-        !self.stuck.iter().any(|stuck| stuck == id)
-    }
-
-    fn give_up_removing(&mut self, effect: &Effect) {
-        let Effect::Remove { container, id, what } = effect else { return };
-        if let Some(message) = self.given_up(Verb::Remove, container) {
-            let remark = format!("{what} of {container} could not be removed: {message}");
-            self.setback = None;
-            self.stuck.push(id.clone());
-            self.remark(remark);
-        }
-    }
-
-    fn remark(&mut self, remark: String) {
+    pub(super) fn remark(&mut self, remark: String) {
         if self.remarks.len() < MAX_REMARKS {
             self.remarks.push(remark);
         }
@@ -474,7 +447,7 @@ pub(super) fn stopping_seconds(graces: impl Iterator<Item = u64>) -> u64 {
     graces.fold(0, |sum: u64, grace| sum.saturating_add(grace.saturating_add(LEAST_STOP_SECONDS)))
 }
 
-fn seconds(seconds: u64) -> SignedDuration {
+pub(super) fn seconds(seconds: u64) -> SignedDuration {
     SignedDuration::try_from(Duration::from_secs(seconds)).unwrap_or(SignedDuration::MAX)
 }
 

@@ -4,10 +4,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::api::status::Action;
 use crate::operation::answer::{Next, Waiting};
+use crate::operation::note::Note;
 use crate::operation::outcome::Failure;
-use crate::operation::replace::{ended, unclear_state};
+use crate::operation::replace::{ended, unclear_state, unfence, yield_to_twin};
 use crate::operation::snapshot::{Snapshot, State};
-use crate::operation::state::{Note, Operation, Target, later};
+use crate::operation::state::{Operation, Target, later};
 
 /// How long a swapped container is watched even when `minReadySeconds` asks for less: an image that dies at once
 /// must not count as a success.
@@ -16,6 +17,9 @@ pub(super) const SWAP_SETTLES: SignedDuration = SignedDuration::from_millis(1000
 const RESTART_SETTLES: SignedDuration = SignedDuration::from_millis(250);
 /// How soon to look again while watching.
 const WATCH: SignedDuration = SignedDuration::from_millis(50);
+
+/// How soon to look again while waiting for a kubelet's word.
+const WATCH_READY: SignedDuration = SignedDuration::from_millis(100);
 
 /// Whether the new lives have proven themselves.
 pub(super) enum Verdict {
@@ -36,12 +40,18 @@ pub(super) fn verify<'a>(
     let mut wait: Option<Waiting> = None;
     for target in targets {
         let Some(reached) = &target.reached else { continue };
+        if let Some(next) = yield_to_twin(operation, target, snapshot) {
+            return Verdict::Next(next);
+        }
         let running = snapshot.running(&target.name);
         if running.len() > 1 {
             return Verdict::Failed(Failure::Duplicate {
                 container: target.name.clone(),
                 count: running.len(),
             });
+        }
+        if let Some(next @ Next::Do(_)) = unfence(operation, target, snapshot, now) {
+            return Verdict::Next(next);
         }
         let life = snapshot.by_id(&reached.to.container_id);
         match life {
@@ -52,12 +62,22 @@ pub(super) fn verify<'a>(
                     if operation.turned_back.is_some() { 0 } else { operation.request.min_ready_seconds };
                 let settles = least.max(SignedDuration::from_secs(i64::from(asked)));
                 let proven_at = later(life.started_at.unwrap_or(life.created_at), settles);
-                if reached.ready_at.is_none() && now >= proven_at {
-                    return Verdict::Next(Next::Note(Note::Proven(target.name.clone(), now)));
+                if reached.ready_at.is_some() {
+                    continue;
                 }
-                if reached.ready_at.is_none() {
+                if now < proven_at {
                     let until = proven_at.min(later(now, WATCH));
                     wait.get_or_insert(Waiting { until, on: format!("{} to stay up", target.name) });
+                    continue;
+                }
+                match readiness(operation, target, snapshot, proven_at, now) {
+                    Readiness::Ready => {
+                        return Verdict::Next(Next::Note(Note::Proven(target.name.clone(), now)));
+                    }
+                    Readiness::Late(failure) => return Verdict::Failed(failure),
+                    Readiness::Awaited(waiting) => {
+                        wait.get_or_insert(waiting);
+                    }
                 }
             }
             Some(life) if life.state == State::Unknown => {
@@ -72,3 +92,43 @@ pub(super) fn verify<'a>(
     }
     wait.map_or(Verdict::Proven, |waiting| Verdict::Next(Next::Wait(waiting)))
 }
+
+/// What a kubelet says of a life that stayed up.
+enum Readiness {
+    Ready,
+    Awaited(Waiting),
+    Late(Failure),
+}
+
+/// Whether the kubelet calls the new life of `target` Ready; where no API server tells, running is all that is asked.
+fn readiness(
+    operation: &Operation,
+    target: &Target,
+    snapshot: &Snapshot,
+    since: Timestamp,
+    now: Timestamp,
+) -> Readiness {
+    let (Some(reached), true) = (&target.reached, operation.in_cluster) else { return Readiness::Ready };
+    let id = Some(reached.to.container_id.as_str());
+    let declared = snapshot.declared.as_ref();
+    let told = declared.and_then(|declared| declared.container(&target.name));
+    if told.is_some_and(|told| told.container_id.as_deref() == id && told.ready) {
+        return Readiness::Ready;
+    }
+    // What no probe asks is Ready as soon as it runs; whether a kubelet can say so now makes no difference.
+    if declared.is_some_and(|declared| !declared.current) && told.is_some_and(|told| !told.is_probed) {
+        return Readiness::Ready;
+    }
+    let seconds = operation.request.ready_timeout_seconds;
+    let until = later(since, SignedDuration::from_secs(i64::from(seconds)));
+    // While nothing is heard of the kubelet, nothing is held against the container.
+    if now >= until && declared.is_some_and(|declared| declared.current) {
+        return Readiness::Late(Failure::NotReady { container: target.name.clone(), seconds });
+    }
+    let look_again = later(now, WATCH_READY);
+    let until = if now < until { until.min(look_again) } else { look_again };
+    Readiness::Awaited(Waiting { until, on: format!("{} to become Ready", target.name) })
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,12 +6,22 @@ use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
+/// Who logs each error that it also returns: whoever gets it logs it, once.
+const QUIET: &str = "kube_client::client::builder=off";
+
 /// How to log.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Logging")]
 pub struct LogArgs {
+    // kube reports every failed call as an error of its own; whoever made the call tells it, once.
     /// What to log: `info`, `debug`, or per module as in `warn,inplace::node=debug`
-    #[arg(long, env = "INPLACE_LOG", default_value = "info", global = true, value_name = "FILTER")]
+    #[arg(
+        long,
+        env = "INPLACE_LOG",
+        default_value = "info,kube_client=off",
+        global = true,
+        value_name = "FILTER"
+    )]
     pub log: String,
     /// One JSON object per line instead of text
     #[arg(long, env = "INPLACE_LOG_JSON", global = true)]
@@ -23,7 +33,7 @@ pub struct LogArgs {
 /// # Errors
 /// A filter that cannot be read.
 pub fn start(args: &LogArgs) -> Result<(), tracing_subscriber::filter::ParseError> {
-    let filter = EnvFilter::try_new(&args.log)?;
+    let filter = EnvFilter::try_new(format!("{QUIET},{}", args.log))?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -20,7 +20,7 @@ const RSS: f64 = 15.0;
 /// Percent of a core.
 const CPU: f64 = 0.2;
 /// How long the pods may take to be made, and to be restarted.
-const PATIENCE: Duration = Duration::from_secs(600);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The agent with many pods: just started, and after it has served every one of them.
 pub(crate) async fn idle(stand: &Stand, scale: &Scale, report: &mut Report) {
@@ -32,7 +32,11 @@ pub(crate) async fn idle(stand: &Stand, scale: &Scale, report: &mut Report) {
     let folder = stand.lab.dir.join("pods");
     fs::create_dir(&folder).unwrap();
     write(&folder, pods, "");
-    let agent = Agent::start(stand, &scale.agent, &folder);
+    let mut command = Command::new(&scale.agent);
+    command.args(["agent", "--standalone", "--listen", "127.0.0.1:0", "--pods-dir"]).arg(&folder);
+    command.arg("--state-dir").arg(stand.lab.dir.join("agent"));
+    command.arg("--runtime-endpoint").arg(&stand.lab.endpoint);
+    let agent = Agent::start(command, &stand.lab.dir.join("agent.log"));
     let fresh = agent.rest(scale).await;
     write(&folder, pods, ", annotations: {inplace.dev/request: restart app}");
     let began = Instant::now();
@@ -41,9 +45,20 @@ pub(crate) async fn idle(stand: &Stand, scale: &Scale, report: &mut Report) {
         .expect("restarts take too long");
     let serving = began.elapsed();
     let worked = agent.rest(scale).await;
+    tell("E", report, scale, [making, serving], [&fresh, &worked]);
+}
+
+/// What was found: `times` are those of making the pods and of restarting them all, `costs` those before and after.
+pub(crate) fn tell(
+    part: &str,
+    report: &mut Report,
+    scale: &Scale,
+    [making, serving]: [Duration; 2],
+    [fresh, worked]: [&Cost; 2],
+) {
     let percent = |value: f64| format!("{value:.3}");
     report.values(
-        "idle",
+        &format!("idle {part}"),
         &["", "value"],
         &[
             ("binary", vec![scale.agent.display().to_string()]),
@@ -58,10 +73,10 @@ pub(crate) async fn idle(stand: &Stand, scale: &Scale, report: &mut Report) {
             ("after all restarts: highest RSS, MiB", vec![ms(worked.peak)]),
         ],
     );
-    report.budget("E agent at rest: RSS, MiB", fresh.rss, RSS);
-    report.budget("E agent at rest: % of a core", fresh.cpu, CPU);
-    report.budget("E agent at rest after work: RSS, MiB", worked.rss, RSS);
-    report.budget("E agent at rest after work: % of a core", worked.cpu, CPU);
+    report.budget(&format!("{part} agent at rest: RSS, MiB"), fresh.rss, RSS);
+    report.budget(&format!("{part} agent at rest: % of a core"), fresh.cpu, CPU);
+    report.budget(&format!("{part} agent at rest after work: RSS, MiB"), worked.rss, RSS);
+    report.budget(&format!("{part} agent at rest after work: % of a core"), worked.cpu, CPU);
 }
 
 fn name(number: usize) -> String {
@@ -112,10 +127,10 @@ async fn served(results: &Path, pods: usize) {
 }
 
 /// A running agent; killed when it is dropped.
-struct Agent(Child);
+pub(crate) struct Agent(Child);
 
 /// What it costs.
-struct Cost {
+pub(crate) struct Cost {
     rss: f64,
     dirty: f64,
     peak: f64,
@@ -123,18 +138,14 @@ struct Cost {
 }
 
 impl Agent {
-    fn start(stand: &Stand, binary: &Path, folder: &Path) -> Self {
-        let log = fs::File::create(stand.lab.dir.join("agent.log")).unwrap();
-        let mut command = Command::new(binary);
-        command.args(["agent", "--standalone", "--listen", "127.0.0.1:0", "--pods-dir"]).arg(folder);
-        command.arg("--state-dir").arg(stand.lab.dir.join("agent"));
-        command.arg("--runtime-endpoint").arg(&stand.lab.endpoint);
+    pub(crate) fn start(mut command: Command, log: &Path) -> Self {
+        let log = fs::File::create(log).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         Self(command.spawn().unwrap())
     }
 
     /// Leaves it alone for a while.
-    async fn rest(&self, scale: &Scale) -> Cost {
+    pub(crate) async fn rest(&self, scale: &Scale) -> Cost {
         sleep(Duration::from_secs(5)).await;
         let (before, began) = (self.ticks(), Instant::now());
         sleep(scale.rest).await;

@@ -1,4 +1,5 @@
-//! The budgets, measured side by side in one run, on a private containerd: `make bench`.
+//! The budgets, measured side by side in one run, on a private containerd and a private Kubernetes:
+//! `make bench`.
 //!
 //! Prints tables, writes `bench.json` into the target folder, and ends with 1 when a budget is missed. Absolute figures
 //! move with the machine and its load; what counts are the ratios within a run.
@@ -6,11 +7,25 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark that cannot go on panics")]
 #![allow(clippy::print_stdout, reason = "for people at a terminal")]
 
+#[path = "../cluster/agent.rs"]
+#[allow(dead_code, reason = "the tests do more with it")]
+mod agent;
+mod beside;
+#[path = "../cluster/cluster.rs"]
+#[allow(dead_code, reason = "the tests do more with it")]
+mod cluster;
+mod crowd;
+#[path = "../node/facts.rs"]
+#[allow(dead_code, reason = "the tests look at more")]
+mod facts;
 mod idle;
 #[path = "../node/lab.rs"]
 #[allow(dead_code, reason = "not everything of the lab is needed here")]
 mod lab;
 mod parts;
+#[path = "../cluster/pod.rs"]
+#[allow(dead_code, reason = "the tests look at more")]
+mod pod;
 mod report;
 mod restart;
 mod stand;
@@ -27,6 +42,8 @@ use clap::builder::FalseyValueParser;
 use crate::report::Report;
 use crate::stand::Stand;
 
+/// The part that needs a Kubernetes.
+const CLUSTER: char = 'f';
 /// Nothing here takes longer.
 const LONGEST: Duration = Duration::from_secs(45 * 60);
 
@@ -34,7 +51,7 @@ const LONGEST: Duration = Duration::from_secs(45 * 60);
 #[derive(Debug, Parser)]
 struct Args {
     /// Which measurements, like `ab`; all without
-    #[arg(default_value = "abcde")]
+    #[arg(default_value = "abcdefg")]
     parts: String,
     /// Only shows that the benchmark works
     #[arg(long, env = "BENCH_QUICK", value_parser = FalseyValueParser::new())]
@@ -64,6 +81,9 @@ struct Scale {
     pods: usize,
     rest: Duration,
     agent: PathBuf,
+    /// Restarts beside a kubelet, and pods that are left to it.
+    beside: u32,
+    kubelets: usize,
 }
 
 impl Scale {
@@ -72,11 +92,35 @@ impl Scale {
         if args.quick {
             let (minute, rest) = (Duration::from_secs(5), Duration::from_secs(5));
             let image_mb = args.image_mb.unwrap_or(64);
-            return Self { restarts: 10, minute, swaps: 2, image_mb, rollbacks: 2, pods: 20, rest, agent };
+            let (beside, kubelets) = (5, 2);
+            return Self {
+                restarts: 10,
+                minute,
+                swaps: 2,
+                image_mb,
+                rollbacks: 2,
+                pods: 20,
+                rest,
+                agent,
+                beside,
+                kubelets,
+            };
         }
         let (minute, rest) = (Duration::from_secs(60), Duration::from_secs(60));
         let image_mb = args.image_mb.unwrap_or(500);
-        Self { restarts: 100, minute, swaps: 5, image_mb, rollbacks: 5, pods: 110, rest, agent }
+        let (beside, kubelets) = (100, 10);
+        Self {
+            restarts: 100,
+            minute,
+            swaps: 5,
+            image_mb,
+            rollbacks: 5,
+            pods: 110,
+            rest,
+            agent,
+            beside,
+            kubelets,
+        }
     }
 }
 
@@ -85,11 +129,19 @@ fn main() -> ExitCode {
     let scale = Scale::of(&args);
     // The same kind as the program's own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let report = runtime.block_on(async {
-        let stand = Stand::new();
-        let measured = tokio::time::timeout(LONGEST, measure(&stand, &scale, &args.parts)).await;
-        measured.expect("it takes too long")
-    });
+    let mut report = Report::default();
+    let parts = args.parts.replace(CLUSTER, "");
+    if !parts.is_empty() {
+        runtime.block_on(async {
+            let stand = Stand::new();
+            let measured = tokio::time::timeout(LONGEST, measure(&stand, &scale, &parts, &mut report)).await;
+            measured.expect("it takes too long");
+        });
+    }
+    // With a node of its own, after the others.
+    if args.parts.contains(CLUSTER) {
+        beside::beside(&scale, &mut report);
+    }
     let kept = report.conclude();
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let file = target.join("bench.json");
@@ -98,17 +150,16 @@ fn main() -> ExitCode {
     if kept || args.lenient { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-async fn measure(stand: &Stand, scale: &Scale, parts: &str) -> Report {
-    let mut report = Report::default();
+async fn measure(stand: &Stand, scale: &Scale, parts: &str, report: &mut Report) {
     for part in parts.chars() {
         match part {
-            'a' => Box::pin(restart::many(stand, scale, &mut report)).await,
-            'b' => Box::pin(restart::minute(stand, scale, &mut report)).await,
-            'c' => Box::pin(swap::sizes(stand, scale, &mut report)).await,
-            'd' => Box::pin(swap::back(stand, scale, &mut report)).await,
-            'e' => Box::pin(idle::idle(stand, scale, &mut report)).await,
+            'a' => Box::pin(restart::many(stand, scale, report)).await,
+            'b' => Box::pin(restart::minute(stand, scale, report)).await,
+            'c' => Box::pin(swap::sizes(stand, scale, report)).await,
+            'd' => Box::pin(swap::back(stand, scale, report)).await,
+            'e' => Box::pin(idle::idle(stand, scale, report)).await,
+            'g' => Box::pin(crowd::idle(scale, report)).await,
             other => panic!("there is no measurement {other}"),
         }
     }
-    report
 }

@@ -12,7 +12,7 @@ const LONGEST_FILE: usize = 600;
 #[test]
 fn every_import_is_allowed_by_the_map() {
     let allowed = map(&fs::read_to_string("src/lib.rs").unwrap());
-    assert!(allowed.len() >= 7, "the map was not read: {allowed:?}");
+    assert!(allowed.len() >= 8, "the map was not read: {allowed:?}");
     let wrong: Vec<_> = sources().iter().flat_map(|(path, text)| strangers(path, text, &allowed)).collect();
     assert!(wrong.is_empty(), "not allowed by the map in src/lib.rs:\n  {}", wrong.join("\n  "));
 }

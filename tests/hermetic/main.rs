@@ -1,9 +1,14 @@
 //! Tests that need nothing but this machine: no runtime, no cluster, no network.
-//! They must not fetch or start anything.
+//! They must not fetch or start anything (the manifests are rendered and packed by tools of this machine).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of it is tests: a panic is their verdict")]
 
+mod agent;
+mod api_server;
 mod architecture;
+mod cli;
+mod cluster;
 mod cri_proto;
 mod engine;
+mod manifests;
 mod model;
 mod runtime;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build, the tests and the demo need on a Debian 12, and only what is missing:
 #   install.sh
+#   install.sh build-kube     only what kube.sh needs when it has to build Kubernetes
 # Nothing is started: while packages are installed, a temporary policy-rc.d tells Debian's maintainer scripts to leave
 # services alone (one that is there already stays in charge), and new services are not enabled either.
 # Whatever cannot be had is named, and the exit code is 1.
@@ -26,7 +27,23 @@ util-linux                  nsenter
 python3                     python3
 curl                        curl
 ca-certificates             /etc/ssl/certs/ca-certificates.crt
+etcd-server                 etcd
+kubernetes-client           kubectl
+openssl                     openssl
+golang-go                   go
+golang-github-masterminds-sprig-dev /usr/share/gocode/src/github.com/Masterminds/sprig
+golang-gopkg-yaml.v3-dev    /usr/share/gocode/src/gopkg.in/yaml.v3
 "
+if [ "${1:-}" = build-kube ]; then
+  needs="
+golang-go                   go
+rsync                       rsync
+make                        make
+gcc                         gcc
+dpkg-dev                    dpkg-source
+debian-archive-keyring      /usr/share/keyrings/debian-archive-keyring.gpg
+"
+fi
 policy=/usr/sbin/policy-rc.d
 
 there() {
@@ -63,8 +80,8 @@ install_packages() {
   fi
   rm -f "$log"
   if command -v systemctl >/dev/null; then
-    for service in containerd docker-registry; do
-      case " ${wanted[*]} " in *" $service "*) systemctl disable --quiet "$service" 2>/dev/null || true ;; esac
+    for service in containerd docker-registry etcd; do
+      case " ${wanted[*]} " in *" $service "* | *" $service-server "*) systemctl disable --quiet "$service" 2>/dev/null || true ;; esac
     done
   fi
 }
@@ -76,6 +93,7 @@ if [ "${#wanted[@]}" -gt 0 ]; then
   [ "${#wanted[@]}" -eq 0 ] || fail "could not install: ${wanted[*]}"
 fi
 
+[ "${1:-}" != build-kube ] || exit 0
 command -v cargo >/dev/null || fail "missing: a Rust toolchain (cargo is not in PATH; see https://rustup.rs)"
 for tool in fmt clippy; do
   cargo "$tool" --version >/dev/null 2>&1 && continue

@@ -11,8 +11,9 @@
 # Settings: LAB_ROOT_SIZE=64m puts containerd's root on a tmpfs of that size; LAB_CONTAINERD=/path/containerd takes
 # another containerd (1.6, 1.7, 2.x); INPLACE_CACHE (default ~/.cache/inplace) keeps what is the same for every lab.
 #
-# containerd, its shims and the registry live in a mount namespace of their own, held by an anchor process. So /run/containerd
-# and /var/lib/cni are private, whatever is mounted goes with the last process, and "our processes" has a definition.
+# containerd, its shims and the registry live in a mount namespace of their own, held by an anchor process. There,
+# /run/containerd, /var/lib and /var/log are DIR's run, var/lib and var/log, whatever is mounted goes with the last process,
+# and "our processes" has a definition. cluster.sh, which makes it a Kubernetes node, reads this file for its functions.
 # shellcheck disable=SC2317 # functions called through wait_for
 set -euo pipefail
 shopt -s inherit_errexit
@@ -113,7 +114,8 @@ cached() {
 take_slot() {
   local slot
   for slot in $(shuf -i 1-254); do
-    ! ip -4 route show to match "10.201.$slot.1" | grep -qv ^default || continue
+    # The second network is for a cluster's services.
+    ! { ip -4 route show to match "10.201.$slot.1" && ip -4 route show to match "10.202.$slot.1"; } | grep -qv ^default || continue
     ip link add "inpl$slot" type bridge 2>/dev/null || continue
     echo "inpl$slot" >"$dir/bridge"
     ip addr add "10.201.$slot.1/24" dev "inpl$slot"
@@ -134,7 +136,7 @@ root = "$dir/root"
 state = "$dir/state"
 disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper"]
 [grpc]
-  address = "$dir/containerd.sock"
+  address = "$dir/run/containerd.sock"
 [plugins."io.containerd.internal.v1.opt"]
   path = "$dir/opt"
 [plugins."io.containerd.grpc.v1.cri"]
@@ -153,10 +155,11 @@ T
 }
 
 start_anchor() {
-  mkdir -p /run/containerd /var/lib/cni # to mount upon: empty folders, and they stay
+  mkdir -p /run/containerd # to mount upon: an empty folder, and it stays
   # shellcheck disable=SC2016
   setsid unshare --mount --propagation slave bash -c '
-    mount --make-rshared / && mount -t tmpfs lab /run/containerd && mount -t tmpfs lab /var/lib/cni || exit 1
+    mount --make-rshared / && mount --bind "$0/run" /run/containerd && mount --bind "$0/var/lib" /var/lib &&
+      mount --bind "$0/var/log" /var/log || exit 1
     readlink /proc/self/ns/mnt >"$0/pids/mntns"
     echo $$ >"$0/pids/anchor"
     exec -a "$0/anchor" sleep infinity' "$dir" </dev/null >"$dir/logs/anchor.log" 2>&1 9>&- &
@@ -174,6 +177,7 @@ cri_answers() {
 
 start_containerd() {
   [ -z "$(pid_of containerd)" ] || return 0
+  ln -sfn run/containerd.sock "$dir/containerd.sock"
   background containerd "$(cat "$dir/binary")" -c "$dir/containerd.toml"
   wait_for 20 cri_answers || die "containerd does not answer: $(tail -n 5 "$dir/logs/containerd.log")"
 }
@@ -182,9 +186,10 @@ up() {
   local ready address needed
   for needed in ctr runc docker-registry skopeo curl ip nsenter; do tool "$needed"; done
   tool "${LAB_CONTAINERD:-containerd}"
+  case $dir in /run/containerd | /run/containerd/* | /var/lib | /var/lib/* | /var/log | /var/log/*) die "$dir is where a lab has its own folders" ;; esac
   [ "${#dir}" -le 80 ] || die "$dir is too long a name: unix sockets allow 108 bytes"
   trap 'trap - EXIT; down' EXIT
-  mkdir -p "$dir"/{root,state,cni,ipam,pids,logs,opt}
+  mkdir -p "$dir"/{root,state,cni,ipam,pids,logs,opt,run,var/lib,var/log}
   command -v "${LAB_CONTAINERD:-containerd}" >"$dir/binary"
   ready=$(cached)
   cp -a "$ready/digests" "$dir/digests"
@@ -300,15 +305,19 @@ born() { sed -E 's/.*\) //' "/proc/$1/stat" 2>/dev/null | awk '$1 != "Z" && $1 !
 
 gone() { [ -z "$(born "$1")" ]; }
 
-watch() { # PID BORN
+guard() { # PID
+  [ -n "$(born "$1")" ] || die "there is no process $1"
+  claim
+  setsid bash "$0" watch "$dir" "$1" "$(born "$1")" </dev/null >/dev/null 2>&1 &
+}
+
+outlive() { # PID BORN: then the lab is ours to take down, if it is still there
   while [ -d "$dir" ] && [ "$(born "$1")" = "$2" ]; do sleep .25; done
-  [ -d "$dir" ] || return 0
-  lock
-  down
+  [ ! -d "$dir" ] || lock
 }
 
 main() {
-  [ $# -ge 2 ] || die "usage: see the top of ${BASH_SOURCE[0]}"
+  [ $# -ge 2 ] || die "usage: see the top of $0"
   local action=$1
   mkdir -p "$(dirname "$2")"
   dir=$(realpath -m "$2")
@@ -316,12 +325,8 @@ main() {
   case $action in
     up) claim && lock && up ;;
     down) { [ ! -e "$dir/lab" ] || lock; } && down ;;
-    guard)
-      [ -n "$(born "${1:?PID}")" ] || die "there is no process $1"
-      claim
-      setsid bash "${BASH_SOURCE[0]}" watch "$dir" "$1" "$(born "$1")" </dev/null >/dev/null 2>&1 &
-      ;;
-    watch) watch "$@" ;;
+    guard) guard "${1:?PID}" ;;
+    watch) outlive "$@" && down ;;
     kill-containerd) end_containerd KILL ;;
     stop-containerd) end_containerd TERM ;;
     start-containerd) lock && start_containerd ;;
@@ -334,5 +339,7 @@ main() {
   esac
 }
 
-main "$@"
-exit
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+  main "$@"
+  exit
+fi

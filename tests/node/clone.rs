@@ -6,8 +6,9 @@ use inplace::api::status::Phase;
 use serde_json::Value;
 
 use crate::{
+    facts::Facts,
     lab::Lab,
-    pod::{Facts, PAIR, Pod},
+    pod::{PAIR, Pod},
 };
 
 /// All that a manifest for `node run` can say, with values that are easily spoilt.

@@ -12,8 +12,9 @@ use std::{
 use inplace::api::status::Phase;
 
 use crate::{
+    facts::Facts,
     lab::Lab,
-    pod::{Ended, Facts, Pod},
+    pod::{Ended, Pod},
     site::eventually,
 };
 

@@ -1,4 +1,5 @@
-//! A private node for tests: containerd and a registry of their own, made and removed by `tests/lab/lab.sh`.
+//! A private node for tests: containerd and a registry of their own, made and removed by `tests/lab/lab.sh`, or by a script
+//! that makes more of it.
 //!
 //! [`Lab::shared`] is one lab for the whole test process, for tests that only add pods of their own names. A test that
 //! stops containerd, fills its disk or counts everything on the node takes one for itself with [`Lab::own`].
@@ -36,6 +37,8 @@ pub(crate) struct Lab {
     pub(crate) endpoint: String,
     /// The registry's address, `127.0.0.1:PORT`.
     pub(crate) registry: String,
+    /// What made it and takes it down, in `tests/lab`.
+    script: &'static str,
 }
 
 impl Lab {
@@ -47,11 +50,20 @@ impl Lab {
 
     /// A lab for the caller alone, gone when it is dropped.
     pub(crate) fn own(options: &Options) -> Self {
+        Self::made_by("lab.sh", options)
+    }
+
+    /// The same, made by another script of `tests/lab` that knows all that `lab.sh` knows.
+    pub(crate) fn made_by(script: &'static str, options: &Options) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Short, because of the sockets in it.
         let name = format!("inplace-lab.{}.{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let mut lab =
-            Self { dir: env::temp_dir().join(name), endpoint: String::new(), registry: String::new() };
+        let mut lab = Self {
+            dir: env::temp_dir().join(name),
+            endpoint: String::new(),
+            registry: String::new(),
+            script,
+        };
         // The guard comes first, so that a test killed while the lab starts leaves nothing either.
         run(lab.script("guard").arg(process::id().to_string()));
         let mut up = lab.script("up");
@@ -59,13 +71,8 @@ impl Lab {
         up.envs(options.root_size.as_ref().map(|size| ("LAB_ROOT_SIZE", size)));
         up.envs(options.containerd.as_ref().map(|path| ("LAB_CONTAINERD", path)));
         run(&mut up);
-        let settings = fs::read_to_string(lab.dir.join("env")).unwrap();
-        let setting = |key: &str| {
-            let line = settings.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-            line.unwrap_or_else(|| panic!("the lab does not tell its {key}")).to_owned()
-        };
-        lab.endpoint = setting("INPLACE_RUNTIME_ENDPOINT");
-        lab.registry = setting("REGISTRY");
+        lab.endpoint = setting(&lab.dir, "INPLACE_RUNTIME_ENDPOINT");
+        lab.registry = setting(&lab.dir, "REGISTRY");
         lab
     }
 
@@ -119,9 +126,10 @@ impl Lab {
     }
 
     /// `lab.sh ACTION DIR`.
-    fn script(&self, action: &str) -> Command {
+    pub(crate) fn script(&self, action: &str) -> Command {
         let mut command = Command::new("bash");
-        command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lab/lab.sh")).arg(action).arg(&self.dir);
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab").join(self.script));
+        command.arg(action).arg(&self.dir);
         command
     }
 }
@@ -135,6 +143,13 @@ impl Drop for Lab {
             "the lab did not go down"
         );
     }
+}
+
+/// What the lab in `dir` tells of itself.
+pub(crate) fn setting(dir: &Path, key: &str) -> String {
+    let settings = fs::read_to_string(dir.join("env")).unwrap();
+    let line = settings.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    line.unwrap_or_else(|| panic!("the lab does not tell its {key}")).to_owned()
 }
 
 /// Runs a command to its end and gives its standard output.

@@ -12,6 +12,7 @@ mod bad_manifest;
 mod blackhole;
 mod clone;
 mod crash;
+mod facts;
 mod fence;
 mod image;
 mod lab;

@@ -4,11 +4,7 @@ use std::fs;
 
 use inplace::api::status::{Phase, Status};
 
-use crate::{
-    lab::Lab,
-    pod::{Life, Pod},
-    site::eventually,
-};
+use crate::{facts::Life, lab::Lab, pod::Pod, site::eventually};
 
 /// A pod whose `app` has this handler, this command, and 3 s of grace.
 fn pod(name: &str, handler: &str, command: &str) -> Pod<'static> {

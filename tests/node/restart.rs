@@ -6,8 +6,9 @@ use inplace::api::status::{Phase, Status};
 use inplace::cri::proto::v1::ContainerState;
 
 use crate::{
+    facts::Facts,
     lab::Lab,
-    pod::{Facts, PAIR, Pod},
+    pod::{PAIR, Pod},
     site::eventually,
 };
 

@@ -3,8 +3,9 @@
 use inplace::api::status::{Phase, Status};
 
 use crate::{
+    facts::Facts,
     lab::Lab,
-    pod::{Facts, PAIR, Pod},
+    pod::{PAIR, Pod},
 };
 
 /// `app`'s attempt and what it runs, with all that a swap must keep compared to `before`.

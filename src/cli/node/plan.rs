@@ -57,7 +57,9 @@ fn print(plan: &Plan, pulls: &[(String, bool)]) {
     for planned in &plan.containers {
         output::line(&format!("  {}", headline(planned)));
         output::line(&format!("      here: {}: {}", planned.engine, planned.why));
-        output::line(&format!("      in a cluster: {}: {}", planned.in_cluster, planned.in_cluster_why));
+        if let (Some(engine), Some(why)) = (planned.in_cluster, planned.in_cluster_why) {
+            output::line(&format!("      in a cluster: {engine}: {why}"));
+        }
     }
     for (image, present) in pulls {
         let where_ = if *present { "is on the node" } else { "is pulled first, while everything runs on" };

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::api::status::{ContainerReport, Incarnation, Status, millis};
 use crate::cli::exit::Exit;
 use crate::cli::node::{Failed, PodName, engine};
-use crate::cli::output::{self, Format};
+use crate::cli::output::{self, Format, age};
 use crate::cri::convert;
 use crate::node::Node;
 use crate::node::settings::NodeArgs;
@@ -117,15 +117,4 @@ fn last_of(view: &PodView, name: &str, now: Timestamp) -> (String, String) {
 
 fn downtime(report: &ContainerReport) -> String {
     report.downtime_ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms} ms"))
-}
-
-/// Two units at most, as kubectl shows ages.
-fn age(at: Timestamp, now: Timestamp) -> String {
-    let seconds = now.duration_since(at).as_secs().max(0);
-    match seconds {
-        0..120 => format!("{seconds}s"),
-        120..7_200 => format!("{}m", seconds / 60),
-        7_200..172_800 => format!("{}h", seconds / 3_600),
-        _ => format!("{}d", seconds / 86_400),
-    }
 }

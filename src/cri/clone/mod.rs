@@ -77,6 +77,12 @@ impl Source {
         self.config.metadata.as_ref().map_or("", |metadata| &metadata.name)
     }
 
+    /// True when it may run on certain CPUs only.
+    pub fn has_assigned_cpus(&self) -> bool {
+        let resources = self.config.linux.as_ref().and_then(|linux| linux.resources.as_ref());
+        resources.is_some_and(|resources| !resources.cpuset_cpus.is_empty())
+    }
+
     /// What the next life of this container is made from.
     pub fn replacement(
         &self,
@@ -85,8 +91,11 @@ impl Source {
         operation_id: &str,
     ) -> v1::ContainerConfig {
         let mut config = self.with(attempt, image, operation_id);
-        let old = self.config.metadata.as_ref().map_or(0, |metadata| metadata.attempt);
-        config.log_path = files::next_log_path(&config.log_path, old, attempt);
+        // Where nothing but a fence is left to clone.
+        let name = self.name().to_owned();
+        if let Some(label) = config.labels.get_mut(annotation::CONTAINER_NAME) {
+            *label = name;
+        }
         if let Some(count) = config.annotations.get_mut(annotation::RESTART_COUNT) {
             *count = attempt.to_string();
         }
@@ -120,12 +129,17 @@ impl Source {
 
     fn with(&self, attempt: u32, image: Option<&ImageChoice>, operation_id: &str) -> v1::ContainerConfig {
         let mut config = self.config.clone();
+        let old = self.config.metadata.as_ref().map_or(0, |metadata| metadata.attempt);
         config.metadata.get_or_insert_default().attempt = attempt;
+        config.log_path = files::next_log_path(&config.log_path, old, attempt);
         if let Some(choice) = image {
             let spec = config.image.get_or_insert_default();
             spec.image.clone_from(&choice.id);
             spec.user_specified_image.clone_from(&choice.reference);
             spec.image_ref.clear();
+            if let Some(hash) = &choice.spec_hash {
+                config.annotations.insert(annotation::SPEC_HASH.to_owned(), hash.clone());
+            }
         }
         config.labels.insert(annotation::OPERATION.to_owned(), operation_id.to_owned());
         config

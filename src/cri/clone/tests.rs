@@ -47,7 +47,7 @@ fn a_replacement_differs_where_it_has_to_and_nowhere_else() {
     expected.annotations.insert(annotation::RESTART_COUNT.to_owned(), "4".to_owned());
     assert_eq!(new, expected);
 
-    let choice = ImageChoice { reference: "app:v2".to_owned(), id: "sha256:2".to_owned() };
+    let choice = ImageChoice { reference: "app:v2".to_owned(), id: "sha256:2".to_owned(), spec_hash: None };
     let new = source(CONFIG, SPEC).unwrap().replacement(4, Some(&choice), "op-1");
     let image = expected.image.as_mut().unwrap();
     (image.image, image.user_specified_image) = ("sha256:2".to_owned(), "app:v2".to_owned());
@@ -66,9 +66,17 @@ fn a_fence_has_the_name_and_not_the_label() {
     let mut expected = original();
     let fence = source(CONFIG, SPEC).unwrap().fence(5, None, "op-1");
     expected.metadata.as_mut().unwrap().attempt = 5;
+    expected.log_path = "app/5.log".to_owned();
     expected.labels.insert(annotation::OPERATION.to_owned(), "op-1".to_owned());
     expected.labels.insert(annotation::CONTAINER_NAME.to_owned(), annotation::FENCE_NAME.to_owned());
     assert_eq!(fence, expected);
+}
+
+#[test]
+fn what_is_cloned_from_a_fence_is_cloned_from_the_container() {
+    let whole = source(CONFIG, SPEC).unwrap();
+    let fence = Source { config: whole.fence(5, None, "op-1") };
+    assert_eq!(fence.replacement(4, None, "op-1"), whole.replacement(4, None, "op-1"));
 }
 
 #[test]

@@ -487,8 +487,11 @@ fn the_deadline_ends_it_untouched_or_turns_it_back() {
     assert!(bench.now <= bench.operation.deadline_at);
     // A pull that ends too late is not followed by a stop.
     let mut bench = self::bench(SWAP);
-    bench.operation.targets[0].pulled =
-        Some(crate::operation::effect::ImageChoice { reference: "repo/app:v2".into(), id: "sha:v2".into() });
+    bench.operation.targets[0].pulled = Some(crate::operation::effect::ImageChoice {
+        reference: "repo/app:v2".into(),
+        id: "sha:v2".into(),
+        spec_hash: None,
+    });
     bench.now = bench.operation.touch_until();
     let outcome = bench.obey();
     assert!(matches!(outcome, Outcome::Failed { failure: Failure::Deadline { .. }, touched: false, .. }));

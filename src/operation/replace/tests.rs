@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::operation::effect::Class;
-use crate::operation::fixtures::{Answer, Bench, at, find, pod};
+use crate::operation::fixtures::{Answer, Bench, at, find, life, pod};
 use crate::operation::outcome::Outcome;
 use crate::operation::snapshot::Owner;
 
@@ -217,5 +217,119 @@ fn a_start_that_was_refused_is_not_made_again_and_one_that_is_always_cut_off_end
         let outcome = never.play(cut_off(usize::MAX, Class::Away));
         assert!(matches!(outcome, Outcome::Failed { touched: true, .. }), "{outcome:?}");
         assert!(never.now <= never.operation.deadline_at + SignedDuration::from_secs(10), "{}", never.now);
+    }
+}
+
+/// As a kubelet does that finds no trace of earlier lives any more: it counts from the beginning, where no fence is.
+#[test]
+fn nothing_is_created_or_started_beside_what_somebody_else_is_about_to_start() {
+    for before in ["Create", "Start"] {
+        let mut bench = bench(RESTART);
+        let seen = if before == "Create" { 2 } else { 3 };
+        while bench.log.len() < seen {
+            assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        }
+        bench.snapshot.containers.retain(|life| life.fence || life.attempt >= 2 || life.name != "app");
+        let mut theirs = crate::operation::fixtures::life("app", 0, State::Created);
+        theirs.created_at = bench.now;
+        bench.snapshot.containers.push(theirs);
+        for _ in 0..20 {
+            assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        }
+        assert_eq!(bench.log.len(), seen, "{:?}", bench.log);
+        find(&mut bench.snapshot, "app-0").state = State::Running;
+        let outcome = bench.obey();
+        let changed = matches!(outcome, Outcome::Failed { failure: Failure::Changed { .. }, .. });
+        assert!(changed, "{outcome:?}");
+        assert_eq!(bench.snapshot.running("app").len(), 1);
+    }
+}
+
+#[test]
+fn a_life_that_a_kubelet_counts_anew_is_the_one_that_was_to_come() {
+    let mut bench = Bench::new(RESTART, pod(Owner::Kubelet));
+    let outcome = bench.play(|effect, snapshot| {
+        if effect.verb() == Verb::Create {
+            // Its kubelet has removed the dead one beside the fence, and remembers no attempt.
+            snapshot.containers.retain(|life| life.name != "app" || life.fence);
+            let (created_at, started_at) = (at(50), Some(at(60)));
+            let anew = crate::operation::fixtures::life("app", 0, State::Running);
+            snapshot.containers.push(Container { created_at, started_at, ..anew });
+            return Answer::No(Class::NameTaken);
+        }
+        Answer::Obey
+    });
+    assert_eq!(outcome, Outcome::Succeeded);
+    assert_eq!(bench.log, ["Fence app 4", "Stop app-2", "Create app 3", "Remove app-fence-4"]);
+}
+
+#[test]
+fn the_fence_is_cloned_when_a_kubelet_has_removed_everything_else() {
+    let mut bench = Bench::new("restart app", pod(Owner::Kubelet));
+    let mut swept = false;
+    let outcome = bench.play(|effect, snapshot| {
+        if effect.verb() == Verb::Create && !swept {
+            swept = true;
+            snapshot.containers.retain(|life| life.name != "app" || life.fence);
+            return Answer::No(Class::Gone);
+        }
+        Answer::Obey
+    });
+    assert_eq!(outcome, Outcome::Succeeded);
+    assert_eq!(
+        bench.log,
+        [
+            "Fence app 4",
+            "Stop app-2",
+            "Create app 3",
+            "Create app 3 of sha:v1",
+            "Start app-3",
+            "Remove app-fence-4"
+        ]
+    );
+}
+
+#[test]
+fn a_fence_that_a_kubelet_has_collected_is_made_again_before_the_start() {
+    let mut bench = Bench::new("restart app", pod(Owner::Kubelet));
+    let mut swept = false;
+    let outcome = bench.play(|effect, snapshot| {
+        if effect.verb() == Verb::Start && !swept {
+            swept = true;
+            snapshot.containers.retain(|life| !life.fence);
+            return Answer::No(Class::Refused);
+        }
+        Answer::Obey
+    });
+    assert_eq!(outcome, Outcome::Succeeded);
+    let expected = [
+        "Fence app 4",
+        "Stop app-2",
+        "Create app 3",
+        "Start app-3",
+        "Fence app 4",
+        "Start app-3",
+        "Remove app-fence-4",
+    ];
+    assert_eq!(bench.log, expected);
+}
+
+#[test]
+fn what_was_made_here_gives_way_to_a_twin_that_its_kubelet_started() {
+    for late in [false, true] {
+        let mut bench = Bench::new("restart app", pod(Owner::Kubelet));
+        let outcome = bench.play(|effect, snapshot| {
+            let moment = if late { Verb::Remove } else { Verb::Start };
+            if effect.verb() == moment && snapshot.by_id("app-4").is_none() {
+                let twin = life("app", 4, State::Running);
+                let at = Some(at(60));
+                snapshot.containers.push(Container { started_at: at, ..twin });
+            }
+            Answer::Obey
+        });
+        assert_eq!(outcome, Outcome::Succeeded, "{:?}", bench.log);
+        assert!(bench.log.contains(&"Stop app-3".to_owned()), "{:?}", bench.log);
+        let reached = bench.operation.targets[0].reached.as_ref().unwrap();
+        assert_eq!((reached.to.attempt, bench.snapshot.running("app").len()), (4, 1));
     }
 }

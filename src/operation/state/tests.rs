@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::operation::effect::Leftover;
+use crate::operation::effect::{Class, Verb};
 use crate::operation::fixtures::{Bench, at, pod};
+use crate::operation::note::Note;
+use crate::operation::setback::Setback;
 use crate::operation::snapshot::Owner;
 
 fn operation(text: &str) -> Operation {

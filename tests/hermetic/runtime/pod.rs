@@ -20,6 +20,8 @@ pub(crate) struct Pod {
     name: String,
     owner: Owner,
     attempt: u32,
+    /// Tells pods of one name apart.
+    generation: u32,
     labels: HashMap<String, String>,
     annotations: HashMap<String, String>,
     containers: Vec<ContainerConfig>,
@@ -51,6 +53,7 @@ impl Pod {
             name: name.to_owned(),
             owner: Owner::Kubelet,
             attempt: 0,
+            generation: 0,
             labels: HashMap::from([("app".to_owned(), name.to_owned())]),
             annotations: HashMap::new(),
             containers: Vec::new(),
@@ -60,6 +63,12 @@ impl Pod {
     /// Who looks after it.
     pub(crate) fn owner(mut self, owner: Owner) -> Self {
         self.owner = owner;
+        self
+    }
+
+    /// One that was made again under the name of another: it has a uid of its own.
+    pub(crate) fn again(mut self) -> Self {
+        self.generation += 1;
         self
     }
 
@@ -132,7 +141,7 @@ impl Pod {
     }
 
     fn sandbox(&self) -> PodSandboxConfig {
-        let uid = uid(&self.namespace, &self.name);
+        let uid = uid(&self.namespace, &self.name, self.generation);
         let metadata = PodSandboxMetadata {
             name: self.name.clone(),
             namespace: self.namespace.clone(),
@@ -218,7 +227,7 @@ fn container(name: &str, image: &str) -> ContainerConfig {
     }
 }
 
-fn uid(namespace: &str, name: &str) -> String {
-    let d = digits(&format!("{namespace}/{name}"));
+fn uid(namespace: &str, name: &str, generation: u32) -> String {
+    let d = digits(&format!("{namespace}/{name}{}", "'".repeat(generation as usize)));
     format!("{}-{}-4{}-8{}-{}", &d[..8], &d[8..12], &d[13..16], &d[17..20], &d[20..32])
 }

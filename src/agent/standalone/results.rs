@@ -12,14 +12,14 @@ use crate::process::file::{self, Durability};
 
 /// The folder of all answers.
 #[derive(Clone, Debug)]
-pub(super) struct Results {
+pub(in crate::agent) struct Results {
     folder: PathBuf,
     unwritten: Arc<Mutex<BTreeMap<String, Status>>>,
 }
 
 impl Results {
     /// Opens the folder below `state`, making it.
-    pub(super) fn open(state: &Path) -> std::io::Result<Self> {
+    pub(in crate::agent) fn open(state: &Path) -> std::io::Result<Self> {
         let folder = state.join("status");
         std::fs::create_dir_all(&folder)?;
         Ok(Self { folder, unwritten: Arc::default() })

@@ -9,18 +9,17 @@ use inplace::api::request::{OnFailure, Request, Target};
 use inplace::api::status::Action;
 use inplace::operation::effect::{Class, Effect, ImageChoice, Learned, Leftover, Trouble, Verb};
 use inplace::operation::next::{Next, next, unseen};
+use inplace::operation::note::Note;
 use inplace::operation::outcome::{Outcome, Withdrawal};
 use inplace::operation::plan::Plan;
 use inplace::operation::preflight::{Runtime, Situation, Source, admit};
 use inplace::operation::report;
-use inplace::operation::snapshot::{Container, Owner, PodRef, Sandbox, Snapshot, State};
-use inplace::operation::state::{Note, Operation};
+use inplace::operation::snapshot::{Container, Owner, Sandbox, Snapshot, State};
+use inplace::operation::state::Operation;
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
-use proptest::test_runner::{RngSeed, TestError, TestRunner};
 
-const SEED: u64 = 0x1912_ace5;
-const ID: &str = "test-1";
+use super::{Agent, Dice, ID, cases, epoch, ms, pod, rarely, search};
 
 /// Everything that can be different about a world. Smaller is tamer.
 #[derive(Clone, Debug)]
@@ -107,7 +106,7 @@ struct World {
     scenario: Scenario,
     sabotage: Sabotage,
     now: Timestamp,
-    dice: u64,
+    dice: Dice,
     ids: u32,
     lives: Vec<Life>,
     sandbox: Option<Sandbox>,
@@ -119,18 +118,6 @@ struct World {
     broken: Option<String>,
 }
 
-fn epoch() -> Timestamp {
-    "2026-11-20T10:00:00Z".parse().unwrap()
-}
-
-fn ms(count: i64) -> SignedDuration {
-    SignedDuration::from_millis(count)
-}
-
-fn pod() -> PodRef {
-    PodRef { namespace: "default".into(), name: "web".into(), uid: "u-1".into() }
-}
-
 impl World {
     fn new(scenario: Scenario, sabotage: Sabotage) -> Self {
         let owner = match (scenario.kubelet, scenario.cleans_up) {
@@ -139,7 +126,7 @@ impl World {
             (false, false) => Owner::Nobody,
         };
         let sandbox = Some(Sandbox { id: "sandbox-1".into(), pod: pod(), ready: true, owner });
-        let dice = scenario.seed;
+        let dice = Dice(scenario.seed);
         let mut world = Self {
             scenario,
             sabotage,
@@ -188,7 +175,7 @@ impl World {
     }
 
     fn within(&self, span: Option<(i64, i64)>) -> bool {
-        span.is_some_and(|(from, long)| (epoch() + ms(from)..epoch() + ms(from + long)).contains(&self.now))
+        super::within(self.now, span)
     }
 
     fn away(&self) -> bool {
@@ -196,15 +183,11 @@ impl World {
     }
 
     fn roll(&mut self, sides: u64) -> u64 {
-        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.dice;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % sides
+        self.dice.roll(sides)
     }
 
     fn roll_ms(&mut self, least: i64, most: i64) -> i64 {
-        least + i64::try_from(self.roll(u64::try_from(most - least + 1).unwrap())).unwrap()
+        self.dice.ms(least, most)
     }
 
     fn at(&mut self, delay: i64, event: Event) {
@@ -239,7 +222,7 @@ impl World {
             let by = usize::try_from(self.roll(64)).unwrap() % containers.len();
             containers.rotate_left(by);
         }
-        Snapshot { sandbox: self.sandbox.clone(), containers }
+        Snapshot { sandbox: self.sandbox.clone(), containers, declared: None }
     }
 
     fn reserved(&self, name: &str, attempt: u32) -> bool {
@@ -258,6 +241,7 @@ impl World {
             state: State::Created,
             image: image_id.replace("sha", "repo/app"),
             image_id: image_id.into(),
+            spec_hash: String::new(),
             operation: by.map(str::to_owned),
             created_at: self.now,
             started_at: None,
@@ -452,10 +436,13 @@ impl World {
             Effect::Pull { image, .. } if self.scenario.new_image == Image::CannotBePulled => {
                 Err(Trouble { class: Class::Final, message: format!("no {image}") })
             }
-            Effect::Pull { image, .. } => {
-                Ok(Learned::Image(ImageChoice { reference: image.clone(), id: "sha:new".into() }))
-            }
+            Effect::Pull { image, .. } => Ok(Learned::Image(ImageChoice {
+                reference: image.clone(),
+                id: "sha:new".into(),
+                spec_hash: None,
+            })),
             Effect::PreStop { .. } => Ok(Learned::Nothing),
+            Effect::Respec { .. } | Effect::Gate { .. } => trouble(Class::Final),
             Effect::Fence { container, source, attempt, image }
             | Effect::Create { container, source, attempt, image } => {
                 let fence = effect.verb() == Verb::Fence;
@@ -545,11 +532,13 @@ impl World {
                     exited && operation.unsupervised
                 }
             }),
+            // Only through an API server, which these worlds do not have.
+            Effect::Respec { .. } | Effect::Gate { .. } => false,
         };
         let feels = match effect.verb() {
             Verb::PreStop | Verb::Stop | Verb::Start => true,
             Verb::Create => !operation.unsupervised,
-            Verb::Pull | Verb::Fence | Verb::Remove => false,
+            Verb::Pull | Verb::Fence | Verb::Remove | Verb::Respec | Verb::Gate => false,
         };
         if !right || (feels && !target.touched) {
             self.violate(format!("{effect:?} is not what the journal allows: {target:?}"));
@@ -557,33 +546,12 @@ impl World {
     }
 }
 
-/// The agent: what it has in mind, and what it wrote down.
-struct Agent {
-    operation: Operation,
-    journal: String,
-    sabotage: Sabotage,
-    restarts: u32,
-}
-
-impl Agent {
-    fn write(&mut self) {
-        if !self.sabotage.journal_is_not_written {
-            self.journal = serde_json::to_string(&self.operation).unwrap();
-        }
-    }
-
-    /// Rolls whether the process dies here. True when it did, and is back.
-    fn dies(&mut self, world: &mut World) -> bool {
-        if self.restarts >= 4 || world.roll(100) >= world.scenario.kills {
-            return false;
-        }
-        self.restarts += 1;
-        let away = world.roll_ms(1, 5000);
-        world.advance(world.now + ms(away));
-        self.operation = serde_json::from_str(&self.journal).unwrap();
-        self.operation.resume(world.now);
-        true
-    }
+/// Rolls whether the agent dies here. True when it did, and is back.
+fn dies(agent: &mut Agent, world: &mut World) -> bool {
+    let Some(gone) = agent.dies(&mut world.dice, world.scenario.kills) else { return false };
+    world.advance(world.now + ms(gone));
+    agent.comes_back(world.now);
+    true
 }
 
 /// How a run ended: the outcome, and its line for people.
@@ -598,8 +566,7 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
     request.deadline_seconds = scenario.deadline;
     request.on_failure = if scenario.keep { OnFailure::Keep } else { OnFailure::Rollback };
     let operation = begin(request, &mut world);
-    let mut agent =
-        Agent { journal: serde_json::to_string(&operation).unwrap(), operation, sabotage, restarts: 0 };
+    let mut agent = Agent::new(operation, !sabotage.journal_is_not_written);
     let (mut steps, mut idle) = (0, 0);
     let outcome = loop {
         steps += 1;
@@ -631,7 +598,7 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
                     check_claim(&mut world, &agent.operation, outcome);
                 }
                 agent.operation.note(note);
-                if !agent.dies(&mut world) {
+                if !dies(&mut agent, &mut world) {
                     agent.write();
                 }
             }
@@ -640,15 +607,15 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
                     world.violate(format!("{effect:?} after the withdrawal"));
                 }
                 agent.operation.begin(&effect, world.now);
-                if agent.dies(&mut world) {
+                if dies(&mut agent, &mut world) {
                     continue;
                 }
                 agent.write();
-                if agent.dies(&mut world) {
+                if dies(&mut agent, &mut world) {
                     continue;
                 }
                 let result = world.call(&agent.operation, &effect);
-                if !agent.dies(&mut world) {
+                if !dies(&mut agent, &mut world) {
                     agent.operation.record(&effect, result, world.now);
                 }
             }
@@ -684,7 +651,13 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
 }
 
 fn begin(request: Request, world: &mut World) -> Operation {
-    let source = Source { not_cloneable: None, image_present: true };
+    let source = Source {
+        not_cloneable: None,
+        image_present: true,
+        alias: None,
+        has_assigned_cpus: false,
+        runs_declared: true,
+    };
     let sources = request.containers.iter().map(|target| (target.name.clone(), source.clone())).collect();
     let mut snapshot = world.snapshot();
     // Preflight leaves swaps of a kubelet's pod to the API server; the way back is tried under a kubelet all the same.
@@ -693,7 +666,11 @@ fn begin(request: Request, world: &mut World) -> Operation {
         snapshot.sandbox.iter_mut().for_each(|sandbox| sandbox.owner = owner);
     }
     let runtime = Runtime { name: "containerd".into(), version: "2.1".into() };
-    Plan::of(admit(request, &Situation { snapshot, runtime, sources }).unwrap()).begin(epoch())
+    Plan::of(
+        admit(request, &Situation { snapshot, runtime, sources, hashes: BTreeMap::new(), now: epoch() })
+            .unwrap(),
+    )
+    .begin(epoch())
 }
 
 /// What is claimed is what is seen at that moment.
@@ -711,7 +688,9 @@ fn check_claim(world: &mut World, operation: &Operation, outcome: &Outcome) {
             Outcome::RolledBack(_) => {
                 running.len() == 1 && running[0].image_id == "sha:old" || !target.touched
             }
-            Outcome::Failed { touched: false, .. } | Outcome::Cancelled(_) => !world.felt,
+            Outcome::Failed { touched: false, .. } | Outcome::Cancelled(_) | Outcome::Refused(_) => {
+                !world.felt
+            }
             Outcome::Failed { .. } => operation.touched(),
         };
         if !right {
@@ -759,12 +738,6 @@ fn image() -> impl Strategy<Value = Image> {
         1 => Just(Image::CannotBeCreated),
         1 => Just(Image::CannotBePulled),
     ]
-}
-
-fn rarely<T: std::fmt::Debug + Clone>(
-    strategy: impl Strategy<Value = T>,
-) -> impl Strategy<Value = Option<T>> {
-    proptest::option::weighted(0.2, strategy)
 }
 
 fn scenario() -> impl Strategy<Value = Scenario> {
@@ -836,36 +809,15 @@ fn scenario() -> impl Strategy<Value = Scenario> {
         })
 }
 
-/// Runs many scenarios; the answer is the smallest that breaks a rule, and what it breaks.
-fn search(cases: u32, sabotage: Sabotage, tally: &mut BTreeMap<String, u32>) -> Result<(), String> {
-    let config = ProptestConfig {
-        cases,
-        rng_seed: RngSeed::Fixed(SEED),
-        failure_persistence: None,
-        max_shrink_iters: 2000,
-        ..ProptestConfig::default()
-    };
-    let tally = std::cell::RefCell::new(tally);
-    let result = TestRunner::new(config).run(&scenario(), |scenario| {
-        let outcome = run(&scenario, sabotage).map_err(TestCaseError::fail)?;
-        let kind = format!("{} {}", outcome.phase(), outcome.reason());
-        *tally.borrow_mut().entry(kind).or_default() += 1;
-        Ok(())
-    });
-    result.map_err(|error| match error {
-        TestError::Fail(reason, scenario) => {
-            format!("{reason}\nin {scenario:#?}\nseed of the search: {SEED:#x}")
-        }
-        TestError::Abort(reason) => reason.to_string(),
+fn look_for(usual: u32, sabotage: Sabotage) -> Result<BTreeMap<String, u32>, String> {
+    search(cases(usual), &scenario(), |scenario| {
+        run(scenario, sabotage).map(|outcome| format!("{} {}", outcome.phase(), outcome.reason()))
     })
 }
 
 #[test]
 fn whatever_the_world_does_the_rules_hold() {
-    let mut tally = BTreeMap::new();
-    if let Err(broken) = search(4000, Sabotage::default(), &mut tally) {
-        panic!("{broken}");
-    }
+    let tally = look_for(4000, Sabotage::default()).unwrap_or_else(|broken| panic!("{broken}"));
     // A search that never gets anywhere proves nothing.
     for kind in ["Succeeded ", "RolledBack Exited", "RolledBack StartFailed", "Cancelled RequestDeleted"] {
         assert!(tally.get(kind).is_some_and(|count| *count >= 10), "{kind} is rare: {tally:#?}");
@@ -875,12 +827,12 @@ fn whatever_the_world_does_the_rules_hold() {
 #[test]
 fn without_the_fence_the_same_search_finds_two_running() {
     let broken = Sabotage { fences_hold_nothing: true, ..Sabotage::default() };
-    let found = search(3000, broken, &mut BTreeMap::new()).unwrap_err();
+    let found = look_for(3000, broken).unwrap_err();
     assert!(found.contains("run at once"), "{found}");
 }
 
 #[test]
 fn without_the_journal_the_same_search_finds_a_lie() {
     let broken = Sabotage { journal_is_not_written: true, ..Sabotage::default() };
-    assert!(search(3000, broken, &mut BTreeMap::new()).is_err());
+    assert!(look_for(3000, broken).is_err());
 }

@@ -15,8 +15,9 @@ use jiff::{SignedDuration, Timestamp};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::sync::Notify;
 
+use crate::agent::wish::{Key, Wish};
 use crate::api::manifest::Wished;
-use crate::api::request::{InvalidRequest, Request};
+use crate::api::request::Request;
 use crate::process::clock;
 
 /// How often the folder is read without a hint.
@@ -25,29 +26,6 @@ const RESCAN: Duration = Duration::from_secs(10);
 const SETTLES: SignedDuration = SignedDuration::from_secs(1);
 /// Larger files are no manifests.
 const MAX_FILE: u64 = 1 << 20;
-
-/// Namespace and name of a pod.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Key {
-    pub(super) namespace: String,
-    pub(super) name: String,
-}
-
-impl Key {
-    /// The name of the pod's result file.
-    pub(super) fn file_name(&self) -> String {
-        format!("{}_{}", self.namespace, self.name)
-    }
-}
-
-/// What is wished of one pod.
-#[derive(Clone, Debug)]
-pub(super) struct Wish {
-    /// Set when the manifest names one: another pod of the same name is not meant.
-    pub(super) uid: Option<String>,
-    /// The request, or why it is none.
-    pub(super) request: Result<Request, InvalidRequest>,
-}
 
 /// The folder as it was read last.
 #[derive(Debug)]
@@ -159,19 +137,18 @@ impl PodsDir {
                 scan.problems.insert(file.clone(), problem.clone());
             }
             for wished in &known.wishes {
-                let key = Key { namespace: wished.namespace.clone(), name: wished.name.clone() };
+                let key = Key { namespace: wished.namespace.clone(), name: wished.name.clone(), uid: None };
                 let request = match Request::parse(wished.request.as_deref()) {
                     Ok(None) => continue,
                     Ok(Some(request)) => Ok(request),
                     Err(error) => Err(error),
                 };
                 if scan.wishes.contains_key(&key) {
-                    let problem =
-                        format!("pod {}/{} is in another file too, which counts", key.namespace, key.name);
+                    let problem = format!("pod {key} is in another file too, which counts");
                     scan.problems.insert(file.clone(), problem);
                     continue;
                 }
-                scan.wishes.insert(key, Wish { uid: wished.uid.clone(), request });
+                scan.wishes.insert(key, Wish { uid: wished.uid.clone(), held: false, request });
             }
         }
         scan

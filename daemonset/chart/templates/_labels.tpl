@@ -1,0 +1,5 @@
+{{- define "inplace.labels" -}}
+app.kubernetes.io/name: inplace
+app.kubernetes.io/component: agent
+app.kubernetes.io/part-of: inplace
+{{- end -}}

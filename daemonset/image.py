@@ -1,0 +1,116 @@
+"""Packs the static binary into an image, without a Docker engine; the same input gives the same digest.
+
+    image.py OUT.tar BINARY --version 0.1.0 [--arch amd64|arm64] [--revision COMMIT] [--certificates FILE]
+
+OUT.tar is an OCI archive; its digest is printed. In the image: /inplace, and the certificates of public authorities for hooks
+that speak to the world. No shell, no other file, no user but root.
+"""
+
+import argparse
+import gzip
+import hashlib
+import io
+import json
+import sys
+import tarfile
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+# The field e_machine of an ELF file.
+MACHINES = {"amd64": 62, "arm64": 183}
+
+
+def digest(data):
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def describe(kind, data, **more):
+    return {"mediaType": kind, "digest": digest(data), "size": len(data), **more}
+
+
+def dump(value):
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def tar(files):
+    """A tar of {path: (content or None for a folder, mode)}, without a trace of the machine or the time."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for path, (content, mode) in files.items():
+            info = tarfile.TarInfo(path)
+            info.mode = mode
+            if content is None:
+                info.type = tarfile.DIRTYPE
+            else:
+                info.size = len(content)
+            archive.addfile(info, io.BytesIO(content or b""))
+    return buffer.getvalue()
+
+
+def pack(binary, certificates, arch, version, revision):
+    """The archive and the digest of the image in it."""
+    layers = [
+        # What changes seldom is below.
+        tar({
+            "etc": (None, 0o755),
+            "etc/ssl": (None, 0o755),
+            "etc/ssl/certs": (None, 0o755),
+            "etc/ssl/certs/ca-certificates.crt": (certificates, 0o644),
+        }),
+        tar({"inplace": (binary, 0o755)}),
+    ]
+    packed = [gzip.compress(layer, compresslevel=9, mtime=0) for layer in layers]
+    labels = {
+        "org.opencontainers.image.title": "inplace",
+        "org.opencontainers.image.description": "Restart or update one container of a running pod, on its node",
+        "org.opencontainers.image.licenses": "Apache-2.0",
+        "org.opencontainers.image.version": version,
+    }
+    if revision:
+        labels["org.opencontainers.image.revision"] = revision
+    config = dump({
+        "architecture": arch,
+        "os": "linux",
+        "created": "1970-01-01T00:00:00Z",
+        "config": {"User": "0", "Entrypoint": ["/inplace"], "WorkingDir": "/", "Labels": labels},
+        "rootfs": {"type": "layers", "diff_ids": [digest(layer) for layer in layers]},
+    })
+    manifest = dump({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": describe(CONFIG, config),
+        "layers": [describe(LAYER, layer) for layer in packed],
+        "annotations": labels,
+    })
+    platform = {"architecture": arch, "os": "linux"}
+    index = dump({"schemaVersion": 2, "mediaType": INDEX, "manifests": [describe(MANIFEST, manifest, platform=platform)]})
+    files = {"oci-layout": (b'{"imageLayoutVersion":"1.0.0"}', 0o644), "index.json": (index, 0o644)}
+    files |= {"blobs": (None, 0o755), "blobs/sha256": (None, 0o755)}
+    files |= {"blobs/sha256/" + digest(blob)[7:]: (blob, 0o644) for blob in [config, manifest, *packed]}
+    return tar(files), digest(manifest)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out")
+    parser.add_argument("binary")
+    parser.add_argument("--version", required=True)
+    parser.add_argument("--arch", choices=MACHINES, default="amd64")
+    parser.add_argument("--revision", default="")
+    parser.add_argument("--certificates", default="/etc/ssl/certs/ca-certificates.crt")
+    args = parser.parse_args()
+    with open(args.binary, "rb") as file:
+        binary = file.read()
+    if binary[:4] != b"\x7fELF" or int.from_bytes(binary[18:20], "little") != MACHINES[args.arch]:
+        sys.exit(f"image.py: {args.binary} is no program for {args.arch}")
+    with open(args.certificates, "rb") as file:
+        certificates = file.read()
+    archive, name = pack(binary, certificates, args.arch, args.version, args.revision)
+    with open(args.out, "wb") as file:
+        file.write(archive)
+    print(name)
+
+
+main()

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Builds the image from a static binary and pushes it, without a Docker engine:
+#   IMAGE=HOST/REPOSITORY:TAG image.sh BINARY VERSION
+# ARCH=arm64            the binary is for arm64 (default amd64)
+# INSECURE_REGISTRY=1   plain HTTP or an unknown certificate; for a registry on this machine's loopback only
+# Credentials are skopeo's: `skopeo login HOST`. Prints what was pushed, with its digest.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+die() { echo "image.sh: $*" >&2; exit 1; }
+
+[ $# = 2 ] || die "usage: IMAGE=HOST/REPOSITORY:TAG image.sh BINARY VERSION"
+[[ ${IMAGE:-} == */*:* ]] || die "IMAGE=${IMAGE:-} is to be HOST/REPOSITORY:TAG"
+options=()
+if [ "${INSECURE_REGISTRY:-0}" = 1 ]; then
+  [[ $IMAGE =~ ^(localhost|127\.[0-9.]+|\[::1\])(:[0-9]+)?/ ]] || die "INSECURE_REGISTRY=1 is for registries on loopback, and $IMAGE is not on one"
+  options=(--dest-tls-verify=false)
+fi
+command -v skopeo >/dev/null || die "skopeo is missing; run: make setup"
+
+revision=
+# The commit names the input only when the input is the commit.
+if [ -z "$(git -C "$here" status --porcelain 2>/dev/null)" ]; then revision=$(git -C "$here" rev-parse HEAD 2>/dev/null) || revision=; fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+digest=$(python3 -B "$here/image.py" "$work/image.tar" "$1" --version "$2" --arch "${ARCH:-amd64}" --revision "$revision")
+# --insecure-policy: that is about signatures on what is read, and what is read was made a moment ago. The bytes stay as they
+# are, and with them the digest.
+skopeo --insecure-policy copy --quiet --preserve-digests "${options[@]}" "oci-archive:$work/image.tar" "docker://$IMAGE"
+echo "$IMAGE@$digest"

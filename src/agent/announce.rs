@@ -1,0 +1,90 @@
+//! What people are told beside the status: one line when something begins that takes its time, one at its end.
+//!
+//! Pure. A plain restart is over before its begin would have been read: it tells only its end.
+
+use jiff::Timestamp;
+
+use crate::api::request::{Request, Target};
+use crate::api::status::{Phase, Status};
+
+/// One happening, for an event on the pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Announcement {
+    /// One word for programs.
+    pub(super) reason: &'static str,
+    /// Whether somebody should look.
+    pub(super) warning: bool,
+    /// One line for people.
+    pub(super) note: String,
+    /// When it happened.
+    pub(super) at: Timestamp,
+}
+
+/// That `request` begins; `None` for one that is over in a moment.
+pub(super) fn begun(request: &Request, at: Timestamp) -> Option<Announcement> {
+    let pulls = request.containers.iter().any(|target| target.image.is_some());
+    let has_hooks = request.pre_hook.is_some() || request.post_hook.is_some();
+    if !pulls && !has_hooks {
+        return None;
+    }
+    let what = |target: &Target| match &target.image {
+        Some(image) => format!("swapping {} in place to {image}", target.name),
+        None => format!("restarting {} in place", target.name),
+    };
+    let note = request.containers.iter().map(what).collect::<Vec<_>>().join("; ");
+    Some(Announcement { reason: "InPlaceStarted", warning: false, note, at })
+}
+
+/// That a request has ended; `None` for a status that is no end.
+pub(super) fn ended(status: &Status, at: Timestamp) -> Option<Announcement> {
+    let (reason, warning) = match status.phase {
+        Phase::Pending | Phase::Running => return None,
+        Phase::Succeeded => ("InPlaceSucceeded", false),
+        Phase::Cancelled => ("InPlaceCancelled", false),
+        Phase::Failed => ("InPlaceFailed", true),
+        Phase::RolledBack => ("InPlaceRolledBack", true),
+        Phase::Refused => ("InPlaceRefused", true),
+    };
+    Some(Announcement { reason, warning, note: one_line(&status.message), at })
+}
+
+/// A runtime's message may have several.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::report;
+
+    #[test]
+    fn what_takes_its_time_tells_its_begin() {
+        let now = Timestamp::UNIX_EPOCH;
+        let begun = |text: &str| begun(&Request::parse(Some(text)).unwrap().unwrap(), now);
+        assert_eq!(begun("restart app,side"), None);
+        let swap = begun("swap app=repo/app:v2").unwrap();
+        assert_eq!((swap.reason, swap.warning), ("InPlaceStarted", false));
+        assert_eq!(swap.note, "swapping app in place to repo/app:v2");
+        let hook = begun(r#"{"containers":[{"name":"app"}],"preHook":{"templateName":"drain"}}"#).unwrap();
+        assert_eq!(hook.note, "restarting app in place");
+    }
+
+    #[test]
+    fn every_end_is_told_and_the_bad_ones_warn() {
+        for (phase, told) in [
+            (Phase::Pending, None),
+            (Phase::Running, None),
+            (Phase::Succeeded, Some(("InPlaceSucceeded", false))),
+            (Phase::Cancelled, Some(("InPlaceCancelled", false))),
+            (Phase::Failed, Some(("InPlaceFailed", true))),
+            (Phase::RolledBack, Some(("InPlaceRolledBack", true))),
+            (Phase::Refused, Some(("InPlaceRefused", true))),
+        ] {
+            let status = report::not_begun("a", phase, "", &"two\n lines", Timestamp::UNIX_EPOCH);
+            let announced = ended(&status, Timestamp::UNIX_EPOCH);
+            assert_eq!(announced.as_ref().map(|a| (a.reason, a.warning)), told);
+            assert!(announced.is_none_or(|a| a.note == "two lines. Nothing was touched"));
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Turns the readiness gates that `gate` says are to be turned: one write per pod at a time, few at once, with back-off.
+//!
+//! A pod whose gate is being written is held back from operations: an opening that arrives late would undo a drain.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
+
+use crate::agent::cluster::board::{FIRST_PAUSE, LONGEST_PAUSE};
+use crate::agent::cluster::gate::{self, Turn};
+use crate::agent::cluster::metrics::Writes;
+use crate::agent::wish::Key;
+use crate::cluster::error::Error;
+use crate::cluster::pod::Pod;
+use crate::cluster::pods::NodePods;
+use crate::node::journal::{Entry, Journal};
+use crate::operation::effect::Class;
+use crate::operation::snapshot::PodRef;
+use crate::process::log::chain;
+
+/// How long an operation must be over: the last thing it wrote itself has to be seen first.
+const SETTLES: Duration = Duration::from_secs(3);
+/// How long a write may take to be seen before it is done again.
+const SHOWS: Duration = Duration::from_secs(10);
+
+/// The gates of the node's pods.
+#[derive(Debug)]
+pub(super) struct Gates {
+    pods: NodePods,
+    journal: Journal,
+    writes: Writes,
+    turns: Arc<Semaphore>,
+    /// By the pod's uid; only pods with something to wait for.
+    waits: HashMap<String, Wait>,
+    ended: mpsc::UnboundedReceiver<(PodRef, Result<(), Error>)>,
+    end: mpsc::UnboundedSender<(PodRef, Result<(), Error>)>,
+}
+
+#[derive(Debug)]
+struct Wait {
+    under_way: bool,
+    not_before: Instant,
+    pause: Duration,
+}
+
+impl Gates {
+    pub(super) fn new(pods: NodePods, journal: Journal, writes: Writes, turns: Arc<Semaphore>) -> Self {
+        let (end, ended) = mpsc::unbounded_channel();
+        Self { pods, journal, writes, turns, waits: HashMap::new(), ended, end }
+    }
+
+    /// Whether the gate of this pod is being written.
+    pub(super) fn is_under_way(&self, uid: &str) -> bool {
+        self.waits.get(uid).is_some_and(|wait| wait.under_way)
+    }
+
+    /// Waits for the end of a write.
+    pub(super) async fn changed(&mut self) {
+        // It stays open: this holds a sender itself.
+        if let Some((pod, result)) = self.ended.recv().await {
+            self.take_in(&pod, result);
+        }
+    }
+
+    /// Begins what is to be written, and says when to come again.
+    pub(super) fn tend(&mut self, busy: &dyn Fn(&Key) -> bool) -> Option<Instant> {
+        if !self.pods.is_current() {
+            return None;
+        }
+        let (pods, now) = (self.pods.list(), Instant::now());
+        for pod in &pods {
+            self.look_at(pod, busy, now);
+        }
+        self.waits.retain(|uid, wait| {
+            wait.under_way || wait.not_before > now && pods.iter().any(|pod| pod.reference().uid == *uid)
+        });
+        self.waits.values().filter(|wait| !wait.under_way).map(|wait| wait.not_before).min()
+    }
+
+    fn look_at(&mut self, pod: &Pod, busy: &dyn Fn(&Key) -> bool, now: Instant) {
+        let over = pod.is_deleting() || pod.is_finished();
+        let reference = pod.reference();
+        if self.is_under_way(&reference.uid) {
+            return;
+        }
+        if busy(&Key::from(&reference)) {
+            let wait = Wait { under_way: false, not_before: now + SETTLES, pause: FIRST_PAUSE };
+            self.waits.insert(reference.uid, wait);
+            return;
+        }
+        let turn = |owed| gate::turn(pod.gate(), over, false, owed);
+        let Some(likely) = turn(None) else { return };
+        // Who knows what an earlier process did last to one that is closed.
+        let first = if likely == Turn::OpenNew { now } else { now + SETTLES };
+        let wait = self.waits.entry(reference.uid.clone()).or_insert(Wait {
+            under_way: false,
+            not_before: first,
+            pause: FIRST_PAUSE,
+        });
+        if wait.not_before > now {
+            return;
+        }
+        // What the journal holds open is busy, and one that cannot be read does not say.
+        let Ok(Entry { open: None, owed_gate, .. }) = self.journal.load(&reference) else { return };
+        let Some(turn) = turn(owed_gate) else { return };
+        wait.under_way = true;
+        let (open, reason, message) = turn.condition();
+        tracing::info!(pod = %reference, open, reason, message, "turning the readiness gate");
+        let (pods, turns, end) = (self.pods.clone(), Arc::clone(&self.turns), self.end.clone());
+        tokio::spawn(async move {
+            // Never closed.
+            let _turn = turns.acquire().await;
+            let result = pods.set_gate(&reference, open, reason, message).await;
+            // Nobody listens any more when the process ends.
+            let _ = end.send((reference, result));
+        });
+    }
+
+    fn take_in(&mut self, pod: &PodRef, result: Result<(), Error>) {
+        self.writes.count("gate", result.as_ref().err().map(Error::class));
+        let Some(wait) = self.waits.get_mut(&pod.uid) else { return };
+        wait.under_way = false;
+        match result {
+            Ok(()) => {
+                *wait = Wait { under_way: false, not_before: Instant::now() + SHOWS, pause: FIRST_PAUSE }
+            }
+            Err(error) => {
+                if !matches!(error.class(), Class::Away | Class::Gone) && wait.pause == FIRST_PAUSE {
+                    tracing::error!(%pod, error = chain(&error), "the readiness gate cannot be turned, trying again");
+                }
+                wait.not_before = Instant::now() + wait.pause;
+                wait.pause = (wait.pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+}

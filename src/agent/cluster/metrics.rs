@@ -1,0 +1,60 @@
+//! What is counted of the API server's side. Labels are bounded: no pod names.
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::registry::Registry;
+
+use crate::cluster::pods::NodePods;
+use crate::operation::effect::Class;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Written {
+    verb: &'static str,
+    result: String,
+}
+
+/// Writes to the API server; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(in crate::agent) struct Writes {
+    writes: Family<Written, Counter>,
+    /// Pods whose status or events are not all written.
+    pub(super) pending: Gauge,
+}
+
+impl Writes {
+    /// Registers everything in `registry`.
+    pub(in crate::agent) fn new(registry: &mut Registry) -> Self {
+        let writes = Self::default();
+        let attempts = "Attempts to write to the API server";
+        registry.register("api_writes", attempts, writes.writes.clone());
+        let pending = "Pods whose answers are not all written yet";
+        registry.register("pending_answers", pending, writes.pending.clone());
+        writes
+    }
+
+    /// One attempt.
+    pub(super) fn count(&self, verb: &'static str, failed: Option<Class>) {
+        let result = failed.map_or_else(|| "Ok".to_owned(), |class| format!("{class:?}"));
+        self.writes.get_or_create(&Written { verb, result }).inc();
+    }
+}
+
+/// Whether the watch of the pods is heard.
+#[derive(Debug)]
+struct Cache(NodePods);
+
+impl Collector for Cache {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let gauge = ConstGauge::new(i64::from(self.0.is_current()));
+        let help = "1 while the watch of this node's pods is heard, 0 while it is cut off";
+        gauge.encode(encoder.encode_descriptor("pods_current", help, None, gauge.metric_type())?)
+    }
+}
+
+/// Registers the state of the watch.
+pub(in crate::agent) fn register_cache(registry: &mut Registry, pods: &NodePods) {
+    registry.register_collector(Box::new(Cache(pods.clone())));
+}

@@ -1,0 +1,16 @@
+//! Wishes and answers through the API server: the annotations of the node's own pods.
+//!
+//! What is read comes from a watch that may lag or break; what is written is retried until it is there or the pod is
+//! gone. No operation waits for either.
+
+mod board;
+mod gate;
+mod gates;
+mod metrics;
+mod recall;
+mod slot;
+mod wishes;
+
+pub(super) use crate::agent::cluster::board::Answers;
+pub(super) use crate::agent::cluster::metrics::{Writes, register_cache};
+pub(super) use crate::agent::cluster::wishes::Watched;

@@ -1,0 +1,83 @@
+//! What was never told: an answer that the journal holds and the pod does not show, because a process died in between.
+//!
+//! Pure.
+
+use jiff::Timestamp;
+
+use crate::api::status::{Phase, Status};
+use crate::operation::outcome::Withdrawal;
+use crate::operation::report;
+
+/// Whether `last`, the journal's, has to be told, given what the pod shows and the id of the request in its annotation.
+pub(super) fn is_missing(last: &Status, shown: Option<&Status>, wished: Option<&str>) -> bool {
+    let Some(shown) = shown else { return true };
+    if shown.id == last.id {
+        return !shown.phase.is_terminal();
+    }
+    wished == Some(&last.id) || last.finished_at > shown.finished_at.or(shown.started_at) && has_times(shown)
+}
+
+/// One that only waits has none, and is younger than what has ended.
+fn has_times(shown: &Status) -> bool {
+    shown.finished_at.is_some() || shown.started_at.is_some()
+}
+
+/// The end of a request that waited when a process died, and was withdrawn before the next one came.
+pub(super) fn withdrawn(shown: Option<&Status>, wished: Option<&str>, now: Timestamp) -> Option<Status> {
+    let waits = shown.filter(|shown| shown.phase == Phase::Pending && wished.is_none())?;
+    let (reason, why) = (Withdrawal::Deleted.reason(), "the request was withdrawn while it waited");
+    Some(report::not_begun(&waits.id, Phase::Cancelled, reason, &why, now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn status(id: &str, phase: Phase, second: i64) -> Status {
+        let status = report::not_begun(id, phase, "", &"it", at(second));
+        match phase {
+            Phase::Pending => Status { finished_at: None, ..status },
+            Phase::Running => Status { finished_at: None, started_at: Some(at(second)), ..status },
+            _ => status,
+        }
+    }
+
+    #[test]
+    fn an_answer_is_told_once_and_never_in_the_place_of_a_newer_one() {
+        use Phase::{Failed, Pending, Refused, Running, Succeeded};
+        let last = status("a", Succeeded, 100);
+        for (shown, wished, missing) in [
+            (None, Some("a"), true),
+            (None, None, true),
+            (Some(status("a", Running, 90)), Some("a"), true),
+            (Some(status("a", Running, 90)), None, true),
+            (Some(status("a", Succeeded, 100)), Some("a"), false),
+            // Asked for again after something else: the journal's answer still holds.
+            (Some(status("b", Refused, 200)), Some("a"), true),
+            (Some(status("b", Failed, 50)), Some("c"), true),
+            (Some(status("b", Failed, 200)), Some("c"), false),
+            (Some(status("b", Running, 50)), None, true),
+            (Some(status("b", Running, 200)), Some("b"), false),
+            (Some(status("b", Pending, 0)), Some("b"), false),
+        ] {
+            assert_eq!(is_missing(&last, shown.as_ref(), wished), missing, "{shown:?} {wished:?}");
+        }
+    }
+
+    #[test]
+    fn what_waited_and_is_not_wished_any_more_was_withdrawn() {
+        let ended = |phase, wished| withdrawn(Some(&status("a", phase, 1)), wished, at(2));
+        let told = ended(Phase::Pending, None).unwrap();
+        assert_eq!((told.id.as_str(), told.phase), ("a", Phase::Cancelled));
+        assert_eq!(ended(Phase::Pending, Some("a")), None);
+        assert_eq!(ended(Phase::Pending, Some("b")), None);
+        // It may have touched something: that is for the journal.
+        assert_eq!(ended(Phase::Running, None), None);
+        assert_eq!(ended(Phase::Succeeded, None), None);
+        assert_eq!(withdrawn(None, None, at(2)), None);
+    }
+}

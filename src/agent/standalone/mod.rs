@@ -1,0 +1,92 @@
+//! Wishes and answers without an API server: manifests in one folder, answers as files in another.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use crate::agent::standalone::pods_dir::PodsDir;
+use crate::agent::wish::{Board, Key, View, Wishes};
+use crate::api::status::{Phase, Status};
+use crate::operation::report;
+use crate::operation::snapshot::PodRef;
+use crate::process::clock;
+
+mod pods_dir;
+mod results;
+
+pub(super) use crate::agent::standalone::results::Results;
+
+/// The folder of manifests.
+#[derive(Debug)]
+pub(super) struct Manifests {
+    pods: PodsDir,
+    results: Results,
+    /// Files that could not be used when they were read last: name and reason.
+    problems: BTreeMap<String, String>,
+}
+
+impl Manifests {
+    /// Watches `folder`, which must be there. What is wrong with a file is answered in `results`.
+    pub(super) fn watch(folder: &Path, results: Results) -> io::Result<Self> {
+        Ok(Self { pods: PodsDir::watch(folder)?, results, problems: BTreeMap::new() })
+    }
+
+    fn report(&mut self, problems: BTreeMap<String, String>) {
+        for (file, problem) in &problems {
+            if self.problems.get(file) != Some(problem) {
+                tracing::error!(file, problem, "a manifest cannot be used");
+                let why = format!("{file}: {problem}");
+                let status = report::not_begun("", Phase::Refused, "InvalidManifest", &why, clock::now());
+                self.results.write(file, &status);
+            }
+        }
+        for file in self.problems.keys().filter(|file| !problems.contains_key(*file)) {
+            self.results.remove(file);
+        }
+        self.problems = problems;
+    }
+}
+
+impl Wishes for Manifests {
+    fn look(&mut self) -> Option<View> {
+        match self.pods.scan() {
+            Ok(scan) => {
+                self.results.catch_up();
+                self.report(scan.problems);
+                Some(View { wishes: scan.wishes, current: true, unreadable: self.problems.len() })
+            }
+            Err(error) => {
+                tracing::error!(%error, "the folder of manifests cannot be read");
+                None
+            }
+        }
+    }
+
+    async fn changed(&mut self) {
+        self.pods.changed().await;
+    }
+
+    /// A manifest names a pod without its uid.
+    fn key(&self, pod: &PodRef) -> Key {
+        Key { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: None }
+    }
+}
+
+impl Board for Results {
+    fn told(&self, key: &Key) -> Option<Status> {
+        self.read(&file_name(key))
+    }
+
+    fn tell(&self, key: &Key, status: &Status) {
+        self.write(&file_name(key), status);
+    }
+
+    fn asked(&self, key: &Key, id: &str) -> Option<bool> {
+        Some(self.told(key).is_some_and(|told| told.id == id))
+    }
+}
+
+/// The name of a pod's result file.
+fn file_name(key: &Key) -> String {
+    format!("{}_{}", key.namespace, key.name)
+}

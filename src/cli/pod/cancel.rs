@@ -1,0 +1,142 @@
+//! `cancel`: takes the request off a pod, which withdraws it unless something has been touched.
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::cli::exit::Exit;
+use crate::cli::output::{line, tell};
+use crate::cli::pod::answer::{Notes, is_touched};
+use crate::cli::pod::names::PodName;
+use crate::cli::pod::server::Server;
+use crate::cli::pod::{ClusterArgs, Data, Failed, write};
+
+/// How often a patch is made anew because somebody else wrote meanwhile.
+const TURNS: u32 = 8;
+
+/// Arguments of `cancel`.
+#[derive(Debug, Args)]
+pub struct CancelArgs {
+    /// The pods: NAME or pod/NAME
+    #[arg(value_name = "POD", required = true)]
+    pods: Vec<PodName>,
+    /// Only this request
+    #[arg(long)]
+    id: Option<String>,
+    /// Form of the result
+    #[arg(short, long, value_name = "FORM", value_enum)]
+    output: Option<Data>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// What became of one pod's request, for programs.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Cancelled {
+    namespace: String,
+    name: String,
+    id: Option<String>,
+    /// Whether the annotation was taken away.
+    withdrawn: bool,
+    message: String,
+}
+
+pub(super) async fn run(args: CancelArgs) -> Result<Exit, Failed> {
+    let CancelArgs { pods, id, output, cluster } = args;
+    let server = Server::connect(&cluster).await?;
+    let (mut exit, mut views) = (Exit::Done, Vec::new());
+    for name in pods {
+        let (id, ended) = match cancel(&server, &name, id.as_deref()).await {
+            Ok((id, message)) => (Some(id), Ok(message)),
+            Err(failed) => (id.clone(), Err(failed)),
+        };
+        let withdrawn = ended.is_ok();
+        let message = ended.unwrap_or_else(|failed| {
+            exit = exit.worse(failed.exit());
+            tell(&format!("inplace: {failed}"));
+            failed.to_string()
+        });
+        if withdrawn && output.is_none() {
+            line(&message);
+        }
+        let (namespace, name) = (server.namespace.clone(), name.0);
+        views.push(Cancelled { namespace, name, id, withdrawn, message });
+    }
+    if let Some(form) = output {
+        form.print(&views);
+    }
+    Ok(exit)
+}
+
+/// The id of what was withdrawn, and what that means.
+async fn cancel(server: &Server, name: &PodName, only: Option<&str>) -> Result<(String, String), Failed> {
+    let mut meta = server.meta(name).await?;
+    for _ in 0..TURNS {
+        let notes = Notes::of(&meta);
+        let id = to_cancel(name, &notes, only).map_err(Failed::Refused)?;
+        if server.patch(name, write::patch(&meta, None)).await? {
+            let touched = notes.status.as_ref().is_some_and(|status| status.id == id && is_touched(status));
+            let then = if touched {
+                "it has touched containers already and is brought to its end"
+            } else {
+                "if nothing has been touched by now, it ends here"
+            };
+            return Ok((id.clone(), format!("{name}: request {id} is withdrawn; {then}")));
+        }
+        meta = write::again(server, name, &meta).await?;
+    }
+    Err(Failed::Other(format!("{name}: others keep on changing the pod; nothing was withdrawn")))
+}
+
+/// The id of the request to take away, or why there is none.
+fn to_cancel(name: &PodName, notes: &Notes, only: Option<&str>) -> Result<String, String> {
+    if notes.request.is_none() {
+        return Err(format!("{name} has no request that could be withdrawn"));
+    }
+    let id = notes.wished.clone().unwrap_or_else(|| "that cannot be read".to_owned());
+    if let Some(only) = only
+        && only != id
+    {
+        return Err(format!("the request of {name} is {id}, not {only}: nothing was withdrawn"));
+    }
+    match &notes.status {
+        Some(status) if status.id == id && status.phase.is_terminal() => {
+            Err(format!("request {id} of {name} has ended already ({}): {}", status.phase, status.message))
+        }
+        _ => Ok(id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::status::{Phase, Status, Step};
+    use crate::cli::pod::answer::tests::{meta, status};
+
+    type Case<'a> = (Option<&'a str>, Option<&'a Status>, Option<&'a str>, Result<&'a str, &'a str>);
+
+    #[test]
+    fn only_what_is_written_and_has_not_ended_is_withdrawn() {
+        let open = status("a", Phase::Running, Some(Step::Pull));
+        let over = status("a", Phase::Succeeded, None);
+        let written = Some(r#"{"id":"a","containers":[{"name":"app"}]}"#);
+        let cases: [Case<'_>; 8] = [
+            (written, None, None, Ok("a")),
+            (written, Some(&open), None, Ok("a")),
+            (written, Some(&open), Some("a"), Ok("a")),
+            (written, Some(&open), Some("b"), Err("is a, not b")),
+            (written, Some(&over), None, Err("has ended already (Succeeded)")),
+            (Some(r#"{"id":"b","containers":[{"name":"app"}]}"#), Some(&over), None, Ok("b")),
+            (Some("reboot"), None, None, Ok("that cannot be read")),
+            (None, Some(&open), None, Err("no request")),
+        ];
+        for (request, answer, only, expect) in cases {
+            let found = to_cancel(&PodName("web".into()), &Notes::of(&meta(request, answer)), only);
+            match (found, expect) {
+                (Ok(id), Ok(expected)) => assert_eq!(id, expected),
+                (Err(why), Err(says)) => assert!(why.contains(says), "{why}"),
+                (found, expect) => panic!("{found:?} is not {expect:?}"),
+            }
+        }
+    }
+}

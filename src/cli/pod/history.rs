@@ -1,0 +1,182 @@
+//! `history`: the events that agents wrote about a pod, oldest first, and its present status.
+
+use clap::Args;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Event;
+use serde::Serialize;
+
+use crate::api::status::{Status, millis};
+use crate::cli::exit::Exit;
+use crate::cli::output::{self, age, line};
+use crate::cli::pod::answer::{Notes, progress};
+use crate::cli::pod::names::PodName;
+use crate::cli::pod::server::Server;
+use crate::cli::pod::{ClusterArgs, Data, Failed};
+use crate::operation::effect::Class;
+use crate::process::clock;
+
+/// What the reasons of our events begin with.
+const OURS: &str = "InPlace";
+
+/// Arguments of `history`.
+#[derive(Debug, Args)]
+pub struct HistoryArgs {
+    /// The pod: NAME or pod/NAME; one that is gone is remembered as long as its events are
+    #[arg(value_name = "POD")]
+    pod: PodName,
+    /// Form of the result
+    #[arg(short, long, value_name = "FORM", value_enum)]
+    output: Option<Data>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// The history of one pod, for programs.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct History {
+    namespace: String,
+    name: String,
+    /// Absent when there is no such pod any more.
+    uid: Option<String>,
+    events: Vec<Happened>,
+    status: Option<Status>,
+}
+
+/// One event.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Happened {
+    #[serde(serialize_with = "as_text")]
+    at: Timestamp,
+    #[serde(rename = "type")]
+    kind: String,
+    reason: String,
+    message: String,
+    /// How often it was told.
+    count: i32,
+    /// True when it was about a pod of the same name before this one.
+    earlier_pod: bool,
+}
+
+fn as_text<S: serde::Serializer>(at: &Timestamp, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_str(&millis::text(*at))
+}
+
+pub(super) async fn run(args: HistoryArgs) -> Result<Exit, Failed> {
+    let HistoryArgs { pod, output, cluster } = args;
+    let server = Server::connect(&cluster).await?;
+    let meta = match server.meta(&pod).await {
+        Ok(meta) => Some(meta),
+        Err(Failed::Cluster(error)) if error.class() == Class::Gone => None,
+        Err(failed) => return Err(failed),
+    };
+    let uid = meta.as_ref().and_then(|meta| meta.uid.clone());
+    let events = ours(server.events(&pod).await?, &pod.0, uid.as_deref());
+    if meta.is_none() && events.is_empty() {
+        return Err(Failed::Refused(format!(
+            "there is no {pod} in namespace {}, and no event tells of one",
+            server.namespace
+        )));
+    }
+    let notes = meta.as_ref().map(Notes::of).unwrap_or_default();
+    let history = History { namespace: server.namespace, name: pod.0, uid, events, status: notes.status };
+    match output {
+        Some(form) => form.print(&history),
+        None => print(&history, clock::now()),
+    }
+    Ok(Exit::Done)
+}
+
+/// The events of ours among `events`, oldest first.
+fn ours(events: Vec<Event>, name: &str, uid: Option<&str>) -> Vec<Happened> {
+    let mut happened: Vec<_> = events
+        .into_iter()
+        .filter(|event| event.involved_object.name.as_deref() == Some(name))
+        .filter_map(|event| {
+            let reason = event.reason.filter(|reason| reason.starts_with(OURS))?;
+            let at = event.event_time.map(|time| time.0);
+            let at = at.or(event.last_timestamp.or(event.first_timestamp).map(|time| time.0));
+            Some(Happened {
+                at: at.or(event.metadata.creation_timestamp.map(|time| time.0))?,
+                kind: event.type_.unwrap_or_default(),
+                reason,
+                message: event.message.unwrap_or_default(),
+                count: event.series.and_then(|series| series.count).or(event.count).unwrap_or(1),
+                earlier_pod: event.involved_object.uid.as_deref() != uid,
+            })
+        })
+        .collect();
+    happened.sort_by_key(|event| event.at);
+    happened
+}
+
+fn print(history: &History, now: Timestamp) {
+    let rows: Vec<_> = history
+        .events
+        .iter()
+        .map(|event| {
+            let earlier = if event.earlier_pod { " (an earlier pod of this name)" } else { "" };
+            let times = if event.count > 1 { format!(" (x{})", event.count) } else { String::new() };
+            let message = format!("{}{times}{earlier}", event.message);
+            vec![age(event.at, now), event.kind.clone(), event.reason.clone(), message]
+        })
+        .collect();
+    if !rows.is_empty() {
+        output::table(&["AGE", "TYPE", "REASON", "MESSAGE"], &rows);
+    }
+    match (&history.status, &history.uid) {
+        (Some(status), _) => line(&format!("now: request {}: {}", status.id, progress(status))),
+        (None, Some(_)) => line("now: no request has been answered on this pod"),
+        (None, None) => line("now: the pod is gone"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn our_events_are_told_oldest_first_whatever_interface_wrote_them() {
+        let event = |pod: &str, uid: &str, reason: &str, times: serde_json::Value| -> Event {
+            let mut event = json!({
+                "metadata": {"name": "e", "creationTimestamp": "2026-11-20T09:00:00Z"},
+                "involvedObject": {"kind": "Pod", "name": pod, "uid": uid},
+                "reason": reason, "message": format!("{reason} {uid}"), "type": "Normal",
+            });
+            event.as_object_mut().unwrap().extend(times.as_object().unwrap().clone());
+            serde_json::from_value(event).unwrap()
+        };
+        let events = vec![
+            event(
+                "web",
+                "u-2",
+                "InPlaceSucceeded",
+                json!({"eventTime": "2026-11-20T10:00:02.000000Z", "series": {"count": 2, "lastObservedTime": null}}),
+            ),
+            event("web", "u-2", "Pulled", json!({"lastTimestamp": "2026-11-20T10:00:01Z"})),
+            event(
+                "web",
+                "u-2",
+                "InPlaceStarted",
+                json!({"lastTimestamp": "2026-11-20T10:00:01Z", "count": 3}),
+            ),
+            event("web", "u-1", "InPlaceFailed", json!({})),
+            event("other", "u-9", "InPlaceFailed", json!({})),
+        ];
+        let told: Vec<_> = ours(events, "web", Some("u-2"))
+            .into_iter()
+            .map(|event| (event.message, event.count, event.earlier_pod))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("InPlaceFailed u-1".to_owned(), 1, true),
+                ("InPlaceStarted u-2".to_owned(), 3, false),
+                ("InPlaceSucceeded u-2".to_owned(), 2, false),
+            ]
+        );
+    }
+}

@@ -1,0 +1,354 @@
+//! `restart` and `swap`: one request, written onto each of the pods, and followed to its end when asked to.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Args;
+use k8s_openapi::api::core::v1::Pod;
+use serde::Serialize;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
+
+use crate::api::request::{Request, Target};
+use crate::api::status::Status;
+use crate::cli::exit::Exit;
+use crate::cli::output::{line, tell};
+use crate::cli::pod::answer::{Answer, Notes};
+use crate::cli::pod::live::Live;
+use crate::cli::pod::names::{PodName, Word, sorted};
+use crate::cli::pod::server::Server;
+use crate::cli::pod::span::Seconds;
+use crate::cli::pod::wait::{Awaited, End, wait};
+use crate::cli::pod::wish::Wish;
+use crate::cli::pod::{ClusterArgs, Data, Failed, plan, write};
+
+/// What `--wait` without a time adds to the request's own deadline: for the agent to take it up, and to answer.
+const SPARE: Duration = Duration::from_secs(60);
+
+/// Arguments of `restart`.
+#[derive(Debug, Args)]
+pub struct Restart {
+    /// The pods: NAME or pod/NAME
+    #[arg(value_name = "POD", required = true)]
+    pods: Vec<PodName>,
+    /// The containers, in the order to restart them; not needed where there is only one
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
+    container: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Arguments of `swap`.
+#[derive(Debug, Args)]
+pub struct Swap {
+    /// The pods, and the containers with their new images
+    #[arg(value_name = "POD|CONTAINER=IMAGE", required = true)]
+    words: Vec<Word>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What both have in common.
+#[derive(Debug, Args)]
+struct Common {
+    /// Wait until it has ended, at most so long [default: its deadline and a minute]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    wait: Option<Patience>,
+    /// Show what would happen, as `plan` does, and touch nothing
+    #[arg(long, conflicts_with = "wait")]
+    dry_run: bool,
+    /// Form of the result
+    #[arg(short, long, value_name = "FORM", value_enum)]
+    output: Option<Data>,
+    #[command(flatten)]
+    wish: Wish,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// How long `--wait` waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Patience {
+    /// As long as the request may take.
+    Own,
+    /// As long as was given.
+    For(Seconds),
+}
+
+impl FromStr for Patience {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.is_empty() { Ok(Self::Own) } else { text.parse().map(Self::For) }
+    }
+}
+
+impl Patience {
+    fn with(self, request: &Request) -> Duration {
+        match self {
+            Self::Own => Duration::from_secs(u64::from(request.deadline_seconds)) + SPARE,
+            Self::For(Seconds(seconds)) => Duration::from_secs(u64::from(seconds)),
+        }
+    }
+}
+
+/// One pod's share, for programs.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Written {
+    namespace: String,
+    name: String,
+    /// Absent when it could not be written.
+    request: Option<Request>,
+    /// The last answer; absent without `--wait`, or when nobody answered.
+    status: Option<Status>,
+    /// Why there is no answer that ends it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+pub(super) async fn restart(args: Restart) -> Result<Exit, Failed> {
+    let Restart { pods, container, common } = args;
+    let (pods, _) = sorted(pods.into_iter().map(Word::Pod).collect());
+    operate("restart", pods, common, |name, pod| write::restarts(name, pod, &container)).await
+}
+
+pub(super) async fn swap(args: Swap) -> Result<Exit, Failed> {
+    let Swap { words, common } = args;
+    let (pods, images) = sorted(words);
+    if pods.is_empty() {
+        return Err(Failed::Usage("which pod? write pod/NAME before the images".to_owned()));
+    }
+    if images.is_empty() {
+        return Err(Failed::Usage("which image? write CONTAINER=IMAGE after the pods".to_owned()));
+    }
+    operate("swap", pods, common, |_, _| Ok(images.clone())).await
+}
+
+/// A pod and the request for it.
+struct Job {
+    name: PodName,
+    pod: Pod,
+    request: Request,
+}
+
+async fn operate(
+    verb: &str,
+    pods: Vec<PodName>,
+    common: Common,
+    targets: impl Fn(&PodName, &Pod) -> Result<Vec<Target>, Failed>,
+) -> Result<Exit, Failed> {
+    let Common { wish, wait: patience, dry_run, output, cluster } = common;
+    let server = Server::connect(&cluster).await?;
+    let id = wish.id(verb);
+    // Every pod is looked at before the first one is written to: a slip in one name changes nothing.
+    let mut jobs = Vec::with_capacity(pods.len());
+    for name in pods {
+        let pod = server.pod(&name).await?;
+        let request = wish
+            .request(id.clone(), targets(&name, &pod)?)
+            .map_err(|bad| Failed::Refused(bad.to_string()))?;
+        write::check(&name, &pod, &request)?;
+        jobs.push(Job { name, pod, request });
+    }
+    if dry_run {
+        let asked = jobs.into_iter().map(|job| (job.name, job.pod, job.request)).collect();
+        return plan::show(&server, asked, output).await;
+    }
+    // From here on Ctrl-C must not leave anybody in the dark about what is written.
+    let mut interrupt = match patience {
+        Some(_) => Some(signal(SignalKind::interrupt()).map_err(|error| Failed::Other(error.to_string()))?),
+        None => None,
+    };
+    let (mut exit, mut views, mut waits) = (Exit::Done, Vec::new(), JoinSet::new());
+    let live = Live::new();
+    for job in jobs {
+        let (view, so_far) = take_up(&server, &job).await;
+        exit = exit.worse(so_far);
+        if let (None, None, Some(given)) = (&view.status, &view.problem, patience) {
+            let (server, awaited, at) = (server.clone(), awaited(&job, given), views.len());
+            let shown = live.line(job.name.to_string());
+            waits.spawn(async move { (at, wait(&server, &awaited, shown).await, awaited.name) });
+        } else if output.is_none() {
+            live.aside(|| print(&view));
+        }
+        views.push(view);
+    }
+    if let Some(interrupt) = &mut interrupt {
+        exit = exit.worse(follow(&live, waits, interrupt, &mut views, output).await);
+    }
+    if let Some(form) = output {
+        form.print(&views);
+    }
+    Ok(exit)
+}
+
+/// Writes one request, unless it has ended on that pod before; tells what is to be known beside it.
+async fn take_up(server: &Server, job: &Job) -> (Written, Exit) {
+    let Job { name, pod, request } = job;
+    let mut view = Written {
+        namespace: server.namespace.clone(),
+        name: name.0.clone(),
+        request: Some(request.clone()),
+        status: None,
+        problem: None,
+    };
+    match Notes::of(&pod.metadata).about(&request.id) {
+        Answer::Given(status) if status.phase.is_terminal() => {
+            tell(&format!(
+                "{name}: request {} has ended on this pod before and is not run again",
+                request.id
+            ));
+            let exit = status.phase.into();
+            view.status = Some(status);
+            return (view, exit);
+        }
+        _ => {}
+    }
+    if let Some(why) = plan::likely_refusal(server, pod, request).await {
+        tell(&format!("{name}: from here it looks as if the agent will refuse this: {why}"));
+    }
+    match write::write(server, name, &pod.metadata, request).await {
+        Ok(()) => {
+            tell(&format!("{name}: request {} is written", request.id));
+            (view, Exit::Done)
+        }
+        Err(failed) => {
+            tell(&format!("inplace: {failed}"));
+            (view.request, view.problem) = (None, Some(failed.to_string()));
+            (view, failed.exit())
+        }
+    }
+}
+
+fn awaited(job: &Job, patience: Patience) -> Awaited {
+    Awaited {
+        name: job.name.clone(),
+        uid: job.pod.metadata.uid.clone().unwrap_or_default(),
+        node: job.pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
+        id: job.request.id.clone(),
+        patience: patience.with(&job.request),
+    }
+}
+
+/// What is known without waiting: the id, or how it ended before.
+fn print(view: &Written) {
+    match (&view.status, &view.request) {
+        (Some(status), _) => line(&format!("pod/{}: {}: {}", view.name, status.phase, status.message)),
+        (None, Some(request)) => line(&format!("pod/{} {}", view.name, request.id)),
+        (None, None) => {}
+    }
+}
+
+/// Waits for all, and tells each end as it comes. Ctrl-C ends the waiting, never the requests.
+async fn follow(
+    live: &Live,
+    mut waits: JoinSet<(usize, End, PodName)>,
+    interrupt: &mut Signal,
+    views: &mut [Written],
+    output: Option<Data>,
+) -> Exit {
+    let mut exit = Exit::Done;
+    loop {
+        let ended = tokio::select! {
+            ended = waits.join_next() => ended,
+            _ = interrupt.recv() => {
+                waits.abort_all();
+                live.clear();
+                let open = views.iter().filter(|view| view.status.is_none() && view.problem.is_none());
+                let open = open.map(|view| format!("pod/{}", view.name)).collect::<Vec<_>>().join(" ");
+                tell(&format!("not waiting any longer; the request goes on. See `inplace status`, end it with `inplace cancel {open}`"));
+                return exit.worse(Exit::Interrupted);
+            }
+        };
+        let Some(Ok((at, end, name))) = ended else { return exit };
+        exit = exit.worse(end.exit());
+        if let Some(view) = views.get_mut(at) {
+            view.status = end.status().cloned();
+            view.problem = (!matches!(end, End::Ended(_))).then(|| end.to_string());
+        }
+        live.aside(|| tell_end(output, &name, &end));
+    }
+}
+
+fn tell_end(output: Option<Data>, name: &PodName, end: &End) {
+    let text = format!("{name}: {end}");
+    // Data for programs is the list at the end; only ends that are in no status are told beside it.
+    match (output, end) {
+        (None, End::Ended(_)) => line(&text),
+        (Some(_), End::Ended(_)) => {}
+        (_, End::Replaced(_) | End::Gone | End::TimedOut(_)) => tell(&text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+    use crate::cli::pod::PodCommand;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: PodCommand,
+    }
+
+    fn parse(line: &str) -> Result<PodCommand, clap::Error> {
+        Line::try_parse_from(std::iter::once("inplace").chain(line.split_whitespace()))
+            .map(|line| line.command)
+    }
+
+    #[test]
+    fn the_commands_hold_together() {
+        Line::command().debug_assert();
+        for line in [
+            "restart web",
+            "restart pod/web po/web2 -c app,side -n demo --wait",
+            "swap -n demo web --grace 30s app=repo/app:v2 --pre-hook drain side=repo/side:v3",
+            "plan web -c app -o yaml",
+            "plan pod/web app=repo/app:v2 --kubeconfig /k --context c",
+            "status",
+            "status -A -l app=web -w -o wide",
+            "history po/web -o json",
+            "cancel web --id a",
+        ] {
+            parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        for line in [
+            "restart",
+            "restart deploy/web",
+            "restart web --wait 30s x=y",
+            "restart web --wait --dry-run",
+            "restart web -o wide",
+            "swap web app=Not:A:Image",
+            "status web -A",
+            "history",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn pods_and_images_may_stand_around_flags() {
+        let command = parse("swap web --grace 30s app=repo/app:v2 -n demo po/web2").unwrap();
+        let PodCommand::Swap(Swap { words, common }) = command else { panic!("another command") };
+        let (pods, images) = sorted(words);
+        assert_eq!(pods.iter().map(ToString::to_string).collect::<Vec<_>>(), ["pod/web", "pod/web2"]);
+        assert_eq!(images[0].image.as_deref(), Some("repo/app:v2"));
+        assert_eq!(common.wish.request("a".into(), images).unwrap().grace_period_seconds, 30);
+    }
+
+    #[test]
+    fn without_a_time_the_wait_is_as_long_as_the_request_may_take() {
+        for (flags, seconds) in [("--wait", 660), ("--wait=2m", 120), ("--wait --deadline 60s", 120)] {
+            let PodCommand::Restart(Restart { common, .. }) = parse(&format!("restart web {flags}")).unwrap()
+            else {
+                panic!("another command")
+            };
+            let target = Target { name: "app".into(), image: None };
+            let request = common.wish.request("a".into(), vec![target]).unwrap();
+            assert_eq!(common.wait.unwrap().with(&request), Duration::from_secs(seconds), "{flags}");
+        }
+    }
+}

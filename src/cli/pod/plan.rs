@@ -1,0 +1,107 @@
+//! `plan`: what a restart or swap would do, which way and why, from what the API server shows.
+
+use clap::Args;
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::api::request::{Request, Target};
+use crate::cli::exit::Exit;
+use crate::cli::output::line;
+use crate::cli::pod::assemble::assemble;
+use crate::cli::pod::names::{PodName, Word, sorted};
+use crate::cli::pod::outlook::Outlook;
+use crate::cli::pod::server::Server;
+use crate::cli::pod::wish::Wish;
+use crate::cli::pod::{ClusterArgs, Data, Failed, write};
+use crate::cluster;
+use crate::process::clock;
+
+/// Arguments of `plan`.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// The pods, and with a new image the containers to swap
+    #[arg(value_name = "POD|CONTAINER=IMAGE", required = true)]
+    words: Vec<Word>,
+    /// Containers to restart; not needed where there is only one
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
+    container: Vec<String>,
+    /// Form of the result
+    #[arg(short, long, value_name = "FORM", value_enum)]
+    output: Option<Data>,
+    #[command(flatten)]
+    wish: Wish,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+pub(super) async fn run(args: PlanArgs) -> Result<Exit, Failed> {
+    let PlanArgs { words, container, wish, output, cluster } = args;
+    let (pods, images) = sorted(words);
+    if pods.is_empty() {
+        return Err(Failed::Usage("which pod? write pod/NAME".to_owned()));
+    }
+    let server = Server::connect(&cluster).await?;
+    let mut asked = Vec::with_capacity(pods.len());
+    for name in pods {
+        let pod = server.pod(&name).await?;
+        let targets = targets(&name, &pod, &container, &images)?;
+        let request =
+            wish.request(wish.id("plan"), targets).map_err(|bad| Failed::Refused(bad.to_string()))?;
+        write::check(&name, &pod, &request)?;
+        asked.push((name, pod, request));
+    }
+    show(&server, asked, output).await
+}
+
+/// Restarts before swaps, as they are written.
+fn targets(name: &PodName, pod: &Pod, restarts: &[String], swaps: &[Target]) -> Result<Vec<Target>, Failed> {
+    if restarts.is_empty() && !swaps.is_empty() {
+        return Ok(swaps.to_vec());
+    }
+    let mut targets = write::restarts(name, pod, restarts)?;
+    targets.extend_from_slice(swaps);
+    Ok(targets)
+}
+
+/// Prints the plan of each request. Touches nothing.
+pub(super) async fn show(
+    server: &Server,
+    asked: Vec<(PodName, Pod, Request)>,
+    output: Option<Data>,
+) -> Result<Exit, Failed> {
+    let (mut exit, mut views) = (Exit::Done, Vec::with_capacity(asked.len()));
+    for (_, pod, request) in asked {
+        let view = outlook(server, &pod, request).await?;
+        if view.refusal().is_some() {
+            exit = Exit::Refused;
+        }
+        views.push(view);
+    }
+    if let Some(form) = output {
+        form.print(&views);
+        return Ok(exit);
+    }
+    views.iter().flat_map(Outlook::lines).for_each(|text| line(&text));
+    line("nothing was touched");
+    Ok(exit)
+}
+
+/// Why an agent would refuse `request`, as far as that can be told from here.
+pub(super) async fn likely_refusal(server: &Server, pod: &Pod, request: &Request) -> Option<String> {
+    outlook(server, pod, request.clone()).await.ok()?.refusal().map(str::to_owned)
+}
+
+async fn outlook(server: &Server, pod: &Pod, request: Request) -> Result<Outlook, Failed> {
+    let declared = declared(pod)?;
+    let node = match pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) {
+        Some(name) => server.node(name).await,
+        None => None,
+    };
+    Ok(Outlook::of(pod, assemble(pod, declared, node.as_ref(), clock::now()), request))
+}
+
+/// The pod in the words of the decisions, read by the same code as on the node.
+fn declared(pod: &Pod) -> Result<crate::operation::snapshot::Declared, Failed> {
+    let trimmed = serde_json::to_value(pod).and_then(serde_json::from_value::<cluster::pod::Pod>);
+    let trimmed = trimmed.map_err(|error| Failed::Other(format!("the pod cannot be read: {error}")))?;
+    Ok(trimmed.declared(true))
+}

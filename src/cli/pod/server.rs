@@ -1,0 +1,157 @@
+//! What the commands ask of the API server: a few bounded calls, and one watch.
+//!
+//! Decides nothing; errors say which object it was about.
+
+use std::time::Duration;
+
+use futures_util::Stream;
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::core::{ObjectMeta, PartialObjectMeta};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use serde_json::Value;
+
+use crate::cli::pod::names::PodName;
+use crate::cli::pod::{ClusterArgs, Failed};
+use crate::cluster::client::{Target, connect};
+use crate::cluster::error::Error;
+use crate::operation::effect::Class;
+
+/// A pod without spec and status.
+type Meta = PartialObjectMeta<Pod>;
+
+/// How long one call may take.
+const CALL: Duration = Duration::from_secs(10);
+/// Objects per page of a list.
+const PAGE: u32 = 500;
+
+/// The API server, and the namespace that was asked for.
+#[derive(Clone)]
+pub(super) struct Server {
+    client: Client,
+    /// From `-n`, else the kubeconfig's context.
+    pub(super) namespace: String,
+}
+
+/// Which pods to look at.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scope {
+    /// In every namespace.
+    pub(super) all_namespaces: bool,
+    /// Only with these labels.
+    pub(super) selector: Option<String>,
+    /// Only this one.
+    pub(super) name: Option<String>,
+}
+
+impl Server {
+    /// Connects as kubectl would.
+    pub(super) async fn connect(args: &ClusterArgs) -> Result<Self, Failed> {
+        let target = Target { kubeconfig: args.kubeconfig.clone(), context: args.context.clone() };
+        let (client, default) = connect(&target).await?;
+        Ok(Self { client, namespace: args.namespace.clone().unwrap_or(default) })
+    }
+
+    /// The pods' metadata: the server leaves out the rest.
+    fn metas(&self) -> Api<Meta> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// The whole pod.
+    pub(super) async fn pod(&self, name: &PodName) -> Result<Pod, Failed> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        self.bounded(&self.doing("reading", name), pods.get(&name.0)).await
+    }
+
+    /// The node, when this person may read nodes and it is there.
+    pub(super) async fn node(&self, name: &str) -> Option<Node> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        tokio::time::timeout(CALL, nodes.get(name)).await.ok()?.ok()
+    }
+
+    /// The annotations of the pod, and the rest of its metadata.
+    pub(super) async fn meta(&self, name: &PodName) -> Result<ObjectMeta, Failed> {
+        Ok(self.bounded(&self.doing("reading", name), self.metas().get(&name.0)).await?.metadata)
+    }
+
+    /// Applies a JSON patch to the pod. `Ok(false)`: one of its tests failed, so nothing was changed.
+    pub(super) async fn patch(&self, name: &PodName, patch: Value) -> Result<bool, Failed> {
+        let params = PatchParams { field_manager: Some("inplace-cli".to_owned()), ..PatchParams::default() };
+        let patch = serde_json::from_value(patch).map(Patch::Json::<()>);
+        let patch = patch.map_err(|error| Failed::Other(format!("the patch is none: {error}")))?;
+        let pods = self.metas();
+        match self.bounded(&self.doing("annotating", name), pods.patch(&name.0, &params, &patch)).await {
+            Ok(_) => Ok(true),
+            Err(Failed::Cluster(error)) if error.class() == Class::Refused => Ok(false),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// The metadata of all pods in `scope`.
+    pub(super) async fn list(&self, scope: &Scope) -> Result<Vec<ObjectMeta>, Failed> {
+        let mut params = ListParams::default().limit(PAGE);
+        params.label_selector = scope.selector.clone();
+        params.field_selector = scope.name.as_ref().map(|name| format!("metadata.name={name}"));
+        let (mut found, api) = (Vec::new(), self.scoped(scope));
+        loop {
+            let page = self.bounded("listing pods", api.list(&params)).await?;
+            found.extend(page.items.into_iter().map(|pod| pod.metadata));
+            match page.metadata.continue_.filter(|more| !more.is_empty()) {
+                Some(more) => params.continue_token = Some(more),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    /// The metadata of the pods in `scope` now, and whenever it changes; goes on after errors, with pauses.
+    pub(super) fn watch(
+        &self,
+        scope: &Scope,
+    ) -> impl Stream<Item = watcher::Result<watcher::Event<Meta>>> + Send + use<> {
+        let config = watcher::Config {
+            label_selector: scope.selector.clone(),
+            field_selector: scope.name.as_ref().map(|name| format!("metadata.name={name}")),
+            ..watcher::Config::default()
+        };
+        watcher(self.scoped(scope), config).default_backoff()
+    }
+
+    fn scoped(&self, scope: &Scope) -> Api<Meta> {
+        if scope.all_namespaces { Api::all(self.client.clone()) } else { self.metas() }
+    }
+
+    /// The events about pods of this name.
+    pub(super) async fn events(&self, name: &PodName) -> Result<Vec<Event>, Failed> {
+        let selector = format!("involvedObject.kind=Pod,involvedObject.name={}", name.0);
+        let mut params = ListParams::default().fields(&selector).limit(PAGE);
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
+        let mut found = Vec::new();
+        loop {
+            let page = self.bounded(&self.doing("reading the events of", name), api.list(&params)).await?;
+            found.extend(page.items);
+            match page.metadata.continue_.filter(|more| !more.is_empty()) {
+                Some(more) => params.continue_token = Some(more),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    /// `call` within its time, as `doing`.
+    async fn bounded<T>(
+        &self,
+        doing: &str,
+        call: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, Failed> {
+        let answer = match tokio::time::timeout(CALL, call).await {
+            Ok(answer) => answer.map_err(|error| Error::of(doing, error)),
+            Err(_) => Err(Error::late(doing, CALL)),
+        };
+        Ok(answer?)
+    }
+
+    /// `reading pod demo/web`.
+    fn doing(&self, what: &str, name: &PodName) -> String {
+        format!("{what} pod {}/{}", self.namespace, name.0)
+    }
+}

@@ -1,0 +1,373 @@
+//! `status`: how far requests are and how they ended, as the agents wrote it.
+
+use std::collections::HashMap;
+use std::pin::pin;
+
+use clap::Args;
+use futures_util::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::runtime::watcher::Event;
+use serde::Serialize;
+
+use crate::api::status::{ContainerReport, Status};
+use crate::cli::exit::Exit;
+use crate::cli::output::{self, age, line, tell};
+use crate::cli::pod::answer::Notes;
+use crate::cli::pod::names::PodName;
+use crate::cli::pod::server::{Scope, Server};
+use crate::cli::pod::{ClusterArgs, Data, Failed};
+use crate::process::clock;
+
+/// Arguments of `status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// The pods; without one all that have a request or an answer
+    #[arg(value_name = "POD", conflicts_with_all = ["selector", "all_namespaces"])]
+    pods: Vec<PodName>,
+    /// Only pods with these labels
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    selector: Option<String>,
+    /// In all namespaces
+    #[arg(short = 'A', long)]
+    all_namespaces: bool,
+    /// Show changes as they come, until interrupted
+    #[arg(short, long)]
+    watch: bool,
+    /// Form of the result
+    #[arg(short, long, value_name = "FORM", value_enum)]
+    output: Option<Form>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// The form of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    /// With more columns
+    Wide,
+    /// A list on one line; with --watch one object per line
+    Json,
+    /// A list; with --watch one document per change
+    Yaml,
+}
+
+impl Form {
+    fn data(self) -> Option<Data> {
+        match self {
+            Self::Wide => None,
+            Self::Json => Some(Data::Json),
+            Self::Yaml => Some(Data::Yaml),
+        }
+    }
+}
+
+/// One pod, for programs.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct View {
+    namespace: String,
+    name: String,
+    /// The annotation as it is written.
+    request: Option<String>,
+    /// True while nobody has answered that request.
+    unanswered: bool,
+    status: Option<Status>,
+    #[serde(skip)]
+    wished: Option<String>,
+}
+
+impl View {
+    fn of(meta: &ObjectMeta) -> Self {
+        let notes = Notes::of(meta);
+        let unanswered = notes.unanswered();
+        Self {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+            unanswered,
+            request: notes.request,
+            status: notes.status,
+            wished: notes.wished,
+        }
+    }
+}
+
+pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
+    let StatusArgs { pods, selector, all_namespaces, watch, output, cluster } = args;
+    let server = Server::connect(&cluster).await?;
+    let data = output.and_then(Form::data);
+    let columns = Columns { namespace: all_namespaces, wide: output == Some(Form::Wide) };
+    let mut scope = Scope { all_namespaces, selector, name: None };
+    if watch {
+        if let [only] = pods.as_slice() {
+            scope.name = Some(only.0.clone());
+        }
+        return follow(&server, &scope, &pods, columns, data).await;
+    }
+    let mut views = Vec::new();
+    if pods.is_empty() {
+        let found = server.list(&scope).await?;
+        views.extend(found.iter().filter(|meta| !Notes::of(meta).is_empty()).map(View::of));
+    }
+    for name in &pods {
+        views.push(View::of(&server.meta(name).await?));
+    }
+    if let Some(form) = data {
+        form.print(&views);
+    } else if views.is_empty() {
+        tell("no pod here has a request or an answer");
+    } else {
+        let rows: Vec<_> = views.iter().map(|view| columns.row(view, clock::now())).collect();
+        output::table(&columns.headings(), &rows);
+    }
+    Ok(Exit::Done)
+}
+
+/// Prints every change of what is shown. Ends by Ctrl-C.
+async fn follow(
+    server: &Server,
+    scope: &Scope,
+    only: &[PodName],
+    columns: Columns,
+    data: Option<Data>,
+) -> Result<Exit, Failed> {
+    // What a watch cannot tell, such as a name that is not there or a right that is missing, is told at once.
+    for name in only {
+        server.meta(name).await?;
+    }
+    let mut changes = pin!(server.watch(scope));
+    let mut known: HashMap<(String, String), Notes> = HashMap::new();
+    let mut widths = Vec::new();
+    let mut away = false;
+    loop {
+        let event = tokio::select! {
+            event = changes.next() => event,
+            _ = tokio::signal::ctrl_c() => return Ok(Exit::Done),
+        };
+        let meta = match event {
+            None => return Ok(Exit::Done),
+            Some(Err(error)) => {
+                if !away {
+                    tell(&format!("inplace: the API server cannot be asked, trying again: {error}"));
+                }
+                away = true;
+                continue;
+            }
+            Some(Ok(Event::Apply(pod) | Event::InitApply(pod))) => pod.metadata,
+            Some(Ok(Event::Delete(pod))) => {
+                known.remove(&key(&pod.metadata));
+                continue;
+            }
+            Some(Ok(Event::Init | Event::InitDone)) => continue,
+        };
+        away = false;
+        let name = meta.name.as_deref().unwrap_or_default();
+        if !only.is_empty() && !only.iter().any(|wanted| wanted.0 == name) {
+            continue;
+        }
+        let notes = Notes::of(&meta);
+        let before = known.insert(key(&meta), notes.clone());
+        // The first sight of a pod counts when there is something, or when it was asked for by name.
+        let news = before.map_or(!notes.is_empty() || !only.is_empty(), |before| before != notes);
+        if !news {
+            continue;
+        }
+        let view = View::of(&meta);
+        if let Some(form) = data {
+            form.print(&view);
+            continue;
+        }
+        let headings = columns.headings();
+        let first = widths.is_empty();
+        let lines = output::rows(&headings, &[columns.row(&view, clock::now())], &mut widths);
+        lines.iter().skip(usize::from(!first)).for_each(|text| line(text));
+    }
+}
+
+fn key(meta: &ObjectMeta) -> (String, String) {
+    (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+}
+
+/// Which columns are shown.
+#[derive(Clone, Copy, Debug)]
+struct Columns {
+    namespace: bool,
+    wide: bool,
+}
+
+impl Columns {
+    fn headings(self) -> Vec<&'static str> {
+        let mut headings = Vec::new();
+        headings.extend(self.namespace.then_some("NAMESPACE"));
+        headings.extend(["POD", "ID", "PHASE", "STEP", "CONTAINERS", "DOWN", "AGE"]);
+        if self.wide {
+            headings.extend(["ENGINE", "RESTARTS", "REASON"]);
+        }
+        headings.push("MESSAGE");
+        headings
+    }
+
+    fn row(self, view: &View, now: Timestamp) -> Vec<String> {
+        let mut row = Vec::new();
+        row.extend(self.namespace.then(|| view.namespace.clone()));
+        row.push(view.name.clone());
+        let open = view.status.as_ref().is_some_and(|status| !status.phase.is_terminal());
+        let wished = view.wished.as_deref().unwrap_or("?");
+        match &view.status {
+            // The last request has ended, another one is written.
+            Some(_) if view.unanswered && !open => row.extend(self.unanswered(wished)),
+            None if view.unanswered => row.extend(self.unanswered(wished)),
+            None => row.extend(self.blank("-", "")),
+            Some(status) => row.extend(self.answered(status, view.unanswered.then_some(wished), now)),
+        }
+        row.into_iter().map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }).collect()
+    }
+
+    fn unanswered(self, id: &str) -> Vec<String> {
+        self.blank(id, "not answered yet")
+    }
+
+    fn blank(self, id: &str, message: &str) -> Vec<String> {
+        let mut cells = vec![id.to_owned()];
+        cells.resize(if self.wide { 9 } else { 6 }, String::new());
+        cells.push(message.to_owned());
+        cells
+    }
+
+    fn answered(self, status: &Status, waits: Option<&str>, now: Timestamp) -> Vec<String> {
+        let each = |of: fn(&ContainerReport) -> String| {
+            status.containers.iter().map(of).collect::<Vec<_>>().join(",")
+        };
+        let since = status.finished_at.or(status.started_at);
+        let mut cells = vec![
+            status.id.clone(),
+            status.phase.to_string(),
+            status.step.map(|step| step.to_string()).unwrap_or_default(),
+            each(|report| report.name.clone()),
+            each(|report| report.downtime_ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms}ms"))),
+            since.map(|at| age(at, now)).unwrap_or_default(),
+        ];
+        if self.wide {
+            cells.push(each(|report| report.engine.to_string()));
+            cells.push(each(|report| match &report.to {
+                Some(to) => format!("{}->{}", report.from.attempt, to.attempt),
+                None => report.from.attempt.to_string(),
+            }));
+            cells.push(status.reason.clone());
+        }
+        let waiting = waits.map(|id| format!("request {id} waits"));
+        let message = [Some(status.message.clone()).filter(|text| !text.is_empty()), waiting];
+        cells.push(message.into_iter().flatten().collect::<Vec<_>>().join("; "));
+        cells
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::status::{Phase, Step};
+    use crate::cli::pod::answer::tests::{meta, status};
+
+    fn view(name: &str, request: Option<&str>, status: Option<&Status>) -> View {
+        View::of(&ObjectMeta {
+            name: Some(name.into()),
+            namespace: Some("demo".into()),
+            ..meta(request, status)
+        })
+    }
+
+    fn table(columns: Columns, views: &[View]) -> String {
+        let now = "2026-11-20T10:01:00Z".parse().unwrap();
+        let cells: Vec<_> = views.iter().map(|view| columns.row(view, now)).collect();
+        output::rows(&columns.headings(), &cells, &mut Vec::new()).join("\n")
+    }
+
+    fn views() -> Vec<View> {
+        let done: Status = serde_json::from_str(
+            r#"{"id":"web-1","phase":"Succeeded","step":"Ready","reason":"","message":"app restarted in place: down 61 ms",
+            "startedAt":"2026-11-20T10:00:00.000Z","finishedAt":"2026-11-20T10:00:30.000Z","containers":[
+            {"name":"app","action":"Restart","engine":"Recreate","from":{"containerID":"a","attempt":3,"image":"i","imageID":"s"},
+            "to":{"containerID":"b","attempt":4,"image":"i","imageID":"s"},"downtimeMs":61},
+            {"name":"side","action":"Restart","engine":"Respec","from":{"containerID":"c","attempt":0,"image":"i","imageID":"s"}}]}"#,
+        )
+        .unwrap();
+        let open = status("old", Phase::Running, Some(Step::Swap));
+        let next = r#"{"id":"next","containers":[{"name":"app"}]}"#;
+        vec![
+            view("a", Some(r#"{"id":"web-1","containers":[{"name":"app"},{"name":"side"}]}"#), Some(&done)),
+            view("b", Some(next), Some(&open)),
+            view("c", Some(next), Some(&done)),
+            view("d", Some("reboot"), None),
+            view("e", None, None),
+        ]
+    }
+
+    #[test]
+    fn the_table_is_golden() {
+        let columns = Columns { namespace: false, wide: false };
+        assert_eq!(
+            table(columns, &views()),
+            "\
+POD  ID     PHASE      STEP   CONTAINERS  DOWN    AGE  MESSAGE
+a    web-1  Succeeded  Ready  app,side    61ms,-  30s  app restarted in place: down 61 ms
+b    old    Running    Swap   -           -       -    request next waits
+c    next   -          -      -           -       -    not answered yet
+d    ?      -          -      -           -       -    not answered yet
+e    -      -          -      -           -       -    -"
+        );
+    }
+
+    #[test]
+    fn wide_and_all_namespaces_add_columns_in_every_row() {
+        let columns = Columns { namespace: true, wide: true };
+        let text = table(columns, &views());
+        let lines: Vec<_> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+        assert_eq!(
+            lines[0],
+            [
+                "NAMESPACE",
+                "POD",
+                "ID",
+                "PHASE",
+                "STEP",
+                "CONTAINERS",
+                "DOWN",
+                "AGE",
+                "ENGINE",
+                "RESTARTS",
+                "REASON",
+                "MESSAGE"
+            ]
+        );
+        assert_eq!(
+            lines[1][..11],
+            [
+                "demo",
+                "a",
+                "web-1",
+                "Succeeded",
+                "Ready",
+                "app,side",
+                "61ms,-",
+                "30s",
+                "Recreate,Respec",
+                "3->4,0",
+                "-"
+            ]
+        );
+        assert_eq!(lines[3][..11], ["demo", "c", "next", "-", "-", "-", "-", "-", "-", "-", "-"]);
+        for view in views() {
+            assert_eq!(columns.row(&view, clock::now()).len(), columns.headings().len());
+        }
+    }
+
+    #[test]
+    fn a_watch_keeps_its_columns_where_they_are() {
+        let (headings, mut widths) = (["A", "B"], Vec::new());
+        let line = |cells: [&str; 2], widths: &mut Vec<usize>| {
+            output::rows(&headings, &[cells.map(str::to_owned).to_vec()], widths).remove(1)
+        };
+        assert_eq!(line(["long", "x"], &mut widths), "long  x");
+        assert_eq!(line(["s", "y"], &mut widths), "s     y");
+    }
+}

@@ -1,0 +1,158 @@
+//! Waiting until a request has ended, as its pod's annotations tell it.
+//!
+//! Waits for one id: what becomes of other requests is only shown.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::runtime::watcher::Event;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::api::status::Status;
+use crate::cli::exit::Exit;
+use crate::cli::pod::answer::{Answer, Notes, progress};
+use crate::cli::pod::live::Line;
+use crate::cli::pod::names::PodName;
+use crate::cli::pod::server::{Scope, Server};
+
+/// An agent that is there answers within this.
+const ANSWER: Duration = Duration::from_secs(15);
+
+/// What is waited for.
+pub(super) struct Awaited {
+    /// The pod.
+    pub(super) name: PodName,
+    /// Its uid: a pod of the same name made again does not know the request.
+    pub(super) uid: String,
+    /// Its node, for the hint.
+    pub(super) node: String,
+    /// The request.
+    pub(super) id: String,
+    /// For so long.
+    pub(super) patience: Duration,
+}
+
+/// How the waiting ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum End {
+    /// As the agent says.
+    Ended(Status),
+    /// It was taken away, or another one took its place, and nobody answered it.
+    Replaced(Option<String>),
+    /// The pod is gone, or is another one.
+    Gone,
+    /// Not within the time.
+    TimedOut(Option<Status>),
+}
+
+impl End {
+    /// The exit code for it.
+    pub(super) fn exit(&self) -> Exit {
+        match self {
+            Self::Ended(status) => status.phase.into(),
+            Self::Replaced(_) => Exit::Interrupted,
+            Self::Gone => Exit::Failed,
+            Self::TimedOut(_) => Exit::TimedOut,
+        }
+    }
+
+    /// The last answer.
+    pub(super) fn status(&self) -> Option<&Status> {
+        match self {
+            Self::Ended(status) => Some(status),
+            Self::TimedOut(status) => status.as_ref(),
+            Self::Replaced(_) | Self::Gone => None,
+        }
+    }
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Ended(status) => write!(f, "{}: {}", status.phase, status.message),
+            Self::Replaced(Some(by)) => write!(f, "not done: request {by} took its place"),
+            Self::Replaced(None) => f.write_str("not done: the request was withdrawn"),
+            Self::Gone => f.write_str("the pod is gone; the request went with it"),
+            Self::TimedOut(Some(status)) => {
+                write!(f, "has not ended in the time of --wait and goes on ({})", progress(status))
+            }
+            Self::TimedOut(None) => f.write_str("was not answered in the time of --wait and stays written"),
+        }
+    }
+}
+
+/// Follows the pod until the request has ended.
+pub(super) async fn wait(server: &Server, awaited: &Awaited, mut line: Line) -> End {
+    let begun = Instant::now();
+    let until = begun + awaited.patience;
+    let scope = Scope { name: Some(awaited.name.0.clone()), ..Scope::default() };
+    let mut changes = pin!(server.watch(&scope));
+    let mut last = None;
+    let mut hint_at = Some(begun + ANSWER);
+    let mut listed = false;
+    line.show("waiting for the agent");
+    loop {
+        let event = tokio::select! {
+            event = timeout_at(until, changes.next()) => event,
+            () = sleep_until(hint_at.unwrap_or(until)), if hint_at.is_some() => {
+                hint_at = None;
+                line.remark(&nobody_answers(&awaited.node, ANSWER));
+                continue;
+            }
+        };
+        let meta = match event {
+            Err(_) | Ok(None) => {
+                if hint_at.is_some() {
+                    line.remark(&nobody_answers(&awaited.node, begun.elapsed()));
+                }
+                return End::TimedOut(last);
+            }
+            Ok(Some(Err(error))) => {
+                line.show(&format!("the API server cannot be asked, trying again: {error}"));
+                continue;
+            }
+            Ok(Some(Ok(Event::Apply(pod) | Event::InitApply(pod)))) => pod.metadata,
+            Ok(Some(Ok(Event::Delete(pod)))) if is_it(&pod.metadata, awaited) => return End::Gone,
+            Ok(Some(Ok(Event::Init))) => {
+                listed = false;
+                continue;
+            }
+            // A complete list without the pod.
+            Ok(Some(Ok(Event::InitDone))) if !listed => return End::Gone,
+            Ok(Some(Ok(Event::InitDone | Event::Delete(_)))) => continue,
+        };
+        if !is_it(&meta, awaited) {
+            return End::Gone;
+        }
+        listed = true;
+        match Notes::of(&meta).about(&awaited.id) {
+            Answer::None => line.show("waiting for the agent"),
+            Answer::Behind(other) => {
+                hint_at = None;
+                line.show(&format!("waits for request {} ({})", other.id, progress(&other)));
+            }
+            Answer::Given(status) if status.phase.is_terminal() => return End::Ended(status),
+            Answer::Given(status) => {
+                hint_at = None;
+                line.show(&progress(&status));
+                last = Some(status);
+            }
+            Answer::Replaced { by } => return End::Replaced(by),
+        }
+    }
+}
+
+fn is_it(meta: &ObjectMeta, awaited: &Awaited) -> bool {
+    meta.uid.as_ref() == Some(&awaited.uid)
+}
+
+/// What to look at when no agent answers.
+fn nobody_answers(node: &str, within: Duration) -> String {
+    format!(
+        "no answer within {} s: is the inplace agent running on node {node}? See \
+         `kubectl get pods -A -o wide -l app.kubernetes.io/name=inplace --field-selector spec.nodeName={node}`",
+        within.as_secs()
+    )
+}

@@ -1,0 +1,256 @@
+//! Writing a request onto a pod: what is checked before, what is said, and the patch itself.
+//!
+//! The patch tests the pod's uid and what was read before: a pod made again is another pod, and what somebody else wrote
+//! meanwhile is looked at first.
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
+
+use crate::api::annotation;
+use crate::api::request::{Request, Target};
+use crate::cli::output::tell;
+use crate::cli::pod::Failed;
+use crate::cli::pod::answer::{Notes, is_touched, progress};
+use crate::cli::pod::assemble::replaceable;
+use crate::cli::pod::names::PodName;
+use crate::cli::pod::server::Server;
+
+/// How often a patch is made anew because somebody else wrote meanwhile.
+const TURNS: u32 = 8;
+
+/// The containers to restart: those named, or the only one that there is.
+pub(super) fn restarts(name: &PodName, pod: &Pod, containers: &[String]) -> Result<Vec<Target>, Failed> {
+    if !containers.is_empty() {
+        return Ok(containers.iter().map(|name| Target { name: name.clone(), image: None }).collect());
+    }
+    let regular: Vec<_> = replaceable(pod).into_iter().map(|(container, _)| container.name.clone()).collect();
+    match regular.as_slice() {
+        [only] => Ok(vec![Target { name: only.clone(), image: None }]),
+        many => Err(Failed::Usage(format!(
+            "{name} has several containers: say which with -c ({})",
+            many.join(", ")
+        ))),
+    }
+}
+
+/// Refuses what no agent could carry out, before anything is written.
+pub(super) fn check(name: &PodName, pod: &Pod, request: &Request) -> Result<(), Failed> {
+    let known: Vec<_> = replaceable(pod).into_iter().map(|(container, _)| container.name.as_str()).collect();
+    for target in &request.containers {
+        if known.contains(&target.name.as_str()) {
+            continue;
+        }
+        let init = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+        let why = if init.into_iter().any(|container| container.name == target.name) {
+            format!("{} of {name} is an init container, which has done its work", target.name)
+        } else {
+            format!("{name} has no container {}", target.name)
+        };
+        return Err(Failed::Refused(format!("{why}; it has {}", known.join(", "))));
+    }
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
+    if matches!(phase, "Succeeded" | "Failed") {
+        return Err(Failed::Refused(format!(
+            "{name} has ended ({phase}): nothing of it can be restarted in place"
+        )));
+    }
+    if pod.spec.as_ref().is_none_or(|spec| spec.node_name.is_none()) {
+        return Err(Failed::Refused(format!("{name} is on no node yet: nothing of it runs")));
+    }
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Err(Failed::Refused(format!("{name} is being deleted")));
+    }
+    Ok(())
+}
+
+/// What the person should know about the request that is there already.
+pub(super) fn about_the_present_one(notes: &Notes, id: &str) -> Option<String> {
+    if let Some(other) = notes.under_way().filter(|other| other.id != id) {
+        let (then, state) = (progress(other), &other.id);
+        return Some(if is_touched(other) {
+            format!("{state} is under way ({then}): this one waits its turn")
+        } else {
+            format!(
+                "{state} is under way ({then}): this one takes its place if nothing has been touched by then, and waits its turn otherwise"
+            )
+        });
+    }
+    let other = notes.wished.as_deref().unwrap_or("a request that cannot be read");
+    (notes.unanswered() && other != id).then(|| format!("{other}, which has not been answered, is replaced"))
+}
+
+/// Writes `request` onto the pod that `meta` was read from.
+pub(super) async fn write(
+    server: &Server,
+    name: &PodName,
+    meta: &ObjectMeta,
+    request: &Request,
+) -> Result<(), Failed> {
+    let text = serde_json::to_string(request).map_err(|error| Failed::Other(error.to_string()))?;
+    let mut meta = meta.clone();
+    let mut said = None;
+    for _ in 0..TURNS {
+        let known = about_the_present_one(&Notes::of(&meta), &request.id);
+        if known != said {
+            if let Some(known) = &known {
+                tell(&format!("{name}: {known}"));
+            }
+            said = known;
+        }
+        if server.patch(name, patch(&meta, Some(&text))).await? {
+            return Ok(());
+        }
+        meta = again(server, name, &meta).await?;
+    }
+    Err(Failed::Other(format!("{name}: others keep on changing the pod; nothing was written")))
+}
+
+/// The pod's metadata once more; it must still be the same pod.
+pub(super) async fn again(
+    server: &Server,
+    name: &PodName,
+    before: &ObjectMeta,
+) -> Result<ObjectMeta, Failed> {
+    let now = server.meta(name).await?;
+    if now.uid == before.uid {
+        Ok(now)
+    } else {
+        Err(Failed::Refused(format!(
+            "{name} has been made again meanwhile: this is another pod, look at it first"
+        )))
+    }
+}
+
+/// The patch that puts the request `text` in place of the one in `meta`, or takes that away.
+pub(super) fn patch(meta: &ObjectMeta, text: Option<&str>) -> Value {
+    let path = format!("/metadata/annotations/{}", annotation::REQUEST.replace('~', "~0").replace('/', "~1"));
+    let must_be = |path: &str, value: Value| json!({"op": "test", "path": path, "value": value});
+    let mut steps = vec![must_be("/metadata/uid", json!(meta.uid))];
+    let present = meta.annotations.as_ref().and_then(|notes| notes.get(annotation::REQUEST));
+    match present {
+        Some(present) => steps.push(must_be(&path, json!(present))),
+        // A missing value cannot be tested for, the version of the object can.
+        None => steps.push(must_be("/metadata/resourceVersion", json!(meta.resource_version))),
+    }
+    if meta.annotations.is_none() {
+        steps.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
+    }
+    steps.push(match text {
+        Some(text) => json!({"op": "add", "path": path, "value": text}),
+        None => json!({"op": "remove", "path": path}),
+    });
+    Value::Array(steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::status::{Phase, Step};
+    use crate::cli::pod::answer::tests::{meta, status};
+    use crate::cli::pod::assemble::tests::pod;
+
+    fn name() -> PodName {
+        PodName("web".into())
+    }
+
+    fn request(text: &str) -> Request {
+        Request::parse(Some(text)).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_patch_tests_the_pod_and_what_was_read() {
+        let steps = |meta: &ObjectMeta, text| serde_json::to_string(&patch(meta, text)).unwrap();
+        let with = |meta: ObjectMeta| ObjectMeta {
+            uid: Some("u-1".into()),
+            resource_version: Some("7".into()),
+            ..meta
+        };
+        assert_eq!(
+            steps(&with(meta(Some("restart app"), None)), Some("x")),
+            r#"[{"op":"test","path":"/metadata/uid","value":"u-1"},{"op":"test","path":"/metadata/annotations/inplace.dev~1request","value":"restart app"},{"op":"add","path":"/metadata/annotations/inplace.dev~1request","value":"x"}]"#
+        );
+        assert_eq!(
+            steps(&with(meta(None, None)), Some("x")),
+            r#"[{"op":"test","path":"/metadata/uid","value":"u-1"},{"op":"test","path":"/metadata/resourceVersion","value":"7"},{"op":"add","path":"/metadata/annotations/inplace.dev~1request","value":"x"}]"#
+        );
+        assert_eq!(
+            steps(&with(ObjectMeta::default()), Some("x")),
+            r#"[{"op":"test","path":"/metadata/uid","value":"u-1"},{"op":"test","path":"/metadata/resourceVersion","value":"7"},{"op":"add","path":"/metadata/annotations","value":{}},{"op":"add","path":"/metadata/annotations/inplace.dev~1request","value":"x"}]"#
+        );
+        assert!(
+            steps(&with(meta(Some("restart app"), None)), None)
+                .ends_with(r#"{"op":"remove","path":"/metadata/annotations/inplace.dev~1request"}]"#)
+        );
+    }
+
+    #[test]
+    fn unknown_containers_are_refused_with_the_names_there_are() {
+        for (text, says) in [
+            ("restart db", "pod/web has no container db; it has app, side, proxy"),
+            ("restart app,db", "no container db"),
+            ("restart setup", "is an init container, which has done its work; it has app, side, proxy"),
+        ] {
+            let failed = check(&name(), &pod(), &request(text)).unwrap_err();
+            assert!(failed.to_string().contains(says), "{text}: {failed}");
+            assert_eq!(failed.exit(), crate::cli::exit::Exit::Refused);
+        }
+        check(&name(), &pod(), &request("restart app,proxy")).unwrap();
+    }
+
+    #[test]
+    fn what_no_agent_could_carry_out_is_not_written() {
+        type Change = fn(&mut Pod);
+        let cases: [(Change, &str); 3] = [
+            (|pod| pod.status.as_mut().unwrap().phase = Some("Succeeded".into()), "has ended (Succeeded)"),
+            (|pod| pod.spec.as_mut().unwrap().node_name = None, "on no node yet"),
+            (
+                |pod| pod.metadata.deletion_timestamp = pod.metadata.creation_timestamp.clone(),
+                "is being deleted",
+            ),
+        ];
+        for (change, says) in cases {
+            let mut pod = pod();
+            change(&mut pod);
+            let failed = check(&name(), &pod, &request("restart app")).unwrap_err().to_string();
+            assert!(failed.contains(says), "{failed}");
+        }
+    }
+
+    #[test]
+    fn the_container_may_be_left_out_where_there_is_one() {
+        let failed = restarts(&name(), &pod(), &[]).unwrap_err();
+        assert!(failed.to_string().contains("say which with -c (app, side, proxy)"), "{failed}");
+        let mut one = pod();
+        let spec = one.spec.as_mut().unwrap();
+        spec.containers.truncate(1);
+        spec.init_containers = None;
+        assert_eq!(restarts(&name(), &one, &[]).unwrap()[0].name, "app");
+        assert_eq!(restarts(&name(), &pod(), &["side".into(), "app".into()]).unwrap()[1].name, "app");
+    }
+
+    #[test]
+    fn a_request_that_is_there_already_is_told() {
+        let waiting = status("old", Phase::Running, Some(Step::Drain));
+        let touched = status("old", Phase::Running, Some(Step::Swap));
+        let over = status("old", Phase::Succeeded, None);
+        let written = r#"{"id":"old","containers":[{"name":"app"}]}"#;
+        for (request, status, says) in [
+            (Some(written), Some(&waiting), Some("takes its place if nothing has been touched")),
+            (
+                Some(written),
+                Some(&touched),
+                Some("old is under way (Running, Swap): this one waits its turn"),
+            ),
+            (Some(written), Some(&over), None),
+            (Some(written), None, Some("old, which has not been answered, is replaced")),
+            (Some("reboot app"), Some(&over), Some("a request that cannot be read")),
+            (None, None, None),
+        ] {
+            let said = about_the_present_one(&Notes::of(&meta(request, status)), "new");
+            assert_eq!(said.is_some(), says.is_some(), "{said:?}");
+            assert!(said.unwrap_or_default().contains(says.unwrap_or_default()), "{says:?}");
+        }
+        assert_eq!(about_the_present_one(&Notes::of(&meta(Some(written), Some(&touched))), "old"), None);
+    }
+}

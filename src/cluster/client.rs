@@ -1,0 +1,74 @@
+//! Which API server, as whom: kubeconfig by kubectl's rules, else the service account of the pod this runs in.
+//!
+//! Makes a client that never repeats a call by itself; who repeats what is decided by the callers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
+
+use crate::cluster::error::Error;
+use crate::operation::effect::Class;
+
+/// TCP and TLS. An API server that takes longer has a load balancer in front that is not well.
+const CONNECT: Duration = Duration::from_secs(5);
+/// What was being done, for errors.
+const DOING: &str = "connecting to the cluster";
+
+/// Which cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Target {
+    /// The kubeconfig file; `None` for `KUBECONFIG`, `~/.kube/config`, the service account, in this order.
+    pub kubeconfig: Option<PathBuf>,
+    /// The context in it; `None` for its current one.
+    pub context: Option<String>,
+}
+
+/// A client and the namespace that is meant when none is named. Does not talk to the server yet.
+///
+/// # Errors
+/// `Final` when no configuration is found or it cannot be used.
+pub async fn connect(target: &Target) -> Result<(kube::Client, String), Error> {
+    let mut config = config(target).await?;
+    config.connect_timeout = Some(CONNECT);
+    config.default_retry = false;
+    let namespace = config.default_namespace.clone();
+    let client = kube::Client::try_from(config).map_err(|error| {
+        Error::own(DOING, Class::Final, format!("the configuration cannot be used: {error}"))
+    })?;
+    Ok((client, namespace))
+}
+
+async fn config(target: &Target) -> Result<Config, Error> {
+    let options = KubeConfigOptions { context: target.context.clone(), ..Default::default() };
+    if let Some(path) = &target.kubeconfig {
+        let file = Kubeconfig::read_from(path).map_err(|error| unusable(&error))?;
+        return Config::from_custom_kubeconfig(file, &options).await.map_err(|error| unusable(&error));
+    }
+    let by_file = Config::from_kubeconfig(&options).await;
+    match by_file {
+        Ok(config) => Ok(config),
+        // A pod has no contexts: whoever names one means a file.
+        Err(error) if target.context.is_some() || !is_absent(&error) => Err(unusable(&error)),
+        Err(_) => Config::incluster().map_err(|_| {
+            let message =
+                "no kubeconfig (--kubeconfig, KUBECONFIG, ~/.kube/config), and this is not a pod with a \
+                           service account"
+                    .to_owned();
+            Error::own(DOING, Class::Final, message)
+        }),
+    }
+}
+
+/// True when there is no kubeconfig, or an empty one.
+fn is_absent(error: &KubeconfigError) -> bool {
+    match error {
+        KubeconfigError::ReadConfig(error, _) => error.kind() == std::io::ErrorKind::NotFound,
+        KubeconfigError::FindPath | KubeconfigError::CurrentContextNotSet => true,
+        _ => false,
+    }
+}
+
+fn unusable(error: &KubeconfigError) -> Error {
+    Error::own(DOING, Class::Final, format!("the kubeconfig cannot be used: {error}"))
+}

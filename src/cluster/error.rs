@@ -1,0 +1,188 @@
+//! What went wrong at the API server, in one place: what it means for going on, and how to say it.
+//!
+//! Must not hold anything of an object: there are environment values in pods and passwords in secrets.
+
+use std::error::Error as StdError;
+use std::io;
+use std::time::Duration;
+
+use kube::core::Status;
+
+use crate::operation::effect::{Class, Trouble};
+
+/// A call that brought no answer, or a no.
+#[derive(Debug, thiserror::Error)]
+#[error("{doing}: {message}")]
+pub struct Error {
+    doing: String,
+    class: Class,
+    message: String,
+    test_failed: bool,
+    source: Option<kube::Error>,
+}
+
+impl Error {
+    /// What it means for going on: `Away` when the server cannot be reached, is late, overloaded or broken; `Gone`
+    /// when the thing is not there; `Refused` when somebody else was faster; `Final` when no repetition will help.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
+    /// For people, without what was being done.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The object is another one than the patch was made for (a JSON patch's `test`, or a uid that differs).
+    pub(super) fn is_test_failed(&self) -> bool {
+        self.test_failed
+    }
+
+    /// Says what `source` means, as the outcome of `doing`.
+    pub fn of(doing: &str, source: kube::Error) -> Self {
+        let (class, message, test_failed) = match &source {
+            kube::Error::Api(status) => answer(status),
+            kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) => (
+                Class::Final,
+                "the API server's answer cannot be read: is this an API server?".to_owned(),
+                false,
+            ),
+            kube::Error::BuildRequest(error) => (Class::Final, error.to_string(), false),
+            kube::Error::Auth(error) => {
+                (Class::Away, format!("no credentials for the API server: {}", bottom(error)), false)
+            }
+            other => (Class::Away, format!("the API server cannot be reached: {}", bottom(other)), false),
+        };
+        Self { doing: doing.to_owned(), class, message, test_failed, source: Some(source) }
+    }
+
+    /// No answer in time: whether it was done is unknown.
+    pub fn late(doing: &str, limit: Duration) -> Self {
+        let message = format!("the API server did not answer within {} s", limit.as_secs_f32());
+        Self::own(doing, Class::Away, message)
+    }
+
+    /// A finding of ours.
+    pub(super) fn own(doing: &str, class: Class, message: String) -> Self {
+        Self { doing: doing.to_owned(), class, message, test_failed: false, source: None }
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self { class: error.class, message: error.to_string() }
+    }
+}
+
+/// What the server's no means, and whether the object was another one than expected.
+fn answer(status: &Status) -> (Class, String, bool) {
+    let said = if status.message.is_empty() { status.reason.as_str() } else { status.message.as_str() };
+    let causes = status.details.as_ref().map_or(&[][..], |details| &details.causes);
+    let text = |what: &str| if said.is_empty() { what.to_owned() } else { format!("{what}: {said}") };
+    match status.code {
+        404 | 410 => (Class::Gone, text("not there (any more)"), false),
+        409 => (Class::Refused, text("somebody else was faster"), true),
+        // A failed `test` of a JSON patch names no field (apiserver, patch.go); an object that is not valid names them.
+        422 if causes.is_empty() => (Class::Refused, text("it is not as it was"), true),
+        422 if causes.iter().any(|cause| cause.field == "metadata.uid") => {
+            (Class::Refused, text("another object has the name"), true)
+        }
+        401 => (Class::Final, text("the API server does not know who asks"), false),
+        403 => (Class::Final, text("not allowed"), false),
+        429 => (Class::Away, text("the API server asks for patience"), false),
+        code if code >= 500 => (Class::Away, text("the API server failed"), false),
+        code => (Class::Final, text(&format!("the API server said no ({code})")), false),
+    }
+}
+
+/// The bottom of a local failure, with what to do where there is something.
+fn bottom(error: &(dyn StdError + 'static)) -> String {
+    let mut bottom = error;
+    let mut kind = None;
+    loop {
+        kind = bottom.downcast_ref::<io::Error>().map(io::Error::kind).or(kind);
+        match bottom.source() {
+            Some(below) => bottom = below,
+            None => break,
+        }
+    }
+    match kind {
+        Some(io::ErrorKind::ConnectionRefused) => "connection refused: nobody listens there".to_owned(),
+        Some(io::ErrorKind::TimedOut) => "no connection in time".to_owned(),
+        _ => bottom.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::response::{StatusCause, StatusDetails};
+
+    use super::*;
+
+    fn no(code: u16, message: &str, fields: &[&str]) -> Error {
+        let cause = |field: &&str| StatusCause { field: (*field).to_owned(), ..cause() };
+        let details = StatusDetails { causes: fields.iter().map(cause).collect(), ..details() };
+        let status =
+            Status { code, message: message.to_owned(), details: Some(details), ..Status::default() };
+        Error::of("writing", kube::Error::Api(Box::new(status)))
+    }
+
+    fn cause() -> StatusCause {
+        StatusCause { reason: String::new(), message: String::new(), field: String::new() }
+    }
+
+    fn details() -> StatusDetails {
+        serde_json::from_str("{}").unwrap()
+    }
+
+    #[test]
+    fn the_servers_word_by_its_code() {
+        for (code, class) in [
+            (400, Class::Final),
+            (401, Class::Final),
+            (403, Class::Final),
+            (404, Class::Gone),
+            (405, Class::Final),
+            (409, Class::Refused),
+            (410, Class::Gone),
+            (413, Class::Final),
+            (422, Class::Refused),
+            (429, Class::Away),
+            (500, Class::Away),
+            (503, Class::Away),
+        ] {
+            let error = no(code, "some text", &[]);
+            assert_eq!(error.class(), class, "{code}");
+            assert!(
+                error.to_string().starts_with("writing: ") && error.message().ends_with("some text"),
+                "{error}"
+            );
+            assert_eq!(error.is_test_failed(), matches!(code, 409 | 422), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_failed_test_is_told_from_an_object_that_is_not_valid() {
+        assert_eq!(no(422, "", &["spec"]).class(), Class::Final);
+        assert!(!no(422, "", &["spec"]).is_test_failed());
+        assert!(no(422, "", &["metadata.uid"]).is_test_failed() && no(422, "", &[]).is_test_failed());
+    }
+
+    #[test]
+    fn what_happens_on_the_way_there_says_what_it_is() {
+        for (kind, says) in [
+            (io::ErrorKind::ConnectionRefused, "connection refused"),
+            (io::ErrorKind::TimedOut, "no connection in time"),
+            (io::ErrorKind::BrokenPipe, "broken pipe"),
+        ] {
+            let error = Error::of("writing", kube::Error::Service(Box::new(io::Error::from(kind))));
+            assert_eq!(error.class(), Class::Away);
+            assert!(error.to_string().contains(says), "{error}");
+        }
+        let trouble = Trouble::from(Error::late("writing", Duration::from_secs(10)));
+        assert_eq!(
+            (trouble.class, trouble.message.as_str()),
+            (Class::Away, "writing: the API server did not answer within 10 s")
+        );
+    }
+}

@@ -1,0 +1,172 @@
+//! A pod as the API server shows it, cut down to what is needed while it is being read.
+//!
+//! Everything else of a pod, its environment above all, never becomes a value of this program.
+
+mod raw;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use kube::core::NamespaceResourceScope;
+
+use crate::api::annotation;
+use crate::api::status::Status;
+use crate::operation::snapshot::{Declared, Gate, PodRef};
+
+/// On the API server's copy of a pod that a kubelet has from a file: the uid that the pod has on its node
+/// (`mirror_client.go` in pkg/kubelet/pod writes the hash, `common.go` in pkg/kubelet/config makes it the pod's uid).
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// One pod.
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(from = "raw::Pod")]
+pub struct Pod {
+    /// Name, namespace, uid, version, deletion, and the annotations of this project and of the kubelet.
+    meta: ObjectMeta,
+    node: String,
+    finished: bool,
+    /// False when it has no annotation at all, kept or not.
+    annotated: bool,
+    pull_secrets: Vec<String>,
+    /// Where the containers of `declared` are in the spec, in the same order.
+    places: Vec<Place>,
+    declared: Declared,
+}
+
+/// Where a container is in a pod's spec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Among the init containers.
+    pub(super) init: bool,
+    /// Its index there.
+    pub(super) index: usize,
+}
+
+impl Place {
+    /// As a JSON pointer.
+    pub(super) fn pointer(self) -> String {
+        format!("/spec/{}/{}", if self.init { "initContainers" } else { "containers" }, self.index)
+    }
+}
+
+impl Pod {
+    /// Which pod, with the uid that its runtime knows: a static pod has another one at the API server.
+    pub fn reference(&self) -> PodRef {
+        PodRef {
+            namespace: self.meta.namespace.clone().unwrap_or_default(),
+            name: self.meta.name.clone().unwrap_or_default(),
+            uid: self.mirrored().unwrap_or(self.api_uid()).to_owned(),
+        }
+    }
+
+    /// The uid that the API server knows.
+    pub fn api_uid(&self) -> &str {
+        self.meta.uid.as_deref().unwrap_or_default()
+    }
+
+    /// True for the API server's copy of a static pod: its spec is in a file on its node.
+    pub fn is_mirror(&self) -> bool {
+        self.mirrored().is_some()
+    }
+
+    /// The node it is bound to; empty before that.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// The wish, as written.
+    pub fn request(&self) -> Option<&str> {
+        self.annotation(annotation::REQUEST)
+    }
+
+    /// The last answer. One that cannot be read is none: the agent writes it anew.
+    pub fn status(&self) -> Option<Status> {
+        serde_json::from_str(self.annotation(annotation::STATUS)?).ok()
+    }
+
+    /// True once it has succeeded or failed: nothing of it will run again.
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// True once its deletion was asked for.
+    pub fn is_deleting(&self) -> bool {
+        self.declared.deleting
+    }
+
+    /// Its readiness gate.
+    pub fn gate(&self) -> &Gate {
+        &self.declared.gate
+    }
+
+    /// What is wished of it, and what its kubelet last told; `current` as the caller knows.
+    pub fn declared(&self, current: bool) -> Declared {
+        Declared { current, ..self.declared.clone() }
+    }
+
+    /// The names of the secrets that it names to pull images with.
+    pub fn pull_secrets(&self) -> &[String] {
+        &self.pull_secrets
+    }
+
+    /// One annotation, of those that are kept: `inplace.dev/` and `kubernetes.io/config.`.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.meta.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// Whether it has any annotation, kept or not.
+    pub(super) fn is_annotated(&self) -> bool {
+        self.annotated
+    }
+
+    /// Where the container `name` is in the spec, and its image there.
+    pub(super) fn place(&self, name: &str) -> Option<(Place, &str)> {
+        let at = self.declared.containers.iter().position(|container| container.name == name)?;
+        Some((*self.places.get(at)?, &self.declared.containers.get(at)?.image))
+    }
+
+    /// True unless `other` is known to be the newer state. Versions are numbers in fact, and by contract since 1.35.
+    pub(super) fn is_not_older_than(&self, other: &Self) -> bool {
+        let version = |pod: &Self| pod.meta.resource_version.as_deref().and_then(|v| v.parse::<u64>().ok());
+        match (version(self), version(other)) {
+            (Some(mine), Some(theirs)) => mine >= theirs,
+            _ => true,
+        }
+    }
+
+    fn mirrored(&self) -> Option<&str> {
+        self.annotation(MIRROR).filter(|uid| !uid.is_empty())
+    }
+}
+
+impl Resource for Pod {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "Pod".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "pods".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.meta
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.meta
+    }
+}

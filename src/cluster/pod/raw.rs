@@ -1,0 +1,372 @@
+//! The fields of a pod that are read, and how they become what the decisions want to know.
+//!
+//! What is not named here is skipped by the parser without being kept. Fields newer than the oldest supported release
+//! are simply absent there. `null` is the same as absent: one odd pod must not blind a whole node.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::api::annotation;
+use crate::cluster::pod::Place;
+use crate::operation::snapshot::{Declared, DeclaredContainer, Gate, PullPolicy, RestartPolicy};
+
+/// The annotations that are kept.
+const KEPT: [&str; 2] = ["inplace.dev/", "kubernetes.io/config."];
+
+#[derive(Deserialize)]
+pub(super) struct Pod {
+    metadata: Metadata,
+    #[serde(default, deserialize_with = "or_default")]
+    spec: Spec,
+    #[serde(default, deserialize_with = "or_default")]
+    status: Status,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    deletion_timestamp: Option<Time>,
+    #[serde(default, deserialize_with = "or_default")]
+    annotations: Annotations,
+}
+
+/// The annotations that are kept, and whether there were any.
+#[derive(Default)]
+struct Annotations {
+    kept: BTreeMap<String, String>,
+    any: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    node_name: Option<String>,
+    restart_policy: Option<String>,
+    #[serde(deserialize_with = "or_default")]
+    readiness_gates: Vec<ReadinessGate>,
+    #[serde(deserialize_with = "or_default")]
+    image_pull_secrets: Vec<LocalObject>,
+    #[serde(deserialize_with = "or_default")]
+    init_containers: Vec<Container>,
+    #[serde(deserialize_with = "or_default")]
+    containers: Vec<Container>,
+    #[serde(deserialize_with = "or_default")]
+    volumes: Vec<Volume>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReadinessGate {
+    condition_type: String,
+}
+
+#[derive(Deserialize)]
+struct LocalObject {
+    #[serde(default, deserialize_with = "or_default")]
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Container {
+    name: String,
+    #[serde(default, deserialize_with = "or_default")]
+    image: String,
+    image_pull_policy: Option<String>,
+    restart_policy: Option<String>,
+    #[serde(default, deserialize_with = "or_default")]
+    restart_policy_rules: Vec<IgnoredAny>,
+    #[serde(default, deserialize_with = "or_default")]
+    lifecycle: Lifecycle,
+    readiness_probe: Option<IgnoredAny>,
+    startup_probe: Option<IgnoredAny>,
+    #[serde(default, deserialize_with = "or_default")]
+    env: Vec<Env>,
+    #[serde(default, deserialize_with = "or_default")]
+    env_from: Vec<IgnoredAny>,
+    #[serde(default, deserialize_with = "or_default")]
+    volume_mounts: Vec<VolumeMount>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Lifecycle {
+    post_start: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Env {
+    value_from: Option<ValueFrom>,
+}
+
+/// Where a value comes from. Of the sources, these two are known to be the same at every start, but for some fields.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ValueFrom {
+    field_ref: Option<FieldRef>,
+    resource_field_ref: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct FieldRef {
+    #[serde(default, deserialize_with = "or_default")]
+    field_path: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct VolumeMount {
+    name: String,
+    sub_path: Option<String>,
+    sub_path_expr: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Volume {
+    name: String,
+    config_map: Option<IgnoredAny>,
+    secret: Option<IgnoredAny>,
+    projected: Option<IgnoredAny>,
+    #[serde(rename = "downwardAPI")]
+    downward_api: Option<IgnoredAny>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    phase: Option<String>,
+    #[serde(deserialize_with = "or_default")]
+    conditions: Vec<Condition>,
+    #[serde(deserialize_with = "or_default")]
+    container_statuses: Vec<ContainerStatus>,
+    #[serde(deserialize_with = "or_default")]
+    init_container_statuses: Vec<ContainerStatus>,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    r#type: String,
+    #[serde(default, deserialize_with = "or_default")]
+    status: String,
+    reason: Option<String>,
+    #[serde(rename = "lastTransitionTime")]
+    since: Option<Timestamp>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ContainerStatus {
+    name: String,
+    #[serde(rename = "containerID")]
+    container_id: Option<String>,
+    #[serde(default, deserialize_with = "or_default")]
+    ready: bool,
+    #[serde(default, deserialize_with = "or_default")]
+    restart_count: u32,
+    #[serde(default, rename = "imageID", deserialize_with = "or_default")]
+    image_id: String,
+    #[serde(default, deserialize_with = "or_default")]
+    state: State,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct State {
+    running: Option<IgnoredAny>,
+}
+
+impl From<Pod> for super::Pod {
+    fn from(pod: Pod) -> Self {
+        let Pod { metadata, spec, status } = pod;
+        let gate = gate(&spec, &status);
+        let pull_secrets: Vec<_> = spec
+            .image_pull_secrets
+            .into_iter()
+            .map(|secret| secret.name)
+            .filter(|name| !name.is_empty())
+            .collect();
+        let policy = restart_policy(spec.restart_policy.as_deref().unwrap_or("Always"));
+        let mut places = Vec::new();
+        let mut containers = Vec::new();
+        for (index, container) in spec.init_containers.iter().enumerate() {
+            // The others are done once the pod runs, and are nobody's to restart.
+            if container.restart_policy.as_deref() == Some("Always") {
+                places.push(Place { init: true, index });
+                containers.push(declare(
+                    container,
+                    true,
+                    policy,
+                    &spec.volumes,
+                    &status.init_container_statuses,
+                ));
+            }
+        }
+        for (index, container) in spec.containers.iter().enumerate() {
+            places.push(Place { init: false, index });
+            containers.push(declare(container, false, policy, &spec.volumes, &status.container_statuses));
+        }
+        Self {
+            finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            annotated: metadata.annotations.any,
+            node: spec.node_name.unwrap_or_default(),
+            places,
+            declared: Declared {
+                current: false,
+                deleting: metadata.deletion_timestamp.is_some(),
+                gate,
+                unready_since: unready_since(&status),
+                has_pull_secrets: !pull_secrets.is_empty(),
+                containers,
+            },
+            pull_secrets,
+            meta: ObjectMeta {
+                name: metadata.name,
+                namespace: metadata.namespace,
+                uid: metadata.uid,
+                resource_version: metadata.resource_version,
+                deletion_timestamp: metadata.deletion_timestamp,
+                annotations: Some(metadata.annotations.kept),
+                ..Default::default()
+            },
+        }
+    }
+}
+
+fn gate(spec: &Spec, status: &Status) -> Gate {
+    if !spec.readiness_gates.iter().any(|gate| gate.condition_type == annotation::GATE) {
+        return Gate::Absent;
+    }
+    match status.conditions.iter().find(|condition| condition.r#type == annotation::GATE) {
+        None => Gate::Unset,
+        Some(condition) if condition.status == "True" => Gate::Open,
+        Some(condition) => Gate::Closed { reason: condition.reason.clone().unwrap_or_default() },
+    }
+}
+
+/// Since when the pod is not Ready; since ever when nothing is told of it.
+fn unready_since(status: &Status) -> Option<Timestamp> {
+    let ready = status.conditions.iter().find(|condition| condition.r#type == "Ready");
+    match ready {
+        Some(ready) if ready.status == "True" => None,
+        told => Some(told.and_then(|told| told.since).unwrap_or(Timestamp::UNIX_EPOCH)),
+    }
+}
+
+fn declare(
+    container: &Container,
+    sidecar: bool,
+    pod_policy: RestartPolicy,
+    volumes: &[Volume],
+    statuses: &[ContainerStatus],
+) -> DeclaredContainer {
+    let told = statuses.iter().find(|status| status.name == container.name);
+    DeclaredContainer {
+        name: container.name.clone(),
+        sidecar,
+        image: container.image.clone(),
+        pull_policy: match container.image_pull_policy.as_deref() {
+            Some("IfNotPresent") => PullPolicy::IfNotPresent,
+            Some("Never") => PullPolicy::Never,
+            // The API server fills it in; what is unknown is treated as what asks for most.
+            _ => PullPolicy::Always,
+        },
+        restart_policy: container.restart_policy.as_deref().map_or(pod_policy, restart_policy),
+        has_restart_rules: !container.restart_policy_rules.is_empty(),
+        has_post_start: container.lifecycle.post_start.is_some(),
+        is_probed: container.readiness_probe.is_some() || container.startup_probe.is_some(),
+        env_from_objects: !container.env_from.is_empty() || container.env.iter().any(Env::follows_an_object),
+        sub_path_of_objects: container.volume_mounts.iter().any(|mount| {
+            mount.is_partial()
+                && volumes.iter().any(|volume| volume.name == mount.name && volume.follows_an_object())
+        }),
+        container_id: told.and_then(|told| told.container_id.as_deref()).and_then(bare_id),
+        ready: told.is_some_and(|told| told.ready),
+        running: told.is_some_and(|told| told.state.running.is_some()),
+        restarts: told.map_or(0, |told| told.restart_count),
+        image_id: told.map(|told| told.image_id.clone()).unwrap_or_default(),
+    }
+}
+
+/// A policy of the future is taken for the one under which a lost container stays lost.
+fn restart_policy(text: &str) -> RestartPolicy {
+    match text {
+        "Always" => RestartPolicy::Always,
+        "OnFailure" => RestartPolicy::OnFailure,
+        _ => RestartPolicy::Never,
+    }
+}
+
+/// `containerd://4f5c` is `4f5c`.
+fn bare_id(id: &str) -> Option<String> {
+    let bare = id.split_once("://").map_or(id, |(_, bare)| bare);
+    (!bare.is_empty()).then(|| bare.to_owned())
+}
+
+impl Env {
+    /// True when the value may be another one at the next start.
+    fn follows_an_object(&self) -> bool {
+        let Some(from) = &self.value_from else { return false };
+        match (&from.field_ref, &from.resource_field_ref) {
+            (Some(field), _) => ["metadata.labels", "metadata.annotations"]
+                .iter()
+                .any(|path| field.field_path.starts_with(path)),
+            (None, Some(_)) => false,
+            // ConfigMaps, Secrets, and what later releases invent.
+            (None, None) => true,
+        }
+    }
+}
+
+impl VolumeMount {
+    fn is_partial(&self) -> bool {
+        [&self.sub_path, &self.sub_path_expr].into_iter().flatten().any(|path| !path.is_empty())
+    }
+}
+
+impl Volume {
+    fn follows_an_object(&self) -> bool {
+        [&self.config_map, &self.secret, &self.projected, &self.downward_api].into_iter().any(Option::is_some)
+    }
+}
+
+impl<'de> Deserialize<'de> for Annotations {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        struct Keep;
+        impl<'de> Visitor<'de> for Keep {
+            type Value = Annotations;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("annotations")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Annotations, M::Error> {
+                let mut annotations = Annotations::default();
+                while let Some(key) = map.next_key::<String>()? {
+                    annotations.any = true;
+                    if KEPT.iter().any(|prefix| key.starts_with(prefix)) {
+                        annotations.kept.insert(key, map.next_value()?);
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(annotations)
+            }
+        }
+        input.deserialize_map(Keep)
+    }
+}
+
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(input: D) -> Result<T, D::Error> {
+    Ok(Option::<T>::deserialize(input)?.unwrap_or_default())
+}

@@ -1,0 +1,153 @@
+//! Keeps the view of a node's pods up to date: list, watch, and again from where it broke off.
+//!
+//! kube's own watcher does not tell when a broken watch is open again; here that decides whether the view is current.
+
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::TryStreamExt as _;
+use kube::ResourceExt as _;
+use kube::core::WatchEvent;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::error::Error;
+use crate::cluster::pods::Shared;
+use crate::operation::effect::Class;
+use crate::process::log::chain;
+
+/// The server sends a bookmark every minute where nothing happens. Silence for longer is a connection that is dead.
+const SILENCE: Duration = Duration::from_secs(90);
+/// A watch that ran this long was a good one: the next one is tried at once.
+const STEADY: Duration = Duration::from_secs(5);
+/// Pauses between attempts.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// So many failures in a row, and the place in the history is given up: a server that was set back in time would
+/// refuse it for ever.
+const TRUSTED_FAILURES: u32 = 3;
+
+/// Runs until told to stop. From then on nothing is current any more.
+pub(super) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = follow(&shared) => {}
+    }
+    shared.set_current(false);
+}
+
+/// Where the following stands.
+struct Follower<'a> {
+    shared: &'a Shared,
+    /// Where a watch can go on; `None`: nowhere, list first.
+    version: Option<String>,
+    /// When the present watch was opened.
+    opened: Option<Instant>,
+    /// Attempts since the last good one.
+    failures: u32,
+    /// Whether the log holds that the server is not heard.
+    told: bool,
+}
+
+async fn follow(shared: &Shared) {
+    let mut follower = Follower { shared, version: None, opened: None, failures: 0, told: false };
+    loop {
+        let ended = follower.hear().await;
+        shared.set_current(false);
+        follower.ended(ended);
+        sleep(pause(follower.failures)).await;
+        follower.failures = follower.failures.saturating_add(1);
+    }
+}
+
+impl Follower<'_> {
+    /// One watch, after a list where there is no version to go on from. Returns when it has ended.
+    async fn hear(&mut self) -> Result<(), Error> {
+        let Shared { server, node, .. } = self.shared;
+        if self.version.is_none() {
+            let listed = server.pods_of(node).await?;
+            self.shared.replace(listed.pods);
+            self.version = Some(listed.version);
+        }
+        let from = self.version.clone().unwrap_or_default();
+        let mut events = pin!(server.watch(node, &from).await?);
+        self.open();
+        while let Ok(event) = timeout(SILENCE, events.try_next()).await {
+            let Some(event) = event? else { return Ok(()) };
+            match event {
+                WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
+                    self.advance(pod.resource_version());
+                    self.shared.put(pod);
+                }
+                WatchEvent::Deleted(pod) => {
+                    self.advance(pod.resource_version());
+                    self.shared.remove(&pod);
+                }
+                WatchEvent::Bookmark(mark) => self.advance(Some(mark.metadata.resource_version)),
+                WatchEvent::Error(status) => {
+                    let doing = format!("watching the pods of node {node}");
+                    return Err(Error::of(&doing, kube::Error::Api(status)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&mut self) {
+        self.opened = Some(Instant::now());
+        self.shared.set_current(true);
+        if std::mem::take(&mut self.told) {
+            tracing::info!(node = self.shared.node, "the API server is heard again");
+        }
+    }
+
+    fn advance(&mut self, to: Option<String>) {
+        if let Some(to) = to.filter(|to| !to.is_empty()) {
+            self.version = Some(to);
+        }
+    }
+
+    /// What the end of an attempt means for the next one.
+    fn ended(&mut self, how: Result<(), Error>) {
+        if self.opened.take().is_some_and(|at| at.elapsed() >= STEADY) {
+            self.failures = 0;
+        }
+        let Err(error) = how else { return };
+        if error.class() != Class::Away || self.failures >= TRUSTED_FAILURES {
+            self.version = None;
+        }
+        // The first failure may be a server that restarts: told is what trying again did not help.
+        if self.failures > 0 && !std::mem::replace(&mut self.told, true) {
+            tracing::warn!(node = self.shared.node, "the API server is not heard: {}", chain(&error));
+        }
+    }
+}
+
+/// None at first, then doubling, each between half and whole: agents that lost the same server must not come back as
+/// one.
+fn pause(failures: u32) -> Duration {
+    let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
+    let whole = FIRST_PAUSE.saturating_mul(1 << doublings.min(10)).min(LONGEST_PAUSE);
+    // The seeds of the standard hash maps are the one source of chance that is always at hand.
+    let chance = std::hash::RandomState::new().build_hasher().finish();
+    whole / 2
+        + Duration::from_millis(chance % u64::try_from(whole.as_millis()).unwrap_or(1).div_ceil(2).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_their_limit_and_differ() {
+        assert_eq!(pause(0), Duration::ZERO);
+        for (failures, longest) in [(1, 200), (2, 400), (4, 1600), (7, 10_000), (u32::MAX, 10_000)] {
+            let longest = Duration::from_millis(longest);
+            let pauses: Vec<_> = (0..50).map(|_| pause(failures)).collect();
+            assert!(pauses.iter().all(|pause| (longest / 2..=longest).contains(pause)), "{pauses:?}");
+            assert!(pauses.iter().any(|pause| *pause != pauses[0]));
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The calls: each made once, none without a deadline, all failures classified in `cluster::error`.
+//!
+//! Only verbs and interfaces that every release since 1.20 has. Must not print an object or an answer.
+
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt as _};
+use k8s_openapi::api::core::v1::{Event, Secret};
+use kube::Resource;
+use kube::core::params::{GetParams, ListParams, Patch, PatchParams, PostParams, WatchParams};
+use kube::core::{Request, WatchEvent, request};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::cluster::error::Error;
+use crate::cluster::pod::Pod;
+use crate::operation::effect::Class;
+
+/// Every call but a watch. The API server's own limit is a minute; one that takes longer than this is not well.
+const CALL: Duration = Duration::from_secs(10);
+/// Who changed what, in the field managers of an object.
+const MANAGER: &str = "inplace";
+/// The server ends a watch after so many seconds; that is nobody's failure.
+const WATCH_SECONDS: u32 = 290;
+
+/// An API server. Clones share the connections.
+#[derive(Clone)]
+pub struct Server {
+    client: kube::Client,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Server")
+    }
+}
+
+/// How a pod is changed.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// JSON patch (RFC 6902): its operations. With a `test` that fails nothing is done.
+    Json(Value),
+    /// Strategic merge patch of the status: lists merge by their keys.
+    Status(Value),
+}
+
+/// The pods of a node at one moment.
+pub(super) struct Listed {
+    pub(super) pods: Vec<Pod>,
+    /// Where a watch goes on.
+    pub(super) version: String,
+}
+
+/// Parsed straight into what is kept, unlike kube's list, which buffers everything to find its type.
+#[derive(Deserialize)]
+struct List {
+    metadata: ListMeta,
+    #[serde(default)]
+    items: Option<Vec<Pod>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ListMeta {
+    #[serde(default)]
+    resource_version: String,
+}
+
+impl Server {
+    /// The one that `client` talks to.
+    pub fn new(client: kube::Client) -> Self {
+        Self { client }
+    }
+
+    /// The pod of this name as it is now.
+    pub async fn pod(&self, namespace: &str, name: &str) -> Result<Pod, Error> {
+        let doing = format!("reading pod {namespace}/{name}");
+        let request = pods(namespace).get(name, &GetParams::default());
+        self.ask(&doing, request).await
+    }
+
+    /// Changes a pod, and tells what it is then.
+    pub async fn change(
+        &self,
+        doing: &str,
+        namespace: &str,
+        name: &str,
+        change: &Change,
+    ) -> Result<Pod, Error> {
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
+        let pods = pods(namespace);
+        let request = match change {
+            Change::Json(operations) => {
+                let operations = serde_json::from_value(operations.clone())
+                    .map_err(|error| Error::own(doing, Class::Final, format!("no JSON patch: {error}")))?;
+                pods.patch(name, &params, &Patch::<()>::Json(operations))
+            }
+            Change::Status(body) => pods.patch_subresource("status", name, &params, &Patch::Strategic(body)),
+        };
+        self.ask(doing, request).await
+    }
+
+    /// Writes an event.
+    pub(super) async fn tell(&self, doing: &str, namespace: &str, event: &Event) -> Result<(), Error> {
+        let body = serde_json::to_vec(event)
+            .map_err(|error| Error::own(doing, Class::Final, format!("no event: {error}")))?;
+        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
+        let request = Request::new(Event::url_path(&(), Some(namespace))).create(&params, body);
+        self.ask::<serde::de::IgnoredAny>(doing, request).await.map(drop)
+    }
+
+    /// A secret as it is now.
+    pub(super) async fn secret(&self, namespace: &str, name: &str) -> Result<Secret, Error> {
+        let doing = format!("reading secret {namespace}/{name}");
+        let request = Request::new(Secret::url_path(&(), Some(namespace))).get(name, &GetParams::default());
+        self.ask(&doing, request).await
+    }
+
+    /// The pods of a node, from the API server's memory (version 0, as kubelets ask): without it every agent would
+    /// have the database read all pods of the cluster. What it does not know yet, the watch brings.
+    pub(super) async fn pods_of(&self, node: &str) -> Result<Listed, Error> {
+        let doing = format!("listing the pods of node {node}");
+        let params = ListParams::default().fields(&on(node)).match_any();
+        let list: List = self.ask(&doing, Request::new(Pod::url_path(&(), None)).list(&params)).await?;
+        if list.metadata.resource_version.is_empty() {
+            return Err(Error::own(
+                &doing,
+                Class::Final,
+                "the API server's answer has no version".to_owned(),
+            ));
+        }
+        Ok(Listed { pods: list.items.unwrap_or_default(), version: list.metadata.resource_version })
+    }
+
+    /// What happens to the pods of a node after `version`. Lasts until one side ends it.
+    pub(super) async fn watch(
+        &self,
+        node: &str,
+        version: &str,
+    ) -> Result<impl Stream<Item = Result<WatchEvent<Pod>, Error>> + use<>, Error> {
+        let doing = format!("watching the pods of node {node}");
+        let params = WatchParams::default().fields(&on(node)).timeout(WATCH_SECONDS);
+        let request = Request::new(Pod::url_path(&(), None)).watch(&params, version);
+        let request = request.map_err(|error| Error::of(&doing, kube::Error::BuildRequest(error)))?;
+        let opening = Box::pin(self.client.request_events(request));
+        let events = match tokio::time::timeout(CALL, opening).await {
+            Ok(events) => events.map_err(|error| Error::of(&doing, error))?,
+            Err(_) => return Err(Error::late(&doing, CALL)),
+        };
+        Ok(events.map(move |event| event.map_err(|error| Error::of(&doing, error))))
+    }
+
+    /// One call. The text of an answer that cannot be read is dropped: kube would log it.
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        doing: &str,
+        request: Result<http::Request<Vec<u8>>, request::Error>,
+    ) -> Result<T, Error> {
+        let request = request.map_err(|error| Error::of(doing, kube::Error::BuildRequest(error)))?;
+        let asking = Box::pin(self.client.request_text(request));
+        let text = match tokio::time::timeout(CALL, asking).await {
+            Ok(text) => text.map_err(|error| Error::of(doing, error))?,
+            Err(_) => return Err(Error::late(doing, CALL)),
+        };
+        // What serde says of an odd value holds the value.
+        serde_json::from_str(&text).map_err(|error| {
+            let at = format!(
+                "the API server's answer cannot be read at line {}, column {}",
+                error.line(),
+                error.column()
+            );
+            Error::own(doing, Class::Final, at)
+        })
+    }
+}
+
+fn pods(namespace: &str) -> Request {
+    Request::new(Pod::url_path(&(), Some(namespace)))
+}
+
+fn on(node: &str) -> String {
+    format!("spec.nodeName={node}")
+}

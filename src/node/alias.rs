@@ -1,0 +1,78 @@
+//! Another name of the image that runs: a digest where the pod's spec says a tag, a tag where it says a digest.
+//!
+//! Told only when the runtime itself takes both names for the same image; nothing is pulled.
+
+use crate::api::image::ImageRef;
+use crate::cri::client::Client;
+use crate::cri::error::Error;
+use crate::cri::proto::v1;
+
+/// Another spelling of `image`, in the repository that `declared` names.
+pub(super) async fn find(
+    client: &Client,
+    declared: &str,
+    image: &v1::Image,
+) -> Result<Option<String>, Error> {
+    for candidate in candidates(declared, image) {
+        if is(client, &candidate, image).await? {
+            return Ok(Some(candidate));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the node takes `name` for `image`.
+pub(super) async fn is(client: &Client, name: &str, image: &v1::Image) -> Result<bool, Error> {
+    let known = client.image(name, false).await?.and_then(|answer| answer.image);
+    Ok(known.is_some_and(|known| known.id == image.id))
+}
+
+/// What the image might be called beside `declared`, spelled with the same repository: a kubelet that keeps a record of
+/// who may use an image looks for that.
+fn candidates(declared: &str, image: &v1::Image) -> Vec<String> {
+    let Ok(declared) = ImageRef::parse(declared) else { return Vec::new() };
+    let (repository, known_as) = (declared.repository(), full(declared.repository()));
+    let names = if declared.digest().is_some() { &image.repo_tags } else { &image.repo_digests };
+    let of_repository = |name: &String| {
+        let parsed = ImageRef::parse(name).ok()?;
+        let rest = name.strip_prefix(parsed.repository())?.to_owned();
+        (full(parsed.repository()) == known_as).then(|| format!("{repository}{rest}"))
+    };
+    names.iter().filter_map(of_repository).filter(|name| name != declared.as_str()).collect()
+}
+
+/// The repository with the parts that may be left out for images of Docker Hub.
+fn full(repository: &str) -> String {
+    match repository.split_once('/') {
+        None => format!("docker.io/library/{repository}"),
+        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => repository.to_owned(),
+        Some(_) => format!("docker.io/{repository}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_the_same_repository_is_spelled_as_the_pod_spells_it() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        let image = v1::Image {
+            repo_tags: vec!["docker.io/library/app:v1".into(), "quay.io/other/app:v1".into()],
+            repo_digests: vec![
+                format!("quay.io/other/app@{digest}"),
+                format!("docker.io/library/app@{digest}"),
+            ],
+            ..v1::Image::default()
+        };
+        for (declared, found) in [
+            ("app:v1".to_owned(), vec![format!("app@{digest}")]),
+            ("docker.io/library/app:v1".to_owned(), vec![format!("docker.io/library/app@{digest}")]),
+            (format!("app@{digest}"), vec!["app:v1".to_owned()]),
+            ("quay.io/other/app".to_owned(), vec![format!("quay.io/other/app@{digest}")]),
+            ("localhost/app:v1".to_owned(), vec![]),
+        ] {
+            assert_eq!(candidates(&declared, &image), found, "{declared}");
+        }
+    }
+}

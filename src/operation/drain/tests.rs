@@ -1,0 +1,244 @@
+//! Unit tests of the module above; nothing here is part of the product.
+
+use super::*;
+use crate::operation::effect::{Class, Learned};
+use crate::operation::fixtures::{Answer, Bench, Kubelet, at, pod};
+use crate::operation::outcome::Withdrawal;
+use crate::operation::snapshot::{Declared, Gate, Owner};
+
+const DRAINED: &str = r#"{"id":"r","containers":[{"name":"app"}],"gracePeriodSeconds":20,"deadlineSeconds":90,"engine":"Recreate"}"#;
+
+fn bench() -> Bench {
+    Bench::beside(Kubelet::Watching, DRAINED)
+}
+
+fn is_drain(effect: &Effect) -> bool {
+    matches!(effect, Effect::Gate { gate: GateTurn::Drain })
+}
+
+fn gate(bench: &Bench) -> Gate {
+    bench.snapshot.declared.as_ref().unwrap().gate.clone()
+}
+
+/// Until the gate was closed, and a part of the grace period is over.
+fn draining() -> Bench {
+    let mut bench = bench();
+    while bench.operation.drain.as_ref().unwrap().left_at.is_none() {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    bench.now = at(12_000);
+    bench
+}
+
+#[test]
+fn the_grace_is_waited_out_in_full_after_the_gate_was_closed() {
+    let mut bench = bench();
+    let mut touched = None;
+    let outcome = bench.play(|effect, snapshot| {
+        let closed = matches!(&snapshot.declared.as_ref().unwrap().gate, Gate::Closed { reason } if reason == "InPlaceDrain");
+        assert!(closed || is_drain(effect), "{effect:?}");
+        touched = touched.or((effect.verb() == Verb::Fence).then_some(()));
+        Answer::Obey
+    });
+    assert_eq!(outcome, Outcome::Succeeded);
+    assert_eq!(touched, Some(()));
+    assert_eq!(gate(&bench), Gate::Open);
+    let line = [
+        "Gate Drain",
+        "Fence app 4",
+        "Stop app-2",
+        "Create app 3",
+        "Start app-3",
+        "Remove app-fence-4",
+        "Gate Open",
+    ];
+    assert_eq!(bench.log, line);
+    let down = bench.operation.targets[0].stopped_at.unwrap();
+    let closed = bench.operation.drain.as_ref().unwrap().closed_at.unwrap();
+    let drained = down.duration_since(closed).as_millis();
+    assert!((20_000..20_100).contains(&drained), "{drained}");
+}
+
+#[test]
+fn withdrawn_while_it_drains_the_gate_is_opened_again() {
+    let mut bench = draining();
+    bench.operation.withdraw(Withdrawal::Deleted);
+    assert_eq!(bench.obey(), Outcome::Cancelled(Withdrawal::Deleted));
+    assert_eq!(bench.log, ["Gate Drain", "Gate Open"]);
+    assert_eq!((gate(&bench), bench.operation.owed_gate()), (Gate::Open, None));
+    assert!(bench.now < at(12_100));
+}
+
+#[test]
+fn an_agent_that_comes_back_while_it_drains_waits_for_the_rest() {
+    let mut bench = draining();
+    let journal = serde_json::to_string(&bench.operation).unwrap();
+    bench.operation = serde_json::from_str(&journal).unwrap();
+    bench.operation.resume(bench.now);
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+    let stopped = bench.operation.targets[0].stopped_at.unwrap();
+    assert!((at(20_000)..at(20_100)).contains(&stopped), "{stopped}");
+}
+
+#[test]
+fn where_the_gate_cannot_be_closed_nothing_is_touched() {
+    for (class, tries, reason) in [
+        (Class::Away, 0, "DeadlineExceeded"),
+        (Class::Final, 1, "GateFailed"),
+        (Class::Gone, 1, "GateFailed"),
+        (Class::Refused, 3, "GateFailed"),
+    ] {
+        let mut bench = bench();
+        let outcome = bench.play(|effect, _| if is_drain(effect) { Answer::No(class) } else { Answer::Obey });
+        assert!(matches!(outcome, Outcome::Failed { touched: false, .. }), "{outcome:?}");
+        assert_eq!(outcome.reason(), reason, "{class:?}");
+        assert!(bench.now <= bench.operation.deadline_at, "{class:?}");
+        let drains = bench.log.iter().filter(|line| *line == "Gate Drain").count();
+        assert!(tries == drains || (tries == 0 && drains > 5), "{class:?}: {drains}");
+        // An answer may have been lost: it is opened in any case.
+        assert_eq!(bench.log.last().unwrap(), "Gate Open", "{class:?}");
+        assert!(bench.log.iter().all(|line| line.starts_with("Gate")), "{:?}", bench.log);
+    }
+}
+
+#[test]
+fn an_api_server_that_is_away_at_the_end_is_asked_again_and_owed_when_time_is_up() {
+    let opens = |effect: &Effect| matches!(effect, Effect::Gate { gate: GateTurn::Open });
+    let (mut brief, mut times) = (bench(), 0);
+    let outcome = brief.play(|effect, _| {
+        times += i32::from(opens(effect));
+        if opens(effect) && times < 5 { Answer::No(Class::Away) } else { Answer::Obey }
+    });
+    assert_eq!((outcome, times), (Outcome::Succeeded, 5));
+    assert_eq!((gate(&brief), brief.operation.owed_gate()), (Gate::Open, None));
+    let mut long = bench();
+    let outcome = long.play(|effect, _| if opens(effect) { Answer::No(Class::Away) } else { Answer::Obey });
+    assert_eq!(outcome, Outcome::Succeeded);
+    assert_eq!(long.operation.owed_gate(), Some(GateTurn::Open));
+    let over = long.now.duration_since(long.operation.deadline_at).as_secs();
+    assert!((15..25).contains(&over), "{over}");
+}
+
+#[test]
+fn what_failed_in_the_middle_stays_out_of_traffic_and_says_so() {
+    let mut bench = bench();
+    let outcome = bench.play(|effect, _| match effect.verb() {
+        Verb::Create => Answer::No(Class::Final),
+        _ => Answer::Obey,
+    });
+    assert!(matches!(outcome, Outcome::Failed { touched: true, .. }), "{outcome:?}");
+    assert_eq!(gate(&bench), Gate::Closed { reason: "InPlaceFailed".into() });
+    assert_eq!(bench.log.last().unwrap(), "Gate Failed");
+}
+
+#[test]
+fn what_failed_before_it_was_touched_takes_traffic_again() {
+    let mut bench = bench();
+    let outcome = bench.play(|effect, _| match effect.verb() {
+        Verb::Fence => Answer::No(Class::Final),
+        _ => Answer::Obey,
+    });
+    assert!(matches!(outcome, Outcome::Failed { touched: false, .. }), "{outcome:?}");
+    assert_eq!(gate(&bench), Gate::Open);
+}
+
+#[test]
+fn a_pod_on_its_way_out_gets_no_traffic_again() {
+    let mut bench = draining();
+    bench.snapshot.declared.as_mut().unwrap().deleting = true;
+    let outcome = bench.obey();
+    assert!(matches!(outcome, Outcome::Failed { touched: false, .. }), "{outcome:?}");
+    assert_eq!(bench.log, ["Gate Drain"]);
+}
+
+#[test]
+fn the_grace_period_counts_from_when_the_kubelet_has_taken_the_gate_in() {
+    let mut bench = Bench::new("restart app", pod(Owner::Kubelet));
+    let (operation, snapshot) = (&mut bench.operation, &mut bench.snapshot);
+    operation.request.grace_period_seconds = 3;
+    operation.drain = Some(Drain::default());
+    operation.step = Step::Drain;
+    let declared = |unready_since| {
+        let gate = Gate::Closed { reason: "InPlaceDrain".into() };
+        let (has_pull_secrets, containers) = (false, Vec::new());
+        Some(Declared { current: true, deleting: false, gate, unready_since, has_pull_secrets, containers })
+    };
+    snapshot.declared = declared(None);
+    let shut = Effect::Gate { gate: GateTurn::Drain };
+    assert_eq!(close(operation, snapshot, at(0)), Some(Next::Do(shut.clone())));
+    operation.begin(&shut, at(0));
+    // Whoever died before the answer came finds it closed, as soon as anything is seen.
+    operation.in_cluster = true;
+    let seen = snapshot.declared.take();
+    assert!(
+        matches!(close(operation, snapshot, at(9000)), Some(Next::Wait(waiting)) if waiting.until == at(9050))
+    );
+    snapshot.declared = seen;
+    snapshot.declared = declared(Some(at(2000)));
+    assert_eq!(close(operation, snapshot, at(9000)), Some(Next::Note(Note::Drained(at(3000)))));
+    snapshot.declared = declared(None);
+    assert_eq!(close(operation, snapshot, at(9000)), Some(Next::Do(shut.clone())));
+    operation.record(&shut, Ok(Learned::Nothing), at(10));
+    let until = |operation: &Operation, snapshot: &Snapshot, now| match close(operation, snapshot, now) {
+        Some(Next::Wait(waiting)) => waiting.until,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(until(operation, snapshot, at(10)), at(60));
+    assert_eq!(until(operation, snapshot, at(5000)), at(5010));
+    // A kubelet that does not run is not waited for.
+    assert_eq!(close(operation, snapshot, at(7000)), Some(Next::Note(Note::Drained(at(5010)))));
+    // Told in whole seconds; a process that was away learns of it later.
+    for (unready_since, now, left_at) in [
+        (at(0), at(900), at(900)),
+        (at(1000), at(1900), at(1900)),
+        (at(1000), at(4900), at(2000)),
+        (at(-9000), at(20), at(10)),
+    ] {
+        snapshot.declared = declared(Some(unready_since));
+        assert_eq!(close(operation, snapshot, now), Some(Next::Note(Note::Drained(left_at))));
+    }
+    operation.note(Note::Drained(at(900)));
+    assert_eq!(until(operation, snapshot, at(900)), at(3900));
+    assert_eq!(close(operation, snapshot, at(3900)), None);
+}
+
+#[test]
+fn what_was_closed_is_opened_and_what_a_failure_left_closed_only_after_a_success() {
+    let failure = || Failure::Gate { message: String::new() };
+    let failed = |touched| Outcome::Failed { failure: failure(), then: None, touched };
+    let cancelled = Outcome::Cancelled(Withdrawal::Deleted);
+    let begun = Drain { begun: true, ..Drain::default() };
+    let closed = Drain { closed_at: Some(Timestamp::UNIX_EPOCH), ..begun.clone() };
+    let inherited = |drain: &Drain| Drain { inherited: true, ..drain.clone() };
+    let idle = Drain::default();
+    for (drain, turns) in [
+        (&idle, [None; 5]),
+        (&begun, [Some(GateTurn::Open); 5]),
+        (
+            &closed,
+            [
+                Some(GateTurn::Open),
+                Some(GateTurn::Open),
+                Some(GateTurn::Failed),
+                Some(GateTurn::Open),
+                Some(GateTurn::Open),
+            ],
+        ),
+        (&inherited(&idle), [Some(GateTurn::Open), Some(GateTurn::Open), None, None, None]),
+        (
+            &inherited(&closed),
+            [
+                Some(GateTurn::Open),
+                Some(GateTurn::Open),
+                Some(GateTurn::Failed),
+                Some(GateTurn::Failed),
+                Some(GateTurn::Failed),
+            ],
+        ),
+        (&Drain { settled: true, ..inherited(&closed) }, [None; 5]),
+    ] {
+        let outcomes =
+            [&Outcome::Succeeded, &Outcome::RolledBack(failure()), &failed(true), &failed(false), &cancelled];
+        assert_eq!(outcomes.map(|outcome| last_turn(drain, outcome)), turns, "{drain:?}");
+    }
+}

@@ -1,0 +1,288 @@
+//! Which engine carries a container over, and why: the table of what each engine may do to which container.
+//!
+//! `Auto` takes the first that may: for a restart Recreate, Respec, Stop; for a swap the one that the pod's owner
+//! understands. Everything an engine may not do is a [`Refusal`] that says why.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::api::request::EngineWish;
+use crate::api::status::{Engine, Incarnation};
+use crate::operation::preflight::{Refusal, Runtime, Source};
+use crate::operation::snapshot::{
+    Container, DeclaredContainer, Owner, PodRef, PullPolicy, RestartPolicy, Snapshot, State,
+};
+use crate::operation::spec_hash;
+
+/// The longest that a kubelet holds a container back after it ended (the cap of its back-off).
+pub(super) const LONGEST_BACK_OFF: SignedDuration = SignedDuration::from_secs(300);
+
+/// The engine taken for one container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) engine: Engine,
+    pub(super) why: String,
+    /// For [`Engine::Respec`]: what becomes of the spec.
+    pub(super) change: Option<SpecChange>,
+}
+
+impl Choice {
+    /// The life to be replaced, with its image as the pod's spec spells it: that is what the way back leads to, whatever
+    /// the runtime calls it.
+    pub(super) fn before(&self, container: &Container) -> Incarnation {
+        let mut before = container.incarnation();
+        if let Some(change) = &self.change {
+            before.image.clone_from(&change.from);
+        }
+        before
+    }
+}
+
+/// What becomes of the image in a pod's spec.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpecChange {
+    /// What it says before.
+    pub from: String,
+    /// What it says then.
+    pub to: String,
+    /// True when a clone may take the place of what a kubelet holds back.
+    pub cloneable: bool,
+    /// The hash that its kubelet will expect on a container made under the changed spec, when that is known for sure.
+    pub hash: Option<String>,
+    /// False while the container seems to run something else than what the spec says: its kubelet may be about to
+    /// replace it.
+    #[serde(default)]
+    pub settled: bool,
+}
+
+/// What the choice is made from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts<'a> {
+    pub(super) pod: &'a PodRef,
+    pub(super) owner: Owner,
+    pub(super) runtime: &'a Runtime,
+    pub(super) snapshot: &'a Snapshot,
+    /// The life to be replaced.
+    pub(super) container: &'a Container,
+    /// The image asked for; `None` for a restart.
+    pub(super) image: Option<&'a str>,
+    pub(super) source: Option<&'a Source>,
+    /// The hashes that its kubelet wrote on it before, by the image that the spec said then.
+    pub(super) hashes: Option<&'a BTreeMap<String, String>>,
+    pub(super) now: Timestamp,
+}
+
+impl Facts<'_> {
+    #[expect(clippy::unnecessary_box_returns, reason = "what refusals hold")]
+    fn pod(&self) -> Box<PodRef> {
+        Box::new(self.pod.clone())
+    }
+
+    fn declared(&self) -> Option<&DeclaredContainer> {
+        self.snapshot.declared.as_ref()?.container(&self.container.name)
+    }
+
+    /// True where an API server names the pod's images.
+    fn in_cluster(&self) -> bool {
+        self.snapshot.declared.is_some()
+    }
+
+    fn unavailable(&self, engine: EngineWish, why: &str) -> Refusal {
+        Refusal::EngineUnavailable {
+            pod: self.pod(),
+            name: self.container.name.clone(),
+            engine,
+            why: why.to_owned(),
+        }
+    }
+}
+
+/// The engine for `wish`, or why there is none.
+pub(super) fn choose(wish: EngineWish, facts: &Facts<'_>) -> Result<Choice, Refusal> {
+    match wish {
+        EngineWish::Recreate => recreate(facts).map(|why| by(Engine::Recreate, why)),
+        EngineWish::Respec => respec(facts),
+        EngineWish::Stop => stop(facts).map(|why| by(Engine::Stop, why)),
+        EngineWish::Auto if !facts.in_cluster() => recreate(facts).map(|why| by(Engine::Recreate, why)),
+        EngineWish::Auto if facts.image.is_some() => match (respec(facts), recreate(facts)) {
+            (Ok(choice), _) => Ok(choice),
+            // The spec says so already, and only what it stands for is another image: nothing to tell the kubelet.
+            (Err(_), Ok(why)) => Ok(by(Engine::Recreate, why)),
+            (Err(refusal), Err(_)) => Err(refusal),
+        },
+        EngineWish::Auto => any(facts),
+    }
+}
+
+fn by(engine: Engine, why: &str) -> Choice {
+    Choice { engine, why: why.to_owned(), change: None }
+}
+
+/// The first engine that may restart the container.
+fn any(facts: &Facts<'_>) -> Result<Choice, Refusal> {
+    let not_recreate = match recreate(facts) {
+        Ok(why) => return Ok(by(Engine::Recreate, why)),
+        Err(refusal) => refusal,
+    };
+    let not_respec = match respec(facts) {
+        Ok(choice) => return Ok(Choice { why: format!("{}; {not_recreate}", choice.why), ..choice }),
+        // To be asked again later, not to be done in a worse way now.
+        Err(refusal @ Refusal::BackOff { .. }) => return Err(refusal),
+        Err(refusal) => refusal,
+    };
+    match stop(facts) {
+        Ok(why) => Ok(by(Engine::Stop, &format!("{why}; {not_recreate}; {not_respec}"))),
+        Err(not_stop) => Err(Refusal::NoEngine {
+            pod: facts.pod(),
+            name: facts.container.name.clone(),
+            why: format!("{not_recreate}; {not_respec}; {not_stop}"),
+        }),
+    }
+}
+
+/// May it be made again over the runtime's socket?
+fn recreate(facts: &Facts<'_>) -> Result<&'static str, Refusal> {
+    if facts.image.is_some() && facts.owner.is_kubelet() {
+        let same = facts.declared().is_some_and(|declared| Some(declared.image.as_str()) == facts.image);
+        if !same || facts.owner == Owner::KubeletStatic {
+            return Err(Refusal::KubeletNamesImages(facts.pod()));
+        }
+    }
+    clone(facts)?;
+    Ok(match (facts.image, facts.in_cluster()) {
+        (Some(_), true) => "the pod's spec names this image already, only what it stands for is another one",
+        (_, true) => "its configuration can be cloned, and its kubelet adopts the clone",
+        (_, false) => {
+            "the runtime tells the whole configuration and refuses a taken name; no API server is needed"
+        }
+    })
+}
+
+/// May a clone take its place, whatever its image?
+fn clone(facts: &Facts<'_>) -> Result<(), Refusal> {
+    if !facts.runtime.has_fences() {
+        return Err(Refusal::RuntimeUnsupported(facts.runtime.name.clone()));
+    }
+    let name = || facts.container.name.clone();
+    let not = |why: &str| Err(Refusal::NotCloneable { pod: facts.pod(), name: name(), why: why.to_owned() });
+    let Some(source) = facts.source else { return not("the runtime did not tell its configuration") };
+    if let Some(why) = &source.not_cloneable {
+        return not(why);
+    }
+    if source.has_assigned_cpus && facts.owner.is_kubelet() {
+        return not("its kubelet assigns CPUs to it by number");
+    }
+    if let Some(declared) = facts.declared() {
+        if declared.restart_policy != RestartPolicy::Always {
+            return not("its restartPolicy is not Always: its kubelet might call it finished in between");
+        }
+        if declared.has_restart_rules {
+            return not("its exit code decides what its kubelet does (restartPolicyRules)");
+        }
+        if declared.has_post_start {
+            return not("it has a postStart handler, which its kubelet runs");
+        }
+        if declared.env_from_objects {
+            return not(
+                "its environment comes from objects that may have changed, which its kubelet reads anew",
+            );
+        }
+        if declared.sub_path_of_objects {
+            return not("it mounts a subPath of objects that may have changed, which its kubelet binds anew");
+        }
+    }
+    if !source.image_present {
+        let image = facts.container.image.clone();
+        return Err(Refusal::ImageMissing { pod: facts.pod(), name: name(), image });
+    }
+    Ok(())
+}
+
+/// May the image in the pod's spec be changed, so that its kubelet replaces the container?
+fn respec(facts: &Facts<'_>) -> Result<Choice, Refusal> {
+    let not = |why: &str| Err(facts.unavailable(EngineWish::Respec, why));
+    let Some(declared) = facts.declared() else {
+        return not("it changes the pod's spec, which needs an API server");
+    };
+    if facts.owner == Owner::KubeletStatic {
+        return not("the pod comes from a file on its node, where its spec is to be changed");
+    }
+    let alias = facts.source.and_then(|source| source.alias.as_deref());
+    let (to, why) = match (facts.image, alias) {
+        (Some(image), _) if image == declared.image => {
+            return not("the spec names this image already, its kubelet would see no change");
+        }
+        (Some(image), _) => (image, "the pod's spec names the image, and its kubelet replaces the container"),
+        (None, Some(alias)) => {
+            (alias, "the spec gets another name of the same image, and its kubelet replaces the container")
+        }
+        (None, None) => {
+            return not(
+                "the node knows no second name for the image that runs, in the repository that the spec names",
+            );
+        }
+    };
+    if declared.restart_policy != RestartPolicy::Always {
+        // A start that fails after the stop is the end of such a container.
+        if declared.pull_policy == PullPolicy::Always {
+            return not(
+                "its kubelet would ask the registry while it is down (imagePullPolicy Always), and with its \
+                 restartPolicy it would be lost when the registry does not answer",
+            );
+        }
+        if let Some(seconds) = held_back(facts) {
+            return Err(Refusal::BackOff { pod: facts.pod(), name: facts.container.name.clone(), seconds });
+        }
+    }
+    let change = SpecChange {
+        from: declared.image.clone(),
+        to: to.to_owned(),
+        cloneable: clone(facts).is_ok(),
+        hash: expected_hash(facts, declared, to),
+        settled: facts.source.is_none_or(|source| source.runs_declared),
+    };
+    Ok(Choice { engine: Engine::Respec, why: why.to_owned(), change: Some(change) })
+}
+
+/// The hash that the kubelet will expect once the spec says `to`: computed as newer kubelets do, or the one it wrote when
+/// the spec said that before. Either way only if the same gives the hash of the container that is there: another release
+/// of the kubelet may compute another one.
+fn expected_hash(facts: &Facts<'_>, declared: &DeclaredContainer, to: &str) -> Option<String> {
+    let present = &facts.container.spec_hash;
+    if *present == spec_hash::of(&declared.name, &declared.image) {
+        return Some(spec_hash::of(&declared.name, to));
+    }
+    let seen = facts.hashes?;
+    (seen.get(&declared.image) == Some(present)).then(|| seen.get(to).cloned()).flatten()
+}
+
+/// For how long a kubelet might hold the container back: where the policy is not Always, it would call it finished then.
+fn held_back(facts: &Facts<'_>) -> Option<u64> {
+    let lives = facts.snapshot.lives(&facts.container.name);
+    let ends = lives.iter().filter(|life| life.state == State::Exited).filter_map(|life| life.finished_at);
+    let free = ends.max()?.checked_add(LONGEST_BACK_OFF).ok()?;
+    (facts.now < free).then(|| free.duration_since(facts.now).as_secs().unsigned_abs() + 1)
+}
+
+/// May it be stopped, for its kubelet to start it again?
+fn stop(facts: &Facts<'_>) -> Result<&'static str, Refusal> {
+    let not = |why: &str| Err(facts.unavailable(EngineWish::Stop, why));
+    if facts.image.is_some() {
+        return not("it starts the same image again");
+    }
+    if !facts.owner.is_kubelet() {
+        return not("nothing here would start the container again");
+    }
+    let Some(declared) = facts.declared() else {
+        return not("whether its kubelet starts it again is not known without an API server");
+    };
+    if declared.restart_policy != RestartPolicy::Always || declared.has_restart_rules {
+        return not("its kubelet does not start it again whatever its exit code (restartPolicy)");
+    }
+    Ok("its kubelet starts it again after a stop")
+}
+
+#[cfg(test)]
+mod tests;

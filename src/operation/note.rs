@@ -1,0 +1,116 @@
+//! Decisions that change only the operation.
+
+use jiff::Timestamp;
+
+use crate::api::status::{Incarnation, Step};
+use crate::operation::outcome::{Failure, Outcome};
+use crate::operation::snapshot::{Container, Snapshot};
+use crate::operation::state::{Operation, Reached, Replacement, Target};
+
+/// A decision that changes only the operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// Another stage begins.
+    Step(Step),
+    /// The pod gets no traffic any more.
+    Drained(Timestamp),
+    /// The life from before has ended.
+    Stopped(String, Timestamp),
+    /// Its kubelet has put another life in the place of the one that is to be replaced, and that has ended too.
+    Overtaken {
+        /// The container.
+        name: String,
+        /// The life to be replaced now.
+        replaces: String,
+        /// The attempt of the new one.
+        attempt: u32,
+        /// True when what has ended was created here.
+        cut_short: bool,
+    },
+    /// The new life of a container runs.
+    Reached(String, Reached),
+    /// It has stayed up long enough.
+    Proven(String, Timestamp),
+    /// From here on back to what ran before.
+    TurnBack(Failure),
+    /// The way back of one container.
+    Back(String, Replacement),
+    /// Its kubelet has started a container again that was not touched yet: that life is to be replaced now.
+    Rebased(Box<Container>),
+    /// Nothing is left but to clean up.
+    End(Outcome),
+}
+
+impl Note {
+    /// That `life`, seen running in `snapshot`, is what `target` was to come to.
+    pub(super) fn reached(target: &Target, life: &Container, snapshot: &Snapshot) -> Self {
+        let reached = Reached {
+            to: life.incarnation(),
+            spec_hash: life.spec_hash.clone(),
+            stopped_at: target.stopped_at.or_else(|| target.ended(snapshot)),
+            started_at: life.started_at,
+            ready_at: None,
+        };
+        Note::Reached(target.name.clone(), reached)
+    }
+}
+
+impl Operation {
+    /// Takes a decision in.
+    pub fn note(&mut self, note: Note) {
+        let target = |targets: &mut Vec<Target>, name: &str| targets.iter().position(|t| t.name == name);
+        match note {
+            Note::Step(step) => self.step = step,
+            Note::Drained(at) => self.drain.iter_mut().for_each(|drain| drain.left_at = Some(at)),
+            Note::Stopped(name, at) => {
+                if let Some(index) = target(&mut self.targets, &name) {
+                    self.targets[index].stopped_at = Some(at);
+                }
+            }
+            Note::Overtaken { name, replaces, attempt, cut_short } => {
+                if let Some(index) = target(&mut self.targets, &name) {
+                    let replacement = self.targets[index].under_way();
+                    let cut_short = cut_short || replacement.cut_short;
+                    *replacement = Replacement { replaces, attempt, cut_short, ..replacement.clone() };
+                    self.targets[index].reached = None;
+                }
+            }
+            Note::Reached(name, reached) => {
+                if let Some(index) = target(&mut self.targets, &name) {
+                    self.targets[index].reached = Some(reached);
+                }
+            }
+            Note::Proven(name, at) => {
+                if let Some(index) = target(&mut self.targets, &name)
+                    && let Some(reached) = &mut self.targets[index].reached
+                {
+                    reached.ready_at = Some(at);
+                }
+            }
+            Note::Rebased(life) => {
+                if let Some(index) = target(&mut self.targets, &life.name) {
+                    let target = &mut self.targets[index];
+                    target.forward = Replacement::of(life.id.clone(), life.attempt.saturating_add(1));
+                    target.from = Incarnation { image: target.from.image.clone(), ..life.incarnation() };
+                    target.from_hash = life.spec_hash;
+                    target.change.iter_mut().for_each(|change| change.settled = true);
+                }
+            }
+            Note::TurnBack(failure) => {
+                self.step = Step::Rollback;
+                self.setback = None;
+                self.turned_back = Some(failure);
+            }
+            Note::Back(name, replacement) => {
+                if let Some(index) = target(&mut self.targets, &name) {
+                    self.targets[index].back = Some(replacement);
+                    self.targets[index].reached = None;
+                }
+            }
+            Note::End(outcome) => {
+                self.setback = None;
+                self.ending = Some(outcome);
+            }
+        }
+    }
+}

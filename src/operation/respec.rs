@@ -1,0 +1,194 @@
+//! Leaving it to the kubelet: the image in the pod's spec is changed, or the container is stopped, and what the kubelet
+//! makes of that is watched.
+//!
+//! A kubelet that holds the container back although its spec has changed is helped: after a head start, the new life is
+//! created here under the name that the kubelet would take, with the hash that it expects.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::operation::answer::{Next, Waiting};
+use crate::operation::effect::{Effect, ImageChoice, Verb};
+use crate::operation::engine::SpecChange;
+use crate::operation::note::Note;
+use crate::operation::outcome::Failure;
+use crate::operation::replace::{Progress, do_, is_counted_anew, make, settle, stop};
+use crate::operation::snapshot::{Container, Snapshot, State};
+use crate::operation::state::{Operation, Target, later, seconds};
+
+/// What a kubelet takes at most to create the new life after the old one ended, when nothing holds it back.
+const HEAD_START: SignedDuration = SignedDuration::from_millis(250);
+/// The same on the way back, where a container that failed is down already. Should the kubelet begin at the same moment,
+/// one of the two finds the name taken.
+const HEAD_START_BACK: SignedDuration = SignedDuration::from_millis(50);
+/// How long it may take a kubelet to hear of a change of mind. One that had begun to end a container until then takes the
+/// container's grace in addition.
+const CHANGE_OF_MIND: SignedDuration = SignedDuration::from_secs(2);
+/// How soon to look again while something is about to happen, and while nothing is.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_millis(20);
+const LOOK_LATER: SignedDuration = SignedDuration::from_millis(250);
+/// How long something counts as about to happen.
+const SOON: SignedDuration = SignedDuration::from_secs(2);
+
+/// What to do next for a target whose pod's spec is changed.
+pub(super) fn respec<'a>(
+    operation: &Operation,
+    target: &Target,
+    change: &SpecChange,
+    snapshot: &'a Snapshot,
+    now: Timestamp,
+) -> Progress<'a> {
+    let replacement = target.replacement();
+    let returns = operation.turned_back.is_some();
+    let Some(changed_at) = replacement.respec_at else {
+        if let Some(message) = operation.given_up(Verb::Respec, &target.name) {
+            let (container, message) = (target.name.clone(), message.to_owned());
+            return Progress::Failed(Failure::Respec { container, message });
+        }
+        if !change.settled && now < later(operation.begun_at, CHANGE_OF_MIND) {
+            let on = format!("the kubelet to bring {} to what the pod's spec says", target.name);
+            return Progress::Next(Next::Wait(Waiting { until: later(now, LOOK_AGAIN), on }));
+        }
+        let (from, to) = if returns { (&change.to, &change.from) } else { (&change.from, &change.to) };
+        let (container, from, to) = (target.name.clone(), from.clone(), to.clone());
+        return do_(Effect::Respec { container, from, to });
+    };
+    let lives = snapshot.lives(&target.name);
+    let fits = |life: &&&Container| {
+        let counts = life.attempt >= replacement.attempt
+            || life.id == target.from.container_id
+            || is_counted_anew(operation, target, life, snapshot);
+        counts && fits(target, change, returns, life)
+    };
+    if let Some(new) = lives.iter().rev().find(fits) {
+        // The life from before may run on, unless its kubelet had begun to end it.
+        let kept = new.id == target.from.container_id;
+        let heard = later(later(changed_at, CHANGE_OF_MIND), seconds(target.grace_seconds));
+        if kept && new.state == State::Running && now < heard {
+            return Progress::Next(Next::Wait(wait(target, changed_at, now)));
+        }
+        if !kept || new.state == State::Running {
+            return settle(operation, target, snapshot, new, now);
+        }
+    }
+    // One that its kubelet still made under the spec from before: it will be replaced like the one before it.
+    let newest = lives.last().filter(|life| life.attempt >= replacement.attempt);
+    if let Some(newest) = newest.filter(|newest| newest.state == State::Exited) {
+        let (name, replaces) = (target.name.clone(), newest.id.clone());
+        let attempt = newest.attempt.saturating_add(1);
+        return Progress::Next(Next::Note(Note::Overtaken { name, replaces, attempt, cut_short: false }));
+    }
+    let alive = snapshot.by_id(&replacement.replaces).is_some_and(|old| old.state != State::Exited);
+    let hash_known = if returns { !target.from_hash.is_empty() } else { change.hash.is_some() };
+    if newest.is_some() || alive || !(change.cloneable && hash_known) {
+        return Progress::Next(Next::Wait(wait(target, changed_at, now)));
+    }
+    let ended = snapshot.by_id(&replacement.replaces).and_then(|old| old.finished_at);
+    let head_start = if returns { HEAD_START_BACK } else { HEAD_START };
+    let help_from = later(ended.map_or(changed_at, |ended| ended.max(changed_at)), head_start);
+    if now < help_from {
+        let until = help_from.min(later(now, LOOK_AGAIN));
+        let on = format!("the kubelet to start {}", target.name);
+        return Progress::Next(Next::Wait(Waiting { until, on }));
+    }
+    make(operation, target, replacement, snapshot, now)
+}
+
+/// The failure when the pod's spec does not say any more what it was changed to, nor what it said before: a view of the
+/// API server may be old.
+pub(super) fn overruled<'a>(
+    mut targets: impl Iterator<Item = &'a Target>,
+    snapshot: &Snapshot,
+) -> Option<Failure> {
+    let declared = snapshot.declared.as_ref()?;
+    targets.find_map(|target| {
+        let change = target.change.as_ref().filter(|_| target.replacement().respec_at.is_some())?;
+        let image = &declared.container(&target.name)?.image;
+        let (container, image) = (target.name.clone(), image.clone());
+        (image != change.from && image != change.to).then_some(Failure::Overruled { container, image })
+    })
+}
+
+/// A kubelet that had not read the changed spec yet ends, once, what was created here under it: that is made again,
+/// unless the kubelet has done so.
+///
+/// It looks at a pod with the spec it had when it began to, and may have been waiting for a second by then (`pod_workers.go`
+/// in pkg/kubelet waits for a newer list of containers).
+pub(super) fn cut_short(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Option<Note> {
+    let replacement = target.replacement();
+    let until = later(replacement.respec_at?, CHANGE_OF_MIND);
+    let newest = *snapshot.lives(&target.name).last()?;
+    let ended = |life: &Container| life.state == State::Exited && life.started_at.is_some();
+    let (replaces, attempt, at) = if newest.attempt == replacement.attempt {
+        let at = newest.finished_at.filter(|_| operation.made(newest) && ended(newest))?;
+        (newest.id.clone(), newest.attempt.saturating_add(1), at)
+    } else {
+        let before = &target.reached.as_ref()?.to;
+        let gone =
+            snapshot.by_id(&before.container_id).is_none_or(|life| operation.made(life) && ended(life));
+        let replaced = gone && before.attempt == replacement.attempt && newest.attempt > before.attempt;
+        (before.container_id.clone(), newest.attempt, Some(newest.created_at).filter(|_| replaced)?)
+    };
+    let again = Note::Overtaken { name: target.name.clone(), replaces, attempt, cut_short: true };
+    (!replacement.cut_short && at < until).then_some(again)
+}
+
+/// What to do next for a target that is only stopped.
+pub(super) fn stop_and_wait<'a>(
+    operation: &Operation,
+    target: &Target,
+    snapshot: &'a Snapshot,
+    now: Timestamp,
+) -> Progress<'a> {
+    let replacement = target.replacement();
+    if let Some(new) =
+        snapshot.lives(&target.name).into_iter().rev().find(|l| l.attempt >= replacement.attempt)
+    {
+        // Its kubelet makes another one after one that it could not start.
+        if new.state == State::Exited && new.started_at.is_none() && !operation.made(new) {
+            return Progress::Next(Next::Wait(wait(target, new.created_at, now)));
+        }
+        return settle(operation, target, snapshot, new, now);
+    }
+    match snapshot.by_id(&replacement.replaces) {
+        Some(old) if matches!(old.state, State::Running | State::Unknown) => {
+            stop(operation, target, replacement, old, now)
+        }
+        old => {
+            let ended = old.and_then(|old| old.finished_at).unwrap_or(operation.begun_at);
+            Progress::Next(Next::Wait(wait(target, ended, now)))
+        }
+    }
+}
+
+/// The image of a life that is created for the kubelet.
+pub(super) fn image(operation: &Operation, target: &Target, change: &SpecChange) -> ImageChoice {
+    if operation.turned_back.is_some() {
+        let hash = Some(target.from_hash.clone()).filter(|hash| !hash.is_empty());
+        return ImageChoice {
+            reference: change.from.clone(),
+            id: target.from.image_id.clone(),
+            spec_hash: hash,
+        };
+    }
+    let id = target.pulled.as_ref().map_or(&target.from.image_id, |pulled| &pulled.id);
+    ImageChoice { reference: change.to.clone(), id: id.clone(), spec_hash: change.hash.clone() }
+}
+
+/// Whether `life` was made under the spec as it is to be.
+fn fits(target: &Target, change: &SpecChange, returns: bool, life: &Container) -> bool {
+    if returns {
+        return life.spec_hash == target.from_hash;
+    }
+    match &change.hash {
+        Some(hash) => life.spec_hash == *hash,
+        None => life.spec_hash != target.from_hash,
+    }
+}
+
+fn wait(target: &Target, since: Timestamp, now: Timestamp) -> Waiting {
+    let pause = if now < later(since, SOON) { LOOK_AGAIN } else { LOOK_LATER };
+    Waiting { until: later(now, pause), on: format!("the kubelet to replace {}", target.name) }
+}
+
+#[cfg(test)]
+mod tests;

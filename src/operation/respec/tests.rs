@@ -1,0 +1,322 @@
+//! Unit tests of the module above; nothing here is part of the product.
+
+use super::*;
+use crate::operation::effect::Class;
+use crate::operation::fixtures::{
+    ALIAS, Answer, Bench, Kubelet, at, declared, find, life, pod_in_cluster, situation_in_cluster,
+};
+use crate::operation::outcome::Outcome;
+
+const RESTART: &str = r#"{"containers":[{"name":"app"}],"engine":"Respec","deadlineSeconds":200}"#;
+const SWAP: &str = "swap app=repo/app:v2";
+const PATCH: &str = "Respec app repo/app:v2";
+const PATCH_BACK: &str = "Respec app repo/app:v1";
+
+fn older(name: &str, image: &str) -> String {
+    format!("1{}", crate::operation::spec_hash::of(name, image))
+}
+
+/// Beside a kubelet that hashes the whole container.
+fn beside_an_older(kubelet: Kubelet) -> Bench {
+    let mut snapshot = pod_in_cluster();
+    snapshot.containers.iter_mut().for_each(|life| life.spec_hash = older(&life.name, "repo/app:v1"));
+    let mut bench = Bench::of(SWAP, situation_in_cluster(snapshot), kubelet);
+    bench.hash = older;
+    bench
+}
+
+fn image_in_spec(bench: &mut Bench) -> String {
+    declared(&mut bench.snapshot).image.clone()
+}
+
+#[test]
+fn what_the_kubelet_does_by_itself_is_only_watched() {
+    for (text, to, image) in [(SWAP, "repo/app:v2", "sha:v2"), (RESTART, ALIAS, "sha:v1")] {
+        let mut bench = Bench::beside(Kubelet::Prompt, text);
+        assert_eq!(bench.obey(), Outcome::Succeeded, "{text}");
+        let changes: Vec<_> = bench.log.iter().filter(|line| !line.starts_with("Pull")).collect();
+        assert_eq!(changes, [&format!("Respec app {to}")]);
+        let running = bench.snapshot.running("app");
+        assert_eq!((running.len(), running[0].attempt, running[0].image_id.as_str()), (1, 3, image));
+    }
+    let mut bench = beside_an_older(Kubelet::Prompt);
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+    assert_eq!(bench.log, ["Pull repo/app:v2", PATCH]);
+}
+
+#[test]
+fn a_kubelet_that_holds_the_container_back_is_helped_after_its_head_start() {
+    let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+    let line = ["Fence app 4", "Create app 3 of sha:v2", "Start app-3", "Remove app-fence-4"];
+    assert_eq!(bench.log[..2], ["Pull repo/app:v2", PATCH]);
+    assert_eq!(bench.log[2..], line);
+    let new = bench.snapshot.by_id("app-3").unwrap();
+    assert_eq!(new.spec_hash, crate::operation::spec_hash::of("app", "repo/app:v2"));
+    let down = new.started_at.unwrap().duration_since(bench.operation.targets[0].stopped_at.unwrap());
+    assert!((250..350).contains(&down.as_millis()), "{down:?}");
+}
+
+#[test]
+fn an_older_kubelet_is_never_helped_on_the_way_there() {
+    let mut bench = beside_an_older(Kubelet::HoldingBack);
+    while bench.now < at(120_000) {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    assert_eq!(bench.log, ["Pull repo/app:v2", PATCH]);
+    bench.kubelet = Kubelet::Prompt;
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+    assert_eq!(bench.log.len(), 2);
+}
+
+#[test]
+fn a_life_that_the_kubelet_made_of_the_spec_before_is_not_the_new_one() {
+    let mut bench = Bench::beside(Kubelet::Watching, RESTART);
+    while !bench.log.iter().any(|line| line.starts_with("Respec")) {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    // It crashed, and its kubelet had not heard of the change.
+    find(&mut bench.snapshot, "app-2").state = State::Exited;
+    let mut again = life("app", 3, State::Running);
+    (again.started_at, again.created_at) = (Some(bench.now), bench.now);
+    again.spec_hash = crate::operation::spec_hash::of("app", "repo/app:v1");
+    bench.snapshot.containers.push(again);
+    while bench.now < at(10_000) {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    assert!(bench.operation.targets[0].reached.is_none());
+    bench.kubelet = Kubelet::Prompt;
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+    assert_eq!(bench.snapshot.running("app")[0].attempt, 4);
+    assert_eq!(bench.log.len(), 1, "{:?}", bench.log);
+}
+
+#[test]
+fn a_lost_answer_is_asked_for_again() {
+    let mut bench = Bench::beside(Kubelet::Prompt, SWAP);
+    let mut lost = 3;
+    let outcome = bench.play(|effect, _| {
+        let again = effect.verb() == Verb::Respec && lost > 0;
+        lost -= i32::from(again);
+        if again { Answer::Lost } else { Answer::Obey }
+    });
+    assert_eq!(outcome, Outcome::Succeeded);
+    assert_eq!(bench.log.iter().filter(|line| *line == PATCH).count(), 4, "{:?}", bench.log);
+}
+
+#[test]
+fn a_change_that_is_refused_leaves_everything_as_it_was() {
+    for (class, tries) in [(Class::Final, 1), (Class::Gone, 1), (Class::Refused, 3)] {
+        for text in [SWAP, RESTART] {
+            let mut bench = Bench::beside(Kubelet::Prompt, text);
+            let outcome = bench.play(|effect, _| match effect.verb() {
+                Verb::Respec => Answer::No(class),
+                _ => Answer::Obey,
+            });
+            let untouched = matches!(
+                &outcome,
+                Outcome::Failed { failure: Failure::Respec { .. }, then: None, touched: false }
+            );
+            assert!(untouched, "{class:?}: {outcome:?}");
+            assert_eq!(bench.log.iter().filter(|line| line.starts_with("Respec")).count(), tries);
+            assert_eq!(bench.snapshot, pod_in_cluster());
+        }
+    }
+}
+
+/// The answer that was lost may have been a yes, and the kubelet may have acted on it.
+#[test]
+fn a_refusal_after_a_lost_answer_does_not_make_it_untouched() {
+    for dies in [false, true] {
+        let mut bench = Bench::beside(Kubelet::Prompt, RESTART);
+        let mut answers = 0;
+        let mut world = move |effect: &Effect, _: &mut Snapshot| {
+            answers += i32::from(effect.verb() == Verb::Respec);
+            match (effect.verb(), answers) {
+                (Verb::Respec, 1) => Answer::Lost,
+                (Verb::Respec, _) => Answer::No(Class::Final),
+                _ => Answer::Obey,
+            }
+        };
+        while bench.operation.setback.is_none() {
+            assert_eq!(bench.step(&mut world), None);
+        }
+        if dies {
+            bench.operation.resume(bench.now);
+        }
+        let outcome = bench.play(&mut world);
+        assert!(matches!(outcome, Outcome::Failed { touched: true, .. }), "{outcome:?}");
+    }
+}
+
+#[test]
+fn on_the_way_back_a_kubelet_in_back_off_is_helped_at_once() {
+    let mut bench = Bench::beside(Kubelet::Prompt, SWAP);
+    bench.dies = Some(("sha:v2", 100));
+    while bench.operation.turned_back.is_none() {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    let turned = bench.now;
+    bench.kubelet = Kubelet::HoldingBack;
+    let outcome = bench.obey();
+    assert!(matches!(outcome, Outcome::RolledBack(Failure::Exited { .. })), "{outcome:?}");
+    assert_eq!(image_in_spec(&mut bench), "repo/app:v1");
+    let running = bench.snapshot.running("app");
+    assert_eq!((running.len(), running[0].image_id.as_str()), (1, "sha:v1"));
+    assert_eq!(running[0].spec_hash, crate::operation::spec_hash::of("app", "repo/app:v1"));
+    let took = running[0].started_at.unwrap().duration_since(turned).as_millis();
+    assert!(took <= 500, "{took}: {:?}", bench.log);
+    assert_eq!(bench.log[2], PATCH_BACK);
+}
+
+/// A kubelet looks with the spec from before, and ends what was created for the one after.
+#[test]
+fn what_a_late_kubelet_ends_is_made_again_once() {
+    for (times, remade) in [(1, false), (1, true), (2, false)] {
+        let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
+        let mut left = times;
+        let outcome = loop {
+            if let Some(outcome) = bench.step(&mut |_, _| Answer::Obey) {
+                break outcome;
+            }
+            let new = bench.snapshot.running("app").first().map(|life| life.id.clone());
+            if let Some(id) = new.filter(|id| id != "app-2" && left > 0) {
+                left -= 1;
+                let life = find(&mut bench.snapshot, &id);
+                (life.state, life.finished_at, life.exit_code) = (State::Exited, Some(bench.now), 0);
+                bench.kubelet = if remade { Kubelet::Prompt } else { Kubelet::HoldingBack };
+            }
+        };
+        if times == 1 {
+            assert_eq!(outcome, Outcome::Succeeded, "{:?}", bench.log);
+            let running = bench.snapshot.running("app");
+            assert_eq!((running.len(), running[0].attempt, running[0].image_id.as_str()), (1, 4, "sha:v2"));
+            assert_eq!(running[0].operation.is_none(), remade);
+        } else {
+            assert!(matches!(outcome, Outcome::RolledBack(Failure::Exited { .. })), "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn somebody_elses_image_is_the_later_one() {
+    for (image, theirs) in [("repo/app:v3", true), ("repo/app:v1", false)] {
+        let mut bench = Bench::beside(Kubelet::Watching, SWAP);
+        while bench.log.last().is_none_or(|last| last != PATCH) {
+            assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        }
+        image.clone_into(&mut declared(&mut bench.snapshot).image);
+        let outcome = bench.obey();
+        let overruled = matches!(
+            &outcome,
+            Outcome::Failed { failure: Failure::Overruled { image, .. }, then: None, touched: true } if image == "repo/app:v3"
+        );
+        assert_eq!(overruled, theirs, "{outcome:?}");
+        assert_eq!(image_in_spec(&mut bench), image);
+        // A view may be old: what the spec said before is no proof.
+        assert_eq!(bench.log.iter().any(|line| line == PATCH_BACK), !theirs);
+    }
+}
+
+#[test]
+fn a_kubelet_that_is_about_to_replace_the_container_is_waited_for() {
+    for acts in [true, false] {
+        let mut situation = situation_in_cluster(pod_in_cluster());
+        situation.sources.values_mut().for_each(|source| source.runs_declared = false);
+        let mut bench = Bench::of(SWAP, situation, Kubelet::Watching);
+        while bench.now < at(1_000) {
+            assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        }
+        assert_eq!(bench.log, ["Pull repo/app:v2"]);
+        if acts {
+            find(&mut bench.snapshot, "app-2").state = State::Exited;
+            let mut theirs = life("app", 3, State::Running);
+            theirs.image_id = "sha:v3".into();
+            theirs.spec_hash = crate::operation::spec_hash::of("app", "repo/app:v1");
+            bench.snapshot.containers.push(theirs);
+        }
+        bench.kubelet = Kubelet::Prompt;
+        assert_eq!(bench.obey(), Outcome::Succeeded);
+        let changed_at = bench.operation.targets[0].forward.respec_at.unwrap();
+        assert_eq!(changed_at < at(2_000), acts, "{changed_at}");
+        let from = &bench.operation.targets[0].from;
+        assert_eq!(from.attempt, if acts { 3 } else { 2 });
+        assert_eq!(bench.snapshot.running("app").len(), 1);
+    }
+}
+
+#[test]
+fn a_name_that_may_have_moved_is_asked_for_again() {
+    use crate::operation::snapshot::PullPolicy;
+    for (text, policy, asked) in [
+        (SWAP, PullPolicy::IfNotPresent, false),
+        (SWAP, PullPolicy::Always, true),
+        ("swap app=repo/app:v1", PullPolicy::IfNotPresent, true),
+    ] {
+        let mut snapshot = pod_in_cluster();
+        declared(&mut snapshot).pull_policy = policy;
+        let mut bench = Bench::of(text, situation_in_cluster(snapshot), Kubelet::Prompt);
+        let mut pulls = Vec::new();
+        bench.play(|effect, _| {
+            if let Effect::Pull { anew, .. } = effect {
+                pulls.push(*anew);
+            }
+            Answer::Obey
+        });
+        assert_eq!(pulls, [asked], "{text} {policy:?}");
+    }
+}
+
+#[test]
+fn a_life_that_never_ended_is_kept_once_its_kubelet_can_no_longer_have_begun_to_end_it() {
+    let mut bench = Bench::beside(Kubelet::Watching, SWAP);
+    let outcome = bench.obey();
+    assert!(matches!(outcome, Outcome::RolledBack(Failure::Deadline { .. })), "{outcome:?}");
+    assert_eq!(bench.log, ["Pull repo/app:v2", PATCH, PATCH_BACK]);
+    assert_eq!(image_in_spec(&mut bench), "repo/app:v1");
+    assert_eq!(bench.snapshot.running("app")[0].id, "app-2");
+    let back = bench.operation.targets[0].back.as_ref().unwrap().respec_at.unwrap();
+    // Two seconds to hear of it, and thirty for a stop that had begun before.
+    let waited = bench.now.duration_since(back).as_secs();
+    assert!((32..36).contains(&waited), "{waited}");
+    assert!(bench.now <= bench.operation.deadline_at);
+}
+
+#[test]
+fn the_kubelet_that_creates_at_the_same_time_is_adopted() {
+    let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
+    let outcome = bench.play(|effect, snapshot| {
+        if effect.verb() == Verb::Create && snapshot.by_id("app-3").is_none() {
+            let mut theirs = life("app", 3, State::Running);
+            (theirs.image, theirs.image_id) = ("repo/app:v2".into(), "sha:v2".into());
+            theirs.spec_hash = crate::operation::spec_hash::of("app", "repo/app:v2");
+            (theirs.created_at, theirs.started_at) = (at(400), Some(at(400)));
+            snapshot.containers.push(theirs);
+            return Answer::No(Class::NameTaken);
+        }
+        Answer::Obey
+    });
+    assert_eq!(outcome, Outcome::Succeeded);
+    assert_eq!(bench.log[2..], ["Fence app 4", "Create app 3 of sha:v2", "Remove app-fence-4"]);
+}
+
+#[test]
+fn a_stop_leaves_the_start_to_the_kubelet() {
+    let text = r#"{"containers":[{"name":"app"}],"engine":"Stop","deadlineSeconds":200}"#;
+    let mut bench = Bench::beside(Kubelet::Prompt, text);
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+    assert_eq!(bench.log, ["Stop app-2"]);
+    assert_eq!(bench.snapshot.running("app")[0].attempt, 3);
+    // One that holds it back is waited for, to the end.
+    let mut held = Bench::beside(Kubelet::HoldingBack, text);
+    while held.now < at(150_000) {
+        assert_eq!(held.step(&mut |_, _| Answer::Obey), None);
+    }
+    held.kubelet = Kubelet::Prompt;
+    assert_eq!(held.obey(), Outcome::Succeeded);
+    let mut never = Bench::beside(Kubelet::HoldingBack, text);
+    let outcome = never.obey();
+    assert!(matches!(outcome, Outcome::Failed { failure: Failure::Deadline { .. }, touched: true, .. }));
+    assert_eq!(never.log, ["Stop app-2"]);
+    assert!(never.now <= never.operation.deadline_at + SignedDuration::from_secs(1));
+}

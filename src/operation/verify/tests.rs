@@ -1,0 +1,113 @@
+//! Unit tests of the module above; nothing here is part of the product.
+
+use super::*;
+use crate::operation::fixtures::{Answer, Bench, Kubelet, at, declared};
+use crate::operation::outcome::Outcome;
+
+const RESTART: &str =
+    r#"{"containers":[{"name":"app"}],"readyTimeoutSeconds":5,"deadlineSeconds":90,"engine":"Recreate"}"#;
+
+/// A restart whose new life has been seen running, and whose kubelet is silent from here on.
+fn restarted() -> Bench {
+    let mut bench = Bench::beside(Kubelet::Watching, RESTART);
+    while bench.operation.targets[0].reached.is_none() {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    bench.kubelet = Kubelet::Silent;
+    bench
+}
+
+#[test]
+fn the_kubelets_word_counts_for_the_life_that_it_names() {
+    let mut bench = restarted();
+    // It is still about the life from before.
+    let told = declared(&mut bench.snapshot);
+    (told.container_id, told.ready, told.running) = (Some("app-2".into()), true, true);
+    let waits = bench.now;
+    while bench.now < at(4000) {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    assert!(bench.operation.targets[0].reached.as_ref().unwrap().ready_at.is_none());
+    declared(&mut bench.snapshot).container_id = Some("app-3".into());
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+    assert!(bench.operation.targets[0].reached.as_ref().unwrap().ready_at.unwrap() > waits);
+}
+
+#[test]
+fn what_does_not_become_ready_in_time_has_failed() {
+    let mut bench = restarted();
+    declared(&mut bench.snapshot).ready = false;
+    let outcome = bench.obey();
+    let Outcome::Failed { failure: Failure::NotReady { seconds: 5, .. }, touched: true, .. } = outcome else {
+        panic!("{outcome:?}");
+    };
+    let started = bench.snapshot.by_id("app-3").unwrap().started_at.unwrap();
+    let waited = bench.now.duration_since(started).as_millis();
+    assert!((5250..5500).contains(&waited), "{waited}");
+}
+
+#[test]
+fn while_nothing_is_heard_nothing_is_held_against_the_container() {
+    for unknown in [false, true] {
+        let mut bench = restarted();
+        declared(&mut bench.snapshot).ready = false;
+        let mut heard = bench.snapshot.declared.clone().unwrap();
+        if unknown {
+            // The agent was started anew and has not heard of its pods yet.
+            bench.snapshot.declared = None;
+        } else {
+            bench.snapshot.declared.as_mut().unwrap().current = false;
+        }
+        while bench.now < at(30_000) {
+            assert_eq!(bench.step(&mut |_, _| Answer::Obey), None, "{unknown}");
+        }
+        heard.containers[0].ready = true;
+        bench.snapshot.declared = Some(heard);
+        assert_eq!(bench.obey(), Outcome::Succeeded, "{unknown}");
+    }
+}
+
+#[test]
+fn what_no_probe_asks_is_ready_also_while_nothing_is_heard() {
+    let mut bench = restarted();
+    let told = declared(&mut bench.snapshot);
+    (told.ready, told.is_probed) = (false, false);
+    bench.snapshot.declared.as_mut().unwrap().current = false;
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+    assert!(bench.now < at(31_000), "{}", bench.now);
+}
+
+#[test]
+fn without_an_api_server_it_is_enough_to_run() {
+    let mut bench =
+        Bench::new(RESTART, crate::operation::fixtures::pod(crate::operation::snapshot::Owner::Kubelet));
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+    assert!(bench.now < at(1000), "{}", bench.now);
+}
+
+/// A kubelet that asks a registry before it starts asks for the guarded name only after the answer.
+#[test]
+fn the_fence_stays_until_the_kubelet_has_told_that_it_saw_the_new_life_run() {
+    let fenced = |bench: &Bench| bench.snapshot.fences("app").next().is_some();
+    let mut bench = Bench::beside(Kubelet::Silent, RESTART);
+    while bench.operation.targets[0].reached.is_none() || bench.now < at(3000) {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        assert!(bench.log.is_empty() || fenced(&bench), "{:?}", bench.log);
+    }
+    let told = declared(&mut bench.snapshot);
+    (told.container_id, told.ready, told.running) = (Some("app-3".into()), false, true);
+    for _ in 0..3 {
+        bench.step(&mut |_, _| Answer::Obey);
+    }
+    assert!(!fenced(&bench), "{:?}", bench.log);
+    // Nothing is heard of it for long: then it goes all the same.
+    let mut silent = Bench::beside(Kubelet::Silent, &RESTART.replace(":5,", ":60,"));
+    while silent.now < at(29_000) {
+        assert_eq!(silent.step(&mut |_, _| Answer::Obey), None);
+    }
+    assert!(fenced(&silent));
+    while silent.now < at(31_000) {
+        assert_eq!(silent.step(&mut |_, _| Answer::Obey), None);
+    }
+    assert!(!fenced(&silent), "{:?}", silent.log);
+}

@@ -1,0 +1,162 @@
+//! F: restarts beside a live kubelet, in turn with bare calls for the same container, and with the kubelet's own way.
+
+use std::thread;
+use std::time::Duration;
+
+use inplace::api::annotation;
+use inplace::api::status::{Engine, Phase};
+use inplace::cri::client::Client;
+use inplace::cri::clone::{self, Source};
+use inplace::cri::endpoint::Endpoint;
+use inplace::cri::proto::v1;
+
+use crate::Scale;
+use crate::agent::Agent;
+use crate::cluster::{Cluster, block_on};
+use crate::pod::{Pod, container};
+use crate::report::{Report, Samples};
+use crate::stand::{Life, between};
+
+/// What a restart beside the kubelet may cost at the median, as a multiple of a bare stop, create and start.
+const P50: f64 = 1.3;
+/// What a container gets to stop.
+const GRACE: Duration = Duration::from_secs(5);
+/// The kubelet's longest back-off that is met here, with room to spare.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a container ran when it is stopped again.
+const LIVES: Duration = Duration::from_secs(3);
+const SPEC: &str = "{terminationGracePeriodSeconds: 5, containers: [{name: app, image: lab/app:v1}]}";
+
+/// On a private Kubernetes.
+pub(crate) fn beside(scale: &Scale, report: &mut Report) {
+    report.title("F. Restarts beside a live kubelet, in turn with bare calls for the same container");
+    let cluster = Cluster::own();
+    let _agent = Agent::start(&cluster, &[]);
+    let endpoint = Endpoint::parse(&cluster.node().endpoint).unwrap();
+    let client = block_on(async { Client::new(&endpoint, None) });
+    let [mut ours, mut bare, mut first, mut second] = <[Samples; 4]>::default();
+    let pod = Pod::run(&cluster, "beside", SPEC);
+    for turn in 0..=scale.beside {
+        let samples = [restart(&client, &pod, turn), floor(&client, &pod, turn)];
+        // The first one of all has caches to fill.
+        if turn > 0 {
+            ours.add_ms(samples[0]);
+            bare.add_ms(samples[1]);
+        }
+    }
+    // All at once: most of it is waiting.
+    let pods: Vec<_> = (0..scale.kubelets).map(|_| Pod::run(&cluster, "kubelets", SPEC)).collect();
+    thread::scope(|scope| {
+        let threads: Vec<_> = pods.iter().map(|pod| scope.spawn(|| stopped(&client, pod))).collect();
+        for thread in threads {
+            let [one, two] = thread.join().unwrap();
+            first.add_ms(one);
+            second.add_ms(two);
+        }
+    });
+    report.distributions(
+        "beside",
+        &[
+            ("inplace: old finished -> new started", &ours),
+            ("bare: old finished -> stop, create, start -> new started", &bare),
+            ("kubelet: StopContainer, for the first time", &first),
+            ("kubelet: StopContainer again, 3 s later", &second),
+        ],
+    );
+    report.title("   Ratios");
+    let ratio = |value: f64| vec![format!("{value:.2}")];
+    report.values(
+        "beside ratios",
+        &["", "x"],
+        &[
+            ("p50(inplace) / p50(bare)", ratio(ours.p50() / bare.p50())),
+            ("p99(inplace) / p99(bare)", ratio(ours.p99() / bare.p99())),
+            ("p50(kubelet, first) / p50(inplace)", ratio(first.p50() / ours.p50())),
+            ("p50(kubelet, again) / p50(inplace)", ratio(second.p50() / ours.p50())),
+        ],
+    );
+    report.budget("F beside the kubelet: p50, x bare stop, create, start", ours.p50() / bare.p50(), P50);
+}
+
+/// As a person asks for it; to the moment at which the kubelet tells of it.
+fn restart(client: &Client, pod: &Pod<'_>, turn: u32) -> f64 {
+    let status = pod.ask(&format!("restart app #{turn}"), Phase::Succeeded);
+    let report = &status.containers[0];
+    assert_eq!(report.engine, Engine::Recreate);
+    let new = &report.to.as_ref().unwrap().container_id;
+    told(pod, new);
+    between(life(client, &report.from.container_id), life(client, new))
+}
+
+/// The same container under a name that the kubelet does not look for: made, then stopped and made again with nothing
+/// between the calls.
+fn floor(client: &Client, pod: &Pod<'_>, turn: u32) -> f64 {
+    block_on(async {
+        let label = Some((annotation::POD_UID, pod.uid.as_str()));
+        let all = client.containers(label).await.unwrap();
+        let running = |container: &&v1::Container| container.state() == v1::ContainerState::ContainerRunning;
+        let running = all.iter().find(running).unwrap();
+        let answer = client.container(&running.id, true).await.unwrap().unwrap();
+        let source = Source::read(&answer.status.unwrap(), &answer.info).unwrap();
+        let sandbox = &running.pod_sandbox_id;
+        let answer = client.sandbox(sandbox, true).await.unwrap().unwrap();
+        let sandbox_config = clone::sandbox_config(&answer.info).unwrap();
+        let make = async |number: u32| {
+            let mut config = source.replacement(number, None, "bench");
+            "bare".clone_into(&mut config.metadata.get_or_insert_default().name);
+            config.labels.insert(annotation::CONTAINER_NAME.to_owned(), "bare".to_owned());
+            config.labels.remove(annotation::OPERATION);
+            config.log_path = format!("bare-{number}.log");
+            let id = client.create(sandbox, config, sandbox_config.clone()).await.unwrap();
+            client.start(&id).await.unwrap();
+            id
+        };
+        let old = make(2 * turn).await;
+        client.stop(&old, GRACE).await.unwrap();
+        let new = make(2 * turn + 1).await;
+        let lives = [status(client, &old).await, status(client, &new).await];
+        client.stop(&new, GRACE).await.unwrap();
+        for id in [old, new] {
+            client.remove(&id).await.unwrap();
+        }
+        between(lives[0], lives[1])
+    })
+}
+
+/// Stops the container twice and leaves its start to the kubelet.
+fn stopped(client: &Client, pod: &Pod<'_>) -> [f64; 2] {
+    [0, 1].map(|_| {
+        thread::sleep(LIVES);
+        let old = id(pod).unwrap();
+        block_on(client.stop(&old, GRACE)).unwrap();
+        let object = pod.wait_for(PATIENCE, "the kubelet has started it again", |object| {
+            container(object, "app").is_some_and(|app| {
+                app.ready && !app.container_id.as_ref().is_some_and(|id| id.ends_with(&old))
+            })
+        });
+        let told = container(&object, "app").unwrap().container_id.clone().unwrap();
+        between(life(client, &old), life(client, told.rsplit('/').next().unwrap()))
+    })
+}
+
+/// The life that the kubelet tells of.
+fn id(pod: &Pod<'_>) -> Option<String> {
+    let object = pod.get();
+    Some(container(&object, "app")?.container_id.as_ref()?.rsplit('/').next()?.to_owned())
+}
+
+fn told(pod: &Pod<'_>, id: &str) {
+    pod.wait("the kubelet tells of it", |object| {
+        container(object, "app")
+            .is_some_and(|app| app.ready && app.container_id.as_ref().is_some_and(|told| told.ends_with(id)))
+    });
+}
+
+fn life(client: &Client, id: &str) -> Life {
+    block_on(status(client, id))
+}
+
+async fn status(client: &Client, id: &str) -> Life {
+    let status = client.container(id, false).await.unwrap().unwrap().status.unwrap();
+    Life { started_at: status.started_at, finished_at: status.finished_at }
+}

@@ -1,0 +1,161 @@
+//! etcd and a kube-apiserver alone, on loopback: what admission and RBAC need, and no node.
+//!
+//! Both end with this process, however it ends.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+/// How long a start may take on a busy machine.
+const START: Duration = Duration::from_secs(120);
+const ADMIN: &str = "the-admin";
+
+pub(crate) struct ApiServer {
+    parts: Vec<Child>,
+    url: String,
+    folder: TempDir,
+}
+
+impl ApiServer {
+    /// Starts both and waits until the API server is ready.
+    pub(crate) async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        let [client, peer, secure] = free_ports();
+        run("openssl", &["genrsa", "-out", &at("sa.key"), "2048"]);
+        run("openssl", &["rsa", "-in", &at("sa.key"), "-pubout", "-out", &at("sa.pub")]);
+        fs::write(at("tokens.csv"), format!("{ADMIN},admin,admin,system:masters\n")).unwrap();
+        let etcd = [
+            format!("--data-dir={}", at("etcd")),
+            format!("--listen-client-urls=http://127.0.0.1:{client}"),
+            format!("--advertise-client-urls=http://127.0.0.1:{client}"),
+            format!("--listen-peer-urls=http://127.0.0.1:{peer}"),
+            "--unsafe-no-fsync".to_owned(),
+        ];
+        let api = [
+            format!("--etcd-servers=http://127.0.0.1:{client}"),
+            format!("--secure-port={secure}"),
+            "--bind-address=127.0.0.1".to_owned(),
+            "--advertise-address=127.0.0.1".to_owned(),
+            "--endpoint-reconciler-type=none".to_owned(),
+            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+            format!("--cert-dir={}", at("certificates")),
+            format!("--token-auth-file={}", at("tokens.csv")),
+            format!("--service-account-key-file={}", at("sa.pub")),
+            format!("--service-account-signing-key-file={}", at("sa.key")),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            "--authorization-mode=Node,RBAC".to_owned(),
+            "--enable-admission-plugins=NodeRestriction".to_owned(),
+        ];
+        let parts = vec![
+            spawn(Path::new("etcd"), &etcd, folder.path()),
+            spawn(&binaries().join("kube-apiserver"), &api, folder.path()),
+        ];
+        let mut server = Self { parts, url: format!("https://127.0.0.1:{secure}"), folder };
+        server.wait().await;
+        server
+    }
+
+    async fn wait(&mut self) {
+        let end = Instant::now() + START;
+        let admin = self.admin().await;
+        loop {
+            let request = axum::http::Request::get("/readyz").body(Vec::new()).unwrap();
+            match admin.request_text(request).await {
+                Ok(_) => return,
+                Err(error) => {
+                    assert!(Instant::now() < end, "no API server: {error}\n{}", self.logs());
+                }
+            }
+            for part in &mut self.parts {
+                if let Some(status) = part.try_wait().unwrap() {
+                    panic!("a part ended: {status}\n{}", self.logs());
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn logs(&self) -> String {
+        let tail = |name: &str| {
+            let text = fs::read_to_string(self.folder.path().join(format!("{name}.log"))).unwrap_or_default();
+            text.lines().rev().take(10).collect::<Vec<_>>().join("\n")
+        };
+        format!("{}\n{}", tail("etcd"), tail("kube-apiserver"))
+    }
+
+    /// May do everything.
+    pub(crate) async fn admin(&self) -> Client {
+        self.client(ADMIN).await
+    }
+
+    /// Whoever has `token`.
+    pub(crate) async fn client(&self, token: &str) -> Client {
+        let config: Kubeconfig = serde_json::from_value(json!({
+            "clusters": [{"name": "own", "cluster": {"server": self.url, "insecure-skip-tls-verify": true}}],
+            "users": [{"name": "own", "user": {"token": token}}],
+            "contexts": [{"name": "own", "context": {"cluster": "own", "user": "own"}}],
+            "current-context": "own",
+        }))
+        .unwrap();
+        let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
+        Client::try_from(config).unwrap()
+    }
+
+    /// `kubectl apply -k FOLDER`.
+    pub(crate) fn apply(&self, folder: &str) {
+        let server = format!("--server={}", self.url);
+        let token = format!("--token={ADMIN}");
+        run("kubectl", &[&server, &token, "--insecure-skip-tls-verify", "apply", "-k", folder]);
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        for part in self.parts.iter_mut().rev() {
+            let _ = part.kill();
+            let _ = part.wait();
+        }
+    }
+}
+
+/// The folder of the Kubernetes binaries.
+fn binaries() -> PathBuf {
+    let found = Command::new("bash").arg("tests/lab/kube.sh").stderr(Stdio::inherit()).output().unwrap();
+    assert!(found.status.success(), "tests/lab/kube.sh has no Kubernetes to give");
+    PathBuf::from(String::from_utf8(found.stdout).unwrap().trim())
+}
+
+fn free_ports() -> [u16; 3] {
+    let taken = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    taken.map(|listener| listener.local_addr().unwrap().port())
+}
+
+/// Starts a part that dies with this process; it logs into `folder`.
+fn spawn(program: &Path, args: &[String], folder: &Path) -> Child {
+    let name = program.file_name().unwrap().to_str().unwrap();
+    let log = File::create(folder.join(format!("{name}.log"))).unwrap();
+    Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "--"])
+        .arg(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn()
+        .unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn run(program: &str, args: &[&str]) {
+    let output =
+        Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,76 @@
+//! Requests that nobody has made before, and what is to be seen of a pod once one has ended.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use inplace::api::status::{Phase, Status};
+use k8s_openapi::api::core::v1::Pod as Object;
+use serde_json::{Value, json};
+
+use crate::{
+    cluster::Cluster,
+    facts::Life,
+    pod::{Pod, container, eventually, is_ready},
+};
+
+/// One container, `app`, that goes at once when it is told to.
+pub(crate) const ONE: &str = "
+terminationGracePeriodSeconds: 2
+containers:
+- {name: app, image: lab/app:v1}
+";
+
+/// A request: images of the registry by container, none for a restart, and what else it says.
+pub(crate) fn request(cluster: &Cluster, images: &[(&str, Option<&str>)], more: Value) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let target = |(name, image): &(&str, Option<&str>)| match image {
+        Some(image) => json!({"name": name, "image": cluster.named(image)}),
+        None => json!({"name": name}),
+    };
+    let containers: Vec<_> = images.iter().map(target).collect();
+    let id = format!("asked-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    let mut request = json!({"id": id, "containers": containers});
+    let Value::Object(more) = more else { panic!("{more} is no object") };
+    request.as_object_mut().unwrap().extend(more);
+    request.to_string()
+}
+
+/// Swaps `app`, and waits for the end.
+pub(crate) fn swap(pod: &Pod<'_>, image: &str, more: Value, phase: Phase) -> Status {
+    pod.ask(&request(pod.cluster, &[("app", Some(image))], more), phase)
+}
+
+/// Restarts one container, and waits for the end.
+pub(crate) fn restart(pod: &Pod<'_>, name: &str, more: Value, phase: Phase) -> Status {
+    pod.ask(&request(pod.cluster, &[(name, None)], more), phase)
+}
+
+/// The image that the pod's spec names.
+pub(crate) fn spec_image(object: &Object, name: &str) -> String {
+    let spec = object.spec.as_ref().unwrap();
+    let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    containers.find(|container| container.name == name).unwrap().image.clone().unwrap()
+}
+
+/// Waits until the kubelet shows as Ready what runs, and sees that it runs alone, as the spec says it.
+pub(crate) fn adopted(pod: &Pod<'_>, name: &str, image: &str) -> Life {
+    let life = pod.facts().settled().running(name).clone();
+    let id = format!("containerd://{}", life.id);
+    let object = pod.wait("the kubelet shows it", |pod| {
+        let shown = container(pod, name).is_some_and(|shown| {
+            shown.ready
+                && shown.container_id.as_ref() == Some(&id)
+                && shown.restart_count.unsigned_abs() == life.attempt
+        });
+        shown && is_ready(pod)
+    });
+    assert_eq!(spec_image(&object, name), pod.cluster.named(image));
+    life
+}
+
+/// Waits for an event about it with this reason: it is written after the answer. Gives what it says.
+pub(crate) fn event(pod: &Pod<'_>, reason: &str) -> String {
+    eventually(&format!("an event {reason}"), || {
+        let events = pod.events().into_iter().rev();
+        events.into_iter().find(|event| event.reason.as_deref() == Some(reason))?.message
+    })
+}

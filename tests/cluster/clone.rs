@@ -1,0 +1,194 @@
+//! A container made again beside the kubelet is the same container: compared in what the runtime runs it from. And what
+//! may not be cloned takes another engine, and the plan says why.
+
+use std::collections::BTreeMap;
+
+use inplace::{
+    api::status::{Engine, Phase},
+    cri::{client::Client, endpoint::Endpoint},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    agent::Agent,
+    cluster::{Cluster, block_on},
+    facts::Life,
+    pod::{Pod, is_ready},
+};
+
+/// All that a pod can say about a container, with values that are easily spoilt.
+const EVERYTHING: &str = r#"
+terminationGracePeriodSeconds: 20
+shareProcessNamespace: true
+hostAliases: [{ip: 10.1.2.3, hostnames: [alias.example, other.example]}]
+securityContext:
+  fsGroup: 2000
+  supplementalGroups: [3000]
+  seccompProfile: {type: RuntimeDefault}
+  sysctls: [{name: kernel.shm_rmid_forced, value: '1'}]
+initContainers:
+- {name: setup, image: lab/app:v1, command: [sh, -c, 'echo made >/scratch/made'], volumeMounts: [{name: scratch, mountPath: /scratch}]}
+containers:
+- name: app
+  image: lab/app:v1
+  command: [sh, -c, 'sleep 0; exec "$0" "$@"', app]
+  args: ['$(NAME)', '', 'two words', "it's", 'ünï', '$$(NOT)', '\n']
+  workingDir: /tmp
+  ports: [{name: http, containerPort: 8080}, {containerPort: 53, protocol: UDP}]
+  resources: {requests: {cpu: 20m, memory: 16Mi}, limits: {cpu: 200m, memory: 64Mi}}
+  securityContext:
+    readOnlyRootFilesystem: true
+    allowPrivilegeEscalation: false
+    capabilities: {add: [NET_ADMIN], drop: [CHOWN, MKNOD]}
+  startupProbe: {exec: {command: ['true']}}
+  livenessProbe: {exec: {command: ['true']}, periodSeconds: 30}
+  readinessProbe: {exec: {command: ['true']}, periodSeconds: 1}
+  lifecycle: {preStop: {exec: {command: [sh, -c, 'echo stopped >>/scratch/prestop']}}}
+  env:
+  - {name: NAME, value: plain}
+  - {name: EMPTY, value: ''}
+  - {name: NOTHING}
+  - {name: UNICODE, value: 'Grüße, 世界 🎮'}
+  - {name: EQUALS, value: '=a==b='}
+  - {name: QUOTES, value: "\"double\" 'single' \\ back\\nslash"}
+  - {name: BASE64, value: aGVsbG8gd29ybGQ=}
+  - {name: DIGITS, value: '1234'}
+  - {name: LINES, value: "one\ntwo\n\tthree"}
+  - {name: SPACES, value: '  a  b  '}
+  - {name: DOLLAR, value: '$NAME ${NAME} $$(NAME) $ 100% $('}
+  - {name: REFERS, value: '<$(UNICODE)>'}
+  - {name: ADDRESS, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+  - {name: LIMIT, valueFrom: {resourceFieldRef: {resource: limits.memory}}}
+  volumeMounts:
+  - {name: scratch, mountPath: /scratch}
+  - {name: memory, mountPath: /memory}
+  - {name: config, mountPath: /config}
+  - {name: token, mountPath: /token}
+volumes:
+- {name: scratch, emptyDir: {}}
+- {name: memory, emptyDir: {medium: Memory, sizeLimit: 8Mi}}
+- {name: config, configMap: {name: kube-root-ca.crt}}
+- name: token
+  projected:
+    sources:
+    - serviceAccountToken: {path: token, expirationSeconds: 3600}
+    - downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}
+"#;
+
+/// What the runtime runs one life from.
+fn spec(life: &Life) -> Value {
+    let endpoint = Endpoint::parse(&Cluster::shared().node().endpoint).unwrap();
+    let answer = block_on(async { Client::new(&endpoint, None).container(&life.id, true).await });
+    let answer = answer.unwrap().unwrap();
+    serde_json::from_str::<Value>(&answer.info["info"]).unwrap()["runtimeSpec"].take()
+}
+
+/// Every leaf in which two documents differ, by its path.
+fn differences(path: &str, a: &Value, b: &Value, found: &mut BTreeMap<String, (Value, Value)>) {
+    let none = Value::Null;
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) => {
+            for key in a.keys().chain(b.keys()) {
+                let of = |map: &'_ serde_json::Map<String, Value>| map.get(key).cloned().unwrap_or_default();
+                differences(&format!("{path}/{key}"), &of(a), &of(b), found);
+            }
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            for index in 0..a.len().max(b.len()) {
+                let at = format!("{path}/{index}");
+                differences(&at, a.get(index).unwrap_or(&none), b.get(index).unwrap_or(&none), found);
+            }
+        }
+        (a, b) if a != b => {
+            found.insert(path.to_owned(), (a.clone(), b.clone()));
+        }
+        _ => {}
+    }
+}
+
+/// The runtime's specifications of two lives are the same but for the cgroup, which is named after the container, and the
+/// file for the termination message, of which each life has its own, with a kubelet too.
+fn assert_same(old: &Life, new: &Life) {
+    let (before, after) = (spec(old), spec(new));
+    let mut found = BTreeMap::new();
+    differences("", &before, &after, &mut found);
+    let (a, b) = found.remove("/linux/cgroupsPath").expect("the cgroup is the container's own");
+    assert_eq!(a.as_str().unwrap().replace(&old.id, &new.id), b.as_str().unwrap());
+    let mounts = before["mounts"].as_array().unwrap();
+    let log = mounts.iter().position(|mount| mount["destination"] == "/dev/termination-log").unwrap();
+    let (a, b) = found.remove(&format!("/mounts/{log}/source")).expect("a termination log of its own");
+    let folder = |path: &Value| path.as_str().unwrap().rsplit_once('/').unwrap().0.to_owned();
+    assert_eq!(folder(&a), folder(&b));
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+/// The pod's spec, with a native sidecar where the kubelet knows such.
+fn everything(cluster: &Cluster) -> String {
+    let told =
+        cluster.kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].status.nodeInfo.kubeletVersion}"]);
+    let minor: u32 = told.split('.').nth(1).unwrap().parse().unwrap();
+    let sidecar = "- {name: mesh, image: lab/app:v1, restartPolicy: Always}\ncontainers:\n- name: app";
+    if minor < 29 { EVERYTHING.to_owned() } else { EVERYTHING.replace("containers:\n- name: app", sidecar) }
+}
+
+#[test]
+fn the_clone_differs_from_the_kubelets_own_in_its_cgroup_alone() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let spec = everything(cluster);
+    let pod = Pod::run(cluster, "everything", &spec);
+    let names = if spec.contains("name: mesh") { vec!["app", "mesh"] } else { vec!["app"] };
+    let exec = |script: &str| cluster.kubectl(&["exec", &pod.name, "-c", "app", "--", "sh", "-c", script]);
+    exec("echo kept >/memory/a; echo kept >/dev/shm/b");
+    for name in names {
+        let before = pod.facts();
+        let status = pod.ask(&format!("restart {name}"), Phase::Succeeded);
+        assert_eq!(status.containers[0].engine, Engine::Recreate);
+        let after = pod.facts();
+        assert!(after.fences.is_empty() && after.sandbox == before.sandbox && after.ip == before.ip);
+        let [old, new] = [before.running(name), after.running(name)];
+        assert_eq!((old.attempt, new.attempt), (0, 1));
+        assert_same(old, new);
+    }
+    // The preStop handler ran once; what was written is there; the new life can be entered.
+    let told = exec("cat /scratch/made /scratch/prestop /memory/a /dev/shm/b; cat /etc/hosts");
+    assert!(told.starts_with("made\nstopped\nkept\nkept\n") && told.contains("alias.example"), "{told}");
+    pod.wait("it is Ready", is_ready);
+}
+
+#[test]
+fn what_may_not_be_cloned_goes_by_way_of_the_spec_and_the_plan_says_why() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let spec = "
+terminationGracePeriodSeconds: 2
+containers:
+- {name: part, image: lab/app:v1, volumeMounts: [{name: config, mountPath: /etc/ca.crt, subPath: ca.crt}]}
+- {name: settings, image: lab/app:v1, envFrom: [{configMapRef: {name: kube-root-ca.crt}}]}
+- {name: secret, image: lab/app:v1, env: [{name: A, valueFrom: {secretKeyRef: {name: not-there, key: a, optional: true}}}]}
+- {name: hook, image: lab/app:v1, lifecycle: {postStart: {exec: {command: ['true']}}}}
+- {name: plain, image: lab/app:v1}
+volumes: [{name: config, configMap: {name: kube-root-ca.crt}}]
+";
+    let pod = Pod::run(cluster, "special", spec);
+    for (name, why) in [
+        ("part", "subPath of objects"),
+        ("settings", "its environment comes from objects"),
+        ("secret", "its environment comes from objects"),
+        ("hook", "postStart handler"),
+    ] {
+        let plan = cluster.inplace(&["plan", &pod.name, "-c", name, "-o", "json"]).output().unwrap();
+        let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
+        let planned = &plan[0]["containers"][0];
+        assert_eq!(planned["engine"], "Respec", "{plan:#}");
+        assert!(planned.to_string().contains(why), "{plan:#}");
+        let status = pod.ask(&format!("restart {name}"), Phase::Succeeded);
+        assert_eq!(status.containers[0].engine, Engine::Respec, "{status:#?}");
+        let facts = pod.facts().settled();
+        assert_eq!((facts.running(name).attempt, facts.running("plain").attempt), (1, 0));
+        let asked =
+            json!({"id": format!("never-{name}"), "engine": "Recreate", "containers": [{"name": name}]});
+        let refused = pod.ask(&asked.to_string(), Phase::Refused);
+        assert!(refused.message.contains(why), "{refused:#?}");
+    }
+}

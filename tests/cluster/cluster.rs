@@ -1,0 +1,261 @@
+//! A Kubernetes for tests: made and removed by `tests/lab/cluster.sh`, or one that is there already.
+//!
+//! [`Cluster::shared`] is one cluster for the whole test process, for tests that only add pods of their own names. A test
+//! that stops a part of it, counts what is in it or installs something for all of it takes one for itself with
+//! [`Cluster::own`]. [`Cluster::any`] is for tests that talk to the API server alone.
+
+use std::{
+    env,
+    ffi::OsStr,
+    fs,
+    future::Future,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    sync::OnceLock,
+    thread,
+};
+
+use k8s_openapi::api::{
+    authentication::v1::{TokenRequest, TokenRequestSpec},
+    core::v1::ServiceAccount,
+};
+use kube::{
+    Api, Client, Config,
+    api::PostParams,
+    config::{AuthInfo, KubeConfigOptions, Kubeconfig},
+};
+use serde_json::Value;
+use tokio::runtime::{Builder, Handle};
+
+use crate::lab::{Lab, Options, run, setting};
+
+/// Names the registry for tests on a cluster that is there already.
+const EXISTING: &str = "INPLACE_TEST_REGISTRY";
+
+/// A running Kubernetes, and a client with all rights in it.
+pub(crate) struct Cluster {
+    pub(crate) client: Client,
+    /// The administrator's.
+    pub(crate) kubeconfig: PathBuf,
+    registry: String,
+    /// `None`: not ours.
+    lab: Option<Lab>,
+}
+
+/// A node of a private cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) name: String,
+    /// The lab's folder: below it are `logs/kubelet.log`, `manifests/` for static pods, and as `var/log` and `var/lib`
+    /// what these are on the node.
+    pub(crate) dir: PathBuf,
+    /// The runtime's endpoint, `unix://...`.
+    pub(crate) endpoint: String,
+    /// Its address.
+    pub(crate) ip: String,
+    /// The cluster's folder.
+    cluster: PathBuf,
+}
+
+impl Cluster {
+    /// The cluster that the tests of this process share. It goes when the process has gone, however that happens.
+    pub(crate) fn shared() -> &'static Self {
+        static SHARED: OnceLock<Cluster> = OnceLock::new();
+        SHARED.get_or_init(Self::own)
+    }
+
+    /// A cluster for the caller alone, gone when it is dropped.
+    pub(crate) fn own() -> Self {
+        let lab = Lab::made_by("cluster.sh", &Options::default());
+        let kubeconfig = PathBuf::from(setting(&lab.dir, "KUBECONFIG"));
+        Self { client: client(&kubeconfig), kubeconfig, registry: lab.registry.clone(), lab: Some(lab) }
+    }
+
+    /// The cluster that is there already, if the environment names one; otherwise [`Cluster::shared`].
+    pub(crate) fn any() -> &'static Self {
+        static EXISTS: OnceLock<Option<Cluster>> = OnceLock::new();
+        let exists = EXISTS.get_or_init(|| {
+            let registry = environment(EXISTING)?.trim_end_matches('/').to_owned();
+            let kubeconfig =
+                environment("KUBECONFIG").unwrap_or_else(|| panic!("{EXISTING} without KUBECONFIG"));
+            let kubeconfig = PathBuf::from(kubeconfig);
+            Some(Self { client: client(&kubeconfig), kubeconfig, registry, lab: None })
+        });
+        exists.as_ref().unwrap_or_else(Self::shared)
+    }
+
+    /// The lab it is made of.
+    pub(crate) fn lab(&self) -> &Lab {
+        self.lab.as_ref().expect("this test needs a cluster of its own: Cluster::shared() or Cluster::own()")
+    }
+
+    /// The first node.
+    pub(crate) fn node(&self) -> Node {
+        Node::of(&self.lab().dir, &self.lab().dir)
+    }
+
+    /// Adds a second node, with a kubelet and a containerd of its own. It goes with the cluster.
+    pub(crate) fn add_node(&self, name: &str) -> Node {
+        run(self.lab().script("add-node").arg(name));
+        Node::of(&self.lab().dir, &self.lab().dir.join("nodes").join(name))
+    }
+
+    /// `kill -9` for a part of the control plane, or of the first node: `etcd`, `kube-apiserver`,
+    /// `kube-controller-manager`, `kube-scheduler`, `kubelet`, `containerd`.
+    pub(crate) fn kill(&self, what: &str) {
+        self.node().kill(what);
+    }
+
+    /// The same with SIGTERM; it is gone when this returns.
+    pub(crate) fn stop(&self, what: &str) {
+        self.node().stop(what);
+    }
+
+    /// Starts it again; it answers when this returns.
+    pub(crate) fn start(&self, what: &str) {
+        self.node().start(what);
+    }
+
+    /// The full name of an image of the registry, as in `app:v1`.
+    pub(crate) fn image(&self, name: &str) -> String {
+        format!("{}/{name}", self.registry)
+    }
+
+    /// The text with the registry's name for each `lab/`.
+    pub(crate) fn named(&self, text: &str) -> String {
+        text.replace("lab/", &format!("{}/", self.registry))
+    }
+
+    /// Runs `kubectl` as the administrator; it must succeed. Gives what it printed.
+    pub(crate) fn kubectl<S: AsRef<OsStr>>(&self, args: &[S]) -> String {
+        run(&mut self.kubectl_command(args))
+    }
+
+    /// `kubectl apply` of a manifest, in which `lab/app:v1` is an image of the registry.
+    pub(crate) fn apply(&self, manifest: &str) -> String {
+        let mut child = self.kubectl_command(&["apply", "-f", "-"]);
+        let mut child =
+            child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(self.named(manifest).as_bytes()).unwrap();
+        let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+        assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+        String::from_utf8(stdout).unwrap()
+    }
+
+    /// `kubectl`, to be started by the caller.
+    pub(crate) fn kubectl_command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
+        let mut command = Command::new("kubectl");
+        // The cache would outlive the cluster.
+        let cache = self
+            .lab
+            .as_ref()
+            .map_or_else(|| env::temp_dir().join("kubectl-cache"), |lab| lab.dir.join("kubectl"));
+        command.arg("--kubeconfig").arg(&self.kubeconfig).arg("--cache-dir").arg(cache).args(args);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// A kubeconfig with the rights of a service account, for an hour, as if its pod had it.
+    pub(crate) fn kubeconfig_of(&self, namespace: &str, account: &str) -> PathBuf {
+        let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
+        let request = TokenRequest {
+            spec: TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() },
+            ..TokenRequest::default()
+        };
+        let answer = block_on(api.create_token_request(account, &PostParams::default(), &request)).unwrap();
+        let mut config = Kubeconfig::read_from(&self.kubeconfig).unwrap();
+        for user in &mut config.auth_infos {
+            let token = Some(answer.status.clone().unwrap().token.into());
+            user.auth_info = Some(AuthInfo { token, ..AuthInfo::default() });
+        }
+        let path = self.lab().dir.join(format!("{namespace}.{account}.kubeconfig"));
+        fs::write(&path, serde_json::to_string(&config).unwrap()).unwrap();
+        path
+    }
+
+    /// The requests so far that changed something at the API server, in order: audit events of level Metadata, without
+    /// leases.
+    pub(crate) fn writes(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.lab().dir.join("logs/writes.jsonl")).unwrap();
+        // The last line may be half written.
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// The program under test on this machine, as the administrator of this cluster.
+    pub(crate) fn inplace<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_inplace"));
+        command.args(args).env("KUBECONFIG", &self.kubeconfig).stdin(Stdio::null());
+        command
+    }
+}
+
+impl Node {
+    fn of(cluster: &Path, dir: &Path) -> Self {
+        let [name, endpoint, ip] =
+            ["NODE", "INPLACE_RUNTIME_ENDPOINT", "NODE_IP"].map(|key| setting(dir, key));
+        Self { name, dir: dir.to_owned(), endpoint, ip, cluster: cluster.to_owned() }
+    }
+
+    /// `kill -9` for its `kubelet` or `containerd`.
+    pub(crate) fn kill(&self, what: &str) {
+        self.part("kill", what);
+    }
+
+    /// The same with SIGTERM; it is gone when this returns.
+    pub(crate) fn stop(&self, what: &str) {
+        self.part("stop", what);
+    }
+
+    /// Starts it again; it answers when this returns.
+    pub(crate) fn start(&self, what: &str) {
+        self.part("start", what);
+    }
+
+    fn part(&self, action: &str, what: &str) {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab/cluster.sh");
+        run(Command::new("bash").arg(script).arg(action).arg(&self.cluster).args([what, &self.name]));
+    }
+
+    /// The program under test as a process of the node: in its mount namespace, with `KUBECONFIG` of the cluster's
+    /// administrator and the node's runtime. It keeps its PID: `nsenter` becomes the program.
+    pub(crate) fn inplace<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
+        let anchor = fs::read_to_string(self.dir.join("pids/anchor")).unwrap();
+        let mut command = Command::new("nsenter");
+        command.args(["--mount", "--target", anchor.trim(), env!("CARGO_BIN_EXE_inplace")]).args(args);
+        command.env("INPLACE_RUNTIME_ENDPOINT", &self.endpoint);
+        command.env("KUBECONFIG", setting(&self.dir, "KUBECONFIG"));
+        command.stdin(Stdio::null());
+        command
+    }
+}
+
+/// Runs a future to its end; any number of tests do so at once.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    runtime().block_on(future)
+}
+
+/// The one runtime of this process. Clients live on it, so it outlives each test.
+pub(crate) fn runtime() -> &'static Handle {
+    static RUNTIME: OnceLock<Handle> = OnceLock::new();
+    RUNTIME.get_or_init(|| {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let handle = runtime.handle().clone();
+        thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
+        handle
+    })
+}
+
+/// A client with the rights of a kubeconfig.
+pub(crate) fn client(kubeconfig: &Path) -> Client {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
+    block_on(async {
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+        Client::try_from(config).unwrap()
+    })
+}
+
+#[allow(clippy::disallowed_methods, reason = "tests have no command line")]
+fn environment(name: &str) -> Option<String> {
+    env::var(name).ok()
+}

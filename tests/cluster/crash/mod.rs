@@ -1,0 +1,115 @@
+//! What dies in the middle of an operation: the agent, the kubelet, the runtime, the API server, and two of them at once.
+//! Whatever dies, every operation ends as if nothing had happened.
+//!
+//! The middle is not hit by luck: a fault point holds the work on each pod up where the test wants it (see
+//! [`hold::Holds`]), and what is to be killed is killed when all are there.
+
+mod agent;
+mod api_server;
+mod hold;
+mod kubelet;
+mod runtime;
+mod subject;
+mod witness;
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use crate::{
+    agent::{Agent, Setup},
+    cluster::Cluster,
+    pod::eventually,
+};
+use hold::Holds;
+use subject::{Ask, Subject, Way, prepare};
+use witness::Witness;
+
+/// How long an operation may take that was disturbed: a kubelet may hold a container back, or has to come back itself.
+const LONG: Duration = Duration::from_secs(150);
+
+/// A cluster of its own whose parts are killed.
+struct Theatre {
+    holds: Holds,
+    witness: Witness,
+    cluster: Cluster,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Theatre {
+    fn open() -> Self {
+        // One cluster at a time, whatever became of the one before.
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let cluster = Cluster::own();
+        let node = cluster.node();
+        Self { holds: Holds::below(&node.dir), witness: Witness::of(&node.endpoint), cluster, _alone: alone }
+    }
+
+    /// Starts an agent whose work can be held up. It serves its pods when this returns.
+    fn agent(&self) -> Agent {
+        let agent = self.launch();
+        agent.wait_ready();
+        agent
+    }
+
+    /// The same without waiting until it can work.
+    fn launch(&self) -> Agent {
+        let env = [("INPLACE_FAULT_HOLD", self.holds.folder())];
+        Agent::launch(&self.cluster, &self.cluster.node(), &Setup { env: &env, ..Setup::default() })
+    }
+
+    /// Pods for these ways, ready for the first request.
+    fn cast<'a>(&'a self, ways: &[Way]) -> Vec<Subject<'a>> {
+        let subjects: Vec<_> = ways.iter().map(|way| Subject::create(&self.cluster, *way)).collect();
+        subjects.iter().for_each(Subject::wait_ready);
+        prepare(&subjects);
+        subjects
+    }
+
+    /// Asks each of the subjects for its operation, and returns when all of them are held up at their points. One that
+    /// has no such point has ended by then; its name is `None`.
+    fn bring<'a>(&self, scenes: &[(&'a Subject<'a>, String)], round: &str) -> Vec<Scene<'a>> {
+        for (subject, point) in scenes {
+            self.holds.set(subject.uid(), point);
+        }
+        let asks: Vec<_> = scenes.iter().map(|(subject, _)| (*subject, subject.ask(round))).collect();
+        let brought = asks.into_iter().map(|(subject, ask)| {
+            let held_at = eventually(&format!("{ask:?} to come to its point or to end"), || {
+                let held = self.holds.held(subject.uid());
+                (held.is_some() || subject.has_ended(&ask)).then_some(held)
+            });
+            Scene { subject, ask, held_at }
+        });
+        brought.collect()
+    }
+
+    /// Nobody saw what must never be.
+    fn close(self) {
+        self.witness.assert_clean();
+    }
+}
+
+/// One operation in the middle of which something dies.
+struct Scene<'a> {
+    subject: &'a Subject<'a>,
+    ask: Ask,
+    /// The name of the point at which it is held up.
+    held_at: Option<String>,
+}
+
+impl Scene<'_> {
+    /// It ends as if nothing had happened, with as many runs of the preStop handler as may be.
+    fn ends(&self, stops: std::ops::RangeInclusive<usize>) {
+        let what = format!("{:?} held at {:?}", self.ask, self.held_at);
+        self.subject.ends(&self.ask, &what, stops);
+    }
+}
+
+/// Most of them are in the middle. In some a kubelet was faster, so that a point was not passed.
+fn assert_held(scenes: &[Scene<'_>]) {
+    let missed: Vec<_> =
+        scenes.iter().filter(|scene| scene.held_at.is_none()).map(|scene| &scene.ask).collect();
+    assert!(missed.len() * 3 <= scenes.len(), "too many were not held up: {missed:?}");
+}

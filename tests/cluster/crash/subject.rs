@@ -1,0 +1,265 @@
+//! A pod to which one thing is done in one way, again and again, and what must be found of it afterwards.
+
+use std::{cell::Cell, fmt::Write as _, fs, ops::RangeInclusive};
+
+use inplace::api::status::{Phase, Status};
+use serde_json::{Value, json};
+
+use crate::{
+    agent::{state, status},
+    cluster::Cluster,
+    crash::LONG,
+    facts::Facts,
+    pod::{Pod, container, eventually, is, is_ready},
+};
+
+/// The ways to replace a container beside a kubelet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Way {
+    /// A restart over the runtime's socket.
+    Recreate,
+    /// The same out of traffic.
+    Drain,
+    /// A swap that the kubelet does.
+    Respec,
+    /// A swap that the kubelet holds back, finished over the runtime's socket.
+    Finish,
+    /// A swap to an image that ends at once, and back.
+    Back,
+    /// A stop, after which the kubelet starts it again.
+    Stop,
+}
+
+impl Way {
+    pub(super) const ALL: [Self; 6] =
+        [Self::Recreate, Self::Drain, Self::Respec, Self::Finish, Self::Back, Self::Stop];
+
+    /// How many containers of a pod are used in turn: a kubelet holds back what it has started again before.
+    fn containers(self) -> usize {
+        if matches!(self, Self::Respec | Self::Back | Self::Stop) { 6 } else { 1 }
+    }
+
+    fn phase(self) -> Phase {
+        if self == Self::Back { Phase::RolledBack } else { Phase::Succeeded }
+    }
+
+    /// The image to swap to.
+    fn image(self, from: &str) -> Option<&'static str> {
+        match self {
+            Self::Recreate | Self::Drain | Self::Stop => None,
+            Self::Respec | Self::Finish if from == "v1" => Some("v2"),
+            Self::Respec | Self::Finish => Some("v1"),
+            Self::Back => Some("v3"),
+        }
+    }
+
+    /// Whether exactly those lives were started that must be. What crashes may be started again by its kubelet, so often at
+    /// most, before anybody can tell it not to.
+    fn are_right(self, from: &str, starts: &[String], crashes: usize) -> bool {
+        match (self.image(from), starts) {
+            (Some("v3"), [ended @ .., last]) => {
+                (1..=crashes).contains(&ended.len())
+                    && ended.iter().all(|version| version == "v3")
+                    && last == from
+            }
+            (image, [only]) => only == image.unwrap_or(from),
+            _ => false,
+        }
+    }
+}
+
+/// The pod.
+pub(super) struct Subject<'a> {
+    pub(super) pod: Pod<'a>,
+    pub(super) way: Way,
+    /// How often at most something that crashes is started.
+    pub(super) crashes: Cell<usize>,
+    /// Requests so far.
+    turn: Cell<usize>,
+}
+
+/// One request, and what was there before it.
+pub(super) struct Ask {
+    pub(super) id: String,
+    /// The container.
+    name: String,
+    before: Facts,
+}
+
+impl std::fmt::Debug for Ask {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{} on {}", self.id, self.name)
+    }
+}
+
+impl<'a> Subject<'a> {
+    pub(super) fn create(cluster: &'a Cluster, way: Way) -> Self {
+        let mut spec = "terminationGracePeriodSeconds: 2\n".to_owned();
+        if way == Way::Drain {
+            spec += "readinessGates: [{conditionType: InPlaceUpdateReady}]\n";
+        }
+        spec += "containers:\n- {name: side, image: lab/app:v1}\n";
+        for name in (0..way.containers()).map(name_of) {
+            // Each life writes a line, and its preStop handler another one. v3 ends at once.
+            let start = format!(
+                "cat /etc/version >>/dev/shm/starts-{name}; grep -q v3 /etc/version && exit 3; exec app"
+            );
+            let stop = format!("echo stop >>/dev/shm/stops-{name}");
+            write!(
+                spec,
+                "- name: {name}\n  image: lab/app:v1\n  command: [sh, -c, '{start}']\n  \
+                 lifecycle: {{preStop: {{exec: {{command: [sh, -c, '{stop}']}}}}}}\n"
+            )
+            .unwrap();
+        }
+        let pod = Pod::create(cluster, &format!("{way:?}").to_lowercase(), &spec);
+        Self { pod, way, crashes: Cell::new(2), turn: Cell::new(0) }
+    }
+
+    /// An agent must be there: it opens the readiness gate.
+    pub(super) fn wait_ready(&self) {
+        self.pod.wait_for(LONG, "it is Ready", is_ready);
+    }
+
+    pub(super) fn uid(&self) -> &str {
+        &self.pod.uid
+    }
+
+    /// Writes the next request.
+    pub(super) fn ask(&self, round: &str) -> Ask {
+        self.ask_with(round, &json!({}))
+    }
+
+    /// The same with more fields in it.
+    pub(super) fn ask_with(&self, round: &str, more: &Value) -> Ask {
+        let turn = self.turn.replace(self.turn.get() + 1);
+        // Twice each: to v2 and back is nothing that a kubelet holds back.
+        let name = name_of(if self.way == Way::Respec { turn / 2 } else { turn } % self.way.containers());
+        let file = format!("starts-{name}");
+        let before = eventually("the first line", || {
+            let facts = self.pod.facts();
+            let written = facts.lines(&file).last().copied() == Some(facts.running(&name).version.as_str());
+            written.then_some(facts)
+        });
+        let before = before.settled();
+        let id = format!("{:?}-{round}-{turn}", self.way);
+        let mut target = json!({"name": name});
+        if let Some(image) = self.way.image(&before.running(&name).version) {
+            target["image"] = self.pod.cluster.image(&format!("app:{image}")).into();
+        }
+        let mut request = json!({"id": id, "containers": [target]});
+        match self.way {
+            Way::Drain => request["gracePeriodSeconds"] = 1.into(),
+            Way::Stop => request["engine"] = "Stop".into(),
+            // On a busy machine it takes its time to crash.
+            Way::Back => request["minReadySeconds"] = 15.into(),
+            _ => {}
+        }
+        for (key, value) in more.as_object().unwrap() {
+            request[key] = value.clone();
+        }
+        self.pod.request(&request.to_string());
+        Ask { id, name, before }
+    }
+
+    /// What the pod shows has ended.
+    pub(super) fn has_ended(&self, ask: &Ask) -> bool {
+        let ended = |status: Status| status.id == ask.id && status.phase.is_terminal();
+        self.pod.seen().versions.last().and_then(status).is_some_and(ended)
+    }
+
+    /// What the node remembers of the pod.
+    pub(super) fn journal(&self) -> Value {
+        let path = state(&self.pod.cluster.node()).join(format!("journal/{}.json", self.uid()));
+        serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    }
+
+    /// Waits for the end of the request; it must be as if nothing had happened.
+    pub(super) fn ends(&self, ask: &Ask, what: &str, stops: RangeInclusive<usize>) {
+        let told = self.pod.answer_within(LONG, &ask.id);
+        assert_eq!(told.phase, self.way.phase(), "{what}: {told:#?}");
+        let old = ask.before.running(&ask.name);
+        let lives = self.holds(
+            ask,
+            what,
+            |starts| self.way.are_right(&old.version, starts, self.crashes.get()),
+            stops,
+        );
+        let new = lives.running(&ask.name);
+        let report = &told.containers[0];
+        assert_eq!(report.from.container_id, old.id, "{what}");
+        if told.phase == Phase::Succeeded {
+            assert_eq!(report.to.as_ref().unwrap().container_id, new.id, "{what}: {told:#?}");
+        }
+    }
+
+    /// Another life of the container runs.
+    pub(super) fn is_replaced(&self, ask: &Ask) -> bool {
+        let old = ask.before.running(&ask.name);
+        self.pod.facts().of(&ask.name).any(|life| life.pid != 0 && life.id != old.id)
+    }
+
+    /// Nobody felt anything of the request.
+    pub(super) fn is_untouched(&self, ask: &Ask) {
+        let facts = self.pod.facts().settled();
+        assert_eq!((&facts.lives, &facts.shm), (&ask.before.lives, &ask.before.shm), "{ask:?}");
+    }
+
+    /// What was started since the request is right, and nothing else was felt by anybody.
+    pub(super) fn holds(
+        &self,
+        ask: &Ask,
+        what: &str,
+        right: impl Fn(&[String]) -> bool,
+        stops: RangeInclusive<usize>,
+    ) -> Facts {
+        let Ask { name, before, .. } = ask;
+        let since = |facts: &Facts, file: &str| -> Vec<String> {
+            let file = format!("{file}-{name}");
+            facts.lines(&file).iter().skip(before.lines(&file).len()).map(|&line| line.to_owned()).collect()
+        };
+        let after = eventually(&format!("{what}: the new life's line"), || {
+            let facts = self.pod.facts();
+            right(&since(&facts, "starts")).then_some(facts)
+        });
+        let started = u32::try_from(since(&after, "starts").len()).unwrap();
+        let attempt = before.running(name).attempt + started;
+        assert_eq!(after.running(name).attempt, attempt, "{what}");
+        // What the kubelet tells comes later than what the runtime shows.
+        self.pod.wait_for(LONG, &format!("{what}: it is Ready with {attempt} restarts"), |pod| {
+            let restarts = container(pod, name).map(|status| u32::try_from(status.restart_count).unwrap());
+            assert!(restarts <= Some(attempt), "{what}: {restarts:?} restarts instead of {attempt}");
+            assert_eq!(pod.status.as_ref().unwrap().phase.as_deref(), Some("Running"), "{what}");
+            let is_open = self.way != Way::Drain || is(pod, "InPlaceUpdateReady");
+            restarts == Some(attempt) && is_ready(pod) && is_open
+        });
+        // Nothing more has come meanwhile.
+        let after = self.pod.facts().settled();
+        assert!(right(&since(&after, "starts")), "{what}: {after:#?}");
+        let stopped = since(&after, "stops").len();
+        assert!(stops.contains(&stopped), "{what}: preStop ran {stopped} times");
+        assert_eq!(after.running(name).attempt, attempt, "{what}");
+        for other in before.lives.iter().filter(|life| life.pid != 0 && life.name != *name) {
+            assert_eq!(after.running(&other.name), other, "{what}");
+        }
+        assert_eq!((&after.sandbox, &after.ip), (&before.sandbox, &before.ip), "{what}");
+        let journal = self.journal();
+        assert_eq!((&journal["open"], &journal["last"]["id"]), (&Value::Null, &json!(ask.id)), "{what}");
+        after
+    }
+}
+
+/// What has to have happened before: a kubelet holds an image back that it started not long ago.
+pub(super) fn prepare(subjects: &[Subject<'_>]) {
+    let held_back = || subjects.iter().filter(|subject| subject.way == Way::Finish);
+    for round in ["prepare", "and-back"] {
+        let asks: Vec<_> = held_back().map(|subject| (subject, subject.ask(round))).collect();
+        for (subject, ask) in &asks {
+            subject.ends(ask, round, 1..=1);
+        }
+    }
+}
+
+fn name_of(index: usize) -> String {
+    if index == 0 { "app".to_owned() } else { format!("app{index}") }
+}

@@ -1,0 +1,79 @@
+//! Somebody who looks at all containers of a node all the time: no two lives of one container ever run at once.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use inplace::cri::{client::Client, endpoint::Endpoint, proto::v1::ContainerState};
+use tokio::{task::JoinHandle, time::sleep};
+
+use crate::cluster::runtime;
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(30);
+
+/// Looks until it is dropped.
+pub(super) struct Witness {
+    seen: Arc<Seen>,
+    looking: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    looks: AtomicUsize,
+    doubles: Mutex<Vec<String>>,
+}
+
+impl Witness {
+    pub(super) fn of(endpoint: &str) -> Self {
+        let endpoint = Endpoint::parse(endpoint).unwrap();
+        let seen = Arc::<Seen>::default();
+        let looking = runtime().spawn(watch(endpoint, Arc::clone(&seen)));
+        Self { seen, looking }
+    }
+
+    pub(super) fn assert_clean(&self) {
+        assert!(self.seen.looks.load(Ordering::Relaxed) > 100, "the witness did not look");
+        let doubles = self.seen.doubles.lock().unwrap();
+        assert!(doubles.is_empty(), "two at once: {doubles:#?}");
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.looking.abort();
+    }
+}
+
+async fn watch(endpoint: Endpoint, seen: Arc<Seen>) {
+    let client = Client::new(&endpoint, None);
+    loop {
+        sleep(PAUSE).await;
+        // A runtime that is away shows nothing.
+        let Ok(containers) = client.containers(None).await else { continue };
+        seen.looks.fetch_add(1, Ordering::Relaxed);
+        let mut running: Vec<_> = containers
+            .iter()
+            .filter(|container| container.state() == ContainerState::ContainerRunning)
+            .map(|container| {
+                let name = container.metadata.as_ref().map_or("", |metadata| metadata.name.as_str());
+                (container.pod_sandbox_id.as_str(), name, container.id.as_str())
+            })
+            .collect();
+        running.sort_unstable();
+        for pair in running.windows(2) {
+            if (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1) {
+                let double =
+                    format!("{} in sandbox {}: {} and {}", pair[0].1, pair[0].0, pair[0].2, pair[1].2);
+                let mut doubles = seen.doubles.lock().unwrap();
+                if !doubles.contains(&double) {
+                    doubles.push(double);
+                }
+            }
+        }
+    }
+}

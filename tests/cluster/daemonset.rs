@@ -1,0 +1,332 @@
+//! The agent as it is shipped: from its image, as a pod of its `DaemonSet`, with the shipped rights and, where the API server
+//! knows such, under the shipped policy.
+
+use std::{fs, thread, time::Duration};
+
+use inplace::api::status::{Engine, Phase, Status, Step};
+use k8s_openapi::api::core::v1::Pod as Object;
+use kube::{
+    Api, Error,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use crate::{
+    agent::{samples, status},
+    cluster::{Cluster, Node, block_on},
+    installed::{
+        NAMESPACE, agent_on, install, knows_policies, metrics, rolled_out, upgrade_by_chart, with_token_of,
+        writes,
+    },
+    pod::{PAIR, PATIENCE, Pod, container, eventually, is, is_ready},
+};
+
+const GATE: &str = "InPlaceUpdateReady";
+
+/// Like [`PAIR`], with the gate.
+const GATED: &str = "
+terminationGracePeriodSeconds: 2
+readinessGates: [{conditionType: InPlaceUpdateReady}]
+containers:
+- {name: app, image: lab/app:v1}
+- {name: side, image: lab/app:v1}
+";
+
+/// Made from what the runtime does not tell, so it is not cloned.
+const ODD: &str = "
+terminationGracePeriodSeconds: 2
+containers:
+- {name: app, image: lab/app:v1, envFrom: [{configMapRef: {name: kube-root-ca.crt}}]}
+";
+
+/// The kubelet would not start it again.
+const ONCE: &str = "
+restartPolicy: Never
+terminationGracePeriodSeconds: 2
+containers:
+- {name: app, image: lab/app:v1}
+";
+
+#[test]
+fn the_daemonset_does_what_is_asked_for_with_the_rights_it_has() {
+    let cluster = Cluster::own();
+    install(&cluster, "one");
+    let cluster = &cluster;
+    thread::scope(|scope| {
+        for test in [plain, gated, odd, once, fixed] {
+            scope.spawn(move || test(cluster));
+        }
+    });
+    // Nothing that an agent does is beyond its rights.
+    let writes = writes(cluster);
+    let denied: Vec<_> = writes.iter().filter(|write| write["responseStatus"]["code"] == 403).collect();
+    assert!(denied.is_empty(), "{denied:#?}");
+    let patches = writes.iter().filter(|write| write["verb"] == "patch").count();
+    assert!(patches > 20, "{writes:#?}");
+    may_no_more(cluster);
+}
+
+fn plain(cluster: &Cluster) {
+    let pod = Pod::run(cluster, "plain", PAIR);
+    let done = pod.ask("restart app", Phase::Succeeded);
+    assert_eq!(engines(&done), [Engine::Recreate]);
+    pod.ask("restart app,side #2", Phase::Succeeded);
+    let swap = |image: &str, turn: u32| format!("swap app={} #{turn}", cluster.image(image));
+    let done = pod.ask(&swap("app:v2", 1), Phase::Succeeded);
+    assert_eq!(engines(&done), [Engine::Respec]);
+    let back = pod.ask(&swap("app:crash", 2), Phase::RolledBack);
+    assert_eq!(image_of(&pod.get(), "app"), cluster.image("app:v2"), "{back:#?}");
+    pod.ask(&swap("nowhere:v1", 3), Phase::Failed);
+    pod.ask("restart nobody", Phase::Refused);
+    let stop = json!({"id": "stop", "containers": [{"name": "side"}], "engine": "Stop"});
+    pod.ask(&stop.to_string(), Phase::Succeeded);
+    let facts = pod.facts().settled();
+    assert_eq!(facts.running("app").version, "v2");
+    eventually("the events", || {
+        let events = pod.events();
+        let told = |reason: &str| events.iter().any(|event| event.reason.as_deref() == Some(reason));
+        let wanted =
+            ["InPlaceStarted", "InPlaceSucceeded", "InPlaceRolledBack", "InPlaceRefused", "InPlaceFailed"];
+        wanted.into_iter().all(told).then_some(())
+    });
+}
+
+fn gated(cluster: &Cluster) {
+    let pod = Pod::run(cluster, "gated", GATED);
+    let restart = json!({"id": "drain", "containers": [{"name": "app"}], "gracePeriodSeconds": 1});
+    let swap = json!({"id": "swap", "containers": [{"name": "app", "image": cluster.image("app:v2")}], "gracePeriodSeconds": 1});
+    for request in [restart, swap] {
+        let before = pod.seen().versions.len();
+        pod.ask(&request.to_string(), Phase::Succeeded);
+        pod.wait("it is Ready again", |pod| is(pod, GATE) && is_ready(pod));
+        let seen = pod.seen().versions;
+        assert!(seen[before..].iter().any(|version| !is(version, GATE) && !is_ready(version)), "{seen:#?}");
+    }
+    pod.facts().settled();
+}
+
+fn odd(cluster: &Cluster) {
+    let pod = Pod::run(cluster, "odd", ODD);
+    let (v1, v2) = (cluster.image("app:v1"), cluster.image("app:v2"));
+    // There and back again, each by another spelling of the image.
+    let done = pod.ask("restart app", Phase::Succeeded);
+    assert_eq!(engines(&done), [Engine::Respec]);
+    assert_ne!(image_of(&pod.get(), "app"), v1);
+    pod.ask("restart app #2", Phase::Succeeded);
+    pod.ask(&format!("swap app={v2}"), Phase::Succeeded);
+    pod.ask("restart app #3", Phase::Succeeded);
+    // Back to what the status alone still names.
+    pod.ask(&format!("swap app={}", cluster.image("app:crash")), Phase::RolledBack);
+    let facts = pod.facts().settled();
+    assert_eq!(facts.running("app").version, "v2");
+}
+
+fn once(cluster: &Cluster) {
+    let pod = Pod::run(cluster, "once", ONCE);
+    let done = pod.ask("restart app", Phase::Succeeded);
+    assert_eq!(engines(&done), [Engine::Respec]);
+    pod.wait("the kubelet has taken it over", |pod| restarts(pod, "app") == 1);
+    pod.facts().settled();
+}
+
+/// A static pod: what the API server has is a copy, whose spec nobody changes.
+fn fixed(cluster: &Cluster) {
+    let node = cluster.node();
+    let file = node.dir.join("manifests/fixed.yaml");
+    let head = "apiVersion: v1\nkind: Pod\nmetadata: {name: fixed, namespace: default}\nspec:\n  ";
+    fs::write(&file, format!("{head}{}", cluster.named(PAIR.trim()).replace('\n', "\n  "))).unwrap();
+    let pod = Pod::existing(cluster, "default", &format!("fixed-{}", node.name));
+    pod.wait("it is Ready", is_ready);
+    let done = pod.ask("restart app", Phase::Succeeded);
+    assert_eq!(engines(&done), [Engine::Recreate]);
+    pod.wait("the kubelet has taken it over", |pod| restarts(pod, "app") == 1);
+    pod.ask(&format!("swap app={}", cluster.image("app:v2")), Phase::Refused);
+    fs::remove_file(&file).unwrap();
+    pod.until(PATIENCE, "it is gone", |seen| seen.gone);
+}
+
+/// What the agent's token cannot do, by the role and by the policy.
+fn may_no_more(cluster: &Cluster) {
+    let kubeconfig = cluster.kubeconfig_of(NAMESPACE, "inplace-agent");
+    let can = |verb: &str, what: &str| {
+        let mut ask = cluster.kubectl_command(&["auth", "can-i", verb, what]);
+        let output = ask.arg("--kubeconfig").arg(&kubeconfig).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    for (verb, what) in [
+        ("create", "pods"),
+        ("delete", "pods"),
+        ("update", "pods"),
+        ("create", "pods/exec"),
+        ("create", "pods/eviction"),
+        ("get", "secrets"),
+        ("list", "secrets"),
+        ("get", "nodes"),
+        ("get", "configmaps"),
+    ] {
+        assert_eq!(can(verb, what), "no", "{verb} {what}");
+    }
+    for (verb, what) in [("watch", "pods"), ("patch", "pods"), ("patch", "pods/status"), ("create", "events")]
+    {
+        assert_eq!(can(verb, what), "yes", "{verb} {what}");
+    }
+    if !knows_policies(cluster) {
+        return;
+    }
+    let pod = Pod::run(cluster, "forged", PAIR);
+    let thief: Api<Object> = Api::namespaced(with_token_of(cluster, &cluster.node()), "default");
+    let image = cluster.image("app:v2");
+    let forged = json!({"spec": {"containers": [{"name": "app", "image": image}]}});
+    match block_on(thief.patch(&pod.name, &PatchParams::default(), &Patch::Strategic(&forged))) {
+        Err(Error::Api(status)) => assert!(status.message.contains("names no image"), "{status:?}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Pods whose operations are under way in different steps.
+struct Busy<'a> {
+    drains: Pod<'a>,
+    stops: Pod<'a>,
+    proves: Pod<'a>,
+    turn: u32,
+}
+
+impl<'a> Busy<'a> {
+    fn on(cluster: &'a Cluster, node: &Node) -> Self {
+        let make = |name: &str, spec: &str| {
+            Pod::create(cluster, name, &format!("nodeName: {}\n{}", node.name, spec.trim()))
+        };
+        let slow = PAIR.replacen(
+            "image: lab/app:v1}",
+            "image: lab/app:v1, lifecycle: {preStop: {exec: {command: [sleep, '4']}}}}",
+            1,
+        );
+        let slow = slow.replace("terminationGracePeriodSeconds: 2", "terminationGracePeriodSeconds: 10");
+        let busy = Self {
+            drains: make("drains", GATED),
+            stops: make("stops", &slow),
+            proves: make("proves", PAIR),
+            turn: 0,
+        };
+        for pod in busy.all() {
+            pod.wait("it is Ready", is_ready);
+        }
+        busy
+    }
+
+    fn all(&self) -> [&Pod<'a>; 3] {
+        [&self.drains, &self.stops, &self.proves]
+    }
+
+    /// Begins another operation on each, and waits until all are under way.
+    fn begin(&mut self) {
+        self.turn += 1;
+        let id = self.id();
+        let version = if self.turn % 2 == 1 { "app:v2" } else { "app:v1" };
+        let image = self.proves.cluster.image(version);
+        let app = [json!({"name": "app"})];
+        self.drains.request(&json!({"id": id, "containers": app, "gracePeriodSeconds": 8}).to_string());
+        self.stops.request(&json!({"id": id, "containers": app}).to_string());
+        let swap = [json!({"name": "app", "image": image})];
+        self.proves.request(&json!({"id": id, "containers": swap, "minReadySeconds": 8}).to_string());
+        let is_in = |step: Step| {
+            let id = id.clone();
+            move |status: &Status| {
+                (&status.id, status.phase, status.step) == (&id, Phase::Running, Some(step))
+            }
+        };
+        self.drains.told("it drains", is_in(Step::Drain));
+        self.stops.told("it stops", is_in(Step::Swap));
+        self.proves.told("it runs", |status| status.id == id && status.phase == Phase::Running);
+    }
+
+    fn id(&self) -> String {
+        format!("turn-{}", self.turn)
+    }
+
+    /// Everything that was begun is done, once.
+    fn finish(&self, node: &Node) {
+        let turn = self.turn.cast_signed();
+        for pod in self.all() {
+            let answer = pod.answer_within(Duration::from_secs(120), &self.id());
+            assert_eq!(answer.phase, Phase::Succeeded, "{pod:?}: {answer:#?}");
+            pod.wait("the kubelet tells the same", |pod| {
+                is_ready(pod) && (restarts(pod, "app"), restarts(pod, "side")) == (turn, 0)
+            });
+            let facts = pod.facts_on(node).settled();
+            assert_eq!(facts.running("app").attempt, self.turn, "{facts:#?}");
+            // One answer each, and no answer after it.
+            let answers: Vec<_> = pod
+                .seen()
+                .versions
+                .iter()
+                .filter_map(status)
+                .filter(|status| status.id == self.id())
+                .collect();
+            let end = answers.iter().position(|status| status.phase.is_terminal()).unwrap();
+            assert!(answers[end..].iter().all(|status| *status == answers[end]), "{answers:#?}");
+        }
+        assert!(is(&self.drains.get(), GATE));
+    }
+}
+
+#[test]
+fn an_agent_that_is_replaced_loses_no_operation_and_serves_its_own_node() {
+    let cluster = Cluster::own();
+    let nodes = [cluster.node(), cluster.add_node("node-2")];
+    install(&cluster, "one");
+    let mut busy = nodes.each_ref().map(|node| Busy::on(&cluster, node));
+
+    // An upgrade, one node after the other.
+    busy.iter_mut().for_each(Busy::begin);
+    upgrade_by_chart(&cluster, "two");
+    rolled_out(&cluster);
+    for (busy, node) in busy.iter().zip(&nodes) {
+        busy.finish(node);
+        let agent = agent_on(&cluster, node);
+        assert_eq!(image_of(&agent, "agent"), cluster.image("inplace:two"));
+    }
+
+    // The same agent as another pod, at once on both nodes, without a word of farewell.
+    busy.iter_mut().for_each(Busy::begin);
+    let agents = nodes.each_ref().map(|node| agent_on(&cluster, node).metadata);
+    for agent in &agents {
+        let name = agent.name.as_deref().unwrap();
+        cluster.kubectl(&["delete", "pod", "--force", "--grace-period=0", "-n", NAMESPACE, name]);
+    }
+    for ((busy, node), before) in busy.iter().zip(&nodes).zip(&agents) {
+        busy.finish(node);
+        assert_ne!(agent_on(&cluster, node).metadata.uid, before.uid);
+    }
+
+    // Two more on one node: its neighbour's agent has nothing to do with them.
+    let served = || {
+        nodes
+            .each_ref()
+            .map(|node| samples(&metrics(node), &["inplace_operations_total"]).iter().sum::<f64>())
+    };
+    let before = served();
+    for pod in busy[1].all() {
+        pod.ask("restart side", Phase::Succeeded);
+    }
+    let after = served();
+    assert_eq!((after[0] - before[0], after[1] - before[1]), (0.0, 3.0), "{before:?} {after:?}");
+    let denied: Vec<_> =
+        writes(&cluster).into_iter().filter(|write| write["responseStatus"]["code"] == 403).collect();
+    assert!(denied.is_empty(), "{denied:#?}");
+}
+
+fn engines(status: &Status) -> Vec<Engine> {
+    status.containers.iter().map(|report| report.engine).collect()
+}
+
+/// The image that the spec names.
+fn image_of(pod: &Object, name: &str) -> String {
+    let containers = &pod.spec.as_ref().unwrap().containers;
+    containers.iter().find(|container| container.name == name).unwrap().image.clone().unwrap()
+}
+
+/// How often the kubelet says that a container was restarted.
+fn restarts(pod: &Object, name: &str) -> i32 {
+    container(pod, name).map_or(-1, |container| container.restart_count)
+}

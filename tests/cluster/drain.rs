@@ -1,0 +1,268 @@
+//! A drain: traffic leaves a pod before its container is stopped and comes back when it serves again, and nobody who asks
+//! the Service meanwhile is turned away. And the gate by itself: who opens it, when, and whose it is not.
+
+#![expect(clippy::print_stderr, reason = "the figures are wanted, not only that they are good enough")]
+
+use inplace::api::{annotation::GATE, status::Phase};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Pod as Object, PodCondition};
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::{
+    agent::{Agent, USER, status},
+    cluster::{Cluster, block_on},
+    pod::{PAIR, Pod, eventually, is, is_ready},
+    scene::slow_to_stop,
+    traffic::{SERVING, Traffic, now, service},
+};
+
+/// [`PAIR`] with the gate.
+fn gated() -> String {
+    format!("readinessGates: [{{conditionType: {GATE}}}]\n{}", PAIR.trim_start())
+}
+
+/// The gate as a version of a pod shows it.
+fn gate(pod: &Object) -> Option<&PodCondition> {
+    pod.status.as_ref()?.conditions.iter().flatten().find(|condition| condition.type_ == GATE)
+}
+
+fn gate_is(pod: &Object, status: &str, reason: &str) -> bool {
+    gate(pod).is_some_and(|gate| gate.status == status && gate.reason.as_deref() == Some(reason))
+}
+
+/// What the gate was, turn by turn, in the words of the condition.
+fn turns(pod: &Pod<'_>) -> Vec<String> {
+    let told =
+        |gate: &PodCondition| format!("{} {}", gate.status, gate.reason.as_deref().unwrap_or_default());
+    let mut turns: Vec<_> = pod.seen().versions.iter().filter_map(|pod| gate(pod).map(told)).collect();
+    turns.dedup();
+    turns
+}
+
+/// The agent's writes that concern the pod, its events too.
+fn writes(pod: &Pod<'_>) -> Vec<Value> {
+    let mut writes = pod.cluster.writes();
+    writes.retain(|write| {
+        let object = &write["objectRef"];
+        let about = object["name"].as_str().is_some_and(|name| name.starts_with(&pod.name));
+        write["user"]["username"] == USER && about
+    });
+    writes
+}
+
+fn restart(id: &str, grace: u32) -> String {
+    json!({"id": id, "containers": [{"name": "app"}], "gracePeriodSeconds": grace}).to_string()
+}
+
+/// Two pods behind a Service, which are asked all the time.
+struct Served {
+    pods: [Pod<'static>; 2],
+    traffic: Traffic,
+    service: String,
+}
+
+impl Served {
+    fn new(name: &str, gates: &str) -> Self {
+        let cluster = Cluster::shared();
+        let service_name = format!("{name}-{}", std::process::id());
+        service(cluster, &service_name);
+        let spec = format!(
+            "terminationGracePeriodSeconds: 2\nreadinessGates: {gates}\ncontainers:\n- name: app{}",
+            SERVING.trim_end()
+        );
+        let spec: Value = serde_saphyr::from_str(&cluster.named(&spec)).unwrap();
+        let manifest = json!({"metadata": {"labels": {"app": service_name}}, "spec": spec});
+        let pods = [(); 2].map(|()| Pod::make(cluster, name, manifest.clone()));
+        for pod in &pods {
+            pod.wait("it is Ready", is_ready);
+        }
+        let traffic = Traffic::to(cluster, &service_name, 2);
+        Self { pods, traffic, service: service_name }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.pods[0].cluster.kubectl(&["delete", "service", &self.service]);
+        }
+    }
+}
+
+#[test]
+fn nobody_is_turned_away_over_twenty_restarts_with_a_drain() {
+    const RESTARTS: usize = 20;
+    Agent::shared();
+    let served = Served::new("drained", &format!("[{{conditionType: {GATE}}}]"));
+    let (mut left_early, mut away) = (Vec::new(), Vec::new());
+    for turn in 0..RESTARTS {
+        let pod = &served.pods[turn % 2];
+        let since = now();
+        let status = pod.ask(&restart(&format!("turn-{turn}"), 2), Phase::Succeeded);
+        let ip = pod.get().status.unwrap().pod_ip.unwrap();
+        let (left, back) = served.traffic.absence(&ip, since);
+        let container = &status.containers[0];
+        let (stopped, started) = (container.stopped_at.unwrap(), container.started_at.unwrap());
+        assert!(left < stopped && started < back, "{left} {stopped} {started} {back}");
+        left_early.push(stopped.duration_since(left).as_millis());
+        away.push(back.duration_since(left).as_millis());
+        assert_eq!(container.to.as_ref().unwrap().attempt, u32::try_from(turn / 2).unwrap() + 1);
+    }
+    left_early.sort_unstable();
+    away.sort_unstable();
+    eprintln!(
+        "{RESTARTS} restarts with a drain of 2 s, {} requests: out of the endpoints {} to {} ms before the stop, away for \
+         {} ms at the median",
+        served.traffic.served(),
+        left_early[0],
+        left_early[RESTARTS - 1],
+        away[RESTARTS / 2]
+    );
+    assert_eq!(served.traffic.failed(), Vec::<String>::new(), "of {}", served.traffic.served());
+    for pod in &served.pods {
+        let mut expected = vec!["True InPlaceReady"];
+        expected.extend(["False InPlaceDrain", "True InPlaceReady"].repeat(RESTARTS / 2));
+        assert_eq!(turns(pod), expected);
+        let events = eventually("the events", || {
+            let events = pod.events();
+            let ended = events.iter().filter(|event| event.reason.as_deref() == Some("InPlaceSucceeded"));
+            (ended.count() == RESTARTS / 2).then_some(events)
+        });
+        let others = |told: &&str| told.starts_with("InPlace") && *told != "InPlaceSucceeded";
+        assert_eq!(events.iter().filter_map(|event| event.reason.as_deref()).find(others), None);
+        // One more opened the gate of the new pod, and a step that lasts, as on a busy machine, is told too.
+        let mut told: Vec<_> = pod.seen().versions.iter().filter_map(status).collect();
+        told.dedup();
+        let steps = told.iter().filter(|status| !status.phase.is_terminal()).count() - RESTARTS / 2;
+        let written = writes(pod);
+        eprintln!(
+            "{} writes for {} restarts, {steps} of them of a step that lasted",
+            written.len() - 1,
+            RESTARTS / 2
+        );
+        assert!(written.len() <= 1 + steps + 5 * RESTARTS / 2 && steps < RESTARTS / 4, "{written:#?}");
+        assert!(written.iter().all(|write| write["responseStatus"]["code"].as_u64() < Some(300)));
+    }
+}
+
+#[test]
+fn without_a_drain_somebody_is_turned_away() {
+    Agent::shared();
+    let served = Served::new("cut", "[]");
+    for turn in 0..4 {
+        served.pods[turn % 2].ask(&restart(&format!("turn-{turn}"), 0), Phase::Succeeded);
+    }
+    let failed = served.traffic.failed();
+    eprintln!("4 restarts without a drain: {} of {} requests failed", failed.len(), served.traffic.served());
+    assert!(!failed.is_empty());
+}
+
+#[test]
+fn a_new_pod_is_let_in_before_it_runs_and_one_without_a_gate_is_left_alone() {
+    Agent::shared();
+    let cluster = Cluster::shared();
+    let slow = "initContainers: [{name: slow, image: lab/app:v1, command: [sleep, '5']}]";
+    let new = Pod::create(cluster, "new", &format!("{slow}\n{}", gated()));
+    let plain = Pod::run(cluster, "plain", PAIR);
+    let let_in = new.wait("its gate is open", |pod| gate_is(pod, "True", "InPlaceReady"));
+    assert!(!is(&let_in, "Initialized"));
+    new.wait("it is Ready", is_ready);
+    assert_eq!(turns(&new), ["True InPlaceReady"]);
+    assert!(plain.seen().versions.iter().all(|pod| gate(pod).is_none()));
+    assert_eq!(writes(&plain), Vec::<Value>::new());
+    // What cannot drain is not asked to.
+    let before = plain.facts();
+    let refused = plain.ask(&restart("drain", 2), Phase::Refused);
+    assert_eq!(refused.reason, "NoReadinessGate");
+    assert!(refused.message.contains("remove gracePeriodSeconds, or add the gate"), "{}", refused.message);
+    assert_eq!(plain.facts(), before);
+    assert_eq!(gate(&plain.get()), None);
+}
+
+/// Turns the gate as somebody else.
+fn turn(pod: &Pod<'_>, status: &str, reason: &str) {
+    let condition = json!({"type": GATE, "status": status, "reason": reason, "lastTransitionTime": "2026-11-20T10:00:00Z"});
+    let body = json!({"status": {"conditions": [condition]}});
+    block_on(pod.api.patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(&body))).unwrap();
+}
+
+#[test]
+fn a_gate_that_somebody_else_closed_stays_closed_and_one_left_behind_is_opened() {
+    Agent::shared();
+    let [theirs, left] = ["theirs", "left"].map(|name| Pod::create(Cluster::shared(), name, &gated()));
+    for pod in [&theirs, &left] {
+        pod.wait("it is Ready", is_ready);
+    }
+    turn(&theirs, "False", "Maintenance");
+    // As a drain leaves it of which nobody knows any more.
+    turn(&left, "False", "InPlaceDrain");
+    left.wait("it is opened", |pod| gate_is(pod, "True", "InPlaceReady"));
+    assert_eq!(turns(&theirs), ["True InPlaceReady", "False Maintenance"]);
+    // Nor does a request without a drain change that.
+    theirs.ask("restart app", Phase::Succeeded);
+    assert_eq!(turns(&theirs), ["True InPlaceReady", "False Maintenance"]);
+}
+
+#[test]
+fn after_a_failure_the_gate_stays_closed_until_something_succeeds() {
+    Agent::shared();
+    let cluster = Cluster::shared();
+    let swap = |image: &str, grace: u32| {
+        let containers = json!([{"name": "app", "image": cluster.image(image)}]);
+        let (timeout, keep) = (3, "Keep");
+        json!({"containers": containers, "gracePeriodSeconds": grace, "readyTimeoutSeconds": timeout, "onFailure": keep})
+            .to_string()
+    };
+    // Of this one, v3 never becomes Ready.
+    let spec = slow_to_stop(&cluster.image("app:v1"));
+    let pods = ["failed", "failed-too"].map(|name| Pod::make(cluster, name, json!({"spec": spec})));
+    for (pod, grace) in pods.iter().zip([1, 0]) {
+        pod.wait("it is Ready", is_ready);
+        let failed = pod.ask(&swap("app:v3", 1), Phase::Failed);
+        assert_eq!(failed.reason, "NotReady", "{failed:#?}");
+        pod.wait("the gate is left closed", |pod| gate_is(pod, "False", "InPlaceFailed"));
+        // The way out may drain once more or not: the pod takes no traffic anyway.
+        pod.ask(&swap("app:v2", grace), Phase::Succeeded);
+        pod.wait("it is Ready again", is_ready);
+        let turns = turns(pod);
+        assert_eq!(turns.first().unwrap(), "True InPlaceReady");
+        assert_eq!(turns.last().unwrap(), "True InPlaceReady");
+        assert_eq!(pod.facts().settled().running("app").version, "v2");
+    }
+}
+
+#[test]
+fn a_drain_goes_on_where_a_killed_agent_left_it() {
+    const GRACE: SignedDuration = SignedDuration::from_secs(12);
+    let cluster = Cluster::own();
+    let agent = Agent::start(&cluster, &[]);
+    let pod = Pod::run(&cluster, "cut-short", &gated());
+    let before = pod.facts();
+    let id = pod.request(&restart("cut", 12));
+    let closed = pod.wait("it drains", |pod| gate_is(pod, "False", "InPlaceDrain"));
+    let closed = closed_at(&closed);
+    agent.kill();
+    // So long that the rest and the whole of the grace period are told apart.
+    eventually("half of the grace period to pass", || {
+        (now().duration_since(closed) >= GRACE / 2).then_some(())
+    });
+    assert_eq!(pod.facts(), before);
+    let second = now();
+    let _agent = Agent::start(&cluster, &[]);
+    let status = pod.answer(&id);
+    assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
+    let stopped = status.containers[0].stopped_at.unwrap();
+    eprintln!("closed {closed}, the second agent {second}, stopped {stopped}");
+    assert!(stopped >= closed + GRACE && stopped < second + GRACE, "{closed} {second} {stopped}");
+    pod.wait("it is Ready", is_ready);
+    assert_eq!(turns(&pod), ["True InPlaceReady", "False InPlaceDrain", "True InPlaceReady"]);
+    let turned = writes(&pod).into_iter().filter(|write| write["objectRef"]["subresource"] == "status");
+    assert_eq!(turned.count(), 3);
+    assert_eq!(pod.facts().settled().running("app").attempt, 1);
+}
+
+/// When the gate was turned, in whole seconds that have begun before.
+fn closed_at(pod: &Object) -> Timestamp {
+    gate(pod).unwrap().last_transition_time.as_ref().unwrap().0
+}

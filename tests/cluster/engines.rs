@@ -1,0 +1,256 @@
+//! Which engine carries out which container, on a real kubelet: each kind is restarted the way it may be, the kubelet
+//! adopts what runs then, and what cannot be done safely is refused.
+
+#![expect(clippy::print_stderr, reason = "figures for whoever reads the log")]
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, id},
+    thread,
+};
+
+use inplace::api::status::{Engine, Phase};
+use serde_json::{Value, json};
+
+use crate::{
+    agent::Agent,
+    asked::{ONE, adopted, restart, spec_image, swap},
+    cluster::{Cluster, block_on},
+    lab::run,
+    pod::{PATIENCE, Pod, is_ready},
+};
+
+/// A pod with one container, `app`, of which `more` is said, in a spec of which `rest` is said.
+fn spec(more: &str, rest: &str) -> String {
+    format!(
+        "terminationGracePeriodSeconds: 2\n{rest}\ncontainers:\n- {{name: app, image: lab/app:v1{more}}}\n"
+    )
+}
+
+fn digest_of(cluster: &Cluster, name: &str) -> String {
+    cluster.lab().digest(name)
+}
+
+#[test]
+fn what_may_not_be_cloned_gets_another_name_of_its_image_and_then_the_first_again() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let secret = format!("engines-{}", id());
+    cluster.apply(&format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{name: {secret}}}\nstringData: {{key: of no importance}}\n"
+    ));
+    let from_secret = format!("{{name: A, valueFrom: {{secretKeyRef: {{name: {secret}, key: key}}}}}}");
+    let kinds = [
+        (spec(", lifecycle: {postStart: {exec: {command: ['true']}}}", ""), "postStart"),
+        (spec(", envFrom: [{configMapRef: {name: kube-root-ca.crt}}]", ""), "environment comes from objects"),
+        (spec(&format!(", env: [{from_secret}]"), ""), "environment comes from objects"),
+        (
+            spec(
+                ", volumeMounts: [{name: ca, mountPath: /etc/ca.crt, subPath: ca.crt}]",
+                "volumes: [{name: ca, configMap: {name: kube-root-ca.crt}}]",
+            ),
+            "subPath of objects",
+        ),
+    ];
+    thread::scope(|scope| {
+        for (spec, why) in &kinds {
+            scope.spawn(move || flipped(&Pod::run(cluster, "kind", spec), why));
+        }
+    });
+    cluster.kubectl(&["delete", "secret", &secret]);
+}
+
+/// It is restarted twice by its kubelet, and nobody could have seen a difference.
+fn flipped(pod: &Pod<'_>, why: &str) {
+    let plan = pod.cluster.inplace(&["plan", &pod.name, "-c", "app", "-o", "json"]).output().unwrap();
+    let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
+    let planned = &plan[0]["containers"][0];
+    assert_eq!(planned["engine"], "Respec", "{plan}");
+    assert!(planned["why"].as_str().unwrap().contains(why), "{plan}");
+    for (attempt, image) in [digest_of(pod.cluster, "app:v1"), "lab/app:v1".to_owned()].iter().enumerate() {
+        let status = restart(pod, "app", json!({}), Phase::Succeeded);
+        let report = &status.containers[0];
+        assert_eq!(report.engine, Engine::Respec, "{why}: {status:#?}");
+        assert_eq!(report.from.image_id, report.to.as_ref().unwrap().image_id);
+        let life = adopted(pod, "app", image);
+        assert_eq!((life.version.as_str(), life.attempt as usize), ("v1", attempt + 1));
+    }
+}
+
+#[test]
+fn a_pod_that_may_end_is_never_lost() {
+    Agent::shared();
+    thread::scope(|scope| {
+        for policy in ["Never", "OnFailure"] {
+            scope.spawn(move || kept_alive(policy));
+        }
+    });
+}
+
+fn kept_alive(policy: &str) {
+    let cluster = Cluster::shared();
+    let rest = format!("restartPolicy: {policy}");
+    let pod = Pod::run(cluster, "may-end", &spec("", &rest));
+    let asking = Pod::run(cluster, "may-end", &spec(", imagePullPolicy: Always", &rest));
+
+    let status = restart(&pod, "app", json!({}), Phase::Succeeded);
+    assert_eq!(status.containers[0].engine, Engine::Respec, "{status:#?}");
+    adopted(&pod, "app", &digest_of(cluster, "app:v1"));
+
+    for (pod, reason, says) in [
+        // Its kubelet might hold it back now, and call it finished.
+        (&pod, "BackOff", "Ask again in "),
+        (&asking, "NoEngine", "would ask the registry while it is down (imagePullPolicy Always)"),
+    ] {
+        let (before, image) = (pod.facts().settled(), spec_image(&pod.get(), "app"));
+        let status = restart(pod, "app", json!({}), Phase::Refused);
+        assert_eq!(status.reason, reason, "{status:#?}");
+        assert!(status.message.contains(says), "{}", status.message);
+        if let Some((_, rest)) = status.message.split_once("Ask again in ") {
+            let seconds: u64 = rest.split(' ').next().unwrap().parse().unwrap();
+            assert!((200..=300).contains(&seconds), "{}", status.message);
+        }
+        assert_eq!((pod.facts(), spec_image(&pod.get(), "app")), (before, image));
+        for engine in ["Recreate", "Stop"] {
+            let status = restart(pod, "app", json!({"engine": engine}), Phase::Refused);
+            assert!(status.message.contains("restartPolicy"), "{engine}: {}", status.message);
+        }
+        let phases = pod.seen().versions.into_iter().filter_map(|version| version.status?.phase);
+        let ran: Vec<_> = phases.skip_while(|phase| phase != "Running").collect();
+        assert!(ran.iter().all(|phase| phase == "Running"), "{policy}: {ran:?}");
+    }
+}
+
+/// Puts an image onto the node that no registry has, so that it has no digest to be called by.
+fn import(cluster: &Cluster, from: &str, name: &str) {
+    let archive = cluster.lab().dir.join("bare.tar");
+    let from = format!("docker://{}", cluster.image(from));
+    let to = format!("oci-archive:{}:{name}", archive.display());
+    run(Command::new("skopeo").args([
+        "--insecure-policy",
+        "copy",
+        "-q",
+        "--src-tls-verify=false",
+        &from,
+        &to,
+    ]));
+    cluster.lab().ctr(&[Path::new("image"), Path::new("import"), &archive]);
+    fs::remove_file(archive).unwrap();
+}
+
+#[test]
+fn an_image_without_another_name_leaves_the_stop_or_nothing() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    // One that no kubelet has pulled: newer ones keep a record of who may use what they pulled.
+    import(cluster, "app:nocmd", "localhost/bare:v1");
+    let bare = |spec: String| spec.replace("lab/app:v1", "localhost/bare:v1, command: [/bin/app]");
+    let once = Pod::run(cluster, "bare", &bare(spec("", "restartPolicy: Never")));
+    let before = once.facts().settled();
+    let status = restart(&once, "app", json!({}), Phase::Refused);
+    assert_eq!(status.reason, "NoEngine", "{status:#?}");
+    assert!(status.message.contains("no second name for the image"), "{}", status.message);
+    assert_eq!(once.facts(), before);
+
+    let post_start = spec(", lifecycle: {postStart: {exec: {command: ['true']}}}", "");
+    let pod = Pod::run(cluster, "bare", &bare(post_start));
+    let plan = cluster.inplace(&["plan", &pod.name, "-c", "app", "-o", "json"]).output().unwrap();
+    let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
+    assert_eq!(plan[0]["containers"][0]["engine"], "Stop", "{plan}");
+    assert!(plan[0]["warnings"].to_string().contains("takes the stop for a crash"), "{plan}");
+    let status = restart(&pod, "app", json!({}), Phase::Succeeded);
+    assert_eq!(status.containers[0].engine, Engine::Stop, "{status:#?}");
+    assert_eq!(adopted(&pod, "app", "localhost/bare:v1").attempt, 1);
+    eprintln!("{}", status.message);
+}
+
+#[test]
+fn an_engine_can_be_asked_for_by_name() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    thread::scope(|scope| {
+        for (engine, image) in [
+            (Engine::Recreate, "lab/app:v1".to_owned()),
+            (Engine::Respec, digest_of(cluster, "app:v1")),
+            (Engine::Stop, "lab/app:v1".to_owned()),
+        ] {
+            scope.spawn(move || {
+                let pod = Pod::run(cluster, "named", ONE);
+                let status = restart(&pod, "app", json!({"engine": engine}), Phase::Succeeded);
+                assert_eq!(status.containers[0].engine, engine);
+                assert_eq!(adopted(&pod, "app", &image).attempt, 1);
+                eprintln!("{engine}: {}", status.message);
+                if engine != Engine::Respec {
+                    // The spec would go on naming the old one.
+                    let status = swap(&pod, "lab/app:v2", json!({"engine": engine}), Phase::Refused);
+                    assert!(
+                        ["EngineUnavailable", "KubeletNamesImages"].contains(&&*status.reason),
+                        "{status:#?}"
+                    );
+                    assert_eq!(adopted(&pod, "app", &image).attempt, 1);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_static_pod_is_restarted_through_its_copy_and_never_swapped() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let node = cluster.node();
+    let file = node.dir.join("manifests/engines.yaml");
+    let head = "apiVersion: v1\nkind: Pod\nmetadata: {name: engines, namespace: default}\nspec:\n  ";
+    fs::write(&file, format!("{head}{}", cluster.named(ONE.trim()).replace('\n', "\n  "))).unwrap();
+    let pod = Pod::existing(cluster, "default", &format!("engines-{}", node.name));
+    pod.wait("it is Ready", is_ready);
+
+    let status = restart(&pod, "app", json!({}), Phase::Succeeded);
+    assert_eq!(status.containers[0].engine, Engine::Recreate, "{status:#?}");
+    assert_eq!(adopted(&pod, "app", "lab/app:v1").attempt, 1);
+    let status = restart(&pod, "app", json!({"engine": "Stop"}), Phase::Succeeded);
+    assert_eq!(status.containers[0].engine, Engine::Stop, "{status:#?}");
+    let life = adopted(&pod, "app", "lab/app:v1");
+    assert_eq!(life.attempt, 2);
+
+    for more in [json!({}), json!({"engine": "Respec"}), json!({"engine": "Recreate"})] {
+        let status = swap(&pod, "lab/app:v2", more, Phase::Refused);
+        eprintln!("{}: {}", status.reason, status.message);
+        assert!(status.message.contains("file on its node") || status.message.contains("static pod"));
+    }
+    let status = restart(&pod, "app", json!({"engine": "Respec"}), Phase::Refused);
+    assert!(status.message.contains("file on its node"), "{}", status.message);
+    assert_eq!(adopted(&pod, "app", "lab/app:v1"), life);
+    fs::remove_file(&file).unwrap();
+    pod.until(PATIENCE, "it is gone", |seen| seen.gone);
+}
+
+#[test]
+fn a_native_sidecar_is_a_container_like_any_other() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let version = block_on(cluster.client.apiserver_version()).unwrap().git_version;
+    let minor: u32 = version.split('.').nth(1).unwrap().parse().unwrap();
+    if minor < 29 {
+        eprintln!(
+            "Kubernetes 1.{minor} knows no sidecars: what it calls one is an init container that has to end"
+        );
+        return;
+    }
+    let rest = "initContainers: [{name: side, image: lab/app:v1, restartPolicy: Always}]";
+    let pod = Pod::run(cluster, "sidecar", &spec("", rest));
+    let app = pod.facts().settled().running("app").clone();
+    let status = restart(&pod, "side", json!({}), Phase::Succeeded);
+    assert_eq!(status.containers[0].engine, Engine::Recreate, "{status:#?}");
+    assert_eq!(adopted(&pod, "side", "lab/app:v1").attempt, 1);
+    for (attempt, tag) in [(2, "v2"), (3, "v1")] {
+        let image = format!("lab/app:{tag}");
+        let wish = crate::asked::request(cluster, &[("side", Some(&image))], json!({}));
+        let status = pod.ask(&wish, Phase::Succeeded);
+        assert_eq!(status.containers[0].engine, Engine::Respec, "{status:#?}");
+        let life = adopted(&pod, "side", &image);
+        assert_eq!((life.version.as_str(), life.attempt), (tag, attempt));
+    }
+    assert_eq!(*pod.facts().running("app"), app);
+}

@@ -1,0 +1,191 @@
+//! The agent as people install it: the static release binary as an image in the registry, and the shipped manifests with
+//! what a person changes in them.
+//!
+//! One thing differs from other clusters: the nodes of the lab share this machine's network, as other labs do, so each
+//! agent listens on its own node's address.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::SystemTime,
+};
+
+use k8s_openapi::api::{
+    authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
+    core::v1::{Pod as Object, ServiceAccount},
+};
+use kube::{
+    Api, Client, Config,
+    api::{ListParams, PostParams},
+    config::{AuthInfo, KubeConfigOptions, Kubeconfig},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    agent::{USER, get},
+    cluster::{Cluster, Node, block_on},
+    facts::look,
+    lab::run,
+    pod::{eventually, is_ready},
+};
+
+/// Where the agent lives.
+pub(crate) const NAMESPACE: &str = "inplace-system";
+/// Where it listens.
+const PORT: u16 = 9464;
+/// The first minor release of Kubernetes 1 with policies.
+const POLICY_SINCE: u32 = 30;
+
+/// Puts the image into the registry, and the manifests of `daemonset/base` with it into the cluster, by kustomize; with
+/// them the admission policy where the API server knows such. Every node has its agent when this returns.
+pub(crate) fn install(cluster: &Cluster, tag: &str) {
+    push(cluster, tag);
+    let folder = cluster.lab().dir.join("install");
+    fs::create_dir_all(&folder).unwrap();
+    // kustomize wants a way from here to there.
+    let up = "../".repeat(folder.canonicalize().unwrap().components().count() - 1);
+    let base = file("daemonset/base");
+    let listen = format!("--listen=$(HOST_IP):{PORT}");
+    let disk = cluster.lab().dir.join("root");
+    let container = "/spec/template/spec/containers/0";
+    let change = json!([
+        {"op": "replace", "path": format!("{container}/args/4"), "value": listen},
+        {"op": "add", "path": format!("{container}/env/-"), "value": host_ip()},
+        {"op": "replace", "path": format!("{container}/volumeMounts/4/mountPath"), "value": disk},
+        {"op": "replace", "path": "/spec/template/spec/volumes/4/hostPath/path", "value": disk},
+    ]);
+    let all = json!({
+        "resources": [format!("{up}{}", base.strip_prefix("/").unwrap().display())],
+        "images": [{"name": "inplace", "newName": cluster.image("inplace"), "newTag": tag}],
+        "patches": [{"target": {"kind": "DaemonSet"}, "patch": change.to_string()}],
+    });
+    fs::write(folder.join("kustomization.yaml"), all.to_string()).unwrap();
+    cluster.kubectl(&["apply", "-k", folder.to_str().unwrap()]);
+    if knows_policies(cluster) {
+        cluster.kubectl(&["apply", "-k", file("daemonset/admission-policy").to_str().unwrap()]);
+    }
+    rolled_out(cluster);
+}
+
+/// Puts the image into the registry under another tag, and what the chart makes of it over what is there: an upgrade. It
+/// has only begun when this returns.
+pub(crate) fn upgrade_by_chart(cluster: &Cluster, tag: &str) {
+    push(cluster, tag);
+    let values = json!({
+        "image": {"repository": cluster.image("inplace"), "tag": tag},
+        "admissionPolicy": {"enabled": knows_policies(cluster)},
+        "extraArgs": [format!("--listen=$(HOST_IP):{PORT}")],
+        "extraEnv": [host_ip()],
+    });
+    let mut chart = Command::new("bash");
+    chart.arg(file("tests/lab/chart.sh")).arg(file("daemonset/chart")).arg(values.to_string());
+    let rendered = cluster.lab().dir.join("chart.yaml");
+    fs::write(&rendered, run(&mut chart)).unwrap();
+    cluster.kubectl(&["apply", "-f", rendered.to_str().unwrap()]);
+}
+
+/// Waits until every node has the agent that is wanted.
+pub(crate) fn rolled_out(cluster: &Cluster) {
+    let wait = ["rollout", "status", "daemonset/inplace-agent", "--timeout=180s", "-n", NAMESPACE];
+    cluster.kubectl(&wait);
+}
+
+/// Whether the API server can be told policies.
+pub(crate) fn knows_policies(cluster: &Cluster) -> bool {
+    // Not from its field "minor", which some builds leave empty.
+    let version = block_on(cluster.client.apiserver_version()).unwrap().git_version;
+    version.split('.').nth(1).unwrap().parse::<u32>().unwrap() >= POLICY_SINCE
+}
+
+/// The agent's pod on a node: one that is Ready and not about to go.
+pub(crate) fn agent_on(cluster: &Cluster, node: &Node) -> Object {
+    let api: Api<Object> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let here = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
+    eventually("the node's agent", || {
+        let pods = block_on(api.list(&here)).unwrap().items;
+        pods.into_iter().find(|pod| is_ready(pod) && pod.metadata.deletion_timestamp.is_none())
+    })
+}
+
+/// What the agent of a node counts.
+pub(crate) fn metrics(node: &Node) -> String {
+    let (code, text) = get((&node.ip, PORT), "/metrics").expect("the agent listens");
+    assert_eq!(code, 200);
+    text
+}
+
+/// The agent's process, as this machine numbers it.
+pub(crate) fn process(cluster: &Cluster, node: &Node) -> u32 {
+    let pod = agent_on(cluster, node);
+    block_on(look(&node.endpoint, &pod.metadata.uid.unwrap())).running("agent").pid
+}
+
+/// Whoever has the token of the agent of that node.
+pub(crate) fn with_token_of(cluster: &Cluster, node: &Node) -> Client {
+    let pod = agent_on(cluster, node).metadata;
+    let bound = BoundObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        name: pod.name,
+        uid: pod.uid,
+    };
+    let spec = TokenRequestSpec { bound_object_ref: Some(bound), ..TokenRequestSpec::default() };
+    let request = TokenRequest { spec, ..TokenRequest::default() };
+    let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let how = PostParams::default();
+    let made = accounts.create_token_request("inplace-agent", &how, &request);
+    let token = block_on(made).unwrap().status.unwrap().token;
+    let mut config = Kubeconfig::read_from(&cluster.kubeconfig).unwrap();
+    for user in &mut config.auth_infos {
+        user.auth_info = Some(AuthInfo { token: Some(token.clone().into()), ..AuthInfo::default() });
+    }
+    block_on(async {
+        let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
+        Client::try_from(config).unwrap()
+    })
+}
+
+/// What agents have written at the API server, or tried to.
+pub(crate) fn writes(cluster: &Cluster) -> Vec<Value> {
+    let mut writes = cluster.writes();
+    writes.retain(|write| write["user"]["username"] == USER);
+    writes
+}
+
+/// The image from the static release binary, pushed as a person would.
+fn push(cluster: &Cluster, tag: &str) {
+    let mut command = Command::new("bash");
+    command.arg(file("daemonset/image.sh")).arg(binary()).arg(env!("CARGO_PKG_VERSION"));
+    command.env("IMAGE", cluster.image(&format!("inplace:{tag}"))).env("INSECURE_REGISTRY", "1");
+    run(&mut command);
+}
+
+/// The static release binary; `make test` builds it before the tests. One that is older than its source would show
+/// nothing.
+fn binary() -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let binary = target.join("x86_64-unknown-linux-musl/release/inplace");
+    let Ok(built) = fs::metadata(&binary).and_then(|meta| meta.modified()) else {
+        panic!("{} is missing; run: make release", binary.display())
+    };
+    let (changed, source) = newest(&file("src")).max(newest(&file("Cargo.lock")));
+    assert!(built >= changed, "{} is older than {}; run: make release", binary.display(), source.display());
+    binary
+}
+
+/// When what lies at or below `path` was changed last, and which file that was.
+fn newest(path: &Path) -> (SystemTime, PathBuf) {
+    if path.is_dir() {
+        return fs::read_dir(path).unwrap().map(|entry| newest(&entry.unwrap().path())).max().unwrap();
+    }
+    (fs::metadata(path).unwrap().modified().unwrap(), path.to_owned())
+}
+
+fn host_ip() -> Value {
+    json!({"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}})
+}
+
+fn file(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}

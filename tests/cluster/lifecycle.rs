@@ -1,0 +1,225 @@
+//! What happens to a pod, or to its request, in every step of an operation: the request is withdrawn, replaced or written
+//! anew, the pod is deleted or evicted, its node is drained.
+//!
+//! What has touched nothing ends as if it had never been; what has touched something is carried out, or goes with its pod.
+
+use std::{thread, time::Duration};
+
+use inplace::api::{
+    annotation::REQUEST,
+    status::{Engine, Phase, Status},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    agent::{Agent, state, status},
+    cluster::{Cluster, block_on},
+    pod::{PATIENCE, Pod, eventually, is_ready},
+    scene::{ENGINES, FIRST, HANDLER, MOMENTS, Moment, Scene, remove_sandboxes, slow_to_stop, watch_it_go},
+};
+
+/// What a pod may take from its deletion to its end: its kubelet may be about to put another container in the place of the
+/// one whose handler runs, and ends that one too.
+const GOES: Duration = Duration::from_secs(10 + 2 * HANDLER + 10);
+
+const SECOND: &str = "second";
+
+/// Does the same in every moment of both engines, at once.
+fn in_every_moment(cluster: &Cluster, does: impl Fn(&Scene<'_>) + Sync) {
+    thread::scope(|scope| {
+        for (engine, moment) in ENGINES.iter().flat_map(|engine| MOMENTS.map(|moment| (*engine, moment))) {
+            let does = &does;
+            scope.spawn(move || does(&Scene::set(cluster, engine, moment)));
+        }
+    });
+}
+
+/// The answers that the pod has shown under this id.
+fn told(pod: &Pod<'_>, id: &str) -> Vec<Status> {
+    pod.seen().versions.iter().filter_map(status).filter(|status| status.id == id).collect()
+}
+
+/// The event that tells the end of a request.
+fn event(phase: Phase) -> String {
+    format!("InPlace{phase}")
+}
+
+fn has_event(pod: &Pod<'_>, phase: Phase) -> bool {
+    pod.events().iter().any(|told| told.reason.as_deref() == Some(&event(phase)))
+}
+
+#[test]
+fn a_request_that_is_withdrawn_is_cancelled_until_it_touches_something() {
+    Agent::shared();
+    in_every_moment(Cluster::shared(), |scene| {
+        scene.pod.annotate(REQUEST, None);
+        let status = scene.pod.answer(FIRST);
+        scene.check_engine(&status);
+        let facts = scene.settled(scene.version());
+        if scene.untouched() {
+            assert_eq!((status.phase, &*status.reason), (Phase::Cancelled, "RequestDeleted"), "{scene:?}");
+            assert_eq!(facts, scene.before, "{scene:?}");
+            eventually("the event", || has_event(&scene.pod, Phase::Cancelled).then_some(()));
+        } else {
+            assert_eq!(status.phase, scene.end(), "{scene:?}: {status:#?}");
+        }
+    });
+}
+
+#[test]
+fn a_request_that_is_replaced_gives_way_until_it_touches_something_and_the_new_one_is_done() {
+    Agent::shared();
+    in_every_moment(Cluster::shared(), |scene| {
+        let second = json!({"id": SECOND, "containers": [{"name": "app"}]}).to_string();
+        let status = scene.pod.ask(&second, Phase::Succeeded);
+        // A kubelet that is faster than the agent starts what the tag stands for by now.
+        let pulled = (scene.engine, scene.moment) == (Engine::Recreate, Moment::Drain);
+        let anew = if pulled { &["v1", "v2"][..] } else { &[scene.version()][..] };
+        let facts = scene.settled_as(anew);
+        let container = &status.containers[0];
+        let newest = scene.before.running("app").attempt;
+        if scene.untouched() {
+            assert_eq!(container.from.container_id, scene.before.running("app").id, "{scene:?}");
+            assert_eq!(facts.running("app").attempt, newest + 1, "{scene:?}");
+            assert!(!told(&scene.pod, FIRST).iter().any(|status| status.phase == Phase::Succeeded));
+            eventually("the event", || has_event(&scene.pod, Phase::Cancelled).then_some(()));
+        } else {
+            // It came when the first one was done.
+            eventually("the event", || has_event(&scene.pod, scene.end()).then_some(()));
+            let lives = if scene.moment == Moment::Rollback { 2 } else { 1 };
+            assert_eq!(container.from.attempt, newest + lives, "{scene:?}: {status:#?}");
+            assert_eq!(facts.running("app").attempt, newest + lives + 1, "{scene:?}");
+        }
+    });
+}
+
+#[test]
+fn a_request_written_anew_under_its_id_is_the_same_one() {
+    Agent::shared();
+    thread::scope(|scope| {
+        for (engine, moment) in [(Engine::Recreate, Moment::Verify), (Engine::Respec, Moment::Swap)] {
+            scope.spawn(move || {
+                let scene = Scene::set(Cluster::shared(), engine, moment);
+                let anew =
+                    json!({"id": FIRST, "containers": [{"name": "app"}], "reason": "a change of mind"});
+                let status = scene.pod.ask(&anew.to_string(), Phase::Succeeded);
+                scene.check_engine(&status);
+                let facts = scene.settled("v2");
+                // Nothing follows: what is asked for later is next.
+                let next = scene.pod.ask("restart app #next", Phase::Succeeded);
+                assert_eq!(next.containers[0].from.container_id, facts.running("app").id);
+            });
+        }
+    });
+}
+
+/// Deletes a pod as `kubectl delete` does.
+fn delete(pod: &Pod<'_>) {
+    pod.cluster.kubectl(&["delete", "pod", &pod.name, "--wait=false"]);
+}
+
+/// Evicts a pod as `kubectl drain` does.
+fn evict(pod: &Pod<'_>) {
+    // Debian's has no `minor`.
+    let release = block_on(pod.cluster.client.apiserver_version()).unwrap().git_version;
+    let minor: u32 = release.split('.').nth(1).unwrap().parse().unwrap();
+    let version = if minor < 22 { "policy/v1beta1" } else { "policy/v1" };
+    let eviction = json!({
+        "apiVersion": version, "kind": "Eviction",
+        "metadata": {"name": pod.name, "namespace": pod.namespace},
+    });
+    let path = format!("/api/v1/namespaces/{}/pods/{}/eviction", pod.namespace, pod.name);
+    let request = http::Request::post(path).header("content-type", "application/json");
+    let request = request.body(eviction.to_string().into_bytes()).unwrap();
+    let answer: Value = block_on(pod.cluster.client.request(request)).unwrap();
+    assert_eq!(answer["status"], "Success", "{answer}");
+}
+
+#[test]
+fn a_pod_that_is_deleted_goes_in_every_moment() {
+    Agent::shared();
+    in_every_moment(Cluster::shared(), |scene| {
+        delete(&scene.pod);
+        watch_it_go(scene, GOES);
+    });
+}
+
+#[test]
+fn a_pod_that_is_evicted_goes_in_every_moment() {
+    Agent::shared();
+    in_every_moment(Cluster::shared(), |scene| {
+        evict(&scene.pod);
+        watch_it_go(scene, GOES);
+    });
+}
+
+/// The pod of a `StatefulSet` of one.
+fn first_of(name: &str, cluster: &Cluster) {
+    let set = json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name},
+        "spec": {
+            "serviceName": name, "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": slow_to_stop(&cluster.image("app:v1")),
+            },
+        },
+    });
+    // kubectl takes text that begins with a brace for JSON.
+    cluster.apply(&set.to_string());
+}
+
+#[test]
+fn a_node_is_drained_in_the_middle_and_a_pod_that_is_made_again_is_a_new_one() {
+    let cluster = Cluster::own();
+    let agent = Agent::start(&cluster, &[]);
+    let node = cluster.node();
+    first_of("set", &cluster);
+    let old = Pod::existing(&cluster, "default", "set-0");
+    old.wait("it is Ready", is_ready);
+    let restart = |grace: u32| {
+        json!({"id": FIRST, "containers": [{"name": "app"}], "gracePeriodSeconds": grace}).to_string()
+    };
+    old.request(&restart(300));
+    old.told("it drains", |status| status.phase == Phase::Running);
+    let scenes: Vec<_> = thread::scope(|scope| {
+        let setting = MOMENTS.map(|moment| {
+            let engine = if moment == Moment::Rollback { Engine::Respec } else { Engine::Recreate };
+            let cluster = &cluster;
+            scope.spawn(move || Scene::prepare(cluster, engine, moment))
+        });
+        setting.map(|scene| scene.join().unwrap()).into()
+    });
+    cluster.kubectl(&["cordon", &node.name]);
+    evict(&old);
+    thread::scope(|scope| {
+        for scene in &scenes {
+            scope.spawn(|| {
+                scene.begin();
+                evict(&scene.pod);
+                watch_it_go(scene, GOES);
+            });
+        }
+    });
+    old.until(PATIENCE, "it is gone", |seen| seen.gone);
+    cluster.kubectl(&["uncordon", &node.name]);
+    let new = Pod::existing(&cluster, "default", "set-0");
+    assert_ne!(new.uid, old.uid);
+    new.wait("it is Ready", is_ready);
+    // An id has ended on a pod, not on a name.
+    let status = new.ask(&restart(1), Phase::Succeeded);
+    assert_eq!(status.containers[0].to.as_ref().unwrap().attempt, 1);
+    assert_eq!(new.facts().settled().running("app").version, "v1");
+    // A kubelet removes the sandboxes of pods that are gone when it gets to it; then they are forgotten.
+    agent.stop();
+    let journal = state(&node).join("journal");
+    let gone: Vec<_> = scenes.iter().map(|scene| &scene.pod).chain([&old]).collect();
+    let known = |pod: &Pod<'_>| journal.join(format!("{}.json", pod.uid)).exists();
+    assert!(gone.iter().all(|pod| known(pod)));
+    for pod in &gone {
+        remove_sandboxes(pod);
+    }
+    let _agent = Agent::start(&cluster, &[]);
+    eventually("the journal to forget them", || (!gone.iter().any(|pod| known(pod))).then_some(()));
+    assert!(known(&new));
+}

@@ -1,0 +1,41 @@
+//! What needs a real Kubernetes: every test here runs against a private one-node cluster (see `tests/lab/cluster.sh`), those
+//! in `policy` against an API server without nodes.
+//!
+//! `KUBE_BIN` chooses the release (see `tests/lab/kube.sh`). Tests that take [`cluster::Cluster::any`] run on a cluster that
+//! is there already when `INPLACE_TEST_REGISTRY` is set: it names the registry, with a prefix if need be, that has the
+//! images of `tests/lab/images.sh` and from which that cluster's nodes can pull, and `KUBECONFIG` names the cluster. The
+//! pods come into the namespace `default`. The others always have a cluster of this machine.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+#[allow(dead_code, reason = "what tests may want of an agent, in one place")]
+mod agent;
+mod api_server;
+mod asked;
+mod cli;
+mod clone;
+mod cluster;
+mod crash;
+mod daemonset;
+mod drain;
+mod engines;
+#[path = "../node/facts.rs"]
+#[allow(dead_code, reason = "the tests on a node without a cluster look at more")]
+mod facts;
+mod installed;
+#[path = "../node/lab.rs"]
+#[allow(dead_code, reason = "the tests on a node without a cluster do more with it")]
+mod lab;
+mod lifecycle;
+mod lives;
+mod load;
+mod pod;
+mod policy;
+mod pull_secrets;
+mod refusals;
+mod restarts;
+mod scene;
+mod smoke;
+mod swap;
+mod traffic;
+mod turnstile;

@@ -1,0 +1,279 @@
+//! A pod on a cluster: made from YAML, watched from its first moment, gone with the value.
+
+use std::{
+    fmt, iter,
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod as Object};
+use kube::{
+    Api, Error,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    runtime::{
+        wait::await_condition,
+        watcher::{self, watcher},
+    },
+};
+use serde_json::{Value, json};
+use tokio::{
+    sync::watch::{self, Receiver, Sender},
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+use tokio_stream::StreamExt;
+
+use crate::{
+    cluster::{Cluster, Node, block_on, runtime},
+    facts::{Facts, look},
+};
+
+/// How long a test waits for something that should come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Two containers, `app` and `side`, that go at once when they are told to.
+pub(crate) const PAIR: &str = "
+terminationGracePeriodSeconds: 2
+containers:
+- {name: app, image: lab/app:v1}
+- {name: side, image: lab/app:v1}
+";
+
+/// A pod, deleted with the value.
+pub(crate) struct Pod<'a> {
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) api: Api<Object>,
+    seen: Receiver<Seen>,
+    watching: JoinHandle<()>,
+}
+
+/// What the API server told of a pod.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// Every version that the watch brought, oldest first. After the API server was away some may be missing.
+    pub(crate) versions: Vec<Object>,
+    /// It is not there any more.
+    pub(crate) gone: bool,
+}
+
+impl<'a> Pod<'a> {
+    /// Runs a pod whose `spec` is the YAML given, and waits until it is Ready. `lab/app:v1` is an image of the cluster's
+    /// registry. The name gets a number, so that tests never meet.
+    pub(crate) fn run(cluster: &'a Cluster, name: &str, spec: &str) -> Self {
+        let pod = Self::create(cluster, name, spec);
+        pod.wait("it is Ready", is_ready);
+        pod
+    }
+
+    /// The same without waiting.
+    pub(crate) fn create(cluster: &'a Cluster, name: &str, spec: &str) -> Self {
+        let spec: Value = serde_saphyr::from_str(&cluster.named(spec)).unwrap();
+        Self::make(cluster, name, json!({"spec": spec}))
+    }
+
+    /// Creates a pod that has more than a spec: `metadata` with labels and annotations, say.
+    pub(crate) fn make(cluster: &'a Cluster, name: &str, mut manifest: Value) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        manifest["metadata"]["name"] = name.as_str().into();
+        let object: Object = serde_json::from_value(manifest).unwrap();
+        let api: Api<Object> = Api::namespaced(cluster.client.clone(), "default");
+        let object = block_on(api.create(&PostParams::default(), &object)).unwrap();
+        Self::over(cluster, &object)
+    }
+
+    fn over(cluster: &'a Cluster, object: &Object) -> Self {
+        let namespace = object.metadata.namespace.clone().unwrap();
+        let api: Api<Object> = Api::namespaced(cluster.client.clone(), &namespace);
+        let name = object.metadata.name.clone().unwrap();
+        let (sender, seen) = watch::channel(Seen::default());
+        let uid = object.metadata.uid.clone().unwrap();
+        let watching = runtime().spawn(follow(api.clone(), name.clone(), uid.clone(), sender));
+        Self { cluster, namespace, name, uid, api, seen, watching }
+    }
+
+    /// A pod that is there, or will be: a static pod's, a Deployment's.
+    pub(crate) fn existing(cluster: &'a Cluster, namespace: &str, name: &str) -> Self {
+        let api: Api<Object> = Api::namespaced(cluster.client.clone(), namespace);
+        let object = block_on(async {
+            let there = await_condition(api, name, |object: Option<&Object>| object.is_some());
+            timeout(PATIENCE, there).await
+        });
+        let object = object.unwrap_or_else(|_| panic!("there is no pod {name}")).unwrap().unwrap();
+        Self::over(cluster, &object)
+    }
+
+    /// Waits until the latest version is as wanted, and gives it.
+    pub(crate) fn wait(&self, what: &str, wanted: impl Fn(&Object) -> bool) -> Object {
+        self.wait_for(PATIENCE, what, wanted)
+    }
+
+    /// The same with another patience.
+    pub(crate) fn wait_for(&self, limit: Duration, what: &str, wanted: impl Fn(&Object) -> bool) -> Object {
+        let seen = self.until(limit, what, |seen| !seen.gone && seen.versions.last().is_some_and(&wanted));
+        seen.versions.last().unwrap().clone()
+    }
+
+    /// Waits until what was seen is as wanted.
+    pub(crate) fn until(&self, limit: Duration, what: &str, mut wanted: impl FnMut(&Seen) -> bool) -> Seen {
+        let mut seen = self.seen.clone();
+        let found = block_on(async {
+            timeout(limit, seen.wait_for(|seen| wanted(seen))).await.map(|found| found.unwrap().clone())
+        });
+        found.unwrap_or_else(|_| panic!("{self:?} waits in vain until {what}; last seen: {:#?}", self.last()))
+    }
+
+    /// Everything seen so far.
+    pub(crate) fn seen(&self) -> Seen {
+        self.seen.borrow().clone()
+    }
+
+    fn last(&self) -> Option<Object> {
+        self.seen.borrow().versions.last().cloned()
+    }
+
+    /// It as the API server has it now.
+    pub(crate) fn get(&self) -> Object {
+        block_on(self.api.get(&self.name)).unwrap()
+    }
+
+    /// Sets an annotation, or removes it.
+    pub(crate) fn annotate(&self, key: &str, value: Option<&str>) -> Object {
+        self.merge(&json!({"metadata": {"annotations": {key: value}}}))
+    }
+
+    /// A merge patch.
+    pub(crate) fn merge(&self, patch: &Value) -> Object {
+        let (how, patch) = (PatchParams::default(), Patch::Merge(patch));
+        block_on(self.api.patch(&self.name, &how, &patch)).unwrap()
+    }
+
+    /// The events about it, oldest first.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        let api: Api<Event> = Api::namespaced(self.cluster.client.clone(), &self.namespace);
+        let list = ListParams::default().fields(&format!("involvedObject.uid={}", self.uid));
+        let mut events = block_on(api.list(&list)).unwrap().items;
+        events.sort_by(|a, b| a.metadata.creation_timestamp.cmp(&b.metadata.creation_timestamp));
+        events
+    }
+
+    /// What its node's runtime and the kernel show of it; the first node's, unless said otherwise.
+    pub(crate) fn facts(&self) -> Facts {
+        self.facts_on(&self.cluster.node())
+    }
+
+    /// The same for a pod on another node.
+    pub(crate) fn facts_on(&self, node: &Node) -> Facts {
+        // A static pod's copy at the API server has another uid.
+        let object = self.last().unwrap_or_else(|| self.get());
+        let uid = annotation(&object, "kubernetes.io/config.mirror").unwrap_or(&self.uid);
+        block_on(look(&node.endpoint, uid))
+    }
+
+    /// Deletes it with its own grace period, and waits until it is gone.
+    pub(crate) fn delete(&self) {
+        self.remove(&DeleteParams::default());
+        self.until(PATIENCE, "it is gone", |seen| seen.gone);
+    }
+
+    fn remove(&self, how: &DeleteParams) {
+        match block_on(self.api.delete(&self.name, how)) {
+            Ok(_) => {}
+            Err(Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => panic!("{self:?}: {error}"),
+        }
+    }
+}
+
+impl fmt::Debug for Pod<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "pod {} ({})", self.name, self.uid)
+    }
+}
+
+impl Drop for Pod<'_> {
+    fn drop(&mut self) {
+        // A pod that failed its test goes with its cluster.
+        if !thread::panicking() {
+            self.remove(&DeleteParams::default().grace_period(1));
+        }
+        self.watching.abort();
+    }
+}
+
+/// Writes down what the watch brings, until the pod is gone. An API server that is away is waited for.
+async fn follow(api: Api<Object>, name: String, uid: String, sender: Sender<Seen>) {
+    let events = watcher(api, watcher::Config::default().fields(&format!("metadata.name={name}")));
+    tokio::pin!(events);
+    let mut listed = false;
+    while let Some(event) = events.next().await {
+        let is_it = |pod: &Object| pod.metadata.uid.as_ref() == Some(&uid);
+        let gone = match event {
+            Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) if is_it(&pod) => {
+                listed = true;
+                sender.send_modify(|seen| {
+                    let last = seen.versions.last().and_then(|last| last.metadata.resource_version.as_ref());
+                    if last != pod.metadata.resource_version.as_ref() {
+                        seen.versions.push(pod);
+                    }
+                });
+                false
+            }
+            Ok(watcher::Event::Init) => {
+                listed = false;
+                false
+            }
+            Ok(watcher::Event::InitDone) => !listed,
+            Ok(watcher::Event::Delete(pod)) => is_it(&pod),
+            Ok(_) => false,
+            Err(_) => {
+                sleep(Duration::from_millis(50)).await;
+                false
+            }
+        };
+        if gone {
+            sender.send_modify(|seen| seen.gone = true);
+            return;
+        }
+    }
+}
+
+/// Waits until `look` finds something.
+#[allow(clippy::disallowed_methods, reason = "the cluster's time is the machine's")]
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "waited in vain for: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Its condition of that type is True.
+pub(crate) fn is(pod: &Object, condition: &str) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|held| held.type_ == condition && held.status == "True")
+}
+
+/// Its condition `Ready` is True.
+pub(crate) fn is_ready(pod: &Object) -> bool {
+    is(pod, "Ready")
+}
+
+/// An annotation.
+pub(crate) fn annotation<'a>(pod: &'a Object, key: &str) -> Option<&'a str> {
+    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// The status of a container, an init container too.
+pub(crate) fn container<'a>(pod: &'a Object, name: &str) -> Option<&'a ContainerStatus> {
+    let status = pod.status.as_ref()?;
+    let lists = iter::once(&status.container_statuses).chain(iter::once(&status.init_container_statuses));
+    lists.flatten().flatten().find(|container| container.name == name)
+}

@@ -1,0 +1,192 @@
+//! What the agents are let loose on: nodes, tokens and pods, as objects.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
+use kube::api::{Api, DeleteParams, EvictParams, Patch, PatchParams, PostParams};
+use kube::{Client, Error};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::cases::{answered, report};
+use crate::api_server::ApiServer;
+
+pub(super) const NAMESPACE: &str = "shop";
+pub(super) const OWN: &str = "node-a";
+/// The digest of all that runs.
+pub(super) const V1: &str = "sha256:1111111111111111111111111111111111111111111111111111111111111111";
+pub(super) const OTHER: &str = "sha256:2222222222222222222222222222222222222222222222222222222222222222";
+
+/// Two nodes, a namespace with its account, and pods by the dozen; nobody runs any of it.
+pub(super) struct World<'a> {
+    pub(super) server: &'a ApiServer,
+    admin: Client,
+    made: Cell<u32>,
+}
+
+impl<'a> World<'a> {
+    pub(super) async fn new(server: &'a ApiServer) -> Self {
+        let admin = server.admin().await;
+        let world = Self { server, admin, made: Cell::new(0) };
+        let make = PostParams::default();
+        for node in [OWN, "node-b"] {
+            let node = serde_json::from_value(json!({"metadata": {"name": node}})).unwrap();
+            Api::<Node>::all(world.admin.clone()).create(&make, &node).await.unwrap();
+        }
+        let shop = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).unwrap();
+        Api::<Namespace>::all(world.admin.clone()).create(&make, &shop).await.unwrap();
+        // A controller would make it.
+        let account = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
+        Api::<ServiceAccount>::namespaced(world.admin.clone(), NAMESPACE)
+            .create(&make, &account)
+            .await
+            .unwrap();
+        world
+    }
+
+    /// A pod that runs, as far as its status says.
+    pub(super) async fn pod(&self, node: &str, request: &str, told: Option<&str>) -> String {
+        self.made.set(self.made.get() + 1);
+        let name = format!("web-{}", self.made.get());
+        let pods = Api::<Pod>::namespaced(self.admin.clone(), NAMESPACE);
+        pods.create(&PostParams::default(), &manifest(&name, node, request, told)).await.unwrap();
+        let running = |name: &str, repository: &str| json!({"name": name, "image": repository, "imageID": format!("{repository}@{V1}"), "ready": true, "restartCount": 0});
+        let status = json!({"status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [running("app", "repo/app"), running("side", "host:5000/side")],
+            "initContainerStatuses": [running("mesh", "repo/mesh")],
+        }});
+        pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+        name
+    }
+
+    /// The token that the agent's account gets for a pod, or for none.
+    pub(super) async fn token(&self, pod: Option<&Pod>) -> String {
+        let bound = pod.map(|pod| json!({"kind": "Pod", "apiVersion": "v1", "name": pod.metadata.name, "uid": pod.metadata.uid}));
+        let request: TokenRequest =
+            serde_json::from_value(json!({"spec": {"audiences": [], "boundObjectRef": bound}})).unwrap();
+        let accounts = Api::<ServiceAccount>::namespaced(self.admin.clone(), "inplace-system");
+        let made =
+            accounts.create_token_request("inplace-agent", &PostParams::default(), &request).await.unwrap();
+        made.status.unwrap().token
+    }
+
+    /// The agent of `node`, with the token of its pod there.
+    pub(super) async fn agent(&self, node: &str) -> Client {
+        let pod = serde_json::from_value(json!({
+            "metadata": {"name": format!("inplace-agent-{node}")},
+            "spec": {"nodeName": node, "serviceAccountName": "inplace-agent", "containers": [{"name": "agent", "image": "inplace"}]},
+        }))
+        .unwrap();
+        let pods = Api::<Pod>::namespaced(self.admin.clone(), "inplace-system");
+        let pod = pods.create(&PostParams::default(), &pod).await.unwrap();
+        self.server.client(&self.token(Some(&pod)).await).await
+    }
+
+    /// Waits until the policy is in force: the API server takes it up a moment after it was written.
+    pub(super) async fn in_force(&self, agent: &Client) {
+        let pod = self.pod(OWN, "restart app", None).await;
+        let pods = Api::<Pod>::namespaced(agent.clone(), NAMESPACE);
+        let try_it = PatchParams { dry_run: true, ..PatchParams::default() };
+        let label = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            match pods.patch(&pod, &try_it, &label).await {
+                Err(Error::Api(status)) if status.message.contains("ValidatingAdmissionPolicy") => return,
+                other => assert!(Instant::now() < end, "the policy does not come into force: {other:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// As much as a request may hold (64 containers, 16 KiB) is within what the API server spends on a policy.
+    pub(super) async fn large(&self, agent: &Client) {
+        let name = |index: usize| format!("container-{index:02}");
+        let image =
+            |index: usize, tag: &str| format!("registry.example/{}/app-{index}:{tag}", "team".repeat(30));
+        let containers = |tag: &str| -> Vec<Value> {
+            (0..64).map(|index| json!({"name": name(index), "image": image(index, tag)})).collect()
+        };
+        let request = json!({"containers": containers("v2"), "reason": "r".repeat(2500)}).to_string();
+        assert!((14_000..16_384).contains(&request.len()), "{}", request.len());
+        let pod = json!({
+            "metadata": {"name": "large", "annotations": {"inplace.dev/request": request}},
+            "spec": {"nodeName": OWN, "automountServiceAccountToken": false, "containers": containers("v1")},
+        });
+        let pods = Api::<Pod>::namespaced(self.admin.clone(), NAMESPACE);
+        pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+        let own = Api::<Pod>::namespaced(agent.clone(), NAMESPACE);
+        // Image by image and all at once; the answer with a "from" each; and no right for one that is not named.
+        let status = |tag: &str| {
+            let reports = (0..64).map(|index| report(&name(index), &image(index, tag))).collect();
+            serde_json::to_string(&answered(reports)).unwrap()
+        };
+        for change in [
+            json!({"metadata": {"annotations": {"inplace.dev/status": status("v1")}}}),
+            json!({"spec": {"containers": containers("v2")[63..]}}),
+            json!({"metadata": {"annotations": {"inplace.dev/status": status("v1").replace("Running", "Failed")}},
+                "spec": {"containers": containers("v2")}}),
+            json!({"spec": {"containers": containers("v1")}}),
+        ] {
+            own.patch("large", &PatchParams::default(), &Patch::Strategic(change)).await.unwrap();
+        }
+        let strange = Patch::Strategic(json!({"spec": {"containers": containers("v3")}}));
+        let denied = own.patch("large", &PatchParams::default(), &strange).await.unwrap_err().to_string();
+        assert!(denied.contains("names no image"), "{denied}");
+    }
+
+    /// Where somebody gave the account more than the shipped role does, the policy still holds.
+    pub(super) async fn with_every_right(&self, agent: &Client) {
+        let pod = self.pod(OWN, "restart app", None).await;
+        let binding = serde_json::from_value(json!({
+            "metadata": {"name": "too-much"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "ServiceAccount", "name": "inplace-agent", "namespace": "inplace-system"}],
+        }))
+        .unwrap();
+        let bindings = Api::<ClusterRoleBinding>::all(self.admin.clone());
+        bindings.create(&PostParams::default(), &binding).await.unwrap();
+        let nothing_else = |what: &str, done: Result<(), Error>| {
+            let told = done.unwrap_err().to_string();
+            assert!(told.contains("changes pods and their status, and nothing else"), "{what}: {told}");
+        };
+        let pods = Api::<Pod>::namespaced(agent.clone(), NAMESPACE);
+        let end = Instant::now() + Duration::from_secs(30);
+        // RBAC comes first, and takes a moment.
+        while let Err(Error::Api(status)) = pods.delete(&pod, &DeleteParams::default()).await
+            && status.message.contains("cannot delete")
+        {
+            assert!(Instant::now() < end, "the new right does not come into force");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        nothing_else("delete", pods.delete(&pod, &DeleteParams::default()).await.map(drop));
+        let made = manifest("made", OWN, "", None);
+        nothing_else("create", pods.create(&PostParams::default(), &made).await.map(drop));
+        nothing_else("evict", pods.evict(&pod, &EvictParams::default()).await.map(drop));
+        let body = json!({"spec": {"ephemeralContainers": [{"name": "debug", "image": "repo/app:v1"}]}});
+        let debug = pods
+            .patch_subresource("ephemeralcontainers", &pod, &PatchParams::default(), &Patch::Strategic(body))
+            .await;
+        nothing_else("ephemeral container", debug.map(drop));
+    }
+}
+
+pub(super) fn manifest(name: &str, node: &str, request: &str, told: Option<&str>) -> Pod {
+    let mut pod = json!({
+        "metadata": {"name": name, "labels": {"app": "web"}, "annotations": {"inplace.dev/request": request, "team": "a"}},
+        "spec": {
+            "nodeName": node,
+            "automountServiceAccountToken": false,
+            "containers": [{"name": "app", "image": "repo/app:v1"}, {"name": "side", "image": format!("host:5000/side@{V1}")}],
+            "initContainers": [{"name": "mesh", "image": "repo/mesh:v1", "restartPolicy": "Always"}],
+        }
+    });
+    if let Some(told) = told {
+        pod["metadata"]["annotations"]["inplace.dev/status"] = told.into();
+    }
+    serde_json::from_value(pod).unwrap()
+}

@@ -1,0 +1,121 @@
+//! Requests that cannot be: what they are told, and that nothing comes of them.
+
+use inplace::api::{
+    annotation::{REQUEST, STATUS},
+    status::{Phase, Status},
+};
+use k8s_openapi::api::core::v1::Event;
+use serde_json::json;
+
+use crate::{
+    agent::{Agent, status},
+    cluster::Cluster,
+    pod::{PAIR, Pod, annotation, eventually},
+};
+
+/// Waits for the event that says the same as the answer.
+fn event(pod: &Pod<'_>, told: &Status) -> Event {
+    eventually(&format!("an event that says: {}", told.message), || {
+        let says = |event: &Event| event.message.as_deref() == Some(&*told.message);
+        pod.events().into_iter().find(says)
+    })
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_with_what_to_change_and_touches_nothing() {
+    Agent::shared();
+    let cluster = Cluster::shared();
+    let pod = Pod::run(cluster, "refuses", PAIR);
+    let before = pod.facts();
+    let spec = pod.get().spec;
+    for (text, reason, says) in [
+        ("restart db", "UnknownContainer", "has no container db; it has app, side"),
+        ("reboot app", "InvalidRequest", "write `restart NAME[,NAME]`"),
+        ("restart app side", "InvalidRequest", "separate containers by commas"),
+        (r#"{"containers":[{"name":"app"}]"#, "InvalidRequest", "the request is not valid"),
+        (
+            r#"{"containers":[{"name":"app"}],"graceSeconds":3}"#,
+            "InvalidRequest",
+            "unknown field `graceSeconds`",
+        ),
+        (r#"{"containers":[{"name":"app","image":"Repo:v1"}]}"#, "InvalidRequest", "containers[0].image"),
+        (r#"{"containers":[{"name":"app"}],"gracePeriodSeconds":5}"#, "NoReadinessGate", "add the gate"),
+        (
+            r#"{"containers":[{"name":"app"}],"preHook":{"templateName":"t"}}"#,
+            "HooksUnavailable",
+            "remove it",
+        ),
+        (r#"{"containers":[{"name":"app"}],"deadlineSeconds":2}"#, "DeadlineTooShort", "may take"),
+        (
+            r#"{"containers":[{"name":"app","image":"repo/app:v9"}],"engine":"Stop"}"#,
+            "EngineUnavailable",
+            "it starts the same image again",
+        ),
+    ] {
+        pod.annotate(REQUEST, Some(text));
+        let told = pod.told(text, |status| status.phase == Phase::Refused && status.message.contains(says));
+        assert_eq!(told.reason, reason, "{text}: {told:#?}");
+        assert!(told.message.ends_with("Nothing was touched"), "{}", told.message);
+        assert!(told.finished_at.is_some() && told.containers.is_empty(), "{told:#?}");
+        let event = event(&pod, &told);
+        assert_eq!(
+            (event.reason.as_deref(), event.type_.as_deref()),
+            (Some("InPlaceRefused"), Some("Warning")),
+            "{text}"
+        );
+    }
+    assert_eq!(pod.facts(), before);
+    assert_eq!(pod.get().spec, spec);
+    // And it is still served.
+    pod.ask("restart app", Phase::Succeeded);
+}
+
+#[test]
+fn an_id_that_has_ended_is_not_run_again() {
+    Agent::shared();
+    let pod = Pod::run(Cluster::shared(), "again", PAIR);
+    let ask = |id: &str, name: &str| json!({"id": id, "containers": [{"name": name}]}).to_string();
+    let first = pod.ask(&ask("one", "app"), Phase::Succeeded);
+    // Written anew, taken away and written again: it has its answer.
+    pod.annotate(REQUEST, Some(&ask("one", "side")));
+    pod.annotate(REQUEST, None);
+    pod.annotate(REQUEST, Some(&ask("one", "app")));
+    // What comes later is served, so that the one before would have been.
+    let second = pod.ask(&ask("two", "side"), Phase::Succeeded);
+    assert_eq!(second.containers[0].to.as_ref().unwrap().attempt, 1);
+    // The answer to the one before it is not there any more: it is refused.
+    pod.request(&ask("one", "app"));
+    let refused = pod.told("it is refused", |status| status.id == "one" && status.phase == Phase::Refused);
+    assert_eq!(refused.reason, "AlreadyEnded");
+    assert!(refused.message.contains("use another id"), "{}", refused.message);
+    event(&pod, &refused);
+    let last = pod.ask(&ask("three", "app"), Phase::Succeeded);
+    let facts = pod.facts().settled();
+    let ids = [&facts.running("app").id, &last.containers[0].to.as_ref().unwrap().container_id];
+    assert_eq!(ids[0], ids[1]);
+    assert_eq!((facts.running("app").attempt, facts.running("side").attempt), (2, 1));
+    assert_eq!(first.containers[0].to, Some(last.containers[0].from.clone()));
+}
+
+#[test]
+fn a_pod_of_another_node_is_left_to_its_agent() {
+    Agent::shared();
+    let cluster = Cluster::shared();
+    let node = format!("elsewhere-{}", std::process::id());
+    cluster.apply(&format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {node}}}\n"));
+    let theirs = Pod::create(cluster, "theirs", &format!("nodeName: {node}\n{PAIR}"));
+    theirs.request("restart app");
+    // One that is not bound to any node yet, and one that wishes the impossible.
+    let nobodys = Pod::create(cluster, "nobodys", &format!("nodeSelector: {{no: such}}\n{PAIR}"));
+    nobodys.request("nonsense");
+    let ours = Pod::run(cluster, "ours", PAIR);
+    ours.ask("restart app", Phase::Succeeded);
+    for pod in [&theirs, &nobodys] {
+        let object = pod.get();
+        assert_eq!((annotation(&object, STATUS), status(&object)), (None, None));
+        assert!(pod.events().iter().all(|told| !told.reason.as_ref().unwrap().starts_with("InPlace")));
+    }
+    // Without a kubelet nobody else ends it.
+    cluster.kubectl(&["delete", "pod", &theirs.name, "--force", "--grace-period=0"]);
+    cluster.kubectl(&["delete", "node", &node]);
+}

@@ -1,0 +1,243 @@
+//! Restarts beside a live kubelet: nobody but the container feels them, nobody else starts it a second time, and nobody
+//! holds one back.
+
+#![expect(clippy::print_stderr, reason = "the figures are worth reading")]
+
+use std::{collections::BTreeMap, sync::Mutex, thread};
+
+use inplace::api::status::{Engine, Phase, Status};
+use k8s_openapi::api::core::v1::Pod as Object;
+
+use crate::{
+    agent::{Agent, Setup, USER, status},
+    cluster::Cluster,
+    facts::Facts,
+    lives::Lives,
+    pod::{PAIR, Pod, container, is_ready},
+};
+
+/// What each pod is asked for in each half: ten lives of its two containers, in eight requests.
+const TURNS: [&str; 8] = ["app", "side", "app", "app,side", "side", "app", "side,app", "side"];
+const PODS: usize = 10;
+/// What one request may write: its beginning, its end, an event; and one more for each of these seconds that it takes, as
+/// nobody should wait without a word.
+const WRITES: usize = 3;
+const WORD: i64 = 2;
+
+/// Waits until the kubelet tells of the life that the runtime shows, as ready.
+fn adopted(pod: &Pod<'_>, name: &str, facts: &Facts) -> i32 {
+    let id = format!("containerd://{}", facts.running(name).id);
+    let taken = |pod: &Object| {
+        container(pod, name).is_some_and(|told| told.ready && told.container_id.as_ref() == Some(&id))
+    };
+    let object = pod.wait(&format!("the kubelet tells of {name} {id}"), taken);
+    container(&object, name).unwrap().restart_count
+}
+
+/// Every version since the pod was Ready for the first time.
+fn since_ready(pod: &Pod<'_>) -> Vec<Object> {
+    pod.seen().versions.into_iter().skip_while(|version| !is_ready(version)).collect()
+}
+
+/// The pod was always Running; gives what its containers were said to wait for.
+fn always_running(pod: &Pod<'_>) -> Vec<(String, String)> {
+    let mut waits = Vec::new();
+    for version in since_ready(pod) {
+        let status = version.status.unwrap();
+        assert_eq!(status.phase.as_deref(), Some("Running"), "{pod:?}: {status:#?}");
+        for told in status.container_statuses.into_iter().flatten() {
+            let waiting = told.state.and_then(|state| state.waiting);
+            waits.extend(waiting.map(|w| (w.reason.unwrap_or_default(), w.message.unwrap_or_default())));
+        }
+    }
+    waits
+}
+
+/// What a kubelet says when it looks at the pod in the moment in which the container is down: that the name which it
+/// wants is taken, or, when that has happened to it before, that it would wait; newer ones have no word for a life that is
+/// created and not yet started. It does not get to wait: the new life is there before it looks again.
+fn is_passing(reason: &str, message: &str) -> bool {
+    match reason {
+        "CreateContainerError" => message.contains("is reserved for"),
+        "CrashLoopBackOff" | "" => true,
+        _ => false,
+    }
+}
+
+/// The restart counts that were told of a container, each once.
+fn counts(pod: &Pod<'_>, name: &str) -> Vec<i32> {
+    let mut counts: Vec<_> =
+        since_ready(pod).iter().map(|version| container(version, name).unwrap().restart_count).collect();
+    counts.dedup();
+    counts
+}
+
+/// Each container of the answer is the next life, made over the runtime's socket; gives the milliseconds it was down.
+fn next_lives(status: &Status) -> Vec<i64> {
+    let reports = status.containers.iter().map(|report| {
+        assert_eq!(report.engine, Engine::Recreate, "{status:#?}");
+        assert_eq!(report.to.as_ref().unwrap().attempt, report.from.attempt + 1, "{status:#?}");
+        report.downtime_ms.unwrap_or_else(|| panic!("{status:#?}"))
+    });
+    reports.collect()
+}
+
+/// Everything of a pod that a restart keeps.
+fn kept(facts: &Facts) -> impl PartialEq + std::fmt::Debug + use<> {
+    (facts.sandbox.clone(), facts.ip.clone(), facts.shm.clone())
+}
+
+#[test]
+fn a_restart_beside_the_kubelet_is_answered() {
+    let pod = Pod::run(Cluster::shared(), "restarted", PAIR);
+    Agent::shared();
+    let before = pod.facts().settled();
+    let status = pod.ask("restart app", Phase::Succeeded);
+    next_lives(&status);
+    let after = pod.facts().settled();
+    assert_eq!(status.containers[0].to.as_ref().unwrap().container_id, after.running("app").id);
+    assert_eq!((kept(&after), after.running("side")), (kept(&before), before.running("side")));
+    assert_eq!((adopted(&pod, "app", &after), adopted(&pod, "side", &after)), (1, 0));
+    assert_eq!(always_running(&pod), []);
+}
+
+#[test]
+fn two_hundred_restarts_and_the_kubelet_never_starts_a_second_one() {
+    let cluster = Cluster::own();
+    let pods: Vec<_> = (0..PODS).map(|_| Pod::create(&cluster, "many", PAIR)).collect();
+    let before: Vec<_> = pods
+        .iter()
+        .map(|pod| {
+            pod.wait("it is Ready", is_ready);
+            pod.facts().settled()
+        })
+        .collect();
+    let lives = Lives::watch(&cluster.node());
+    let quick = Agent::start(&cluster, &[]);
+    let natural = half(&pods, "quick", false);
+    let quiet: Vec<_> = pods.iter().flat_map(always_running).collect();
+    quick.stop();
+    let slow = Setup { env: &[("INPLACE_FAULT_DELAY", "Start=1200")], ..Setup::default() };
+    let _slow = Agent::start_with(&cluster, &slow);
+    let stretched = half(&pods, "slow", true);
+    let record = lives.end();
+
+    let each = 2 * TURNS.iter().filter(|turn| turn.contains("app")).count();
+    assert_eq!((natural.len(), stretched.len(), each), (100, 100, 10));
+    for (pod, before) in pods.iter().zip(&before) {
+        let after = pod.facts().settled();
+        assert_eq!(kept(&after), kept(before));
+        for name in ["app", "side"] {
+            let all: Vec<_> = (0..=each).collect();
+            let attempts = record.one_at_a_time(&pod.uid, name).into_iter();
+            assert_eq!(attempts.map(|(attempt, _)| attempt as usize).collect::<Vec<_>>(), all);
+            assert_eq!(
+                counts(pod, name).into_iter().map(|n| usize::try_from(n).unwrap()).collect::<Vec<_>>(),
+                all
+            );
+        }
+    }
+    let loud: Vec<_> = pods.iter().flat_map(always_running).collect();
+    for (reason, message) in &loud {
+        assert!(is_passing(reason, message), "{reason}: {message}");
+    }
+    let writes = writes(&cluster, &pods);
+    for pod in &pods {
+        let (count, may) = (writes[&pod.name], may_write(pod));
+        assert!(count <= may, "{pod:?}: {count} writes for {} requests, {may} at most", 2 * TURNS.len());
+    }
+    tell("at its natural speed", natural, &quiet);
+    tell("create..start stretched", stretched, &loud[quiet.len()..]);
+    let (sum, looks) = (writes.values().sum::<usize>(), record.looks);
+    eprintln!(
+        "{sum} writes for {} requests; the runtime was looked at {looks} times",
+        PODS * 2 * TURNS.len()
+    );
+}
+
+/// Every pod has its turns, one by one or all pods at once; gives how long each container was down.
+fn half(pods: &[Pod<'_>], id: &str, at_once: bool) -> Vec<i64> {
+    let alone = Mutex::new(());
+    let turns = |pod: &Pod<'_>| {
+        let mut down = Vec::new();
+        for (number, names) in TURNS.iter().enumerate() {
+            let turn = (!at_once).then(|| alone.lock());
+            down.extend(next_lives(&pod.ask(&format!("restart {names} #{id}-{number}"), Phase::Succeeded)));
+            drop(turn);
+            // The next one comes when the kubelet has told of this one, so that each count is seen.
+            let facts = pod.facts().settled();
+            for name in names.split(',') {
+                let count = adopted(pod, name, &facts);
+                assert_eq!(count, i32::try_from(facts.running(name).attempt).unwrap());
+            }
+        }
+        down
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = pods.iter().map(|pod| scope.spawn(move || turns(pod))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// How much the agent wrote about each pod.
+fn writes(cluster: &Cluster, pods: &[Pod<'_>]) -> BTreeMap<String, usize> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for write in cluster.writes().iter().filter(|write| write["user"]["username"] == USER) {
+        let name = write["objectRef"]["name"].as_str().unwrap_or_default();
+        // An event is named after its pod.
+        let pod = pods.iter().find(|pod| name == pod.name || name.starts_with(&format!("{}.", pod.name)));
+        let pod = pod.unwrap_or_else(|| panic!("what was written here? {write:#}"));
+        assert_eq!(write["responseStatus"]["code"].as_u64().unwrap_or_default() / 100, 2, "{write:#}");
+        *counts.entry(pod.name.clone()).or_default() += 1;
+    }
+    assert_eq!(counts.len(), pods.len());
+    counts
+}
+
+/// How much it may have written, by the answers that the pod has shown.
+fn may_write(pod: &Pod<'_>) -> usize {
+    let mut took = BTreeMap::new();
+    for status in pod.seen().versions.iter().filter_map(status).filter(|status| status.phase.is_terminal()) {
+        let span = status.finished_at.unwrap().duration_since(status.started_at.unwrap());
+        took.insert(status.id, WRITES + usize::try_from(span.as_secs() / WORD).unwrap());
+    }
+    assert_eq!(took.len(), 2 * TURNS.len());
+    took.into_values().sum()
+}
+
+fn tell(what: &str, mut down: Vec<i64>, waits: &[(String, String)]) {
+    down.sort_unstable();
+    let at = |percent: usize| down[(down.len() * percent).div_ceil(100) - 1];
+    let of = |wanted: &str| waits.iter().filter(|(reason, _)| reason == wanted).count();
+    eprintln!(
+        "{what}: {} restarts, down p50 {} ms, p99 {} ms; the kubelet told {} CreateContainerError, {} CrashLoopBackOff",
+        down.len(),
+        at(50),
+        at(99),
+        of("CreateContainerError"),
+        of("CrashLoopBackOff"),
+    );
+}
+
+#[test]
+fn ten_in_a_row_and_none_is_held_back() {
+    let pod = Pod::run(Cluster::shared(), "ten", PAIR);
+    Agent::shared();
+    let before = pod.facts().settled();
+    let lives = Lives::watch(&Cluster::shared().node());
+    let mut ends = Vec::new();
+    for turn in 1..=10 {
+        let status = pod.ask(&format!("restart app #{turn}"), Phase::Succeeded);
+        // The shortest back-off of a kubelet is ten seconds.
+        assert!(next_lives(&status)[0] < 5_000, "{status:#?}");
+        ends.push((status.started_at.unwrap(), status.finished_at.unwrap()));
+    }
+    let took = ends[9].1.duration_since(ends[0].0);
+    assert!(took.as_secs() < 60, "{took}");
+    let after = pod.facts().settled();
+    assert_eq!((kept(&after), after.running("app").attempt), (kept(&before), 10));
+    assert_eq!(adopted(&pod, "app", &after), 10);
+    assert_eq!(lives.end().one_at_a_time(&pod.uid, "app").len(), 11);
+    let waits = always_running(&pod);
+    assert!(waits.iter().all(|(reason, message)| is_passing(reason, message)), "{waits:?}");
+}

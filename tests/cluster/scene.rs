@@ -1,0 +1,255 @@
+//! A pod with a request that is under way and has come to a certain moment, in which a test then does something.
+
+use std::{process::Command, time::Duration};
+
+use inplace::{
+    api::{
+        annotation::{CONTAINER_NAME, FENCE_NAME, GATE, OPERATION, POD_UID},
+        status::{Engine, Phase, Status},
+    },
+    cri::{
+        client::Client,
+        endpoint::Endpoint,
+        proto::v1::{Container, ContainerState},
+    },
+};
+use serde_json::{Value, json};
+
+use crate::{
+    agent::state,
+    cluster::{Cluster, block_on},
+    facts::Facts,
+    lab::run,
+    pod::{PATIENCE, Pod, eventually, is, is_ready},
+    turnstile::Turnstile,
+};
+
+/// What the operation is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// The registry does not answer.
+    Pull,
+    /// The gate is closed, for long.
+    Drain,
+    /// The preStop handler of the old container runs.
+    Swap,
+    /// The new one is watched.
+    Verify,
+    /// The new one never became Ready; its preStop handler runs.
+    Rollback,
+}
+
+pub(crate) const MOMENTS: [Moment; 5] =
+    [Moment::Pull, Moment::Drain, Moment::Swap, Moment::Verify, Moment::Rollback];
+pub(crate) const ENGINES: [Engine; 2] = [Engine::Recreate, Engine::Respec];
+
+/// The id of the request that is under way.
+pub(crate) const FIRST: &str = "first";
+
+/// How long the handler of a container takes, in seconds.
+pub(crate) const HANDLER: u64 = 3;
+
+/// A pod that takes its time to stop and remembers who did, and of which `v3` never becomes Ready.
+pub(crate) fn slow_to_stop(image: &str) -> Value {
+    let handler = format!("cat /etc/version >>/dev/shm/stops; sleep {HANDLER}");
+    json!({
+        "terminationGracePeriodSeconds": 10,
+        "readinessGates": [{"conditionType": GATE}],
+        "containers": [{
+            "name": "app",
+            "image": image,
+            "imagePullPolicy": "IfNotPresent",
+            "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", handler]}}},
+            "readinessProbe": {"exec": {"command": ["grep", "-qv", "v3", "/etc/version"]}, "periodSeconds": 1},
+        }],
+    })
+}
+
+/// The pod, what it is in the middle of, and what it was before.
+pub(crate) struct Scene<'a> {
+    pub(crate) pod: Pod<'a>,
+    pub(crate) engine: Engine,
+    pub(crate) moment: Moment,
+    pub(crate) before: Facts,
+    turnstile: Option<Turnstile>,
+    request: String,
+}
+
+impl<'a> Scene<'a> {
+    /// A request that is under way, at that moment.
+    pub(crate) fn set(cluster: &'a Cluster, engine: Engine, moment: Moment) -> Self {
+        let scene = Self::prepare(cluster, engine, moment);
+        scene.begin();
+        scene
+    }
+
+    /// A pod that runs, for a swap which a kubelet is to do (`Respec`) or, since only what the tag stands for has changed, the
+    /// agent alone (`Recreate`).
+    pub(crate) fn prepare(cluster: &'a Cluster, engine: Engine, moment: Moment) -> Self {
+        let name = format!("{engine}-{moment:?}").to_lowercase();
+        let turnstile = (moment == Moment::Pull).then(|| Turnstile::before(&cluster.lab().registry));
+        let image =
+            |name: &str| turnstile.as_ref().map_or_else(|| cluster.image(name), |gate| gate.image(name));
+        let new = if moment == Moment::Rollback { "v3" } else { "v2" };
+        let (old, wanted) = match engine {
+            Engine::Recreate => {
+                // The one tag of which everybody knows that it moves.
+                let tag = format!("moved-{}:latest", unique());
+                retag(cluster, "v1", &tag);
+                (image(&tag), tag)
+            }
+            _ => (cluster.image("app:v1"), format!("app:{new}")),
+        };
+        let pod = Pod::make(cluster, &name, json!({"spec": slow_to_stop(&old)}));
+        pod.wait("it is Ready", is_ready);
+        let before = pod.facts().settled();
+        if engine == Engine::Recreate {
+            retag(cluster, new, &wanted);
+        }
+        turnstile.iter().for_each(Turnstile::shut);
+        let mut request = json!({"id": FIRST, "containers": [{"name": "app", "image": image(&wanted)}]});
+        match moment {
+            Moment::Pull | Moment::Swap => {}
+            Moment::Drain => request["gracePeriodSeconds"] = 300.into(),
+            Moment::Verify => request["minReadySeconds"] = 6.into(),
+            Moment::Rollback => request["readyTimeoutSeconds"] = 2.into(),
+        }
+        Self { pod, engine, moment, before, turnstile, request: request.to_string() }
+    }
+
+    /// Writes the request, and waits until it has come to the moment.
+    pub(crate) fn begin(&self) {
+        self.pod.request(&self.request);
+        let stops = |stops: &[&str]| {
+            eventually(&format!("{self:?} stops {stops:?}"), || {
+                (self.pod.facts().lines("stops") == stops).then_some(())
+            });
+        };
+        match self.moment {
+            Moment::Pull => self.turnstile.as_ref().unwrap().await_somebody(PATIENCE),
+            Moment::Drain => drop(self.pod.wait("it drains", |pod| !is(pod, GATE))),
+            Moment::Swap => stops(&["v1"]),
+            Moment::Rollback => stops(&["v1", "v3"]),
+            Moment::Verify => eventually("the new one to run", || {
+                let facts = self.pod.facts();
+                facts.of("app").any(|life| life.version == "v2" && life.pid != 0).then_some(())
+            }),
+        }
+    }
+
+    /// Nobody has felt anything yet.
+    pub(crate) fn untouched(&self) -> bool {
+        matches!(self.moment, Moment::Pull | Moment::Drain)
+    }
+
+    /// How the first request ends when nothing keeps it from it.
+    pub(crate) fn end(&self) -> Phase {
+        if self.moment == Moment::Rollback { Phase::RolledBack } else { Phase::Succeeded }
+    }
+
+    /// What runs when the first request has ended.
+    pub(crate) fn version(&self) -> &'static str {
+        if self.untouched() || self.moment == Moment::Rollback { "v1" } else { "v2" }
+    }
+
+    /// It runs as told, alone, Ready, with nothing half-made beside it.
+    pub(crate) fn settled(&self, version: &str) -> Facts {
+        self.settled_as(&[version])
+    }
+
+    /// The same where several versions will do.
+    pub(crate) fn settled_as(&self, versions: &[&str]) -> Facts {
+        self.pod.wait("it is Ready", is_ready);
+        let facts = self.pod.facts().settled();
+        assert!(versions.contains(&&*facts.running("app").version), "{self:?}: {facts:#?}");
+        assert_eq!((&facts.sandbox, &facts.ip), (&self.before.sandbox, &self.before.ip), "{self:?}");
+        facts
+    }
+
+    /// The container of the answer.
+    pub(crate) fn check_engine(&self, status: &Status) {
+        assert_eq!(status.containers[0].engine, self.engine, "{self:?}: {status:#?}");
+    }
+}
+
+impl std::fmt::Debug for Scene<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{} in {:?}, {:?}", self.engine, self.moment, self.pod)
+    }
+}
+
+/// The containers of a pod that its node's runtime has, fences too.
+pub(crate) fn containers(pod: &Pod<'_>) -> Vec<Container> {
+    let endpoint = Endpoint::parse(&pod.cluster.node().endpoint).unwrap();
+    block_on(async { Client::new(&endpoint, None).containers(Some((POD_UID, &pod.uid))).await.unwrap() })
+}
+
+/// Removes the sandboxes of a pod that is gone, as its kubelet does sooner or later.
+pub(crate) fn remove_sandboxes(pod: &Pod<'_>) {
+    let endpoint = Endpoint::parse(&pod.cluster.node().endpoint).unwrap();
+    block_on(async {
+        let client = Client::new(&endpoint, None);
+        for sandbox in client.sandboxes(Some((POD_UID, &pod.uid))).await.unwrap() {
+            client.remove_sandbox(&sandbox.id).await.unwrap();
+        }
+    });
+}
+
+/// Waits until nothing runs in a pod that is to go, in its time, and then until it is gone. Holds that meanwhile nothing was
+/// made in it but by its kubelet, that nothing of it is left, and that what was asked of it has ended.
+pub(crate) fn watch_it_go(scene: &Scene<'_>, limit: Duration) {
+    let pod = &scene.pod;
+    let ids = |containers: &[Container]| containers.iter().map(|c| c.id.clone()).collect::<Vec<_>>();
+    let there = ids(&containers(pod));
+    let mut made = Vec::new();
+    let end = crate::traffic::now() + limit;
+    loop {
+        let left = containers(pod);
+        if left.iter().all(has_ended) {
+            break;
+        }
+        assert!(crate::traffic::now() < end, "{scene:?} does not go: {left:#?}");
+        for container in left {
+            let ours = container.labels.contains_key(OPERATION)
+                || container.labels.get(CONTAINER_NAME).is_some_and(|name| name == FENCE_NAME);
+            if ours && !there.contains(&container.id) && !made.contains(&container.id) {
+                made.push(container.id);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(made, Vec::<String>::new(), "{scene:?}: made in a pod that is to go");
+    // A kubelet takes its time to tell.
+    pod.until(PATIENCE, "it is gone", |seen| seen.gone);
+    let left = containers(pod);
+    assert!(left.iter().all(has_ended), "{scene:?}: {left:#?}");
+    let journal = state(&pod.cluster.node()).join("journal").join(format!("{}.json", pod.uid));
+    eventually(&format!("the end of {scene:?} in the journal"), || {
+        let text = std::fs::read_to_string(&journal);
+        // Forgotten is as good: what is open never is.
+        let Ok(text) = text else { return Some(()) };
+        let entry: Value = serde_json::from_str(&text).unwrap();
+        entry["open"].is_null().then(|| assert_eq!(entry["last"]["phase"], "Failed", "{scene:?}: {entry:#}"))
+    });
+}
+
+/// Some kubelets leave what has ended for a while.
+fn has_ended(container: &Container) -> bool {
+    container.state() == ContainerState::ContainerExited
+}
+
+/// Gives an image of the registry another tag, or the tag another image.
+fn retag(cluster: &Cluster, version: &str, name: &str) {
+    let [from, to] =
+        [&format!("app:{version}"), name].map(|name| format!("docker://{}", cluster.image(name)));
+    let mut skopeo = Command::new("skopeo");
+    skopeo.args(["--insecure-policy", "copy", "-q", "--preserve-digests"]);
+    skopeo.args(["--src-tls-verify=false", "--dest-tls-verify=false", &from, &to]);
+    run(&mut skopeo);
+}
+
+fn unique() -> String {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}

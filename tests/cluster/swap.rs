@@ -1,0 +1,298 @@
+//! Another image for a container of a running pod, beside its kubelet: how long it is down, what becomes of an image that
+//! is no good, and of somebody else's change at the same time.
+
+#![expect(clippy::print_stderr, reason = "figures for whoever reads the log")]
+
+use std::{process::Command, thread};
+
+use inplace::api::status::{Engine, Phase, Step};
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::{
+    agent::Agent,
+    asked::{ONE, adopted, event, request, restart, spec_image, swap},
+    cluster::{Cluster, block_on},
+    lab::run,
+    pod::{PAIR, Pod, container, is, is_ready},
+};
+
+/// Longer than any kubelet takes for a start that it does not hold back.
+const HELD_BACK_MS: i64 = 5_000;
+
+/// What `kubectl set image` does.
+fn somebody_sets(pod: &Pod<'_>, image: &str) {
+    let patch = json!({"spec": {"containers": [{"name": "app", "image": pod.cluster.named(image)}]}});
+    let patch = Patch::Strategic(patch);
+    block_on(pod.api.patch(&pod.name, &PatchParams::default(), &patch)).unwrap();
+}
+
+/// Milliseconds from the end of the life before to the start of the one that runs, by the runtime's clock.
+fn downtime(pod: &Pod<'_>) -> i64 {
+    let facts = pod.facts();
+    let running = facts.running("app");
+    let before = facts.of("app").filter(|life| life.attempt < running.attempt).last();
+    (running.started_at - before.unwrap().finished_at) / 1_000_000
+}
+
+/// Has the kubelet swap `app`, without anybody's help; milliseconds that it was down.
+fn left_to_the_kubelet(pod: &Pod<'_>, image: &str, restarts: i32) -> i64 {
+    somebody_sets(pod, image);
+    pod.wait("the kubelet has swapped it", |pod| {
+        container(pod, "app").is_some_and(|app| app.ready && app.restart_count == restarts)
+    });
+    downtime(pod)
+}
+
+fn turns(turns: i32) -> impl Iterator<Item = (i32, &'static str)> {
+    (1..=turns).map(|turn| (turn, if turn % 2 == 1 { "lab/app:v2" } else { "lab/app:v1" }))
+}
+
+#[test]
+fn ten_swaps_in_two_minutes_are_short_each_and_the_kubelets_are_not() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let (ours, theirs) = (Pod::run(cluster, "flips", ONE), Pod::run(cluster, "alone", ONE));
+    let (ours_ms, theirs_ms) = thread::scope(|scope| {
+        let alone = scope.spawn(|| {
+            turns(4).map(|(turn, image)| left_to_the_kubelet(&theirs, image, turn)).collect::<Vec<_>>()
+        });
+        let mut first = None;
+        let helped = turns(10).map(|(turn, image)| {
+            let status = swap(&ours, image, json!({}), Phase::Succeeded);
+            let begun = *first.get_or_insert(status.started_at.unwrap());
+            let seconds = status.finished_at.unwrap().duration_since(begun).as_secs();
+            assert!(seconds <= 120, "turn {turn} ended after {seconds} s");
+            let report = &status.containers[0];
+            assert_eq!(report.engine, Engine::Respec);
+            assert_eq!(report.to.as_ref().unwrap().attempt, turn.unsigned_abs());
+            let life = adopted(&ours, "app", image);
+            assert_eq!(format!("lab/app:{}", life.version), image);
+            assert_eq!(report.downtime_ms, Some(downtime(&ours)));
+            report.downtime_ms.unwrap()
+        });
+        (helped.collect::<Vec<_>>(), alone.join().unwrap())
+    });
+    eprintln!("swaps back and forth, down for ms: {ours_ms:?}; left to the kubelet: {theirs_ms:?}");
+    assert!(theirs_ms.iter().any(|ms| *ms > HELD_BACK_MS), "{theirs_ms:?}");
+    // On a busy machine both take longer: a quarter of a second is the kubelet's head start, the rest is work.
+    let unhindered = theirs_ms.iter().filter(|ms| **ms < HELD_BACK_MS).max().unwrap();
+    let bound = 500.max(250 + 2 * unhindered);
+    assert!(ours_ms.iter().all(|ms| *ms <= bound), "{ours_ms:?}, bound {bound} ms");
+}
+
+#[test]
+fn an_image_that_cannot_be_had_is_not_felt() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let pod = Pod::run(cluster, "unpulled", PAIR);
+    let before = pod.facts().settled();
+    let images = [("side", Some("lab/app:v2")), ("app", Some("lab/app:never-pushed"))];
+    let status = pod.ask(&request(cluster, &images, json!({})), Phase::Failed);
+    assert_eq!((status.reason.as_str(), status.step), ("PullFailed", Some(Step::Pull)), "{status:#?}");
+    assert!(status.message.contains(&cluster.image("app:never-pushed")), "{}", status.message);
+    assert!(status.message.ends_with("The running containers were not touched"), "{}", status.message);
+    assert_eq!(pod.facts(), before);
+    let object = pod.get();
+    assert!(["app", "side"].iter().all(|name| spec_image(&object, name) == cluster.image("app:v1")));
+    assert!(pod.seen().versions.iter().skip_while(|version| !is_ready(version)).all(is_ready));
+    assert_eq!(event(&pod, "InPlaceFailed"), status.message);
+}
+
+/// Ready unless it is v3.
+const PROBED: &str = "
+terminationGracePeriodSeconds: 2
+containers:
+- name: app
+  image: lab/app:v1
+  readinessProbe: {exec: {command: [grep, -qv, v3, /etc/version]}, periodSeconds: 1}
+";
+
+#[test]
+fn an_image_that_does_not_come_up_is_taken_back() {
+    Agent::shared();
+    let cases = [
+        ("crash", ONE, json!({}), "Exited", "code 3"),
+        ("noentry", ONE, json!({}), "StartFailed", "did not start"),
+        ("late", ONE, json!({"minReadySeconds": 4}), "Exited", "code 1"),
+        ("v3", PROBED, json!({"readyTimeoutSeconds": 3}), "NotReady", "within 3 s"),
+    ];
+    thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(move || taken_back(case));
+        }
+    });
+}
+
+fn taken_back((tag, spec, more, reason, says): (&str, &str, Value, &str, &str)) {
+    let pod = Pod::run(Cluster::shared(), "back", spec);
+    let status = swap(&pod, &format!("lab/app:{tag}"), more, Phase::RolledBack);
+    assert_eq!((status.reason.as_str(), status.step), (reason, Some(Step::Rollback)), "{status:#?}");
+    assert!(status.message.contains(says), "{tag}: {}", status.message);
+    assert!(status.message.starts_with("app is back on "), "{tag}: {}", status.message);
+    let life = adopted(&pod, "app", "lab/app:v1");
+    let to = status.containers[0].to.as_ref().unwrap();
+    assert_eq!((life.version.as_str(), &life.id, life.attempt), ("v1", &to.container_id, to.attempt));
+    assert_eq!(event(&pod, "InPlaceRolledBack"), status.message);
+    eprintln!("{tag}: {}", status.message);
+    // It was nobody's turn since then: what came back stays, and can be restarted as ever.
+    let after = restart(&pod, "app", json!({}), Phase::Succeeded);
+    assert_eq!(after.containers[0].from.container_id, life.id);
+}
+
+#[test]
+fn the_way_back_is_short_while_the_kubelet_holds_the_image_back() {
+    Agent::shared();
+    let pod = Pod::run(Cluster::shared(), "hurry", ONE);
+    // From now on the kubelet would wait before it starts either of them again.
+    for (_, image) in turns(4) {
+        swap(&pod, image, json!({}), Phase::Succeeded);
+    }
+    let waits = (0..3).map(|_| {
+        let status = swap(&pod, "lab/app:crash", json!({}), Phase::RolledBack);
+        let life = adopted(&pod, "app", "lab/app:v1");
+        assert_eq!(life.version, "v1");
+        let facts = pod.facts();
+        // The kubelet keeps the last dead one alone, and that is another one where it ended what it took for a mistake.
+        let crashed = facts.of("app").filter(|other| other.exit_code == 3).last();
+        let alone = crashed.map(|crashed| (life.started_at - crashed.finished_at) / 1_000_000);
+        (status.containers[0].downtime_ms.unwrap(), alone)
+    });
+    let waits: Vec<_> = waits.collect();
+    eprintln!("ms from the stop to the old image running again, and from the crash: {waits:?}");
+    assert!(waits.iter().all(|(_, alone)| alone.is_none_or(|ms| ms < 2_000)), "{waits:?}");
+}
+
+#[test]
+fn what_failed_is_kept_on_request_and_a_crash_loop_is_ended_by_a_swap() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let pod = Pod::run(cluster, "kept", ONE);
+            let status = swap(&pod, "lab/app:crash", json!({"onFailure": "Keep"}), Phase::Failed);
+            assert_eq!(status.reason, "Exited", "{status:#?}");
+            assert!(status.message.ends_with("Nothing more is done by itself: look at app now"));
+            assert_eq!(event(&pod, "InPlaceFailed"), status.message);
+            rescued(&pod);
+        });
+        scope.spawn(|| rescued(&Pod::create(cluster, "crashes", &ONE.replace(":v1", ":crash"))));
+    });
+}
+
+/// `app` crashes again and again, until it gets an image that does not.
+fn rescued(pod: &Pod<'_>) {
+    let object = pod.wait("it crashes again and again", |pod| {
+        let waiting = container(pod, "app").and_then(|app| app.state.as_ref()?.waiting.as_ref());
+        waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some("CrashLoopBackOff"))
+    });
+    assert_eq!(spec_image(&object, "app"), pod.cluster.image("app:crash"));
+    let status = swap(pod, "lab/app:v1", json!({}), Phase::Succeeded);
+    assert_eq!(adopted(pod, "app", "lab/app:v1").version, "v1");
+    eprintln!("{}", status.message);
+}
+
+#[test]
+fn the_first_of_two_goes_back_with_the_second() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let pod = Pod::run(cluster, "two", PAIR);
+    let images = [("app", Some("lab/app:v2")), ("side", Some("lab/app:crash"))];
+    let status = pod.ask(&request(cluster, &images, json!({})), Phase::RolledBack);
+    assert_eq!(status.reason, "Exited");
+    assert!(status.message.contains("app is back on") && status.message.contains("side is back on"));
+    for report in &status.containers {
+        let (to, life) = (report.to.as_ref().unwrap(), adopted(&pod, &report.name, "lab/app:v1"));
+        assert_eq!((life.version.as_str(), &life.id), ("v1", &to.container_id), "{status:#?}");
+    }
+}
+
+/// Gives an image of the registry another name there.
+fn tag(cluster: &Cluster, from: &str, to: &str) {
+    let [from, to] = [from, to].map(|name| format!("docker://{}", cluster.image(name)));
+    let flags = ["--insecure-policy", "copy", "-q", "--preserve-digests"];
+    let plain = ["--src-tls-verify=false", "--dest-tls-verify=false"];
+    run(Command::new("skopeo").args(flags).args(plain).args([from, to]));
+}
+
+#[test]
+fn a_tag_that_has_moved_is_followed() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    // One that is in the spec already; one that the kubelet asks the registry for; each known to the node as v1.
+    tag(cluster, "app:v1", "moved:stable");
+    let spec = ONE.replace("app:v1", "moved:stable");
+    let here = Pod::run(cluster, "here", &spec);
+    let asking = Pod::run(cluster, "asking", &ONE.replace("app:v1}", "app:v3, imagePullPolicy: Always}"));
+    tag(cluster, "app:v2", "moved:stable");
+
+    let status = swap(&here, "lab/moved:stable", json!({}), Phase::Succeeded);
+    let report = &status.containers[0];
+    assert_eq!(report.engine, Engine::Recreate);
+    assert_ne!(report.to.as_ref().unwrap().image_id, report.from.image_id);
+    let life = adopted(&here, "app", "lab/moved:stable");
+    assert_eq!((life.version.as_str(), life.attempt), ("v2", 1));
+
+    tag(cluster, "app:v1", "moved:stable");
+    let status = swap(&asking, "lab/moved:stable", json!({}), Phase::Succeeded);
+    assert_eq!(status.containers[0].engine, Engine::Respec);
+    let life = adopted(&asking, "app", "lab/moved:stable");
+    assert_eq!((life.version.as_str(), life.attempt), ("v1", 1));
+    // What it stands for elsewhere changes nothing for the one that has it.
+    assert_eq!(adopted(&here, "app", "lab/moved:stable").version, "v2");
+}
+
+#[test]
+fn somebody_elses_change_is_never_undone() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let gated = format!("readinessGates: [{{conditionType: InPlaceUpdateReady}}]{ONE}");
+    let (draining, watched) = (Pod::run(cluster, "draining", &gated), Pod::run(cluster, "watched", ONE));
+    let at_once = [(); 3].map(|()| Pod::run(cluster, "at-once", ONE));
+
+    let ask = |pod: &Pod<'_>, more| pod.request(&request(cluster, &[("app", Some("lab/app:v2"))], more));
+    let in_drain = ask(&draining, json!({"gracePeriodSeconds": 3}));
+    let in_verify = ask(&watched, json!({"minReadySeconds": 30}));
+    draining.told("it drains", |status| status.id == in_drain && status.step == Some(Step::Drain));
+    somebody_sets(&draining, "lab/app:v3");
+    watched.told("it is watched", |status| status.id == in_verify && status.step == Some(Step::Verify));
+    somebody_sets(&watched, "lab/app:v3");
+    thread::scope(|scope| {
+        for pod in &at_once {
+            scope.spawn(|| ask(pod, json!({})));
+            scope.spawn(|| somebody_sets(pod, "lab/app:v3"));
+        }
+    });
+
+    let status = draining.answer(&in_drain);
+    assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "RespecFailed"), "{status:#?}");
+    assert!(status.message.contains("somebody else"), "{}", status.message);
+    assert!(status.message.contains(&cluster.image("app:v3")), "{}", status.message);
+    draining.wait("it takes traffic again", |pod| is(pod, "InPlaceUpdateReady"));
+    let status = watched.answer(&in_verify);
+    assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "Overruled"), "{status:#?}");
+    assert!(status.message.contains(&cluster.image("app:v3")), "{}", status.message);
+    for pod in &at_once {
+        let ended = pod.told("it has ended", |status| status.phase.is_terminal());
+        eprintln!("at once: {} {}: {}", ended.phase, ended.reason, ended.message);
+        // Theirs may have come first, and then it is what the request replaces.
+        let last = if ended.phase == Phase::Succeeded {
+            spec_image(&pod.get(), "app")
+        } else {
+            cluster.image("app:v3")
+        };
+        is_all_there_is(pod, &last);
+    }
+    for pod in [&draining, &watched] {
+        is_all_there_is(pod, &cluster.image("app:v3"));
+    }
+}
+
+/// The spec names the image, and it runs, alone.
+fn is_all_there_is(pod: &Pod<'_>, image: &str) {
+    pod.wait("the kubelet has done it", |object| {
+        container(object, "app").is_some_and(|app| app.image == image && app.ready)
+    });
+    let life = adopted(pod, "app", image);
+    assert!(image.ends_with(&format!(":{}", life.version)), "{pod:?}: {image}, {life:?}");
+}

@@ -1,0 +1,192 @@
+//! A client of a Service, as a proxy would send it: it follows the Service's endpoints and asks the addresses in them, each
+//! time over a new connection, for an answer that takes its time.
+
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Endpoints;
+use kube::{Api, runtime::watcher};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::watch::{self, Receiver, Sender},
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+use tokio_stream::StreamExt;
+
+use crate::{
+    cluster::{Cluster, block_on, runtime},
+    pod::PATIENCE,
+};
+
+/// The container of a pod that [`Traffic`] can ask, but for its name and what follows: an answer takes half a second, and
+/// breaks off when the container ends.
+pub(crate) const SERVING: &str = r#"
+  image: lab/app:v1
+  env: [{name: PORT, value: "8080"}]
+  command:
+  - sh
+  - -c
+  - |
+    mkdir -p /www/cgi-bin
+    printf '#!/bin/sh\necho Content-Type: text/plain; echo; sleep 0.5; echo served\n' >/www/cgi-bin/slow
+    chmod +x /www/cgi-bin/slow
+    exec app
+  readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+"#;
+
+/// Requests under way at once.
+const AT_ONCE: usize = 6;
+/// Between two requests of one sender.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The client. It ends with the value.
+pub(crate) struct Traffic {
+    shared: Arc<Shared>,
+    endpoints: Receiver<Vec<Turn>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// The addresses that may be asked, from a moment on.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn {
+    pub(crate) at: Timestamp,
+    pub(crate) addresses: BTreeSet<String>,
+}
+
+#[derive(Default)]
+struct Shared {
+    served: AtomicUsize,
+    failed: Mutex<Vec<String>>,
+}
+
+impl Traffic {
+    /// Sends requests to the Service, from the moment on when it has as many addresses as given.
+    pub(crate) fn to(cluster: &Cluster, service: &str, addresses: usize) -> Self {
+        let api: Api<Endpoints> = Api::namespaced(cluster.client.clone(), "default");
+        let (sender, endpoints) = watch::channel(Vec::new());
+        let shared = Arc::new(Shared::default());
+        let mut traffic = Self { shared, endpoints, tasks: Vec::new() };
+        traffic.tasks.push(runtime().spawn(follow(api, service.to_owned(), sender)));
+        traffic.until("all addresses are there", |turns| {
+            turns.last().is_some_and(|turn| turn.addresses.len() == addresses)
+        });
+        for number in 0..AT_ONCE {
+            let (shared, endpoints) = (Arc::clone(&traffic.shared), traffic.endpoints.clone());
+            traffic.tasks.push(runtime().spawn(send(number, shared, endpoints)));
+        }
+        traffic
+    }
+
+    /// Waits until the endpoints are, or have been, as wanted; gives all that there were.
+    pub(crate) fn until(&self, what: &str, mut wanted: impl FnMut(&[Turn]) -> bool) -> Vec<Turn> {
+        let mut endpoints = self.endpoints.clone();
+        let found = block_on(async {
+            let found = endpoints.wait_for(|turns| wanted(turns));
+            timeout(PATIENCE, found).await.map(|found| found.unwrap().clone())
+        });
+        found.unwrap_or_else(|_| panic!("in vain until {what}: {:#?}", self.endpoints.borrow().last()))
+    }
+
+    /// When the address left the endpoints after `since`, and when it was back. Waits for that.
+    pub(crate) fn absence(&self, address: &str, since: Timestamp) -> (Timestamp, Timestamp) {
+        let find = |turns: &[Turn]| {
+            let mut later = turns.iter().filter(|turn| turn.at > since);
+            let left = later.find(|turn| !turn.addresses.contains(address))?.at;
+            Some((left, later.find(|turn| turn.addresses.contains(address))?.at))
+        };
+        let turns = self.until(&format!("{address} has left and is back"), |turns| find(turns).is_some());
+        find(&turns).unwrap()
+    }
+
+    /// How many requests have been answered in full.
+    pub(crate) fn served(&self) -> usize {
+        self.shared.served.load(Ordering::Relaxed)
+    }
+
+    /// How each of the others went wrong.
+    pub(crate) fn failed(&self) -> Vec<String> {
+        self.shared.failed.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+async fn follow(api: Api<Endpoints>, service: String, sender: Sender<Vec<Turn>>) {
+    let config = watcher::Config::default().fields(&format!("metadata.name={service}"));
+    let events = watcher(api, config);
+    tokio::pin!(events);
+    while let Some(event) = events.next().await {
+        let (watcher::Event::Apply(endpoints) | watcher::Event::InitApply(endpoints)) = event.unwrap() else {
+            continue;
+        };
+        let ready = endpoints.subsets.iter().flatten().flat_map(|subset| subset.addresses.iter().flatten());
+        let turn = Turn { at: now(), addresses: ready.map(|address| address.ip.clone()).collect() };
+        sender.send_modify(|turns| turns.push(turn));
+    }
+}
+
+async fn send(number: usize, shared: Arc<Shared>, endpoints: Receiver<Vec<Turn>>) {
+    for count in number.. {
+        let address = endpoints.borrow().last().and_then(|turn| {
+            let addresses = &turn.addresses;
+            addresses.iter().nth(count % addresses.len().max(1)).cloned()
+        });
+        let began = now();
+        let answer = match &address {
+            Some(address) => {
+                timeout(PATIENCE, ask(address)).await.unwrap_or_else(|_| Err("no answer".into()))
+            }
+            None => Err("nobody to ask".into()),
+        };
+        match answer {
+            Ok(()) => {
+                shared.served.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(why) => {
+                let line = format!("{} at {began}: {why}", address.unwrap_or_default());
+                shared.failed.lock().unwrap().push(line);
+            }
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// One request, over a connection of its own.
+async fn ask(address: &str) -> Result<(), String> {
+    let broken = |error: std::io::Error| error.to_string();
+    let mut stream = TcpStream::connect((address, 8080)).await.map_err(broken)?;
+    let request = format!("GET /cgi-bin/slow HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.map_err(broken)?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.map_err(broken)?;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let whole = answer.contains(" 200 OK\r\n") && answer.ends_with("served\n");
+    if whole { Ok(()) } else { Err(format!("{answer:?}")) }
+}
+
+/// A Service for the pods that have the label `app: NAME`, and nothing else of it than its endpoints.
+pub(crate) fn service(cluster: &Cluster, name: &str) {
+    let mut text = String::new();
+    writeln!(text, "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}").unwrap();
+    writeln!(text, "spec: {{selector: {{app: {name}}}, ports: [{{port: 8080}}]}}").unwrap();
+    cluster.apply(&text);
+}
+
+#[allow(clippy::disallowed_methods, reason = "the cluster's time is the machine's")]
+pub(crate) fn now() -> Timestamp {
+    Timestamp::now()
+}

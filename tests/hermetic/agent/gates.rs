@@ -1,0 +1,44 @@
+//! The readiness gate of pods that no operation is on: opened on new ones and after lost drains, else left alone.
+
+use inplace::api::annotation;
+
+use super::super::api_server::Fault as ApiFault;
+use super::{Town, close, gate};
+
+#[tokio::test]
+async fn a_new_pod_gets_its_gate_opened_once() {
+    let town = Town::found().await;
+    let _agent = town.agent().await;
+    town.api.on("PATCH pod/status").fault(ApiFault::Answer(503, "broken"));
+    town.pod_with("web-0", |_| {});
+    town.pod_with("ungated", |pod| pod["spec"]["readinessGates"] = serde_json::json!([]));
+    let open = Some(("True", "InPlaceReady"));
+    town.api.until("an open gate", |store| gate(&store.pod("shop", "web-0").unwrap()) == open).await;
+    // A second new pod proves that the first one was looked at again.
+    town.pod_with("web-1", |_| {});
+    town.api.until("an open gate", |store| gate(&store.pod("shop", "web-1").unwrap()) == open).await;
+    assert_eq!(town.api.count("PATCH pod/status shop/web-0"), 2, "{:#?}", town.api.writes());
+    assert_eq!(town.api.writes().len(), 3, "{:#?}", town.api.writes());
+    assert_eq!(gate(&town.api.pod("shop", "ungated")), None);
+}
+
+#[tokio::test]
+async fn a_drain_that_was_left_behind_is_opened_and_no_other() {
+    let town = Town::found().await;
+    town.pod_with("failed", |pod| close(pod, "False", annotation::GATE_FAILED));
+    town.pod_with("foreign", |pod| close(pod, "False", "StartInPlaceUpdate"));
+    town.pod_with("leaving", |pod| {
+        close(pod, "False", annotation::GATE_DRAIN);
+        pod["metadata"]["deletionTimestamp"] = serde_json::json!("2026-11-20T10:00:00Z");
+    });
+    town.pod_with("lost", |pod| close(pod, "False", annotation::GATE_DRAIN));
+    let _agent = town.agent().await;
+    let open = Some(("True", "InPlaceReady"));
+    town.api.until("an open gate", |store| gate(&store.pod("shop", "lost").unwrap()) == open).await;
+    for (name, reason) in
+        [("failed", "InPlaceFailed"), ("foreign", "StartInPlaceUpdate"), ("leaving", "InPlaceDrain")]
+    {
+        assert_eq!(gate(&town.api.pod("shop", name)), Some(("False", reason)), "{name}");
+    }
+    assert_eq!(town.api.writes().len(), 1, "{:#?}", town.api.writes());
+}

@@ -1,0 +1,223 @@
+//! The agent in a cluster, whole, between a runtime and an API server that misbehave on demand.
+//!
+//! Each agent has a thread and an executor of its own, which dies with it, as a process does.
+
+mod answers;
+mod away;
+mod gates;
+mod requests;
+
+use std::thread::JoinHandle;
+
+use clap::Parser;
+use inplace::agent;
+use inplace::api::annotation;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::api_server::{ApiServer, Store, pods};
+use super::runtime::{Fake, Pod};
+
+/// The node with its runtime, the API server, and what the agent keeps on its disk.
+struct Town {
+    runtime: Fake,
+    api: ApiServer,
+    state: tempfile::TempDir,
+}
+
+/// An agent; killed when it is dropped.
+struct Agent {
+    stop: CancellationToken,
+    kill: CancellationToken,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    args: agent::Args,
+}
+
+impl Town {
+    async fn found() -> Self {
+        let (runtime, api) = (Fake::start().await, ApiServer::start().await);
+        runtime.model(|model| model.remote_image("img:v2").size = 1 << 20);
+        Self { runtime, api, state: tempfile::tempdir().unwrap() }
+    }
+
+    /// A running pod `shop/NAME` of one container, on the node and at the API server, with an open gate.
+    fn pod(&self, name: &str) {
+        self.pod_with(name, |pod| close(pod, "True", annotation::GATE_READY));
+    }
+
+    /// The same, changed before the API server shows it.
+    fn pod_with(&self, name: &str, change: impl FnOnce(&mut Value)) {
+        self.made(name, Pod::new("shop", name), change);
+    }
+
+    fn made(&self, name: &str, pod: Pod, change: impl FnOnce(&mut Value)) {
+        let made = self.runtime.put(pod.container("app", "img:v1").grace(1));
+        let mut pod = pods::pod("shop", name, "node-1");
+        pod["metadata"]["uid"] = json!(made.uid);
+        pod["metadata"]["annotations"] = json!({});
+        pod["spec"]["containers"][0]["image"] = json!("img:v1");
+        show(&mut pod, made.id("app"), 0);
+        change(&mut pod);
+        self.api.put(pod);
+    }
+
+    /// Shows the lives of the container as a kubelet does, for as long as the test lasts.
+    fn kubelet(self: &std::sync::Arc<Self>, name: &'static str) {
+        let town = std::sync::Arc::clone(self);
+        tokio::spawn(async move {
+            let what = format!("{name}/app");
+            let mut shown = town.runtime.only(&what).id;
+            loop {
+                let newest = |model: &super::runtime::Model| {
+                    model.running(&what).first().map(|life| (life.id.clone(), life.attempt()))
+                };
+                let mut found = None;
+                town.runtime
+                    .until("another life", |model| {
+                        found = newest(model).filter(|(id, _)| *id != shown);
+                        found.is_some()
+                    })
+                    .await;
+                let (id, attempt) = found.unwrap();
+                town.api.edit("shop", name, |pod| show(pod, &id, attempt));
+                shown = id;
+            }
+        });
+    }
+
+    /// An agent that has seen every pod.
+    async fn agent(&self) -> Agent {
+        let watches = self.api.count("WATCH pods");
+        let agent = self.agent_in_the_dark();
+        self.api.arrived("WATCH pods", watches + 1).await;
+        agent
+    }
+
+    /// An agent that may not reach the API server yet.
+    fn agent_in_the_dark(&self) -> Agent {
+        let (kubeconfig, state) = (self.api.kubeconfig(), self.state.path().to_owned());
+        let endpoint = self.runtime.endpoint();
+        let line = [
+            "agent",
+            "--node-name=node-1",
+            "--listen=127.0.0.1:0",
+            "--image-reserve=0",
+            &format!("--kubeconfig={}", kubeconfig.display()),
+            &format!("--state-dir={}", state.display()),
+            &format!("--runtime-endpoint={endpoint}"),
+        ];
+        let CommandLine { args } = CommandLine::try_parse_from(line).unwrap();
+        let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
+        let tokens = (stop.clone(), kill.clone());
+        let thread = std::thread::spawn(move || {
+            let process = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            process.block_on(async {
+                tokio::select! {
+                    () = tokens.1.cancelled() => {}
+                    ended = agent::run_until(args, tokens.0) => ended.unwrap(),
+                }
+            });
+        });
+        Agent { stop, kill, thread: Some(thread) }
+    }
+
+    /// Somebody writes a request; nothing takes it away.
+    fn wish(&self, name: &str, request: Option<&str>) {
+        self.api.edit("shop", name, |pod| {
+            pod["metadata"]["annotations"][annotation::REQUEST] = json!(request);
+            if request.is_none() {
+                pod["metadata"]["annotations"].as_object_mut().unwrap().remove(annotation::REQUEST);
+            }
+        });
+    }
+
+    fn status(&self, name: &str) -> Option<Value> {
+        status(&self.api.pod("shop", name))
+    }
+
+    /// Waits until the pod's annotation tells `phase` of a request whose id begins so.
+    async fn told(&self, name: &str, id: &str, phase: &str) -> Value {
+        let fits = |store: &Store| {
+            let status = status(&store.pod("shop", name)?)?;
+            let fits = status["id"].as_str()?.starts_with(id) && status["phase"] == phase;
+            fits.then_some(status)
+        };
+        let mut found = None;
+        self.api
+            .until(&format!("{name}: {id} {phase}"), |store| {
+                found = fits(store);
+                found.is_some()
+            })
+            .await;
+        found.unwrap()
+    }
+
+    /// Waits until so many events were written, and tells their reasons.
+    async fn events(&self, count: usize) -> Vec<String> {
+        self.api.until(&format!("{count} events"), |store| store.events.len() >= count).await;
+        let reason = |event: &Value| event["reason"].as_str().unwrap().to_owned();
+        self.api.events().iter().map(reason).collect()
+    }
+
+    fn attempt(&self, name: &str) -> u32 {
+        self.runtime.only(&format!("{name}/app")).attempt()
+    }
+}
+
+impl Agent {
+    /// As SIGKILL.
+    fn kill(mut self) {
+        self.end();
+    }
+
+    /// As SIGTERM: returns when it has ended by itself.
+    fn stop(mut self) {
+        self.stop.cancel();
+        self.thread.take().unwrap().join().unwrap();
+    }
+
+    fn end(&mut self) {
+        self.kill.cancel();
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            // A second panic during a failing test would only hide the first.
+            assert!(ended.is_ok() || std::thread::panicking(), "the agent has failed");
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What the pod's kubelet tells of its container.
+fn show(pod: &mut Value, id: &str, attempt: u32) {
+    let told = &mut pod["status"]["containerStatuses"][0];
+    told["containerID"] = json!(format!("containerd://{id}"));
+    told["restartCount"] = json!(attempt);
+}
+
+/// The condition of the gate.
+fn close(pod: &mut Value, status: &str, reason: &str) {
+    let condition = json!({ "type": annotation::GATE, "status": status, "reason": reason,
+        "lastTransitionTime": "2026-11-20T10:00:05Z" });
+    pod["status"]["conditions"].as_array_mut().unwrap().push(condition);
+}
+
+fn status(pod: &Value) -> Option<Value> {
+    serde_json::from_str(pod["metadata"]["annotations"][annotation::STATUS].as_str()?).ok()
+}
+
+/// Status and reason of the gate's condition; `None` when it has none.
+fn gate(pod: &Value) -> Option<(&str, &str)> {
+    let mut conditions = pod["status"]["conditions"].as_array()?.iter();
+    let gate = conditions.find(|condition| condition["type"] == annotation::GATE)?;
+    Some((gate["status"].as_str()?, gate["reason"].as_str()?))
+}

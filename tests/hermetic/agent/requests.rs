@@ -1,0 +1,150 @@
+//! A request comes in, a status comes out; what is withdrawn, replaced or of another pod is not carried out.
+
+use std::sync::Arc;
+
+use inplace::api::annotation;
+use serde_json::json;
+
+use super::super::runtime::{Fault, Pod};
+use super::{Town, gate};
+
+#[tokio::test]
+async fn a_plain_restart_is_three_writes() {
+    let town = Arc::new(Town::found().await);
+    town.pod("web-0");
+    town.kubelet("web-0");
+    let _agent = town.agent().await;
+    town.api.forget();
+    town.wish("web-0", Some("restart app"));
+    let status = town.told("web-0", "text-", "Succeeded").await;
+    assert_eq!(town.events(1).await, ["InPlaceSucceeded"]);
+    assert_eq!(town.attempt("web-0"), 1);
+    let event = &town.api.events()[0];
+    assert_eq!((&event["message"], &event["type"]), (&status["message"], &json!("Normal")));
+    assert!(event["message"].as_str().unwrap().starts_with("app restarted in place: down "), "{event:#}");
+    // Another wish proves that the first one has been looked at again.
+    town.wish("web-0", Some("restart app #2"));
+    town.events(2).await;
+    assert_eq!(town.attempt("web-0"), 2);
+    let writes = town.api.writes();
+    assert_eq!(
+        writes.iter().filter(|call| call.starts_with("PATCH pod shop/web-0")).count(),
+        4,
+        "{writes:#?}"
+    );
+    assert_eq!(writes.iter().filter(|call| call.starts_with("POST event")).count(), 2, "{writes:#?}");
+    assert_eq!(writes.len(), 6, "{writes:#?}");
+}
+
+#[tokio::test]
+async fn a_restart_with_a_drain_is_five_writes() {
+    let town = Arc::new(Town::found().await);
+    town.pod("web-0");
+    town.kubelet("web-0");
+    let _agent = town.agent().await;
+    town.api.forget();
+    town.wish("web-0", Some(r#"{"id":"d","containers":[{"name":"app"}],"gracePeriodSeconds":1}"#));
+    town.api
+        .until("the drain", |store| {
+            gate(&store.pod("shop", "web-0").unwrap()) == Some(("False", "InPlaceDrain"))
+        })
+        .await;
+    // The grace period counts from when the kubelet has taken the gate in.
+    town.api.edit("shop", "web-0", |pod| {
+        for condition in pod["status"]["conditions"].as_array_mut().unwrap() {
+            if condition["type"] == "Ready" {
+                condition["status"] = "False".into();
+            }
+        }
+    });
+    assert_eq!(town.attempt("web-0"), 0);
+    town.told("web-0", "d", "Succeeded").await;
+    town.events(1).await;
+    assert_eq!(gate(&town.api.pod("shop", "web-0")), Some(("True", "InPlaceReady")));
+    let writes = town.api.writes();
+    assert_eq!(writes.len(), 5, "{writes:#?}");
+    assert_eq!(writes.iter().filter(|call| call.starts_with("PATCH pod/status")).count(), 2, "{writes:#?}");
+}
+
+#[tokio::test]
+async fn without_its_annotation_a_request_is_cancelled() {
+    let town = Town::found().await;
+    town.pod("web-0");
+    let _agent = town.agent().await;
+    town.runtime.on("PullImage").fault(Fault::Hang);
+    town.wish("web-0", Some("swap app=img:v2"));
+    town.runtime.arrived("PullImage", "img:v2").await;
+    town.wish("web-0", None);
+    let status = town.told("web-0", "text-", "Cancelled").await;
+    assert_eq!(status["reason"], "RequestDeleted");
+    assert_eq!(town.events(2).await, ["InPlaceStarted", "InPlaceCancelled"]);
+    assert_eq!(town.attempt("web-0"), 0);
+}
+
+#[tokio::test]
+async fn a_newer_request_takes_the_place_of_one_that_has_touched_nothing() {
+    let town = Arc::new(Town::found().await);
+    town.pod("web-0");
+    town.kubelet("web-0");
+    let _agent = town.agent().await;
+    town.runtime.on("PullImage").fault(Fault::Hang);
+    town.wish("web-0", Some("swap app=img:v2"));
+    town.runtime.arrived("PullImage", "img:v2").await;
+    town.wish("web-0", Some(r#"{"id":"newer","containers":[{"name":"app"}]}"#));
+    town.told("web-0", "newer", "Succeeded").await;
+    assert_eq!(town.events(3).await, ["InPlaceStarted", "InPlaceCancelled", "InPlaceSucceeded"]);
+    assert_eq!(
+        (town.attempt("web-0"), town.runtime.only("web-0/app").image()),
+        (1, "img:v1"),
+        "{:#?}",
+        town.runtime.history()
+    );
+}
+
+#[tokio::test]
+async fn a_pod_made_again_under_the_same_name_is_another_pod() {
+    let town = Arc::new(Town::found().await);
+    town.pod("web-0");
+    let _agent = town.agent().await;
+    town.runtime.on("PullImage").fault(Fault::Hang);
+    town.wish("web-0", Some("swap app=img:v2"));
+    town.runtime.arrived("PullImage", "img:v2").await;
+    town.events(1).await;
+    town.api.remove("shop", "web-0");
+    town.runtime.model(|model| {
+        model.die("web-0/app", 0);
+        model.sandboxes.iter_mut().for_each(|sandbox| sandbox.ready = false);
+    });
+    town.made("web-0", Pod::new("shop", "web-0").again(), |pod| {
+        super::close(pod, "True", annotation::GATE_READY);
+        pod["metadata"]["annotations"][annotation::REQUEST] = json!("restart app");
+    });
+    town.kubelet("web-0");
+    let status = town.told("web-0", "text-", "Succeeded").await;
+    assert_eq!(status["containers"][0]["action"], "Restart");
+    assert_eq!(town.attempt("web-0"), 1);
+    let uid = town.api.pod("shop", "web-0")["metadata"]["uid"].clone();
+    // Nobody is told of the end of what was begun on the first one.
+    assert_eq!(town.events(2).await, ["InPlaceStarted", "InPlaceSucceeded"]);
+    assert_eq!(town.api.events()[1]["involvedObject"]["uid"], uid);
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_refused_once() {
+    let town = Town::found().await;
+    town.pod("web-0");
+    let agent = town.agent().await;
+    town.wish("web-0", Some("reboot app"));
+    let status = town.told("web-0", "", "Refused").await;
+    assert_eq!(status["reason"], "InvalidRequest");
+    assert_eq!(town.events(1).await, ["InPlaceRefused"]);
+    assert_eq!(town.api.events()[0]["type"], "Warning");
+    agent.stop();
+    town.api.forget();
+    let _agent = town.agent().await;
+    town.wish("web-0", Some("restart nobody"));
+    town.told("web-0", "text-", "Refused").await;
+    // The first answer stood: it was not told again.
+    assert_eq!(town.events(2).await.len(), 2);
+    assert_eq!(town.api.writes().len(), 2, "{:#?}", town.api.writes());
+}

@@ -1,0 +1,158 @@
+//! The port, its connections, and what server and tests share.
+
+use std::net::{Shutdown, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use axum::serve::Listener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::faults::Rules;
+use super::http;
+use super::store::Store;
+
+/// What the server and the tests share.
+pub(super) struct Shared {
+    pub(super) rules: Rules,
+    store: Mutex<Store>,
+    /// Moves on whenever the store may have changed.
+    pub(super) changed: watch::Sender<u64>,
+    presence: watch::Sender<Presence>,
+    connections: Mutex<Vec<std::net::TcpStream>>,
+    address: OnceLock<SocketAddr>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    Coming,
+    Up,
+    Going,
+    Away,
+}
+
+/// Serves until told to stop. With the runtime that runs it, everything ends.
+pub(super) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = serve(&shared) => {}
+    }
+}
+
+async fn serve(shared: &Arc<Shared>) {
+    let mut presence = shared.presence.subscribe();
+    loop {
+        drop(presence.wait_for(|presence| *presence == Presence::Coming).await);
+        let wanted = shared.address.get().copied().unwrap_or_else(|| ([127, 0, 0, 1], 0).into());
+        let listener = TcpListener::bind(wanted).await.unwrap();
+        shared.address.get_or_init(|| listener.local_addr().unwrap());
+        shared.move_on(Presence::Coming, Presence::Up);
+        let door = Door { listener, shared: Arc::clone(shared) };
+        let server = std::future::IntoFuture::into_future(axum::serve(door, http::router(shared)));
+        tokio::select! {
+            ended = server => panic!("the server ended: {ended:?}"),
+            _ = presence.wait_for(|presence| *presence == Presence::Going) => {}
+        }
+        shared.cut();
+        shared.move_on(Presence::Going, Presence::Away);
+    }
+}
+
+/// Keeps a second handle of each connection, by which it can be closed under the server.
+struct Door {
+    listener: TcpListener,
+    shared: Arc<Shared>,
+}
+
+impl Listener for Door {
+    type Io = TcpStream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (TcpStream, SocketAddr) {
+        let (stream, from) = self.listener.accept().await.unwrap();
+        let stream = stream.into_std().unwrap();
+        self.shared.connections().push(stream.try_clone().unwrap());
+        (TcpStream::from_std(stream).unwrap(), from)
+    }
+
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+impl Shared {
+    pub(super) fn new() -> Self {
+        Self {
+            rules: Rules::default(),
+            store: Mutex::default(),
+            changed: watch::Sender::new(0),
+            presence: watch::Sender::new(Presence::Coming),
+            connections: Mutex::default(),
+            address: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        *self.address.get().unwrap()
+    }
+
+    pub(super) fn change<R>(&self, work: impl FnOnce(&mut Store) -> R) -> R {
+        let result = work(&mut self.store.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.send_modify(|number| *number += 1);
+        result
+    }
+
+    /// Looks without telling anybody.
+    pub(super) fn read<R>(&self, look: impl FnOnce(&Store) -> R) -> R {
+        look(&self.store.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits for what `look` finds.
+    pub(super) async fn until<R>(&self, mut look: impl FnMut(&Store) -> Option<R>) -> R {
+        let mut changed = self.changed.subscribe();
+        loop {
+            if let Some(found) = self.read(&mut look) {
+                return found;
+            }
+            drop(changed.changed().await);
+        }
+    }
+
+    pub(super) async fn up(&self) {
+        self.is(Presence::Up).await;
+    }
+
+    pub(super) async fn away(&self) {
+        self.is(Presence::Away).await;
+    }
+
+    pub(super) fn go_away(&self) {
+        self.move_on(Presence::Up, Presence::Going);
+    }
+
+    pub(super) fn come_back(&self) {
+        self.move_on(Presence::Away, Presence::Coming);
+    }
+
+    pub(super) fn cut(&self) {
+        for connection in std::mem::take(&mut *self.connections()) {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+
+    async fn is(&self, wanted: Presence) {
+        drop(self.presence.subscribe().wait_for(|presence| *presence == wanted).await);
+    }
+
+    fn move_on(&self, from: Presence, to: Presence) {
+        self.presence.send_if_modified(|presence| {
+            assert_eq!(*presence, from, "the server is not there or not away");
+            *presence = to;
+            true
+        });
+    }
+
+    fn connections(&self) -> MutexGuard<'_, Vec<std::net::TcpStream>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,284 @@
+//! Requests in, answers out, in the words of the API.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::door::Shared;
+use super::faults::Fault;
+use super::patch;
+use super::store::too_old;
+
+/// A no: code, reason, message.
+pub(super) type Refusal = (u16, Value);
+
+/// One call, taken apart.
+struct Asked {
+    /// `PATCH pod/status`.
+    call: String,
+    namespace: Option<String>,
+    name: String,
+    query: BTreeMap<String, String>,
+    media: String,
+    body: Bytes,
+}
+
+pub(super) fn router(shared: &Arc<Shared>) -> Router {
+    Router::new().fallback(answer).with_state(Arc::clone(shared))
+}
+
+async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let Some(asked) = take_apart(request).await else {
+        return refuse(&status(404, "NotFound", "the server could not find the requested resource"));
+    };
+    let line = match (&asked.namespace, asked.name.as_str()) {
+        (Some(namespace), name) if !name.is_empty() => format!("{} {namespace}/{name}", asked.call),
+        _ => asked.call.clone(),
+    };
+    let plan = shared.rules.plan(&asked.call);
+    shared.change(|store| {
+        store.calls.push(line);
+        for deed in &plan.before {
+            (deed.lock().unwrap())(store);
+        }
+    });
+    match plan.fault {
+        Some(Fault::Answer(code, message)) => return refuse(&status(code, "", message)),
+        Some(Fault::Hang) => return std::future::pending().await,
+        Some(Fault::Nonsense) => return "<html>not me</html>".into_response(),
+        Some(Fault::Cut) => {
+            shared.cut();
+            return std::future::pending().await;
+        }
+        _ => {}
+    }
+    let done = act(&shared, &asked);
+    match plan.fault {
+        Some(Fault::AnswerAfterEffect(code, message)) => refuse(&status(code, "", message)),
+        Some(Fault::HangAfterEffect) => std::future::pending().await,
+        Some(Fault::CutAfterEffect) => {
+            shared.cut();
+            std::future::pending().await
+        }
+        _ => done.unwrap_or_else(|refusal| refuse(&refusal)),
+    }
+}
+
+async fn take_apart(request: Request) -> Option<Asked> {
+    let (parts, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, usize::MAX).await.ok()?;
+    let query: BTreeMap<_, _> = parts
+        .uri
+        .query()
+        .unwrap_or_default()
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(key, value)| (key.to_owned(), unescaped(value)))
+        .collect();
+    let watch = query.get("watch").is_some_and(|watch| watch == "true");
+    let path: Vec<_> = parts.uri.path().split('/').filter(|part| !part.is_empty()).collect();
+    let ["api", "v1", rest @ ..] = path.as_slice() else { return None };
+    let (namespace, kind, name, part) = match rest {
+        [kind] => (None, *kind, "", ""),
+        ["namespaces", namespace, kind] => (Some((*namespace).to_owned()), *kind, "", ""),
+        ["namespaces", namespace, kind, name] => (Some((*namespace).to_owned()), *kind, *name, ""),
+        ["namespaces", namespace, kind, name, part] => (Some((*namespace).to_owned()), *kind, *name, *part),
+        _ => return None,
+    };
+    let one = kind.strip_suffix('s')?;
+    let call = match (parts.method.as_str(), name.is_empty()) {
+        ("GET", true) if watch => format!("WATCH {kind}"),
+        ("GET", true) => format!("LIST {kind}"),
+        (verb, _) if part.is_empty() => format!("{verb} {one}"),
+        (verb, _) => format!("{verb} {one}/{part}"),
+    };
+    let media = parts.headers.get("content-type").and_then(|media| media.to_str().ok()).unwrap_or_default();
+    Some(Asked { call, namespace, name: name.to_owned(), query, media: media.to_owned(), body })
+}
+
+fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
+    let namespace = asked.namespace.as_deref().unwrap_or_default();
+    let name = asked.name.as_str();
+    match asked.call.as_str() {
+        "WATCH pods" => return Ok(watch(shared, asked)),
+        "LIST pods" => {
+            let (items, version) = shared.read(|store| {
+                let items: Vec<_> = store.pods().filter(|pod| asked.selects(pod)).cloned().collect();
+                (items, store.version().to_string())
+            });
+            let list = json!({ "kind": "PodList", "apiVersion": "v1",
+                "metadata": { "resourceVersion": version }, "items": items });
+            return Ok(axum_json(200, &list));
+        }
+        _ => {}
+    }
+    let found = |kind: &str, object: Option<Value>| {
+        object.ok_or_else(|| status(404, "NotFound", &format!("{kind} \"{name}\" not found")))
+    };
+    shared.change(|store| match asked.call.as_str() {
+        "GET pod" => Ok(axum_json(200, &found("pods", store.pod(namespace, name))?)),
+        "GET secret" => Ok(axum_json(200, &found("secrets", store.secret(namespace, name))?)),
+        "PATCH pod" | "PATCH pod/status" => {
+            let pod = found("pods", store.pod(namespace, name))?;
+            let changed = patch::patched(&pod, &asked.media, &asked.body, asked.call == "PATCH pod/status")?;
+            Ok(axum_json(200, &store.put(changed)))
+        }
+        "POST event" => {
+            let event = parsed(&asked.body)?;
+            check_event(&event, namespace)?;
+            if store.events.iter().any(|known| known["metadata"]["name"] == event["metadata"]["name"]) {
+                return Err(status(409, "AlreadyExists", "events already exists"));
+            }
+            store.events.push(event.clone());
+            Ok(axum_json(201, &event))
+        }
+        call => Err(status(405, "MethodNotAllowed", call)),
+    })
+}
+
+/// What the API server demands of a core event (validation of events, apimachinery names).
+fn check_event(event: &Value, namespace: &str) -> Result<(), Refusal> {
+    let name = event["metadata"]["name"].as_str().unwrap_or_default();
+    let label = |part: &str| !part.is_empty() && !part.starts_with('-') && !part.ends_with('-');
+    let whole = !name.is_empty() && name.len() <= 253 && name.split('.').all(label);
+    let mine =
+        event["metadata"]["namespace"] == namespace && event["involvedObject"]["namespace"] == namespace;
+    let short = event["message"].as_str().is_none_or(|message| message.len() <= 1024);
+    if whole && mine && short { Ok(()) } else { Err(invalid("event", &event.to_string())) }
+}
+
+/// Lines as they come, until the watches are ended, the history is gone, or the client is.
+fn watch(shared: &Arc<Shared>, asked: &Asked) -> Response {
+    let from = asked.query.get("resourceVersion").and_then(|version| version.parse().ok()).unwrap_or(0);
+    let (sender, lines) = mpsc::channel::<Result<Bytes, Infallible>>(16);
+    let (generation, place) = shared.change(|store| {
+        store.watched_from = from;
+        (store.generation, store.place(from))
+    });
+    let selector = asked.query.clone();
+    let shared = Arc::clone(shared);
+    tokio::spawn(async move {
+        let Some(mut place) = place else {
+            let _ = sender.send(Ok(line("ERROR", &too_old()))).await;
+            return;
+        };
+        let mut changed = shared.changed.subscribe();
+        loop {
+            let (ended, new) = shared.read(|store| {
+                let lines: Vec<_> = store
+                    .since(place)
+                    .iter()
+                    .map(|now| {
+                        let wanted =
+                            matches!(now.kind, "BOOKMARK" | "ERROR") || selects(&selector, &now.object);
+                        (now.kind == "ERROR", wanted.then(|| line(now.kind, &now.object)))
+                    })
+                    .collect();
+                (store.generation != generation, lines)
+            });
+            for (last, line) in new {
+                place += 1;
+                if let Some(line) = line
+                    && sender.send(Ok(line)).await.is_err()
+                {
+                    return;
+                }
+                if last {
+                    return;
+                }
+            }
+            if ended {
+                return;
+            }
+            tokio::select! {
+                _ = changed.changed() => {}
+                () = sender.closed() => return,
+            }
+        }
+    });
+    Response::builder()
+        .header("content-type", "application/json")
+        .body(Body::from_stream(ReceiverStream::new(lines)))
+        .unwrap()
+}
+
+fn line(kind: &str, object: &Value) -> Bytes {
+    // The type comes first, as from the real one.
+    format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n").into()
+}
+
+impl Asked {
+    fn selects(&self, pod: &Value) -> bool {
+        self.namespace.as_ref().is_none_or(|namespace| pod["metadata"]["namespace"] == *namespace)
+            && selects(&self.query, pod)
+    }
+}
+
+/// By the field selectors `spec.nodeName` and `metadata.name`, and labels that equal.
+fn selects(query: &BTreeMap<String, String>, pod: &Value) -> bool {
+    let terms = |key: &str| {
+        let text = query.get(key).cloned().unwrap_or_default();
+        text.split(',')
+            .filter_map(|term| term.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned())))
+            .collect::<Vec<_>>()
+    };
+    let fields = terms("fieldSelector").into_iter().all(|(field, wanted)| match field.as_str() {
+        "spec.nodeName" => pod["spec"]["nodeName"] == wanted,
+        "metadata.name" => pod["metadata"]["name"] == wanted,
+        other => panic!("the fake knows no field selector {other}"),
+    });
+    fields
+        && terms("labelSelector").iter().all(|(label, wanted)| pod["metadata"]["labels"][label] == **wanted)
+}
+
+fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let hex = [rest.next().unwrap(), rest.next().unwrap()];
+                u8::from_str_radix(std::str::from_utf8(&hex).unwrap(), 16).unwrap()
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+pub(super) fn parsed(body: &[u8]) -> Result<Value, Refusal> {
+    serde_json::from_slice(body).map_err(|error| status(400, "BadRequest", &error.to_string()))
+}
+
+/// An object that is not valid, as the API server says it: with the field that is wrong.
+pub(super) fn invalid(field: &str, message: &str) -> Refusal {
+    let (code, mut value) = status(422, "Invalid", &format!("it is invalid: {field}: {message}"));
+    value["details"] =
+        json!({ "causes": [{ "reason": "FieldValueInvalid", "message": message, "field": field }] });
+    (code, value)
+}
+
+pub(super) fn status(code: u16, reason: &str, message: &str) -> Refusal {
+    let value = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": code });
+    (code, value)
+}
+
+fn refuse((code, value): &Refusal) -> Response {
+    axum_json(*code, value)
+}
+
+fn axum_json(code: u16, value: &Value) -> Response {
+    let header = [("content-type", "application/json")];
+    (StatusCode::from_u16(code).unwrap(), header, value.to_string()).into_response()
+}

@@ -1,0 +1,161 @@
+//! The objects, their versions, and the history that watches are fed from.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+/// Everything the server knows.
+#[derive(Default)]
+pub(crate) struct Store {
+    pods: BTreeMap<(String, String), Value>,
+    secrets: BTreeMap<(String, String), Value>,
+    /// In the order of their writing.
+    pub(crate) events: Vec<Value>,
+    /// One line per call.
+    pub(crate) calls: Vec<String>,
+    /// The last version that was given away.
+    version: u64,
+    /// Watches cannot begin before this version.
+    oldest: u64,
+    history: Vec<Happening>,
+    /// Watches of an older number end.
+    pub(super) generation: u64,
+    made: u64,
+    /// Where the newest watch began.
+    pub(super) watched_from: u64,
+}
+
+/// One line of a watch.
+pub(super) struct Happening {
+    version: u64,
+    /// `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK`, `ERROR`.
+    pub(super) kind: &'static str,
+    pub(super) object: Value,
+}
+
+/// The names in an object's metadata.
+fn key(object: &Value) -> (String, String) {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+    (text("namespace"), text("name"))
+}
+
+impl Store {
+    /// Where the newest watch began.
+    pub(crate) fn last_watch_from(&self) -> u64 {
+        self.watched_from
+    }
+
+    /// As from a backup: all pods as they were at first.
+    pub(crate) fn set_back(&mut self) {
+        let first = |key: &(String, String)| {
+            let made = self.history.iter().find(|now| now.kind == "ADDED" && self::key(&now.object) == *key);
+            made.unwrap().object.clone()
+        };
+        self.pods = self.pods.keys().map(|key| (key.clone(), first(key))).collect();
+        self.version = 1;
+        self.history.truncate(1);
+        self.generation += 1;
+    }
+
+    /// The present version.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// All pods, by namespace and name.
+    pub(crate) fn pods(&self) -> impl Iterator<Item = &Value> {
+        self.pods.values()
+    }
+
+    pub(crate) fn pod(&self, namespace: &str, name: &str) -> Option<Value> {
+        self.pods.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    pub(super) fn secret(&self, namespace: &str, name: &str) -> Option<Value> {
+        self.secrets.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// Puts a pod: new, or in place of the one that has its name and uid. Nothing happens where nothing changes.
+    pub(crate) fn put(&mut self, mut pod: Value) -> Value {
+        let key = key(&pod);
+        if pod["metadata"]["uid"].is_null() {
+            self.made += 1;
+            pod["metadata"]["uid"] = json!(format!("8f3c1c52-6a1e-4d0e-9a57-{:012}", self.made));
+        }
+        let old = self.pods.get(&key);
+        if let Some(old) = old {
+            pod["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
+            if *old == pod {
+                return pod;
+            }
+        }
+        let kind = if old.is_some() { "MODIFIED" } else { "ADDED" };
+        self.version += 1;
+        pod["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.pods.insert(key, pod.clone());
+        self.happen(kind, pod.clone());
+        pod
+    }
+
+    /// Changes a pod.
+    pub(crate) fn edit(&mut self, namespace: &str, name: &str, deed: impl FnOnce(&mut Value)) {
+        let mut pod = self.pod(namespace, name).unwrap();
+        deed(&mut pod);
+        self.put(pod);
+    }
+
+    /// Removes a pod.
+    pub(crate) fn remove(&mut self, namespace: &str, name: &str) {
+        let mut pod = self.pods.remove(&(namespace.to_owned(), name.to_owned())).unwrap();
+        self.version += 1;
+        pod["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.happen("DELETED", pod);
+    }
+
+    pub(super) fn put_secret(&mut self, namespace: &str, name: &str, data: &[(&str, &str)]) {
+        let data: BTreeMap<_, _> = data
+            .iter()
+            .map(|(key, text)| (*key, k8s_openapi::ByteString(text.as_bytes().to_vec())))
+            .collect();
+        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "data": data,
+            "metadata": { "namespace": namespace, "name": name, "uid": "s", "resourceVersion": "1" } });
+        self.secrets.insert((namespace.to_owned(), name.to_owned()), secret);
+    }
+
+    pub(crate) fn bookmark(&mut self) {
+        let mark = json!({ "kind": "Pod", "apiVersion": "v1",
+            "metadata": { "resourceVersion": self.version.to_string(), "creationTimestamp": null } });
+        self.happen("BOOKMARK", mark);
+    }
+
+    pub(super) fn end_watches(&mut self) {
+        self.generation += 1;
+    }
+
+    pub(crate) fn compact(&mut self) {
+        self.version += 1;
+        self.oldest = self.version;
+        self.happen("ERROR", too_old());
+    }
+
+    /// Where in the history a watch from `version` begins; `None` when that was thrown away.
+    pub(super) fn place(&self, version: u64) -> Option<usize> {
+        (version >= self.oldest)
+            .then(|| self.history.partition_point(|happening| happening.version <= version))
+    }
+
+    /// What happened from that place on.
+    pub(super) fn since(&self, place: usize) -> &[Happening] {
+        &self.history[place..]
+    }
+
+    fn happen(&mut self, kind: &'static str, object: Value) {
+        self.history.push(Happening { version: self.version, kind, object });
+    }
+}
+
+/// What a server says of a history that it has not (any more).
+pub(super) fn too_old() -> Value {
+    json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "too old resource version", "reason": "Expired", "code": 410 })
+}

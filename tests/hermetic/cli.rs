@@ -1,0 +1,51 @@
+//! The commands for a cluster's pods where there is no cluster: what they say, and their exit codes.
+
+use std::fs;
+use std::net::TcpListener;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// Runs the program with a kubeconfig that names this server.
+fn inplace(server: &str, args: &[&str]) -> Output {
+    let folder = TempDir::new().unwrap();
+    let kubeconfig = folder.path().join("kubeconfig");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: test\n\
+         clusters: [{{name: test, cluster: {{server: \"{server}\"}}}}]\nusers: [{{name: test, user: {{}}}}]\n\
+         contexts: [{{name: test, context: {{cluster: test, user: test, namespace: demo}}}}]\n"
+    );
+    fs::write(&kubeconfig, text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_inplace"));
+    command.args(args).arg("--kubeconfig").arg(&kubeconfig).output().unwrap()
+}
+
+#[test]
+fn an_api_server_that_is_away_has_its_own_exit_code() {
+    // A port on which nobody listens any more.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let server = format!("http://{address}");
+    for args in [
+        &["restart", "web", "-c", "app", "--wait"][..],
+        &["swap", "web", "app=repo/app:v2"],
+        &["plan", "web"],
+        &["status"],
+        &["status", "web", "-w"],
+        &["history", "web"],
+        &["cancel", "web"],
+    ] {
+        let output = inplace(&server, args);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(6), "{args:?}: {told}");
+        assert!(told.contains("connection refused: nobody listens there"), "{args:?}: {told}");
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn a_context_that_is_not_there_is_said_before_anything_is_asked() {
+    let output = inplace("http://127.0.0.1:1", &["status", "--context", "elsewhere"]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{told}");
+    assert!(told.contains("the kubeconfig cannot be used") && told.contains("elsewhere"), "{told}");
+}

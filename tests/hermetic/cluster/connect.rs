@@ -1,0 +1,46 @@
+//! Which cluster is meant, and what is said when none is found.
+
+use inplace::cluster::client::{Target, connect};
+use inplace::cluster::error::Error;
+use inplace::cluster::server::Server;
+use inplace::operation::effect::Class;
+
+use super::super::api_server::ApiServer;
+
+async fn error(text: &str, context: Option<&str>) -> Error {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config");
+    std::fs::write(&path, text).unwrap();
+    let target = Target { kubeconfig: Some(path), context: context.map(str::to_owned) };
+    connect(&target).await.map(|_| ()).unwrap_err()
+}
+
+#[tokio::test]
+async fn a_kubeconfig_names_server_and_namespace() {
+    let api = ApiServer::start().await;
+    let target = Target { kubeconfig: Some(api.kubeconfig()), context: Some("fake".into()) };
+    let (client, namespace) = connect(&target).await.unwrap();
+    assert_eq!(namespace, "shop");
+    let error = Server::new(client).pod("shop", "none").await.unwrap_err();
+    assert_eq!(error.class(), Class::Gone);
+    assert_eq!(error.to_string(), "reading pod shop/none: not there (any more): pods \"none\" not found");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_kubeconfig_is_said() {
+    let api = ApiServer::start().await;
+    let good = std::fs::read_to_string(api.kubeconfig()).unwrap();
+    for (text, context, says) in [
+        ("{", None, "the kubeconfig cannot be used"),
+        ("apiVersion: v1\nkind: Config\n", None, "context"),
+        (good.as_str(), Some("other"), "other"),
+    ] {
+        let error = error(text, context).await;
+        assert_eq!(error.class(), Class::Final);
+        assert!(error.to_string().contains(says), "{error}");
+        assert!(!error.to_string().contains("the-token") && !format!("{error:?}").contains("the-token"));
+    }
+    let target = Target { kubeconfig: Some("/does/not/exist".into()), context: None };
+    let error = connect(&target).await.map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("/does/not/exist"), "{error}");
+}

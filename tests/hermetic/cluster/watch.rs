@@ -1,0 +1,221 @@
+//! The view of a node's pods: complete, current, and honest about when it is not.
+
+use std::time::Duration;
+
+use inplace::cluster::pods::NodePods;
+use serde_json::json;
+
+use super::super::api_server::{ApiServer, Fault, Store, pods};
+use super::{NODE, Site};
+
+impl Site {
+    /// Somebody writes a request.
+    fn wish(&self, name: &str, text: &str) {
+        self.api
+            .edit("shop", name, |pod| pod["metadata"]["annotations"]["inplace.dev/request"] = json!(text));
+    }
+}
+
+fn names(site: &Site) -> Vec<String> {
+    let mut names: Vec<_> = site.pods.list().iter().map(|pod| pod.reference().name).collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn it_knows_the_pods_of_its_node_and_no_others() {
+    let api = ApiServer::start().await;
+    for (name, node) in [("web-0", NODE), ("web-1", "node-2"), ("web-2", NODE)] {
+        api.put(pods::pod("shop", name, node));
+    }
+    let site = Site::watching(api).await;
+    assert!(!site.pods.has_synced() && !site.pods.is_current() && site.pods.list().is_empty());
+    site.until("it is current", NodePods::is_current).await;
+    assert!(site.pods.has_synced());
+    assert_eq!(names(&site), ["web-0", "web-2"]);
+    site.api.put(pods::pod("shop", "web-3", NODE));
+    site.api.put(pods::pod("shop", "web-4", "node-2"));
+    site.caught_up().await;
+    assert_eq!(names(&site), ["web-0", "web-2", "web-3"]);
+    site.api.remove("shop", "web-0");
+    site.wish("web-2", "restart app #2");
+    site.caught_up().await;
+    assert_eq!(names(&site), ["web-2", "web-3"]);
+    let two = &site.pods.list()[0];
+    assert_eq!(two.request(), Some("restart app #2"));
+}
+
+#[tokio::test]
+async fn nothing_of_a_pods_environment_is_kept() {
+    let site = Site::start().await;
+    let pod = site.pods.get(&site.web().uid).unwrap();
+    let shown = format!("{pod:?} {:?}", site.pods);
+    assert!(
+        !shown.contains("hunter2") && !shown.contains("cni.example") && !shown.contains("f:status"),
+        "{shown}"
+    );
+    assert!(shown.contains("restart app"));
+}
+
+#[tokio::test]
+async fn a_pod_made_again_under_the_same_name_is_another_one() {
+    let site = Site::start().await;
+    let old = site.web();
+    site.api.store(|store| {
+        store.remove("shop", "web-0");
+        store.put(pods::pod("shop", "web-0", NODE));
+    });
+    let new = site.web();
+    assert_ne!(old.uid, new.uid);
+    site.until("the new one is known", |pods| pods.get(&new.uid).is_some()).await;
+    assert!(site.pods.get(&old.uid).is_none() && site.pods.declared(&old.uid).is_none());
+    assert_eq!(site.pods.list().len(), 1);
+}
+
+#[tokio::test]
+async fn a_broken_watch_is_told_and_taken_up_where_it_broke_off() {
+    let site = Site::start().await;
+    site.api.forget();
+    site.api.on("WATCH pods").fault(Fault::Answer(503, "not now"));
+    site.api.cut();
+    site.until("it is not current", |pods| !pods.is_current()).await;
+    assert!(site.pods.has_synced());
+    assert!(
+        !site.pods.declared(&site.web().uid).unwrap().current,
+        "the pod is still known, as something old"
+    );
+    site.api
+        .edit("shop", "web-0", |pod| pod["metadata"]["deletionTimestamp"] = json!("2026-11-20T11:00:00Z"));
+    site.until("it is current again", NodePods::is_current).await;
+    site.until("what was missed is known", |pods| pods.declared(&site.web().uid).unwrap().deleting).await;
+    assert!(site.pods.declared(&site.web().uid).unwrap().current);
+    assert_eq!(site.api.count("LIST pods"), 0, "no list: {:?}", site.api.calls());
+}
+
+#[tokio::test]
+async fn a_watch_whose_time_is_over_is_opened_again() {
+    let site = Site::start().await;
+    site.caught_up().await;
+    site.api.end_watches();
+    site.api.arrived("WATCH pods", 1).await;
+    site.caught_up().await;
+    assert!(site.pods.is_current());
+}
+
+#[tokio::test]
+async fn a_history_that_is_gone_means_to_list_again() {
+    let site = Site::start().await;
+    // While the watch is open, and while it is not.
+    for away in [false, true] {
+        site.caught_up().await;
+        if away {
+            site.api.go_away().await;
+        }
+        site.api.store(|store| {
+            for name in ["web-0", "web-1"] {
+                if store.pod("shop", name).is_some() {
+                    store.remove("shop", name);
+                } else {
+                    store.put(pods::pod("shop", name, NODE));
+                }
+            }
+            store.compact();
+        });
+        if away {
+            site.api.come_back().await;
+        }
+        site.api.arrived("LIST pods", 1).await;
+        let expected = if away { "web-0" } else { "web-1" };
+        site.until("the new pods are known", |pods| {
+            pods.is_current() && pods.list().iter().map(|pod| pod.reference().name).eq([expected])
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_bookmark_moves_the_place_to_go_on_from() {
+    let site = Site::start().await;
+    site.caught_up().await;
+    // Another node's pods make the history move on without a word to this one.
+    site.api.put(pods::pod("shop", "other", "node-2"));
+    let version = site.api.store(|store| store.version());
+    site.api.bookmark();
+    // What was sent before the end is heard before the end.
+    site.api.end_watches();
+    site.api.until("the next watch goes on from there", |store| store.last_watch_from() == version).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_at_first_is_found_when_it_comes() {
+    let api = ApiServer::start().await;
+    api.put(pods::pod("shop", "web-0", NODE));
+    api.go_away().await;
+    let site = Site::watching(api).await;
+    site.api.come_back().await;
+    site.until("it is current", NodePods::is_current).await;
+    assert_eq!(names(&site), ["web-0"]);
+}
+
+#[tokio::test]
+async fn a_server_that_was_set_back_in_time_is_believed() {
+    let site = Site::start().await;
+    site.wish("web-0", "restart app #9");
+    site.caught_up().await;
+    // It knows nothing of the version to go on from, and says so each time.
+    site.api.on("WATCH pods").times(3).fault(Fault::Answer(504, "Too large resource version"));
+    site.api.cut();
+    site.api.store(Store::set_back);
+    site.api.arrived("LIST pods", 1).await;
+    site.until("the old state is known", |pods| {
+        pods.is_current() && pods.get(&site.web().uid).is_some_and(|pod| pod.request() == Some("restart app"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_changes_are_one_piece_of_news_for_everybody_who_waits() {
+    let site = Site::start().await;
+    let mut waiters = [site.pods.clone(), site.pods.clone()];
+    for number in 0..50 {
+        site.wish("web-0", &format!("restart app #{number}"));
+    }
+    site.caught_up().await;
+    for waiter in &mut waiters {
+        site.api.patiently("news", waiter.changed()).await;
+        let more = tokio::time::timeout(Duration::from_millis(20), waiter.changed()).await;
+        assert!(more.is_err(), "it was all told at once");
+        assert_eq!(waiter.get(&site.web().uid).unwrap().request(), Some("restart app #49"));
+    }
+    site.wish("web-0", "restart app");
+    for waiter in &mut waiters {
+        site.api.patiently("the next news", waiter.changed()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_silent_watch_is_not_trusted_for_ever() {
+    let site = Site::start().await;
+    site.caught_up().await;
+    // Bookmarks would come every minute: after more silence than that the watch is opened anew.
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    tokio::time::resume();
+    site.api.arrived("WATCH pods", 1).await;
+    site.until("it is current", NodePods::is_current).await;
+    assert_eq!(site.api.count("LIST pods"), 0, "{:?}", site.api.calls());
+}
+
+#[tokio::test]
+async fn once_stopped_nothing_is_current() {
+    let Site { api, pods, stop } = Site::start().await;
+    drop(stop);
+    let mut news = pods.clone();
+    api.patiently("it is not current", async {
+        while news.is_current() {
+            news.changed().await;
+        }
+    })
+    .await;
+    assert!(pods.has_synced() && pods.list().len() == 1);
+}

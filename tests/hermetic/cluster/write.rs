@@ -1,0 +1,402 @@
+//! Images, gates, answers and events are written once, to the pod that was meant, or not at all.
+
+use inplace::api::annotation;
+use inplace::api::status::{Phase, Status};
+use inplace::cluster::error::Error;
+use inplace::cluster::event::Told;
+use inplace::operation::effect::{Class, Trouble};
+use inplace::operation::snapshot::Gate;
+use serde_json::json;
+
+use super::super::api_server::{Fault, pods};
+use super::{LONG, NODE, Site, gate, image};
+
+const V1: &str = "registry.example/team/app:v1";
+const V2: &str = "registry.example/team/app:v2";
+
+fn told(reason: &str, warning: bool, note: &str) -> Told {
+    Told { reason: reason.into(), warning, note: note.into(), at: inplace::process::clock::now() }
+}
+
+fn answer(message: &str) -> Status {
+    Status {
+        id: "web-1".into(),
+        phase: Phase::Running,
+        step: None,
+        reason: String::new(),
+        message: message.into(),
+        started_at: None,
+        finished_at: None,
+        containers: Vec::new(),
+    }
+}
+
+impl Site {
+    async fn respec(&self) -> Result<(), Error> {
+        self.pods.respec(&self.web(), "app", V1, V2, &answer("under way")).await
+    }
+}
+
+#[tokio::test]
+async fn an_image_is_changed_with_one_call_and_known_at_once() {
+    let site = Site::start().await;
+    site.api.forget();
+    site.respec().await.unwrap();
+    assert_eq!(site.api.calls(), ["PATCH pod shop/web-0"]);
+    let pod = site.api.pod("shop", "web-0");
+    assert_eq!(image(&pod), V2);
+    // Together with what names the image from before.
+    let noted = pod["metadata"]["annotations"][annotation::STATUS].as_str().unwrap();
+    assert_eq!(serde_json::from_str::<Status>(noted).unwrap(), answer("under way"));
+    let known = site.pods.declared(&site.web().uid).unwrap();
+    assert_eq!(known.container("app").unwrap().image, V2, "without waiting for the watch");
+}
+
+#[tokio::test]
+async fn an_image_that_is_there_already_is_done() {
+    let site = Site::start().await;
+    site.respec().await.unwrap();
+    site.api.forget();
+    site.respec().await.unwrap();
+    assert_eq!(
+        site.api.calls(),
+        ["GET pod shop/web-0"],
+        "what is known may be old: it is looked at, not written"
+    );
+}
+
+#[tokio::test]
+async fn a_sidecar_is_changed_where_it_is() {
+    let site = Site::start().await;
+    let mut pod = pods::pod("shop", "side", NODE);
+    pod["spec"]["initContainers"] = json!([
+        { "name": "init", "image": "init:v1" },
+        { "name": "proxy", "image": "proxy:v1", "restartPolicy": "Always" },
+    ]);
+    let uid = site.api.put(pod)["metadata"]["uid"].as_str().unwrap().to_owned();
+    site.until("the pod is known", |pods| pods.get(&uid).is_some()).await;
+    let sidecars = site.pods.get(&uid).unwrap().reference();
+    site.pods.respec(&sidecars, "proxy", "proxy:v1", "proxy:v2", &answer("")).await.unwrap();
+    let pod = site.api.pod("shop", "side");
+    assert_eq!((&pod["spec"]["initContainers"][1]["image"], image(&pod)), (&json!("proxy:v2"), V1));
+    let error = site.pods.respec(&sidecars, "init", "init:v1", "init:v2", &answer("")).await.unwrap_err();
+    assert_eq!(
+        error.class(),
+        Class::Gone,
+        "an init container that is done is none that can be changed: {error}"
+    );
+}
+
+#[tokio::test]
+async fn an_image_that_somebody_else_changed_is_left_alone() {
+    let site = Site::start().await;
+    site.api.before("PATCH pod", |store| {
+        store.edit("shop", "web-0", |pod| pod["spec"]["containers"][0]["image"] = json!("theirs:v7"));
+    });
+    let error = site.respec().await.unwrap_err();
+    assert_eq!(error.class(), Class::Refused);
+    let trouble = Trouble::from(error);
+    for part in ["app", "shop/web-0", "somebody else changed", "theirs:v7"] {
+        assert!(trouble.message.contains(part), "{part}: {}", trouble.message);
+    }
+    assert_eq!(image(&site.api.pod("shop", "web-0")), "theirs:v7");
+}
+
+#[tokio::test]
+async fn a_view_that_is_old_costs_a_look_and_nothing_else() {
+    let site = Site::start().await;
+    // The containers have changed places: what is known of the pod is wrong about where to write.
+    site.api.before("PATCH pod", |store| {
+        let mut pod = store.pod("shop", "web-0").unwrap();
+        let mut other = pod["spec"]["containers"][0].clone();
+        other["name"] = json!("first");
+        pod["spec"]["containers"].as_array_mut().unwrap().insert(0, other);
+        store.put(pod);
+    });
+    site.api.forget();
+    site.respec().await.unwrap();
+    assert_eq!(site.api.calls(), ["PATCH pod shop/web-0", "GET pod shop/web-0", "PATCH pod shop/web-0"]);
+    let pod = site.api.pod("shop", "web-0");
+    assert_eq!((image(&pod), &pod["spec"]["containers"][1]["image"]), (V1, &json!(V2)));
+}
+
+#[tokio::test]
+async fn another_pod_of_the_same_name_is_never_written_to() {
+    let site = Site::start().await;
+    let old = site.web();
+    // The watch is broken, so that the new pod is not known when it is written to.
+    site.api.on("WATCH pods").times(1000).fault(Fault::Answer(503, "not now"));
+    site.api.cut();
+    site.until("the view is old", |pods| !pods.is_current()).await;
+    site.api.remove("shop", "web-0");
+    let new = site.api.put(pods::pod("shop", "web-0", NODE));
+    assert_ne!(new["metadata"]["uid"], json!(old.uid));
+
+    for error in [
+        site.pods.respec(&old, "app", V1, V2, &answer("")).await.unwrap_err(),
+        site.pods.set_gate(&old, false, "InPlaceDrain", "").await.unwrap_err(),
+        site.pods.write_status(&old, &answer("")).await.unwrap_err(),
+    ] {
+        assert_eq!(error.class(), Class::Gone, "{error}");
+        assert!(error.to_string().contains("another pod has its name"), "{error}");
+    }
+    assert_eq!(site.api.pod("shop", "web-0"), new);
+}
+
+#[tokio::test]
+async fn a_pod_that_is_not_there_is_gone() {
+    let site = Site::start().await;
+    let old = site.web();
+    site.api.remove("shop", "web-0");
+    site.until("it is gone", |pods| pods.list().is_empty()).await;
+    for error in [
+        site.pods.respec(&old, "app", V1, V2, &answer("")).await.unwrap_err(),
+        site.pods.set_gate(&old, true, "InPlaceReady", "").await.unwrap_err(),
+        site.pods.write_status(&old, &answer("")).await.unwrap_err(),
+    ] {
+        assert_eq!(error.class(), Class::Gone, "{error}");
+    }
+    assert!(site.pods.list().is_empty(), "nothing that was gone comes back");
+}
+
+#[tokio::test]
+async fn the_spec_of_a_static_pod_is_not_touched() {
+    let site = Site::start().await;
+    let mut pod = pods::pod("shop", "static", NODE);
+    for key in ["kubernetes.io/config.mirror", "kubernetes.io/config.hash"] {
+        pod["metadata"]["annotations"][key] = json!("0cc175b9c0f1b6a831c399e269772661");
+    }
+    let api_uid = site.api.put(pod)["metadata"]["uid"].clone();
+    let uid = "0cc175b9c0f1b6a831c399e269772661";
+    site.until("it is known by the uid of its node", |pods| pods.get(uid).is_some()).await;
+    let known = site.pods.get(uid).unwrap();
+    assert_eq!((known.api_uid(), known.reference().uid.as_str()), (api_uid.as_str().unwrap(), uid));
+    site.api.forget();
+    let error = site.pods.respec(&known.reference(), "app", V1, V2, &answer("")).await.unwrap_err();
+    assert_eq!((error.class(), site.api.writes().len()), (Class::Final, 0), "{error}");
+    // The rest goes to the copy at the API server.
+    site.pods.set_gate(&known.reference(), false, "InPlaceDrain", "").await.unwrap();
+    site.pods.write_status(&known.reference(), &answer("hello")).await.unwrap();
+    site.until("it is closed", |pods| {
+        pods.get(uid).unwrap().status() == Some(answer("hello"))
+            && pods.declared(uid).unwrap().gate == Gate::Closed { reason: "InPlaceDrain".into() }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_gate_is_one_condition_among_those_of_others() {
+    let site = Site::start().await;
+    let uid = site.web().uid;
+    assert_eq!(site.pods.declared(&uid).unwrap().gate, Gate::Unset);
+    let before = site.api.pod("shop", "web-0");
+    // The kubelet writes in between: nothing of it is lost.
+    site.api.on("PATCH pod/status").first(|store| {
+        store.edit("shop", "web-0", |pod| pod["status"]["conditions"][3]["status"] = json!("False"));
+    });
+    site.api.forget();
+    site.pods.set_gate(&site.web(), false, "InPlaceDrain", "app is being restarted").await.unwrap();
+    assert_eq!(site.api.calls(), ["PATCH pod/status shop/web-0"]);
+    let closed = site.api.pod("shop", "web-0");
+    assert_eq!(gate(&closed), Some(("False", "InPlaceDrain")));
+    let conditions = closed["status"]["conditions"].as_array().unwrap();
+    assert_eq!((conditions.len(), &conditions[3]["status"]), (5, &json!("False")));
+    assert_eq!(conditions[4]["message"], "app is being restarted");
+    let since: jiff::Timestamp = conditions[4]["lastTransitionTime"].as_str().unwrap().parse().unwrap();
+    assert!(inplace::process::clock::now().duration_since(since).as_secs() <= 2, "{since}");
+    assert_eq!(
+        (&closed["spec"], &closed["metadata"]["annotations"]),
+        (&before["spec"], &before["metadata"]["annotations"])
+    );
+    assert_eq!(site.pods.declared(&uid).unwrap().gate, Gate::Closed { reason: "InPlaceDrain".into() });
+
+    site.pods.set_gate(&site.web(), true, "InPlaceReady", "").await.unwrap();
+    assert_eq!(gate(&site.api.pod("shop", "web-0")), Some(("True", "InPlaceReady")));
+    assert_eq!(site.pods.declared(&uid).unwrap().gate, Gate::Open);
+}
+
+#[tokio::test]
+async fn the_answer_is_written_beside_the_other_annotations() {
+    let site = Site::start().await;
+    site.api.forget();
+    site.pods.write_status(&site.web(), &answer("hello \"you\"")).await.unwrap();
+    assert_eq!(site.api.calls(), ["PATCH pod shop/web-0"]);
+    let annotations = site.api.pod("shop", "web-0")["metadata"]["annotations"].clone();
+    assert_eq!(annotations.as_object().unwrap().len(), 3);
+    assert_eq!(
+        (&annotations["inplace.dev/request"], &annotations["cni.example/ip"]),
+        (&json!("restart app"), &json!("10.0.0.7/32"))
+    );
+    assert_eq!(site.pods.get(&site.web().uid).unwrap().status(), Some(answer("hello \"you\"")));
+}
+
+#[tokio::test]
+async fn a_pod_without_annotations_gets_the_answer_and_keeps_what_comes_meanwhile() {
+    let site = Site::start().await;
+    let bare = |store: &mut super::super::api_server::Store| {
+        store.edit("shop", "web-0", |pod| {
+            drop(pod["metadata"].as_object_mut().unwrap().remove("annotations"));
+        });
+    };
+    site.api.store(bare);
+    site.caught_up().await;
+    site.pods.write_status(&site.web(), &answer("first")).await.unwrap();
+    assert_eq!(site.api.calls(), ["PATCH pod shop/web-0"]);
+    assert_eq!(site.pods.get(&site.web().uid).unwrap().status(), Some(answer("first")));
+
+    // Somebody else is faster to annotate it.
+    site.api.store(bare);
+    site.caught_up().await;
+    site.api.before("PATCH pod", |store| {
+        store.edit("shop", "web-0", |pod| pod["metadata"]["annotations"] = json!({ "theirs": "kept" }));
+    });
+    site.pods.write_status(&site.web(), &answer("second")).await.unwrap();
+    let annotations = site.api.pod("shop", "web-0")["metadata"]["annotations"].clone();
+    assert_eq!(
+        (annotations["theirs"].as_str(), annotations[annotation::STATUS].is_string()),
+        (Some("kept"), true)
+    );
+
+    // And they vanish under the hand.
+    site.caught_up().await;
+    site.api.before("PATCH pod", bare);
+    site.pods.write_status(&site.web(), &answer("third")).await.unwrap();
+    assert_eq!(site.pods.get(&site.web().uid).unwrap().status(), Some(answer("third")));
+}
+
+#[tokio::test]
+async fn an_event_is_one_write_that_describe_finds() {
+    let site = Site::start().await;
+    site.api.forget();
+    let note = "app restarted in place: down 61 ms, attempt 3 -> 4";
+    for warning in [false, true] {
+        let told = told("InPlaceSucceeded", warning, note);
+        site.pods.event(&site.web(), &told).await.unwrap();
+        assert_eq!(site.api.writes().len(), 1, "{:?}", site.api.calls());
+        // Whoever does not know whether it was written writes it again.
+        site.pods.event(&site.web(), &told).await.unwrap();
+        site.api.forget();
+    }
+    let events = site.api.events();
+    assert_eq!(events.len(), 2, "{events:?}");
+    for (event, kind) in events.iter().zip(["Normal", "Warning"]) {
+        assert_eq!(
+            (&event["message"], &event["type"], &event["reason"]),
+            (&json!(note), &json!(kind), &json!("InPlaceSucceeded"))
+        );
+        assert_eq!(event["involvedObject"]["uid"], json!(site.web().uid));
+        assert_eq!(
+            (&event["reportingComponent"], &event["reportingInstance"]),
+            (&json!("inplace.dev/agent"), &json!(NODE))
+        );
+        assert!(event["lastTimestamp"].is_string() && event["firstTimestamp"].is_string());
+    }
+    assert_ne!(events[0]["metadata"]["name"], events[1]["metadata"]["name"]);
+}
+
+#[tokio::test]
+async fn what_an_answer_means_for_going_on() {
+    let site = Site::start().await;
+    for (code, class) in [
+        (400, Class::Final),
+        (401, Class::Final),
+        (403, Class::Final),
+        (404, Class::Gone),
+        (429, Class::Away),
+        (500, Class::Away),
+        (503, Class::Away),
+        (504, Class::Away),
+    ] {
+        site.api.forget();
+        for call in ["PATCH pod", "PATCH pod/status", "POST event"] {
+            site.api.on(call).fault(Fault::Answer(code, "said the server"));
+        }
+        let told = told("R", false, "");
+        for error in [
+            site.respec().await.unwrap_err(),
+            site.pods.set_gate(&site.web(), false, "InPlaceDrain", "").await.unwrap_err(),
+            site.pods.event(&site.web(), &told).await.unwrap_err(),
+        ] {
+            assert_eq!(error.class(), class, "{code}: {error}");
+            assert!(
+                error.to_string().contains("shop/web-0") && error.to_string().contains("said the server"),
+                "{error}"
+            );
+        }
+        assert_eq!(site.api.calls().len(), 3, "each once: {:?}", site.api.calls());
+    }
+    // A conflict that persists is told as such, after a look.
+    site.api.on("PATCH pod").times(2).fault(Fault::Answer(409, "said the server"));
+    assert_eq!(site.respec().await.unwrap_err().class(), Class::Refused);
+    site.api.on("PATCH pod/status").fault(Fault::Answer(409, "said the server"));
+    assert_eq!(site.pods.set_gate(&site.web(), true, "R", "").await.unwrap_err().class(), Class::Refused);
+    // One that does not is none.
+    site.api.on("PATCH pod").fault(Fault::Answer(409, "said the server"));
+    site.respec().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_that_gets_lost_leaves_it_open_and_asking_again_is_harmless() {
+    let site = Site::start().await;
+    for fault in [Fault::CutAfterEffect, Fault::AnswerAfterEffect(500, "lost"), Fault::Cut] {
+        site.api.edit("shop", "web-0", |pod| pod["spec"]["containers"][0]["image"] = json!(V1));
+        site.until("it is known", |pods| {
+            pods.is_current() && pods.declared(&site.web().uid).unwrap().container("app").unwrap().image == V1
+        })
+        .await;
+        site.api.on("PATCH pod").fault(fault);
+        let error = site.respec().await.unwrap_err();
+        assert_eq!(error.class(), Class::Away, "{fault:?}: {error}");
+        site.respec().await.unwrap();
+        assert_eq!(image(&site.api.pod("shop", "web-0")), V2);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_away_within_the_bound() {
+    let site = Site::start().await;
+    for call in ["PATCH pod", "PATCH pod/status", "POST event", "GET secret"] {
+        site.api.on(call).fault(Fault::Hang);
+    }
+    site.api.secret("shop", "pull", &[]);
+    site.api.edit("shop", "web-0", |pod| pod["spec"]["imagePullSecrets"] = json!([{ "name": "pull" }]));
+    site.caught_up().await;
+    let told = told("R", false, "");
+    // With the time held, each wait ends at once, and is measured all the same.
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    let all = async {
+        [
+            site.respec().await.unwrap_err(),
+            site.pods.set_gate(&site.web(), false, "InPlaceDrain", "").await.unwrap_err(),
+            site.pods.event(&site.web(), &told).await.unwrap_err(),
+            site.pods.pull_credentials(&site.web()).await.unwrap_err(),
+        ]
+    };
+    let errors = site.api.patiently("all have given up", all).await;
+    for error in errors {
+        assert_eq!(error.class(), Class::Away, "{error}");
+        assert!(error.to_string().contains("did not answer within 10 s"), "{error}");
+    }
+    assert!(began.elapsed() <= LONG, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_away() {
+    let site = Site::start().await;
+    site.api.go_away().await;
+    let error = site.respec().await.unwrap_err();
+    assert_eq!(error.class(), Class::Away);
+    assert!(error.to_string().contains("connection refused"), "{error}");
+    site.api.come_back().await;
+    site.respec().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_no_api_server_is_told_as_such() {
+    let site = Site::start().await;
+    site.api.on("PATCH pod").fault(Fault::Nonsense);
+    let error = site.respec().await.unwrap_err();
+    assert_eq!(error.class(), Class::Final);
+    assert!(!error.to_string().contains("not me"), "an answer may hold secrets: {error}");
+}

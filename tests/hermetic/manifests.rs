@@ -1,0 +1,241 @@
+//! What is installed in a cluster, as text: kustomize and the chart say the same, and neither asks for more than it needs.
+//! And the image: the same input gives the same digest. kubectl, Go and Python are run, nothing is asked of a network.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+/// Kind, namespace and name.
+type Objects = BTreeMap<(String, String, String), Value>;
+
+#[test]
+fn the_chart_installs_what_kustomize_does() {
+    let own = chart(&json!({}));
+    same(&own, &kustomize(&["base"]));
+    assert_eq!(own.len(), 5, "{:?}", own.keys());
+    let both = json!({"allowPullSecrets": true, "admissionPolicy": {"enabled": true}});
+    let all = chart(&both);
+    same(&all, &kustomize(&["base", "pull-secrets", "admission-policy"]));
+    assert_eq!(all.len(), 10, "{:?}", all.keys());
+    // Helm itself has the last word where there is one.
+    if let Some(helm) = helm(&json!({})) {
+        same(&helm, &own);
+        same(&helm_or_fail(&both), &all);
+    }
+}
+
+#[test]
+fn every_value_of_the_chart_does_something() {
+    let plain = chart(&json!({}));
+    let values: Value = serde_saphyr::from_str(&read("daemonset/chart/values.yaml")).unwrap();
+    let mut tried = BTreeSet::new();
+    for change in [
+        json!({"image": {"repository": "registry.example/inplace"}}),
+        json!({"image": {"tag": "v9"}}),
+        json!({"image": {"pullPolicy": "Always"}}),
+        json!({"imagePullSecrets": ["mine"]}),
+        json!({"namespace": {"name": "other"}}),
+        json!({"namespace": {"create": false}}),
+        json!({"runtimeSocket": "/run/k3s/containerd/containerd.sock"}),
+        json!({"imageDisk": "/data/containerd"}),
+        json!({"kubeletDir": "/var/lib/k0s/kubelet"}),
+        json!({"stateDir": "/data/inplace"}),
+        json!({"port": 9999}),
+        json!({"allowPullSecrets": true}),
+        json!({"admissionPolicy": {"enabled": true}}),
+        json!({"extraArgs": ["--log-json"]}),
+        json!({"extraEnv": [{"name": "INPLACE_LOG", "value": "debug"}]}),
+        json!({"priorityClassName": "mine"}),
+        json!({"maxUnavailable": 3}),
+        json!({"resources": {"limits": {"memory": "256Mi"}}}),
+        json!({"nodeSelector": {"inplace": "yes"}}),
+        json!({"tolerations": [{"key": "game"}]}),
+        json!({"seLinuxOptions": {"type": "spc_t"}}),
+    ] {
+        assert!(chart(&change) != plain, "{change} changes nothing");
+        tried.extend(leaves(&change));
+    }
+    let known = values.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    let tried: BTreeSet<_> = tried.iter().map(|path| path.split('.').next().unwrap().to_owned()).collect();
+    assert_eq!(tried, known, "a value that no case here changes, or a case without a value");
+}
+
+#[test]
+fn a_socket_elsewhere_is_mounted_and_named() {
+    let made = chart(
+        &json!({"runtimeSocket": "/run/k3s/containerd/containerd.sock", "namespace": {"name": "other"},
+        "extraArgs": ["--max-pulls=1"], "admissionPolicy": {"enabled": true}, "allowPullSecrets": true}),
+    );
+    let pod = pod(&made);
+    let args = &pod["containers"][0]["args"];
+    assert_eq!(args[2], "--runtime-endpoint=unix:///run/k3s/containerd/containerd.sock");
+    assert_eq!(args[5], "--max-pulls=1");
+    assert_eq!(pod["containers"][0]["volumeMounts"][0]["mountPath"], "/run/k3s/containerd");
+    assert_eq!(pod["volumes"][0]["hostPath"]["path"], "/run/k3s/containerd");
+    // No trace of the namespace that it is not in.
+    for ((kind, _, name), object) in &made {
+        let text = object.to_string();
+        assert!(!text.contains("inplace-system"), "{kind} {name}: {text}");
+    }
+}
+
+#[test]
+fn the_agent_may_no_more_than_it_needs() {
+    let base = kustomize(&["base"]);
+    let rules = &base[&key("ClusterRole", "", "inplace-agent")]["rules"];
+    let expected = json!([
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
+        {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
+        {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+    ]);
+    assert_eq!(rules, &expected);
+    let secrets = kustomize(&["pull-secrets"]);
+    let rules = &secrets[&key("ClusterRole", "", "inplace-agent-pull-secrets")]["rules"];
+    assert_eq!(rules, &json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]));
+
+    let pod = pod(&base);
+    let container = &pod["containers"][0];
+    let security = &container["securityContext"];
+    assert_eq!(security["capabilities"], json!({"drop": ["ALL"]}));
+    assert_eq!(security["allowPrivilegeEscalation"], false);
+    assert_eq!(security["readOnlyRootFilesystem"], true);
+    assert_eq!(security.get("privileged"), None);
+    assert_eq!((pod.get("hostPID"), pod.get("hostIPC")), (None, None));
+    // Each folder is seen where the node has it, and nothing else is seen.
+    let volumes = pod["volumes"].as_array().unwrap();
+    let mounts = container["volumeMounts"].as_array().unwrap();
+    assert_eq!(volumes.len(), mounts.len());
+    for (volume, mount) in volumes.iter().zip(mounts) {
+        assert_eq!((&volume["name"], &volume["hostPath"]["path"]), (&mount["name"], &mount["mountPath"]));
+    }
+    let paths: Vec<_> = mounts.iter().map(|mount| mount["mountPath"].as_str().unwrap()).collect();
+    let expected = [
+        "/run/containerd",
+        "/var/lib/inplace",
+        "/var/lib/kubelet/pods",
+        "/var/log/containers",
+        "/var/lib/containerd",
+    ];
+    assert_eq!(paths, expected);
+}
+
+#[test]
+fn all_of_it_is_of_one_version() {
+    let version = env!("CARGO_PKG_VERSION");
+    let about: Value = serde_saphyr::from_str(&read("daemonset/chart/Chart.yaml")).unwrap();
+    assert_eq!((&about["version"], &about["appVersion"]), (&json!(version), &json!(version)));
+    let base = kustomize(&["base"]);
+    assert_eq!(pod(&base)["containers"][0]["image"], format!("inplace:{version}"));
+}
+
+#[test]
+fn the_same_binary_makes_the_same_image() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    // What image.py looks at: the magic number and the machine, here x86-64.
+    let mut program = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0".to_vec();
+    std::fs::write(at("certificates"), "authorities").unwrap();
+    let pack = |out: &str, program: &[u8], arch: &str| {
+        std::fs::write(at("program"), program).unwrap();
+        let output = Command::new("python3")
+            .args(["-B", "daemonset/image.py"])
+            .args([at(out), at("program")])
+            .args(["--version", "1.2.3", "--arch", arch, "--certificates"])
+            .arg(at("certificates"))
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        if output.status.success() {
+            Ok(text.trim().to_owned())
+        } else {
+            Err(String::from_utf8(output.stderr).unwrap())
+        }
+    };
+    let first = pack("one.tar", &program, "amd64").unwrap();
+    assert!(first.starts_with("sha256:") && first.len() == 71, "{first}");
+    assert_eq!(pack("two.tar", &program, "amd64").unwrap(), first);
+    assert_eq!(std::fs::read(at("one.tar")).unwrap(), std::fs::read(at("two.tar")).unwrap());
+    assert!(pack("three.tar", &program, "arm64").unwrap_err().contains("no program for arm64"));
+    program.push(0);
+    assert_ne!(pack("four.tar", &program, "amd64").unwrap(), first);
+    assert!(pack("five.tar", b"#!/bin/sh\nexit 0 # and so on", "amd64").unwrap_err().contains("no program"));
+}
+
+/// Object by object, so that a difference can be read.
+fn same(one: &Objects, other: &Objects) {
+    assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>());
+    for (key, object) in one {
+        assert_eq!(object, &other[key], "{key:?}");
+    }
+}
+
+fn key(kind: &str, namespace: &str, name: &str) -> (String, String, String) {
+    (kind.to_owned(), namespace.to_owned(), name.to_owned())
+}
+
+/// The pod of the one `DaemonSet` there is.
+fn pod(objects: &Objects) -> &Value {
+    let mut all = objects.iter().filter(|((kind, ..), _)| kind == "DaemonSet");
+    let (_, found) = all.next().unwrap();
+    assert!(all.next().is_none());
+    &found["spec"]["template"]["spec"]
+}
+
+/// The dotted paths of all values in `value`.
+fn leaves(value: &Value) -> Vec<String> {
+    let Some(map) = value.as_object() else { return vec![String::new()] };
+    let below = |(key, value): (&String, &Value)| {
+        leaves(value).into_iter().map(|rest| format!("{key}.{rest}")).collect::<Vec<_>>()
+    };
+    map.iter().flat_map(below).collect()
+}
+
+fn kustomize(folders: &[&str]) -> Objects {
+    folders
+        .iter()
+        .flat_map(|folder| objects(&run("kubectl", &["kustomize", &format!("daemonset/{folder}")])))
+        .collect()
+}
+
+fn chart(values: &Value) -> Objects {
+    objects(&run("bash", &["tests/lab/chart.sh", "daemonset/chart", &values.to_string()]))
+}
+
+/// What Helm makes of the chart, on machines that have it.
+fn helm(values: &Value) -> Option<Objects> {
+    Command::new("helm").arg("version").output().is_ok().then(|| helm_or_fail(values))
+}
+
+fn helm_or_fail(values: &Value) -> Objects {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("values.json");
+    std::fs::write(&file, values.to_string()).unwrap();
+    objects(&run("helm", &["template", "inplace", "daemonset/chart", "--values", file.to_str().unwrap()]))
+}
+
+fn objects(text: &str) -> Objects {
+    let all: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
+    let mut found = Objects::new();
+    for object in all.into_iter().filter(|object| !object.is_null()) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let meta = &object["metadata"];
+        let key = (text(&object["kind"]), text(&meta["namespace"]), text(&meta["name"]));
+        assert!(found.insert(key.clone(), object).is_none(), "{key:?} is there twice");
+    }
+    found
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    std::fs::read_to_string(path).unwrap()
+}
+
+fn run(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(args)
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}; run: make setup"));
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}

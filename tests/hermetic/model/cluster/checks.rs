@@ -1,0 +1,209 @@
+//! What must hold in every world: of each effect, of each claim, and at the end.
+
+use inplace::api::status::{Action, Engine};
+use inplace::operation::effect::{Effect, GateTurn, Leftover, Verb};
+use inplace::operation::outcome::Outcome;
+use inplace::operation::snapshot::{Gate, RestartPolicy, State};
+use inplace::operation::state::{Operation, Target};
+use jiff::SignedDuration;
+
+use super::scenario::Image;
+use super::world::{Life, OLD, World, index_of};
+use crate::model::ID;
+
+/// True for an end that nobody may have felt anything of.
+fn is_untouched(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Failed { touched: false, .. } | Outcome::Cancelled(_) | Outcome::Refused(_))
+}
+
+impl World {
+    /// Every effect works on what the journal holds, and on nothing else.
+    pub(super) fn check_effect(&mut self, operation: &Operation, effect: &Effect) {
+        let feels =
+            matches!(effect.verb(), Verb::PreStop | Verb::Stop | Verb::Start | Verb::Create | Verb::Respec);
+        let right = match effect {
+            Effect::Gate { gate: GateTurn::Drain } => !operation.touched() && operation.ending.is_none(),
+            Effect::Gate { .. } => operation.ending.is_some(),
+            _ => {
+                let target = operation.targets.iter().find(|target| target.name == effect.container());
+                let target = target.unwrap().clone();
+                (!feels || target.touched) && self.is_allowed(operation, &target, effect)
+            }
+        };
+        if !right {
+            self.violate(format!("{effect:?} is not what the journal allows: {operation:?}"));
+        }
+        let drained = SignedDuration::from_secs(i64::from(self.scenario.drain));
+        if feels && !drained.is_zero() && self.gate_closed_at.is_none_or(|closed| self.now < closed + drained)
+        {
+            self.violate(format!("{effect:?} before the pod was drained"));
+        }
+    }
+
+    fn is_allowed(&mut self, operation: &Operation, target: &Target, effect: &Effect) -> bool {
+        let replacement = target.replacement();
+        let respecs = target.engine == Engine::Respec;
+        match effect {
+            Effect::Pull { .. } => !operation.touched(),
+            Effect::Fence { attempt, .. } => *attempt == replacement.attempt + 1,
+            Effect::PreStop { id, .. } => {
+                !respecs && *id == replacement.replaces && self.pre_stopped.insert(id.clone())
+            }
+            Effect::Stop { id, timeout_seconds, .. } => {
+                !respecs && *id == replacement.replaces && *timeout_seconds >= 2
+            }
+            Effect::Create { attempt, .. } => {
+                let old = self.life(&replacement.replaces);
+                let ahead = old.is_some_and(|life| life.state == State::Running);
+                target.engine != Engine::Stop && *attempt == replacement.attempt && !ahead
+            }
+            Effect::Start { id, container } => {
+                let alone = self.running(container).is_empty();
+                let life = self.life(id);
+                let right = |life: &mut Life| {
+                    !life.fence && (life.attempt == replacement.attempt || life.operation.is_none())
+                };
+                alone && life.is_none_or(right)
+            }
+            Effect::Respec { from, to, .. } => {
+                let Some(change) = &target.change else { return false };
+                match operation.turned_back {
+                    None => *from == change.from && *to == change.to,
+                    Some(_) => *from == change.to && *to == change.from,
+                }
+            }
+            Effect::Gate { .. } => false,
+            Effect::Remove { id, what, .. } => self.life(id).is_none_or(|life| match what {
+                Leftover::Fence => life.fence,
+                Leftover::NeverStarted => {
+                    !life.fence && life.operation.as_deref() == Some(ID) && life.started_at.is_none()
+                }
+                Leftover::Old => false,
+            }),
+        }
+    }
+
+    /// What is claimed is true at that moment, whatever the agent can see.
+    pub(super) fn check_claim(&mut self, operation: &Operation, outcome: &Outcome) {
+        for target in &operation.targets {
+            if let Err(why) = self.is_true(operation, target, outcome) {
+                self.violate(format!("{outcome:?} is not true of {}: {why}", target.name));
+            }
+        }
+    }
+
+    fn is_true(&self, operation: &Operation, target: &Target, outcome: &Outcome) -> Result<(), String> {
+        let check = |right: bool, why: &str| if right { Ok(()) } else { Err(why.to_owned()) };
+        let spec = self.api.images[index_of(&target.name)].clone();
+        let running = self.running(&target.name);
+        match outcome {
+            Outcome::Succeeded => {
+                let image = if target.action == Action::Swap { "sha:new" } else { "sha:old" };
+                let [life] = running.as_slice() else { return Err(format!("{} run", running.len())) };
+                check(life.attempt > target.from.attempt, "it is not a new life")?;
+                check(life.image_id == image, "it has another image")?;
+                check(self.is_ready(life), "it is not ready")?;
+                let wished = target.change.as_ref().map_or(OLD, |change| &change.to);
+                check(spec == wished, "the spec says something else")?;
+                check(life.spec_hash == self.hash(&target.name, &spec), "its kubelet will not keep it")
+            }
+            Outcome::RolledBack(_) if target.touched => {
+                let [life] = running.as_slice() else { return Err(format!("{} run", running.len())) };
+                check(life.image_id == "sha:old", "it has another image")?;
+                let change = target.change.as_ref();
+                let may =
+                    [Some(OLD), change.filter(|_| target.action == Action::Restart).map(|c| c.to.as_str())];
+                check(may.contains(&Some(&spec)) || self.late_respec, "the spec was not put back")
+            }
+            Outcome::Failed { touched: true, .. } => check(operation.touched(), "nothing was touched"),
+            _ if is_untouched(outcome) => check(!self.felt && spec == OLD, "it was felt"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where nothing else is wrong, a kubelet that holds an image back does not hold up the way back.
+    pub(super) fn check_speed(&mut self, target: &Target) {
+        let scenario = &self.scenario;
+        let calm = scenario.faults + scenario.api_faults + scenario.kills == 0
+            && scenario.kubelet_lag < 30
+            && scenario.pull.is_none()
+            && scenario.api_away.is_none()
+            && scenario.kubelet_away.is_none()
+            && scenario.swaps.len() == 1
+            && target.back.is_some()
+            && target.change.as_ref().is_some_and(|change| change.cloneable);
+        let running = self.running(&target.name);
+        let (true, [life]) = (calm, running.as_slice()) else { return };
+        // Slow calls included; a kubelet's shortest back-off is ten seconds.
+        let longest = SignedDuration::from_millis(3500);
+        let back = target.back.as_ref().and_then(|back| back.respec_at);
+        if let (Some(started), Some(back)) = (life.started_at, back)
+            && started > back + longest
+        {
+            let took = started.duration_since(back).as_millis();
+            self.violate(format!("the way back of {} took {took} ms", target.name));
+        }
+    }
+
+    /// When it is over.
+    pub(super) fn check_end(&mut self, operation: &Operation, outcome: &Outcome) {
+        let grace = i64::try_from(self.scenario.grace).unwrap() + 2;
+        let latest = operation.deadline_at + SignedDuration::from_secs(grace + 30);
+        if self.now > latest {
+            self.violate(format!("{outcome:?} came at {}, after {latest}", self.now));
+        }
+        let left = |life: &&Life| life.operation.is_some() && life.state == State::Created;
+        let left = self.lives.iter().find(left).cloned();
+        if let Some(life) = left
+            && operation.stuck.is_empty()
+            && !self.late
+        {
+            self.violate(format!("{outcome:?} leaves {life:?} behind"));
+        }
+        if is_untouched(outcome) && (self.felt || self.api.images.iter().any(|image| image != OLD)) {
+            self.violate(format!("{outcome:?}, but it was felt"));
+        }
+        let closed = |reason: &str| Gate::Closed { reason: reason.into() };
+        let wished = match outcome {
+            Outcome::Failed { touched: true, .. } if self.scenario.drain > 0 => closed("InPlaceFailed"),
+            _ => Gate::Open,
+        };
+        let owed = operation.owed_gate();
+        // Who cleans up for too long leaves the rest to the agent.
+        let cleaned_until = operation.deadline_at + SignedDuration::from_secs(15);
+        let excused = self.gate_failed || self.now < self.unsynced_until || self.now >= cleaned_until;
+        if self.api.gate != wished && !(owed.is_some() && excused) && !self.api.deleting {
+            self.violate(format!("{outcome:?} leaves the gate {:?}, owed {owed:?}", self.api.gate));
+        }
+    }
+
+    /// When everybody has had the time to react.
+    pub(super) fn check_aftermath(&mut self, operation: &Operation, outcome: &Outcome) {
+        let scenario = &self.scenario;
+        let disturbed = scenario.deleted_at.is_some() || self.late_respec;
+        let interrupted = scenario.dies_at.is_some() || scenario.kubelet_away.is_some();
+        let lasts = |image: Image| matches!(image, Image::Good | Image::NeverReady);
+        if disturbed || !lasts(scenario.old_image) {
+            return;
+        }
+        for target in &operation.targets {
+            let swapped = target.action == Action::Swap;
+            let ids: Vec<_> = self.running(&target.name).iter().map(|life| life.id.clone()).collect();
+            let stays = target.reached.as_ref().map(|reached| reached.to.container_id.clone());
+            let died = stays.as_deref() == Some("id-2") && self.scenario.dies_at.is_some();
+            let claimed = match outcome {
+                Outcome::Succeeded => !swapped || lasts(self.scenario.new_image),
+                Outcome::RolledBack(_) => stays.is_some() && !died,
+                _ => false,
+            };
+            if claimed && ids.first() != stays.as_ref() {
+                self.violate(format!("{outcome:?} did not last: {stays:?} became {ids:?}"));
+            }
+            let alone = operation.targets.iter().all(|target| target.action == Action::Restart);
+            let respecced = alone && target.engine == Engine::Respec;
+            if respecced && !interrupted && self.scenario.policy != RestartPolicy::Always && ids.len() != 1 {
+                self.violate(format!("{outcome:?} lost {}", target.name));
+            }
+        }
+    }
+}

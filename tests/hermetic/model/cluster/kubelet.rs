@@ -1,0 +1,337 @@
+//! A kubelet: it acts on what it saw last, the newest container of a name decides, one thing after the other.
+//!
+//! What it does and when is measured or read (`computePodActions`, `doBackOff`, PLEG): a look at the runtime now and then,
+//! a sync when something had changed in it or in the spec; kill, then create, then start; a back-off per image.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use inplace::operation::snapshot::{RestartPolicy, State};
+use jiff::{SignedDuration, Timestamp};
+
+use super::scenario::Image;
+use super::world::{Event, Life, Told, World, image_id, index_of, name_of};
+use crate::model::{ms, within};
+
+/// What it has in mind.
+pub(super) struct Kubelet {
+    /// The containers as it saw them last.
+    cache: Vec<Life>,
+    /// When that was.
+    looked_at: Timestamp,
+    /// When its last sync was over: it waits for a newer look before the next.
+    synced_at: Timestamp,
+    /// How far its knowledge of the API server has come.
+    seen_at: Timestamp,
+    /// What is left to do in the present sync.
+    acts: VecDeque<Act>,
+    busy: bool,
+    again: bool,
+    failed: bool,
+    /// Goes up when it is started anew: what was under way is forgotten.
+    generation: u32,
+    /// What it is to write down: it makes that up when a sync begins.
+    status: Vec<Told>,
+    /// By container and image: for how long, since when.
+    pub(super) back_off: BTreeMap<(String, String), (i64, Timestamp)>,
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Kill(String),
+    Start {
+        name: String,
+        attempt: u32,
+        image: String,
+        ended: Option<Timestamp>,
+    },
+    /// The whole pod, for good.
+    End,
+}
+
+impl Kubelet {
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self {
+            cache: Vec::new(),
+            looked_at: now,
+            synced_at: now - ms(1),
+            seen_at: now,
+            acts: VecDeque::new(),
+            busy: false,
+            again: false,
+            failed: false,
+            generation: 0,
+            status: Vec::new(),
+            back_off: BTreeMap::new(),
+        }
+    }
+
+    /// For how long it holds `image` back, or `None`, and then it remembers that it did not.
+    fn holds_back(
+        &mut self,
+        name: &str,
+        image: &str,
+        ended: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<i64> {
+        let ended = ended?;
+        let key = (name.to_owned(), image.to_owned());
+        let known = self
+            .back_off
+            .get(&key)
+            .filter(|(_, since)| ended.duration_since(*since) <= SignedDuration::from_secs(600));
+        if let Some((long, _)) = known {
+            let left = ended + ms(*long);
+            if now < left {
+                return Some(i64::try_from(left.duration_since(now).as_millis()).unwrap());
+            }
+        }
+        let next = known.map_or(10_000, |(long, _)| (long * 2).min(300_000));
+        self.back_off.insert(key, (next, now));
+        None
+    }
+}
+
+impl World {
+    pub(super) fn kubelet_does(&mut self, event: Event) {
+        let present = |world: &Self, generation: u32| generation == world.kubelet.generation;
+        match event {
+            Event::KubeletGoes => {
+                self.say(|| "the kubelet goes".into());
+                let generation = self.kubelet.generation + 1;
+                let status = std::mem::take(&mut self.kubelet.status);
+                self.kubelet = Kubelet { generation, status, ..Kubelet::new(self.kubelet.seen_at) };
+            }
+            Event::KubeletComes => {
+                self.look();
+                self.at(1, Event::Sync);
+            }
+            Event::Relist => {
+                let next = self.dice.ms(20, self.scenario.relist);
+                self.at(next, Event::Relist);
+                if !self.kubelet_away()
+                    && (self.look() || self.dice.roll(2) == 0 || std::mem::take(&mut self.kubelet.again))
+                {
+                    self.sync();
+                }
+            }
+            Event::Relook
+                if !self.kubelet_away() && (self.look() || std::mem::take(&mut self.kubelet.again)) =>
+            {
+                self.sync();
+            }
+            Event::Sync => self.sync(),
+            Event::Act { generation } if present(self, generation) => self.act(),
+            Event::Killed { id, generation } => {
+                // It was asked to stop in any case.
+                let code = if self.dice.roll(3) == 0 { 0 } else { 143 };
+                self.exit(&id, code);
+                if present(self, generation) {
+                    self.kubelet.acts.pop_front();
+                    self.act();
+                }
+            }
+            Event::Creates { generation } if present(self, generation) => self.creates(),
+            Event::Starts { id, generation } if present(self, generation) => {
+                if self.life(&id).is_some_and(|life| life.state == State::Created) {
+                    let started = self.start(&id);
+                    self.say(|| format!("kubelet starts {id}: {started}"));
+                }
+                self.kubelet.acts.pop_front();
+                self.at(1, Event::Act { generation });
+            }
+            Event::Tells => {
+                let next = self.dice.ms(20, 700);
+                self.at(next, Event::Tells);
+                if !self.kubelet_away() {
+                    self.kubelet_tells(false);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn kubelet_away(&self) -> bool {
+        within(self.now, self.scenario.kubelet_away)
+    }
+
+    /// Looks at the runtime. True when that is a reason to act: a container that is only created is none.
+    fn look(&mut self) -> bool {
+        let states = |lives: &[Life]| -> Vec<_> {
+            let seen = |life: &&Life| !life.fence && life.state != State::Created;
+            lives.iter().filter(seen).map(|life| (life.id.clone(), life.state)).collect()
+        };
+        let before = states(&self.kubelet.cache);
+        self.kubelet.cache.clone_from(&self.lives);
+        self.kubelet.looked_at = self.now;
+        before != states(&self.kubelet.cache)
+    }
+
+    /// Decides, on what it saw last.
+    fn sync(&mut self) {
+        if self.kubelet_away() || self.sandbox.as_ref().is_none_or(|sandbox| !sandbox.ready) {
+            return;
+        }
+        if self.kubelet.busy || self.kubelet.looked_at <= self.kubelet.synced_at {
+            self.kubelet.again = true;
+            return;
+        }
+        if !self.api_away() {
+            let lag = self.dice.ms(0, self.scenario.kubelet_lag);
+            self.kubelet.seen_at = self.kubelet.seen_at.max(self.now - ms(lag));
+        }
+        let spec = self.api_at(self.kubelet.seen_at).clone();
+        self.make_status();
+        let mut acts = VecDeque::new();
+        let mut starts = VecDeque::new();
+        let mut keeps = false;
+        for (index, image) in spec.images.iter().enumerate() {
+            let name = name_of(index);
+            let lives: Vec<_> =
+                self.kubelet.cache.iter().filter(|life| !life.fence && life.name == name).collect();
+            let newest = lives.iter().max_by_key(|life| (life.created_at, life.attempt));
+            let ended = |life: &&&Life| life.state == State::Exited;
+            let last = lives.iter().filter(ended).max_by_key(|life| (life.created_at, life.attempt));
+            let start = Act::Start {
+                name: name.clone(),
+                attempt: newest.map_or(0, |newest| newest.attempt + 1),
+                image: image.clone(),
+                ended: last.and_then(|life| life.finished_at),
+            };
+            match newest {
+                Some(newest) if newest.state == State::Running => {
+                    if spec.deleting {
+                        continue;
+                    }
+                    keeps = true;
+                    if newest.spec_hash != self.hash(&name, image) {
+                        acts.push_back(Act::Kill(newest.id.clone()));
+                        starts.push_back(start);
+                    }
+                }
+                _ if spec.deleting => {}
+                Some(newest) if newest.state == State::Exited => {
+                    let again = match self.scenario.policy {
+                        RestartPolicy::Always => true,
+                        RestartPolicy::OnFailure => newest.exit_code != 0,
+                        RestartPolicy::Never => false,
+                    };
+                    if again {
+                        starts.push_back(start);
+                    }
+                }
+                _ => starts.push_back(start),
+            }
+        }
+        if spec.deleting || (!keeps && starts.is_empty()) {
+            acts.push_back(Act::End);
+        }
+        acts.extend(starts);
+        if !acts.is_empty() {
+            self.say(|| format!("kubelet: {acts:?}"));
+        }
+        self.kubelet.acts = acts;
+        self.kubelet.busy = true;
+        self.act();
+    }
+
+    /// The next thing of a sync.
+    fn act(&mut self) {
+        let generation = self.kubelet.generation;
+        let grace = 1000 * i64::try_from(self.scenario.grace).unwrap();
+        match self.kubelet.acts.front().cloned() {
+            None => {
+                self.kubelet.busy = false;
+                self.kubelet.synced_at = self.now;
+                // It looks again after a sync that went well.
+                if !std::mem::take(&mut self.kubelet.failed) {
+                    self.at(1, Event::Relook);
+                }
+            }
+            Some(Act::Kill(id)) => {
+                let takes = self.dice.ms(1, grace + 5);
+                self.at(takes, Event::Killed { id, generation });
+            }
+            Some(Act::End) => {
+                let takes = self.dice.ms(1, grace + 5);
+                self.say(|| "kubelet ends the pod".into());
+                self.at(takes, Event::Stops);
+                self.kubelet.acts.clear();
+            }
+            Some(Act::Start { name, image, ended, .. }) => {
+                let now = self.now;
+                if let Some(left) = self.kubelet.holds_back(&name, &image, ended, now) {
+                    self.say(|| format!("kubelet holds {name} of {image} back for {left} ms"));
+                    let later = self.dice.ms(left, left + left / 2 + 1);
+                    self.at(later, Event::Sync);
+                    self.kubelet.acts.pop_front();
+                    self.at(0, Event::Act { generation });
+                } else {
+                    let takes = self.dice.ms(1, 60 + self.scenario.pull.unwrap_or(0));
+                    self.at(takes, Event::Creates { generation });
+                }
+            }
+        }
+    }
+
+    fn creates(&mut self) {
+        let generation = self.kubelet.generation;
+        let Some(Act::Start { name, attempt, image, .. }) = self.kubelet.acts.front().cloned() else {
+            return;
+        };
+        let id = image_id(&image);
+        let unable = self.image(id) == Image::CannotBeCreated
+            || self.sandbox.as_ref().is_none_or(|sandbox| !sandbox.ready);
+        if unable || self.reserved(&name, attempt) {
+            self.say(|| format!("kubelet cannot create {name} {attempt}"));
+            let later = self.dice.ms(20, if unable { 15_000 } else { 1500 });
+            self.at(later, Event::Sync);
+            self.kubelet.failed = true;
+            self.kubelet.acts.pop_front();
+            self.at(0, Event::Act { generation });
+            return;
+        }
+        let hash = self.hash(&name, &image);
+        let id = self.create(&name, attempt, &image, id, &hash, None, false);
+        self.say(|| format!("kubelet creates {name} {attempt} of {image} as {id}"));
+        let takes = self.dice.ms(1, 60);
+        self.at(takes, Event::Starts { id, generation });
+    }
+
+    /// Writes down what it saw of the pod.
+    pub(super) fn kubelet_tells(&mut self, first: bool) {
+        if first {
+            self.look();
+            self.make_status();
+        }
+        if !self.api_away() {
+            let told = self.kubelet.status.clone();
+            self.change(|api| api.told = told);
+        }
+    }
+
+    fn make_status(&mut self) {
+        self.kubelet.status =
+            (0..self.scenario.swaps.len()).map(|index| self.tell(&name_of(index))).collect();
+    }
+
+    fn tell(&self, name: &str) -> Told {
+        let lives = self.kubelet.cache.iter().filter(|life| !life.fence && life.name == name);
+        let Some(newest) = lives.max_by_key(|life| (life.created_at, life.attempt)) else {
+            return self.api.told[index_of(name)].clone();
+        };
+        let running = newest.state == State::Running;
+        Told {
+            id: Some(newest.id.clone()),
+            running,
+            ready: running && self.is_ready(newest),
+            restarts: newest.attempt,
+            image_id: newest.image_id.clone(),
+        }
+    }
+
+    /// Whether a probe of `life` says yes.
+    pub(super) fn is_ready(&self, life: &Life) -> bool {
+        let probed = life.started_at.is_some_and(|at| self.now >= at + ms(self.scenario.ready_after));
+        probed && self.image(&life.image_id) != Image::NeverReady
+    }
+}

@@ -1,0 +1,278 @@
+//! Beside a kubelet and its API server: both are late, both fail, both are away for a while, and the kubelet acts on what
+//! it saw last.
+
+use std::collections::BTreeMap;
+
+use inplace::api::request::{EngineWish, OnFailure, Request, Target};
+use inplace::operation::next::{Next, next};
+use inplace::operation::note::Note;
+use inplace::operation::outcome::{Outcome, Withdrawal};
+use inplace::operation::plan::Plan;
+use inplace::operation::preflight::{Hashes, Refusal, Runtime, Situation, Source, admit};
+use inplace::operation::report;
+use inplace::operation::snapshot::{RestartPolicy, Snapshot, State};
+use inplace::operation::spec_hash;
+use inplace::operation::state::Operation;
+
+use proptest::strategy::Strategy;
+
+use self::scenario::{Image, Scenario, scenario};
+use self::world::{ALIAS, NEW, OLD, World, image_id, name_of};
+use super::{Agent, ID, cases, epoch, ms, search};
+
+mod checks;
+mod kubelet;
+mod scenario;
+mod world;
+
+/// What is broken on purpose, to see the checks find it.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
+struct Sabotage {
+    fences_hold_nothing: bool,
+    journal_is_not_written: bool,
+    /// A new life counts when it has the right image, whatever spec it was made from.
+    image_is_enough: bool,
+    gate_is_not_opened: bool,
+    spec_is_not_put_back: bool,
+    everything_is_ready: bool,
+}
+
+/// How a world ended: in a word.
+fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<String, String> {
+    let mut world = World::new(scenario.clone(), sabotage);
+    let operation = match begin(&mut world) {
+        Ok(operation) => operation,
+        Err(refusal) => return Ok(format!("not begun {}", refusal.reason())),
+    };
+    let engine = format!("{:?}", operation.targets[0].engine);
+    let mut agent = Agent::new(operation, !sabotage.journal_is_not_written);
+    let outcome = carry_out(&mut world, &mut agent);
+    if let Some(outcome) = outcome {
+        world.check_end(&agent.operation, &outcome);
+        let message = report::status(&agent.operation).message;
+        if message.len() < 10 || message.starts_with(':') {
+            world.violate(format!("nothing is said: {message:?}"));
+        }
+        world.advance(world.now + ms(20_000));
+        world.check_aftermath(&agent.operation, &outcome);
+        if world.broken.is_none() {
+            let helped = if world.helped { " with help" } else { "" };
+            return Ok(format!("{engine} {} {}{helped}", outcome.phase(), outcome.reason()));
+        }
+    }
+    let tail = world.log.len().saturating_sub(80);
+    Err(format!("{}\n{}", world.broken.unwrap_or_default(), world.log[tail..].join("\n")))
+}
+
+/// From the first look to the end. `None` when a rule was broken.
+fn carry_out(world: &mut World, agent: &mut Agent) -> Option<Outcome> {
+    let kills = world.scenario.kills;
+    let (mut steps, mut idle) = (0, 0);
+    loop {
+        steps += 1;
+        idle += 1;
+        if steps > 30_000 || idle > 60 {
+            world.violate(format!("no end after {steps} steps: {:?}", agent.operation));
+        }
+        if world.broken.is_some() {
+            return None;
+        }
+        if world.scenario.withdrawn_at.is_some_and(|at| world.now >= epoch() + ms(at)) {
+            agent.operation.withdraw(Withdrawal::Deleted);
+        }
+        let snapshot = world.snapshot();
+        let snapshot =
+            if world.sabotage.image_is_enough { tamper(snapshot, &agent.operation) } else { snapshot };
+        let before = world.now;
+        match next(&agent.operation, &snapshot, world.now) {
+            Next::Note(note) => {
+                world.say(|| format!("{note:?}"));
+                if let Note::End(outcome) = &note {
+                    world.check_claim(&agent.operation, outcome);
+                }
+                let reached = match &note {
+                    Note::Reached(name, _) => Some(name.clone()),
+                    _ => None,
+                };
+                agent.operation.note(note);
+                for target in
+                    agent.operation.targets.iter().filter(|target| Some(&target.name) == reached.as_ref())
+                {
+                    world.check_speed(target);
+                }
+            }
+            Next::Do(effect) => {
+                agent.operation.begin(&effect, world.now);
+                if dies(world, agent, kills) {
+                    continue;
+                }
+                agent.write();
+                if dies(world, agent, kills) {
+                    continue;
+                }
+                let result = world.call(&agent.operation, &effect);
+                if !dies(world, agent, kills) {
+                    agent.operation.record(&effect, result, world.now);
+                }
+            }
+            Next::Wait(waiting) => {
+                if waiting.until <= world.now {
+                    world.violate(format!("waits for the past: {waiting:?}"));
+                }
+                world.advance(waiting.until);
+                let _ = dies(world, agent, kills / 8);
+            }
+            Next::Done(outcome) => {
+                agent.operation.finish(outcome.clone(), world.now);
+                return Some(outcome);
+            }
+        }
+        if world.now > before {
+            idle = 0;
+        }
+    }
+}
+
+/// Rolls whether the agent dies here. True when it did, and is back.
+fn dies(world: &mut World, agent: &mut Agent, percent: u64) -> bool {
+    let Some(gone) = agent.dies(&mut world.dice, percent) else { return false };
+    world.say(|| format!("the agent dies and is gone for {gone} ms"));
+    world.advance(world.now + ms(gone));
+    agent.comes_back(world.now);
+    // A new one has to hear of its pods first.
+    let syncs = world.dice.ms(0, 500);
+    world.unsynced_until = world.now + ms(syncs);
+    if let Some((from, long)) = world.scenario.api_away.filter(|_| world.api_away()) {
+        world.unsynced_until = epoch() + ms(from + long + syncs);
+    }
+    true
+}
+
+fn begin(world: &mut World) -> Result<Operation, Refusal> {
+    let scenario = world.scenario.clone();
+    let mut request = Request::new(ID.into(), Vec::new());
+    for (index, swap) in scenario.swaps.iter().enumerate() {
+        let image = swap.then(|| NEW.to_owned());
+        request.containers.push(Target { name: name_of(index), image });
+    }
+    request.engine = scenario.engine;
+    request.grace_period_seconds = scenario.drain;
+    request.min_ready_seconds = scenario.min_ready;
+    request.ready_timeout_seconds = scenario.ready_timeout;
+    let stops = 2 * scenario.swaps.len() * (usize::try_from(scenario.grace).unwrap() + 2);
+    request.deadline_seconds =
+        20 + u32::try_from(stops).unwrap() + scenario.drain + scenario.min_ready + scenario.deadline;
+    request.on_failure = if scenario.keep { OnFailure::Keep } else { OnFailure::Rollback };
+    let source = Source {
+        not_cloneable: (!scenario.cloneable).then(|| "a field is not known".to_owned()),
+        image_present: true,
+        alias: scenario.alias.then(|| ALIAS.to_owned()),
+        has_assigned_cpus: false,
+        runs_declared: true,
+    };
+    let sources: BTreeMap<_, _> =
+        request.containers.iter().map(|target| (target.name.clone(), source.clone())).collect();
+    let runtime = Runtime { name: "containerd".into(), version: "2.1".into() };
+    let snapshot = world.snapshot();
+    let situation = Situation { snapshot, runtime, sources, hashes: hashes(world), now: world.now };
+    Ok(Plan::of(admit(request, &situation)?).begin(world.now))
+}
+
+/// What the kubelet wrote on containers before, as far as that is remembered.
+fn hashes(world: &World) -> Hashes {
+    let of = |name: &str| [OLD, NEW, ALIAS].map(|image| (image.to_owned(), world.hash(name, image))).into();
+    let names = (0..world.scenario.swaps.len()).map(name_of).filter(|_| world.scenario.remembered);
+    names.map(|name| (name.clone(), of(&name))).collect()
+}
+
+/// Makes every life of the image asked for look as if it had been made from the spec that is to be.
+fn tamper(mut snapshot: Snapshot, operation: &Operation) -> Snapshot {
+    for target in &operation.targets {
+        let Some(change) = &target.change else { continue };
+        let wished = if operation.turned_back.is_some() { &change.from } else { &change.to };
+        let right = |life: &&mut inplace::operation::snapshot::Container| {
+            life.name == target.name
+                && life.state == State::Running
+                && life.attempt > target.from.attempt
+                && life.image_id == image_id(wished)
+        };
+        for life in snapshot.containers.iter_mut().filter(right) {
+            life.spec_hash = change.hash.clone().unwrap_or_else(|| spec_hash::of(&target.name, wished));
+        }
+    }
+    snapshot
+}
+
+fn look_for(usual: u32, sabotage: Sabotage) -> Result<BTreeMap<String, u32>, String> {
+    search(cases(usual), &scenario(), |scenario| run(scenario, sabotage))
+}
+
+#[test]
+fn whatever_the_kubelet_and_its_api_server_do_the_rules_hold() {
+    let tally = look_for(3000, Sabotage::default()).unwrap_or_else(|broken| panic!("{broken}"));
+    // A search that never gets anywhere proves nothing.
+    for kind in [
+        "Recreate Succeeded ",
+        "Respec Succeeded ",
+        "Stop Succeeded ",
+        "Respec RolledBack Exited",
+        "Respec RolledBack NotReady",
+        "Recreate Failed SandboxGone",
+        "Respec Cancelled RequestDeleted",
+        "not begun BackOff",
+    ] {
+        assert!(tally.get(kind).is_some_and(|count| *count >= 10), "{kind} is rare: {tally:#?}");
+    }
+}
+
+fn finds(sabotage: Sabotage, what: &str) {
+    let found = look_for(3000, sabotage).unwrap_err();
+    assert!(found.contains(what), "{found}");
+}
+
+#[test]
+fn without_the_fence_the_search_finds_two_running() {
+    finds(Sabotage { fences_hold_nothing: true, ..Sabotage::default() }, "run at once");
+}
+
+#[test]
+fn by_the_image_alone_the_search_finds_a_life_that_does_not_last() {
+    // Restarts through the spec of what crashes before its kubelet has heard of that.
+    let worlds = scenario().prop_map(|scenario| Scenario {
+        swaps: vec![false],
+        engine: EngineWish::Respec,
+        policy: RestartPolicy::Always,
+        alias: true,
+        old_image: Image::Good,
+        kubelet_lag: 1500,
+        relist: 100,
+        dies_at: Some(20 + scenario.dies_at.unwrap_or(0) % 200),
+        ..scenario
+    });
+    let honest = search(cases(500), &worlds, |scenario| run(scenario, Sabotage::default()));
+    honest.unwrap_or_else(|broken| panic!("{broken}"));
+    let sabotage = Sabotage { image_is_enough: true, ..Sabotage::default() };
+    let found = search(cases(3000), &worlds, |scenario| run(scenario, sabotage)).unwrap_err();
+    assert!(found.contains("its kubelet will not keep it"), "{found}");
+}
+
+#[test]
+fn a_gate_that_stays_closed_is_found() {
+    finds(Sabotage { gate_is_not_opened: true, ..Sabotage::default() }, "leaves the gate");
+}
+
+#[test]
+fn a_spec_that_is_not_put_back_is_found() {
+    finds(Sabotage { spec_is_not_put_back: true, ..Sabotage::default() }, "the spec was not put back");
+}
+
+#[test]
+fn readiness_that_is_not_waited_for_is_found() {
+    finds(Sabotage { everything_is_ready: true, ..Sabotage::default() }, "it is not ready");
+}
+
+#[test]
+fn a_journal_that_is_not_written_is_found() {
+    assert!(look_for(3000, Sabotage { journal_is_not_written: true, ..Sabotage::default() }).is_err());
+}

@@ -1,0 +1,552 @@
+//! The runtime and the API server of a world, and what the agent sees and does of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use inplace::operation::effect::{Class, Effect, GateTurn, ImageChoice, Learned, Trouble, Verb};
+use inplace::operation::snapshot::{
+    Container, Declared, DeclaredContainer, Gate, Owner, PullPolicy, Sandbox, Snapshot, State,
+};
+use inplace::operation::spec_hash;
+use inplace::operation::state::Operation;
+use jiff::Timestamp;
+
+use super::Sabotage;
+use super::kubelet::Kubelet;
+use super::scenario::{Image, Scenario};
+use crate::model::{Dice, ID, epoch, ms, pod, within};
+
+pub(super) const OLD: &str = "repo/app:old";
+pub(super) const NEW: &str = "repo/app:new";
+pub(super) const ALIAS: &str =
+    "repo/app@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// One container, with what no snapshot shows.
+pub(super) type Life = Container;
+
+/// What is to happen.
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    Exit(String),
+    Relist,
+    Relook,
+    Sync,
+    Act { generation: u32 },
+    Killed { id: String, generation: u32 },
+    Creates { generation: u32 },
+    Starts { id: String, generation: u32 },
+    Tells,
+    KubeletGoes,
+    KubeletComes,
+    Late(Effect),
+    Deleted,
+    Stops,
+    Vanishes,
+    Swept,
+}
+
+/// The pod in the API server.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Api {
+    pub(super) images: Vec<String>,
+    pub(super) gate: Gate,
+    pub(super) deleting: bool,
+    pub(super) told: Vec<Told>,
+}
+
+/// What the kubelet has told about one container.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Told {
+    pub(super) id: Option<String>,
+    pub(super) running: bool,
+    pub(super) ready: bool,
+    pub(super) restarts: u32,
+    pub(super) image_id: String,
+}
+
+#[expect(clippy::struct_excessive_bools, reason = "facts, each by itself")]
+pub(super) struct World {
+    pub(super) scenario: Scenario,
+    pub(super) sabotage: Sabotage,
+    pub(super) now: Timestamp,
+    pub(super) dice: Dice,
+    ids: u32,
+    pub(super) lives: Vec<Life>,
+    pub(super) sandbox: Option<Sandbox>,
+    events: Vec<(Timestamp, Event)>,
+    pub(super) api: Api,
+    history: Vec<(Timestamp, Api)>,
+    /// How far the agent's knowledge of the API server has come.
+    seen_at: Timestamp,
+    /// Until when a new agent has not heard of the API server.
+    pub(super) unsynced_until: Timestamp,
+    pub(super) kubelet: Kubelet,
+    pub(super) gate_closed_at: Option<Timestamp>,
+    /// True once a life was created for a kubelet that had been told to make one.
+    pub(super) helped: bool,
+    /// True when the last turn of the gate was not answered well.
+    pub(super) gate_failed: bool,
+    /// Set when a change of the spec came after everybody had given it up.
+    pub(super) late_respec: bool,
+    pub(super) pre_stopped: BTreeSet<String>,
+    /// True once something of ours could be felt.
+    pub(super) felt: bool,
+    pub(super) late: bool,
+    pub(super) broken: Option<String>,
+    pub(super) log: Vec<String>,
+}
+
+pub(super) fn name_of(index: usize) -> String {
+    format!("c{index}")
+}
+
+pub(super) fn index_of(name: &str) -> usize {
+    name[1..].parse().unwrap()
+}
+
+pub(super) fn image_id(reference: &str) -> &'static str {
+    if reference == NEW { "sha:new" } else { "sha:old" }
+}
+
+impl World {
+    pub(super) fn new(scenario: Scenario, sabotage: Sabotage) -> Self {
+        let sandbox = Sandbox { id: "sandbox-1".into(), pod: pod(), ready: true, owner: Owner::Kubelet };
+        let count = scenario.swaps.len();
+        let api = Api {
+            images: vec![OLD.to_owned(); count],
+            gate: Gate::Open,
+            deleting: false,
+            told: vec![Told::default(); count],
+        };
+        let mut world = Self {
+            sabotage,
+            now: epoch() - ms(3_600_000),
+            dice: Dice(scenario.seed),
+            ids: 0,
+            lives: Vec::new(),
+            sandbox: Some(sandbox),
+            events: Vec::new(),
+            history: Vec::new(),
+            api,
+            seen_at: epoch(),
+            unsynced_until: epoch(),
+            kubelet: Kubelet::new(epoch()),
+            gate_closed_at: None,
+            helped: false,
+            gate_failed: false,
+            late_respec: false,
+            pre_stopped: BTreeSet::new(),
+            felt: false,
+            late: false,
+            broken: None,
+            log: Vec::new(),
+            scenario,
+        };
+        world.populate();
+        world
+    }
+
+    /// Two lives of each container, and all that is known to happen.
+    fn populate(&mut self) {
+        let ended = epoch() - ms(1000 * self.scenario.last_exit);
+        for index in 0..self.scenario.swaps.len() {
+            let name = name_of(index);
+            let hash = self.hash(&name, OLD);
+            for attempt in 0..2 {
+                let id = self.create(&name, attempt, OLD, "sha:old", &hash, None, false);
+                self.now += ms(1);
+                let life = self.life(&id).unwrap();
+                life.started_at = Some(life.created_at);
+                life.state = State::Running;
+                if attempt == 0 {
+                    (life.state, life.finished_at, life.exit_code) = (State::Exited, Some(ended), 1);
+                }
+            }
+            for (image, seconds) in [OLD, ALIAS, NEW].into_iter().zip(self.scenario.back_off) {
+                if let Some(seconds) = seconds {
+                    let key = (name.clone(), image.to_owned());
+                    self.kubelet.back_off.insert(key, (1000 * seconds, ended));
+                }
+            }
+        }
+        self.now = epoch();
+        if self.scenario.down && self.scenario.swaps[0] {
+            self.exit("id-2", 1);
+        }
+        self.history.push((epoch() - ms(10_000), self.api.clone()));
+        self.kubelet_tells(true);
+        let scenario = self.scenario.clone();
+        self.at(1, Event::Relist);
+        self.at(1, Event::Tells);
+        let planned = [
+            (scenario.dies_at, Event::Exit("id-2".into())),
+            (scenario.deleted_at, Event::Deleted),
+            (scenario.swept_at, Event::Swept),
+            (scenario.kubelet_away.map(|(from, _)| from), Event::KubeletGoes),
+            (scenario.kubelet_away.map(|(from, long)| from + long), Event::KubeletComes),
+        ];
+        for (when, event) in planned {
+            if let Some(when) = when {
+                self.at(when, event);
+            }
+        }
+    }
+
+    pub(super) fn at(&mut self, delay: i64, event: Event) {
+        self.events.push((self.now + ms(delay), event));
+    }
+
+    pub(super) fn life(&mut self, id: &str) -> Option<&mut Life> {
+        self.lives.iter_mut().find(|life| life.id == id)
+    }
+
+    /// The lives of `name` that run.
+    pub(super) fn running(&self, name: &str) -> Vec<&Life> {
+        let runs = |life: &&Life| !life.fence && life.name == name && life.state == State::Running;
+        self.lives.iter().filter(runs).collect()
+    }
+
+    pub(super) fn say(&mut self, what: impl FnOnce() -> String) {
+        let at = self.now.duration_since(epoch()).as_millis();
+        self.log.push(format!("{at:>7} {}", what()));
+    }
+
+    pub(super) fn violate(&mut self, what: String) {
+        self.broken.get_or_insert(what);
+    }
+
+    /// What its kubelet writes on a container.
+    pub(super) fn hash(&self, name: &str, image: &str) -> String {
+        let computed = spec_hash::of(name, image);
+        if self.scenario.old_kubelet { format!("1{computed}") } else { computed }
+    }
+
+    pub(super) fn image(&self, image_id: &str) -> Image {
+        if image_id == "sha:new" { self.scenario.new_image } else { self.scenario.old_image }
+    }
+
+    pub(super) fn reserved(&self, name: &str, attempt: u32) -> bool {
+        let holds = |life: &Life| !(life.fence && self.sabotage.fences_hold_nothing);
+        self.lives.iter().any(|life| life.name == name && life.attempt == attempt && holds(life))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a container is")]
+    pub(super) fn create(
+        &mut self,
+        name: &str,
+        attempt: u32,
+        image: &str,
+        image_id: &str,
+        spec_hash: &str,
+        by: Option<&str>,
+        fence: bool,
+    ) -> String {
+        self.ids += 1;
+        let id = format!("id-{}", self.ids);
+        self.lives.push(Container {
+            id: id.clone(),
+            name: name.into(),
+            fence,
+            attempt,
+            state: State::Created,
+            image: image.into(),
+            image_id: image_id.into(),
+            spec_hash: spec_hash.into(),
+            operation: by.map(str::to_owned),
+            created_at: self.now,
+            started_at: None,
+            finished_at: None,
+            exit_code: 0,
+            grace: Duration::from_secs(self.scenario.grace),
+            has_pre_stop: self.scenario.pre_stop,
+        });
+        id
+    }
+
+    /// What happens when the runtime starts `id`; false when the image will not start.
+    pub(super) fn start(&mut self, id: &str) -> bool {
+        let now = self.now;
+        let image_id = self.life(id).unwrap().image_id.clone();
+        let image = self.image(&image_id);
+        let life = self.life(id).unwrap();
+        if image == Image::NeverStarts {
+            (life.state, life.exit_code, life.finished_at) = (State::Exited, 128, Some(now));
+            return false;
+        }
+        life.state = State::Running;
+        life.started_at = Some(now);
+        let name = life.name.clone();
+        if let Image::DiesAfter(after) = image {
+            self.at(after, Event::Exit(id.to_owned()));
+        }
+        let count = self.running(&name).len();
+        if count > 1 {
+            self.violate(format!("{count} of {name} run at once"));
+        }
+        true
+    }
+
+    pub(super) fn exit(&mut self, id: &str, code: i32) {
+        let now = self.now;
+        if let Some(life) = self.life(id).filter(|life| life.state == State::Running) {
+            (life.state, life.finished_at, life.exit_code) = (State::Exited, Some(now), code);
+            self.say(|| format!("{id} exits"));
+        }
+    }
+
+    pub(super) fn advance(&mut self, until: Timestamp) {
+        while let Some(first) = (0..self.events.len()).min_by_key(|index| self.events[*index].0)
+            && self.events[first].0 <= until
+        {
+            let (at, event) = self.events.swap_remove(first);
+            self.now = self.now.max(at);
+            self.happen(event);
+        }
+        self.now = self.now.max(until);
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Exit(id) => self.exit(&id, 1),
+            Event::Late(effect) => {
+                let before = self.api.images.clone();
+                let came = self.apply(&effect);
+                self.late_respec |= before != self.api.images;
+                self.say(|| format!("late {effect:?}: {came:?}"));
+            }
+            Event::Deleted => {
+                self.say(|| "the pod is deleted".into());
+                self.change(|api| api.deleting = true);
+            }
+            Event::Stops => {
+                let ids: Vec<_> = self.lives.iter().map(|life| life.id.clone()).collect();
+                for id in ids {
+                    self.exit(&id, 137);
+                }
+                self.sandbox.iter_mut().for_each(|sandbox| sandbox.ready = false);
+                if self.api.deleting {
+                    self.at(1500, Event::Vanishes);
+                }
+            }
+            Event::Vanishes => {
+                self.lives.clear();
+                self.sandbox = None;
+            }
+            Event::Swept => {
+                let mut newest = BTreeMap::new();
+                for life in self.lives.iter().filter(|life| !life.fence) {
+                    newest.insert(life.name.clone(), life.id.clone());
+                }
+                self.lives.retain(|life| life.state != State::Exited || newest[&life.name] == life.id);
+            }
+            event => self.kubelet_does(event),
+        }
+    }
+
+    pub(super) fn change(&mut self, how: impl FnOnce(&mut Api)) {
+        let before = self.api.clone();
+        how(&mut self.api);
+        if self.api != before {
+            self.history.push((self.now, self.api.clone()));
+        }
+        if self.api.images != before.images || self.api.deleting != before.deleting {
+            let lag = self.dice.ms(0, self.scenario.kubelet_lag);
+            self.at(lag, Event::Sync);
+        }
+    }
+
+    /// The pod as the API server had it at that time.
+    pub(super) fn api_at(&self, at: Timestamp) -> &Api {
+        &self.history.iter().rev().find(|(since, _)| *since <= at).unwrap_or(&self.history[0]).1
+    }
+
+    pub(super) fn api_away(&self) -> bool {
+        within(self.now, self.scenario.api_away)
+    }
+
+    /// What the agent sees.
+    pub(super) fn snapshot(&mut self) -> Snapshot {
+        let mut containers = self.lives.clone();
+        if !containers.is_empty() {
+            let by = usize::try_from(self.dice.roll(64)).unwrap() % containers.len();
+            containers.rotate_left(by);
+        }
+        Snapshot { sandbox: self.sandbox.clone(), containers, declared: self.declared() }
+    }
+
+    fn declared(&mut self) -> Option<Declared> {
+        let current = !self.api_away();
+        if self.now < self.unsynced_until {
+            return None;
+        }
+        if current {
+            let lag = self.dice.ms(0, self.scenario.lag);
+            self.seen_at = self.seen_at.max(self.now - ms(lag));
+        }
+        let api = self.api_at(self.seen_at);
+        let containers =
+            api.images.iter().zip(&api.told).enumerate().map(|(index, (image, told))| DeclaredContainer {
+                name: name_of(index),
+                sidecar: false,
+                image: image.clone(),
+                pull_policy: if self.scenario.pull.is_some() {
+                    PullPolicy::Always
+                } else {
+                    PullPolicy::IfNotPresent
+                },
+                restart_policy: self.scenario.policy,
+                has_restart_rules: false,
+                has_post_start: false,
+                is_probed: true,
+                env_from_objects: false,
+                sub_path_of_objects: false,
+                container_id: told.id.clone(),
+                ready: told.ready || self.sabotage.everything_is_ready,
+                running: told.running,
+                restarts: told.restarts,
+                image_id: told.image_id.clone(),
+            });
+        Some(Declared {
+            current,
+            deleting: api.deleting,
+            gate: api.gate.clone(),
+            unready_since: self.gate_closed_at.filter(|_| api.gate != Gate::Open),
+            has_pull_secrets: false,
+            containers: containers.collect(),
+        })
+    }
+
+    /// Carries `effect` out, or does not, and answers, or does not.
+    pub(super) fn call(&mut self, operation: &Operation, effect: &Effect) -> Result<Learned, Trouble> {
+        self.check_effect(operation, effect);
+        let trouble = |class| Err(Trouble { class, message: format!("{class:?}") });
+        let to_api = matches!(effect.verb(), Verb::Respec | Verb::Gate);
+        let takes = match effect.verb() {
+            Verb::Stop | Verb::PreStop => {
+                self.dice.ms(1, 1000 * i64::try_from(self.scenario.grace).unwrap() + 5)
+            }
+            _ if self.dice.roll(20) == 0 => self.dice.ms(200, 1500),
+            _ => self.dice.ms(1, 40),
+        };
+        let faults = if to_api { self.scenario.api_faults } else { self.scenario.faults };
+        let fault = if self.dice.roll(100) < faults { self.dice.roll(4) } else { 9 };
+        self.felt |= effect.verb() == Verb::PreStop;
+        let away = to_api && self.api_away();
+        // A gate that is turned after everybody has turned away is for the agent to see to, not for an operation.
+        let late = fault == 2 && effect.verb() != Verb::Gate && !away;
+        if late {
+            // Slower than our patience: it happens after we have turned away.
+            let delay = takes + self.dice.ms(1, 1500);
+            self.at(delay, Event::Late(effect.clone()));
+            self.late = true;
+        }
+        self.advance(self.now + ms(takes));
+        let result = match fault {
+            _ if away => trouble(Class::Away),
+            0 => trouble(Class::Refused),
+            1 | 2 => trouble(Class::Away),
+            3 => {
+                let _ = self.apply(effect);
+                trouble(Class::Away)
+            }
+            _ => self.apply(effect),
+        };
+        if effect.verb() == Verb::Gate {
+            self.gate_failed = result.is_err();
+        }
+        self.say(|| format!("{effect:?}: {result:?}"));
+        result
+    }
+
+    pub(super) fn apply(&mut self, effect: &Effect) -> Result<Learned, Trouble> {
+        let trouble = |class| Err(Trouble { class, message: format!("{class:?}") });
+        match effect {
+            Effect::Pull { .. } if self.scenario.new_image == Image::CannotBePulled => trouble(Class::Final),
+            Effect::Pull { image, .. } => Ok(Learned::Image(ImageChoice {
+                reference: image.clone(),
+                id: image_id(image).into(),
+                spec_hash: None,
+            })),
+            Effect::PreStop { .. } => Ok(Learned::Nothing),
+            Effect::Respec { .. } | Effect::Gate { .. } if self.sandbox.is_none() => trouble(Class::Gone),
+            Effect::Respec { container, from, to } => {
+                let index = index_of(container);
+                if self.sabotage.spec_is_not_put_back && to == OLD {
+                    return Ok(Learned::Nothing);
+                }
+                if self.api.images[index] == *from {
+                    self.felt = true;
+                    self.change(|api| api.images[index].clone_from(to));
+                }
+                if self.api.images[index] == *to { Ok(Learned::Nothing) } else { trouble(Class::Refused) }
+            }
+            Effect::Gate { gate } => {
+                self.turn(*gate);
+                Ok(Learned::Nothing)
+            }
+            Effect::Fence { container, source, attempt, image }
+            | Effect::Create { container, source, attempt, image } => {
+                let fence = effect.verb() == Verb::Fence;
+                let Some(source) = self.life(source).cloned() else { return trouble(Class::Gone) };
+                let (reference, id) = image
+                    .as_ref()
+                    .map_or((&source.image, &source.image_id), |image| (&image.reference, &image.id));
+                let hash = image.as_ref().and_then(|image| image.spec_hash.as_ref());
+                let taken = |life: &Life| life.name == *container && life.attempt == *attempt;
+                if self.lives.iter().any(taken) && (fence || self.reserved(container, *attempt)) {
+                    return trouble(Class::NameTaken);
+                }
+                if self.sandbox.as_ref().is_none_or(|sandbox| !sandbox.ready)
+                    || self.image(id) == Image::CannotBeCreated
+                {
+                    return trouble(Class::Refused);
+                }
+                self.felt |= !fence;
+                self.helped |= !fence && image.as_ref().is_some_and(|image| image.spec_hash.is_some());
+                let hash = hash.unwrap_or(&source.spec_hash);
+                self.create(container, *attempt, reference, id, hash, Some(ID), fence);
+                Ok(Learned::Nothing)
+            }
+            Effect::Stop { id, .. } => {
+                if self.life(id).is_none() {
+                    return trouble(Class::Gone);
+                }
+                self.felt = true;
+                self.exit(id, 143);
+                Ok(Learned::Nothing)
+            }
+            Effect::Start { id, .. } => match self.life(id).map(|life| life.state) {
+                None => trouble(Class::Gone),
+                Some(State::Created) => {
+                    self.felt = true;
+                    if self.start(id) { Ok(Learned::Nothing) } else { trouble(Class::Refused) }
+                }
+                Some(_) => trouble(Class::Refused),
+            },
+            Effect::Remove { id, .. } => {
+                let foreign = |life: &Container| life.operation.is_none() && life.state == State::Running;
+                if self.life(id).is_some_and(|life| foreign(life)) {
+                    self.violate(format!("{id} was removed while it ran"));
+                }
+                self.lives.retain(|life| life.id != *id);
+                Ok(Learned::Nothing)
+            }
+        }
+    }
+
+    fn turn(&mut self, gate: GateTurn) {
+        let closed = |reason: &str| Gate::Closed { reason: reason.into() };
+        let gate = match gate {
+            GateTurn::Open if self.sabotage.gate_is_not_opened => return,
+            GateTurn::Open => Gate::Open,
+            GateTurn::Drain => closed("InPlaceDrain"),
+            GateTurn::Failed => closed("InPlaceFailed"),
+        };
+        if gate == Gate::Open {
+            self.gate_closed_at = None;
+        } else {
+            self.gate_closed_at.get_or_insert(self.now);
+        }
+        self.change(|api| api.gate = gate);
+    }
+}

@@ -1,0 +1,150 @@
+//! What is to be seen of a pod on its node, through the runtime and the kernel, whoever runs it.
+
+use std::{collections::BTreeMap, fs};
+
+use inplace::cri::{
+    client::Client,
+    endpoint::Endpoint,
+    proto::v1::{ContainerState, ContainerStatus},
+};
+
+/// What the runtime and the kernel show of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) sandbox: String,
+    pub(crate) ip: String,
+    /// Every container but the fences, by name and attempt.
+    pub(crate) lives: Vec<Life>,
+    /// The ids of the fences.
+    pub(crate) fences: Vec<String>,
+    /// The files in the pod's shared memory.
+    pub(crate) shm: BTreeMap<String, String>,
+}
+
+/// One container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Life {
+    pub(crate) name: String,
+    pub(crate) attempt: u32,
+    pub(crate) id: String,
+    pub(crate) state: ContainerState,
+    pub(crate) exit_code: i32,
+    /// The id of its image.
+    pub(crate) image: String,
+    pub(crate) log: String,
+    /// Nanoseconds, by the runtime's clock; 0 for never.
+    pub(crate) started_at: i64,
+    pub(crate) finished_at: i64,
+    /// Its first process; 0 when it does not run.
+    pub(crate) pid: u32,
+    /// When that was started, in clock ticks.
+    pub(crate) ticks: u64,
+    /// What its image is, from inside.
+    pub(crate) version: String,
+    /// Its network and its IPC namespace.
+    pub(crate) namespaces: String,
+}
+
+/// Looks at the pod of that uid, through the runtime.
+pub(crate) async fn look(endpoint: &str, uid: &str) -> Facts {
+    let client = Client::new(&Endpoint::parse(endpoint).unwrap(), None);
+    let label = Some(("io.kubernetes.pod.uid", uid));
+    let [sandbox] = client.sandboxes(label).await.unwrap().try_into().unwrap();
+    let answer = client.sandbox(&sandbox.id, false).await.unwrap().unwrap();
+    let mut facts = Facts {
+        sandbox: sandbox.id,
+        ip: answer.status.unwrap().network.unwrap_or_default().ip,
+        lives: Vec::new(),
+        fences: Vec::new(),
+        shm: BTreeMap::new(),
+    };
+    for container in client.containers(label).await.unwrap() {
+        if container.labels["io.kubernetes.container.name"] == "inplace-fence" {
+            facts.fences.push(container.id);
+            continue;
+        }
+        // It may have been removed meanwhile.
+        let Some(answer) = client.container(&container.id, true).await.unwrap() else { continue };
+        let info: serde_json::Value = serde_json::from_str(&answer.info["info"]).unwrap();
+        let mut life = Life::of(answer.status.unwrap(), &info);
+        // One whose image was removed keeps the reference.
+        if let Some(image) = client.image(&life.image, false).await.unwrap() {
+            life.image = image.image.unwrap().id;
+        }
+        facts.lives.push(life);
+    }
+    facts.lives.sort_by(|a, b| (&a.name, a.attempt).cmp(&(&b.name, b.attempt)));
+    if let Some(life) = facts.lives.iter().find(|life| life.pid != 0) {
+        facts.shm = files(&format!("/proc/{}/root/dev/shm", life.pid));
+    }
+    facts
+}
+
+impl Facts {
+    /// The one running container of that name.
+    pub(crate) fn running(&self, name: &str) -> &Life {
+        let running: Vec<_> = self.of(name).filter(|life| life.pid != 0).collect();
+        assert_eq!(running.len(), 1, "{name}: {self:#?}");
+        running[0]
+    }
+
+    /// All containers of that name.
+    pub(crate) fn of(&self, name: &str) -> impl Iterator<Item = &Life> {
+        self.lives.iter().filter(move |life| life.name == name)
+    }
+
+    /// Holds when one container of each name runs, and nothing half-made is left.
+    pub(crate) fn settled(self) -> Self {
+        for life in &self.lives {
+            self.running(&life.name);
+            assert_ne!(life.state, ContainerState::ContainerCreated, "{self:#?}");
+        }
+        assert!(self.fences.is_empty(), "{self:#?}");
+        self
+    }
+
+    /// The lines of a file in the shared memory.
+    pub(crate) fn lines(&self, file: &str) -> Vec<&str> {
+        self.shm.get(file).map(|text| text.lines().collect()).unwrap_or_default()
+    }
+}
+
+impl Life {
+    fn of(status: ContainerStatus, info: &serde_json::Value) -> Self {
+        let state = status.state();
+        let running = state == ContainerState::ContainerRunning;
+        let pid = if running { u32::try_from(info["pid"].as_u64().unwrap()).unwrap() } else { 0 };
+        let namespace = |kind: &str| fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap_or_default();
+        let version = fs::read_to_string(format!("/proc/{pid}/root/etc/version")).unwrap_or_default();
+        let metadata = status.metadata.unwrap();
+        Self {
+            name: metadata.name,
+            attempt: metadata.attempt,
+            id: status.id,
+            state,
+            exit_code: status.exit_code,
+            image: status.image_ref,
+            log: status.log_path,
+            started_at: status.started_at,
+            finished_at: status.finished_at,
+            pid,
+            ticks: ticks(pid).unwrap_or_default(),
+            version: version.trim().to_owned(),
+            namespaces: format!("{} {}", namespace("net").display(), namespace("ipc").display()),
+        }
+    }
+}
+
+/// When a process was started.
+fn ticks(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+}
+
+fn files(folder: &str) -> BTreeMap<String, String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let read = entries.filter_map(|entry| {
+        Some((entry.file_name().into_string().ok()?, fs::read_to_string(entry.path()).ok()?))
+    });
+    read.collect()
+}
