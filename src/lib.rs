@@ -17,11 +17,13 @@
 //! | [`api`] | the contract: annotations, request, status, manifests. Pure | - |
 //! | [`operation`] | the decisions. Pure: no async, no clock, no I/O | api |
 //! | [`cri`] | the container runtime: endpoint, client, clone, conversion | api operation |
+//! | [`hook`] | the gates: template, condition, schedule, verdict (pure); `provider`, `engine` (I/O) | api cri cluster process |
 //! | [`cluster`] | the API server: client, pods of a node, patches, events | api operation process |
 //! | [`process`] | the plumbing of a process: time, logs, signals, files, admin | - |
-//! | [`node`] | the engine on a node: journal, loop, effects | api operation cri cluster process |
-//! | [`agent`] | role: carries out what annotations ask for | api operation node cri cluster process |
-//! | [`cli`] | role: a person's commands | api operation node cri cluster process |
+//! | [`node`] | the engine on a node: journal, loop, effects | api operation hook cri cluster process |
+//! | [`agent`] | role: carries out what annotations ask for | api operation hook node cri cluster process |
+//! | [`controller`] | role: runs the hooks that no agent runs | api hook cluster process |
+//! | [`cli`] | role: a person's commands | api operation hook node cri cluster process |
 //!
 //! The roles never import each other; `main.rs` picks one. A test holds the code against this table.
 
@@ -29,7 +31,9 @@ pub mod agent;
 pub mod api;
 pub mod cli;
 pub mod cluster;
+pub mod controller;
 pub mod cri;
+pub mod hook;
 pub mod node;
 pub mod operation;
 pub mod process;

@@ -1,0 +1,141 @@
+//! `HookRun`: one run of a gate, with what was measured so far. Fields, phases and spellings are those that users of bk-bcs
+//! know (`tkex.tencent.com/v1alpha1`).
+//!
+//! Shapes only: when to measure and what follows is decided in `hook`.
+
+use jiff::Timestamp;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::hook_template::{Argument, Metric, Policy};
+
+/// What to run: a template's metrics with all arguments resolved. The metrics keep their `{{ }}`.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "tkex.tencent.com",
+    version = "v1alpha1",
+    kind = "HookRun",
+    namespaced,
+    status = "HookRunStatus",
+    derive = "PartialEq",
+    printcolumn = r#"{"name":"PHASE","type":"string","jsonPath":".status.phase"}"#,
+    printcolumn = r#"{"name":"AGE","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct HookRunSpec {
+    /// What is measured.
+    pub metrics: Vec<Metric>,
+    /// What `{{ args.NAME }}` stands for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<Argument>,
+    /// Stop measuring. It approves nothing: see the annotation `inplace.dev/approve`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub terminate: bool,
+    /// The order of the metrics.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Policy>,
+}
+
+/// How far it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HookRunStatus {
+    /// Absent until somebody has taken it up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<HookPhase>,
+    /// Why, when it did not succeed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// When it was taken up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// One entry per metric that has begun, in no order that matters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub metric_results: Vec<MetricResult>,
+}
+
+/// Where a run, a metric or a measurement stands. Ordered from best to worst, as the worst metric decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum HookPhase {
+    /// Passed.
+    Successful,
+    /// Being measured.
+    Running,
+    /// Not begun.
+    Pending,
+    /// Neither the one nor the other condition held too often.
+    Inconclusive,
+    /// It could not be measured too often, or is not valid.
+    Error,
+    /// Not passed.
+    Failed,
+}
+
+impl HookPhase {
+    /// True when nothing more will be measured.
+    pub fn is_completed(self) -> bool {
+        !matches!(self, Self::Running | Self::Pending)
+    }
+}
+
+/// One metric's measurements.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MetricResult {
+    /// Which.
+    pub name: String,
+    /// Where it stands.
+    pub phase: HookPhase,
+    /// Why, when it did not succeed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Measurements that have ended, without errors.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub count: i32,
+    /// Those that were successful.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub successful: i32,
+    /// Those that failed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failed: i32,
+    /// Those that were neither.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub inconclusive: i32,
+    /// Those that could not be made.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub error: i32,
+    /// The last ones that could not be made, in a row.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub consecutive_error: i32,
+    /// The last ones that were successful, in a row.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub consecutive_successful: i32,
+    /// The last ten, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub measurements: Vec<Measurement>,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Measurement {
+    /// Where it stands.
+    pub phase: HookPhase,
+    /// Why, when it is no success.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    /// What was measured, always as text.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub value: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(number: &i32) -> bool {
+    *number == 0
+}

@@ -1,0 +1,231 @@
+//! `HookTemplate`: what a gate measures, how often, and what counts as passed. Fields and spellings are those that users of
+//! bk-bcs know (`tkex.tencent.com/v1alpha1`); what is ours is said at the field.
+//!
+//! Shapes only: what contradicts itself is found by `hook::check`.
+
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::request::HookArg;
+
+/// A gate that can be used again and again.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "tkex.tencent.com",
+    version = "v1alpha1",
+    kind = "HookTemplate",
+    namespaced,
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct HookTemplateSpec {
+    /// The measurements; each has its own verdict, the worst one counts.
+    pub metrics: Vec<Metric>,
+    /// Arguments that `{{ args.NAME }}` stands for. One without a value gets it when the hook is run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<Argument>,
+    /// Whether the metrics are measured at the same time or one after the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Policy>,
+}
+
+/// One declared argument.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Argument {
+    /// Its name.
+    pub name: String,
+    /// Its value; absent in a template where it is given for each run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+}
+
+impl From<HookArg> for Argument {
+    fn from(arg: HookArg) -> Self {
+        Self { name: arg.name, value: Some(arg.value) }
+    }
+}
+
+/// The order of the metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Policy {
+    /// All at the same time.
+    #[default]
+    Parallel,
+    /// Each begins when the one before it has ended.
+    Ordered,
+}
+
+/// One thing that is measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Metric {
+    /// Its name, once per hook.
+    pub name: String,
+    /// From the end of a measurement to the next one, as `90s` or `1m30s`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<String>,
+    /// From the start of the run to the first measurement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initial_delay: Option<String>,
+    /// Measurements at most; 0 or absent: one without an interval, any number with one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<i32>,
+    /// CEL over `result`: true makes a measurement successful.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub success_condition: Option<String>,
+    /// CEL over `result`: true makes a measurement failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_condition: Option<String>,
+    /// Failed measurements that are borne. Absent: none, unless a limit of successes says that this polls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_limit: Option<i32>,
+    /// Successful measurements that are enough; 0 or absent: no such limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub successful_limit: Option<i32>,
+    /// Inconclusive measurements that are borne.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inconclusive_limit: Option<i32>,
+    /// Errors in a row that are borne; absent: 4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consecutive_error_limit: Option<i32>,
+    /// Successful measurements in a row that are enough.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consecutive_successful_limit: Option<i32>,
+    /// What is asked.
+    pub provider: Provider,
+}
+
+/// What is asked: exactly one of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Provider {
+    /// An HTTP server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub web: Option<Web>,
+    /// A Prometheus.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prometheus: Option<Prometheus>,
+    /// The pod as the API server shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes: Option<Kubernetes>,
+    /// A command in a container of the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exec: Option<Exec>,
+}
+
+/// An HTTP request. `url`, header values and `body` are templates.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Web {
+    /// `http://` or `https://`.
+    pub url: String,
+    /// GET unless another one is named (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<Method>,
+    /// Sent along.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<Header>,
+    /// Sent as it is (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// For the whole exchange; 0 or absent: 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<i32>,
+    /// Where the result is in the JSON of the answer, as `{$.age}` or `$.age`. Absent: the whole body.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub json_path: Option<String>,
+    /// Status codes that are an answer (ours); empty: 200 to 299.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub status_codes: Vec<u16>,
+    /// How the server proves who it is (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
+}
+
+/// HTTP methods of a hook.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+#[expect(missing_docs, reason = "their names say it")]
+pub enum Method {
+    #[default]
+    Get,
+    Head,
+    Post,
+    Put,
+    Patch,
+    Delete,
+}
+
+/// A header; its value is a template, its key is not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Header {
+    /// Its name.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+}
+
+/// TLS of a web hook.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Tls {
+    /// Certificates (PEM) that are trusted instead of the public ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_bundle: Option<String>,
+    /// The name to expect in the server's certificate, when it is not the one in the URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_name: Option<String>,
+    /// Take any certificate.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub insecure_skip_verify: bool,
+}
+
+/// An instant query. `query` is a template; so is `address` (ours).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Prometheus {
+    /// Its base URL.
+    pub address: String,
+    /// `PromQL`; a scalar or a vector comes back.
+    pub query: String,
+}
+
+/// Fields of the pod to compare or to set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Kubernetes {
+    /// All of them must hold.
+    pub fields: Vec<Field>,
+    /// What is done with them.
+    pub function: Function,
+}
+
+/// One field of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Field {
+    /// `metadata.annotations.KEY`.
+    pub path: String,
+    /// Its value.
+    pub value: String,
+}
+
+/// What is done with fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Function {
+    /// Compare.
+    Get,
+    /// Set.
+    Patch,
+}
+
+/// A command, run without a shell by the node's runtime. Exit code 0 is success; what it prints is `result`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Exec {
+    /// Which container of the pod.
+    pub container: String,
+    /// The program and its arguments; each is a template (ours).
+    pub command: Vec<String>,
+    /// 0 or absent: 10 (ours).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<i32>,
+}
