@@ -15,8 +15,26 @@ pub const GATE_READY: &str = "InPlaceReady";
 /// See [`GATE_DRAIN`].
 pub const GATE_FAILED: &str = "InPlaceFailed";
 
+/// Label on a HookRun: the node whose agent runs it.
+pub const NODE: &str = "inplace.dev/node";
+/// Label on a HookRun, by the name that users of bk-bcs know: what it gates.
+pub const HOOK_TYPE: &str = "hookrun-type";
+/// Values of [`HOOK_TYPE`].
+pub const PRE_INPLACE: &str = "pre-inplace-step";
+/// See [`PRE_INPLACE`].
+pub const POST_INPLACE: &str = "post-inplace-step";
+/// See [`PRE_INPLACE`].
+pub const PRE_DELETE: &str = "pre-delete-step";
+/// See [`PRE_INPLACE`].
+pub const CANARY: &str = "canary-step";
+/// Annotation on a HookRun, written by a person: `true` approves it by hand, once and this run only.
+pub const APPROVE: &str = "inplace.dev/approve";
+/// Annotation on a HookRun: who runs it, `node/NAME` or `controller`. Whoever is not named there keeps away from it.
+pub const RUNNER: &str = "inplace.dev/runner";
+
 /// Label on a container that this project created: the id of the request that made it. Tells our half-made
-/// containers from those of a kubelet.
+/// containers from those of a kubelet. As a label on a HookRun: it belongs to an operation that an agent carries out, and
+/// that operation alone drives it.
 pub const OPERATION: &str = "inplace.dev/operation";
 /// Label on sandboxes made by `inplace node run`: no kubelet supervises or cleans up behind these.
 pub const NODE_RUN: &str = "inplace.dev/node-run";

@@ -1,4 +1,4 @@
-//! Events on a pod: what `kubectl describe` shows.
+//! Events on a pod or a hook: what `kubectl describe` shows.
 //!
 //! Each is written once, as a whole. kube's recorder folds events of one reason into a series and keeps the first text;
 //! here every text has its own numbers.
@@ -18,7 +18,7 @@ const LONGEST_NOTE: usize = 1024;
 /// The API server takes no longer name, in bytes.
 const LONGEST_NAME: usize = 253;
 
-/// What is told about a pod.
+/// What is told about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     /// One word: `InPlaceSucceeded`.
@@ -31,34 +31,40 @@ pub struct Told {
     pub at: Timestamp,
 }
 
-/// The event as the API server wants it. In the group of the oldest interface, which every tool reads.
-pub(super) fn event(pod: &PodRef, node: &str, told: &Told) -> Event {
+/// The event about an object as the API server wants it; `host` tells where. In the group of the oldest interface, which
+/// every tool reads.
+pub(super) fn event(about: ObjectReference, host: &str, told: &Told) -> Event {
     let mark = format!(".{:x}", told.at.as_nanosecond());
-    let stem = upto(&pod.name, LONGEST_NAME.saturating_sub(mark.len())).trim_end_matches(['.', '-']);
+    let name = about.name.as_deref().unwrap_or_default();
+    let stem = upto(name, LONGEST_NAME.saturating_sub(mark.len())).trim_end_matches(['.', '-']);
     Event {
         metadata: ObjectMeta {
-            namespace: Some(pod.namespace.clone()),
+            namespace: about.namespace.clone(),
             name: Some(format!("{stem}{mark}")),
             ..Default::default()
         },
-        // The uid that kubelets use in their events too, also for a static pod: kubectl looks for it.
-        involved_object: ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: Some(pod.namespace.clone()),
-            name: Some(pod.name.clone()),
-            uid: Some(pod.uid.clone()),
-            ..Default::default()
-        },
+        involved_object: about,
         reason: Some(told.reason.clone()),
         message: Some(shortened(&told.note)),
         type_: Some(if told.warning { "Warning" } else { "Normal" }.to_owned()),
-        source: Some(EventSource { component: Some(COMPONENT.to_owned()), host: Some(node.to_owned()) }),
+        source: Some(EventSource { component: Some(COMPONENT.to_owned()), host: Some(host.to_owned()) }),
         reporting_component: Some(CONTROLLER.to_owned()),
-        reporting_instance: Some(node.to_owned()),
+        reporting_instance: Some(host.to_owned()),
         first_timestamp: Some(Time(told.at)),
         last_timestamp: Some(Time(told.at)),
         count: Some(1),
+        ..Default::default()
+    }
+}
+
+/// A pod, with the uid that kubelets use in their events too, also for a static pod: kubectl looks for it.
+pub(super) fn pod(pod: &PodRef) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(pod.namespace.clone()),
+        name: Some(pod.name.clone()),
+        uid: Some(pod.uid.clone()),
         ..Default::default()
     }
 }
@@ -90,7 +96,7 @@ mod tests {
         };
         let at = Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_nanos(i64::MAX);
         let told = Told { reason: "InPlaceFailed".into(), warning: true, note: "ä\n".repeat(600), at };
-        let event = event(&pod, "node-1", &told);
+        let event = event(super::pod(&pod), "node-1", &told);
         let name = event.metadata.name.unwrap();
         assert!(name.len() <= 253 && name.ends_with("a.7fffffffffffffff"), "{name}");
         let message = event.message.unwrap();

@@ -1,4 +1,4 @@
-//! The API server: how to reach it, what is read of pods, what is written to them.
+//! The API server: how to reach it, what is read and written there: pods, hooks.
 //!
 //! Every call is bounded and made once; what a failure means is told by [`error`]. Must not decide anything about
 //! operations, and log nothing of an object: there are environment values in pods and passwords in secrets.
@@ -7,6 +7,8 @@ pub mod client;
 pub mod credentials;
 pub mod error;
 pub mod event;
+pub mod hooks;
 pub mod pod;
 pub mod pods;
 pub mod server;
+mod store;

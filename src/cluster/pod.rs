@@ -128,15 +128,6 @@ impl Pod {
         Some((*self.places.get(at)?, &self.declared.containers.get(at)?.image))
     }
 
-    /// True unless `other` is known to be the newer state. Versions are numbers in fact, and by contract since 1.35.
-    pub(super) fn is_not_older_than(&self, other: &Self) -> bool {
-        let version = |pod: &Self| pod.meta.resource_version.as_deref().and_then(|v| v.parse::<u64>().ok());
-        match (version(self), version(other)) {
-            (Some(mine), Some(theirs)) => mine >= theirs,
-            _ => true,
-        }
-    }
-
     fn mirrored(&self) -> Option<&str> {
         self.annotation(MIRROR).filter(|uid| !uid.is_empty())
     }

@@ -20,7 +20,7 @@ use crate::operation::effect::Class;
 /// Every call but a watch. The API server's own limit is a minute; one that takes longer than this is not well.
 const CALL: Duration = Duration::from_secs(10);
 /// Who changed what, in the field managers of an object.
-const MANAGER: &str = "inplace";
+pub(super) const MANAGER: &str = "inplace";
 /// The server ends a watch after so many seconds; that is nobody's failure.
 const WATCH_SECONDS: u32 = 290;
 
@@ -45,19 +45,32 @@ pub enum Change {
     Status(Value),
 }
 
-/// The pods of a node at one moment.
-pub(super) struct Listed {
-    pub(super) pods: Vec<Pod>,
+/// Which objects of a kind are followed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Selection {
+    /// As people call it: `the pods of node a`.
+    pub(super) what: String,
+    /// All namespaces when there is none.
+    pub(super) namespace: Option<String>,
+    pub(super) fields: Option<String>,
+    pub(super) labels: Option<String>,
+    /// The first list may come from the API server's memory (version 0, as kubelets ask): without it every agent would
+    /// have the database read all pods of the cluster. What it does not know yet, the watch brings.
+    pub(super) from_memory: bool,
+}
+
+/// What there is at one moment.
+pub(super) struct Listed<T> {
+    pub(super) items: Vec<T>,
     /// Where a watch goes on.
     pub(super) version: String,
 }
 
 /// Parsed straight into what is kept, unlike kube's list, which buffers everything to find its type.
 #[derive(Deserialize)]
-struct List {
+struct List<T> {
     metadata: ListMeta,
-    #[serde(default)]
-    items: Option<Vec<Pod>>,
+    items: Option<Vec<T>>,
 }
 
 #[derive(Deserialize)]
@@ -117,12 +130,19 @@ impl Server {
         self.ask(&doing, request).await
     }
 
-    /// The pods of a node, from the API server's memory (version 0, as kubelets ask): without it every agent would
-    /// have the database read all pods of the cluster. What it does not know yet, the watch brings.
-    pub(super) async fn pods_of(&self, node: &str) -> Result<Listed, Error> {
-        let doing = format!("listing the pods of node {node}");
-        let params = ListParams::default().fields(&on(node)).match_any();
-        let list: List = self.ask(&doing, Request::new(Pod::url_path(&(), None)).list(&params)).await?;
+    /// All of them as they are now.
+    pub(super) async fn list<T>(&self, selection: &Selection) -> Result<Listed<T>, Error>
+    where
+        T: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let doing = format!("listing {}", selection.what);
+        let params = ListParams {
+            label_selector: selection.labels.clone(),
+            field_selector: selection.fields.clone(),
+            ..Default::default()
+        };
+        let params = if selection.from_memory { params.match_any() } else { params };
+        let list: List<T> = self.ask(&doing, selection.request::<T>().list(&params)).await?;
         if list.metadata.resource_version.is_empty() {
             return Err(Error::own(
                 &doing,
@@ -130,18 +150,25 @@ impl Server {
                 "the API server's answer has no version".to_owned(),
             ));
         }
-        Ok(Listed { pods: list.items.unwrap_or_default(), version: list.metadata.resource_version })
+        Ok(Listed { items: list.items.unwrap_or_default(), version: list.metadata.resource_version })
     }
 
-    /// What happens to the pods of a node after `version`. Lasts until one side ends it.
-    pub(super) async fn watch(
+    /// What happens to them after `version`. Lasts until one side ends it.
+    pub(super) async fn watch<T>(
         &self,
-        node: &str,
+        selection: &Selection,
         version: &str,
-    ) -> Result<impl Stream<Item = Result<WatchEvent<Pod>, Error>> + use<>, Error> {
-        let doing = format!("watching the pods of node {node}");
-        let params = WatchParams::default().fields(&on(node)).timeout(WATCH_SECONDS);
-        let request = Request::new(Pod::url_path(&(), None)).watch(&params, version);
+    ) -> Result<impl Stream<Item = Result<WatchEvent<T>, Error>> + use<T>, Error>
+    where
+        T: Resource<DynamicType = ()> + DeserializeOwned + Clone,
+    {
+        let doing = format!("watching {}", selection.what);
+        let params = WatchParams {
+            label_selector: selection.labels.clone(),
+            field_selector: selection.fields.clone(),
+            ..Default::default()
+        };
+        let request = selection.request::<T>().watch(&params.timeout(WATCH_SECONDS), version);
         let request = request.map_err(|error| Error::of(&doing, kube::Error::BuildRequest(error)))?;
         let opening = Box::pin(self.client.request_events(request));
         let events = match tokio::time::timeout(CALL, opening).await {
@@ -152,7 +179,7 @@ impl Server {
     }
 
     /// One call. The text of an answer that cannot be read is dropped: kube would log it.
-    async fn ask<T: DeserializeOwned>(
+    pub(super) async fn ask<T: DeserializeOwned>(
         &self,
         doing: &str,
         request: Result<http::Request<Vec<u8>>, request::Error>,
@@ -175,10 +202,12 @@ impl Server {
     }
 }
 
-fn pods(namespace: &str) -> Request {
-    Request::new(Pod::url_path(&(), Some(namespace)))
+impl Selection {
+    fn request<T: Resource<DynamicType = ()>>(&self) -> Request {
+        Request::new(T::url_path(&(), self.namespace.as_deref()))
+    }
 }
 
-fn on(node: &str) -> String {
-    format!("spec.nodeName={node}")
+fn pods(namespace: &str) -> Request {
+    Request::new(Pod::url_path(&(), Some(namespace)))
 }

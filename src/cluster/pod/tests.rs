@@ -285,14 +285,3 @@ fn an_answer_that_cannot_be_read_is_none() {
     pod["metadata"]["annotations"]["inplace.dev/status"] = json!("gone fishing");
     assert_eq!(read(&pod).status(), None);
 }
-
-#[test]
-fn versions_are_compared_as_numbers() {
-    let at = |version: &str| {
-        let mut pod = today();
-        pod["metadata"]["resourceVersion"] = json!(version);
-        read(&pod)
-    };
-    assert!(at("100").is_not_older_than(&at("99")) && !at("99").is_not_older_than(&at("100")));
-    assert!(at("7").is_not_older_than(&at("7")) && at("opaque").is_not_older_than(&at("100")));
-}

@@ -87,9 +87,9 @@ impl NodePods {
             "lastTransitionTime": seconds(clock::now()),
         });
         let body = json!({ "metadata": { "uid": uid }, "status": { "conditions": [condition] } });
-        match self.shared.server.change(&doing, &pod.namespace, &pod.name, &Change::Status(body)).await {
+        match self.server.change(&doing, &pod.namespace, &pod.name, &Change::Status(body)).await {
             Ok(pod) => {
-                self.shared.learn(pod);
+                self.learn(pod);
                 Ok(())
             }
             Err(error) if error.is_test_failed() => {
@@ -113,8 +113,8 @@ impl NodePods {
     /// Tells something about a pod. Told again, it is there already, which is as good.
     pub async fn event(&self, pod: &PodRef, told: &Told) -> Result<(), Error> {
         let doing = format!("writing the event {} of pod {pod}", told.reason);
-        let event = event::event(pod, self.node(), told);
-        match self.shared.server.tell(&doing, &pod.namespace, &event).await {
+        let event = event::event(event::pod(pod), self.node(), told);
+        match self.server.tell(&doing, &pod.namespace, &event).await {
             Err(error) if error.class() == Class::Refused => Ok(()),
             told => told,
         }
@@ -129,7 +129,7 @@ impl NodePods {
         };
         let mut found = Vec::new();
         for name in seen.pull_secrets() {
-            match self.shared.server.secret(&pod.namespace, name).await {
+            match self.server.secret(&pod.namespace, name).await {
                 Ok(secret) => found.extend(credentials::of(&secret)),
                 Err(error) if error.class() == Class::Gone => {}
                 Err(error) => return Err(error),
@@ -140,12 +140,12 @@ impl NodePods {
 
     /// Writes what `fit` makes of the pod as it is known, and if that does not fit (any more), of a fresh look.
     async fn write(&self, doing: &str, pod: &PodRef, fit: impl Fn(&Pod) -> Fit) -> Result<(), Error> {
-        let server = &self.shared.server;
+        let server = &self.server;
         // What is known may be old: only what it says to write counts, for that carries its tests along.
         if let Some(Fit::Write(change)) = self.get(&pod.uid).map(|seen| fit(&seen)) {
             match server.change(doing, &pod.namespace, &pod.name, &change).await {
                 Ok(pod) => {
-                    self.shared.learn(pod);
+                    self.learn(pod);
                     return Ok(());
                 }
                 Err(error) if error.is_test_failed() => {}
@@ -155,13 +155,13 @@ impl NodePods {
         let seen = self.look(doing, pod).await?;
         match fit(&seen) {
             Fit::Done => {
-                self.shared.learn(seen);
+                self.learn(seen);
                 Ok(())
             }
             Fit::Never(class, message) => Err(Error::own(doing, class, message)),
             Fit::Write(change) => {
                 let pod = server.change(doing, &pod.namespace, &pod.name, &change).await?;
-                self.shared.learn(pod);
+                self.learn(pod);
                 Ok(())
             }
         }
@@ -169,7 +169,7 @@ impl NodePods {
 
     /// The pod as it is now, if it is still the same one.
     async fn look(&self, doing: &str, pod: &PodRef) -> Result<Pod, Error> {
-        let seen = self.shared.server.pod(&pod.namespace, &pod.name).await?;
+        let seen = self.server.pod(&pod.namespace, &pod.name).await?;
         if seen.reference().uid == pod.uid {
             return Ok(seen);
         }

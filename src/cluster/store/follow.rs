@@ -1,4 +1,4 @@
-//! Keeps the view of a node's pods up to date: list, watch, and again from where it broke off.
+//! Keeps a view of objects up to date: list, watch, and again from where it broke off.
 //!
 //! kube's own watcher does not tell when a broken watch is open again; here that decides whether the view is current.
 
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::error::Error;
-use crate::cluster::pods::Shared;
+use crate::cluster::store::{Kept, Shared};
 use crate::operation::effect::Class;
 use crate::process::log::chain;
 
@@ -25,12 +25,14 @@ const STEADY: Duration = Duration::from_secs(5);
 /// Pauses between attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// How soon a kind that the API server does not know is looked for again.
+const UNTIL_INSTALLED: Duration = Duration::from_secs(60);
 /// So many failures in a row, and the place in the history is given up: a server that was set back in time would
 /// refuse it for ever.
 const TRUSTED_FAILURES: u32 = 3;
 
 /// Runs until told to stop. From then on nothing is current any more.
-pub(super) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
+pub(super) async fn run<T: Kept>(shared: Arc<Shared<T>>, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
         () = follow(&shared) => {}
@@ -39,8 +41,8 @@ pub(super) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
 }
 
 /// Where the following stands.
-struct Follower<'a> {
-    shared: &'a Shared,
+struct Follower<'a, T> {
+    shared: &'a Shared<T>,
     /// Where a watch can go on; `None`: nowhere, list first.
     version: Option<String>,
     /// When the present watch was opened.
@@ -49,45 +51,54 @@ struct Follower<'a> {
     failures: u32,
     /// Whether the log holds that the server is not heard.
     told: bool,
+    /// Whether the API server did not know the kind at all when it was last asked.
+    absent: bool,
 }
 
-async fn follow(shared: &Shared) {
-    let mut follower = Follower { shared, version: None, opened: None, failures: 0, told: false };
+async fn follow<T: Kept>(shared: &Shared<T>) {
+    let mut follower =
+        Follower { shared, version: None, opened: None, failures: 0, told: false, absent: false };
     loop {
         let ended = follower.hear().await;
         shared.set_current(false);
         follower.ended(ended);
-        sleep(pause(follower.failures)).await;
+        sleep(if follower.absent { UNTIL_INSTALLED } else { pause(follower.failures) }).await;
         follower.failures = follower.failures.saturating_add(1);
     }
 }
 
-impl Follower<'_> {
+impl<T: Kept> Follower<'_, T> {
     /// One watch, after a list where there is no version to go on from. Returns when it has ended.
     async fn hear(&mut self) -> Result<(), Error> {
-        let Shared { server, node, .. } = self.shared;
+        let Shared { server, selection, .. } = self.shared;
         if self.version.is_none() {
-            let listed = server.pods_of(node).await?;
-            self.shared.replace(listed.pods);
+            let listed = server.list(selection).await;
+            self.learn_absence(listed.as_ref().err());
+            if self.absent {
+                self.shared.replace(Vec::new());
+                return Ok(());
+            }
+            let listed = listed?;
+            self.shared.replace(listed.items);
             self.version = Some(listed.version);
         }
         let from = self.version.clone().unwrap_or_default();
-        let mut events = pin!(server.watch(node, &from).await?);
+        let mut events = pin!(server.watch::<T>(selection, &from).await?);
         self.open();
         while let Ok(event) = timeout(SILENCE, events.try_next()).await {
             let Some(event) = event? else { return Ok(()) };
             match event {
-                WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
-                    self.advance(pod.resource_version());
-                    self.shared.put(pod);
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                    self.advance(object.resource_version());
+                    self.shared.put(object);
                 }
-                WatchEvent::Deleted(pod) => {
-                    self.advance(pod.resource_version());
-                    self.shared.remove(&pod);
+                WatchEvent::Deleted(object) => {
+                    self.advance(object.resource_version());
+                    self.shared.remove(&object);
                 }
                 WatchEvent::Bookmark(mark) => self.advance(Some(mark.metadata.resource_version)),
                 WatchEvent::Error(status) => {
-                    let doing = format!("watching the pods of node {node}");
+                    let doing = format!("watching {}", selection.what);
                     return Err(Error::of(&doing, kube::Error::Api(status)));
                 }
             }
@@ -99,7 +110,24 @@ impl Follower<'_> {
         self.opened = Some(Instant::now());
         self.shared.set_current(true);
         if std::mem::take(&mut self.told) {
-            tracing::info!(node = self.shared.node, "the API server is heard again");
+            tracing::info!("the API server is heard again about {}", self.shared.selection.what);
+        }
+    }
+
+    /// A kind that the API server does not know is nobody's failure: its definition may come later. Told once.
+    fn learn_absence(&mut self, error: Option<&Error>) {
+        let absent = error.is_some_and(|error| error.class() == Class::Gone);
+        if absent != std::mem::replace(&mut self.absent, absent) {
+            let what = &self.shared.selection.what;
+            if absent {
+                tracing::warn!(
+                    "there can be no {what}: the API server does not know the kind {}. Apply what `inplace crds` prints; \
+                     it is looked for every minute",
+                    T::kind(&())
+                );
+            } else {
+                tracing::info!("there can be {what} now");
+            }
         }
     }
 
@@ -120,7 +148,8 @@ impl Follower<'_> {
         }
         // The first failure may be a server that restarts: told is what trying again did not help.
         if self.failures > 0 && !std::mem::replace(&mut self.told, true) {
-            tracing::warn!(node = self.shared.node, "the API server is not heard: {}", chain(&error));
+            let what = &self.shared.selection.what;
+            tracing::warn!("the API server is not heard about {what}: {}", chain(&error));
         }
     }
 }

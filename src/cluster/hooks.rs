@@ -1,0 +1,257 @@
+//! HookTemplates and HookRuns at the API server: the calls, and a watch of the runs.
+//!
+//! Every write is tied to the uid of the run: another one of the same name is never touched. Decides nothing about hooks.
+
+mod run;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::core::Request;
+use kube::core::params::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Resource, ResourceExt as _};
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::annotation;
+use crate::api::hook_run::{HookRun, HookRunStatus};
+use crate::api::hook_template::HookTemplate;
+use crate::cluster::error::Error;
+use crate::cluster::event::{self, Told};
+use crate::cluster::server::{MANAGER, Selection, Server};
+use crate::cluster::store::{Kept, Store};
+use crate::operation::effect::Class;
+
+pub use run::{Run, Unreadable};
+
+/// HookRuns of all namespaces, kept up to date by one watch. Clones share them, but each counts its own
+/// [`Self::changed`]. Where the API server does not know the kind there are none; it is looked for every minute.
+#[derive(Clone, Debug)]
+pub struct HookRuns(Store<Run>);
+
+impl Kept for Run {
+    /// Namespace and name.
+    fn key(&self) -> String {
+        key(&self.namespace().unwrap_or_default(), &self.name_any())
+    }
+}
+
+impl HookRuns {
+    /// Watches those that `labels` (a label selector) selects until `stop`; `what` is what people call them. Nothing is
+    /// known yet when this returns: [`Self::has_synced`].
+    pub fn watch(server: Server, what: &str, labels: &str, stop: CancellationToken) -> Self {
+        let labels = Some(labels.to_owned()).filter(|labels| !labels.is_empty());
+        let selection = Selection { what: what.to_owned(), labels, ..Selection::default() };
+        Self(Store::watch(server, selection, stop))
+    }
+
+    /// All of them.
+    pub fn list(&self) -> Vec<Arc<Run>> {
+        self.0.list()
+    }
+
+    /// The one of this name.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<Run>> {
+        self.0.get(&key(namespace, name))
+    }
+
+    /// True while the watch runs.
+    pub fn is_current(&self) -> bool {
+        self.0.is_current()
+    }
+
+    /// True once they were listed: what is not here was not there then.
+    pub fn has_synced(&self) -> bool {
+        self.0.has_synced()
+    }
+
+    /// Returns when anything has changed since this clone last asked. Many changes are told as one.
+    pub async fn changed(&mut self) {
+        self.0.changed().await;
+    }
+
+    /// A run as a write of ours was answered: known at once.
+    pub fn learn(&self, run: Run) {
+        self.0.learn(run);
+    }
+}
+
+impl Server {
+    /// The template of this name; `None` when there is none, or the kind is not installed.
+    pub async fn hook_template(&self, namespace: &str, name: &str) -> Result<Option<HookTemplate>, Error> {
+        let doing = format!("reading HookTemplate {namespace}/{name}");
+        self.found(&doing, namespace, name).await
+    }
+
+    /// The run of this name; `None` when there is none, or the kind is not installed.
+    pub async fn hook_run(&self, namespace: &str, name: &str) -> Result<Option<HookRun>, Error> {
+        let doing = format!("reading HookRun {namespace}/{name}");
+        self.found(&doing, namespace, name).await
+    }
+
+    /// Makes a run, and tells what it is then.
+    ///
+    /// # Errors
+    /// `Refused` when there is one of this name, `Gone` when the kind is not installed.
+    pub async fn create_hook_run(&self, run: &HookRun) -> Result<HookRun, Error> {
+        let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
+        let doing = format!("making HookRun {namespace}/{name}");
+        let body = serde_json::to_vec(run)
+            .map_err(|error| Error::own(&doing, Class::Final, format!("it has no JSON form: {error}")))?;
+        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
+        self.ask(&doing, runs(&namespace).create(&params, body)).await
+    }
+
+    /// Writes how far a run is.
+    ///
+    /// # Errors
+    /// `Gone` when it is not there, `Refused` when another one has its name.
+    pub async fn hook_run_status(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        status: &HookRunStatus,
+    ) -> Result<(), Error> {
+        let doing = format!("writing the status of HookRun {namespace}/{name}");
+        let operations = json!([
+            { "op": "test", "path": "/metadata/uid", "value": uid },
+            { "op": "add", "path": "/status", "value": status },
+        ]);
+        let patch = operated(&doing, operations)?;
+        let request = runs(namespace).patch_subresource("status", name, &as_us(), &patch);
+        self.ask::<IgnoredAny>(&doing, request).await.map(drop)
+    }
+
+    /// The same by its `runner`, and by nobody else.
+    ///
+    /// # Errors
+    /// `Gone` when it is not there, `Refused` when another one has its name or somebody else runs it.
+    pub async fn hook_run_progress(
+        &self,
+        run: &Run,
+        runner: &str,
+        status: &HookRunStatus,
+    ) -> Result<Run, Error> {
+        let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
+        let doing = format!("writing the status of HookRun {namespace}/{name}");
+        let operations = json!([
+            { "op": "test", "path": "/metadata/uid", "value": run.uid() },
+            { "op": "test", "path": runner_pointer(), "value": runner },
+            { "op": "add", "path": "/status", "value": status },
+        ]);
+        let patch = operated(&doing, operations)?;
+        self.ask(&doing, runs(&namespace).patch_subresource("status", &name, &as_us(), &patch)).await
+    }
+
+    /// Makes `runner` the one who runs `run` instead of whom it names as it was seen, and tells what the run is then.
+    /// `None`: nobody from now on.
+    ///
+    /// # Errors
+    /// `Gone` when it is not there, `Refused` when it was changed meanwhile.
+    pub async fn hand_hook_run(&self, run: &Run, runner: Option<&str>) -> Result<Run, Error> {
+        let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
+        let to = runner.unwrap_or("nobody");
+        let doing = format!("handing HookRun {namespace}/{name} to {to}");
+        let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": run.uid() })];
+        match (run.runner(), runner) {
+            (Some(from), to) => {
+                operations.push(json!({ "op": "test", "path": runner_pointer(), "value": from }));
+                operations.push(match to {
+                    Some(to) => json!({ "op": "replace", "path": runner_pointer(), "value": to }),
+                    None => json!({ "op": "remove", "path": runner_pointer() }),
+                });
+            }
+            (None, Some(to)) => {
+                // What is not there cannot be tested: only the very version that was seen is changed.
+                let version = run.resource_version();
+                operations
+                    .push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }));
+                operations.push(if run.annotations().is_empty() {
+                    let annotations = json!({ annotation::RUNNER: to });
+                    json!({ "op": "add", "path": "/metadata/annotations", "value": annotations })
+                } else {
+                    json!({ "op": "add", "path": runner_pointer(), "value": to })
+                });
+            }
+            (None, None) => {}
+        }
+        let patch = operated(&doing, operations.into())?;
+        self.ask(&doing, runs(&namespace).patch(&name, &as_us(), &patch)).await
+    }
+
+    /// The run as it is now, also when its spec cannot be read; `None` when it is gone or another one has its name.
+    pub async fn look_at_hook_run(&self, run: &Run) -> Result<Option<Run>, Error> {
+        let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
+        let doing = format!("reading HookRun {namespace}/{name}");
+        let seen: Option<Run> = self.found(&doing, &namespace, &name).await?;
+        Ok(seen.filter(|seen| seen.uid() == run.uid()))
+    }
+
+    /// Deletes a run. One that is gone, or was replaced by another one of its name, is deleted.
+    pub async fn delete_hook_run(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
+        let doing = format!("deleting HookRun {namespace}/{name}");
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..Default::default() };
+        match self.ask::<IgnoredAny>(&doing, runs(namespace).delete(name, &params)).await {
+            Err(error) if matches!(error.class(), Class::Gone | Class::Refused) => Ok(()),
+            deleted => deleted.map(drop),
+        }
+    }
+
+    /// Tells something about a run; `host` tells where. Told again, it is there already, which is as good.
+    pub async fn hook_run_event(&self, run: &Run, host: &str, told: &Told) -> Result<(), Error> {
+        let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
+        let doing = format!("writing the event {} of HookRun {namespace}/{name}", told.reason);
+        let about = ObjectReference {
+            api_version: Some(HookRun::api_version(&()).into_owned()),
+            kind: Some(HookRun::kind(&()).into_owned()),
+            namespace: Some(namespace.clone()),
+            name: Some(name),
+            uid: run.uid(),
+            ..Default::default()
+        };
+        match self.tell(&doing, &namespace, &event::event(about, host, told)).await {
+            Err(error) if error.class() == Class::Refused => Ok(()),
+            told => told,
+        }
+    }
+
+    async fn found<T: Resource<DynamicType = ()> + DeserializeOwned>(
+        &self,
+        doing: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<T>, Error> {
+        let request = Request::new(T::url_path(&(), Some(namespace))).get(name, &GetParams::default());
+        match self.ask(doing, request).await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.class() == Class::Gone => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What a run is looked up by.
+fn key(namespace: &str, name: &str) -> String {
+    format!("{namespace}/{name}")
+}
+
+fn runs(namespace: &str) -> Request {
+    Request::new(HookRun::url_path(&(), Some(namespace)))
+}
+
+fn runner_pointer() -> String {
+    format!("/metadata/annotations/{}", annotation::RUNNER.replace('/', "~1"))
+}
+
+fn as_us() -> PatchParams {
+    PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() }
+}
+
+fn operated(doing: &str, operations: Value) -> Result<Patch<()>, Error> {
+    let operations = serde_json::from_value(operations)
+        .map_err(|error| Error::own(doing, Class::Final, format!("no JSON patch: {error}")))?;
+    Ok(Patch::Json(operations))
+}

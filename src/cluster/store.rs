@@ -1,0 +1,243 @@
+//! Objects of one kind as the API server shows them, kept up to date by one watch.
+//!
+//! Must not decide: it tells what is there.
+
+mod follow;
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use kube::{Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::server::{Selection, Server};
+
+/// A kind of objects that can be kept.
+pub(super) trait Kept:
+    Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static
+{
+    /// What one is looked up by.
+    fn key(&self) -> String;
+}
+
+/// The objects. Clones share them, but each counts its own [`Self::changed`].
+#[derive(Clone)]
+pub(super) struct Store<T> {
+    shared: Arc<Shared<T>>,
+    news: tokio::sync::watch::Receiver<()>,
+}
+
+/// What the watch fills.
+struct Shared<T> {
+    server: Server,
+    selection: Selection,
+    view: RwLock<View<T>>,
+    news: tokio::sync::watch::Sender<()>,
+}
+
+struct View<T> {
+    objects: BTreeMap<String, Arc<T>>,
+    current: bool,
+    synced: bool,
+}
+
+impl<T> Default for View<T> {
+    fn default() -> Self {
+        Self { objects: BTreeMap::new(), current: false, synced: false }
+    }
+}
+
+impl<T> Debug for Store<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (count, current) = self.shared.read(|view| (view.objects.len(), view.current));
+        let mut shown = f.debug_struct("Store");
+        shown.field("of", &self.shared.selection.what).field("objects", &count).field("current", &current);
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl<T: Kept> Store<T> {
+    /// Watches until `stop`. Nothing is known yet when this returns: [`Self::has_synced`].
+    pub(super) fn watch(server: Server, selection: Selection, stop: CancellationToken) -> Self {
+        let (sender, news) = tokio::sync::watch::channel(());
+        let shared = Arc::new(Shared { server, selection, view: RwLock::default(), news: sender });
+        tokio::spawn(follow::run(Arc::clone(&shared), stop));
+        Self { shared, news }
+    }
+
+    /// All of them, by key.
+    pub(super) fn list(&self) -> Vec<Arc<T>> {
+        self.shared.read(|view| view.objects.values().cloned().collect())
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<Arc<T>> {
+        self.shared.read(|view| view.objects.get(key).cloned())
+    }
+
+    /// What `look` makes of an object and of whether this is current.
+    pub(super) fn look<R>(&self, key: &str, look: impl FnOnce(&T, bool) -> R) -> Option<R> {
+        self.shared.read(|view| view.objects.get(key).map(|object| look(object, view.current)))
+    }
+
+    /// True while the watch runs: what is told here is then as new as the API server can tell.
+    pub(super) fn is_current(&self) -> bool {
+        self.shared.read(|view| view.current)
+    }
+
+    /// True once the objects were listed: what is not here was not there then.
+    pub(super) fn has_synced(&self) -> bool {
+        self.shared.read(|view| view.synced)
+    }
+
+    /// Returns when anything has changed since this clone last asked: an object, or whether this is current. Many
+    /// changes are told as one.
+    pub(super) async fn changed(&mut self) {
+        // The sender lives as long as this does, so that this never fails.
+        if self.news.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// An object as a write of ours was answered: known at once, and not when the watch gets to it. One that is not
+    /// there (any more) stays away.
+    pub(super) fn learn(&self, object: T) {
+        self.shared.learn(object);
+    }
+}
+
+impl<T> Shared<T> {
+    fn read<R>(&self, look: impl FnOnce(&View<T>) -> R) -> R {
+        look(&self.view.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn change(&self, work: impl FnOnce(&mut View<T>)) {
+        work(&mut self.view.write().unwrap_or_else(PoisonError::into_inner));
+        self.news.send_replace(());
+    }
+
+    fn set_current(&self, current: bool) {
+        if self.read(|view| view.current != current) {
+            self.change(|view| view.current = current);
+        }
+    }
+}
+
+impl<T: Kept> Shared<T> {
+    /// Everything that there is.
+    fn replace(&self, objects: Vec<T>) {
+        let objects = objects.into_iter().map(|object| (object.key(), Arc::new(object))).collect();
+        self.change(|view| {
+            view.objects = objects;
+            view.synced = true;
+        });
+    }
+
+    /// An object as the watch shows it. The answer to a write of ours may have come first, and be newer.
+    fn put(&self, object: T) {
+        self.change(|view| {
+            let key = object.key();
+            if view.objects.get(&key).is_none_or(|known| is_not_older(&object, known.as_ref())) {
+                view.objects.insert(key, Arc::new(object));
+            }
+        });
+    }
+
+    fn remove(&self, object: &T) {
+        self.change(|view| {
+            // What is made anew under the same key has another uid: what is deleted late must not take it along. (A
+            // static pod's copy, for one, is always the same one on its node.)
+            let key = object.key();
+            if view.objects.get(&key).is_some_and(|known| known.uid() == object.uid()) {
+                view.objects.remove(&key);
+            }
+        });
+    }
+
+    fn learn(&self, object: T) {
+        let key = object.key();
+        if self.read(|view| view.objects.contains_key(&key)) {
+            self.put(object);
+        }
+    }
+}
+
+/// True unless `other` is known to be the newer state. Versions are numbers in fact, and by contract since 1.35.
+fn is_not_older<T: Kept>(object: &T, other: &T) -> bool {
+    let version = |object: &T| object.meta().resource_version.as_deref().and_then(|v| v.parse::<u64>().ok());
+    match (version(object), version(other)) {
+        (Some(mine), Some(theirs)) => mine >= theirs,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::pod::Pod;
+
+    fn shared() -> Shared<Pod> {
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let (news, _) = tokio::sync::watch::channel(());
+        let server = Server::new(kube::Client::try_from(config).unwrap());
+        Shared { server, selection: Selection::default(), view: RwLock::default(), news }
+    }
+
+    fn pod(uid: &str, version: u32, mirror: &str) -> Pod {
+        let text = format!(
+            r#"{{"metadata":{{"name":"web","namespace":"shop","uid":"{uid}","resourceVersion":"{version}",
+                "annotations":{{"kubernetes.io/config.mirror":"{mirror}"}}}}}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn versions(shared: &Shared<Pod>) -> Vec<(String, String)> {
+        let version = |pod: &Arc<Pod>| kube::ResourceExt::resource_version(pod.as_ref()).unwrap();
+        shared
+            .read(|view| view.objects.values().map(|pod| (pod.api_uid().to_owned(), version(pod))).collect())
+    }
+
+    #[tokio::test]
+    async fn neither_watch_nor_answer_brings_back_an_older_state() {
+        let shared = shared();
+        shared.put(pod("a", 10, ""));
+        shared.learn(pod("a", 12, ""));
+        shared.put(pod("a", 11, ""));
+        assert_eq!(versions(&shared), [("a".into(), "12".into())]);
+        shared.put(pod("a", 13, ""));
+        shared.learn(pod("a", 12, ""));
+        assert_eq!(versions(&shared), [("a".into(), "13".into())]);
+        // A list is believed, whatever was known.
+        shared.replace(vec![pod("a", 5, "")]);
+        assert_eq!(versions(&shared), [("a".into(), "5".into())]);
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_is_gone_is_not_learnt_again() {
+        let shared = shared();
+        shared.put(pod("a", 10, ""));
+        shared.remove(&pod("a", 11, ""));
+        shared.learn(pod("a", 12, ""));
+        assert_eq!(versions(&shared), []);
+    }
+
+    #[tokio::test]
+    async fn a_late_goodbye_of_a_copy_does_not_take_the_next_one_along() {
+        let shared = shared();
+        shared.put(pod("a", 10, "static"));
+        shared.put(pod("b", 11, "static"));
+        shared.remove(&pod("a", 12, "static"));
+        assert_eq!(versions(&shared), [("b".into(), "11".into())]);
+    }
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        let at = |version: &str| {
+            let text = format!(r#"{{"metadata":{{"uid":"a","resourceVersion":"{version}"}}}}"#);
+            serde_json::from_str::<Pod>(&text).unwrap()
+        };
+        assert!(is_not_older(&at("100"), &at("99")) && !is_not_older(&at("99"), &at("100")));
+        assert!(is_not_older(&at("7"), &at("7")) && is_not_older(&at("opaque"), &at("100")));
+    }
+}
