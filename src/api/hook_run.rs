@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::hook_template::{Argument, Metric, Policy};
 
 /// What to run: a template's metrics with all arguments resolved. The metrics keep their `{{ }}`.
-#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "tkex.tencent.com",
     version = "v1alpha1",

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::request::HookArg;
 
 /// A gate that can be used again and again.
-#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "tkex.tencent.com",
     version = "v1alpha1",
@@ -57,7 +57,7 @@ pub enum Policy {
 }
 
 /// One thing that is measured.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Metric {
     /// Its name, once per hook.
@@ -97,7 +97,7 @@ pub struct Metric {
 }
 
 /// What is asked: exactly one of them.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Provider {
     /// An HTTP server.
     #[serde(default, skip_serializing_if = "Option::is_none")]

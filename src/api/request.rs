@@ -216,8 +216,11 @@ impl Request {
             }
         }
         for (field, hook) in [("preHook", &self.pre_hook), ("postHook", &self.post_hook)] {
-            if hook.as_ref().is_some_and(|hook| hook.template_name.is_empty()) {
-                return Err(value(&format!("{field}.templateName"), "the name of a HookTemplate".to_owned()));
+            if let Some(hook) = hook
+                && !is_dns_subdomain(&hook.template_name)
+            {
+                let problem = format!("`{}` is not the name of a HookTemplate", hook.template_name);
+                return Err(value(&format!("{field}.templateName"), problem));
             }
         }
         Ok(())
@@ -256,14 +259,16 @@ fn parse_item(verb: &str, item: &str) -> Result<Target, InvalidRequest> {
     }
 }
 
-/// The id of a text that brings none: FNV-1a, 64 bit, over the text with its white space made even.
+/// The id of a text that brings none: of the text with its white space made even.
 fn text_id(text: &str) -> String {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     let even = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    for byte in even.bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    format!("text-{hash:016x}")
+    format!("text-{:016x}", fingerprint(&even))
+}
+
+/// A number that stands for a text in names: FNV-1a, 64 bit.
+pub(crate) fn fingerprint(text: &str) -> u64 {
+    let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, fold)
 }
 
 /// RFC 1123 label: what Kubernetes allows as a container name.
@@ -273,6 +278,15 @@ pub(crate) fn is_dns_label(name: &str) -> bool {
         && name.starts_with(edge)
         && name.ends_with(edge)
         && name.chars().all(|c| edge(c) || c == '-')
+}
+
+/// RFC 1123 subdomain: what Kubernetes allows as the name of most objects.
+pub(crate) fn is_dns_subdomain(name: &str) -> bool {
+    let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let part = |part: &str| {
+        part.starts_with(edge) && part.ends_with(edge) && part.chars().all(|c| edge(c) || c == '-')
+    };
+    name.len() <= 253 && name.split('.').all(part)
 }
 
 #[cfg(test)]
@@ -351,6 +365,10 @@ mod tests {
             (r#"{"containers":[{"name":"a"}],"gracePeriodSeconds":600}"#, "does not fit"),
             (r#"{"containers":[{"name":"a"}],"engine":"Magic"}"#, "unknown variant `Magic`"),
             (r#"{"containers":[{"name":"a"}],"preHook":{"templateName":""}}"#, "preHook.templateName"),
+            (
+                r#"{"containers":[{"name":"a"}],"postHook":{"templateName":"../pods/a"}}"#,
+                "postHook.templateName",
+            ),
             (r#"{"id":"a b","containers":[{"name":"a"}]}"#, "id: 1 to 128"),
             (r#"{"containers":[{"name":"a"}]"#, "EOF"),
             (&long, "longer than"),

@@ -208,7 +208,14 @@ impl Node {
             }
         }
         let hashes = self.journal.load(pod)?.hashes;
-        Ok(Situation { snapshot, runtime, sources, hashes, now: clock::now() })
+        Ok(Situation {
+            snapshot,
+            runtime,
+            sources,
+            hashes,
+            hooks: preflight::Hooks::default(),
+            now: clock::now(),
+        })
     }
 
     /// What is known of the container `name`, the one that runs or the last one, as the source of a clone.

@@ -9,7 +9,7 @@ use crate::operation::effect::{Class, Effect, GateTurn, ImageChoice, Learned, Tr
 use crate::operation::next::{Next, next};
 use crate::operation::outcome::Outcome;
 use crate::operation::plan::Plan;
-use crate::operation::preflight::{Admitted, Hashes, Refusal, Runtime, Situation, Source, admit};
+use crate::operation::preflight::{Admitted, Hashes, Hooks, Refusal, Runtime, Situation, Source, admit};
 use crate::operation::snapshot::{
     Container, Declared, DeclaredContainer, Gate, Owner, PodRef, PullPolicy, RestartPolicy, Sandbox,
     Snapshot, State,
@@ -141,6 +141,7 @@ pub(super) fn situation(snapshot: Snapshot) -> Situation {
         snapshot,
         runtime: Runtime { name: "containerd".into(), version: "2.1.9".into() },
         hashes: Hashes::new(),
+        hooks: Hooks::default(),
         now: at(0),
         sources: ["app", "side"].map(|name| (name.to_owned(), source())).into(),
     }

@@ -14,6 +14,7 @@ mod end;
 pub mod engine;
 #[cfg(test)]
 mod fixtures;
+pub mod hook;
 pub mod next;
 pub mod note;
 pub mod outcome;

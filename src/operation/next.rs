@@ -12,6 +12,7 @@ use crate::operation::back::back;
 use crate::operation::drain::close;
 use crate::operation::effect::{Class, Effect, Verb};
 use crate::operation::end::end;
+use crate::operation::hook::{Moment, Passage, pass};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::replace::{Progress, replace};
@@ -65,6 +66,13 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     {
         return next;
     }
+    if !operation.touched() {
+        match pass(operation, Moment::Before, now) {
+            Passage::Open => {}
+            Passage::Next(next) => return next,
+            Passage::Closed(failure) => return fail(operation, failure),
+        }
+    }
     if !operation.touched()
         && let Some(next) = close(operation, snapshot, now)
     {
@@ -94,7 +102,7 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
             Progress::Running(life) => return Next::Note(Note::reached(target, life, snapshot)),
         }
     }
-    if operation.step != Step::Ready
+    if !matches!(operation.step, Step::PostHook | Step::Ready)
         && let Some(next) = enter(operation, Step::Verify)
     {
         return next;
@@ -103,6 +111,19 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
         Verdict::Next(next) => within(operation, next, now, operation.forward_until(), "Verify"),
         Verdict::Failed(failure) => fail(operation, failure),
         Verdict::Proven => {
+            match pass(operation, Moment::After, now) {
+                Passage::Open => {}
+                Passage::Next(next) => {
+                    return within(
+                        operation,
+                        next,
+                        now,
+                        operation.forward_until(),
+                        &during(operation, "PostHook"),
+                    );
+                }
+                Passage::Closed(failure) => return fail(operation, failure),
+            }
             let ready = operation.drain.as_ref().and_then(|_| enter(operation, Step::Ready));
             ready.unwrap_or(Next::Note(Note::End(Outcome::Succeeded)))
         }
@@ -116,7 +137,8 @@ fn still_free(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Opt
     }
     if now >= operation.touch_until() {
         let waits = operation.targets.iter().any(|target| target.image.is_some() && target.pulled.is_none());
-        return Some(fail(operation, operation.late(if waits { "Pull" } else { "Swap had not begun" })));
+        let what = if waits { "Pull".to_owned() } else { during(operation, "Swap had not begun") };
+        return Some(fail(operation, operation.late(&what)));
     }
     for target in &operation.targets {
         if let Some(life) = restarted(target, snapshot) {
@@ -210,6 +232,11 @@ fn fail(operation: &Operation, failure: Failure) -> Next {
     } else {
         Note::End(operation.failed(failure))
     })
+}
+
+/// What was going on: the hook that was waited for, else `otherwise`.
+fn during(operation: &Operation, otherwise: &str) -> String {
+    operation.hook_progress().map_or_else(|| otherwise.to_owned(), |hook| format!("waiting for {hook}"))
 }
 
 fn enter(operation: &Operation, step: Step) -> Option<Next> {

@@ -68,6 +68,7 @@ impl Operation {
                 }
             }
             Note::Overtaken { name, replaces, attempt, cut_short } => {
+                self.measure_anew();
                 if let Some(index) = target(&mut self.targets, &name) {
                     let replacement = self.targets[index].under_way();
                     let cut_short = cut_short || replacement.cut_short;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::status::Phase;
+use crate::operation::hook::Moment;
 
 /// The end of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +64,18 @@ pub enum Failure {
         image: String,
         /// What the runtime said.
         message: String,
+    },
+    /// A hook said no, or could not be asked.
+    #[error("hook {template}{} did not pass: {why}", named(run.as_deref()))]
+    Hook {
+        /// Which of the two.
+        moment: Moment,
+        /// The name of its template.
+        template: String,
+        /// The name of the object that tells all of it, where there is an API server.
+        run: Option<String>,
+        /// The metric, and what it said.
+        why: String,
     },
     /// The pod's spec could not be changed.
     #[error("the image of {container} in the pod's spec could not be changed: {message}")]
@@ -178,6 +191,8 @@ impl Failure {
         match self {
             Self::Pull { .. } => "PullFailed",
             Self::PullSecrets { .. } => "PullSecretsNeeded",
+            Self::Hook { moment: Moment::Before, .. } => "PreHookFailed",
+            Self::Hook { moment: Moment::After, .. } => "PostHookFailed",
             Self::Respec { .. } => "RespecFailed",
             Self::Gate { .. } => "GateFailed",
             Self::NotReady { .. } => "NotReady",
@@ -194,6 +209,10 @@ impl Failure {
             Self::Journal { .. } => "JournalFailed",
         }
     }
+}
+
+fn named(run: Option<&str>) -> String {
+    run.map(|run| format!(" (HookRun {run})")).unwrap_or_default()
 }
 
 impl Withdrawal {

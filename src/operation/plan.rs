@@ -5,10 +5,12 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::api::hook_template::Argument;
 use crate::api::image::ImageRef;
 use crate::api::request::Request;
 use crate::api::status::{Action, Engine, Incarnation, Step};
 use crate::operation::engine::{Choice, LONGEST_BACK_OFF};
+use crate::operation::hook::{Hook, Moment};
 use crate::operation::preflight::{Admitted, AdmittedTarget};
 use crate::operation::snapshot::{Container, DeclaredContainer, Owner, PodRef, PullPolicy, RestartPolicy};
 use crate::operation::state::{Operation, Target};
@@ -28,6 +30,9 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// One entry per container, in the order of the request.
     pub containers: Vec<Planned>,
+    /// The hooks that have to be passed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<PlannedHook>,
     /// What a person should know before it happens.
     pub warnings: Vec<String>,
     /// Who looks after the pod.
@@ -74,10 +79,33 @@ pub struct Planned {
     next_attempt: u32,
 }
 
+/// One hook of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedHook {
+    /// The stage it is run in.
+    pub step: Step,
+    /// The name of its template.
+    pub template: String,
+    /// What its arguments are.
+    pub args: Vec<Argument>,
+    #[serde(skip)]
+    hook: Hook,
+}
+
+impl From<Hook> for PlannedHook {
+    fn from(hook: Hook) -> Self {
+        let (template, args) = (hook.template.clone(), hook.spec.args.clone());
+        Self { step: hook.moment.step(), template, args, hook }
+    }
+}
+
 impl Plan {
     /// Plans an admitted request.
     pub fn of(admitted: Admitted) -> Self {
-        let (request, pod, sandbox_id, owner, declared, targets) = admitted.into_parts();
+        let (request, pod, sandbox_id, owner, declared, targets, hooks) = admitted.into_parts();
+        let hooks: Vec<_> = hooks.into_iter().map(PlannedHook::from).collect();
+        let has = |moment| hooks.iter().any(|planned| planned.hook.moment == moment);
         let mut warnings = Vec::new();
         if owner.is_kubelet() && declared.is_none() {
             warnings.push(
@@ -119,14 +147,16 @@ impl Plan {
         let left_closed = declared.as_ref().is_some_and(|declared| declared.gate.left_closed());
         let steps = [
             swaps.then_some(Step::Pull),
+            has(Moment::Before).then_some(Step::PreHook),
             drains.then_some(Step::Drain),
             Some(Step::Swap),
             Some(Step::Verify),
+            has(Moment::After).then_some(Step::PostHook),
             (drains || left_closed).then_some(Step::Ready),
         ];
         let steps = steps.into_iter().flatten().collect();
         let in_cluster = declared.is_some();
-        Self { request, pod, sandbox_id, steps, containers, warnings, owner, left_closed, in_cluster }
+        Self { request, pod, sandbox_id, steps, containers, hooks, warnings, owner, left_closed, in_cluster }
     }
 
     /// The operation that carries it out, taken up at `now`.
@@ -143,6 +173,13 @@ impl Plan {
         let mut operation =
             Operation::new(self.request, self.pod, self.sandbox_id, unsupervised, targets, now);
         operation.in_cluster = self.in_cluster;
+        operation.step = self.steps.first().copied().unwrap_or(operation.step);
+        for PlannedHook { hook, .. } in self.hooks {
+            match hook.moment {
+                Moment::Before => operation.pre_hook = Some(hook),
+                Moment::After => operation.post_hook = Some(hook),
+            }
+        }
         if self.left_closed {
             operation.drain.get_or_insert_default().inherited = true;
         }

@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use crate::api::hook_run::HookRunSpec;
 use crate::api::request::{EngineWish, InvalidRequest, Request};
 use crate::api::status::Incarnation;
 use crate::operation::engine::{Choice, Facts, choose};
+use crate::operation::hook::{Hook, Moment};
 use crate::operation::snapshot::{Container, Declared, Gate, Owner, PodRef, Sandbox, Snapshot, State};
 use crate::operation::state::{BACK_SPARE_SECONDS, stopping_seconds};
 
@@ -29,8 +31,28 @@ pub struct Situation {
     pub sources: BTreeMap<String, Source>,
     /// The hashes that a kubelet has written on containers of this pod, by container and the image its spec said then.
     pub hashes: Hashes,
+    /// What the hooks that the request names have become.
+    pub hooks: Hooks,
     /// The time.
     pub now: Timestamp,
+}
+
+/// What the hooks that a request names have become; `None` for one that it does not name, or where no hooks are run.
+#[derive(Clone, Debug, Default)]
+pub struct Hooks {
+    /// `preHook`.
+    pub pre: Option<Result<HookRunSpec, BadHook>>,
+    /// `postHook`.
+    pub post: Option<Result<HookRunSpec, BadHook>>,
+}
+
+/// Why a hook cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadHook {
+    /// There is no template of that name.
+    Missing,
+    /// The template cannot be run so; why, and what to change.
+    Invalid(String),
 }
 
 /// The runtime's own word about itself.
@@ -125,6 +147,30 @@ pub enum Refusal {
     /// Hooks need what is not there.
     #[error("{0} is set, but this agent runs no hooks: remove it")]
     HooksUnavailable(&'static str),
+    /// The template is not there.
+    #[error(
+        "{field} names the HookTemplate {name}, which is not there: create it in namespace {namespace}, or correct the name"
+    )]
+    HookTemplateMissing {
+        /// `preHook` or `postHook`.
+        field: &'static str,
+        /// The pod's.
+        namespace: String,
+        /// The template's.
+        name: String,
+    },
+    /// The template cannot be run for this pod and these arguments.
+    #[error("{field}: the HookTemplate {name} cannot be run for pod {pod}: {why}")]
+    HookTemplateInvalid {
+        /// `preHook` or `postHook`.
+        field: &'static str,
+        /// The pod.
+        pod: Box<PodRef>,
+        /// The template's.
+        name: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The engine asked for cannot be had for this container.
     #[error("engine {engine:?} cannot be used for container {name} of pod {pod}: {why}")]
     EngineUnavailable {
@@ -218,6 +264,8 @@ impl Refusal {
             Self::Duplicate { .. } => "Duplicate",
             Self::NoReadinessGate(_) => "NoReadinessGate",
             Self::HooksUnavailable(_) => "HooksUnavailable",
+            Self::HookTemplateMissing { .. } => "HookTemplateMissing",
+            Self::HookTemplateInvalid { .. } => "HookTemplateInvalid",
             Self::EngineUnavailable { .. } => "EngineUnavailable",
             Self::NoEngine { .. } => "NoEngine",
             Self::BackOff { .. } => "BackOff",
@@ -239,10 +287,11 @@ pub struct Admitted {
     owner: Owner,
     declared: Option<Declared>,
     targets: Vec<AdmittedTarget>,
+    hooks: Vec<Hook>,
 }
 
 /// What a plan is made from.
-pub(super) type Parts = (Request, PodRef, String, Owner, Option<Declared>, Vec<AdmittedTarget>);
+pub(super) type Parts = (Request, PodRef, String, Owner, Option<Declared>, Vec<AdmittedTarget>, Vec<Hook>);
 
 /// One container of an admitted request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -257,7 +306,7 @@ pub(super) struct AdmittedTarget {
 
 impl Admitted {
     pub(super) fn into_parts(self) -> Parts {
-        (self.request, self.pod, self.sandbox_id, self.owner, self.declared, self.targets)
+        (self.request, self.pod, self.sandbox_id, self.owner, self.declared, self.targets, self.hooks)
     }
 }
 
@@ -277,11 +326,7 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
     if request.grace_period_seconds > 0 && declared.is_none_or(|declared| declared.gate == Gate::Absent) {
         return Err(Refusal::NoReadinessGate(pod()));
     }
-    for (field, hook) in [("preHook", &request.pre_hook), ("postHook", &request.post_hook)] {
-        if hook.is_some() {
-            return Err(Refusal::HooksUnavailable(field));
-        }
-    }
+    let hooks = hooks(&request, &sandbox.pod, &situation.hooks)?;
     let mut targets = Vec::with_capacity(request.containers.len());
     for target in &request.containers {
         let container = replaceable(snapshot, sandbox, &target.name, target.image.is_some())?;
@@ -322,7 +367,33 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
         owner: sandbox.owner,
         declared: snapshot.declared.clone(),
         targets,
+        hooks,
     })
+}
+
+/// The hooks that the request names, ready to be run.
+fn hooks(request: &Request, pod: &PodRef, known: &Hooks) -> Result<Vec<Hook>, Refusal> {
+    let both = [
+        ("preHook", Moment::Before, &request.pre_hook, &known.pre),
+        ("postHook", Moment::After, &request.post_hook, &known.post),
+    ];
+    let mut hooks = Vec::new();
+    for (field, moment, named, known) in both {
+        let Some(named) = named else { continue };
+        let name = named.template_name.clone();
+        match known {
+            None => return Err(Refusal::HooksUnavailable(field)),
+            Some(Err(BadHook::Missing)) => {
+                return Err(Refusal::HookTemplateMissing { field, namespace: pod.namespace.clone(), name });
+            }
+            Some(Err(BadHook::Invalid(why))) => {
+                let (pod, why) = (Box::new(pod.clone()), why.clone());
+                return Err(Refusal::HookTemplateInvalid { field, pod, name, why });
+            }
+            Some(Ok(spec)) => hooks.push(Hook::new(moment, &pod.name, &request.id, &name, spec.clone())),
+        }
+    }
+    Ok(hooks)
 }
 
 fn next_attempt(snapshot: &Snapshot, name: &str) -> u32 {
@@ -365,183 +436,4 @@ fn replaceable<'a>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::operation::fixtures::{ask, find, life, pod, pod_in_cluster, situation, source};
-
-    #[test]
-    #[expect(clippy::too_many_lines, reason = "one table")]
-    fn every_refusal_has_its_word_and_says_what_to_change() {
-        type Change = fn(&mut Situation);
-        fn keep(_: &mut Situation) {}
-        let cases: [(&str, Change, &str, &str); 21] = [
-            ("restart App", keep, "InvalidRequest", "`App` is not a container name"),
-            ("restart app", |s| s.snapshot.sandbox = None, "PodNotFound", "no pod"),
-            (
-                "restart app",
-                |s| s.snapshot.sandbox.iter_mut().for_each(|b| b.ready = false),
-                "SandboxNotReady",
-                "not ready",
-            ),
-            (
-                r#"{"containers":[{"name":"app"}],"gracePeriodSeconds":5}"#,
-                keep,
-                "NoReadinessGate",
-                "remove gracePeriodSeconds",
-            ),
-            (
-                r#"{"containers":[{"name":"app"}],"preHook":{"templateName":"t"}}"#,
-                keep,
-                "HooksUnavailable",
-                "preHook is set",
-            ),
-            (
-                r#"{"containers":[{"name":"app"}],"postHook":{"templateName":"t"}}"#,
-                keep,
-                "HooksUnavailable",
-                "postHook is set",
-            ),
-            (
-                r#"{"containers":[{"name":"app"}],"engine":"Respec"}"#,
-                keep,
-                "EngineUnavailable",
-                "needs an API server",
-            ),
-            (
-                r#"{"containers":[{"name":"app"}],"engine":"Stop"}"#,
-                keep,
-                "EngineUnavailable",
-                "would start the container again",
-            ),
-            ("restart app", |s| s.runtime.name = "cri-o".into(), "RuntimeUnsupported", "containerd only"),
-            ("restart db", keep, "UnknownContainer", "no container db; it has app, side"),
-            (
-                "restart app",
-                |s| find(&mut s.snapshot, "app-2").state = State::Exited,
-                "NotRunning",
-                "remove the pod and run it again",
-            ),
-            (
-                "restart app",
-                |s| s.snapshot.containers.push(life("app", 3, State::Running)),
-                "Duplicate",
-                "2 containers named app",
-            ),
-            (
-                "swap app=repo/app:v2",
-                |s| s.snapshot.sandbox.iter_mut().for_each(|b| b.owner = Owner::Kubelet),
-                "KubeletNamesImages",
-                "swap it there",
-            ),
-            (
-                "swap app=repo/app:v2",
-                |s| s.snapshot.sandbox.iter_mut().for_each(|b| b.owner = Owner::KubeletStatic),
-                "KubeletNamesImages",
-                "manifest",
-            ),
-            ("restart app", |s| s.sources.clear(), "NotCloneable", "did not tell"),
-            (
-                "restart side",
-                |s| {
-                    s.sources
-                        .insert("side".into(), Source { not_cloneable: Some("field 99".into()), ..source() });
-                },
-                "NotCloneable",
-                "field 99",
-            ),
-            (
-                "restart app",
-                |s| {
-                    s.sources.insert("app".into(), Source { image_present: false, ..source() });
-                },
-                "ImageMissing",
-                "repo/app:v1",
-            ),
-            (
-                r#"{"containers":[{"name":"app"}],"deadlineSeconds":36}"#,
-                keep,
-                "DeadlineTooShort",
-                "may take 37 s",
-            ),
-            (
-                r#"{"containers":[{"name":"app"}],"deadlineSeconds":38,"minReadySeconds":2}"#,
-                keep,
-                "DeadlineTooShort",
-                "may take 39 s",
-            ),
-            (
-                r#"{"containers":[{"name":"app","image":"a:v2"}],"deadlineSeconds":55}"#,
-                keep,
-                "DeadlineTooShort",
-                "may take 56 s",
-            ),
-            (
-                r#"{"containers":[{"name":"app"},{"name":"side"}],"deadlineSeconds":68}"#,
-                keep,
-                "DeadlineTooShort",
-                "may take 69 s",
-            ),
-        ];
-        for (text, change, reason, says) in cases {
-            let mut situation = situation(pod(Owner::Nobody));
-            change(&mut situation);
-            let refusal = ask(text, &situation).unwrap_err();
-            assert_eq!(refusal.reason(), reason, "{text}");
-            assert!(refusal.to_string().contains(says), "{text}: {refusal}");
-        }
-    }
-
-    #[test]
-    fn what_the_api_server_shows_can_stand_in_the_way() {
-        type Change = fn(&mut Declared);
-        let drained = r#"{"containers":[{"name":"app"}],"gracePeriodSeconds":20,"deadlineSeconds":57}"#;
-        let swapped =
-            r#"{"containers":[{"name":"app","image":"a:v2"}],"gracePeriodSeconds":20,"deadlineSeconds":98}"#;
-        let (short, keep): (_, Change) = (drained.replace("57", "56"), |_| {});
-        let cases: [(&str, Change, &str, &str); 7] = [
-            ("restart app", keep, "", ""),
-            ("restart app", |it| it.deleting = true, "Deleting", "is being deleted"),
-            (drained, keep, "", ""),
-            (drained, |it| it.gate = Gate::Unset, "", ""),
-            (drained, |it| it.gate = Gate::Absent, "NoReadinessGate", "add the gate to the pod's template"),
-            // The drain is part of what it takes.
-            (&short, keep, "DeadlineTooShort", "may take 57 s"),
-            (swapped, keep, "", ""),
-        ];
-        for (text, change, reason, says) in cases {
-            let mut situation = situation(pod_in_cluster());
-            change(situation.snapshot.declared.as_mut().unwrap());
-            match ask(text, &situation) {
-                Ok(_) => assert_eq!(reason, "", "{text}"),
-                Err(refusal) => {
-                    assert_eq!(refusal.reason(), reason, "{text}: {refusal}");
-                    assert!(refusal.to_string().contains(says), "{text}: {refusal}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_admitted_gets_an_attempt_above_all_that_the_name_has_seen() {
-        let mut situation = situation(pod(Owner::Kubelet));
-        situation.snapshot.containers.push(life("app", 7, State::Created));
-        let (.., targets) = ask("restart app,side", &situation).unwrap().into_parts();
-        assert_eq!(targets.iter().map(|target| target.next_attempt).collect::<Vec<_>>(), [8, 3]);
-    }
-
-    #[test]
-    fn the_shortest_deadline_that_is_admitted_leaves_time_to_begin() {
-        for (text, admitted) in [
-            (r#"{"containers":[{"name":"app"}],"deadlineSeconds":37}"#, 5),
-            (r#"{"containers":[{"name":"app","image":"a:v2"}],"deadlineSeconds":56}"#, 5),
-            (
-                r#"{"containers":[{"name":"app","image":"a:v2"}],"deadlineSeconds":600,"minReadySeconds":520}"#,
-                6,
-            ),
-        ] {
-            let operation = crate::operation::fixtures::Bench::new(text, pod(Owner::Nobody)).operation;
-            let left = operation.touch_until().duration_since(operation.begun_at).as_secs();
-            assert_eq!(left, admitted, "{text}");
-        }
-    }
-}
+mod tests;

@@ -84,7 +84,10 @@ fn message(operation: &Operation) -> String {
     let mut text = match &operation.outcome {
         None => match &operation.setback {
             Some(setback) => format!("{}: trying again: {}", operation.step, setback.trouble.message),
-            None => format!("{} is under way", operation.step),
+            None => match operation.hook_progress() {
+                Some(hook) => format!("waiting for {hook}"),
+                None => format!("{} is under way", operation.step),
+            },
         },
         Some(Outcome::Succeeded) => join(operation.targets.iter().map(succeeded)),
         Some(Outcome::RolledBack(failure)) => {

@@ -1,8 +1,8 @@
 //! The operation itself: what the journal keeps of one request on one pod.
 //!
 //! Holds only what cannot be seen in the next snapshot: what was promised, what was begun, what was learned. It is
-//! changed in four ways: [`Operation::begin`] before an effect, [`Operation::record`] after it, [`Operation::note`]
-//! for decisions without an effect, and [`Operation::withdraw`] from outside.
+//! changed in five ways: [`Operation::begin`] before an effect, [`Operation::record`] after it, [`Operation::note`]
+//! for decisions without an effect, [`Operation::measured`] by its hooks, and [`Operation::withdraw`] from outside.
 
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use crate::api::status::{Action, Engine, Incarnation, Step};
 use crate::operation::drain::Drain;
 use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Leftover, Trouble, Verb};
 use crate::operation::engine::{Choice, SpecChange};
+use crate::operation::hook::Hook;
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
 use crate::operation::setback::Setback;
 use crate::operation::snapshot::{Container, PodRef, Snapshot};
@@ -55,6 +56,12 @@ pub struct Operation {
     /// The pod's readiness gate, when the request asks for a drain.
     #[serde(default)]
     pub drain: Option<Drain>,
+    /// What has to be passed before anything is touched.
+    #[serde(default)]
+    pub pre_hook: Option<Hook>,
+    /// What has to be passed before the pod takes traffic again.
+    #[serde(default)]
+    pub post_hook: Option<Hook>,
     /// Set when it is to end before it touches anything.
     pub withdrawn: Option<Withdrawal>,
     /// Set when it is on its way back, with the reason.
@@ -251,6 +258,8 @@ impl Operation {
             step,
             targets,
             drain,
+            pre_hook: None,
+            post_hook: None,
             withdrawn: None,
             turned_back: None,
             ending: None,

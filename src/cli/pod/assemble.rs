@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use crate::api::image::ImageRef;
-use crate::operation::preflight::Hashes;
+use crate::operation::preflight::{Hashes, Hooks};
 use crate::operation::preflight::{Runtime, Situation, Source};
 use crate::operation::snapshot::{Container, Declared, Owner, PodRef, Sandbox, Snapshot, State};
 use crate::operation::spec_hash;
@@ -83,7 +83,17 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
         unseen.push("whether the node's CPU manager has given a container CPUs of its own".to_owned());
     }
     let snapshot = Snapshot { sandbox: Some(sandbox), containers, declared: Some(declared) };
-    Seen { situation: Situation { snapshot, runtime, sources, hashes: Hashes::new(), now }, unseen }
+    Seen {
+        situation: Situation {
+            snapshot,
+            runtime,
+            sources,
+            hashes: Hashes::new(),
+            hooks: Hooks::default(),
+            now,
+        },
+        unseen,
+    }
 }
 
 /// The containers of `pod` that can be replaced, with what its kubelet tells of each: the regular ones, and the init

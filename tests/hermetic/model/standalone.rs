@@ -12,7 +12,7 @@ use inplace::operation::next::{Next, next, unseen};
 use inplace::operation::note::Note;
 use inplace::operation::outcome::{Outcome, Withdrawal};
 use inplace::operation::plan::Plan;
-use inplace::operation::preflight::{Runtime, Situation, Source, admit};
+use inplace::operation::preflight::{Hooks, Runtime, Situation, Source, admit};
 use inplace::operation::report;
 use inplace::operation::snapshot::{Container, Owner, Sandbox, Snapshot, State};
 use inplace::operation::state::Operation;
@@ -667,8 +667,18 @@ fn begin(request: Request, world: &mut World) -> Operation {
     }
     let runtime = Runtime { name: "containerd".into(), version: "2.1".into() };
     Plan::of(
-        admit(request, &Situation { snapshot, runtime, sources, hashes: BTreeMap::new(), now: epoch() })
-            .unwrap(),
+        admit(
+            request,
+            &Situation {
+                snapshot,
+                runtime,
+                sources,
+                hashes: BTreeMap::new(),
+                hooks: Hooks::default(),
+                now: epoch(),
+            },
+        )
+        .unwrap(),
     )
     .begin(epoch())
 }

@@ -8,7 +8,7 @@ use inplace::operation::next::{Next, next};
 use inplace::operation::note::Note;
 use inplace::operation::outcome::{Outcome, Withdrawal};
 use inplace::operation::plan::Plan;
-use inplace::operation::preflight::{Hashes, Refusal, Runtime, Situation, Source, admit};
+use inplace::operation::preflight::{Hashes, Hooks, Refusal, Runtime, Situation, Source, admit};
 use inplace::operation::report;
 use inplace::operation::snapshot::{RestartPolicy, Snapshot, State};
 use inplace::operation::spec_hash;
@@ -175,7 +175,14 @@ fn begin(world: &mut World) -> Result<Operation, Refusal> {
         request.containers.iter().map(|target| (target.name.clone(), source.clone())).collect();
     let runtime = Runtime { name: "containerd".into(), version: "2.1".into() };
     let snapshot = world.snapshot();
-    let situation = Situation { snapshot, runtime, sources, hashes: hashes(world), now: world.now };
+    let situation = Situation {
+        snapshot,
+        runtime,
+        sources,
+        hashes: hashes(world),
+        hooks: Hooks::default(),
+        now: world.now,
+    };
     Ok(Plan::of(admit(request, &situation)?).begin(world.now))
 }
 
