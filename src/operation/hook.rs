@@ -127,7 +127,7 @@ fn progress(metric: &Metric, result: Option<&MetricResult>) -> String {
         [(result.failed, "failed"), (result.inconclusive, "inconclusive"), (result.error, "errors")]
     {
         if count > 0 {
-            text.push_str(&format!(", {count} {what}"));
+            text.extend([", ", &count.to_string(), " ", what]);
         }
     }
     text
@@ -207,7 +207,9 @@ impl Operation {
             Moment::Before => &mut self.pre_hook,
             Moment::After => &mut self.post_hook,
         };
-        hook.iter_mut().for_each(|hook| hook.status = status.clone());
+        if let Some(hook) = hook {
+            hook.status = status;
+        }
     }
 
     /// What the hook that runs after it has measured was about another life than the one that is to come.
@@ -215,7 +217,7 @@ impl Operation {
         self.post_hook.iter_mut().for_each(|hook| hook.status = HookRunStatus::default());
     }
 
-    /// `hook drain (webtest: 2 of 3 successful)`, while it is waited for.
+    /// `hook drain: webtest: 2 of 3 successful`, while it is waited for.
     pub(super) fn hook_progress(&self) -> Option<String> {
         let hook = self.awaited_hook()?;
         Some(format!("hook {}: {}", hook.template, hook.progress()))

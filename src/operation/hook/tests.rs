@@ -4,6 +4,7 @@ use super::*;
 use crate::api::hook_run::{HookRunSpec, Measurement};
 use crate::api::hook_template::{Argument, Provider};
 use crate::api::status::Phase;
+use crate::api::status::Step::{Drain, PostHook, PreHook, Pull, Ready, Swap, Verify};
 use crate::operation::effect::Effect;
 use crate::operation::fixtures::{Answer, Bench, Kubelet, ask, at, pod, pod_in_cluster, situation};
 use crate::operation::outcome::{Outcome, Withdrawal};
@@ -111,7 +112,6 @@ fn the_drain_begins_when_the_hook_has_passed_and_traffic_comes_after_the_other()
         .values_mut()
         .for_each(|source| source.alias = Some(crate::operation::fixtures::ALIAS.into()));
     let plan = Plan::of(ask(&text, &situation).unwrap());
-    use Step::{Drain, PostHook, PreHook, Pull, Ready, Swap, Verify};
     assert_eq!(plan.steps, [Pull, PreHook, Drain, Swap, Verify, PostHook, Ready]);
     assert_eq!(plan.hooks.iter().map(|hook| hook.template.as_str()).collect::<Vec<_>>(), ["drain", "check"]);
     let mut bench = Bench::of(&text, situation, Kubelet::Prompt);
@@ -164,7 +164,7 @@ fn a_failed_hook_afterwards_leads_back_where_there_is_a_way() {
         assert_eq!((outcome.phase(), outcome.reason()), (phase, "PostHookFailed"), "{text}");
         assert_eq!(bench.snapshot.running("app")[0].image_id, image);
         assert_eq!(bench.snapshot.fences("app").count(), 0);
-        assert_eq!(bench.operation.touched(), true);
+        assert!(bench.operation.touched());
     }
 }
 

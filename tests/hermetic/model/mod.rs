@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestError, TestRunner};
 
 mod cluster;
+mod hooks;
 mod standalone;
 
 const SEED: u64 = 0x1912_ace5;

@@ -5,9 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use inplace::api::request::{OnFailure, Request, Target};
+use inplace::api::request::{HookRef, OnFailure, Request, Target};
 use inplace::api::status::Action;
 use inplace::operation::effect::{Class, Effect, ImageChoice, Learned, Leftover, Trouble, Verb};
+use inplace::operation::hook::Moment;
 use inplace::operation::next::{Next, next, unseen};
 use inplace::operation::note::Note;
 use inplace::operation::outcome::{Outcome, Withdrawal};
@@ -19,6 +20,7 @@ use inplace::operation::state::Operation;
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
+use super::hooks::{self, Forgetful, Script};
 use super::{Agent, Dice, ID, cases, epoch, ms, pod, rarely, search};
 
 /// Everything that can be different about a world. Smaller is tamer.
@@ -56,6 +58,8 @@ struct Scenario {
     ahead: bool,
     /// From when and for how long the runtime answers nothing.
     away: Option<(i64, i64)>,
+    pre_hook: Option<Script>,
+    post_hook: Option<Script>,
     seed: u64,
 }
 
@@ -81,6 +85,7 @@ enum Fate {
 struct Sabotage {
     fences_hold_nothing: bool,
     journal_is_not_written: bool,
+    hooks: Forgetful,
 }
 
 #[derive(Clone, Debug)]
@@ -115,6 +120,7 @@ struct World {
     started: BTreeMap<String, u32>,
     pre_stopped: BTreeSet<String>,
     felt: bool,
+    hooks: hooks::Hooks,
     broken: Option<String>,
 }
 
@@ -127,6 +133,7 @@ impl World {
         };
         let sandbox = Some(Sandbox { id: "sandbox-1".into(), pod: pod(), ready: true, owner });
         let dice = Dice(scenario.seed);
+        let hooks = hooks::Hooks::new(scenario.pre_hook, scenario.post_hook);
         let mut world = Self {
             scenario,
             sabotage,
@@ -139,6 +146,7 @@ impl World {
             started: BTreeMap::new(),
             pre_stopped: BTreeSet::new(),
             felt: false,
+            hooks,
             broken: None,
         };
         for index in 0..world.scenario.swaps.len() {
@@ -540,6 +548,10 @@ impl World {
             Verb::Create => !operation.unsupervised,
             Verb::Pull | Verb::Fence | Verb::Remove | Verb::Respec | Verb::Gate => false,
         };
+        let held_back = !matches!(effect.verb(), Verb::Pull | Verb::Remove);
+        if held_back && !self.hooks.passed(Moment::Before) {
+            self.violate(format!("{effect:?} before the hook has passed"));
+        }
         if !right || (feels && !target.touched) {
             self.violate(format!("{effect:?} is not what the journal allows: {target:?}"));
         }
@@ -551,7 +563,15 @@ fn dies(agent: &mut Agent, world: &mut World) -> bool {
     let Some(gone) = agent.dies(&mut world.dice, world.scenario.kills) else { return false };
     world.advance(world.now + ms(gone));
     agent.comes_back(world.now);
+    world.hooks.died(&mut agent.operation, world.sabotage.hooks);
     true
+}
+
+fn write(agent: &mut Agent, world: &mut World) {
+    agent.write();
+    if agent.writes {
+        world.hooks.wrote(&agent.operation);
+    }
 }
 
 /// How a run ended: the outcome, and its line for people.
@@ -564,6 +584,9 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
     }
     request.min_ready_seconds = scenario.min_ready;
     request.deadline_seconds = scenario.deadline;
+    let hook =
+        |script: Option<Script>| script.map(|_| HookRef { template_name: "gate".into(), args: Vec::new() });
+    (request.pre_hook, request.post_hook) = (hook(scenario.pre_hook), hook(scenario.post_hook));
     request.on_failure = if scenario.keep { OnFailure::Keep } else { OnFailure::Rollback };
     let operation = begin(request, &mut world);
     let mut agent = Agent::new(operation, !sabotage.journal_is_not_written);
@@ -579,6 +602,16 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
         }
         if scenario.withdrawn_at.is_some_and(|at| world.now >= epoch() + ms(at)) {
             agent.operation.withdraw(Withdrawal::Deleted);
+        }
+        if world.hooks.attend(&mut agent.operation, world.now) {
+            idle = 0;
+            if !dies(&mut agent, &mut world) {
+                write(&mut agent, &mut world);
+                dies(&mut agent, &mut world);
+            }
+        }
+        if let Some(broken) = world.hooks.broken.take() {
+            world.violate(broken);
         }
         let touched = agent.operation.touched();
         if world.away() {
@@ -599,7 +632,7 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
                 }
                 agent.operation.note(note);
                 if !dies(&mut agent, &mut world) {
-                    agent.write();
+                    write(&mut agent, &mut world);
                 }
             }
             Next::Do(effect) => {
@@ -610,7 +643,7 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
                 if dies(&mut agent, &mut world) {
                     continue;
                 }
-                agent.write();
+                write(&mut agent, &mut world);
                 if dies(&mut agent, &mut world) {
                     continue;
                 }
@@ -623,7 +656,8 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
                 if waiting.until <= world.now {
                     world.violate(format!("waits for the past: {waiting:?}"));
                 }
-                world.advance(waiting.until);
+                let heard = world.hooks.due().unwrap_or(waiting.until);
+                world.advance(waiting.until.min(heard));
             }
             Next::Done(outcome) => break outcome,
         }
@@ -666,21 +700,9 @@ fn begin(request: Request, world: &mut World) -> Operation {
         snapshot.sandbox.iter_mut().for_each(|sandbox| sandbox.owner = owner);
     }
     let runtime = Runtime { name: "containerd".into(), version: "2.1".into() };
-    Plan::of(
-        admit(
-            request,
-            &Situation {
-                snapshot,
-                runtime,
-                sources,
-                hashes: BTreeMap::new(),
-                hooks: Hooks::default(),
-                now: epoch(),
-            },
-        )
-        .unwrap(),
-    )
-    .begin(epoch())
+    let hooks = Hooks { pre: Some(Ok(hooks::spec())), post: Some(Ok(hooks::spec())) };
+    let situation = Situation { snapshot, runtime, sources, hashes: BTreeMap::new(), hooks, now: epoch() };
+    Plan::of(admit(request, &situation).unwrap()).begin(epoch())
 }
 
 /// What is claimed is what is seen at that moment.
@@ -690,6 +712,7 @@ fn check_claim(world: &mut World, operation: &Operation, outcome: &Outcome) {
     for target in &operation.targets {
         let running = snapshot.running(&target.name);
         let right = match outcome {
+            Outcome::Succeeded if !world.hooks.passed(Moment::After) => false,
             Outcome::Succeeded => {
                 let image = if target.action == Action::Swap { "sha:new" } else { "sha:old" };
                 let up = |life: &&Container| life.attempt > target.from.attempt && life.image_id == image;
@@ -786,8 +809,9 @@ fn scenario() -> impl Strategy<Value = Scenario> {
             rarely((0_i64..3000, 0_i64..120_000)),
             any::<u64>(),
         ),
+        (rarely(hooks::script()), rarely(hooks::script())),
     )
-        .prop_map(|(shape, numbers, others)| {
+        .prop_map(|(shape, numbers, others, (pre_hook, post_hook))| {
             let (swaps, keep, kubelet, cleans_up, pre_stop, ahead, swept_at, fog) = shape;
             let (grace, min_ready, deadline, faults, kills, stubborn, meddled_at) = numbers;
             let (new_image, old_image, dies_at, withdrawn_at, sandbox, away, seed) = others;
@@ -814,6 +838,8 @@ fn scenario() -> impl Strategy<Value = Scenario> {
                 fog,
                 ahead,
                 away,
+                pre_hook,
+                post_hook,
                 seed,
             }
         })
@@ -829,7 +855,14 @@ fn look_for(usual: u32, sabotage: Sabotage) -> Result<BTreeMap<String, u32>, Str
 fn whatever_the_world_does_the_rules_hold() {
     let tally = look_for(4000, Sabotage::default()).unwrap_or_else(|broken| panic!("{broken}"));
     // A search that never gets anywhere proves nothing.
-    for kind in ["Succeeded ", "RolledBack Exited", "RolledBack StartFailed", "Cancelled RequestDeleted"] {
+    for kind in [
+        "Succeeded ",
+        "RolledBack Exited",
+        "RolledBack StartFailed",
+        "Cancelled RequestDeleted",
+        "Failed PreHookFailed",
+        "RolledBack PostHookFailed",
+    ] {
         assert!(tally.get(kind).is_some_and(|count| *count >= 10), "{kind} is rare: {tally:#?}");
     }
 }
@@ -845,4 +878,11 @@ fn without_the_fence_the_same_search_finds_two_running() {
 fn without_the_journal_the_same_search_finds_a_lie() {
     let broken = Sabotage { journal_is_not_written: true, ..Sabotage::default() };
     assert!(look_for(3000, broken).is_err());
+}
+
+#[test]
+fn without_what_was_measured_the_same_search_finds_a_second_measurement() {
+    let broken = Sabotage { hooks: Forgetful(true), ..Sabotage::default() };
+    let found = look_for(3000, broken).unwrap_err();
+    assert!(found.contains("was made twice"), "{found}");
 }

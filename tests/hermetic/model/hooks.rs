@@ -1,0 +1,166 @@
+//! The hooks of a random world: measured one after the other in virtual time, until they have a verdict, hang, or are
+//! dropped. What was finished and written down must not be measured again, and what a hook holds back must not happen.
+
+use std::collections::BTreeSet;
+
+use inplace::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus, MetricResult};
+use inplace::api::hook_template::{Metric, Provider};
+use inplace::operation::hook::Moment;
+use inplace::operation::state::Operation;
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use super::ms;
+
+/// How a hook behaves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Script {
+    /// Milliseconds from one measurement to the next.
+    every: i64,
+    /// After so many.
+    after: i32,
+    /// It says this; `None`: nothing, ever.
+    says: Option<HookPhase>,
+}
+
+/// What is broken on purpose.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Forgetful(pub(super) bool);
+
+/// The hooks of one world, and the part of the process that measures.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Hooks {
+    before: Option<Script>,
+    after: Option<Script>,
+    /// Dies with the process.
+    measuring: Option<(Moment, Timestamp)>,
+    /// Finished measurements that are written down.
+    written: BTreeSet<(Moment, i32)>,
+    /// What has truly been said, with when it was heard.
+    pub(super) said: Vec<(Moment, HookPhase)>,
+    /// A rule that was broken.
+    pub(super) broken: Option<String>,
+}
+
+pub(super) fn spec() -> HookRunSpec {
+    let metric = Metric {
+        name: "m".into(),
+        interval: None,
+        initial_delay: None,
+        count: Some(1),
+        success_condition: None,
+        failure_condition: None,
+        failure_limit: None,
+        successful_limit: None,
+        inconclusive_limit: None,
+        consecutive_error_limit: None,
+        consecutive_successful_limit: None,
+        provider: Provider::default(),
+    };
+    HookRunSpec { metrics: vec![metric], args: Vec::new(), terminate: false, policy: None }
+}
+
+pub(super) fn script() -> impl Strategy<Value = Script> {
+    let says = prop_oneof![
+        8 => Just(Some(HookPhase::Successful)),
+        2 => Just(Some(HookPhase::Failed)),
+        1 => Just(Some(HookPhase::Error)),
+        1 => Just(Some(HookPhase::Inconclusive)),
+        1 => Just(None),
+    ];
+    (1_i64..3000, 1_i32..8, says).prop_map(|(every, after, says)| Script { every, after, says })
+}
+
+impl Hooks {
+    pub(super) fn new(before: Option<Script>, after: Option<Script>) -> Self {
+        Self { before, after, ..Self::default() }
+    }
+
+    pub(super) fn has(&self, moment: Moment) -> bool {
+        self.script(moment).is_some()
+    }
+
+    fn script(&self, moment: Moment) -> Option<Script> {
+        match moment {
+            Moment::Before => self.before,
+            Moment::After => self.after,
+        }
+    }
+
+    pub(super) fn passed(&self, moment: Moment) -> bool {
+        !self.has(moment) || self.said.contains(&(moment, HookPhase::Successful))
+    }
+
+    /// When the measurement that is under way ends.
+    pub(super) fn due(&self) -> Option<Timestamp> {
+        self.measuring.map(|(_, at)| at)
+    }
+
+    /// Goes on as the node does: measures what is awaited, and nothing else. True when there is something to write down.
+    pub(super) fn attend(&mut self, operation: &mut Operation, now: Timestamp) -> bool {
+        let Some(moment) = operation.awaited_hook().map(|hook| hook.moment) else {
+            self.measuring = None;
+            return false;
+        };
+        let Some(script) = self.script(moment) else {
+            self.broken.get_or_insert(format!("a hook is awaited that nobody named: {moment:?}"));
+            return false;
+        };
+        let again = now + ms(script.every);
+        let (_, at) = *self.measuring.get_or_insert((moment, again));
+        if now < at {
+            return false;
+        }
+        self.measuring = Some((moment, again));
+        let mut status = operation.hook(moment).unwrap().status.clone();
+        let done = status.metric_results.first().map_or(0, |result| result.count);
+        if self.written.contains(&(moment, done)) {
+            self.broken.get_or_insert(format!("{moment:?}: measurement {done} was made twice"));
+        }
+        let verdict = script.says.filter(|_| done + 1 >= script.after);
+        let phase = verdict.unwrap_or(HookPhase::Running);
+        status =
+            HookRunStatus { phase: Some(phase), metric_results: vec![result(phase, done + 1)], ..status };
+        if let Some(verdict) = verdict {
+            self.said.push((moment, verdict));
+            self.measuring = None;
+        }
+        operation.measured(moment, status);
+        true
+    }
+
+    /// The process wrote down where it is.
+    pub(super) fn wrote(&mut self, operation: &Operation) {
+        for moment in [Moment::Before, Moment::After] {
+            let results = operation.hook(moment).and_then(|hook| hook.status.metric_results.first());
+            let done = results.map_or(0, |result| result.count);
+            self.written.extend((0..done).map(|index| (moment, index)));
+        }
+    }
+
+    /// The process died, and another one is there.
+    pub(super) fn died(&mut self, operation: &mut Operation, forgetful: Forgetful) {
+        self.measuring = None;
+        if forgetful.0 {
+            for hook in [&mut operation.pre_hook, &mut operation.post_hook].into_iter().flatten() {
+                hook.status = HookRunStatus::default();
+            }
+        }
+    }
+}
+
+fn result(phase: HookPhase, count: i32) -> MetricResult {
+    MetricResult {
+        name: "m".into(),
+        phase,
+        message: String::new(),
+        count,
+        successful: 0,
+        failed: 0,
+        inconclusive: 0,
+        error: 0,
+        consecutive_error: 0,
+        consecutive_successful: 0,
+        measurements: Vec::new(),
+    }
+}
