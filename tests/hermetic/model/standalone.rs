@@ -567,6 +567,19 @@ fn dies(agent: &mut Agent, world: &mut World) -> bool {
     true
 }
 
+/// Has the hook measured that is awaited. True when it has.
+fn attend(agent: &mut Agent, world: &mut World) -> bool {
+    let measured = world.hooks.attend(&mut agent.operation, world.now);
+    if measured && !dies(agent, world) {
+        write(agent, world);
+        dies(agent, world);
+    }
+    if let Some(broken) = world.hooks.broken.take() {
+        world.violate(broken);
+    }
+    measured
+}
+
 fn write(agent: &mut Agent, world: &mut World) {
     agent.write();
     if agent.writes {
@@ -577,18 +590,7 @@ fn write(agent: &mut Agent, world: &mut World) {
 /// How a run ended: the outcome, and its line for people.
 fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
     let mut world = World::new(scenario.clone(), sabotage);
-    let mut request = Request::new(ID.into(), Vec::new());
-    for (index, swap) in scenario.swaps.iter().enumerate() {
-        let image = swap.then(|| "repo/app:new".to_owned());
-        request.containers.push(Target { name: format!("c{index}"), image });
-    }
-    request.min_ready_seconds = scenario.min_ready;
-    request.deadline_seconds = scenario.deadline;
-    let hook =
-        |script: Option<Script>| script.map(|_| HookRef { template_name: "gate".into(), args: Vec::new() });
-    (request.pre_hook, request.post_hook) = (hook(scenario.pre_hook), hook(scenario.post_hook));
-    request.on_failure = if scenario.keep { OnFailure::Keep } else { OnFailure::Rollback };
-    let operation = begin(request, &mut world);
+    let operation = begin(request(scenario), &mut world);
     let mut agent = Agent::new(operation, !sabotage.journal_is_not_written);
     let (mut steps, mut idle) = (0, 0);
     let outcome = loop {
@@ -603,15 +605,8 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
         if scenario.withdrawn_at.is_some_and(|at| world.now >= epoch() + ms(at)) {
             agent.operation.withdraw(Withdrawal::Deleted);
         }
-        if world.hooks.attend(&mut agent.operation, world.now) {
+        if attend(&mut agent, &mut world) {
             idle = 0;
-            if !dies(&mut agent, &mut world) {
-                write(&mut agent, &mut world);
-                dies(&mut agent, &mut world);
-            }
-        }
-        if let Some(broken) = world.hooks.broken.take() {
-            world.violate(broken);
         }
         let touched = agent.operation.touched();
         if world.away() {
@@ -682,6 +677,21 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
         world.violate(format!("{outcome:?} left the kubelet unable to restart: {:?}", world.lives));
     }
     world.broken.map_or(Ok(outcome), Err)
+}
+
+fn request(scenario: &Scenario) -> Request {
+    let mut request = Request::new(ID.into(), Vec::new());
+    for (index, swap) in scenario.swaps.iter().enumerate() {
+        let image = swap.then(|| "repo/app:new".to_owned());
+        request.containers.push(Target { name: format!("c{index}"), image });
+    }
+    request.min_ready_seconds = scenario.min_ready;
+    request.deadline_seconds = scenario.deadline;
+    let hook =
+        |script: Option<Script>| script.map(|_| HookRef { template_name: "gate".into(), args: Vec::new() });
+    (request.pre_hook, request.post_hook) = (hook(scenario.pre_hook), hook(scenario.post_hook));
+    request.on_failure = if scenario.keep { OnFailure::Keep } else { OnFailure::Rollback };
+    request
 }
 
 fn begin(request: Request, world: &mut World) -> Operation {
