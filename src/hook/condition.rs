@@ -1,0 +1,340 @@
+//! Conditions: CEL over `result`, with `asInt` and `asFloat`. Compiled once, judged often.
+//!
+//! Whoever writes a `HookTemplate` writes a program that runs on the node. Its length, depth and macros are bounded when it is
+//! compiled, its work by [`work`] before it is evaluated: it ends soon by construction, not because somebody watches it.
+
+mod arithmetic;
+mod check;
+mod work;
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+
+use cel::common::ast::IdedExpr;
+use cel::objects::{Key, Map};
+use cel::parser::Parser;
+use cel::{Context, Env, ExecutionError};
+
+use crate::hook::json::Json;
+use crate::hook::value::{Value, cut};
+
+/// Longest source.
+const MAX_SOURCE: usize = 2048;
+/// Longest text that a condition judges.
+const MAX_TEXT: usize = 64 * 1024;
+/// Most values in what a condition judges.
+const MAX_VALUES: usize = 10_000;
+
+static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
+
+/// A compiled condition.
+#[derive(Clone, Debug)]
+pub struct Condition {
+    source: String,
+    expression: Arc<IdedExpr>,
+}
+
+/// Why a text is no condition.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{source_text}` is not a condition: {problem}")]
+pub struct InvalidCondition {
+    source_text: String,
+    problem: String,
+}
+
+/// Why a condition says neither yes nor no.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{condition}` could not be evaluated: {problem}")]
+pub struct Undecided {
+    condition: String,
+    problem: String,
+}
+
+impl Condition {
+    /// Compiles a source; the error says where it is wrong.
+    pub fn compile(source: &str) -> Result<Self, InvalidCondition> {
+        let wrong = |problem: String| InvalidCondition { source_text: cut(source, 256), problem };
+        if source.len() > MAX_SOURCE {
+            return Err(wrong(format!("it is longer than {MAX_SOURCE} bytes")));
+        }
+        check::brackets(source).map_err(wrong)?;
+        let (mut expression, places) = Parser::new().parse_with_source_info(source).map_err(|errors| {
+            let first = errors.errors.first();
+            wrong(first.map_or_else(String::new, |error| {
+                format!("line {}, column {}: {}", error.pos.0, error.pos.1, cut(&error.msg, 256))
+            }))
+        })?;
+        check::expression(&expression, &places).map_err(wrong)?;
+        arithmetic::widen(&mut expression);
+        if work::bound(&expression, 1) > work::MOST {
+            return Err(wrong("it is too much work even for one number".to_owned()));
+        }
+        Ok(Self { source: source.to_owned(), expression: Arc::new(expression) })
+    }
+
+    /// As it was written.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Yes or no.
+    pub fn holds(&self, result: &Value) -> Result<bool, Undecided> {
+        self.evaluate(result)
+            .map_err(|problem| Undecided { condition: cut(&self.source, 256), problem: cut(&problem, 256) })
+    }
+
+    fn evaluate(&self, result: &Value) -> Result<bool, String> {
+        let (result, size) = convert(result)?;
+        if work::bound(&self.expression, size) > work::MOST {
+            return Err(
+                "it is too much work for a result of this size: shorten the list, or nest fewer macros"
+                    .into(),
+            );
+        }
+        let mut context = Context::with_env(Arc::clone(&ENV));
+        arithmetic::declare(&mut context).map_err(|error| error.to_string())?;
+        context.add_variable_from_value("result", result);
+        match cel::Value::resolve(&self.expression, &context) {
+            Ok(cel::Value::Bool(yes)) => Ok(yes),
+            Ok(other) => Err(format!("it is neither true nor false, but {}", arithmetic::shown(&other))),
+            Err(error) => Err(problem(&error)),
+        }
+    }
+}
+
+/// In words of the person who wrote the condition.
+fn problem(error: &ExecutionError) -> String {
+    match error {
+        ExecutionError::FunctionError { message, .. } => message.clone(),
+        ExecutionError::NoSuchKey(key) => format!("the result has no `{key}`"),
+        ExecutionError::IndexOutOfBounds(index) => {
+            format!("the list has no element {}", arithmetic::shown(index))
+        }
+        ExecutionError::ValuesNotComparable(left, right) => {
+            let (left, right) = (arithmetic::shown(left), arithmetic::shown(right));
+            format!("{left} and {right} cannot be compared: use asInt(...) or asFloat(...) on a text")
+        }
+        ExecutionError::NoSuchOverload(_) => {
+            format!("{error}: use asInt(...) or asFloat(...) to make a number of a text")
+        }
+        ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => {
+            "division by zero".to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
+/// The value for CEL, and its size in the units of [`work`].
+fn convert(value: &Value) -> Result<(cel::Value, u64), String> {
+    let too_large =
+        |what: &str, most: usize| format!("the result is too large to be judged: over {most} {what}");
+    let converted = match value {
+        Value::Text(text) if text.len() > MAX_TEXT => return Err(too_large("bytes", MAX_TEXT)),
+        Value::Text(text) => cel::Value::String(Arc::new(text.clone())),
+        Value::Number(number) => cel::Value::Float(*number),
+        Value::Numbers(numbers) if numbers.len() > MAX_VALUES => return Err(too_large("values", MAX_VALUES)),
+        Value::Numbers(numbers) => {
+            cel::Value::List(Arc::new(numbers.iter().map(|number| cel::Value::Float(*number)).collect()))
+        }
+        Value::Json(json) => {
+            let mut left = MAX_VALUES;
+            from_json(json, &mut left).ok_or_else(|| too_large("values", MAX_VALUES))?
+        }
+        Value::None => cel::Value::Null,
+    };
+    let size = work::size(&converted);
+    if size > work::MOST_RESULT {
+        return Err(too_large("bytes", MAX_TEXT));
+    }
+    Ok((converted, size))
+}
+
+fn from_json(json: &Json, left: &mut usize) -> Option<cel::Value> {
+    *left = left.checked_sub(1)?;
+    Some(match json {
+        Json::Null => cel::Value::Null,
+        Json::Bool(yes) => cel::Value::Bool(*yes),
+        Json::Number(spelling) => number(spelling),
+        Json::Text(text) => cel::Value::String(Arc::new(text.clone())),
+        Json::List(list) => {
+            let list: Option<Vec<_>> = list.iter().map(|item| from_json(item, left)).collect();
+            cel::Value::List(Arc::new(list?))
+        }
+        Json::Map(members) => {
+            let map: Option<HashMap<Key, cel::Value>> = members
+                .iter()
+                .map(|(name, value)| Some((Key::from(name.clone()), from_json(value, left)?)))
+                .collect();
+            cel::Value::Map(Map { map: Arc::new(map?) })
+        }
+    })
+}
+
+/// An integer as long as it fits, so that it keeps its digits.
+fn number(spelling: &str) -> cel::Value {
+    if let Ok(number) = spelling.parse::<i64>() {
+        cel::Value::Int(number)
+    } else if let Ok(number) = spelling.parse::<u64>() {
+        cel::Value::UInt(number)
+    } else {
+        spelling.parse::<f64>().map_or(cel::Value::Null, cel::Value::Float)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Value {
+        Value::Text(text.to_owned())
+    }
+
+    fn json(text: &str) -> Value {
+        Value::Json(Json::parse(text.as_bytes()).unwrap())
+    }
+
+    fn holds(source: &str, result: &Value) -> bool {
+        Condition::compile(source).unwrap().holds(result).unwrap()
+    }
+
+    fn undecided(source: &str, result: &Value) -> String {
+        Condition::compile(source).unwrap().holds(result).unwrap_err().to_string()
+    }
+
+    fn refused(source: &str) -> String {
+        Condition::compile(source).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_documented_form_works() {
+        let vector = |numbers: &[f64]| Value::Numbers(numbers.to_vec());
+        for (source, result, expect) in [
+            ("asInt(result) > 30", text("45"), true),
+            ("asInt(result) > 30", text("30"), false),
+            ("asInt(result) == 1", text("1"), true),
+            ("asFloat(result) >= 0.95", text("0.95"), true),
+            ("asFloat(result) > 1", text("1.5"), true),
+            ("result == 0", Value::Number(0.0), true),
+            ("result == 0", Value::Number(0.5), false),
+            ("result == 0", json("0"), true),
+            ("result[0] == 0", vector(&[0.0, 1.0]), true),
+            ("result[0] == 0", vector(&[1.0, 0.0]), false),
+            ("0 in result", vector(&[1.0, 0.0]), true),
+            ("0 in result", vector(&[1.0, 2.0]), false),
+            ("result < 0.5 && result >= 0", Value::Number(0.25), true),
+            ("result > 1", Value::Number(1.5), true),
+            ("1 < result", Value::Number(1.5), true),
+            ("(result.a * result.b / 100) >= 90", json(r#"{"a":95,"b":100}"#), true),
+            ("(result.a * result.b / 100) >= 90", json(r#"{"a":89,"b":100}"#), false),
+            ("(result.a * result.b / 100) >= 90", json(r#"{"a":90.5,"b":100}"#), true),
+            ("(result.a * result.b / 100) >= 90", json(r#"{"a":0.5,"b":200.5}"#), false),
+            ("result == \"ok\"", text("ok"), true),
+            ("result == 'ok'", text("no"), false),
+            ("result in ['ok', 'done']", text("done"), true),
+            ("result.startsWith('rea') && result.contains('ad')", text("ready"), true),
+            ("result.items.all(x, x.ready)", json(r#"{"items":[{"ready":true},{"ready":true}]}"#), true),
+            ("result.items.exists(x, x.n > 2)", json(r#"{"items":[{"n":1},{"n":2.5}]}"#), true),
+            ("size(result.filter(x, x > 1)) == 2", json("[1,2,3]"), true),
+            ("result.map(x, x * 2) == [2, 4]", json("[1,2]"), true),
+            ("has(result.a) && !has(result.b)", json(r#"{"a":null}"#), true),
+            ("result['my-name'] == 1", json(r#"{"my-name":1}"#), true),
+            ("result == null", Value::None, true),
+            ("asInt(result) > 0 ? true : false", text(" 7\n"), true),
+            ("asInt(result.n) == 7", json(r#"{"n":7.0}"#), true),
+        ] {
+            assert_eq!(holds(source, &result), expect, "{source} of {result:?}");
+        }
+    }
+
+    #[test]
+    fn integers_keep_their_digits() {
+        for (source, result) in [
+            ("asInt(result) == 9007199254740993", text("9007199254740993")),
+            ("asInt(result) == 1234567", text("1234567")),
+            ("result.id == 9007199254740993", json(r#"{"id":9007199254740993}"#)),
+            ("result.id != 9007199254740992", json(r#"{"id":9007199254740993}"#)),
+            ("result.id - 1 == 9007199254740992", json(r#"{"id":9007199254740993}"#)),
+            ("result.id == 18446744073709551615u", json(r#"{"id":18446744073709551615}"#)),
+            ("result.a + result.b == 9223372036854775808u", json(r#"{"a":9223372036854775807,"b":1}"#)),
+            ("result > 1000000", Value::Number(1_234_567.0)),
+        ] {
+            assert!(holds(source, &result), "{source} of {result:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_evaluated_is_neither_yes_nor_no() {
+        for (source, result, expect) in [
+            ("asInt(result) > 1", text("1.5"), "asInt: \"1.5\" is no integer"),
+            ("asInt(result) > 1", text(""), "asInt: \"\" is no integer"),
+            ("asInt(result) > 1", text("9223372036854775808"), "is no integer of 64 bits"),
+            ("asInt(result) > 1", Value::Number(1.5), "asInt: 1.5 is no integer"),
+            ("asFloat(result) > 1.0", text("abc"), "asFloat: \"abc\" is no number"),
+            ("result > 30", text("45"), "asInt(...)"),
+            ("result.a > 1", json(r#"{"b":1}"#), "the result has no `a`"),
+            ("result[3] == 0", Value::Numbers(vec![]), "the list has no element 3"),
+            ("result", text("true"), "neither true nor false, but \"true\""),
+            ("asInt(result)", text("1"), "neither true nor false, but 1"),
+            ("1 / asInt(result) > 0", text("0"), "division by zero"),
+            ("1 % asInt(result) > 0", text("0"), "division by zero"),
+            ("result.a * result.b > 0", json(r#"{"a":"x","b":1}"#), "are not two numbers"),
+            ("result * result * result * result > 0", json("9223372036854775807"), "beyond 64 bits"),
+            ("result == 'x'", text(&"x".repeat(70_000)), "too large"),
+            ("size(result) > 0", json(&format!("[{}0]", "0,".repeat(20_000))), "too large"),
+        ] {
+            let error = undecided(source, &result);
+            assert!(error.contains(expect), "{source} -> {error}");
+            assert!(error.len() < 700, "{}", error.len());
+        }
+    }
+
+    #[test]
+    fn what_does_not_compile_is_refused_with_its_place() {
+        for (source, expect) in [
+            ("asInt(result) >", "line 1, column 16"),
+            ("asInt(result) > 30 &&\n foo == 1", "line 2, column 2: `foo` is not known"),
+            ("asint(result) > 1", "line 1, column 6: there is no function `asint`"),
+            ("", "line 1"),
+            ("result.map(x, y) == [1]", "`y` is not known"),
+            ("result.exists(x, x > 1) && x > 2", "`x` is not known"),
+            ("[1].all(1, true)", "argument must be a simple name"),
+            ("result == 99999999999999999999", "invalid int literal"),
+            ("a.B{c: 1} == 1", "is not supported"),
+            ("result.matches('a+')", "no function `matches`"),
+            ("result @ 1", "line 1, column 8"),
+        ] {
+            let error = refused(source);
+            assert!(
+                error.contains(expect) || (expect == "is not supported" && error.contains("not supported")),
+                "{source} -> {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_that_is_written_makes_it_work_for_long() {
+        for (source, expect) in [
+            ("(".repeat(2000), "brackets within brackets"),
+            ("[".repeat(2000), "brackets within brackets"),
+            ("true?".repeat(400), "brackets within brackets"),
+            (format!("{}1 > 0", "1+".repeat(1000)), "deeper than"),
+            (format!("result{} > 0", ".a".repeat(1000)), "deeper than"),
+            (format!("result{} > 0", "[0]".repeat(600)), "deeper than"),
+            (format!("{}1", "1<".repeat(900)), "deeper than"),
+            ("result.all(a, a.all(b, b.all(c, c)))".to_owned(), "macros within each other"),
+            (" ".repeat(4000), "longer than 2048"),
+        ] {
+            let error = refused(&source);
+            assert!(error.contains(expect), "{source:.40} -> {error}");
+        }
+        let list = Value::Numbers(vec![1.0; 10_000]);
+        assert!(holds("result.all(x, x > 0)", &list));
+        let nested = undecided("result.all(x, result.exists(y, y == x + 1.0))", &list);
+        assert!(nested.contains("too much work"), "{nested}");
+        let doubled =
+            undecided(&format!("size({}result) > 0", "result + ".repeat(90)), &text(&"x".repeat(60_000)));
+        assert!(doubled.contains("too much work"), "{doubled}");
+        let few = Value::Numbers((0_u8..100).map(f64::from).collect());
+        assert!(holds("result.all(x, result.exists(y, y == x))", &few));
+    }
+}

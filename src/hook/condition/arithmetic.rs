@@ -1,0 +1,176 @@
+//! Numbers in conditions: `asInt`, `asFloat`, and arithmetic that lets integers and fractions meet.
+//!
+//! CEL refuses `2 * 0.5`. A result's member may be 2 today and 2.5 tomorrow, so here `+ - * /` take any two numbers: two integers
+//! stay integers (and never wrap around), with a fraction both are fractions.
+
+use std::sync::Arc;
+
+use cel::common::ast::{EntryExpr, Expr, IdedExpr, operators};
+use cel::{Context, DeclarationError, ExecutionError, Value};
+
+use crate::hook::value::cut;
+
+/// The operators, and the names under which ours are declared; no source can spell them.
+const WIDENED: [(&str, &str); 4] = [
+    (operators::ADD, "@add"),
+    (operators::SUBSTRACT, "@subtract"),
+    (operators::MULTIPLY, "@multiply"),
+    (operators::DIVIDE, "@divide"),
+];
+
+/// The name under which an operator is evaluated, and back.
+pub(super) fn is_addition(name: &str) -> bool {
+    name == operators::ADD || name == "@add"
+}
+
+/// Makes an expression use our operators. What macros made of themselves stays: they add lists to lists.
+pub(super) fn widen(expression: &mut IdedExpr) {
+    match &mut expression.expr {
+        Expr::Call(call) => {
+            let of_macro = matches!(call.args.first().map(|arg| &arg.expr), Some(Expr::Ident(name)) if name.starts_with('@'));
+            if let Some((_, ours)) = WIDENED.iter().find(|(name, _)| *name == call.func_name)
+                && call.args.len() == 2
+                && !of_macro
+            {
+                (*ours).clone_into(&mut call.func_name);
+            }
+            call.target.iter_mut().for_each(|target| widen(target));
+            call.args.iter_mut().for_each(widen);
+        }
+        Expr::Comprehension(all) => {
+            for part in [
+                &mut all.iter_range,
+                &mut all.accu_init,
+                &mut all.loop_cond,
+                &mut all.loop_step,
+                &mut all.result,
+            ] {
+                widen(part);
+            }
+        }
+        Expr::List(list) => list.elements.iter_mut().for_each(widen),
+        Expr::Map(map) => {
+            for entry in &mut map.entries {
+                if let EntryExpr::MapEntry(entry) = &mut entry.expr {
+                    widen(&mut entry.key);
+                    widen(&mut entry.value);
+                }
+            }
+        }
+        Expr::Select(select) => widen(&mut select.operand),
+        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) | Expr::Struct(_) => {}
+    }
+}
+
+/// Declares everything that a condition may use beyond CEL's own.
+pub(super) fn declare(context: &mut Context<'_, '_>) -> Result<(), DeclarationError> {
+    context.add_function("asInt", |value: Value| as_int(&value))?;
+    context.add_function("asFloat", |value: Value| as_float(&value))?;
+    context.add_function("@add", |a: Value, b: Value| add(&a, &b))?;
+    context.add_function("@subtract", |a: Value, b: Value| {
+        numbers("-", &a, &b, i128::checked_sub, |a, b| a - b)
+    })?;
+    context.add_function("@multiply", |a: Value, b: Value| {
+        numbers("*", &a, &b, i128::checked_mul, |a, b| a * b)
+    })?;
+    context
+        .add_function("@divide", |a: Value, b: Value| numbers("/", &a, &b, i128::checked_div, |a, b| a / b))
+}
+
+fn error(message: String) -> ExecutionError {
+    ExecutionError::FunctionError { function: String::new(), message }
+}
+
+fn as_int(value: &Value) -> Result<Value, ExecutionError> {
+    let whole = match value {
+        Value::Int(_) => return Ok(value.clone()),
+        Value::UInt(number) => i64::try_from(*number).ok(),
+        Value::Float(number) => whole(*number),
+        Value::String(text) => text.trim().parse().ok(),
+        _ => None,
+    };
+    whole.map(Value::Int).ok_or_else(|| error(format!("asInt: {} is no integer of 64 bits", shown(value))))
+}
+
+/// A fraction that is none.
+#[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "checked right here")]
+fn whole(number: f64) -> Option<i64> {
+    (number.fract() == 0.0 && number.abs() < i64::MAX as f64).then_some(number as i64)
+}
+
+fn as_float(value: &Value) -> Result<Value, ExecutionError> {
+    let number = match value {
+        Value::String(text) => text.trim().parse().ok(),
+        other => float(other),
+    };
+    number.map(Value::Float).ok_or_else(|| error(format!("asFloat: {} is no number", shown(value))))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "that is what a fraction is")]
+fn float(value: &Value) -> Option<f64> {
+    match value {
+        Value::Int(number) => Some(*number as f64),
+        Value::UInt(number) => Some(*number as f64),
+        Value::Float(number) => Some(*number),
+        _ => None,
+    }
+}
+
+fn integer(value: &Value) -> Option<i128> {
+    match value {
+        Value::Int(number) => Some(i128::from(*number)),
+        Value::UInt(number) => Some(i128::from(*number)),
+        _ => None,
+    }
+}
+
+fn add(a: &Value, b: &Value) -> Result<Value, ExecutionError> {
+    match (a, b) {
+        (Value::String(a), Value::String(b)) => Ok(Value::String(Arc::new(format!("{a}{b}")))),
+        (Value::List(a), Value::List(b)) => {
+            Ok(Value::List(Arc::new(a.iter().chain(b.iter()).cloned().collect())))
+        }
+        _ => numbers("+", a, b, i128::checked_add, |a, b| a + b),
+    }
+}
+
+fn numbers(
+    operator: &str,
+    a: &Value,
+    b: &Value,
+    whole: fn(i128, i128) -> Option<i128>,
+    fraction: fn(f64, f64) -> f64,
+) -> Result<Value, ExecutionError> {
+    if let (Some(a), Some(b)) = (integer(a), integer(b)) {
+        let result = whole(a, b);
+        return match result.map(|result| (i64::try_from(result), u64::try_from(result))) {
+            Some((Ok(number), _)) => Ok(Value::Int(number)),
+            Some((_, Ok(number))) => Ok(Value::UInt(number)),
+            Some(_) => Err(error(format!("{a} {operator} {b} is beyond 64 bits"))),
+            None => Err(error("division by zero".to_owned())),
+        };
+    }
+    match (float(a), float(b)) {
+        (Some(a), Some(b)) => Ok(Value::Float(fraction(a, b))),
+        _ => Err(error(format!(
+            "{} {operator} {} are not two numbers: use asInt(...) or asFloat(...) on a text",
+            shown(a),
+            shown(b)
+        ))),
+    }
+}
+
+/// A value for people, bounded.
+pub(super) fn shown(value: &Value) -> String {
+    match value {
+        Value::Int(number) => number.to_string(),
+        Value::UInt(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        Value::Bool(yes) => yes.to_string(),
+        Value::String(text) => format!("{:?}", cut(text, 64)),
+        Value::Null => "nothing".to_owned(),
+        Value::List(list) => format!("a list of {}", list.len()),
+        Value::Map(map) => format!("an object of {} members", map.map.len()),
+        _ => "something else".to_owned(),
+    }
+}

@@ -1,0 +1,116 @@
+//! What a condition may be made of: known names, known functions, bounded depth.
+//!
+//! Looks at the parsed expression only, without recursion: it may be as deep as its source is long.
+
+use cel::common::ast::{ComprehensionExpr, EntryExpr, Expr, IdedExpr, SourceInfo};
+
+/// Deepest expression: evaluating it goes that deep too.
+const MAX_DEPTH: usize = 96;
+/// Most macros within macros.
+const MAX_MACROS: usize = 2;
+/// Most brackets within brackets, before anything is parsed.
+const MAX_BRACKETS: usize = 32;
+/// Functions by name; operators are spelled with `_`, `@` or `-`.
+const FUNCTIONS: [&str; 10] =
+    ["asInt", "asFloat", "size", "contains", "startsWith", "endsWith", "int", "double", "string", "bool"];
+
+/// Bounds what the parser has to remember. Brackets in strings count as well: only an upper bound is needed.
+pub(super) fn brackets(source: &str) -> Result<(), String> {
+    let mut depth = 0_usize;
+    for (index, character) in source.char_indices() {
+        match character {
+            '(' | '[' | '{' | '?' => depth += 1,
+            ')' | ']' | '}' | ':' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_BRACKETS {
+            return Err(format!("column {}: more than {MAX_BRACKETS} brackets within brackets", index + 1));
+        }
+    }
+    Ok(())
+}
+
+/// One expression that has still to be looked at.
+struct Left<'a> {
+    expression: &'a IdedExpr,
+    depth: usize,
+    variables: Vec<&'a str>,
+}
+
+/// Finds the first thing that a condition may not hold.
+pub(super) fn expression(expression: &IdedExpr, places: &SourceInfo) -> Result<(), String> {
+    let mut left = vec![Left { expression, depth: 0, variables: Vec::new() }];
+    while let Some(Left { expression, depth, variables }) = left.pop() {
+        let wrong = |problem: String| Err(format!("{}{problem}", place(expression, places)));
+        if depth > MAX_DEPTH {
+            return wrong(format!("the expression is deeper than {MAX_DEPTH} levels"));
+        }
+        let mut inside: Vec<&IdedExpr> = Vec::new();
+        let mut within_macro: Option<&ComprehensionExpr> = None;
+        match &expression.expr {
+            Expr::Literal(_) => {}
+            Expr::Ident(name) if is_known(name, &variables) => {}
+            Expr::Ident(name) => {
+                return wrong(format!("`{name}` is not known: what was measured is called `result`"));
+            }
+            Expr::Call(call) => {
+                let name = call.func_name.as_str();
+                if !FUNCTIONS.contains(&name) && !is_operator(name) {
+                    let known = FUNCTIONS.join(", ");
+                    return wrong(format!("there is no function `{name}`; there are {known}"));
+                }
+                inside.extend(call.target.as_deref());
+                inside.extend(&call.args);
+            }
+            Expr::Comprehension(all) => {
+                if variables.len() >= MAX_MACROS {
+                    return wrong(format!("more than {MAX_MACROS} macros within each other"));
+                }
+                inside.extend([&all.iter_range, &all.accu_init]);
+                within_macro = Some(all);
+            }
+            Expr::List(list) => inside.extend(&list.elements),
+            Expr::Map(map) => {
+                for entry in &map.entries {
+                    let EntryExpr::MapEntry(entry) = &entry.expr else {
+                        return wrong("objects with types are not supported".to_owned());
+                    };
+                    inside.extend([&entry.key, &entry.value]);
+                }
+            }
+            Expr::Select(select) => inside.push(&select.operand),
+            Expr::Struct(_) => return wrong("objects with types are not supported".to_owned()),
+            Expr::Unspecified => return wrong("an expression is missing".to_owned()),
+        }
+        if let Some(all) = within_macro {
+            let mut variables = variables.clone();
+            variables.push(&all.iter_var);
+            for expression in [&all.loop_cond, &all.loop_step, &all.result] {
+                left.push(Left { expression, depth: depth + 1, variables: variables.clone() });
+            }
+        }
+        for expression in inside {
+            left.push(Left { expression, depth: depth + 1, variables: variables.clone() });
+        }
+    }
+    Ok(())
+}
+
+fn is_known(name: &str, variables: &[&str]) -> bool {
+    name == "result" || name.starts_with('@') || variables.contains(&name)
+}
+
+fn is_operator(name: &str) -> bool {
+    name.contains(['_', '@'])
+        && name.contains(['!', '+', '-', '*', '/', '%', '<', '>', '=', '&', '|', '?', '[', '@'])
+        || name == "-_"
+}
+
+fn place(expression: &IdedExpr, places: &SourceInfo) -> String {
+    let Some((start, _)) = places.offset_for(expression.id) else { return String::new() };
+    let start = start as usize;
+    let before = places.source.get(..start).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+    format!("line {line}, column {column}: ")
+}

@@ -1,0 +1,130 @@
+//! How much work an expression is at most, before it is evaluated.
+//!
+//! A unit is about one operation of the interpreter, or 16 bytes of text that are copied. Everything that comes out of the result
+//! is at most as large as the result; what a macro does with the elements of a list is at most what it does with that many
+//! elements of size one, or with one element as large as the whole list.
+
+use cel::Value;
+use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
+
+/// Most work that one evaluation may be: well under a second.
+pub(super) const MOST: u64 = 1_000_000;
+/// Largest result that is judged.
+pub(super) const MOST_RESULT: u64 = 50_000;
+/// Bytes of text per unit.
+const TEXT: u64 = 16;
+
+/// The size of a value.
+pub(super) fn size(value: &Value) -> u64 {
+    match value {
+        Value::String(text) => 1 + text.len() as u64 / TEXT,
+        Value::List(list) => 1 + list.iter().map(size).sum::<u64>(),
+        Value::Map(map) => 1 + map.map.iter().map(|(key, value)| key_size(key) + size(value)).sum::<u64>(),
+        _ => 1,
+    }
+}
+
+fn key_size(key: &cel::objects::Key) -> u64 {
+    match key {
+        cel::objects::Key::String(text) => 1 + text.len() as u64 / TEXT,
+        _ => 1,
+    }
+}
+
+/// The most work for a result of this size.
+pub(super) fn bound(expression: &IdedExpr, result: u64) -> u64 {
+    Sizes { names: vec![("result", result)] }.of(expression).work
+}
+
+/// What evaluating costs at most, and how large the outcome is at most.
+#[derive(Clone, Copy)]
+struct Bound {
+    work: u64,
+    size: u64,
+}
+
+/// The sizes of the variables in scope, the innermost last.
+struct Sizes<'a> {
+    names: Vec<(&'a str, u64)>,
+}
+
+impl<'a> Sizes<'a> {
+    fn of(&mut self, expression: &'a IdedExpr) -> Bound {
+        match &expression.expr {
+            Expr::Ident(name) => {
+                let size =
+                    self.names.iter().rev().find(|(known, _)| known == name).map_or(1, |(_, size)| *size);
+                Bound { work: size.saturating_add(1), size }
+            }
+            Expr::Literal(LiteralValue::String(text)) => {
+                let size = 1 + text.inner().len() as u64 / TEXT;
+                Bound { work: size, size }
+            }
+            Expr::Select(select) => {
+                let operand = self.of(&select.operand);
+                Bound { work: operand.work.saturating_add(operand.size), size: operand.size }
+            }
+            Expr::Call(call) => self.call(call),
+            Expr::List(list) => self.all(&list.elements),
+            Expr::Map(map) => {
+                let mut bound = Bound { work: 1, size: 1 };
+                for entry in &map.entries {
+                    if let EntryExpr::MapEntry(entry) = &entry.expr {
+                        let (key, value) = (self.of(&entry.key), self.of(&entry.value));
+                        bound = bound.and(key).and(value);
+                    }
+                }
+                bound
+            }
+            Expr::Comprehension(all) => self.comprehension(all),
+            Expr::Literal(_) | Expr::Unspecified | Expr::Struct(_) => Bound { work: 1, size: 1 },
+        }
+    }
+
+    fn all(&mut self, expressions: &'a [IdedExpr]) -> Bound {
+        expressions.iter().fold(Bound { work: 1, size: 1 }, |bound, item| bound.and(self.of(item)))
+    }
+
+    fn call(&mut self, call: &'a CallExpr) -> Bound {
+        let target = call.target.as_deref().map(|target| self.of(target));
+        let bound = self.all(&call.args);
+        let bound = target.map_or(bound, |target| bound.and(target));
+        // All that goes in is looked at, and copied, at most twice.
+        let work = bound.work.saturating_add(bound.size.saturating_mul(2));
+        // Text from a number is longer than one; everything else that is not listed is a number or a truth.
+        let grows = super::arithmetic::is_addition(&call.func_name)
+            || matches!(call.func_name.as_str(), operators::CONDITIONAL | operators::INDEX | "string");
+        Bound { work, size: if grows { bound.size.saturating_add(2) } else { 1 } }
+    }
+
+    fn comprehension(&mut self, all: &'a ComprehensionExpr) -> Bound {
+        let range = self.of(&all.iter_range);
+        let start = self.of(&all.accu_init);
+        let many = self.round(all, 1);
+        let large = self.round(all, range.size);
+        let rounds = many.work.saturating_mul(range.size).saturating_add(large.work);
+        let size = many.size.saturating_mul(range.size).saturating_add(large.size).saturating_add(start.size);
+        let work = [range.work, range.size, start.work, rounds, size]
+            .iter()
+            .fold(0_u64, |a, b| a.saturating_add(*b));
+        Bound { work, size }
+    }
+
+    /// One round over an element of that size. What has been gathered so far is counted once, at the end.
+    fn round(&mut self, all: &'a ComprehensionExpr, element: u64) -> Bound {
+        let outer = self.names.len();
+        self.names.push((&all.accu_var, 1));
+        self.names.push((&all.iter_var, element));
+        let bound = self.of(&all.loop_cond);
+        let step = self.of(&all.loop_step);
+        let result = self.of(&all.result);
+        self.names.truncate(outer);
+        Bound { work: bound.work.saturating_add(step.work).saturating_add(result.work), size: step.size }
+    }
+}
+
+impl Bound {
+    fn and(self, other: Self) -> Self {
+        Self { work: self.work.saturating_add(other.work), size: self.size.saturating_add(other.size) }
+    }
+}

@@ -1,0 +1,251 @@
+//! A run made ready: conditions compiled, durations read, limits decided. What to measure next is a pure function of the run's
+//! status and the time; what was measured changes the status.
+//!
+//! A status that was stored and read back goes on where it was: see [`Program::resume`].
+
+use jiff::Timestamp;
+
+use crate::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus, Measurement, MetricResult};
+use crate::api::hook_template::Policy;
+use crate::hook::assess;
+use crate::hook::check::{self, Gauge, Invalid};
+use crate::hook::value::Value;
+
+/// Measurements that a status keeps per metric.
+const KEPT: usize = 10;
+
+/// A run that can be driven. Knows no clock.
+#[derive(Clone, Debug)]
+pub struct Program {
+    gauges: Vec<Gauge>,
+    ordered: bool,
+}
+
+/// What to do now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// These metrics, by their index, all at once.
+    Measure(Vec<usize>),
+    /// Until then, or until a measurement that is under way has ended (`None`: only that).
+    Wait(Option<Timestamp>),
+    /// Nothing more: the run has this phase.
+    Ended(HookPhase),
+}
+
+impl Program {
+    /// Checks a run and makes it ready.
+    pub fn compile(spec: &HookRunSpec) -> Result<Self, Invalid> {
+        Ok(Self { gauges: check::gauges(spec)?, ordered: spec.policy == Some(Policy::Ordered) })
+    }
+
+    /// Takes the run up. Does nothing when that has been done.
+    pub fn start(&self, status: &mut HookRunStatus, now: Timestamp) {
+        if status.phase.is_none_or(|phase| phase == HookPhase::Pending) {
+            status.phase = Some(HookPhase::Running);
+        }
+        status.started_at.get_or_insert_with(|| millis(now));
+    }
+
+    /// What is to be done, while the metrics in `in_flight` are being measured.
+    pub fn next(&self, status: &HookRunStatus, in_flight: &[usize], now: Timestamp) -> Next {
+        if let Some(phase) = status.phase.filter(|phase| phase.is_completed()) {
+            return Next::Ended(phase);
+        }
+        if self.stopper(status).is_some() {
+            return Next::Wait(None);
+        }
+        let started = status.started_at.unwrap_or(now);
+        let mut due = Vec::new();
+        let mut earliest: Option<Timestamp> = None;
+        for (index, gauge) in self.gauges.iter().enumerate() {
+            let result = result(status, &gauge.name);
+            if result.is_some_and(|result| result.phase.is_completed()) {
+                continue;
+            }
+            if !in_flight.contains(&index) {
+                let at = gauge.schedule.due(result, started, now);
+                if at <= now {
+                    due.push(index);
+                } else {
+                    earliest = Some(earliest.map_or(at, |earliest| earliest.min(at)));
+                }
+            }
+            if self.ordered {
+                break;
+            }
+        }
+        if due.is_empty() { Next::Wait(earliest) } else { Next::Measure(due) }
+    }
+
+    /// A measurement begins.
+    pub fn begin(&self, status: &mut HookRunStatus, metric: usize, now: Timestamp) {
+        let Some(gauge) = self.gauges.get(metric) else { return };
+        let measurement = Measurement {
+            phase: HookPhase::Running,
+            message: String::new(),
+            started_at: millis(now),
+            finished_at: None,
+            value: String::new(),
+        };
+        entry(status, &gauge.name).measurements.push(measurement);
+    }
+
+    /// A measurement has ended: its verdict, and what follows for its metric and for the run.
+    pub fn record(
+        &self,
+        status: &mut HookRunStatus,
+        metric: usize,
+        measured: &Result<Value, String>,
+        now: Timestamp,
+    ) {
+        let Some(gauge) = self.gauges.get(metric) else { return };
+        if status.phase.is_some_and(HookPhase::is_completed) {
+            return;
+        }
+        if entry(status, &gauge.name).measurements.last().is_none_or(|last| last.finished_at.is_some()) {
+            self.begin(status, metric, now);
+        }
+        let result = entry(status, &gauge.name);
+        let (phase, message) = assess::measurement(&gauge.conditions, measured);
+        if let Some(last) = result.measurements.last_mut() {
+            last.phase = phase;
+            last.message = message;
+            last.finished_at = Some(millis(now));
+            last.value = measured.as_ref().map(Value::shown).unwrap_or_default();
+        }
+        count(result, phase);
+        let surplus = result.measurements.len().saturating_sub(KEPT);
+        result.measurements.drain(..surplus);
+        (result.phase, result.message) = gauge.limits.assess(result);
+        self.settle(status);
+    }
+
+    /// After the process that drove the run is gone: what it was measuring is measured again, what it had measured is not.
+    pub fn resume(&self, status: &mut HookRunStatus) {
+        if status.phase.is_some_and(HookPhase::is_completed) {
+            return;
+        }
+        for result in &mut status.metric_results {
+            result.measurements.retain(|measurement| measurement.finished_at.is_some());
+        }
+        status.metric_results.retain(|result| !result.measurements.is_empty());
+        self.settle(status);
+    }
+
+    /// Stopped by hand. It approves nothing: neither passed nor failed is what Inconclusive says.
+    pub fn terminate(&self, status: &mut HookRunStatus, now: Timestamp) {
+        if status.phase.is_some_and(HookPhase::is_completed) {
+            return;
+        }
+        self.start(status, now);
+        self.end_metrics(status, "terminated before it had a verdict");
+        let worst = status.metric_results.iter().map(|result| result.phase).max();
+        status.phase = Some(worst.unwrap_or(HookPhase::Inconclusive).max(HookPhase::Inconclusive));
+        "terminated before it had passed: this approves nothing".clone_into(&mut status.message);
+    }
+
+    /// Passed by hand, whatever was measured.
+    pub fn approve(&self, status: &mut HookRunStatus, now: Timestamp) {
+        if status.phase == Some(HookPhase::Successful) {
+            return;
+        }
+        self.start(status, now);
+        self.end_metrics(status, "approved by hand before it had a verdict");
+        status.phase = Some(HookPhase::Successful);
+        "approved by hand".clone_into(&mut status.message);
+    }
+
+    /// Ends the run when nothing more is to come.
+    fn settle(&self, status: &mut HookRunStatus) {
+        let under_way =
+            |result: &MetricResult| result.measurements.iter().any(|one| one.finished_at.is_none());
+        if status.metric_results.iter().any(under_way) {
+            return;
+        }
+        if let Some((name, message)) = self.stopper(status) {
+            self.end_metrics(status, &format!("stopped because of {name}"));
+            let worst = status.metric_results.iter().map(|result| result.phase).max();
+            status.phase = worst;
+            status.message = message;
+        } else if self.gauges.iter().all(|gauge| {
+            result(status, &gauge.name).is_some_and(|result| result.phase == HookPhase::Successful)
+        }) {
+            status.phase = Some(HookPhase::Successful);
+            status.message = String::new();
+        }
+    }
+
+    /// The worst metric that ended without success: nothing more is measured after it.
+    fn stopper(&self, status: &HookRunStatus) -> Option<(String, String)> {
+        let ended =
+            |result: &&MetricResult| result.phase.is_completed() && result.phase != HookPhase::Successful;
+        let results = self.gauges.iter().filter_map(|gauge| result(status, &gauge.name));
+        let worst = results.filter(ended).max_by_key(|result| result.phase)?;
+        Some((worst.name.clone(), format!("{}: {}", worst.name, worst.message)))
+    }
+
+    /// Metrics that had begun and have no verdict get one that approves nothing.
+    fn end_metrics(&self, status: &mut HookRunStatus, why: &str) {
+        let known = |name: &str| self.gauges.iter().any(|gauge| gauge.name == name);
+        status.metric_results.retain(|result| known(&result.name));
+        for result in &mut status.metric_results {
+            result.measurements.retain(|measurement| measurement.finished_at.is_some());
+            if !result.phase.is_completed() {
+                result.phase = HookPhase::Inconclusive;
+                why.clone_into(&mut result.message);
+            }
+        }
+    }
+}
+
+fn result<'a>(status: &'a HookRunStatus, name: &str) -> Option<&'a MetricResult> {
+    status.metric_results.iter().find(|result| result.name == name)
+}
+
+fn entry<'a>(status: &'a mut HookRunStatus, name: &str) -> &'a mut MetricResult {
+    let results = &mut status.metric_results;
+    let index = results.iter().position(|result| result.name == name).unwrap_or_else(|| {
+        results.push(MetricResult {
+            name: name.to_owned(),
+            phase: HookPhase::Running,
+            message: String::new(),
+            count: 0,
+            successful: 0,
+            failed: 0,
+            inconclusive: 0,
+            error: 0,
+            consecutive_error: 0,
+            consecutive_successful: 0,
+            measurements: Vec::new(),
+        });
+        results.len() - 1
+    });
+    &mut results[index]
+}
+
+fn count(result: &mut MetricResult, phase: HookPhase) {
+    let more = |counter: &mut i32| *counter = counter.saturating_add(1);
+    if phase == HookPhase::Successful {
+        more(&mut result.successful);
+        more(&mut result.consecutive_successful);
+    } else {
+        result.consecutive_successful = 0;
+    }
+    if phase == HookPhase::Error {
+        more(&mut result.error);
+        more(&mut result.consecutive_error);
+        return;
+    }
+    result.consecutive_error = 0;
+    more(&mut result.count);
+    match phase {
+        HookPhase::Failed => more(&mut result.failed),
+        HookPhase::Inconclusive => more(&mut result.inconclusive),
+        _ => {}
+    }
+}
+
+/// A status shows milliseconds; what is not shown is not remembered either.
+fn millis(now: Timestamp) -> Timestamp {
+    Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
+}

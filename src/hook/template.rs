@@ -1,0 +1,148 @@
+//! `{{ args.NAME }}` in a text: found, checked, and replaced by values as they are. Nothing is ever rendered by half.
+
+use crate::api::hook_template::Argument;
+
+/// Longest text that may come out.
+const MAX_RENDERED: usize = 256 * 1024;
+
+/// Why a text cannot be rendered. It names the place, never a value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    /// `{{` without `}}`.
+    #[error("`{{{{` at byte {0} is never closed by `}}}}`")]
+    Unclosed(usize),
+    /// Something else than `args.NAME`.
+    #[error("`{{{{ {0} }}}}` is not understood: write `{{{{ args.NAME }}}}`")]
+    Tag(String),
+    /// No such argument, or it has no value.
+    #[error("`args.{0}` is not known: declare it in `args` and give it a value")]
+    Unknown(String),
+    /// The values make it longer than what a hook may send.
+    #[error("it becomes longer than {MAX_RENDERED} bytes")]
+    TooLong,
+}
+
+/// Replaces every placeholder.
+pub fn render(text: &str, args: &[Argument]) -> Result<String, TemplateError> {
+    let mut rendered = String::with_capacity(text.len());
+    for piece in pieces(text) {
+        rendered.push_str(match piece? {
+            Piece::Text(text) => text,
+            Piece::Argument(name) => value(args, name)?,
+        });
+        if rendered.len() > MAX_RENDERED {
+            return Err(TemplateError::TooLong);
+        }
+    }
+    Ok(rendered)
+}
+
+enum Piece<'a> {
+    Text(&'a str),
+    Argument(&'a str),
+}
+
+/// The text, cut at its placeholders; what a value holds is never looked at again.
+fn pieces(text: &str) -> impl Iterator<Item = Result<Piece<'_>, TemplateError>> {
+    let mut rest = Some(text);
+    std::iter::from_fn(move || {
+        let here = rest.filter(|here| !here.is_empty())?;
+        let piece = match here.find("{{") {
+            Some(0) => tag(here, text.len() - here.len()),
+            end => Ok((Piece::Text(&here[..end.unwrap_or(here.len())]), end.unwrap_or(here.len()))),
+        };
+        rest = piece.as_ref().ok().map(|(_, length)| &here[*length..]);
+        Some(piece.map(|(piece, _)| piece))
+    })
+}
+
+/// The placeholder at the beginning of `here`, and its length.
+fn tag(here: &str, at: usize) -> Result<(Piece<'_>, usize), TemplateError> {
+    let end = here.find("}}").ok_or(TemplateError::Unclosed(at))?;
+    let inner = here[2..end].trim();
+    let name = inner.strip_prefix("args.").filter(|name| is_name(name));
+    let name = name.ok_or_else(|| TemplateError::Tag(inner.chars().take(64).collect()))?;
+    Ok((Piece::Argument(name), end + 2))
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty()
+        && !name.contains(|c: char| c.is_whitespace() || c.is_control() || matches!(c, '{' | '}'))
+}
+
+fn value<'a>(args: &'a [Argument], name: &str) -> Result<&'a str, TemplateError> {
+    args.iter()
+        .find(|arg| arg.name == name)
+        .and_then(|arg| arg.value.as_deref())
+        .ok_or_else(|| TemplateError::Unknown(name.chars().take(64).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn args() -> Vec<Argument> {
+        let arg = |name: &str, value: Option<&str>| Argument {
+            name: name.to_owned(),
+            value: value.map(str::to_owned),
+        };
+        vec![
+            arg("PodIP", Some("10.0.0.7")),
+            arg("PodContainer[0]", Some("app")),
+            arg("service-name", Some("{{ args.PodIP }}")),
+            arg("bare", None),
+        ]
+    }
+
+    #[test]
+    fn placeholders_become_values_as_they_are() {
+        for (text, expect) in [
+            ("http://{{ args.PodIP }}:9091", "http://10.0.0.7:9091"),
+            ("{{args.PodIP}}{{   args.PodIP\t}}", "10.0.0.710.0.0.7"),
+            ("{{ args.PodContainer[0] }}", "app"),
+            ("{{ args.service-name }}", "{{ args.PodIP }}"),
+            ("no placeholder }} { }", "no placeholder }} { }"),
+            ("", ""),
+        ] {
+            assert_eq!(render(text, &args()).unwrap(), expect, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_and_nothing_is_rendered() {
+        for (text, expect) in [
+            ("a{{ args.PodIP", "`{{` at byte 1 is never closed by `}}`"),
+            ("{{ args.Nobody }}", "`args.Nobody` is not known"),
+            ("{{ args.bare }}", "`args.bare` is not known"),
+            ("{{ PodIP }}", "`{{ PodIP }}` is not understood"),
+            ("{{}}", "is not understood"),
+            ("{{ args. }}", "is not understood"),
+            ("{{ args.a b }}", "is not understood"),
+            ("{{ {{ args.PodIP }} }}", "is not understood"),
+        ] {
+            let error = render(text, &args()).unwrap_err().to_string();
+            assert!(error.contains(expect), "{text} -> {error}");
+        }
+    }
+
+    #[test]
+    fn what_comes_out_is_bounded() {
+        let long = [Argument { name: "a".into(), value: Some("x".repeat(100_000)) }];
+        assert_eq!(render(&"{{args.a}}".repeat(3), &long), Err(TemplateError::TooLong));
+    }
+
+    proptest! {
+        #[test]
+        fn a_text_without_placeholders_is_itself(text in "[^{]{0,64}") {
+            prop_assert_eq!(render(&text, &[]).unwrap(), text);
+        }
+
+        #[test]
+        fn any_text_is_rendered_whole_or_not_at_all(text in r"[{} a-z.\[\]]{0,40}") {
+            if let Ok(rendered) = render(&text, &args()) {
+                prop_assert!(!text.contains("{{") || rendered != text);
+            }
+        }
+    }
+}

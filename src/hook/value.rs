@@ -1,0 +1,95 @@
+//! What a provider measured, before a condition has judged it.
+
+use crate::hook::json::Json;
+
+/// Longest value shown in a status, in bytes.
+const MAX_SHOWN: usize = 1024;
+
+/// What a provider measured.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// A text: what a `jsonPath` found, a body that is no JSON, what a command printed.
+    Text(String),
+    /// A Prometheus scalar.
+    Number(f64),
+    /// The values of a Prometheus vector.
+    Numbers(Vec<f64>),
+    /// A JSON body without `jsonPath`.
+    Json(Json),
+    /// Nothing to judge: the measurement itself was all (kubernetes, a body that is empty).
+    None,
+}
+
+impl Value {
+    /// A body without `jsonPath`: JSON if it is JSON, else text.
+    pub fn of_body(body: &[u8]) -> Self {
+        if body.is_empty() {
+            return Self::None;
+        }
+        match Json::parse(body) {
+            Ok(Json::Text(text)) => Self::Text(text),
+            Ok(json) => Self::Json(json),
+            Err(_) => Self::Text(String::from_utf8_lossy(body).trim_end_matches(['\r', '\n']).to_owned()),
+        }
+    }
+
+    /// For people and for `status`, cut to a kibibyte.
+    pub fn shown(&self) -> String {
+        match self {
+            Self::Text(text) => cut(text, MAX_SHOWN),
+            Self::Number(number) => number.to_string(),
+            Self::Numbers(numbers) => {
+                let numbers: Vec<_> = numbers.iter().take(MAX_SHOWN).map(f64::to_string).collect();
+                cut(&format!("[{}]", numbers.join(",")), MAX_SHOWN)
+            }
+            Self::Json(json) => cut(&json.to_string(), MAX_SHOWN),
+            Self::None => String::new(),
+        }
+    }
+
+    /// True when it holds a number that is none.
+    pub(crate) fn has_nan(&self) -> bool {
+        match self {
+            Self::Number(number) => number.is_nan(),
+            Self::Numbers(numbers) => numbers.iter().any(|number| number.is_nan()),
+            _ => false,
+        }
+    }
+}
+
+/// The beginning of a text, with a mark where it was cut.
+pub(crate) fn cut(text: &str, bytes: usize) -> String {
+    if text.len() <= bytes {
+        return text.to_owned();
+    }
+    let end = (0..=bytes.saturating_sub('…'.len_utf8())).rev().find(|end| text.is_char_boundary(*end));
+    format!("{}…", &text[..end.unwrap_or(0)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_shown_without_exponents() {
+        assert_eq!(Value::Number(1_234_567.0).shown(), "1234567");
+        assert_eq!(Value::Numbers(vec![1.0, 0.25]).shown(), "[1,0.25]");
+        assert_eq!(Value::None.shown(), "");
+    }
+
+    #[test]
+    fn a_body_is_json_or_text() {
+        assert_eq!(Value::of_body(b"ok\n"), Value::Text("ok".into()));
+        assert_eq!(Value::of_body(b"\"ok\""), Value::Text("ok".into()));
+        assert_eq!(Value::of_body(b""), Value::None);
+        assert_eq!(Value::of_body(b"{\"a\": 1}").shown(), r#"{"a":1}"#);
+        assert_eq!(Value::of_body(b"\xff").shown(), "\u{fffd}");
+    }
+
+    #[test]
+    fn a_long_value_is_cut_between_characters() {
+        let shown = Value::Text("é".repeat(2000)).shown();
+        assert!(shown.len() <= MAX_SHOWN && shown.ends_with("é…"), "{}", shown.len());
+        assert_eq!(cut("short", 5), "short");
+    }
+}
