@@ -25,6 +25,7 @@ enum Role {
     #[command(flatten)]
     Pod(inplace::cli::pod::PodCommand),
     Node(inplace::cli::node::NodeCommand),
+    Hook(inplace::cli::hook::HookCommand),
     Agent(agent::Args),
 }
 
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
     match role {
         Role::Pod(command) => runtime.block_on(command.run()).into(),
         Role::Node(command) => runtime.block_on(command.run()).into(),
+        Role::Hook(command) => runtime.block_on(command.run()).into(),
         Role::Agent(args) => match runtime.block_on(agent::run(args)) {
             Ok(()) => Exit::Done.into(),
             Err(error) => {

@@ -10,7 +10,7 @@
 mod check;
 mod document;
 mod wished;
-mod yaml;
+pub(in crate::api) mod yaml;
 
 use std::collections::BTreeMap;
 use std::fmt;

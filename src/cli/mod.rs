@@ -3,6 +3,7 @@
 //! Changes nothing itself: the engine in `node` does, or, through the API server, an agent.
 
 pub mod exit;
+pub mod hook;
 pub mod node;
 mod output;
 pub mod pod;

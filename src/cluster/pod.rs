@@ -18,7 +18,7 @@ use crate::operation::snapshot::{Declared, Gate, PodRef};
 
 /// On the API server's copy of a pod that a kubelet has from a file: the uid that the pod has on its node
 /// (`mirror_client.go` in pkg/kubelet/pod writes the hash, `common.go` in pkg/kubelet/config makes it the pod's uid).
-const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// One pod.
 #[derive(Clone, Debug, serde::Deserialize)]

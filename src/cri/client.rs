@@ -183,6 +183,18 @@ impl Client {
         call!(self.runtime.exec_sync, "ExecSync", limit, request)
     }
 
+    /// The same, but an answer of more than `largest` bytes is not even read: its status is `OutOfRange`.
+    pub async fn exec_bounded(
+        &self,
+        id: &str,
+        command: Vec<String>,
+        timeout: Duration,
+        largest: usize,
+    ) -> Result<v1::ExecSyncResponse, Error> {
+        let runtime = self.runtime.clone().max_decoding_message_size(largest);
+        Self { runtime, ..self.clone() }.exec(id, command, timeout).await
+    }
+
     /// An image by its reference or id, with `image` set; `None` when it is not on the node.
     pub async fn image(&self, reference: &str, verbose: bool) -> Maybe<v1::ImageStatusResponse> {
         let request = v1::ImageStatusRequest { image: Some(image_named(reference)), verbose };

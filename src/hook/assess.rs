@@ -4,6 +4,7 @@
 
 use crate::api::hook_run::{HookPhase, MetricResult};
 use crate::hook::condition::Condition;
+use crate::hook::measured::Measured;
 use crate::hook::value::Value;
 
 /// Errors in a row that are borne where nothing else is said.
@@ -17,10 +18,11 @@ pub(crate) struct Conditions {
 }
 
 /// What one measurement came to, and why it is no success.
-pub(crate) fn measurement(conditions: &Conditions, measured: &Result<Value, String>) -> (HookPhase, String) {
+pub(crate) fn measurement(conditions: &Conditions, measured: &Measured) -> (HookPhase, String) {
     let value = match measured {
-        Ok(value) => value,
-        Err(problem) => return (HookPhase::Error, problem.clone()),
+        Measured::Value(value) => value,
+        Measured::Failed { why, .. } => return (HookPhase::Failed, why.clone()),
+        Measured::Error(problem) => return (HookPhase::Error, problem.clone()),
     };
     if value.has_nan() {
         return (HookPhase::Inconclusive, "the result is NaN: there is nothing to judge".to_owned());

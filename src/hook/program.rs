@@ -9,7 +9,7 @@ use crate::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus, Measurement, M
 use crate::api::hook_template::Policy;
 use crate::hook::assess;
 use crate::hook::check::{self, Gauge, Invalid};
-use crate::hook::value::Value;
+use crate::hook::measured::Measured;
 
 /// Measurements that a status keeps per metric.
 const KEPT: usize = 10;
@@ -91,13 +91,7 @@ impl Program {
     }
 
     /// A measurement has ended: its verdict, and what follows for its metric and for the run.
-    pub fn record(
-        &self,
-        status: &mut HookRunStatus,
-        metric: usize,
-        measured: &Result<Value, String>,
-        now: Timestamp,
-    ) {
+    pub fn record(&self, status: &mut HookRunStatus, metric: usize, measured: &Measured, now: Timestamp) {
         let Some(gauge) = self.gauges.get(metric) else { return };
         if status.phase.is_some_and(HookPhase::is_completed) {
             return;
@@ -111,7 +105,7 @@ impl Program {
             last.phase = phase;
             last.message = message;
             last.finished_at = Some(millis(now));
-            last.value = measured.as_ref().map(Value::shown).unwrap_or_default();
+            last.value = measured.shown();
         }
         count(result, phase);
         let surplus = result.measurements.len().saturating_sub(KEPT);

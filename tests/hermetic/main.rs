@@ -9,6 +9,7 @@ mod cli;
 mod cluster;
 mod cri_proto;
 mod engine;
+mod hook;
 mod manifests;
 mod model;
 mod runtime;

@@ -30,6 +30,7 @@ ca-certificates             /etc/ssl/certs/ca-certificates.crt
 etcd-server                 etcd
 kubernetes-client           kubectl
 openssl                     openssl
+prometheus                  prometheus
 golang-go                   go
 golang-github-masterminds-sprig-dev /usr/share/gocode/src/github.com/Masterminds/sprig
 golang-gopkg-yaml.v3-dev    /usr/share/gocode/src/gopkg.in/yaml.v3
@@ -80,7 +81,7 @@ install_packages() {
   fi
   rm -f "$log"
   if command -v systemctl >/dev/null; then
-    for service in containerd docker-registry etcd; do
+    for service in containerd docker-registry etcd prometheus; do
       case " ${wanted[*]} " in *" $service "* | *" $service-server "*) systemctl disable --quiet "$service" 2>/dev/null || true ;; esac
     done
   fi

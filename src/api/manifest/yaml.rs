@@ -21,7 +21,7 @@ pub struct BadYaml {
 
 /// Reads the only document, and lists the fields that `T` does not know. Text that other readers of YAML take for
 /// a number or a boolean has to be quoted where `T` wants a text, as Kubernetes demands it.
-pub(super) fn one<T: DeserializeOwned>(text: &str) -> Result<(T, Vec<String>), BadYaml> {
+pub(in crate::api) fn one<T: DeserializeOwned>(text: &str) -> Result<(T, Vec<String>), BadYaml> {
     let options = serde_saphyr::options! { with_snippet: false, no_schema: true };
     let mut unknown = Vec::new();
     let value = serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {

@@ -1,0 +1,170 @@
+//! A run in words: a line per measurement while it runs, and the verdict of each metric and of the whole.
+
+use std::collections::BTreeMap;
+
+use crate::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus, Measurement, MetricResult};
+use crate::api::hook_template::Metric;
+
+/// Remembers what has been told.
+pub(super) struct Explain<'a> {
+    spec: &'a HookRunSpec,
+    /// How many measurements of each metric.
+    told: BTreeMap<String, usize>,
+}
+
+impl<'a> Explain<'a> {
+    pub(super) fn new(spec: &'a HookRunSpec) -> Self {
+        Self { spec, told: BTreeMap::new() }
+    }
+
+    /// A line for each measurement that has ended since the last call.
+    pub(super) fn news(&mut self, status: &HookRunStatus) -> Vec<String> {
+        let mut lines = Vec::new();
+        for result in &status.metric_results {
+            let ended = ended(result);
+            let told = self.told.entry(result.name.clone()).or_default();
+            let metric = self.spec.metrics.iter().find(|metric| metric.name == result.name);
+            let done: Vec<_> = result.measurements.iter().filter(|one| one.finished_at.is_some()).collect();
+            let first = done.len().saturating_sub(ended - (*told).min(ended));
+            for (index, measurement) in done[first..].iter().enumerate() {
+                let number = ended - (done.len() - first) + index + 1;
+                lines.push(line(&result.name, number, measurement, metric));
+            }
+            *told = ended;
+        }
+        lines
+    }
+
+    /// The last measurements, each metric's verdict, and that of the run.
+    pub(super) fn verdict(&mut self, status: &HookRunStatus) -> Vec<String> {
+        let mut lines = self.news(status);
+        for metric in &self.spec.metrics {
+            let result = status.metric_results.iter().find(|result| result.name == metric.name);
+            lines.push(match result {
+                Some(result) => format!(
+                    "{}: {:?} ({} successful, {} failed, {} inconclusive, {} errors){}",
+                    metric.name,
+                    result.phase,
+                    result.successful,
+                    result.failed,
+                    result.inconclusive,
+                    result.error,
+                    because(&result.message)
+                ),
+                None => format!("{}: not measured", metric.name),
+            });
+        }
+        let phase = status.phase.unwrap_or(HookPhase::Pending);
+        lines.push(format!("{phase:?}{}", because(&status.message)));
+        lines
+    }
+}
+
+/// Measurements that have ended, those that are not kept any more too.
+fn ended(result: &MetricResult) -> usize {
+    let counters = [result.successful, result.failed, result.inconclusive, result.error];
+    counters.into_iter().map(|counter| usize::try_from(counter).unwrap_or(0)).sum()
+}
+
+/// `webtest #2 Failed "15" in 12 ms: ...`.
+fn line(name: &str, number: usize, measurement: &Measurement, metric: Option<&Metric>) -> String {
+    let value = match measurement.value.as_str() {
+        "" => String::new(),
+        value => format!(" {value:?}"),
+    };
+    let end = measurement.finished_at.unwrap_or(measurement.started_at);
+    let millis = end.as_millisecond() - measurement.started_at.as_millisecond();
+    let why = match (measurement.message.as_str(), metric) {
+        ("", Some(metric)) if measurement.phase == HookPhase::Successful => passed(metric),
+        (message, _) => message.to_owned(),
+    };
+    format!("{name} #{number} {:?}{value} in {millis} ms{}", measurement.phase, because(&why))
+}
+
+/// Why a measurement was good.
+fn passed(metric: &Metric) -> String {
+    let given = |condition: &Option<String>| condition.clone().filter(|source| !source.trim().is_empty());
+    match (given(&metric.success_condition), given(&metric.failure_condition)) {
+        (Some(success), _) => format!("successCondition {success} holds"),
+        (None, Some(failure)) => format!("failureCondition {failure} does not hold"),
+        (None, None) => "there was an answer, and no condition asks for more".to_owned(),
+    }
+}
+
+fn because(why: &str) -> String {
+    if why.is_empty() { String::new() } else { format!(": {why}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::hook_template::Provider;
+
+    fn metric(success: Option<&str>) -> Metric {
+        serde_json::from_value(serde_json::json!({
+            "name": "web", "successCondition": success, "provider": Provider::default(),
+        }))
+        .unwrap()
+    }
+
+    fn spec() -> HookRunSpec {
+        let metrics = vec![metric(Some("asInt(result) > 30"))];
+        HookRunSpec { metrics, args: Vec::new(), terminate: false, policy: None }
+    }
+
+    fn measured(phase: HookPhase, value: &str) -> Measurement {
+        Measurement {
+            phase,
+            message: String::new(),
+            started_at: "2026-11-21T10:00:00Z".parse().unwrap(),
+            finished_at: Some("2026-11-21T10:00:00.012Z".parse().unwrap()),
+            value: value.to_owned(),
+        }
+    }
+
+    fn status(failed: i32, measurements: Vec<Measurement>) -> HookRunStatus {
+        let result = serde_json::from_value(serde_json::json!({
+            "name": "web", "phase": "Running", "failed": failed, "count": failed,
+        }));
+        let result = MetricResult { measurements, ..result.unwrap() };
+        HookRunStatus { phase: Some(HookPhase::Running), metric_results: vec![result], ..Default::default() }
+    }
+
+    #[test]
+    fn every_measurement_is_told_once_with_its_number() {
+        let spec = spec();
+        let mut explain = Explain::new(&spec);
+        let one = || measured(HookPhase::Failed, "7");
+        assert_eq!(explain.news(&status(1, vec![one()])), ["web #1 Failed \"7\" in 12 ms"]);
+        assert!(explain.news(&status(1, vec![one()])).is_empty());
+        // The first two of twelve are not kept any more.
+        let kept = (0..10).map(|_| one()).collect();
+        let lines = explain.news(&status(12, kept));
+        assert_eq!(lines.len(), 10);
+        assert_eq!((&lines[0][..6], &lines[9][..7]), ("web #3", "web #12"));
+        let mut running = one();
+        running.finished_at = None;
+        assert!(explain.news(&status(12, vec![one(), running])).is_empty());
+    }
+
+    #[test]
+    fn a_success_says_which_condition_held() {
+        let told =
+            line("web", 1, &measured(HookPhase::Successful, "43"), Some(&metric(Some("asInt(result) > 30"))));
+        assert_eq!(told, "web #1 Successful \"43\" in 12 ms: successCondition asInt(result) > 30 holds");
+        let told = line("web", 2, &measured(HookPhase::Successful, ""), Some(&metric(None)));
+        assert!(told.ends_with("no condition asks for more"), "{told}");
+    }
+
+    #[test]
+    fn the_verdict_names_every_metric() {
+        let mut spec = spec();
+        spec.metrics.push(Metric { name: "later".to_owned(), ..metric(None) });
+        let mut ended = status(1, vec![measured(HookPhase::Failed, "7")]);
+        ended.phase = Some(HookPhase::Failed);
+        "web: 1 failed".clone_into(&mut ended.message);
+        let lines = Explain::new(&spec).verdict(&ended);
+        assert_eq!(lines[2], "later: not measured");
+        assert_eq!(lines[3], "Failed: web: 1 failed");
+    }
+}

@@ -1,0 +1,86 @@
+//! The pod that a hook is about: what the hook gets to know of it, from the API server or from this node's runtime.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client};
+
+use crate::api::annotation::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
+use crate::cli::hook::Failed;
+use crate::cluster::error::Error;
+use crate::cri;
+use crate::cri::proto::v1::PodSandboxState;
+use crate::hook::args::Injected;
+use crate::hook::place::{HookPod, Place};
+
+/// For the question.
+const CALL: Duration = Duration::from_secs(10);
+
+/// As the API server shows it.
+pub(super) async fn in_cluster(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<(Place, Injected), Failed> {
+    let doing = format!("reading pod {namespace}/{name}");
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let pod = match tokio::time::timeout(CALL, pods.get(name)).await {
+        Ok(pod) => pod.map_err(|error| Error::of(&doing, error))?,
+        Err(_) => return Err(Error::late(&doing, CALL).into()),
+    };
+    let (spec, status) = (pod.spec.unwrap_or_default(), pod.status.unwrap_or_default());
+    let injected = Injected {
+        pod_name: name.to_owned(),
+        pod_namespace: namespace.to_owned(),
+        pod_ip: status.pod_ip.unwrap_or_default(),
+        host_ip: status.host_ip.unwrap_or_default(),
+        containers: spec.containers.into_iter().map(|container| container.name).collect(),
+        modified: Vec::new(),
+    };
+    let uid = pod.metadata.uid.unwrap_or_default();
+    Ok((place(namespace, name, uid), injected))
+}
+
+/// As the runtime shows it. The order of its containers is that of their beginnings.
+pub(super) async fn on_node(
+    client: &cri::client::Client,
+    namespace: &str,
+    name: &str,
+) -> Result<(Place, Injected), Failed> {
+    let is = |labels: &std::collections::HashMap<String, String>, key, value: &str| {
+        labels.get(key).is_some_and(|label| label == value)
+    };
+    let sandboxes = client.sandboxes(Some((POD_NAME, name))).await?;
+    let ready = |state| state == i32::from(PodSandboxState::SandboxReady);
+    let sandbox = sandboxes
+        .into_iter()
+        .filter(|sandbox| is(&sandbox.labels, POD_NAMESPACE, namespace) && ready(sandbox.state))
+        .max_by_key(|sandbox| sandbox.created_at);
+    let Some(sandbox) = sandbox else {
+        return Err(Failed::Refused(format!("no pod {namespace}/{name} runs on this node")));
+    };
+    let uid = sandbox.labels.get(POD_UID).cloned().unwrap_or_default();
+    let status = client.sandbox(&sandbox.id, false).await?.and_then(|answer| answer.status);
+    let mut containers = client.containers(Some((POD_UID, &uid))).await?;
+    containers.sort_by_key(|container| container.created_at);
+    let mut names: Vec<String> = Vec::new();
+    for container in containers {
+        let name = container.labels.get(CONTAINER_NAME).cloned().unwrap_or_default();
+        if !name.is_empty() && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let injected = Injected {
+        pod_name: name.to_owned(),
+        pod_namespace: namespace.to_owned(),
+        pod_ip: status.and_then(|status| status.network).map(|network| network.ip).unwrap_or_default(),
+        host_ip: String::new(),
+        containers: names,
+        modified: Vec::new(),
+    };
+    Ok((place(namespace, name, uid), injected))
+}
+
+fn place(namespace: &str, name: &str, uid: String) -> Place {
+    Place { namespace: namespace.to_owned(), pod: Some(HookPod { name: name.to_owned(), uid }) }
+}

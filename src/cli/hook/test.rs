@@ -1,0 +1,178 @@
+//! `hook test`: one run of a template, here and now.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+
+use crate::api::hook_run::{HookPhase, HookRunStatus};
+use crate::api::hook_template::HookTemplateSpec;
+use crate::api::request::HookArg;
+use crate::cli::exit::Exit;
+use crate::cli::hook::explain::Explain;
+use crate::cli::hook::{Failed, pod, read};
+use crate::cli::output;
+use crate::cluster::client::{Target, connect};
+use crate::cluster::server::Server;
+use crate::cri::client::Client;
+use crate::cri::endpoint::Endpoint;
+use crate::hook::args::Injected;
+use crate::hook::check;
+use crate::hook::engine::Engine;
+use crate::hook::place::Place;
+use crate::hook::reach::Cidr;
+use crate::hook::settings::HookArgs;
+
+/// Arguments of `hook test`.
+#[derive(Debug, Args)]
+pub(super) struct TestArgs {
+    /// The HookTemplate; `-` for standard input
+    #[arg(short, long, value_name = "TEMPLATE.YAML")]
+    file: PathBuf,
+    /// An argument of the template, again for each
+    #[arg(long, value_name = "NAME=VALUE")]
+    arg: Vec<Given>,
+    /// Measure each metric once, at once, instead of its whole schedule
+    #[arg(long)]
+    once: bool,
+    /// Form of the result
+    #[arg(short, long, value_enum, value_name = "FORM", default_value_t)]
+    output: Form,
+    #[command(flatten)]
+    about: AboutArgs,
+    #[command(flatten)]
+    hooks: HookArgs,
+}
+
+/// The pod that the hook is about.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Pod")]
+pub(super) struct AboutArgs {
+    /// The pod that gives name, addresses and container names, and that `kubernetes` and `exec` work on
+    #[arg(long, value_name = "NAME")]
+    pub(super) pod: Option<String>,
+    /// Its namespace [default: the context's; with --runtime-endpoint: default]
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// The kubeconfig [default: $KUBECONFIG, ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig [default: its current one]
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// Socket of this node's runtime, for `exec`; without a kubeconfig the pod is looked up there too
+    #[arg(long, env = "INPLACE_RUNTIME_ENDPOINT", value_name = "unix:///PATH")]
+    runtime_endpoint: Option<String>,
+}
+
+/// The form of the result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    /// For people
+    #[default]
+    Text,
+    /// The status of a HookRun, on one line
+    Json,
+    /// The same as a document
+    Yaml,
+}
+
+/// `NAME=VALUE`.
+#[derive(Clone, Debug)]
+struct Given(HookArg);
+
+impl FromStr for Given {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.is_empty() => {
+                Ok(Self(HookArg { name: name.to_owned(), value: value.to_owned() }))
+            }
+            _ => Err("write NAME=VALUE"),
+        }
+    }
+}
+
+/// Whom the hook may ask, and about what.
+struct Scene {
+    runtime: Option<Client>,
+    server: Option<Server>,
+    place: Place,
+    injected: Option<Injected>,
+}
+
+pub(super) async fn run(args: TestArgs) -> Result<Exit, Failed> {
+    let TestArgs { file, arg, once, output, about, hooks } = args;
+    let mut template = read(&file)?.spec;
+    if once {
+        once_each(&mut template);
+    }
+    let scene = scene(about).await?;
+    let given: Vec<_> = arg.into_iter().map(|Given(arg)| arg).collect();
+    let refused = |why: String| Failed::Refused(format!("{}: {why}", file.display()));
+    let spec = check::prepare(&template, &given, scene.injected.as_ref())
+        .map_err(|invalid| refused(invalid.to_string()))?;
+    if let Some(stray) = given.iter().find(|given| spec.args.iter().all(|arg| arg.name != given.name)) {
+        return Err(refused(format!("the hook has no argument {}", stray.name)));
+    }
+    // A person at their own machine: what a node must be kept from is their own business here.
+    let hooks = hooks.and_allow(&Cidr::LOOPBACK);
+    let engine = Engine::new(hooks.settings("this command", scene.runtime, scene.server));
+    let mut explain = Explain::new(&spec);
+    let status = engine
+        .run(&spec, HookRunStatus::default(), &scene.place, |status| {
+            if output == Form::Text {
+                explain.news(status).iter().for_each(|text| output::line(text));
+            }
+        })
+        .await;
+    match output {
+        Form::Text => explain.verdict(&status).iter().for_each(|text| output::line(text)),
+        Form::Json => output::json(&status),
+        Form::Yaml => output::yaml(&status),
+    }
+    Ok(if status.phase == Some(HookPhase::Successful) { Exit::Done } else { Exit::Failed })
+}
+
+/// One measurement is the verdict: nothing is waited for, no failure is borne.
+fn once_each(template: &mut HookTemplateSpec) {
+    for metric in &mut template.metrics {
+        metric.interval = None;
+        metric.initial_delay = None;
+        metric.count = Some(1);
+        metric.failure_limit = None;
+        metric.successful_limit = None;
+        metric.inconclusive_limit = None;
+        metric.consecutive_successful_limit = None;
+        metric.consecutive_error_limit = Some(0);
+    }
+}
+
+async fn scene(about: AboutArgs) -> Result<Scene, Failed> {
+    let AboutArgs { pod, namespace, kubeconfig, context, runtime_endpoint } = about;
+    let runtime = match runtime_endpoint {
+        Some(given) => Some(Client::new(&Endpoint::parse(&given)?, None)),
+        None => None,
+    };
+    let named = kubeconfig.is_some() || context.is_some();
+    if pod.is_none() && !named {
+        let place = Place { namespace: namespace.unwrap_or_else(|| "default".to_owned()), pod: None };
+        return Ok(Scene { runtime, server: None, place, injected: None });
+    }
+    if let (Some(client), Some(name), false) = (&runtime, &pod, named) {
+        let namespace = namespace.as_deref().unwrap_or("default");
+        let (place, injected) = pod::on_node(client, namespace, name).await?;
+        return Ok(Scene { runtime, server: None, place, injected: Some(injected) });
+    }
+    let (client, default) = connect(&Target { kubeconfig, context }).await?;
+    let namespace = namespace.unwrap_or(default);
+    let (place, injected) = match &pod {
+        Some(name) => {
+            let (place, injected) = pod::in_cluster(&client, &namespace, name).await?;
+            (place, Some(injected))
+        }
+        None => (Place { namespace, pod: None }, None),
+    };
+    Ok(Scene { runtime, server: Some(Server::new(client)), place, injected })
+}

@@ -1,0 +1,141 @@
+//! Drives a run: asks the program what is next, has it measured, tells what came of it.
+//!
+//! Metrics that are due at the same time are measured at the same time, and a slow one holds no other up. Must not decide
+//! what a measurement means, and never make one again that has ended.
+
+use std::sync::Arc;
+
+use futures_util::future::FutureExt as _;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use jiff::Timestamp;
+use tokio::sync::Semaphore;
+
+use crate::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus};
+use crate::hook::measured::Measured;
+use crate::hook::place::Place;
+use crate::hook::program::{Next, Program};
+use crate::hook::provider;
+use crate::hook::settings::Settings;
+use crate::process::clock;
+
+/// Runs hooks. Clones share the permits.
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    settings: Settings,
+    /// One for each measurement at a time.
+    permits: Semaphore,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("settings", &self.shared.settings).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// An engine for a whole process: its limits are those of the node.
+    pub fn new(settings: Settings) -> Self {
+        let permits = Semaphore::new(settings.max_at_once.clamp(1, Semaphore::MAX_PERMITS));
+        Self { shared: Arc::new(Shared { settings, permits }) }
+    }
+
+    /// Drives a run until it has ended, from where `status` says that it is. `tell` hears of changes, those of one moment
+    /// together. Dropping the future stops it; called again with the last status that was told, it makes no
+    /// measurement again that had ended. A spec that is not valid ends as `Error` with the reason.
+    pub async fn run(
+        &self,
+        spec: &HookRunSpec,
+        mut status: HookRunStatus,
+        place: &Place,
+        mut tell: impl FnMut(&HookRunStatus),
+    ) -> HookRunStatus {
+        if status.phase.is_some_and(HookPhase::is_completed) {
+            return status;
+        }
+        match Program::compile(spec) {
+            Ok(program) => self.drive(&program, spec, &mut status, place, &mut tell).await,
+            Err(invalid) => fail(&mut status, invalid.to_string()),
+        }
+        tell(&status);
+        status
+    }
+
+    async fn drive(
+        &self,
+        program: &Program,
+        spec: &HookRunSpec,
+        status: &mut HookRunStatus,
+        place: &Place,
+        tell: &mut impl FnMut(&HookRunStatus),
+    ) {
+        program.resume(status);
+        program.start(status, clock::now());
+        if spec.terminate {
+            program.terminate(status, clock::now());
+        }
+        let mut changed = true;
+        // Which metrics are being measured, and their measurements.
+        let (mut busy, mut measuring) = (Vec::new(), FuturesUnordered::new());
+        loop {
+            match program.next(status, &busy, clock::now()) {
+                Next::Ended(_) => return,
+                Next::Measure(metrics) => {
+                    for metric in metrics {
+                        program.begin(status, metric, clock::now());
+                        busy.push(metric);
+                        measuring.push(Box::pin(self.measure(spec, metric, place)));
+                    }
+                    changed = true;
+                }
+                Next::Wait(None) if measuring.is_empty() => {
+                    return fail(status, "nothing is left to wait for: please report this".to_owned());
+                }
+                Next::Wait(until) => {
+                    if std::mem::take(&mut changed) {
+                        tell(status);
+                    }
+                    tokio::select! {
+                        () = due(until) => {}
+                        Some(first) = measuring.next() => {
+                            let mut ended = Some(first);
+                            while let Some((metric, measured)) = ended {
+                                busy.retain(|other| *other != metric);
+                                program.record(status, metric, &measured, clock::now());
+                                ended = measuring.next().now_or_never().flatten();
+                            }
+                            changed = true;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// One measurement, when its turn has come.
+    async fn measure(&self, spec: &HookRunSpec, metric: usize, place: &Place) -> (usize, Measured) {
+        let Shared { settings, permits } = &*self.shared;
+        let Some(asked) = spec.metrics.get(metric) else {
+            return (metric, Measured::Error("there is no such metric".to_owned()));
+        };
+        // Never closed, so there is always a turn.
+        let _permit = permits.acquire().await;
+        (metric, provider::measure(asked, &spec.args, place, settings).await)
+    }
+}
+
+/// Waits for a time, or for ever.
+async fn due(at: Option<Timestamp>) {
+    match at {
+        Some(at) => tokio::time::sleep(clock::until(at)).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn fail(status: &mut HookRunStatus, why: String) {
+    status.phase = Some(HookPhase::Error);
+    status.message = why;
+}

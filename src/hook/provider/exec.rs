@@ -1,0 +1,107 @@
+//! The provider `exec`: runs a command in a container of the pod, through the node's runtime.
+//!
+//! Exit code 0: what the command printed is the value, without the line end at its end. Any other exit code is a failed
+//! measurement, whatever the conditions say. Must not show the command: there may be secrets in its arguments.
+
+use std::time::Duration;
+
+use tonic::Code;
+
+use crate::api::annotation::{CONTAINER_NAME, POD_UID};
+use crate::api::hook_template::{Argument, Exec};
+use crate::cri::client::Client;
+use crate::cri::proto::v1::{Container, ContainerState, ExecSyncResponse};
+use crate::hook::measured::Measured;
+use crate::hook::place::Place;
+use crate::hook::provider::{rendered, seconds};
+use crate::hook::settings::Settings;
+use crate::hook::value::{Value, cut};
+
+/// For the command, unless the hook says otherwise.
+const LIMIT: Duration = Duration::from_secs(10);
+/// What a command may print, in bytes.
+const LONGEST: usize = 16 << 10;
+/// The same with its standard error, as it comes from the runtime.
+const LARGEST_ANSWER: usize = 64 << 10;
+/// What is told of its standard error, in bytes.
+const LONGEST_MESSAGE: usize = 256;
+
+pub(super) async fn measure(
+    exec: &Exec,
+    args: &[Argument],
+    place: &Place,
+    settings: &Settings,
+) -> Result<Measured, String> {
+    let Some(runtime) = &settings.runtime else {
+        return Err(format!(
+            "exec: {} has no container runtime: only the agent of the pod's node can do this",
+            settings.role
+        ));
+    };
+    let Some(pod) = &place.pod else { return Err("exec: the hook has no pod".to_owned()) };
+    let command: Vec<_> =
+        exec.command.iter().map(|word| rendered("command", word, args)).collect::<Result<_, _>>()?;
+    let Some(id) = running(runtime, &pod.uid, &exec.container).await? else {
+        return Err(format!("exec: pod {} has no running container {}", pod.name, exec.container));
+    };
+    let limit = seconds(exec.timeout_seconds).unwrap_or(LIMIT);
+    let answer =
+        runtime.exec_bounded(&id, command, limit, LARGEST_ANSWER).await.map_err(|error| {
+            match error.source.as_ref().map(tonic::Status::code) {
+                Some(Code::OutOfRange) => too_much(&exec.container),
+                Some(Code::DeadlineExceeded) => {
+                    format!(
+                        "exec: the command in {} did not end within {} s",
+                        exec.container,
+                        limit.as_secs()
+                    )
+                }
+                _ => format!("exec: {}", cut(&error.to_string(), LONGEST_MESSAGE)),
+            }
+        })?;
+    judged(&exec.container, &answer)
+}
+
+/// The container of this name that runs. After a restart in place there may be an old one that does not.
+async fn running(runtime: &Client, uid: &str, name: &str) -> Result<Option<String>, String> {
+    let all = runtime.containers(Some((POD_UID, uid))).await.map_err(|error| format!("exec: {error}"))?;
+    let fits = |container: &&Container| {
+        container.labels.get(CONTAINER_NAME).is_some_and(|label| label == name)
+            && container.state == i32::from(ContainerState::ContainerRunning)
+    };
+    Ok(all
+        .iter()
+        .filter(fits)
+        .max_by_key(|container| container.created_at)
+        .map(|container| container.id.clone()))
+}
+
+fn judged(container: &str, answer: &ExecSyncResponse) -> Result<Measured, String> {
+    if answer.stdout.len() > LONGEST {
+        return Err(too_much(container));
+    }
+    let printed = Value::Text(text(&answer.stdout));
+    if answer.exit_code == 0 {
+        return Ok(Measured::Value(printed));
+    }
+    let told = text(&answer.stderr);
+    let told =
+        told.lines().next().map(|line| format!(": {}", cut(line, LONGEST_MESSAGE))).unwrap_or_default();
+    let why = format!("the command in {container} exited with {}{told}", answer.exit_code);
+    Ok(Measured::Failed { value: printed, why })
+}
+
+fn too_much(container: &str) -> String {
+    format!(
+        "exec: the command in {container} printed more than {} KiB, or {} KiB with its errors",
+        LONGEST >> 10,
+        LARGEST_ANSWER >> 10
+    )
+}
+
+/// Without the line end at its end.
+fn text(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    text.strip_suffix('\r').unwrap_or(text).to_owned()
+}

@@ -1,0 +1,288 @@
+//! One HTTP exchange of a hook: bounded in time, size and redirects, only to addresses that may be reached.
+//!
+//! Must not repeat a request, use a proxy, keep a connection, or show what may be secret: of a URL only scheme, host, port
+//! and path, of headers and bodies nothing.
+
+use std::error::Error as StdError;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, LOCATION};
+use reqwest::{Certificate, Client, Method, Response, StatusCode, Url, redirect, retry};
+
+use crate::api::hook_template::Tls;
+use crate::hook::reach::{Reach, literal};
+
+/// What an answer may have: a hook's result is small.
+const LARGEST: usize = 1 << 20;
+/// Followed at most.
+const REDIRECTS: usize = 5;
+
+/// What is sent.
+#[derive(Clone, Debug)]
+pub(super) struct Request<'a> {
+    pub(super) method: Method,
+    pub(super) url: Url,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Option<String>,
+    pub(super) tls: Option<&'a Tls>,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    /// Empty when the status was not wanted.
+    pub(super) body: Vec<u8>,
+}
+
+/// Reads a URL that a hook names.
+pub(super) fn url(text: &str) -> Result<Url, String> {
+    // What the parser says holds nothing of the text.
+    let url = Url::parse(text.trim()).map_err(|error| format!("the URL cannot be read: {error}"))?;
+    match url.scheme() {
+        "http" | "https" if url.has_host() => Ok(url),
+        scheme => Err(format!("the URL has to begin with http:// or https://, not {scheme}:")),
+    }
+}
+
+/// Of a URL what is no secret: no user, no password, no query.
+pub(super) fn shown(url: &Url) -> String {
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    format!("{}://{}{port}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path())
+}
+
+/// Sends a request and reads the answer, all within `limit`. Redirects are followed unless their status is `wanted`.
+///
+/// # Errors
+/// What went wrong, for people.
+pub(super) async fn exchange(
+    reach: &Reach,
+    request: Request<'_>,
+    limit: Duration,
+    wanted: impl Fn(StatusCode) -> bool,
+) -> Result<Answer, String> {
+    let asked = shown(&request.url);
+    let late = format!("{asked} did not answer in full within {} s", limit.as_secs_f32());
+    let told = tokio::time::timeout(limit, Box::pin(follow(reach, request, wanted))).await;
+    told.unwrap_or(Err(late))
+}
+
+async fn follow(
+    reach: &Reach,
+    mut request: Request<'_>,
+    wanted: impl Fn(StatusCode) -> bool,
+) -> Result<Answer, String> {
+    let first = request.url.clone();
+    for _ in 0..=REDIRECTS {
+        let response = send(reach, &request).await?;
+        let status = response.status();
+        if wanted(status) {
+            return Ok(Answer { status, body: body(&request.url, response).await? });
+        }
+        let Some(location) = moved(&response) else { return Ok(Answer { status, body: Vec::new() }) };
+        request = next(request, location?)?;
+    }
+    Err(format!("{} redirects more than {REDIRECTS} times", shown(&first)))
+}
+
+/// Where a redirect leads, if the answer is one.
+fn moved(response: &Response) -> Option<Result<&str, String>> {
+    if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+        return None;
+    }
+    let location = response.headers().get(LOCATION)?;
+    Some(location.to_str().map_err(|_| format!("{} redirects to no URL", shown(response.url()))))
+}
+
+/// The request that a redirect asks for.
+fn next<'a>(request: Request<'a>, location: &str) -> Result<Request<'a>, String> {
+    let from = shown(&request.url);
+    let to = request.url.join(location).map_err(|_| format!("{from} redirects to no URL"))?;
+    let refused = |why: &str| Err(format!("{from} redirects to {}: {why}", shown(&to)));
+    if !matches!(to.scheme(), "http" | "https") || !to.has_host() {
+        return Err(format!("{from} redirects to another scheme than http"));
+    }
+    if request.url.scheme() == "https" && to.scheme() == "http" {
+        return refused("not followed, it would leave TLS");
+    }
+    if request.method != Method::GET && request.method != Method::HEAD {
+        return refused("only GET and HEAD follow, name that URL in the hook");
+    }
+    let same_host = to.host_str() == request.url.host_str();
+    let upgrade = (request.url.port_or_known_default(), to.port_or_known_default()) == (Some(80), Some(443));
+    let same_port = to.port_or_known_default() == request.url.port_or_known_default();
+    // Headers and body were meant for the one that was named.
+    let trusted = same_host && (same_port || upgrade);
+    Ok(Request {
+        headers: if trusted { request.headers } else { HeaderMap::new() },
+        body: request.body.filter(|_| trusted),
+        url: to,
+        ..request
+    })
+}
+
+async fn send(reach: &Reach, request: &Request<'_>) -> Result<Response, String> {
+    let Request { method, headers, body, tls, .. } = request;
+    let (mut url, mut headers) = (request.url.clone(), headers.clone());
+    let host = url.host_str().unwrap_or_default().to_owned();
+    let port = url.port_or_known_default().unwrap_or_default();
+    let addresses = reach.addresses(&host, port).await.map_err(|error| error.to_string())?;
+    if let Some(name) = tls.and_then(|tls| tls.server_name.as_deref())
+        && url.scheme() == "https"
+    {
+        // The name in the URL is the one that TLS wants to see; the one that was named goes into Host.
+        let authority = url.port().map_or_else(|| host.clone(), |port| format!("{host}:{port}"));
+        let authority = HeaderValue::from_str(&authority).map_err(|_| "the URL's host cannot be sent")?;
+        let named = url.set_host(Some(name)).is_ok() && literal(url.host_str().unwrap_or_default()).is_none();
+        if !named {
+            return Err(format!("tls.serverName {name:?} is no DNS name"));
+        }
+        headers.entry(HOST).or_insert(authority);
+    }
+    let client = client(url.scheme() == "https", *tls, addresses)?;
+    let mut sent = client.request(method.clone(), url).headers(headers);
+    if let Some(body) = body {
+        sent = sent.body(body.clone());
+    }
+    sent.send().await.map_err(|error| failed(&request.url, &error))
+}
+
+/// A client for one request.
+fn client(https: bool, tls: Option<&Tls>, addresses: Vec<SocketAddr>) -> Result<Client, String> {
+    let builder = Client::builder()
+        .no_proxy()
+        .redirect(redirect::Policy::none())
+        .retry(retry::never())
+        .referer(false)
+        .pool_max_idle_per_host(0)
+        .user_agent(concat!("inplace/", env!("CARGO_PKG_VERSION"), " hook"))
+        .dns_resolver(Checked(addresses));
+    let bundle = tls.and_then(|tls| tls.ca_bundle.as_deref());
+    let builder = match bundle {
+        // Certificates that are not needed are not looked for: there are none in a small image.
+        _ if !https => builder.tls_certs_only([]),
+        _ if tls.is_some_and(|tls| tls.insecure_skip_verify) => builder.tls_danger_accept_invalid_certs(true),
+        Some(bundle) => {
+            let certificates = Certificate::from_pem_bundle(bundle.as_bytes()).unwrap_or_default();
+            if certificates.is_empty() {
+                return Err("tls.caBundle holds no certificate in PEM".to_owned());
+            }
+            builder.tls_certs_only(certificates)
+        }
+        None => builder,
+    };
+    builder.build().map_err(|error| {
+        let hint =
+            if https && bundle.is_none() { " (where no public ones are, give tls.caBundle)" } else { "" };
+        format!("TLS cannot be used: {}{hint}", bottom(&error))
+    })
+}
+
+/// Reads no more than may be.
+async fn body(url: &Url, mut response: Response) -> Result<Vec<u8>, String> {
+    let too_long = || format!("the answer of {} is longer than {} MiB", shown(url), LARGEST >> 20);
+    let announced =
+        response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    if announced.is_some_and(|length: u64| length > LARGEST as u64) {
+        return Err(too_long());
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| failed(url, &error))? {
+        if body.len() + chunk.len() > LARGEST {
+            return Err(too_long());
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// Tells the connector what was checked, whatever it asks for.
+struct Checked(Vec<SocketAddr>);
+
+impl Resolve for Checked {
+    fn resolve(&self, _: Name) -> Resolving {
+        let addresses: Addrs = Box::new(self.0.clone().into_iter());
+        Box::pin(std::future::ready(Ok(addresses)))
+    }
+}
+
+fn failed(url: &Url, error: &reqwest::Error) -> String {
+    let what = if error.is_connect() { "cannot be reached" } else { "gave no usable answer" };
+    format!("{} {what}: {}", shown(url), bottom(error))
+}
+
+/// The bottom of a failure, which is what people can act upon.
+fn bottom(error: &(dyn StdError + 'static)) -> String {
+    let mut bottom = error;
+    while let Some(below) = bottom.source() {
+        bottom = below;
+    }
+    match bottom.downcast_ref::<io::Error>().map(io::Error::kind) {
+        Some(io::ErrorKind::ConnectionRefused) => "connection refused, nobody listens there".to_owned(),
+        _ => bottom.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(text: &str) -> Request<'static> {
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", HeaderValue::from_static("Bearer s3cret"));
+        Request { method: Method::GET, url: url(text).unwrap(), headers, body: None, tls: None }
+    }
+
+    #[test]
+    fn of_a_url_no_secret_is_shown() {
+        let url = url("https://user:s3cret@example.org:8443/path?token=s3cret#s3cret").unwrap();
+        assert_eq!(shown(&url), "https://example.org:8443/path");
+        assert_eq!(shown(&super::url("http://[fd00::1]/").unwrap()), "http://[fd00::1]/");
+    }
+
+    #[test]
+    fn only_http_urls_are_read() {
+        for text in ["ftp://host/x", "file:///etc/shadow", "unix:/run/x.sock", "data:text/plain,x"] {
+            assert!(url(text).unwrap_err().contains("http://"), "{text}");
+        }
+        for text in ["", "host/x", "http://", "http://a b/", "http://:80/"] {
+            let error = url(text).unwrap_err();
+            assert!(error.contains("cannot be read"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn given_headers_stay_with_the_host_they_were_given_for() {
+        for (from, to, kept) in [
+            ("http://a.example/x", "/y", true),
+            ("http://a.example/x", "http://A.example:80/y", true),
+            ("http://a.example/x", "https://a.example/y", true),
+            ("https://a.example:8443/x", "y?z", true),
+            ("http://a.example/x", "http://b.example/x", false),
+            ("http://a.example/x", "http://a.example:81/x", false),
+            ("http://a.example/x", "https://a.example:8443/x", false),
+            ("http://a.example/x", "//a.example.evil/x", false),
+            ("http://a.example/x", "http://sub.a.example/x", false),
+        ] {
+            let next = next(get(from), to).unwrap();
+            assert_eq!(!next.headers.is_empty(), kept, "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn not_every_redirect_is_followed() {
+        for (method, from, to, why) in [
+            (Method::GET, "https://a.example/", "http://a.example/", "leave TLS"),
+            (Method::GET, "http://a.example/", "file:///etc/shadow", "another scheme"),
+            (Method::GET, "http://a.example/", "http://", "no URL"),
+            (Method::POST, "http://a.example/", "/y", "only GET and HEAD"),
+        ] {
+            let request = Request { method, ..get(from) };
+            let error = next(request, to).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The provider `kubernetes`: compares annotations of the pod, or sets them.
+//!
+//! `get` with another value, or none, is a *failed* measurement that shows what is there, so that `successfulLimit` polls
+//! for as long as it likes; an API server that gives no answer is an error. Only the pod in the hook's own namespace is
+//! touched: what a hook may change must not depend on the rights of who runs it.
+
+use crate::api::hook_template::{Argument, Field, Function, Kubernetes};
+use crate::cluster::server::Server;
+use crate::hook::measured::Measured;
+use crate::hook::place::Place;
+use crate::hook::settings::Settings;
+use crate::hook::value::{Value, cut};
+
+/// What is told of an annotation's value, in bytes.
+const LONGEST_VALUE: usize = 128;
+/// Keys that agents and kubelets work by.
+const OURS: [&str; 2] = ["inplace.dev/", "kubernetes.io/config."];
+
+/// The pod that is meant; the uid is not known where the hook only names it.
+struct Target<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    uid: Option<&'a str>,
+}
+
+pub(super) async fn measure(
+    kubernetes: &Kubernetes,
+    args: &[Argument],
+    place: &Place,
+    settings: &Settings,
+) -> Result<Measured, String> {
+    let Some(server) = &settings.server else {
+        return Err(format!("kubernetes: {} has no API server", settings.role));
+    };
+    let target = target(args, place)?;
+    let fields: Vec<_> = kubernetes.fields.iter().map(field).collect::<Result<_, _>>()?;
+    match kubernetes.function {
+        Function::Get => get(server, &target, &fields).await,
+        Function::Patch => patch(server, &target, &fields).await,
+    }
+}
+
+async fn get(server: &Server, target: &Target<'_>, fields: &[(&str, &str)]) -> Result<Measured, String> {
+    let Target { namespace, name, uid } = *target;
+    let seen = server.annotations(namespace, name, uid).await.map_err(|error| error.to_string())?;
+    for (key, wanted) in fields {
+        match seen.get(*key) {
+            Some(value) if value == wanted => {}
+            Some(value) => {
+                let why = format!(
+                    "metadata.annotations.{key} is {:?}, not {:?}",
+                    cut(value, LONGEST_VALUE),
+                    cut(wanted, LONGEST_VALUE)
+                );
+                return Ok(Measured::Failed { value: Value::Text(value.clone()), why });
+            }
+            None => {
+                let why = format!("metadata.annotations.{key} is not there");
+                return Ok(Measured::Failed { value: Value::None, why });
+            }
+        }
+    }
+    Ok(Measured::Value(Value::None))
+}
+
+async fn patch(server: &Server, target: &Target<'_>, fields: &[(&str, &str)]) -> Result<Measured, String> {
+    if let Some((key, _)) = fields.iter().find(|(key, _)| OURS.iter().any(|ours| key.starts_with(ours))) {
+        return Err(format!("a hook may not set metadata.annotations.{key}"));
+    }
+    let Target { namespace, name, uid } = *target;
+    server.annotate(namespace, name, uid, fields).await.map_err(|error| error.to_string())?;
+    Ok(Measured::Value(Value::None))
+}
+
+/// The hook's own pod; where it belongs to none, the one that its arguments name.
+fn target<'a>(args: &'a [Argument], place: &'a Place) -> Result<Target<'a>, String> {
+    let arg = |name: &str| args.iter().find(|arg| arg.name == name).and_then(|arg| arg.value.as_deref());
+    if let Some(kind) = arg("Kind").filter(|kind| *kind != "Pod") {
+        return Err(format!("kubernetes: only the pod can be looked at, not a {kind} (argument Kind)"));
+    }
+    if let Some(other) = arg("PodNamespace").filter(|namespace| *namespace != place.namespace) {
+        return Err(format!("kubernetes: the hook is in namespace {}, not in {other}", place.namespace));
+    }
+    let (name, uid) = match (&place.pod, arg("PodName")) {
+        (Some(pod), _) => (pod.name.as_str(), Some(pod.uid.as_str())),
+        (None, Some(name)) if !name.is_empty() => (name, None),
+        (None, _) => return Err("kubernetes: the hook has no pod: give the argument PodName".to_owned()),
+    };
+    Ok(Target { namespace: &place.namespace, name, uid })
+}
+
+/// Key and value; the key is everything behind the second dot.
+fn field(field: &Field) -> Result<(&str, &str), String> {
+    match field.path.strip_prefix("metadata.annotations.") {
+        Some(key) if !key.is_empty() => Ok((key, &field.value)),
+        _ => Err(format!("{} cannot be used: write metadata.annotations.KEY", field.path)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hook::place::HookPod;
+
+    fn arg(name: &str, value: &str) -> Argument {
+        Argument { name: name.to_owned(), value: Some(value.to_owned()) }
+    }
+
+    fn place(pod: Option<&str>) -> Place {
+        let pod = pod.map(|name| HookPod { name: name.to_owned(), uid: "u".to_owned() });
+        Place { namespace: "shop".to_owned(), pod }
+    }
+
+    #[test]
+    fn only_a_pod_of_the_hooks_namespace_is_touched() {
+        let own = place(Some("web"));
+        let args = [arg("PodName", "other"), arg("PodNamespace", "shop"), arg("Kind", "Pod")];
+        let found = target(&args, &own).unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!((found.namespace, found.name, found.uid), ("shop", "web", Some("u")));
+        let none = place(None);
+        let found = target(&args, &none).unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!((found.name, found.uid), ("other", None));
+        for (args, why) in [
+            (vec![arg("PodNamespace", "kube-system"), arg("PodName", "x")], "not in kube-system"),
+            (vec![arg("Kind", "Secret"), arg("PodName", "x")], "not a Secret"),
+            (vec![], "give the argument PodName"),
+            (vec![arg("PodName", "")], "give the argument PodName"),
+        ] {
+            assert!(target(&args, &none).is_err_and(|error| error.contains(why)), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_key_may_hold_dots_and_slashes() {
+        let of = |path: &str| {
+            let path = Field { path: path.to_owned(), value: String::new() };
+            field(&path).map(|(key, _)| key.to_owned())
+        };
+        assert_eq!(of("metadata.annotations.example.dev/a.b").as_deref(), Ok("example.dev/a.b"));
+        for path in ["metadata.annotations.", "metadata.labels.x", "spec.nodeName", ""] {
+            assert!(of(path).is_err(), "{path}");
+        }
+    }
+}

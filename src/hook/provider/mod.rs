@@ -1,0 +1,51 @@
+//! The providers: one measurement each, of what a metric asks for.
+//!
+//! Every one is bounded in time and size by itself. Must not judge a value, and never repeat: when to measure again is
+//! the schedule's.
+
+use std::time::Duration;
+
+use crate::api::hook_template::{Argument, Metric, Provider};
+use crate::hook::measured::Measured;
+use crate::hook::place::Place;
+use crate::hook::settings::Settings;
+use crate::hook::template;
+
+mod exec;
+mod http;
+mod kubernetes;
+mod prometheus;
+mod web;
+
+/// Measures once.
+pub(super) async fn measure(
+    metric: &Metric,
+    args: &[Argument],
+    place: &Place,
+    settings: &Settings,
+) -> Measured {
+    let measured = match &metric.provider {
+        Provider { web: Some(web), .. } => web::measure(web, args, &settings.reach).await,
+        Provider { prometheus: Some(prometheus), .. } => {
+            prometheus::measure(prometheus, args, &settings.reach).await
+        }
+        Provider { kubernetes: Some(kubernetes), .. } => {
+            kubernetes::measure(kubernetes, args, place, settings).await
+        }
+        Provider { exec: Some(exec), .. } => exec::measure(exec, args, place, settings).await,
+        Provider { web: None, prometheus: None, kubernetes: None, exec: None } => {
+            Err("no provider is named".to_owned())
+        }
+    };
+    measured.unwrap_or_else(Measured::Error)
+}
+
+/// A field with its arguments in place.
+fn rendered(field: &str, text: &str, args: &[Argument]) -> Result<String, String> {
+    template::render(text, args).map_err(|error| format!("{field}: {error}"))
+}
+
+/// A limit that was given: 0 is none.
+fn seconds(given: Option<i32>) -> Option<Duration> {
+    u64::try_from(given?).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs)
+}

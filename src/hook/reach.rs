@@ -1,0 +1,286 @@
+//! Which addresses a hook may talk to. Hooks run from a node, whoever wrote them: what only a node can reach must not
+//! become reachable for everybody who may write a `HookTemplate`.
+//!
+//! Denied unless `--hook-allow` names the address: link-local ones and the other places where clouds serve metadata and
+//! credentials, loopback (agents have the node's network: there listen what relies on it; a pod on the host's network is
+//! reached by its pod IP, which is the node's), and what is no address of one host. An IPv6 address that stands for an
+//! IPv4 one is judged as that one too. A name is resolved once; what is connected to is what was checked.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+/// Outside the link-local ranges: Alibaba, Azure's host agent, Oracle.
+const METADATA: [Ipv4Addr; 3] =
+    [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(192, 0, 0, 192)];
+
+/// A range of addresses, as `10.0.0.0/8`; without a length it is one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cidr {
+    address: IpAddr,
+    length: u8,
+}
+
+/// What hooks may reach.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    allowed: Vec<Cidr>,
+}
+
+/// Why a host cannot be talked to.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreachable {
+    /// By this policy.
+    #[error("{at} may not be reached by a hook: it is {why}; --hook-allow {at} allows it")]
+    Denied {
+        /// Which address.
+        at: IpAddr,
+        /// What is special about it.
+        why: &'static str,
+    },
+    /// The name stands for no address.
+    #[error("{host} cannot be resolved: {why}")]
+    Unknown {
+        /// The name.
+        host: String,
+        /// What the resolver said.
+        why: String,
+    },
+}
+
+impl Reach {
+    /// Everything that is not denied by default, and `allowed`.
+    pub fn new(allowed: Vec<Cidr>) -> Self {
+        Self { allowed }
+    }
+
+    /// Whether this address may be connected to.
+    ///
+    /// # Errors
+    /// `Denied`, with what is special about it.
+    pub fn check(&self, at: IpAddr) -> Result<(), Unreachable> {
+        let meant = [Some(at), embedded(at).map(IpAddr::V4)];
+        for address in meant.into_iter().flatten() {
+            if let Some(why) = special(address)
+                && !self.allows(at)
+                && !self.allows(address)
+            {
+                return Err(Unreachable::Denied { at: address, why });
+            }
+        }
+        Ok(())
+    }
+
+    /// The addresses to connect to for `host`, which may be a name or an address, in brackets too. Those of a name that
+    /// are denied are left out.
+    ///
+    /// # Errors
+    /// When the name cannot be resolved, or nothing is left.
+    pub async fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unreachable> {
+        if let Some(address) = literal(host) {
+            self.check(address)?;
+            return Ok(vec![SocketAddr::new(address, port)]);
+        }
+        let unknown = |why: String| Unreachable::Unknown { host: host.to_owned(), why };
+        let found =
+            tokio::net::lookup_host((host, port)).await.map_err(|error| unknown(error.to_string()))?;
+        let (mut addresses, mut denied) = (Vec::new(), None);
+        for address in found {
+            match self.check(address.ip()) {
+                Ok(()) => addresses.push(address),
+                Err(why) => denied = Some(why),
+            }
+        }
+        match (addresses.is_empty(), denied) {
+            (false, _) => Ok(addresses),
+            (true, Some(denied)) => Err(denied),
+            (true, None) => Err(unknown("the name has no address".to_owned())),
+        }
+    }
+
+    fn allows(&self, address: IpAddr) -> bool {
+        self.allowed.iter().any(|range| range.holds(address))
+    }
+}
+
+/// The address that a URL's host is, when it is no name.
+pub(super) fn literal(host: &str) -> Option<IpAddr> {
+    let inside = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    inside.unwrap_or(host).parse().ok()
+}
+
+/// What is special about an address, if it is denied by default.
+fn special(address: IpAddr) -> Option<&'static str> {
+    const METADATA_WHY: &str = "a cloud's metadata service";
+    const LINK_LOCAL: &str = "link-local, where clouds serve metadata and credentials";
+    const LOOPBACK: &str = "the loopback of where the hook runs (a pod is reached by its pod IP)";
+    const NOBODY: &str = "no address of a host";
+    match address {
+        IpAddr::V4(ip) if ip.is_loopback() => Some(LOOPBACK),
+        IpAddr::V4(ip) if ip.is_link_local() => Some(LINK_LOCAL),
+        IpAddr::V4(ip) if METADATA.contains(&ip) => Some(METADATA_WHY),
+        // Connecting to 0.0.0.0 reaches the node itself; 224.0.0.0 and above are multicast, reserved and broadcast.
+        IpAddr::V4(ip) => (ip.octets()[0] == 0 || ip.octets()[0] >= 224).then_some(NOBODY),
+        IpAddr::V6(ip) if ip.is_loopback() => Some(LOOPBACK),
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => Some(LINK_LOCAL),
+        // Amazon's, all of them: instance metadata, pod identity, DNS; Google's.
+        IpAddr::V6(ip) if ip.segments()[..2] == [0xfd00, 0x0ec2] => Some(METADATA_WHY),
+        IpAddr::V6(ip) if ip == Ipv6Addr::new(0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x0254) => Some(METADATA_WHY),
+        IpAddr::V6(ip) => (ip.is_unspecified() || ip.is_multicast()).then_some(NOBODY),
+    }
+}
+
+/// The IPv4 address that an IPv6 one leads to: mapped (RFC 4291), compatible, NAT64 (RFC 6052, 8215), 6to4 (RFC 3056).
+fn embedded(address: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V6(ip) = address else { return None };
+    let v4 = |high: u16, low: u16| {
+        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+        Some(Ipv4Addr::new(a, b, c, d))
+    };
+    match ip.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => None,
+        [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
+        | [0, 0, 0, 0, 0xffff, 0, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x64, 0xff9b, 1, _, _, _, high, low]
+        | [0x2002, high, low, ..] => v4(high, low),
+        _ => None,
+    }
+}
+
+impl Cidr {
+    /// Loopback, for commands of a person at their own machine.
+    pub const LOOPBACK: [Self; 2] = [
+        Self { address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), length: 8 },
+        Self { address: IpAddr::V6(Ipv6Addr::LOCALHOST), length: 128 },
+    ];
+
+    fn holds(&self, address: IpAddr) -> bool {
+        let (ours, theirs, width) = match (self.address, address) {
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => (ours.to_bits().into(), theirs.to_bits().into(), 32),
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => (ours.to_bits(), theirs.to_bits(), 128),
+            _ => return false,
+        };
+        // A shift by the whole width is what `None` means: all addresses.
+        (ours ^ theirs).checked_shr(width - u32::from(self.length)).unwrap_or(0) == 0
+    }
+}
+
+impl FromStr for Cidr {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const WRONG: &str = "write an address or a range like 10.0.0.0/8 or fd00::/8";
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| WRONG)?;
+        let width = if address.is_ipv4() { 32 } else { 128 };
+        let length = length.map_or(Ok(width), str::parse).map_err(|_| WRONG)?;
+        if length > width {
+            return Err("the range is longer than the address");
+        }
+        Ok(Self { address, length })
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cidr(text: &str) -> Cidr {
+        text.parse().unwrap()
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn what_only_a_node_can_reach_is_denied() {
+        for (address, why) in [
+            ("169.254.169.254", "link-local"),
+            ("169.254.0.1", "link-local"),
+            ("fe80::1", "link-local"),
+            ("febf:ffff::1", "link-local"),
+            ("100.100.100.200", "metadata"),
+            ("168.63.129.16", "metadata"),
+            ("192.0.0.192", "metadata"),
+            ("fd00:ec2::254", "metadata"),
+            ("fd00:ec2::23", "metadata"),
+            ("fd20:ce::254", "metadata"),
+            ("127.0.0.1", "loopback"),
+            ("127.255.0.1", "loopback"),
+            ("::1", "loopback"),
+            ("0.0.0.0", "no address"),
+            ("0.1.2.3", "no address"),
+            ("::", "no address"),
+            ("224.0.0.1", "no address"),
+            ("255.255.255.255", "no address"),
+            ("240.0.0.1", "no address"),
+            ("ff02::1", "no address"),
+            // The same in other clothes.
+            ("::ffff:169.254.169.254", "link-local"),
+            ("::ffff:0:127.0.0.1", "loopback"),
+            ("::127.0.0.1", "loopback"),
+            ("64:ff9b::169.254.169.254", "link-local"),
+            ("64:ff9b:1::a9fe:a9fe", "link-local"),
+            ("2002:a9fe:a9fe::1", "link-local"),
+            ("::ffff:100.100.100.200", "metadata"),
+            ("::ffff:0.0.0.0", "no address"),
+        ] {
+            let denied = Reach::default().check(ip(address)).unwrap_err().to_string();
+            assert!(denied.contains(why), "{address}: {denied}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_reached() {
+        for address in
+            ["10.0.0.1", "192.168.1.1", "100.64.0.1", "1.1.1.1", "fd00::1", "2001:db8::1", "64:ff9b::a00:1"]
+        {
+            Reach::default().check(ip(address)).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_allowed_is_reached_and_nothing_else() {
+        let reach = Reach::new(vec![cidr("127.0.0.0/8"), cidr("169.254.7.7"), cidr("fe80::/10")]);
+        for address in ["127.0.0.1", "127.9.9.9", "169.254.7.7", "fe80::1", "::ffff:127.0.0.1"] {
+            reach.check(ip(address)).unwrap();
+        }
+        for address in ["169.254.7.8", "::1", "0.0.0.0", "::ffff:169.254.169.254"] {
+            reach.check(ip(address)).unwrap_err();
+        }
+        Reach::new(vec![cidr("0.0.0.0/0")]).check(ip("169.254.169.254")).unwrap();
+        Reach::new(vec![cidr("::/0")]).check(ip("fe80::1")).unwrap();
+        Reach::new(Cidr::LOOPBACK.to_vec()).check(ip("::1")).unwrap();
+    }
+
+    #[test]
+    fn ranges_are_read() {
+        assert_eq!(cidr("10.0.0.1").to_string(), "10.0.0.1/32");
+        assert_eq!(cidr("fd00::/8").to_string(), "fd00::/8");
+        for text in ["", "10", "10.0.0.0/33", "10.0.0.0/", "10.0.0.0/-1", "host/8", "::/129", "10.0.0.0/8/8"]
+        {
+            assert!(text.parse::<Cidr>().is_err(), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_is_judged_by_what_it_stands_for() {
+        let denied = Reach::default().addresses("localhost", 80).await.unwrap_err().to_string();
+        assert!(denied.contains("loopback"), "{denied}");
+        let reach = Reach::new(vec![cidr("127.0.0.1")]);
+        let found = reach.addresses("localhost", 80).await.unwrap();
+        assert!(!found.is_empty() && found.iter().all(|at| at.ip() == ip("127.0.0.1")), "{found:?}");
+        assert_eq!(reach.addresses("[fd00::1]", 80).await.unwrap(), ["[fd00::1]:80".parse().unwrap()]);
+    }
+}

@@ -1,0 +1,119 @@
+//! `inplace hook test` and `hook check`, as a person runs them.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use inplace::api::hook_run::{HookPhase, HookRunStatus};
+
+use super::server::Server;
+
+const TEMPLATE: &str = r#"apiVersion: tkex.tencent.com/v1alpha1
+kind: HookTemplate
+metadata:
+  name: test
+spec:
+  args:
+    - name: PodIP
+    - name: PORT
+  metrics:
+    - name: webtest
+      count: 3
+      interval: 200ms
+      failureLimit: 2
+      successCondition: "asInt(result) > 30"
+      provider:
+        web:
+          url: http://{{ args.PodIP }}:{{ args.PORT }}/age
+          jsonPath: "{$.age}"
+"#;
+
+/// Runs `inplace hook ARGS` with the template on standard input.
+fn hook(template: &str, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_inplace"));
+    command.arg("hook").args(args).args(["-f", "-"]).env_remove("INPLACE_RUNTIME_ENDPOINT");
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(template.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn test(server: &Server, template: &str, more: &[&str]) -> Output {
+    let port = format!("PORT={}", server.address.port());
+    hook(template, &[&["test", "--arg", "PodIP=127.0.0.1", "--arg", &port], more].concat())
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn a_template_is_run_and_its_verdict_explained() {
+    let server = Server::start();
+    let output = test(&server, TEMPLATE, &[]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = out(&output);
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 5, "{text}");
+    for (index, line) in lines[..3].iter().enumerate() {
+        assert!(line.starts_with(&format!("webtest #{} Successful \"43\" in ", index + 1)), "{text}");
+        assert!(line.ends_with(" ms: successCondition asInt(result) > 30 holds"), "{text}");
+    }
+    assert_eq!(lines[3], "webtest: Successful (3 successful, 0 failed, 0 inconclusive, 0 errors)");
+    assert_eq!(lines[4], "Successful");
+    assert_eq!(server.asked().len(), 3);
+
+    let failing = TEMPLATE.replace("> 30", "< 30");
+    let output = test(&server, &failing, &["-o", "json"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let status: HookRunStatus = serde_json::from_str(&out(&output)).unwrap();
+    assert_eq!((status.phase, status.metric_results[0].failed), (Some(HookPhase::Failed), 3));
+    assert_eq!(status.metric_results[0].measurements[0].value, "43");
+
+    let output = test(&server, &failing, &["--once"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(server.asked().len(), 7, "once is once");
+    let text = out(&output);
+    assert!(text.contains("webtest #1 Failed \"43\" in ") && !text.contains("#2"), "{text}");
+    assert!(text.lines().last().unwrap().starts_with("Failed: webtest: "), "{text}");
+}
+
+#[test]
+fn what_a_node_would_deny_is_denied_here_but_for_the_loopback() {
+    let output = hook(TEMPLATE, &["test", "--once", "--arg", "PodIP=169.254.169.254", "--arg", "PORT=80"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(out(&output).contains("--hook-allow 169.254.169.254 allows it"), "{output:?}");
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_with_the_place() {
+    let server = Server::start();
+    for (template, args, why) in [
+        (TEMPLATE.replace("count:", "counts:"), &[][..], "no such field: spec.metrics[0].counts"),
+        (TEMPLATE.replace("asInt(result) > 30", "asInt(result) >"), &[], "successCondition"),
+        (TEMPLATE.replace("HookTemplate", "HookRun"), &[], "\"HookRun\""),
+        (TEMPLATE.replace("- name: PORT", "- name: PORT\n    - name: other"), &[], "args.other"),
+        (TEMPLATE.to_owned(), &["--arg", "stray=1"], "the hook has no argument stray"),
+        (TEMPLATE.replace("http://", "ftp://"), &[], "http://"),
+    ] {
+        let output = test(&server, &template, args);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert!(told(&output).contains(why), "{why}: {output:?}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+    }
+    assert!(server.asked().is_empty());
+    assert_eq!(hook(TEMPLATE, &["test", "--arg", "=1"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_template_is_checked_without_being_run() {
+    let output = hook(TEMPLATE, &["check"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(out(&output).contains("to be given for each run: PodIP, PORT"), "{output:?}");
+    let output = hook(&TEMPLATE.replace("interval: 200ms", "interval: soon"), &["check"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(told(&output).contains("interval"), "{output:?}");
+}

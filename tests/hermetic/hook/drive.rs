@@ -1,0 +1,154 @@
+//! The engine: what is measured at the same time, what is told, and what is not measured twice.
+
+use std::cell::RefCell;
+
+use inplace::api::hook_run::{HookPhase, HookRunStatus};
+use inplace::hook::engine::Engine;
+use inplace::hook::place::Place;
+use inplace::hook::settings::Settings;
+use serde_json::{Value, json};
+
+use super::server::Server;
+use super::{engine, settings, spec};
+
+fn metric(name: &str, server: &Server, path: &str, more: &Value) -> Value {
+    let web = json!({"url": server.url(path), "jsonPath": "{$.age}", "timeoutSeconds": 30});
+    let mut metric = json!({"name": name, "successCondition": "result == '43'", "provider": {"web": web}});
+    metric.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    metric
+}
+
+fn phase_of(status: &HookRunStatus, name: &str) -> Option<HookPhase> {
+    status.metric_results.iter().find(|result| result.name == name).map(|result| result.phase)
+}
+
+#[tokio::test]
+async fn a_slow_metric_delays_no_other_one() {
+    let server = Server::start();
+    let often = json!({"interval": "100ms", "count": 5});
+    let spec = spec(&json!([
+        metric("slow", &server, "/gate", &json!({})),
+        metric("quick", &server, "/age", &often)
+    ]));
+    // The slow one is answered when all of the quick one is done: were it the other way round, it would be an error.
+    let status = engine()
+        .run(&spec, HookRunStatus::default(), &Place::default(), |status| {
+            if phase_of(status, "quick") == Some(HookPhase::Successful) {
+                assert!(
+                    status.phase == Some(HookPhase::Successful)
+                        || phase_of(status, "slow") == Some(HookPhase::Running)
+                );
+                server.open(1);
+            }
+        })
+        .await;
+    assert_eq!(status.phase, Some(HookPhase::Successful), "{status:#?}");
+    assert_eq!(status.metric_results.iter().map(|result| result.count).sum::<i32>(), 6);
+}
+
+#[tokio::test]
+async fn a_slow_hook_delays_no_other_hook() {
+    let server = Server::start();
+    let engine = engine();
+    let run = async |spec| {
+        let status = engine.run(&spec, HookRunStatus::default(), &Place::default(), |_| {}).await;
+        assert_eq!(status.phase, Some(HookPhase::Successful), "{status:#?}");
+    };
+    let slow = run(spec(&json!([metric("m", &server, "/gate", &json!({}))])));
+    let quick = async {
+        run(spec(&json!([metric("m", &server, "/age", &json!({"interval": "100ms", "count": 3}))]))).await;
+        server.open(1);
+    };
+    tokio::join!(slow, quick);
+}
+
+#[tokio::test]
+async fn no_more_measurements_at_once_than_there_are_permits() {
+    let server = Server::start();
+    let engine = Engine::new(Settings { max_at_once: 2, ..settings() });
+    let metrics: Vec<_> = (0..6).map(|at| metric(&format!("m{at}"), &server, "/crowd", &json!({}))).collect();
+    let status =
+        engine.clone().run(&spec(&metrics.into()), HookRunStatus::default(), &Place::default(), |_| {}).await;
+    assert_eq!(status.phase, Some(HookPhase::Successful), "{status:#?}");
+    assert_eq!((server.most(), server.asked().len()), (2, 6));
+}
+
+#[tokio::test]
+async fn what_begins_together_is_told_together() {
+    let server = Server::start();
+    let metrics: Vec<_> = (0..3).map(|at| metric(&format!("m{at}"), &server, "/age", &json!({}))).collect();
+    let told = RefCell::new(Vec::new());
+    let status = engine()
+        .run(&spec(&metrics.into()), HookRunStatus::default(), &Place::default(), |status| {
+            told.borrow_mut().push(status.clone());
+        })
+        .await;
+    let told = told.into_inner();
+    let running = |status: &HookRunStatus| {
+        let all = status.metric_results.iter().flat_map(|result| &result.measurements);
+        all.filter(|one| one.finished_at.is_none()).count()
+    };
+    assert_eq!(running(&told[0]), 3);
+    assert!(told.len() <= 4, "one beginning and at most three ends: {}", told.len());
+    assert!(told.windows(2).all(|two| two[0] != two[1]), "told without a change");
+    assert_eq!(told.last(), Some(&status));
+}
+
+#[tokio::test]
+async fn a_run_that_was_dropped_goes_on_and_repeats_nothing_that_had_ended() {
+    let server = Server::start();
+    let steps = json!({"interval": "100ms", "count": 4});
+    // The first request passes, and all after the gate is open.
+    let spec =
+        spec(&json!([metric("free", &server, "/age", &json!({})), metric("held", &server, "/gate", &steps)]));
+    let told = RefCell::new(HookRunStatus::default());
+    let engine = engine();
+    let place = Place::default();
+    let run =
+        engine.run(&spec, HookRunStatus::default(), &place, |status| *told.borrow_mut() = status.clone());
+    let free_is_told = async {
+        server.arrived(2).await;
+        while phase_of(&told.borrow(), "free") != Some(HookPhase::Successful) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        status = run => panic!("{status:#?}"),
+        () = free_is_told => {}
+    }
+    let last = told.into_inner();
+    let first =
+        last.metric_results.iter().find(|result| result.name == "free").unwrap().measurements[0].clone();
+    // As it is stored and read back.
+    let last: HookRunStatus = serde_json::from_value(serde_json::to_value(last).unwrap()).unwrap();
+    server.open(1);
+    let status = engine.run(&spec, last.clone(), &place, |_| {}).await;
+    assert_eq!(status.phase, Some(HookPhase::Successful), "{status:#?}");
+    assert_eq!(status.started_at, last.started_at);
+    let free = status.metric_results.iter().find(|result| result.name == "free").unwrap();
+    assert_eq!((free.count, &free.measurements[..]), (1, &[first][..]));
+    let asked = |path: &str| server.asked().iter().filter(|asked| asked.line.ends_with(path)).count();
+    // The one that was under way is made again: nobody knows how it ended.
+    assert_eq!((asked("/age"), asked("/gate")), (1, 5));
+    // And what has ended stays.
+    let again = engine.run(&spec, status.clone(), &place, |_| panic!("told")).await;
+    assert_eq!((again, asked("/gate")), (status, 5));
+}
+
+#[tokio::test]
+async fn a_run_that_is_not_valid_or_was_stopped_measures_nothing() {
+    let server = Server::start();
+    let mut terminated = spec(&json!([metric("m", &server, "/age", &json!({}))]));
+    terminated.terminate = true;
+    let status = engine().run(&terminated, HookRunStatus::default(), &Place::default(), |_| {}).await;
+    assert!(
+        status.phase.is_some_and(|phase| phase.is_completed() && phase != HookPhase::Successful),
+        "{status:?}"
+    );
+    let invalid =
+        spec(&json!([metric("m", &server, "/age", &json!({"successCondition": "asInt(result) >"}))]));
+    let status = engine().run(&invalid, HookRunStatus::default(), &Place::default(), |_| {}).await;
+    assert_eq!(status.phase, Some(HookPhase::Error));
+    assert!(status.message.contains("metric `m`: successCondition"), "{status:?}");
+    assert!(server.asked().is_empty());
+}

@@ -1,0 +1,82 @@
+//! Hooks as they are run, against servers that misbehave: real HTTP on the loopback.
+
+mod command;
+mod drive;
+mod kubernetes;
+mod prometheus;
+mod server;
+mod tls;
+mod web;
+
+use inplace::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus, Measurement};
+use inplace::cluster::client::{Target, connect};
+use inplace::cluster::server::Server as ApiClient;
+use inplace::hook::engine::Engine;
+use inplace::hook::place::{HookPod, Place};
+use inplace::hook::reach::{Cidr, Reach};
+use inplace::hook::settings::Settings;
+use serde_json::{Value, json};
+
+use super::api_server::ApiServer;
+
+/// An engine that may talk to the loopback.
+fn engine() -> Engine {
+    Engine::new(settings())
+}
+
+fn settings() -> Settings {
+    // As main does.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Settings {
+        role: "this test".to_owned(),
+        runtime: None,
+        server: None,
+        reach: Reach::new(Cidr::LOOPBACK.to_vec()),
+        max_at_once: 8,
+    }
+}
+
+/// A client of the fake API server.
+async fn api_client(api: &ApiServer) -> ApiClient {
+    let target = Target { kubeconfig: Some(api.kubeconfig()), context: None };
+    ApiClient::new(connect(&target).await.unwrap().0)
+}
+
+/// A run of metrics that are written as in YAML.
+fn spec(metrics: &Value) -> HookRunSpec {
+    serde_json::from_value(json!({
+        "metrics": metrics,
+        "args": [{"name": "path", "value": "age"}, {"name": "token", "value": "s3cret"}],
+    }))
+    .unwrap()
+}
+
+/// Measures one provider once, without conditions; an error ends the run.
+async fn once(provider: Value) -> (HookPhase, Measurement) {
+    once_with(&engine(), &Place::default(), provider, &json!({})).await
+}
+
+async fn once_with(
+    engine: &Engine,
+    place: &Place,
+    provider: Value,
+    more: &Value,
+) -> (HookPhase, Measurement) {
+    let mut metric = json!({"name": "m", "consecutiveErrorLimit": 0, "provider": provider});
+    metric.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let status = engine.run(&spec(&json!([metric])), HookRunStatus::default(), place, |_| {}).await;
+    let result = status.metric_results.first().unwrap_or_else(|| panic!("{status:?}"));
+    (status.phase.unwrap(), result.measurements[0].clone())
+}
+
+/// The same, for what must end as an error: its message, which holds no secret.
+async fn error(provider: Value) -> String {
+    let (phase, measurement) = once(provider).await;
+    assert_eq!(phase, HookPhase::Error, "{measurement:?}");
+    assert!(!measurement.message.contains("s3cret"), "{measurement:?}");
+    measurement.message
+}
+
+fn shop(name: &str, uid: &str) -> Place {
+    Place { namespace: "shop".to_owned(), pod: Some(HookPod { name: name.to_owned(), uid: uid.to_owned() }) }
+}

@@ -1,0 +1,119 @@
+//! TLS of `web`: who is believed, and who is not.
+
+use std::path::Path;
+use std::process::Command;
+
+use inplace::api::hook_run::HookPhase;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::{Value, json};
+
+use super::server::Server;
+use super::{error, once, settings};
+
+/// An authority, and a server with a certificate of it for `hook.test` alone.
+struct Site {
+    server: Server,
+    authority: String,
+}
+
+impl Site {
+    fn start() -> Self {
+        // The provider.
+        settings();
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let subject = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"];
+        openssl(
+            Command::new("openssl")
+                .args(["req", "-x509", "-subj", "/CN=authority", "-keyout"])
+                .arg(at("ca.key"))
+                .arg("-out")
+                .arg(at("ca.pem"))
+                .args(subject),
+        );
+        openssl(
+            Command::new("openssl")
+                .args(["req", "-x509", "-subj", "/CN=server", "-keyout"])
+                .arg(at("key.pem"))
+                .arg("-out")
+                .arg(at("cert.pem"))
+                .arg("-CA")
+                .arg(at("ca.pem"))
+                .arg("-CAkey")
+                .arg(at("ca.key"))
+                .args([
+                    "-addext",
+                    "subjectAltName=DNS:hook.test",
+                    "-addext",
+                    "basicConstraints=critical,CA:FALSE",
+                ])
+                .args(subject),
+        );
+        let config = rustls::ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![certificate(&at("cert.pem"))],
+                PrivateKeyDer::from_pem_file(at("key.pem")).unwrap(),
+            )
+            .unwrap();
+        let authority = std::fs::read_to_string(at("ca.pem")).unwrap();
+        Self { server: Server::with_tls(config), authority }
+    }
+
+    fn asks(&self, path: &str, tls: &Value) -> Value {
+        let url = format!("https://{}{path}", self.server.address);
+        json!({"web": {"url": url, "jsonPath": "{$.age}", "tls": tls}})
+    }
+}
+
+fn openssl(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| panic!("openssl: {error}; run: make setup"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn certificate(path: &Path) -> CertificateDer<'static> {
+    CertificateDer::from_pem_file(path).unwrap()
+}
+
+#[tokio::test]
+async fn a_server_is_believed_by_its_authority_and_its_name() {
+    let site = Site::start();
+    let (phase, measurement) =
+        once(site.asks("/age", &json!({"caBundle": site.authority, "serverName": "hook.test"}))).await;
+    assert_eq!((phase, measurement.value.as_str()), (HookPhase::Successful, "43"), "{measurement:?}");
+    // The name is for TLS; the server hears the one that was asked for.
+    let host = format!("host: {}\r\n", site.server.address);
+    assert!(site.server.asked()[0].has(&host), "{:?}", site.server.asked());
+    let (phase, _) = once(site.asks("/age", &json!({"insecureSkipVerify": true}))).await;
+    assert_eq!(phase, HookPhase::Successful);
+}
+
+#[tokio::test]
+async fn who_cannot_prove_it_is_not_asked() {
+    let site = Site::start();
+    let other = Site::start();
+    for (tls, why) in [
+        (json!({"caBundle": site.authority}), "certificate"),
+        (json!({"caBundle": site.authority, "serverName": "other.test"}), "certificate"),
+        (json!({"caBundle": other.authority, "serverName": "hook.test"}), "certificate"),
+        (json!({"serverName": "hook.test"}), ""),
+        (json!({"caBundle": "s3cret", "serverName": "hook.test"}), "no certificate in PEM"),
+        (json!({"caBundle": site.authority, "serverName": "127.0.0.1"}), "is no DNS name"),
+        (json!({"caBundle": site.authority, "serverName": "0x7f000001"}), "is no DNS name"),
+        (json!({"caBundle": site.authority, "serverName": "a b"}), "is no DNS name"),
+    ] {
+        let message = error(site.asks("/age", &tls)).await;
+        assert!(message.contains(why), "{tls}: {message}");
+    }
+    assert!(site.server.asked().is_empty());
+}
+
+#[tokio::test]
+async fn a_redirect_does_not_leave_tls() {
+    let (site, plain) = (Site::start(), Server::start());
+    let tls = json!({"caBundle": site.authority, "serverName": "hook.test"});
+    let message = error(site.asks(&format!("/to?{}", plain.url("/age?s3cret")), &tls)).await;
+    assert!(message.contains("leave TLS"), "{message}");
+    assert!(plain.asked().is_empty());
+}
