@@ -1,7 +1,7 @@
 //! Conditions: CEL over `result`, with `asInt` and `asFloat`. Compiled once, judged often.
 //!
 //! Whoever writes a `HookTemplate` writes a program that runs on the node. Its length, depth and macros are bounded when it is
-//! compiled, its work by [`work`] before it is evaluated: it ends soon by construction, not because somebody watches it.
+//! compiled, its work by `work` before it is evaluated: it ends soon by construction, not because somebody watches it.
 
 mod arithmetic;
 mod check;
@@ -124,7 +124,7 @@ fn problem(error: &ExecutionError) -> String {
     }
 }
 
-/// The value for CEL, and its size in the units of [`work`].
+/// The value for CEL, and its size in the units of `work`.
 fn convert(value: &Value) -> Result<(cel::Value, u64), String> {
     let too_large =
         |what: &str, most: usize| format!("the result is too large to be judged: over {most} {what}");

@@ -14,6 +14,7 @@ use crate::cli::exit::Exit;
 use crate::cli::output::{self, tell};
 use crate::cluster;
 use crate::hook::check;
+use crate::operation::effect::Class;
 
 mod explain;
 mod pod;
@@ -63,8 +64,14 @@ impl Failed {
     fn exit(&self) -> Exit {
         match self {
             Self::Refused(_) => Exit::Refused,
-            Self::Endpoint(_) | Self::Runtime(_) => Exit::RuntimeAway,
-            Self::Cluster(_) => Exit::ClusterAway,
+            Self::Endpoint(_) => Exit::RuntimeAway,
+            Self::Runtime(error) if error.class == Class::Away => Exit::RuntimeAway,
+            Self::Runtime(_) => Exit::Failed,
+            Self::Cluster(error) => match error.class() {
+                Class::Away => Exit::ClusterAway,
+                Class::Gone | Class::Final => Exit::Refused,
+                Class::NameTaken | Class::Credentials | Class::Refused => Exit::Failed,
+            },
         }
     }
 }

@@ -5,6 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use inplace::api::hook_run::{HookPhase, HookRunStatus};
 
+use super::super::api_server::{ApiServer, pods};
 use super::server::Server;
 
 const TEMPLATE: &str = r#"apiVersion: tkex.tencent.com/v1alpha1
@@ -116,4 +117,37 @@ fn a_template_is_checked_without_being_run() {
     let output = hook(&TEMPLATE.replace("interval: 200ms", "interval: soon"), &["check"]);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert!(told(&output).contains("interval"), "{output:?}");
+}
+
+#[tokio::test]
+async fn a_pod_of_the_cluster_gives_the_arguments() {
+    let server = Server::start();
+    let api = ApiServer::start().await;
+    api.put(pods::pod("shop", "web-0", "node-1"));
+    let template = TEMPLATE
+        .replace("    - name: PodIP\n", "")
+        .replace("{{ args.PodIP }}", "127.0.0.1")
+        .replace("/age", "/age?{{ args.PodName }},{{ args.PodNamespace }},{{ args.PodIP }},{{ args.HostIP }},{{ args.PodContainer[0] }}");
+    let kubernetes = "
+    - name: annotation
+      provider:
+        kubernetes: {function: get, fields: [{path: metadata.annotations.cni.example/ip, value: 10.0.0.7/32}]}
+";
+    let template = template.trim_end().to_owned() + kubernetes;
+    let (kubeconfig, port) = (api.kubeconfig(), format!("PORT={}", server.address.port()));
+    let kubeconfig = kubeconfig.to_str().unwrap().to_owned();
+    let run = move |pod: &'static str| {
+        let (template, kubeconfig, port) = (template.clone(), kubeconfig.clone(), port.clone());
+        tokio::task::spawn_blocking(move || {
+            hook(&template, &["test", "--once", "--arg", &port, "--kubeconfig", &kubeconfig, "--pod", pod])
+        })
+    };
+    let output = run("web-0").await.unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(server.asked()[0].line, "GET /age?web-0,shop,10.0.0.7,192.0.2.1,app");
+    assert!(out(&output).contains("annotation #1 Successful in "), "{output:?}");
+    let output = run("nobody").await.unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(told(&output).contains("reading pod shop/nobody"), "{output:?}");
+    assert_eq!(server.asked().len(), 1);
 }
