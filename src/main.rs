@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
-use inplace::agent;
 use inplace::cli::exit::{self, Exit};
 use inplace::node::lock::LockError;
 use inplace::process::log::{self, LogArgs};
+use inplace::{agent, controller};
 
 /// Restart or update one container of a running pod, in place, in about a tenth of a second.
 #[derive(Debug, Parser)]
@@ -27,6 +27,7 @@ enum Role {
     Node(inplace::cli::node::NodeCommand),
     Hook(inplace::cli::hook::HookCommand),
     Agent(agent::Args),
+    Controller(controller::Args),
 }
 
 fn main() -> ExitCode {
@@ -57,6 +58,10 @@ fn main() -> ExitCode {
                     _ => code,
                 }
             }
+        },
+        Role::Controller(args) => match runtime.block_on(controller::run(args)) {
+            Ok(()) => Exit::Done.into(),
+            Err(error) => fail(&log::chain(&error)),
         },
     }
 }

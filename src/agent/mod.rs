@@ -8,17 +8,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{BoxFuture, FutureExt as _};
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::cluster::{Answers, Watched, Writes, register_cache};
+use crate::agent::cluster::{Answers, Watched, Writes, register_cache, runner};
 use crate::agent::desk::Desk;
 use crate::agent::metrics::Metrics;
 use crate::agent::standalone::{Manifests, Results};
 use crate::agent::wish::{Board, Wishes};
 use crate::cluster::client::{self, Target};
 use crate::cluster::pods::NodePods;
+use crate::cluster::server::Server;
 use crate::cri::client::{Client, Readiness};
+use crate::hook::engine::Engine;
+use crate::hook::runner::Metrics as HookMetrics;
+use crate::hook::settings::HookArgs;
 use crate::node::lock::{LockError, NodeLock};
 use crate::node::settings::NodeArgs;
 use crate::node::{Node, journal::JournalError};
@@ -43,6 +48,8 @@ pub struct Args {
     cluster: ClusterArgs,
     #[command(flatten)]
     settings: NodeArgs,
+    #[command(flatten)]
+    hooks: HookArgs,
     /// Work without an API server, from the files in --pods-dir
     #[arg(long, requires = "pods_dir")]
     standalone: bool,
@@ -125,7 +132,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
 /// # Errors
 /// When it cannot begin, or its address is taken.
 pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error> {
-    let Args { settings, cluster, standalone, pods_dir, listen, max_operations, max_pulls } = args;
+    let Args { settings, cluster, hooks, standalone, pods_dir, listen, max_operations, max_pulls } = args;
     let endpoint = settings.endpoint()?;
     let Some(_lock) = lock(endpoint.path().as_ref(), &stop).await? else { return Ok(()) };
     let mut registry = Registry::with_prefix("inplace");
@@ -134,7 +141,9 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     let node =
         Node::new(runtime.clone(), &settings.state_dir, usize::from(max_pulls), settings.image_reserve)?;
     metrics::register_pulls(&mut registry, &node.pulls);
-    let office = Office { listen, runtime, max_operations: usize::from(max_operations), stop };
+    let max_operations = usize::from(max_operations);
+    let mut office =
+        Office { listen, runtime, max_operations, hook_runs: std::future::ready(()).boxed(), stop };
     if let (true, Some(folder)) = (standalone, pods_dir) {
         let results = Results::open(&settings.state_dir)
             .map_err(io(format!("results cannot be kept in {}", settings.state_dir.display())))?;
@@ -149,16 +158,21 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     // The pods are watched until the last operation is at a safe point.
     let watching = CancellationToken::new();
     let _watching = watching.clone().drop_guard();
-    let pods = NodePods::watch(api, &name, watching);
+    let pods = NodePods::watch(api.clone(), &name, watching);
+    let server = Server::new(api);
+    let role = format!("the agent of node {name}");
+    let engine = Engine::new(hooks.settings(role, Some(office.runtime.clone()), Some(server.clone())));
+    let hook_metrics = HookMetrics::new(&mut registry);
+    office.hook_runs = runner(server, engine, pods.clone(), hook_metrics, office.stop.clone()).run().boxed();
     let writes = Writes::new(&mut registry);
     register_cache(&mut registry, &pods);
     let node = node.with_cluster(pods.clone(), cluster.allow_pull_secrets);
     let answers = Answers::new(pods.clone(), writes.clone());
     let wishes = Watched::new(pods.clone(), answers.clone(), node.journal.clone(), writes);
     tracing::info!(endpoint = endpoint.path(), node = name, "agent started");
-    let served = office.serve(node, metrics, registry, answers.clone(), wishes, Some(pods)).await;
+    let ended = office.serve(node, metrics, registry, answers.clone(), wishes, Some(pods)).await;
     answers.finish().await;
-    served
+    ended
 }
 
 /// What an agent has wherever its wishes come from.
@@ -166,6 +180,8 @@ struct Office {
     listen: SocketAddr,
     runtime: Client,
     max_operations: usize,
+    /// Runs the HookRuns of the node.
+    hook_runs: BoxFuture<'static, ()>,
     stop: CancellationToken,
 }
 
@@ -179,17 +195,18 @@ impl Office {
         wishes: impl Wishes,
         pods: Option<NodePods>,
     ) -> Result<(), Error> {
-        let Self { listen, runtime, max_operations, stop } = self;
+        let Self { listen, runtime, max_operations, hook_runs, stop } = self;
         let desk = Desk::new(node, board, metrics, max_operations, stop.clone());
         let router = admin::router(readiness(runtime, pods), Arc::new(registry));
-        let (served, ()) = tokio::join!(
+        let (served, (), ()) = tokio::join!(
             async {
                 let served = admin::serve(listen, router, stop.clone()).await;
                 // Without its address it cannot be watched: it ends, so that somebody notices.
                 stop.cancel();
                 served
             },
-            desk.run(wishes)
+            desk.run(wishes),
+            hook_runs
         );
         tracing::info!("agent stopped");
         served.map_err(io(format!("--listen {listen}")))

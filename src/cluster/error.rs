@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use kube::core::Status;
 
-use crate::operation::effect::{Class, Trouble};
+pub use crate::operation::effect::Class;
+use crate::operation::effect::Trouble;
 
 /// A call that brought no answer, or a no.
 #[derive(Debug, thiserror::Error)]

@@ -3,12 +3,15 @@
 //! Every call is bounded and made once; what a failure means is told by [`error`]. Must not decide anything about
 //! operations, and log nothing of an object: there are environment values in pods and passwords in secrets.
 
+pub mod agents;
 pub mod annotations;
+mod chance;
 pub mod client;
 pub mod credentials;
 pub mod error;
 pub mod event;
 pub mod hooks;
+pub mod lease;
 pub mod pod;
 pub mod pods;
 pub mod server;

@@ -164,7 +164,7 @@ impl<T: Kept> Shared<T> {
 }
 
 /// True unless `other` is known to be the newer state. Versions are numbers in fact, and by contract since 1.35.
-fn is_not_older<T: Kept>(object: &T, other: &T) -> bool {
+pub(super) fn is_not_older<T: Kept>(object: &T, other: &T) -> bool {
     let version = |object: &T| object.meta().resource_version.as_deref().and_then(|v| v.parse::<u64>().ok());
     match (version(object), version(other)) {
         (Some(mine), Some(theirs)) => mine >= theirs,

@@ -1,1 +1,137 @@
 //! The role that is there once per cluster: runs the hooks that no agent runs.
+//!
+//! Any number of processes may be there; one leads, by a Lease, and runs the controllers. The others wait, and are ready
+//! as well: there is nothing that they could not do. Never talks to a node.
+
+mod hook_runs;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures_util::future::{BoxFuture, FutureExt as _, join_all};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::client::{self, Target};
+use crate::cluster::lease::Election;
+use crate::cluster::server::Server;
+use crate::hook::engine::Engine;
+use crate::hook::runner;
+use crate::hook::settings::HookArgs;
+use crate::process::{admin, shutdown};
+
+/// The lease by which one process leads.
+const LEASE: &str = "inplace-controller";
+
+/// Run the hooks that no agent runs, until stopped
+#[derive(Debug, clap::Args)]
+// A Deployment's own arguments come after the shipped ones, and count.
+#[command(args_override_self = true)]
+pub struct Args {
+    /// Kubeconfig; without it $KUBECONFIG, ~/.kube/config, or the service account of the pod
+    #[arg(long, value_name = "FILE", help_heading = "Cluster")]
+    kubeconfig: Option<PathBuf>,
+    /// Context in the kubeconfig
+    #[arg(long, value_name = "NAME", help_heading = "Cluster")]
+    context: Option<String>,
+    /// Namespace of the Lease and of the agents; without it that of the kubeconfig or of the pod
+    #[arg(long, env = "INPLACE_NAMESPACE", value_name = "NAME", help_heading = "Cluster")]
+    namespace: Option<String>,
+    /// Name of this process in the Lease and in events
+    #[arg(long, env = "HOSTNAME", default_value = "controller", value_name = "NAME")]
+    identity: String,
+    /// Address for /healthz, /readyz and /metrics
+    #[arg(long, env = "INPLACE_LISTEN", default_value = "127.0.0.1:9465", value_name = "ADDRESS")]
+    listen: SocketAddr,
+    #[command(flatten)]
+    hooks: HookArgs,
+}
+
+/// Why the controller cannot work.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API server cannot be asked at all.
+    #[error(transparent)]
+    Cluster(#[from] crate::cluster::error::Error),
+    /// Signals or an address cannot be had.
+    #[error("{what}: {source}")]
+    Io {
+        /// Which, and what for.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// What every controller works with.
+#[derive(Clone)]
+struct Common {
+    server: Server,
+    /// Where the agents are.
+    namespace: String,
+    /// This process, for events.
+    identity: String,
+    engine: Engine,
+    hook_metrics: runner::Metrics,
+}
+
+/// All controllers. Each is a loop that compares what is there with what there should be, and ends at once when `stop`
+/// says so. A new one is added here.
+fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'static, ()>> {
+    vec![hook_runs::run(common.clone(), stop.clone()).boxed()]
+}
+
+/// Runs the controller until SIGTERM.
+///
+/// # Errors
+/// When it cannot begin, or its address is taken.
+pub async fn run(args: Args) -> Result<(), Error> {
+    let io = |what: String| |source| Error::Io { what, source };
+    let Args { kubeconfig, context, namespace, identity, listen, hooks } = args;
+    let stop = shutdown::on_signal().map_err(io("signals cannot be watched".to_owned()))?;
+    let (api, own) = client::connect(&Target { kubeconfig, context }).await?;
+    let namespace = namespace.unwrap_or(own);
+    let server = Server::new(api);
+    let mut registry = Registry::with_prefix("inplace");
+    let leads = Gauge::<i64>::default();
+    registry.register("leads", "1 while this process leads, 0 while another one does", leads.clone());
+    let common = Common {
+        server: server.clone(),
+        namespace: namespace.clone(),
+        identity: identity.clone(),
+        engine: Engine::new(hooks.settings("the controller", None, Some(server.clone()))),
+        hook_metrics: runner::Metrics::new(&mut registry),
+    };
+    // A process that was started anew under its old name is another one.
+    let me = format!("{identity}_{}", uuid());
+    let election = Election::new(server, &namespace, LEASE, &me);
+    let router = admin::router(Arc::new(|| async { Ok(()) }.boxed()), Arc::new(registry));
+    tracing::info!(identity = me, namespace, "controller started");
+    let (ended, ()) = tokio::join!(
+        async {
+            let ended = admin::serve(listen, router, stop.clone()).await;
+            // Without its address it cannot be watched: it ends, so that somebody notices.
+            stop.cancel();
+            ended
+        },
+        election.run(stop.clone(), |over| {
+            let (common, leads) = (common.clone(), leads.clone());
+            async move {
+                leads.set(1);
+                join_all(controllers(&common, &over)).await;
+                leads.set(0);
+            }
+        }),
+    );
+    tracing::info!("controller stopped");
+    ended.map_err(io(format!("--listen {listen}")))
+}
+
+/// Sixteen hexadecimal digits that nobody else has.
+fn uuid() -> String {
+    use std::hash::{BuildHasher as _, Hasher as _};
+    // The seeds of the standard hash maps are the one source of chance that is always at hand.
+    format!("{:016x}", std::hash::RandomState::new().build_hasher().finish())
+}

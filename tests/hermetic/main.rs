@@ -10,6 +10,7 @@ mod cluster;
 mod cri_proto;
 mod engine;
 mod hook;
+mod hook_runs;
 mod manifests;
 mod model;
 mod runtime;

@@ -14,11 +14,11 @@ type Objects = BTreeMap<(String, String, String), Value>;
 fn the_chart_installs_what_kustomize_does() {
     let own = chart(&json!({}));
     same(&own, &kustomize(&["base"]));
-    assert_eq!(own.len(), 5, "{:?}", own.keys());
+    assert_eq!(own.len(), 11, "{:?}", own.keys());
     let both = json!({"allowPullSecrets": true, "admissionPolicy": {"enabled": true}});
     let all = chart(&both);
     same(&all, &kustomize(&["base", "pull-secrets", "admission-policy"]));
-    assert_eq!(all.len(), 10, "{:?}", all.keys());
+    assert_eq!(all.len(), 18, "{:?}", all.keys());
     // Helm itself has the last word where there is one.
     if let Some(helm) = helm(&json!({})) {
         same(&helm, &own);
@@ -53,6 +53,13 @@ fn every_value_of_the_chart_does_something() {
         json!({"nodeSelector": {"inplace": "yes"}}),
         json!({"tolerations": [{"key": "game"}]}),
         json!({"seLinuxOptions": {"type": "spc_t"}}),
+        json!({"controller": {"replicas": 1}}),
+        json!({"controller": {"port": 9999}}),
+        json!({"controller": {"extraArgs": ["--log-json"]}}),
+        json!({"controller": {"extraEnv": [{"name": "INPLACE_LOG", "value": "debug"}]}}),
+        json!({"controller": {"resources": {"limits": {"memory": "1Gi"}}}}),
+        json!({"controller": {"nodeSelector": {"inplace": "yes"}}}),
+        json!({"controller": {"tolerations": [{"key": "game"}]}}),
     ] {
         assert!(chart(&change) != plain, "{change} changes nothing");
         tried.extend(leaves(&change));
@@ -89,6 +96,10 @@ fn the_agent_may_no_more_than_it_needs() {
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
         {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
         {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+        {"apiGroups": ["tkex.tencent.com"], "resources": ["hooktemplates"], "verbs": ["get"]},
+        {"apiGroups": ["tkex.tencent.com"], "resources": ["hookruns"],
+            "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
+        {"apiGroups": ["tkex.tencent.com"], "resources": ["hookruns/status"], "verbs": ["patch"]},
     ]);
     assert_eq!(rules, &expected);
     let secrets = kustomize(&["pull-secrets"]);
@@ -122,12 +133,52 @@ fn the_agent_may_no_more_than_it_needs() {
 }
 
 #[test]
+fn the_controller_may_no_more_than_it_needs() {
+    let base = kustomize(&["base"]);
+    let expected = json!([
+        {"apiGroups": ["tkex.tencent.com"], "resources": ["hookruns"], "verbs": ["get", "list", "watch", "patch"]},
+        {"apiGroups": ["tkex.tencent.com"], "resources": ["hookruns/status"], "verbs": ["patch"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]},
+        {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+    ]);
+    assert_eq!(base[&key("ClusterRole", "", "inplace-controller")]["rules"], expected);
+    let expected = json!([
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["inplace-controller"],
+            "verbs": ["get", "update"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+    ]);
+    assert_eq!(base[&key("Role", "inplace-system", "inplace-controller")]["rules"], expected);
+    let pod = &base[&key("Deployment", "inplace-system", "inplace-controller")]["spec"]["template"]["spec"];
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    for field in ["hostNetwork", "hostPID", "hostIPC", "volumes"] {
+        assert_eq!(pod.get(field), None, "{field}");
+    }
+    let security = &pod["containers"][0]["securityContext"];
+    assert_eq!(security["capabilities"], json!({"drop": ["ALL"]}));
+    assert_eq!(security["allowPrivilegeEscalation"], false);
+    assert_eq!(security["readOnlyRootFilesystem"], true);
+    // The agents that it looks for are those that are there.
+    let labels =
+        &base[&key("DaemonSet", "inplace-system", "inplace-agent")]["spec"]["template"]["metadata"]["labels"];
+    let selected = format!(
+        "app.kubernetes.io/name={},app.kubernetes.io/component={}",
+        labels["app.kubernetes.io/name"].as_str().unwrap(),
+        labels["app.kubernetes.io/component"].as_str().unwrap()
+    );
+    assert_eq!(selected, inplace::cluster::agents::LABELS);
+}
+
+#[test]
 fn all_of_it_is_of_one_version() {
     let version = env!("CARGO_PKG_VERSION");
     let about: Value = serde_saphyr::from_str(&read("daemonset/chart/Chart.yaml")).unwrap();
     assert_eq!((&about["version"], &about["appVersion"]), (&json!(version), &json!(version)));
     let base = kustomize(&["base"]);
     assert_eq!(pod(&base)["containers"][0]["image"], format!("inplace:{version}"));
+    let controller =
+        &base[&key("Deployment", "inplace-system", "inplace-controller")]["spec"]["template"]["spec"];
+    assert_eq!(controller["containers"][0]["image"], format!("inplace:{version}"));
 }
 
 #[test]

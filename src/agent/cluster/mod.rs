@@ -6,11 +6,13 @@
 mod board;
 mod gate;
 mod gates;
+mod hooks;
 mod metrics;
 mod recall;
 mod slot;
 mod wishes;
 
 pub(super) use crate::agent::cluster::board::Answers;
+pub(super) use crate::agent::cluster::hooks::runner;
 pub(super) use crate::agent::cluster::metrics::{Writes, register_cache};
 pub(super) use crate::agent::cluster::wishes::Watched;

@@ -94,6 +94,16 @@ impl Run {
         self.annotations().get(annotation::APPROVE).is_some_and(|value| value == "true")
     }
 
+    /// True when it is to end without a verdict.
+    pub fn is_terminated(&self) -> bool {
+        self.spec().is_ok_and(|spec| spec.terminate)
+    }
+
+    /// True unless `other` is known to be the newer state.
+    pub fn is_not_older_than(&self, other: &Self) -> bool {
+        crate::cluster::store::is_not_older(self, other)
+    }
+
     fn label(&self, key: &str) -> Option<&str> {
         self.meta.labels.as_ref()?.get(key).map(String::as_str)
     }

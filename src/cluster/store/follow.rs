@@ -2,7 +2,6 @@
 //!
 //! kube's own watcher does not tell when a broken watch is open again; here that decides whether the view is current.
 
-use std::hash::{BuildHasher as _, Hasher as _};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use kube::core::WatchEvent;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::cluster::chance;
 use crate::cluster::error::Error;
 use crate::cluster::store::{Kept, Shared};
 use crate::operation::effect::Class;
@@ -159,10 +159,7 @@ impl<T: Kept> Follower<'_, T> {
 fn pause(failures: u32) -> Duration {
     let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
     let whole = FIRST_PAUSE.saturating_mul(1 << doublings.min(10)).min(LONGEST_PAUSE);
-    // The seeds of the standard hash maps are the one source of chance that is always at hand.
-    let chance = std::hash::RandomState::new().build_hasher().finish();
-    whole / 2
-        + Duration::from_millis(chance % u64::try_from(whole.as_millis()).unwrap_or(1).div_ceil(2).max(1))
+    chance::half_at_least(whole)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::door::Shared;
 use super::store::Store;
 
 /// The kinds of calls.
-const KNOWN: [&str; 9] = [
+const KNOWN: [&str; 19] = [
     "LIST pods",
     "WATCH pods",
     "GET pod",
@@ -16,6 +16,16 @@ const KNOWN: [&str; 9] = [
     "POST event",
     "GET secret",
     "LIST events",
+    "LIST hookruns",
+    "WATCH hookruns",
+    "GET hookrun",
+    "PATCH hookrun",
+    "PATCH hookrun/status",
+    "POST hookrun",
+    "DELETE hookrun",
+    "GET lease",
+    "PUT lease",
+    "POST lease",
 ];
 
 /// What is to go wrong with one call.

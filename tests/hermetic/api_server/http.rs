@@ -25,6 +25,8 @@ pub(super) type Refusal = (u16, Value);
 struct Asked {
     /// `PATCH pod/status`.
     call: String,
+    /// `pods`.
+    plural: String,
     namespace: Option<String>,
     name: String,
     query: BTreeMap<String, String>,
@@ -86,7 +88,7 @@ async fn take_apart(request: Request) -> Option<Asked> {
         .collect();
     let watch = query.get("watch").is_some_and(|watch| watch == "true");
     let path: Vec<_> = parts.uri.path().split('/').filter(|part| !part.is_empty()).collect();
-    let ["api", "v1", rest @ ..] = path.as_slice() else { return None };
+    let (["api", "v1", rest @ ..] | ["apis", _, _, rest @ ..]) = path.as_slice() else { return None };
     let (namespace, kind, name, part) = match rest {
         [kind] => (None, *kind, "", ""),
         ["namespaces", namespace, kind] => (Some((*namespace).to_owned()), *kind, "", ""),
@@ -102,24 +104,24 @@ async fn take_apart(request: Request) -> Option<Asked> {
         (verb, _) => format!("{verb} {one}/{part}"),
     };
     let media = parts.headers.get("content-type").and_then(|media| media.to_str().ok()).unwrap_or_default();
-    Some(Asked { call, namespace, name: name.to_owned(), query, media: media.to_owned(), body })
+    let plural = kind.to_owned();
+    Some(Asked { call, plural, namespace, name: name.to_owned(), query, media: media.to_owned(), body })
 }
 
 fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
     let namespace = asked.namespace.as_deref().unwrap_or_default();
     let name = asked.name.as_str();
-    match asked.call.as_str() {
-        "WATCH pods" => return Ok(watch(shared, asked)),
-        "LIST pods" => {
-            let (items, version) = shared.read(|store| {
-                let items: Vec<_> = store.pods().filter(|pod| asked.selects(pod)).cloned().collect();
-                (items, store.version().to_string())
-            });
-            let list = json!({ "kind": "PodList", "apiVersion": "v1",
-                "metadata": { "resourceVersion": version }, "items": items });
-            return Ok(axum_json(200, &list));
-        }
-        _ => {}
+    if asked.call.starts_with("WATCH ") {
+        return Ok(watch(shared, asked));
+    }
+    if asked.call.starts_with("LIST ") && asked.plural != "events" {
+        let (items, version) = shared.read(|store| {
+            let items: Vec<_> =
+                store.all(&asked.plural).filter(|object| asked.selects(object)).cloned().collect();
+            (items, store.version().to_string())
+        });
+        let list = json!({ "kind": "List", "metadata": { "resourceVersion": version }, "items": items });
+        return Ok(axum_json(200, &list));
     }
     let found = |kind: &str, object: Option<Value>| {
         object.ok_or_else(|| status(404, "NotFound", &format!("{kind} \"{name}\" not found")))
@@ -131,6 +133,42 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
             let pod = found("pods", store.pod(namespace, name))?;
             let changed = patch::patched(&pod, &asked.media, &asked.body, asked.call == "PATCH pod/status")?;
             Ok(axum_json(200, &store.put(changed)))
+        }
+        "GET hookrun" | "GET hooktemplate" | "GET lease" => {
+            let plural = asked.plural.as_str();
+            Ok(axum_json(200, &found(plural, store.get(plural, namespace, name))?))
+        }
+        "PATCH hookrun" | "PATCH hookrun/status" => {
+            let run = found("hookruns", store.get("hookruns", namespace, name))?;
+            let of_status = asked.call == "PATCH hookrun/status";
+            let changed = patch::patched(&run, &asked.media, &asked.body, of_status)?;
+            Ok(axum_json(200, &store.put(changed)))
+        }
+        "POST hookrun" | "POST lease" => {
+            let object = parsed(&asked.body)?;
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            if store.get(&asked.plural, namespace, name).is_some() {
+                return Err(status(409, "AlreadyExists", "it already exists"));
+            }
+            Ok(axum_json(201, &store.put(object)))
+        }
+        "PUT lease" => {
+            let old = found("leases", store.get("leases", namespace, name))?;
+            let new = parsed(&asked.body)?;
+            if new["metadata"]["resourceVersion"] != old["metadata"]["resourceVersion"] {
+                return Err(status(409, "Conflict", "the object has been modified"));
+            }
+            Ok(axum_json(200, &store.put(new)))
+        }
+        "DELETE hookrun" => {
+            let run = found("hookruns", store.get("hookruns", namespace, name))?;
+            let options = if asked.body.is_empty() { Value::Null } else { parsed(&asked.body)? };
+            let uid = &options["preconditions"]["uid"];
+            if !uid.is_null() && *uid != run["metadata"]["uid"] {
+                return Err(status(409, "Conflict", "the UID in the precondition does not match"));
+            }
+            store.remove_of("hookruns", namespace, name);
+            Ok(axum_json(200, &run))
         }
         "POST event" => {
             let event = parsed(&asked.body)?;
@@ -164,7 +202,8 @@ fn watch(shared: &Arc<Shared>, asked: &Asked) -> Response {
         store.watched_from = from;
         (store.generation, store.place(from))
     });
-    let selector = asked.query.clone();
+    let (selector, plural) = (asked.query.clone(), asked.plural.clone());
+    let namespace = asked.namespace.clone();
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
         let Some(mut place) = place else {
@@ -178,8 +217,12 @@ fn watch(shared: &Arc<Shared>, asked: &Asked) -> Response {
                     .since(place)
                     .iter()
                     .map(|now| {
-                        let wanted =
-                            matches!(now.kind, "BOOKMARK" | "ERROR") || selects(&selector, &now.object);
+                        let wanted = matches!(now.kind, "BOOKMARK" | "ERROR")
+                            || (now.plural == plural
+                                && namespace
+                                    .as_ref()
+                                    .is_none_or(|of| now.object["metadata"]["namespace"] == *of)
+                                && selects(&selector, &now.object));
                         (now.kind == "ERROR", wanted.then(|| line(now.kind, &now.object)))
                     })
                     .collect();
@@ -223,7 +266,7 @@ impl Asked {
     }
 }
 
-/// By the field selectors `spec.nodeName` and `metadata.name`, and labels that equal.
+/// By the field selectors `spec.nodeName` and `metadata.name`, labels that equal and labels that are not there.
 fn selects(query: &BTreeMap<String, String>, pod: &Value) -> bool {
     let terms = |key: &str| {
         let text = query.get(key).cloned().unwrap_or_default();
@@ -236,7 +279,10 @@ fn selects(query: &BTreeMap<String, String>, pod: &Value) -> bool {
         "metadata.name" => pod["metadata"]["name"] == wanted,
         other => panic!("the fake knows no field selector {other}"),
     });
+    let labels = query.get("labelSelector").cloned().unwrap_or_default();
+    let absent = |label: &str| pod["metadata"]["labels"][label].is_null();
     fields
+        && labels.split(',').filter_map(|term| term.strip_prefix('!')).all(absent)
         && terms("labelSelector").iter().all(|(label, wanted)| pod["metadata"]["labels"][label] == **wanted)
 }
 

@@ -1,4 +1,4 @@
-//! An API server for pods that can be told to misbehave: real HTTP on the loopback in front of a small store.
+//! An API server for pods, hooks and leases that can be told to misbehave: real HTTP on the loopback in front of a small store.
 //!
 //! For what a real one does not do on demand: answers that get lost, a watch that breaks off, a history that was
 //! thrown away, somebody else who writes at the worst moment. What the real one does by itself is tested on the real
@@ -124,6 +124,16 @@ impl ApiServer {
     /// The pod is gone at once.
     pub(crate) fn remove(&self, namespace: &str, name: &str) {
         self.store(|store| store.remove(namespace, name));
+    }
+
+    /// An object of another kind (`hookruns`) as it is now.
+    pub(crate) fn get(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
+        self.store(|store| store.get(plural, namespace, name))
+    }
+
+    /// Somebody changes an object of another kind.
+    pub(crate) fn edit_of(&self, plural: &str, namespace: &str, name: &str, deed: impl FnOnce(&mut Value)) {
+        self.store(|store| store.edit_of(plural, namespace, name, deed));
     }
 
     /// A secret with these fields, in clear.

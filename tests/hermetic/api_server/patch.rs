@@ -20,6 +20,9 @@ pub(super) fn patched(pod: &Value, media: &str, body: &[u8], of_status: bool) ->
     // Each way in leaves alone what belongs to the other.
     let foreign = if of_status { "spec" } else { "status" };
     changed[foreign] = pod[foreign].clone();
+    if changed[foreign].is_null() {
+        changed.as_object_mut().unwrap().remove(foreign);
+    }
     check(pod, &changed)?;
     Ok(changed)
 }
@@ -30,6 +33,9 @@ fn check(pod: &Value, changed: &Value) -> Result<(), Refusal> {
         if pod["metadata"][field] != changed["metadata"][field] {
             return Err(invalid(&format!("metadata.{field}"), "field is immutable"));
         }
+    }
+    if pod["kind"] != "Pod" {
+        return Ok(());
     }
     let without_images = |pod: &Value| {
         let mut spec = pod["spec"].clone();

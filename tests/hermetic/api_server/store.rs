@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// Everything the server knows.
 #[derive(Default)]
 pub(crate) struct Store {
-    pods: BTreeMap<(String, String), Value>,
+    objects: BTreeMap<Key, Value>,
     secrets: BTreeMap<(String, String), Value>,
     /// In the order of their writing.
     pub(crate) events: Vec<Value>,
@@ -25,18 +25,27 @@ pub(crate) struct Store {
     pub(super) watched_from: u64,
 }
 
+/// Plural of the kind, namespace and name.
+type Key = (String, String, String);
+
 /// One line of a watch.
 pub(super) struct Happening {
     version: u64,
+    /// Of the object; empty for what concerns every watch.
+    pub(super) plural: String,
     /// `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK`, `ERROR`.
     pub(super) kind: &'static str,
     pub(super) object: Value,
 }
 
-/// The names in an object's metadata.
-fn key(object: &Value) -> (String, String) {
+fn key(object: &Value) -> Key {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
-    (text("namespace"), text("name"))
+    let plural = format!("{}s", object["kind"].as_str().unwrap().to_lowercase());
+    (plural, text("namespace"), text("name"))
+}
+
+fn at(plural: &str, namespace: &str, name: &str) -> Key {
+    (plural.to_owned(), namespace.to_owned(), name.to_owned())
 }
 
 impl Store {
@@ -47,11 +56,11 @@ impl Store {
 
     /// As from a backup: all pods as they were at first.
     pub(crate) fn set_back(&mut self) {
-        let first = |key: &(String, String)| {
+        let first = |key: &Key| {
             let made = self.history.iter().find(|now| now.kind == "ADDED" && self::key(&now.object) == *key);
             made.unwrap().object.clone()
         };
-        self.pods = self.pods.keys().map(|key| (key.clone(), first(key))).collect();
+        self.objects = self.objects.keys().map(|key| (key.clone(), first(key))).collect();
         self.version = 1;
         self.history.truncate(1);
         self.generation += 1;
@@ -64,25 +73,34 @@ impl Store {
 
     /// All pods, by namespace and name.
     pub(crate) fn pods(&self) -> impl Iterator<Item = &Value> {
-        self.pods.values()
+        self.all("pods")
+    }
+
+    /// All of a kind (`hookruns`), by namespace and name.
+    pub(crate) fn all(&self, plural: &str) -> impl Iterator<Item = &Value> {
+        self.objects.iter().filter(move |((of, ..), _)| of == plural).map(|(_, object)| object)
     }
 
     pub(crate) fn pod(&self, namespace: &str, name: &str) -> Option<Value> {
-        self.pods.get(&(namespace.to_owned(), name.to_owned())).cloned()
+        self.get("pods", namespace, name)
+    }
+
+    pub(crate) fn get(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
+        self.objects.get(&at(plural, namespace, name)).cloned()
     }
 
     pub(super) fn secret(&self, namespace: &str, name: &str) -> Option<Value> {
         self.secrets.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
-    /// Puts a pod: new, or in place of the one that has its name and uid. Nothing happens where nothing changes.
+    /// Puts an object: new, or in place of the one that has its name and uid. Nothing happens where nothing changes.
     pub(crate) fn put(&mut self, mut pod: Value) -> Value {
         let key = key(&pod);
         if pod["metadata"]["uid"].is_null() {
             self.made += 1;
             pod["metadata"]["uid"] = json!(format!("8f3c1c52-6a1e-4d0e-9a57-{:012}", self.made));
         }
-        let old = self.pods.get(&key);
+        let old = self.objects.get(&key);
         if let Some(old) = old {
             pod["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
             if *old == pod {
@@ -92,24 +110,40 @@ impl Store {
         let kind = if old.is_some() { "MODIFIED" } else { "ADDED" };
         self.version += 1;
         pod["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        self.pods.insert(key, pod.clone());
-        self.happen(kind, pod.clone());
+        self.objects.insert(key.clone(), pod.clone());
+        self.happen(key.0, kind, pod.clone());
         pod
     }
 
     /// Changes a pod.
     pub(crate) fn edit(&mut self, namespace: &str, name: &str, deed: impl FnOnce(&mut Value)) {
-        let mut pod = self.pod(namespace, name).unwrap();
-        deed(&mut pod);
-        self.put(pod);
+        self.edit_of("pods", namespace, name, deed);
+    }
+
+    /// Changes an object.
+    pub(crate) fn edit_of(
+        &mut self,
+        plural: &str,
+        namespace: &str,
+        name: &str,
+        deed: impl FnOnce(&mut Value),
+    ) {
+        let mut object = self.get(plural, namespace, name).unwrap();
+        deed(&mut object);
+        self.put(object);
     }
 
     /// Removes a pod.
     pub(crate) fn remove(&mut self, namespace: &str, name: &str) {
-        let mut pod = self.pods.remove(&(namespace.to_owned(), name.to_owned())).unwrap();
+        self.remove_of("pods", namespace, name);
+    }
+
+    /// Removes an object.
+    pub(crate) fn remove_of(&mut self, plural: &str, namespace: &str, name: &str) {
+        let mut object = self.objects.remove(&at(plural, namespace, name)).unwrap();
         self.version += 1;
-        pod["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        self.happen("DELETED", pod);
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.happen(plural.to_owned(), "DELETED", object);
     }
 
     pub(super) fn put_secret(&mut self, namespace: &str, name: &str, data: &[(&str, &str)]) {
@@ -125,7 +159,7 @@ impl Store {
     pub(crate) fn bookmark(&mut self) {
         let mark = json!({ "kind": "Pod", "apiVersion": "v1",
             "metadata": { "resourceVersion": self.version.to_string(), "creationTimestamp": null } });
-        self.happen("BOOKMARK", mark);
+        self.happen(String::new(), "BOOKMARK", mark);
     }
 
     pub(super) fn end_watches(&mut self) {
@@ -135,7 +169,7 @@ impl Store {
     pub(crate) fn compact(&mut self) {
         self.version += 1;
         self.oldest = self.version;
-        self.happen("ERROR", too_old());
+        self.happen(String::new(), "ERROR", too_old());
     }
 
     /// Where in the history a watch from `version` begins; `None` when that was thrown away.
@@ -149,8 +183,8 @@ impl Store {
         &self.history[place..]
     }
 
-    fn happen(&mut self, kind: &'static str, object: Value) {
-        self.history.push(Happening { version: self.version, kind, object });
+    fn happen(&mut self, plural: String, kind: &'static str, object: Value) {
+        self.history.push(Happening { version: self.version, plural, kind, object });
     }
 }
 

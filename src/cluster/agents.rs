@@ -1,0 +1,118 @@
+//! The agents' pods, kept up to date by one watch: on which nodes somebody carries out what is asked.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::NamespaceResourceScope;
+use kube::{Resource, ResourceExt as _};
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::server::{Selection, Server};
+use crate::cluster::store::{Kept, Store};
+
+/// The labels of the DaemonSet's pods.
+pub const LABELS: &str = "app.kubernetes.io/name=inplace,app.kubernetes.io/component=agent";
+
+/// The agents. Clones share them, but each counts its own [`Self::changed`].
+#[derive(Clone, Debug)]
+pub struct Agents(Store<AgentPod>);
+
+impl Agents {
+    /// Watches the agents' pods in `namespace` until `stop`.
+    pub fn watch(server: Server, namespace: &str, stop: CancellationToken) -> Self {
+        let selection = Selection {
+            what: format!("the agents in namespace {namespace}"),
+            namespace: Some(namespace.to_owned()),
+            labels: Some(LABELS.to_owned()),
+            ..Selection::default()
+        };
+        Self(Store::watch(server, selection, stop))
+    }
+
+    /// The nodes whose agent is ready; `None` while that is not known.
+    pub fn ready(&self) -> Option<BTreeSet<String>> {
+        self.0.is_current().then(|| {
+            let pods = self.0.list();
+            pods.iter().filter(|pod| pod.is_ready()).map(|pod| pod.spec.node_name.clone()).collect()
+        })
+    }
+
+    /// Returns when anything has changed since this clone last asked.
+    pub async fn changed(&mut self) {
+        self.0.changed().await;
+    }
+}
+
+/// What is needed of an agent's pod.
+#[derive(Clone, Debug, Deserialize)]
+struct AgentPod {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    #[serde(default)]
+    node_name: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Status {
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Condition {
+    r#type: String,
+    status: String,
+}
+
+impl AgentPod {
+    /// One that is being deleted begins nothing new.
+    fn is_ready(&self) -> bool {
+        let mut conditions = self.status.conditions.iter().flatten();
+        self.metadata.deletion_timestamp.is_none()
+            && conditions.any(|condition| condition.r#type == "Ready" && condition.status == "True")
+    }
+}
+
+impl Kept for AgentPod {
+    fn key(&self) -> String {
+        self.uid().unwrap_or_default()
+    }
+}
+
+impl Resource for AgentPod {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "Pod".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "pods".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}

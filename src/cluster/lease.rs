@@ -1,0 +1,309 @@
+//! One process at a time: leader election on a Lease.
+//!
+//! Clocks of other machines are never compared. What counts is when this process saw the lease change last, and when its own
+//! last renewal began: a leader that cannot renew stops before anybody else may begin, as long as clocks run equally fast.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::core::Request;
+use kube::core::params::{GetParams, PostParams};
+use kube::{Resource, ResourceExt as _};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::chance;
+use crate::cluster::error::Error;
+use crate::cluster::server::{MANAGER, Server};
+use crate::operation::effect::Class;
+use crate::process::clock;
+use crate::process::log::chain;
+
+/// How long a lease that does not change belongs to its holder.
+const DURATION: Duration = Duration::from_secs(15);
+/// A leader whose last renewal began so long ago leads no more: 5 s before anybody else may begin.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Between renewals, and between looks at somebody else's lease; up to a half more, by chance.
+const PAUSE: Duration = Duration::from_secs(2);
+/// What a leader that was told to stop is given; then it is dropped.
+const LAST_DEEDS: Duration = Duration::from_secs(4);
+
+/// A lease as it was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Who has it; empty: nobody.
+    pub holder: String,
+    /// How long it belongs to him after a change.
+    pub duration: Duration,
+    /// When this process saw it change last, from any fixed moment on.
+    pub changed: Duration,
+}
+
+/// What to do about a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Nobody has it any more: try to get it.
+    Acquire,
+    /// It is ours: say so again.
+    Renew,
+    /// Nothing before so much time has passed.
+    Wait(Duration),
+    /// It was ours.
+    Lost,
+}
+
+/// Decides. `held` is when our last renewal that succeeded began, if we lead; `now` and all times are from the same moment on.
+pub fn turn(lease: Option<&Seen>, me: &str, held: Option<Duration>, now: Duration) -> Turn {
+    if let Some(renewed) = held {
+        let age = now.saturating_sub(renewed);
+        if age >= DEADLINE || lease.is_none_or(|lease| lease.holder != me) {
+            return Turn::Lost;
+        }
+        return if age >= PAUSE { Turn::Renew } else { Turn::Wait(PAUSE.saturating_sub(age)) };
+    }
+    let Some(lease) = lease.filter(|lease| !lease.holder.is_empty()) else { return Turn::Acquire };
+    // Somebody who promises less than the others keep to is not believed.
+    let left = (lease.changed + lease.duration.max(DURATION)).saturating_sub(now);
+    if left.is_zero() { Turn::Acquire } else { Turn::Wait(left.min(PAUSE)) }
+}
+
+/// Takes part in an election.
+#[derive(Debug)]
+pub struct Election {
+    server: Server,
+    namespace: String,
+    name: String,
+    me: String,
+    began: Instant,
+    /// The lease as it was read or written last.
+    lease: Option<Lease>,
+    seen: Option<Seen>,
+    held: Option<Duration>,
+}
+
+impl Election {
+    /// For the lease `namespace/name`, as `me`: no other process may have that name, also not the one before.
+    pub fn new(server: Server, namespace: &str, name: &str, me: &str) -> Self {
+        Self {
+            server,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            me: me.to_owned(),
+            began: Instant::now(),
+            lease: None,
+            seen: None,
+            held: None,
+        }
+    }
+
+    /// Until `stop`: runs `lead` whenever this process leads. It is given a token that is cancelled when it leads no more,
+    /// and has to end at once then. At the end the lease is given back.
+    pub async fn run<L>(mut self, stop: CancellationToken, mut lead: impl FnMut(CancellationToken) -> L)
+    where
+        L: Future<Output = ()>,
+    {
+        let mut told = false;
+        while !stop.is_cancelled() {
+            let waited = match turn(self.seen.as_ref(), &self.me, None, self.now()) {
+                Turn::Acquire => self.acquire().await,
+                _ => self.look().await,
+            };
+            match waited {
+                Ok(()) => told = false,
+                Err(error) if !std::mem::replace(&mut told, true) => {
+                    tracing::warn!("the lease cannot be had or seen: {}", chain(&error));
+                }
+                Err(_) => {}
+            }
+            if self.held.is_some() {
+                self.lead(&stop, &mut lead).await;
+            } else {
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = sleep(chance::up_to_half_more(PAUSE)) => {}
+                }
+            }
+        }
+    }
+
+    /// Leads until it is lost or given back.
+    async fn lead<L>(&mut self, stop: &CancellationToken, lead: &mut impl FnMut(CancellationToken) -> L)
+    where
+        L: Future<Output = ()>,
+    {
+        tracing::info!(lease = self.name, identity = self.me, "leading");
+        let over = CancellationToken::new();
+        let leading = lead(over.clone());
+        tokio::pin!(leading);
+        let mut is_over = false;
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = self.keep() => tracing::warn!(lease = self.name, identity = self.me, "leads no more"),
+            // It has nothing (more) to do: somebody else may try.
+            () = &mut leading => is_over = true,
+        }
+        over.cancel();
+        let deeds = async {
+            if !is_over {
+                leading.await;
+            }
+        };
+        // The lease lasts for as long as the last deeds do, unless it is lost.
+        let deeds = timeout(LAST_DEEDS, deeds);
+        tokio::pin!(deeds);
+        tokio::select! {
+            ended = &mut deeds => drop(ended),
+            () = self.keep() => drop(deeds.await),
+        }
+        self.give_back().await;
+        self.held = None;
+    }
+
+    /// Renews the lease until it is lost.
+    async fn keep(&mut self) {
+        let mut pause = Duration::ZERO;
+        loop {
+            match turn(self.seen.as_ref(), &self.me, self.held, self.now()) {
+                Turn::Renew if pause.is_zero() => {
+                    let left = (self.held.unwrap_or_default() + DEADLINE).saturating_sub(self.now());
+                    match timeout(left, self.write(&self.me.clone())).await {
+                        Ok(Ok(())) | Err(_) => {}
+                        Ok(Err(error)) => {
+                            tracing::debug!("the lease is not renewed: {}", chain(&error));
+                            if error.class() == Class::Refused || error.class() == Class::Gone {
+                                // Somebody changed it: whose is it? Not knowing is as good as no answer.
+                                let _ = timeout(left, self.look()).await;
+                            }
+                            pause = PAUSE / 4;
+                        }
+                    }
+                }
+                Turn::Renew => sleep(std::mem::take(&mut pause)).await,
+                Turn::Wait(left) => sleep(left).await,
+                Turn::Lost | Turn::Acquire => return,
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Reads the lease.
+    async fn look(&mut self) -> Result<(), Error> {
+        let doing = format!("reading lease {}/{}", self.namespace, self.name);
+        let request = self.leases().get(&self.name, &GetParams::default());
+        match self.server.ask::<Lease>(&doing, request).await {
+            Ok(lease) => self.saw(lease),
+            Err(error) if error.class() == Class::Gone => {
+                self.lease = None;
+                self.seen = None;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Tries to get it. Somebody who was faster is no failure.
+    async fn acquire(&mut self) -> Result<(), Error> {
+        if self.lease.is_none() {
+            // A lease that nobody has seen yet is not one that has run out.
+            self.look().await?;
+            if !matches!(turn(self.seen.as_ref(), &self.me, None, self.now()), Turn::Acquire) {
+                return Ok(());
+            }
+        }
+        match self.write(&self.me.clone()).await {
+            Err(error) if matches!(error.class(), Class::Refused | Class::Gone) => self.look().await,
+            written => written,
+        }
+    }
+
+    /// Lets others have it at once.
+    async fn give_back(&mut self) {
+        if turn(self.seen.as_ref(), &self.me, self.held, self.now()) == Turn::Lost {
+            return;
+        }
+        let giving = async {
+            match self.write("").await {
+                // A renewal that was not waited for has come in between.
+                Err(error) if error.class() == Class::Refused => {
+                    self.look().await?;
+                    if self.seen.as_ref().is_some_and(|seen| seen.holder == self.me) {
+                        return self.write("").await;
+                    }
+                    Ok(())
+                }
+                given => given,
+            }
+        };
+        match timeout(LAST_DEEDS, giving).await {
+            Ok(Ok(())) => tracing::info!(lease = self.name, identity = self.me, "given back"),
+            Ok(Err(error)) => tracing::warn!("the lease is not given back: {}", chain(&error)),
+            Err(_) => tracing::warn!("the lease is not given back: the API server is silent"),
+        }
+    }
+
+    /// Writes `holder` into the very lease that was seen last, or makes it where there was none.
+    async fn write(&mut self, holder: &str) -> Result<(), Error> {
+        let began = self.now();
+        let doing = format!("writing lease {}/{}", self.namespace, self.name);
+        let old = self.lease.clone();
+        let spec = old.as_ref().and_then(|lease| lease.spec.clone()).unwrap_or_default();
+        let changes = spec.holder_identity.as_deref().unwrap_or_default() != holder;
+        let at = MicroTime(clock::now());
+        let lease = Lease {
+            // With the version that was seen: anybody's change in between has it refused.
+            metadata: ObjectMeta {
+                name: Some(self.name.clone()),
+                namespace: Some(self.namespace.clone()),
+                ..old.as_ref().map(|lease| lease.metadata.clone()).unwrap_or_default()
+            },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(holder.to_owned()),
+                lease_duration_seconds: Some(i32::try_from(DURATION.as_secs()).unwrap_or(i32::MAX)),
+                acquire_time: if changes { Some(at.clone()) } else { spec.acquire_time },
+                renew_time: Some(at),
+                lease_transitions: Some(spec.lease_transitions.unwrap_or(0).saturating_add(changes.into())),
+                ..LeaseSpec::default()
+            }),
+        };
+        let body = serde_json::to_vec(&lease)
+            .map_err(|error| Error::own(&doing, Class::Final, format!("no lease: {error}")))?;
+        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
+        let request = match old {
+            Some(_) => self.leases().replace(&self.name, &params, body),
+            None => self.leases().create(&params, body),
+        };
+        let written: Lease = self.server.ask(&doing, request).await?;
+        self.saw(written);
+        self.held = (holder == self.me).then_some(began);
+        Ok(())
+    }
+
+    /// Remembers a lease, and when it was another one than before.
+    fn saw(&mut self, lease: Lease) {
+        let spec = lease.spec.clone().unwrap_or_default();
+        let is_same =
+            self.lease.as_ref().is_some_and(|known| known.resource_version() == lease.resource_version());
+        let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        let changed = match (&self.seen, is_same) {
+            (Some(seen), true) => seen.changed,
+            _ => self.now(),
+        };
+        self.seen = Some(Seen {
+            holder: spec.holder_identity.unwrap_or_default(),
+            duration: seconds.map_or(DURATION, Duration::from_secs),
+            changed,
+        });
+        self.lease = Some(lease);
+    }
+
+    fn leases(&self) -> Request {
+        Request::new(Lease::url_path(&(), Some(&self.namespace)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

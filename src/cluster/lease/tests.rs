@@ -1,0 +1,120 @@
+//! The decision about a lease, and that two that decide by it never lead at the same time.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn seen(holder: &str, changed: u64) -> Seen {
+    Seen { holder: holder.into(), duration: DURATION, changed: SECOND * u32::try_from(changed).unwrap() }
+}
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn nobodys_lease_is_taken_and_somebodys_is_waited_for() {
+    assert_eq!(turn(None, "a", None, at(0)), Turn::Acquire);
+    assert_eq!(turn(Some(&seen("", 0)), "a", None, at(0)), Turn::Acquire);
+    let others = seen("b", 100);
+    assert!(matches!(turn(Some(&others), "a", None, at(100)), Turn::Wait(_)));
+    assert_eq!(turn(Some(&others), "a", None, at(114)), Turn::Wait(SECOND));
+    assert_eq!(turn(Some(&others), "a", None, at(115)), Turn::Acquire);
+    // Our own name, but not held: a process before this one had it.
+    assert!(matches!(turn(Some(&seen("a", 100)), "a", None, at(101)), Turn::Wait(_)));
+    // A holder that promises to be gone sooner than holders are is given the whole time.
+    let hasty = Seen { duration: SECOND, ..seen("b", 100) };
+    assert!(matches!(turn(Some(&hasty), "a", None, at(105)), Turn::Wait(_)));
+}
+
+#[test]
+fn what_is_held_is_renewed_and_lost_in_time() {
+    let mine = seen("a", 100);
+    assert_eq!(turn(Some(&mine), "a", Some(at(100)), at(101)), Turn::Wait(SECOND));
+    assert_eq!(turn(Some(&mine), "a", Some(at(100)), at(102)), Turn::Renew);
+    assert_eq!(turn(Some(&mine), "a", Some(at(100)), at(109)), Turn::Renew);
+    assert_eq!(turn(Some(&mine), "a", Some(at(100)), at(110)), Turn::Lost);
+    assert_eq!(turn(Some(&seen("b", 101)), "a", Some(at(100)), at(101)), Turn::Lost);
+    assert_eq!(turn(None, "a", Some(at(100)), at(101)), Turn::Lost);
+}
+
+/// The lease as the API server has it: who wrote it, and how often it was written.
+#[derive(Clone, Default)]
+struct Board {
+    holder: String,
+    version: u64,
+}
+
+/// A candidate with a clock of its own, that began at another moment.
+struct Candidate {
+    name: &'static str,
+    skew: Duration,
+    known: u64,
+    seen: Option<Seen>,
+    held: Option<Duration>,
+}
+
+impl Candidate {
+    fn read(&mut self, board: &Board, now: Duration) {
+        if board.version == 0 {
+            self.seen = None;
+        } else if self.seen.is_none() || self.known != board.version {
+            self.known = board.version;
+            self.seen =
+                Some(Seen { holder: board.holder.clone(), duration: DURATION, changed: now + self.skew });
+        }
+    }
+
+    /// True while it believes that it leads.
+    fn leads(&self, now: Duration) -> bool {
+        self.held.is_some()
+            && !matches!(turn(self.seen.as_ref(), self.name, self.held, now + self.skew), Turn::Lost)
+    }
+
+    /// One step; `reaches`: whether the API server is reached.
+    fn step(&mut self, board: &mut Board, now: Duration, reaches: bool) {
+        match turn(self.seen.as_ref(), self.name, self.held, now + self.skew) {
+            Turn::Lost => self.held = None,
+            Turn::Wait(_) | Turn::Acquire | Turn::Renew if !reaches => {}
+            Turn::Wait(_) => self.read(board, now),
+            Turn::Acquire | Turn::Renew => {
+                let is_known = self.known == board.version;
+                if is_known {
+                    board.holder = self.name.to_owned();
+                    board.version += 1;
+                    self.held = Some(now + self.skew);
+                }
+                self.read(board, now);
+            }
+        }
+    }
+}
+
+proptest! {
+    /// Whoever is cut off when, and however far the clocks are apart: never two.
+    #[test]
+    fn never_two_lead(
+        skews in prop::array::uniform3(0u64..1_000_000),
+        cuts in prop::collection::vec(prop::array::uniform3(prop::bool::weighted(0.6)), 10..60),
+    ) {
+        let candidate = |(name, skew)| Candidate { name, skew: at(skew), known: 0, seen: None, held: None };
+        let mut all: Vec<_> = ["a", "b", "c"].into_iter().zip(skews).map(candidate).collect();
+        let mut board = Board::default();
+        let mut led = false;
+        // Every part lasts three seconds, in steps of half a second.
+        for (part, reach) in cuts.iter().enumerate() {
+            for step in 0..6u32 {
+                let now = SECOND * 3 * u32::try_from(part).unwrap() + SECOND / 2 * step;
+                for (candidate, reaches) in all.iter_mut().zip(reach) {
+                    candidate.step(&mut board, now, *reaches);
+                }
+                let leaders = all.iter().filter(|candidate| candidate.leads(now)).count();
+                prop_assert!(leaders <= 1, "{leaders} lead at {now:?}");
+                led |= leaders == 1;
+            }
+        }
+        prop_assert!(led || cuts.iter().all(|reach| !reach.contains(&true)));
+    }
+}

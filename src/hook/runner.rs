@@ -1,0 +1,196 @@
+//! Runs HookRun objects: those that are its own, one task each, again and again compared with what the API server shows.
+//!
+//! Who runs one is written on it ([`crate::api::annotation::RUNNER`]): see [`keeper`](self). HookRuns of an operation are
+//! driven by that operation and left alone here, completed ones are history.
+
+mod keeper;
+mod metrics;
+mod progress;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::ResourceExt as _;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::hooks::{HookRuns, Run};
+use crate::cluster::server::Server;
+use crate::hook::engine::Engine;
+use crate::hook::place::Place;
+use crate::hook::runner::keeper::Keeper;
+
+pub use metrics::Metrics;
+
+/// Whose a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// To be run here.
+    Ours,
+    /// Somebody else's: what runs here is let go.
+    Theirs,
+    /// It cannot be told yet: what runs here goes on, nothing is begun.
+    Unknown,
+}
+
+/// Which runs are run here. Asked again whenever a run has changed, or the duty itself.
+pub trait Duty: Send {
+    /// The runs are about to be compared.
+    fn begin(&mut self) {}
+
+    /// Whose it is.
+    fn turn(&mut self, run: &Run) -> Turn;
+
+    /// Where its measurements are made. Only for those that are ours.
+    fn place(&self, run: &Run) -> Place;
+
+    /// Returns when some answers may be others than before.
+    fn changed(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// Who runs them.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// As it is written on a run: `node/NAME`, `controller`.
+    pub runner: String,
+    /// The machine, for events.
+    pub host: String,
+    /// How long another runner that is named on a run of ours is given to let it go by itself.
+    pub patience: Duration,
+}
+
+/// How exactly one runs a run, without comparing clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// How long the last word of the API server counts before it is asked again whether the run is still ours.
+    pub confirm: Duration,
+    /// Without a word for so long nothing is measured any more.
+    pub lapse: Duration,
+    /// What was taken from another runner is not measured for so long: longer than [`Self::lapse`].
+    pub fence: Duration,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        let [confirm, lapse, fence] = [10, 25, 30].map(Duration::from_secs);
+        Self { confirm, lapse, fence }
+    }
+}
+
+/// What a runner works with.
+#[derive(Clone, Debug)]
+pub struct Office {
+    /// Where runs are written.
+    pub server: Server,
+    /// Makes the measurements.
+    pub engine: Engine,
+    /// The runs to choose from.
+    pub runs: HookRuns,
+    /// Who this is.
+    pub identity: Identity,
+    /// The same for all runners of a cluster.
+    pub terms: Terms,
+    /// Runs at a time; the others wait, the oldest first.
+    pub max_runs: usize,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Ends it.
+    pub stop: CancellationToken,
+}
+
+/// The runner.
+pub struct Runner<D> {
+    office: Arc<Office>,
+    runs: HookRuns,
+    duty: D,
+    /// By uid; each hears of changes of its run, and whether it is still ours. One that is dropped has no run any more.
+    open: HashMap<String, Hold>,
+    tasks: JoinSet<()>,
+}
+
+struct Hold {
+    version: Option<String>,
+    ours: watch::Sender<bool>,
+}
+
+impl<D> std::fmt::Debug for Runner<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runner").field("identity", &self.office.identity).finish_non_exhaustive()
+    }
+}
+
+impl<D: Duty> Runner<D> {
+    /// Runs those that `duty` says.
+    pub fn new(office: Office, duty: D) -> Self {
+        let runs = office.runs.clone();
+        Self { office: Arc::new(office), runs, duty, open: HashMap::new(), tasks: JoinSet::new() }
+    }
+
+    /// Runs them until told to stop, and then until what was measured is written, as far as the API server is there.
+    pub async fn run(mut self) {
+        let stop = self.office.stop.clone();
+        while !stop.is_cancelled() {
+            self.compare();
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.runs.changed() => {}
+                () = self.duty.changed() => {}
+                Some(ended) = self.tasks.join_next() => {
+                    if let Err(error) = ended {
+                        tracing::error!(%error, "the work on a HookRun broke off, it is taken up again");
+                    }
+                }
+            }
+        }
+        while self.tasks.join_next().await.is_some() {}
+    }
+
+    /// Brings what is run nearer to what there is to run.
+    fn compare(&mut self) {
+        self.open.retain(|_, hold| !hold.ours.is_closed());
+        if !self.runs.has_synced() {
+            return;
+        }
+        let mut runs: Vec<_> = self.runs.list().into_iter().filter(|run| !run.is_of_operation()).collect();
+        runs.sort_by_cached_key(|run| (run.creation_timestamp().map(|at| at.0), run.uid()));
+        let there: HashMap<_, _> = runs.iter().filter_map(|run| Some((run.uid()?, run))).collect();
+        self.open.retain(|uid, _| there.get(uid).is_some_and(|run| !run.is_deleting()));
+        self.duty.begin();
+        let turns: Vec<_> = runs.iter().map(|run| (self.duty.turn(run), run)).collect();
+        let mut waiting = 0;
+        for (turn, run) in &turns {
+            let Some(uid) = run.uid() else { continue };
+            if let Some(hold) = self.open.get_mut(&uid) {
+                hold.tell(run, *turn != Turn::Theirs);
+            } else if *turn == Turn::Ours && !run.is_completed() && !run.is_deleting() {
+                if self.open.len() < self.office.max_runs {
+                    self.begin(uid, run);
+                } else {
+                    waiting += 1;
+                }
+            }
+        }
+        let ours = turns.iter().filter(|(turn, _)| *turn == Turn::Ours).map(|(_, run)| run.as_ref());
+        self.office.metrics.count(ours, waiting);
+    }
+
+    fn begin(&mut self, uid: String, run: &Arc<Run>) {
+        let (ours, sight) = watch::channel(true);
+        let place = self.duty.place(run);
+        let keeper = Keeper::new(Arc::clone(&self.office), sight, run.as_ref().clone(), place);
+        self.tasks.spawn(keeper.keep());
+        self.open.insert(uid, Hold { version: run.resource_version(), ours });
+    }
+}
+
+impl Hold {
+    fn tell(&mut self, run: &Run, ours: bool) {
+        let version = run.resource_version();
+        if self.version != version || *self.ours.borrow() != ours {
+            self.version = version;
+            self.ours.send_replace(ours);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What is counted of HookRuns. Labels are bounded: no names.
+
+use std::collections::BTreeMap;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use crate::api::hook_run::{HookPhase, HookRunStatus};
+use crate::cluster::hooks::Run;
+
+/// Every phase, so that a gauge goes back to 0.
+const PHASES: [HookPhase; 6] = [
+    HookPhase::Pending,
+    HookPhase::Running,
+    HookPhase::Successful,
+    HookPhase::Inconclusive,
+    HookPhase::Error,
+    HookPhase::Failed,
+];
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct PhaseLabel {
+    phase: String,
+}
+
+/// All of it; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    runs: Family<PhaseLabel, Gauge>,
+    waiting: Gauge,
+    measurements: Family<PhaseLabel, Counter>,
+}
+
+impl Metrics {
+    /// Registers everything in `registry`.
+    pub fn new(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        registry.register("hook_runs", "HookRuns that are run here, by phase", metrics.runs.clone());
+        let waiting = "HookRuns that wait until another one has ended";
+        registry.register("waiting_hook_runs", waiting, metrics.waiting.clone());
+        let measurements = "Measurements of HookRuns, by their outcome";
+        registry.register("hook_measurements", measurements, metrics.measurements.clone());
+        metrics
+    }
+
+    /// The runs as they are now.
+    pub(super) fn count<'a>(&self, runs: impl Iterator<Item = &'a Run>, waiting: i64) {
+        let mut counts: BTreeMap<_, _> = PHASES.iter().map(|phase| (*phase, 0)).collect();
+        for run in runs {
+            let phase = run.status().ok().and_then(|status| status.phase);
+            *counts.entry(phase.unwrap_or(HookPhase::Pending)).or_default() += 1;
+        }
+        for (phase, count) in counts {
+            self.runs.get_or_create(&label(phase)).set(count);
+        }
+        self.waiting.set(waiting);
+    }
+
+    /// What was measured between the one and the other.
+    pub(super) fn measured(&self, before: &HookRunStatus, after: &HookRunStatus) {
+        for (phase, before, after) in
+            totals(before).into_iter().zip(totals(after)).map(|(b, a)| (a.0, b.1, a.1))
+        {
+            let new = u64::try_from(after.saturating_sub(before)).unwrap_or(0);
+            if new > 0 {
+                self.measurements.get_or_create(&label(phase)).inc_by(new);
+            }
+        }
+    }
+}
+
+fn totals(status: &HookRunStatus) -> [(HookPhase, i64); 4] {
+    let mut totals = [
+        (HookPhase::Successful, 0),
+        (HookPhase::Failed, 0),
+        (HookPhase::Inconclusive, 0),
+        (HookPhase::Error, 0),
+    ];
+    for result in &status.metric_results {
+        let counts = [result.successful, result.failed, result.inconclusive, result.error];
+        for (total, count) in totals.iter_mut().zip(counts) {
+            total.1 += i64::from(count);
+        }
+    }
+    totals
+}
+
+fn label(phase: HookPhase) -> PhaseLabel {
+    PhaseLabel { phase: format!("{phase:?}") }
+}

@@ -1,0 +1,105 @@
+//! What of a run's status is not written yet.
+//!
+//! Only what has ended counts: that a measurement has begun is written along with the next one that ends, so that a
+//! measurement costs one write.
+
+use tokio::sync::watch;
+
+use crate::api::hook_run::HookRunStatus;
+
+/// The status as it is told, beside the one that was written.
+pub(super) struct Progress {
+    told: watch::Receiver<HookRunStatus>,
+    written: Option<HookRunStatus>,
+}
+
+impl Progress {
+    /// `written`: as the API server has it.
+    pub(super) fn new(told: watch::Receiver<HookRunStatus>, written: Option<HookRunStatus>) -> Self {
+        Self { told, written: written.map(ended) }
+    }
+
+    /// The newest status, if it says more than what was written.
+    pub(super) fn news(&mut self) -> Option<HookRunStatus> {
+        let status = self.told.borrow_and_update().clone();
+        self.is_news(&status).then_some(status)
+    }
+
+    pub(super) fn is_news(&self, status: &HookRunStatus) -> bool {
+        self.written.as_ref() != Some(&ended(status.clone()))
+    }
+
+    /// Returns when something was told since [`Self::news`] looked.
+    pub(super) async fn changed(&mut self) {
+        if self.told.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    pub(super) fn written(&mut self, status: HookRunStatus) {
+        self.written = Some(ended(status));
+    }
+}
+
+/// Without what is being measured.
+fn ended(mut status: HookRunStatus) -> HookRunStatus {
+    for result in &mut status.metric_results {
+        result.measurements.retain(|measurement| measurement.finished_at.is_some());
+    }
+    status.metric_results.retain(|result| !result.measurements.is_empty() || result.phase.is_completed());
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::api::hook_run::{HookPhase, Measurement, MetricResult};
+
+    fn status(finished: &[bool]) -> HookRunStatus {
+        let measurement = |finished: &bool| Measurement {
+            phase: if *finished { HookPhase::Successful } else { HookPhase::Running },
+            message: String::new(),
+            started_at: Timestamp::UNIX_EPOCH,
+            finished_at: finished.then_some(Timestamp::UNIX_EPOCH),
+            value: String::new(),
+        };
+        let result = MetricResult {
+            name: "m".into(),
+            phase: HookPhase::Running,
+            message: String::new(),
+            count: 0,
+            successful: 0,
+            failed: 0,
+            inconclusive: 0,
+            error: 0,
+            consecutive_error: 0,
+            consecutive_successful: 0,
+            measurements: finished.iter().map(measurement).collect(),
+        };
+        HookRunStatus {
+            phase: Some(HookPhase::Running),
+            metric_results: vec![result],
+            ..HookRunStatus::default()
+        }
+    }
+
+    #[test]
+    fn a_beginning_is_written_along_with_the_next_end() {
+        let (told, heard) = watch::channel(HookRunStatus::default());
+        let mut progress = Progress::new(heard, Some(HookRunStatus::default()));
+        assert_eq!(progress.news(), None);
+        // That it runs is news, once.
+        told.send_replace(status(&[false]));
+        let first = progress.news().unwrap();
+        progress.written(first);
+        assert_eq!(progress.news(), None);
+        told.send_replace(status(&[true]));
+        let second = progress.news().unwrap();
+        assert_eq!(second, status(&[true]));
+        progress.written(second);
+        told.send_replace(status(&[true, false]));
+        assert_eq!(progress.news(), None);
+    }
+}

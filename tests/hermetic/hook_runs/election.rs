@@ -1,0 +1,109 @@
+//! Two candidates for one Lease.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use inplace::cluster::lease::Election;
+
+use super::super::api_server::Fault;
+use super::*;
+
+/// How many lead now, how many did at once at most, and who began to, in order.
+#[derive(Default)]
+struct Leaders {
+    now: AtomicUsize,
+    most: AtomicUsize,
+    began: Mutex<Vec<&'static str>>,
+}
+
+impl Leaders {
+    async fn lead(&self, me: &'static str, over: CancellationToken) {
+        self.began.lock().unwrap().push(me);
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        over.cancelled().await;
+        self.now.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn began(&self) -> Vec<&'static str> {
+        self.began.lock().unwrap().clone()
+    }
+}
+
+async fn candidate(
+    site: &Site,
+    me: &'static str,
+    leaders: &Arc<Leaders>,
+) -> (CancellationToken, JoinHandle<()>) {
+    let election = Election::new(site.server().await, "inplace-system", "inplace-controller", me);
+    let (stop, leaders) = (CancellationToken::new(), Arc::clone(leaders));
+    let task = tokio::spawn(election.run(stop.clone(), move |over| {
+        let leaders = Arc::clone(&leaders);
+        async move { leaders.lead(me, over).await }
+    }));
+    (stop, task)
+}
+
+fn holder(store: &Store) -> String {
+    let lease = store.get("leases", "inplace-system", "inplace-controller").unwrap_or_default();
+    lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn what_is_given_back_is_taken_at_once() {
+    let site = Site::start().await;
+    let leaders = Arc::new(Leaders::default());
+    let (stop, task) = candidate(&site, "a", &leaders).await;
+    site.api.until("a leads", |store| holder(store) == "a").await;
+    let (_stop, _task) = candidate(&site, "b", &leaders).await;
+    // Renewed more than once, and not taken away.
+    site.api.arrived("PUT lease", 2).await;
+    assert_eq!(leaders.began(), ["a"]);
+    stop.cancel();
+    site.api.patiently("a ends", task).await.unwrap();
+    // Sooner than a lease runs out.
+    let since = tokio::time::Instant::now();
+    let leads = async {
+        while leaders.began().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    site.api.patiently("b leads", leads).await;
+    assert!(since.elapsed() < Duration::from_secs(10), "{:#?}", site.api.calls());
+    assert_eq!(leaders.began(), ["a", "b"]);
+    assert_eq!(leaders.most.load(Ordering::SeqCst), 1);
+    let lease = site.api.get("leases", "inplace-system", "inplace-controller").unwrap();
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 15, "{lease}");
+}
+
+#[tokio::test]
+async fn whoever_cannot_renew_leads_no_more_before_another_does() {
+    let site = Site::start().await;
+    let leaders = Arc::new(Leaders::default());
+    let (_stop, _task) = candidate(&site, "a", &leaders).await;
+    site.api.until("a leads", |store| holder(store) == "a").await;
+    // Only renewals fail: the lease is seen by both.
+    site.api.on("PUT lease").fault(Fault::Hang);
+    let (_other, _second) = candidate(&site, "b", &leaders).await;
+    // A lease runs out in 15 s.
+    let again = async {
+        while leaders.began().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), again).await.unwrap();
+    assert_eq!(leaders.most.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn two_that_come_at_once_make_one_leader() {
+    let site = Site::start().await;
+    let leaders = Arc::new(Leaders::default());
+    let _all = tokio::join!(
+        candidate(&site, "a", &leaders),
+        candidate(&site, "b", &leaders),
+        candidate(&site, "c", &leaders)
+    );
+    site.api.arrived("PUT lease", 1).await;
+    assert_eq!(leaders.began().len(), 1);
+    assert_eq!(leaders.most.load(Ordering::SeqCst), 1);
+}

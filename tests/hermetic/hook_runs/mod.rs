@@ -1,0 +1,207 @@
+//! HookRun objects as they are run: against an API server that misbehaves and a hook server that counts, over real HTTP on
+//! the loopback.
+
+mod election;
+mod handing;
+mod running;
+mod troubled;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use inplace::cluster::client::{Target, connect};
+use inplace::cluster::hooks::{HookRuns, Run};
+use inplace::cluster::server::Server;
+use inplace::hook::engine::Engine;
+use inplace::hook::place::Place;
+use inplace::hook::reach::{Cidr, Reach};
+use inplace::hook::runner::{Duty, Identity, Metrics, Office, Runner, Terms, Turn};
+use inplace::hook::settings::Settings;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::api_server::{ApiServer, Store};
+
+/// The agent's name on a run.
+const AGENT: &str = "node/node-1";
+const CONTROLLER: &str = "controller";
+
+/// An HTTP server that is asked by hooks.
+struct Asked {
+    address: String,
+    /// The paths that were asked for, in their order.
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Asked {
+    async fn start() -> Self {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let answer = async |State(log): State<Arc<Mutex<Vec<String>>>>, request: axum::extract::Request| {
+            let path = request.uri().path().to_owned();
+            log.lock().unwrap().push(path.clone());
+            if path.ends_with("/hang") {
+                std::future::pending::<()>().await;
+            }
+            r#"{"name":"bryan","male":"yes","age":45}"#
+        };
+        let router = Router::new().fallback(answer).with_state(Arc::clone(&log));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { address, log }
+    }
+
+    fn count(&self) -> u64 {
+        self.log.lock().unwrap().len().try_into().unwrap()
+    }
+}
+
+/// A fake cluster with a hook server beside it.
+struct Site {
+    api: ApiServer,
+    asked: Asked,
+}
+
+/// One runner; it ends when this is dropped, as if killed.
+struct Running {
+    /// What its duty says about every run.
+    turn: watch::Sender<Turn>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+    _kill: DropGuard,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Told(watch::Receiver<Turn>);
+
+impl Duty for Told {
+    fn turn(&mut self, _run: &Run) -> Turn {
+        *self.0.borrow_and_update()
+    }
+
+    fn place(&self, run: &Run) -> Place {
+        Place { namespace: kube::ResourceExt::namespace(run).unwrap(), pod: None }
+    }
+
+    async fn changed(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Short ones, in the same order.
+const TERMS: Terms = Terms {
+    confirm: Duration::from_millis(200),
+    lapse: Duration::from_millis(600),
+    fence: Duration::from_millis(1200),
+};
+
+impl Site {
+    async fn start() -> Self {
+        // As main does.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Self { api: ApiServer::start().await, asked: Asked::start().await }
+    }
+
+    async fn server(&self) -> Server {
+        let target = Target { kubeconfig: Some(self.api.kubeconfig()), context: None };
+        Server::new(connect(&target).await.unwrap().0)
+    }
+
+    async fn runner(&self, runner: &str) -> Running {
+        self.runner_with(runner, &self.api, 8, Duration::ZERO).await
+    }
+
+    /// One that reaches the API server at `api`, which may be another way there.
+    async fn runner_with(
+        &self,
+        runner: &str,
+        api: &ApiServer,
+        max_runs: usize,
+        patience: Duration,
+    ) -> Running {
+        let target = Target { kubeconfig: Some(api.kubeconfig()), context: None };
+        let server = Server::new(connect(&target).await.unwrap().0);
+        let (turn, told) = watch::channel(Turn::Ours);
+        let (stop, watching) = (CancellationToken::new(), CancellationToken::new());
+        let settings = Settings {
+            role: "this test".to_owned(),
+            runtime: None,
+            server: None,
+            reach: Reach::new(Cidr::LOOPBACK.to_vec()),
+            max_at_once: 8,
+        };
+        let office = Office {
+            server: server.clone(),
+            engine: Engine::new(settings),
+            runs: HookRuns::watch(server, "HookRuns", "!inplace.dev/operation", watching.clone()),
+            identity: Identity { runner: runner.to_owned(), host: "here".to_owned(), patience },
+            terms: TERMS,
+            max_runs,
+            metrics: Metrics::default(),
+            stop: stop.clone(),
+        };
+        let task = tokio::spawn(Runner::new(office, Told(told)).run());
+        Running { turn, stop, task, _kill: watching.drop_guard() }
+    }
+
+    /// A metric that asks the hook server.
+    fn metric(&self, path: &str, more: &Value) -> Value {
+        let url = format!("http://{}{path}", self.asked.address);
+        let mut metric = json!({"name": "webtest", "successCondition": "asInt(result) > 30",
+            "provider": {"web": {"url": url, "jsonPath": "{$.age}"}}});
+        metric.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        metric
+    }
+
+    /// A run of one metric.
+    fn put(&self, name: &str, metric: &Value) -> Value {
+        self.put_as(name, &json!({"metrics": [metric]}), &json!({}))
+    }
+
+    fn put_as(&self, name: &str, spec: &Value, meta: &Value) -> Value {
+        let mut metadata = json!({"namespace": "shop", "name": name});
+        metadata.as_object_mut().unwrap().extend(meta.as_object().unwrap().clone());
+        self.api.put(json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
+            "metadata": metadata, "spec": spec}))
+    }
+
+    fn run(&self, name: &str) -> Value {
+        self.api.get("hookruns", "shop", name).unwrap()
+    }
+
+    async fn until(&self, what: &str, name: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        let is = |store: &Store| store.get("hookruns", "shop", name).is_some_and(|run| condition(&run));
+        self.api.until(what, is).await;
+        self.run(name)
+    }
+
+    /// Waits until it has the phase, in which it ends.
+    async fn phase(&self, name: &str, phase: &str) -> Value {
+        let ended = |run: &Value| !matches!(run["status"]["phase"].as_str(), None | Some("Running"));
+        let run = self.until(&format!("{name} is {phase}"), name, ended).await;
+        assert_eq!(run["status"]["phase"], phase, "{run:#}");
+        run
+    }
+
+    /// The measurements that a run shows as ended.
+    fn measured(run: &Value) -> usize {
+        let results = run["status"]["metricResults"].as_array();
+        let all = results.into_iter().flatten().filter_map(|result| result["measurements"].as_array());
+        all.flatten().filter(|measurement| !measurement["finishedAt"].is_null()).count()
+    }
+
+    fn runner_of(run: &Value) -> Option<&str> {
+        run["metadata"]["annotations"]["inplace.dev/runner"].as_str()
+    }
+}

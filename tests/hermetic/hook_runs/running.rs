@@ -1,0 +1,130 @@
+//! Runs from the first look at them to their verdict.
+
+use super::*;
+
+#[tokio::test]
+async fn a_run_is_taken_measured_and_told() {
+    let site = Site::start().await;
+    site.put("drain", &site.metric("/", &json!({"count": 2, "interval": "100ms"})));
+    let _running = site.runner(AGENT).await;
+    let run = site.phase("drain", "Successful").await;
+    assert_eq!(Site::runner_of(&run), Some(AGENT));
+    let result = &run["status"]["metricResults"][0];
+    assert_eq!((&result["successful"], &result["count"]), (&json!(2), &json!(2)), "{result}");
+    // The value is text, and what is zero is not there.
+    assert_eq!(result["measurements"][1]["value"], json!("45"));
+    assert!(result.get("failed").is_none() && result.get("error").is_none(), "{result}");
+    assert_eq!(site.asked.count(), 2);
+    site.api.until("the event", |store| !store.events.is_empty()).await;
+    let event = &site.api.events()[0];
+    assert_eq!((&event["reason"], &event["type"]), (&json!("Complete"), &json!("Normal")), "{event}");
+    assert_eq!(
+        (&event["involvedObject"]["kind"], &event["involvedObject"]["name"]),
+        (&json!("HookRun"), &json!("drain"))
+    );
+    assert_eq!(event["source"]["host"], "here");
+    // Taken once; written when it began and for each measurement.
+    assert_eq!(site.api.count("PATCH hookrun shop/drain"), 1);
+    assert_eq!(site.api.count("PATCH hookrun/status shop/drain"), 3, "{:?}", site.api.calls());
+}
+
+#[tokio::test]
+async fn a_failure_and_a_run_that_cannot_be_run_say_why() {
+    let site = Site::start().await;
+    site.put("fails", &site.metric("/", &json!({"successCondition": "asInt(result) < 30"})));
+    site.put("odd", &site.metric("/", &json!({"successCondition": "asInt(result"})));
+    site.put("broken", &json!({"name": 7}));
+    let _running = site.runner(AGENT).await;
+    site.phase("fails", "Failed").await;
+    let odd = site.phase("odd", "Error").await;
+    let message = odd["status"]["message"].as_str().unwrap();
+    assert!(message.contains("webtest") && message.contains("successCondition"), "{message}");
+    let broken = site.phase("broken", "Error").await;
+    assert!(broken["status"]["message"].as_str().unwrap().contains("cannot be read"), "{broken}");
+    site.api.until("the events", |store| store.events.len() == 3).await;
+    for event in site.api.events() {
+        assert_eq!((&event["reason"], &event["type"]), (&json!("Failed"), &json!("Warning")), "{event}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_anothers_or_over_is_left_alone() {
+    let site = Site::start().await;
+    let metric = site.metric("/", &json!({}));
+    let spec = json!({"metrics": [metric]});
+    site.put_as("operation", &spec, &json!({"labels": {"inplace.dev/operation": "r1"}}));
+    let mut over = site.put("over", &metric);
+    over["status"] = json!({"phase": "Failed"});
+    let over = site.api.put(over);
+    site.put("last", &metric);
+    let _running = site.runner(AGENT).await;
+    site.phase("last", "Successful").await;
+    assert_eq!(site.run("over"), over);
+    assert_eq!(site.run("operation").get("status"), None);
+    assert_eq!(site.asked.count(), 1);
+}
+
+#[tokio::test]
+async fn by_hand_it_is_approved_or_ended_at_once() {
+    let site = Site::start().await;
+    let waits = site.metric("/", &json!({"count": 5, "interval": "1h"}));
+    for name in ["approved", "terminated", "not-begun"] {
+        site.put(name, &waits);
+    }
+    // Another spelling is none.
+    site.put_as(
+        "not-approved",
+        &json!({"metrics": [waits]}),
+        &json!({"annotations": {"inplace.dev/approve": "yes"}}),
+    );
+    let _running = site.runner(AGENT).await;
+    for name in ["approved", "terminated", "not-approved"] {
+        site.until("it has measured once", name, |run| Site::measured(run) == 1).await;
+    }
+    site.api.edit_of("hookruns", "shop", "approved", |run| {
+        run["metadata"]["annotations"]["inplace.dev/approve"] = json!("true");
+    });
+    let approved = site.phase("approved", "Successful").await;
+    assert!(approved["status"]["message"].as_str().unwrap().contains("by hand"), "{approved}");
+    site.api.edit_of("hookruns", "shop", "terminated", |run| run["spec"]["terminate"] = json!(true));
+    let ended = site.until("it has ended", "terminated", |run| {
+        !matches!(run["status"]["phase"].as_str(), None | Some("Running"))
+    });
+    let ended = ended.await;
+    assert_ne!(ended["status"]["phase"], "Successful", "to end it approves nothing: {ended}");
+    assert_eq!(site.run("not-approved")["status"]["phase"], "Running");
+    assert_eq!(site.asked.count(), 4);
+}
+
+#[tokio::test]
+async fn a_deleted_run_stops_and_its_namesake_is_another_one() {
+    let site = Site::start().await;
+    let polls = site.metric("/first", &json!({"interval": "100ms", "successfulLimit": 1000}));
+    site.put("drain", &polls);
+    let _running = site.runner(AGENT).await;
+    site.until("it measures", "drain", |run| Site::measured(run) >= 2).await;
+    site.api.store(|store| store.remove_of("hookruns", "shop", "drain"));
+    site.put("drain", &site.metric("/second", &json!({"count": 3, "interval": "100ms"})));
+    let run = site.phase("drain", "Successful").await;
+    assert_eq!(Site::measured(&run), 3);
+    let log = site.asked.log.lock().unwrap().clone();
+    let second = log.iter().position(|path| path == "/second").unwrap();
+    assert!(log[second..].iter().all(|path| path == "/second"), "{log:?}");
+}
+
+#[tokio::test]
+async fn more_than_may_run_wait_for_their_turn_the_oldest_first() {
+    let site = Site::start().await;
+    let slow = site.metric("/", &json!({"initialDelay": "150ms"}));
+    for (name, made) in [("c", 1), ("b", 2), ("a", 3)] {
+        let meta = json!({"creationTimestamp": format!("2026-11-20T10:00:0{made}Z")});
+        site.put_as(name, &json!({"metrics": [slow]}), &meta);
+    }
+    let _running = site.runner_with(AGENT, &site.api, 1, Duration::ZERO).await;
+    site.phase("a", "Successful").await;
+    let writes = site.api.writes();
+    let ends =
+        |name: &str| writes.iter().rposition(|line| line.ends_with(&format!("status shop/{name}"))).unwrap();
+    let begins = |name: &str| writes.iter().position(|line| line.ends_with(&format!("shop/{name}"))).unwrap();
+    assert!(ends("c") < begins("b") && ends("b") < begins("a"), "{writes:#?}");
+}
