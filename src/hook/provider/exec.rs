@@ -45,20 +45,19 @@ pub(super) async fn measure(
         return Err(format!("exec: pod {} has no running container {}", pod.name, exec.container));
     };
     let limit = seconds(exec.timeout_seconds).unwrap_or(LIMIT);
-    let answer =
-        runtime.exec_bounded(&id, command, limit, LARGEST_ANSWER).await.map_err(|error| {
-            match error.source.as_ref().map(tonic::Status::code) {
-                Some(Code::OutOfRange) => too_much(&exec.container),
-                Some(Code::DeadlineExceeded) => {
-                    format!(
-                        "exec: the command in {} did not end within {} s",
-                        exec.container,
-                        limit.as_secs()
-                    )
-                }
-                _ => format!("exec: {}", cut(&error.to_string(), LONGEST_MESSAGE)),
+    let answer = runtime.exec_bounded(&id, command, limit, LARGEST_ANSWER).await.map_err(|error| {
+        match error.source.as_ref().map(tonic::Status::code) {
+            Some(Code::OutOfRange) => too_much(&exec.container),
+            // containerd cannot even send it.
+            Some(Code::ResourceExhausted) if error.message.contains("larger than max") => {
+                too_much(&exec.container)
             }
-        })?;
+            Some(Code::DeadlineExceeded) => {
+                format!("exec: the command in {} did not end within {} s", exec.container, limit.as_secs())
+            }
+            _ => format!("exec: {}", cut(&error.to_string(), LONGEST_MESSAGE)),
+        }
+    })?;
     judged(&exec.container, &answer)
 }
 
