@@ -16,6 +16,7 @@
 //! |---|---|---|
 //! | [`api`] | the contract: annotations, request, status, manifests. Pure | - |
 //! | [`operation`] | the decisions. Pure: no async, no clock, no I/O | api |
+//! | [`workload`] | the decisions of workloads. Pure | api |
 //! | [`cri`] | the container runtime: endpoint, client, clone, conversion | api operation |
 //! | [`hook`] | the gates: template, condition, schedule, verdict (pure); `provider`, `engine` (I/O) | api cri cluster process |
 //! | [`cluster`] | the API server: client, pods of a node, patches, events | api operation process |
@@ -37,3 +38,4 @@ pub mod hook;
 pub mod node;
 pub mod operation;
 pub mod process;
+pub mod workload;

@@ -3,10 +3,15 @@
 //! Types and total parsers only. Nothing here performs I/O, reads a clock, or knows a runtime.
 
 pub mod annotation;
+pub mod game_deployment;
+pub mod game_stateful_set;
 pub mod hook_manifest;
 pub mod hook_run;
 pub mod hook_template;
 pub mod image;
 pub mod manifest;
+pub mod pod_template;
 pub mod request;
 pub mod status;
+pub mod workload;
+pub mod workload_key;

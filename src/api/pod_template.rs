@@ -1,0 +1,149 @@
+//! Pod templates and volume claims inside our kinds: kept as they were written, read where something must be known.
+//!
+//! The schema names only what is read here and keeps everything else, so that the definition stays small and a field that
+//! is newer than this program reaches the pods. The API server checks the whole pod when it is created.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PodTemplateSpec};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The template of a workload's pods, as it was written.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PodTemplate(pub Value);
+
+/// The template of a volume claim, as it was written.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ClaimTemplate(pub Value);
+
+impl PodTemplate {
+    /// Read as the pod template of the Kubernetes release that this program was built for.
+    pub fn typed(&self) -> Result<PodTemplateSpec, serde_json::Error> {
+        serde_json::from_value(self.0.clone())
+    }
+
+    /// Its labels.
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        self.texts("labels")
+    }
+
+    /// Its annotations.
+    pub fn annotations(&self) -> BTreeMap<String, String> {
+        self.texts("annotations")
+    }
+
+    /// Name and image of its containers, in its order. Init containers are none of them.
+    pub fn images(&self) -> impl Iterator<Item = (&str, &str)> {
+        let containers = self.0.pointer("/spec/containers").and_then(Value::as_array);
+        containers.into_iter().flatten().filter_map(|container| {
+            let name = container.get("name")?.as_str()?;
+            Some((name, container.get("image").and_then(Value::as_str).unwrap_or_default()))
+        })
+    }
+
+    /// The image of the container `name`.
+    pub fn image(&self, name: &str) -> Option<&str> {
+        self.images().find(|(found, _)| *found == name).map(|(_, image)| image)
+    }
+
+    fn texts(&self, field: &str) -> BTreeMap<String, String> {
+        let map = self.0.get("metadata").and_then(|metadata| metadata.get(field)).and_then(Value::as_object);
+        let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+        map.into_iter().flatten().filter_map(text).collect()
+    }
+}
+
+impl ClaimTemplate {
+    /// Read as the claim of the Kubernetes release that this program was built for.
+    pub fn typed(&self) -> Result<PersistentVolumeClaim, serde_json::Error> {
+        serde_json::from_value(self.0.clone())
+    }
+
+    /// Its name, the first part of the names of the claims made from it.
+    pub fn name(&self) -> &str {
+        self.0.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()
+    }
+}
+
+/// Metadata of which labels and annotations are checked to be texts.
+fn metadata() -> Value {
+    serde_json::json!({
+        "type": "object",
+        "x-kubernetes-preserve-unknown-fields": true,
+        "properties": {
+            "labels": {"type": "object", "nullable": true, "additionalProperties": {"type": "string"}},
+            "annotations": {"type": "object", "nullable": true, "additionalProperties": {"type": "string"}},
+        },
+    })
+}
+
+impl JsonSchema for PodTemplate {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "PodTemplate".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "The template of the pods, as in a Deployment. Every field of a pod is kept.",
+            "type": "object",
+            "required": ["spec"],
+            "properties": {
+                "metadata": metadata(),
+                "spec": {
+                    "type": "object",
+                    "required": ["containers"],
+                    "x-kubernetes-preserve-unknown-fields": true,
+                    "properties": {
+                        "containers": {
+                            "type": "array",
+                            "minItems": 1,
+                            "items": {
+                                "type": "object",
+                                "required": ["name"],
+                                "x-kubernetes-preserve-unknown-fields": true,
+                                "properties": {"name": {"type": "string"}, "image": {"type": "string"}},
+                            },
+                        },
+                    },
+                },
+            },
+        })
+    }
+}
+
+impl JsonSchema for ClaimTemplate {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "ClaimTemplate".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A volume claim, made for each pod as CLAIM-SET-ORDINAL.",
+            "type": "object",
+            "required": ["metadata", "spec"],
+            "x-kubernetes-preserve-unknown-fields": true,
+            "properties": {
+                "metadata": {
+                    "type": "object",
+                    "required": ["name"],
+                    "x-kubernetes-preserve-unknown-fields": true,
+                    "properties": {"name": {"type": "string"}},
+                },
+                "spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+            },
+        })
+    }
+}

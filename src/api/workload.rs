@@ -1,0 +1,177 @@
+//! What `GameDeployment` and `GameStatefulSet` have in common: hooks, canary steps, how pods are updated, and what is told
+//! about them. Fields and spellings are those that users of bk-bcs know (`tkex.tencent.com/v1alpha1`).
+//!
+//! Shapes only: what they mean is decided in `workload`.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::hook_template::Argument;
+
+/// A gate that a pod has to pass, and the wish to ask it again.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HookStrategy {
+    /// Which gate. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook: Option<WorkloadHook>,
+    /// Set to true to run the hooks again that did not succeed; it goes back to false by itself.
+    #[serde(default)]
+    pub retry: bool,
+}
+
+/// A hook by the name of its template.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadHook {
+    /// Name of a `HookTemplate` in the same namespace.
+    #[schemars(length(min = 1))]
+    pub template_name: String,
+    /// Values for the template's arguments.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<Argument>,
+}
+
+/// How a pod is updated in place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InPlaceUpdateStrategy {
+    /// Seconds that a pod is out of traffic before its first container is stopped.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 43_200))]
+    pub grace_period_seconds: i32,
+    /// The order of the containers inside one pod.
+    #[serde(default)]
+    pub policy: ContainerOrder,
+}
+
+/// The order of the containers inside one pod. All of them follow the order of the template.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ContainerOrder {
+    /// None waits for another one.
+    #[default]
+    DisOrdered,
+    /// The next one when the one before is Ready.
+    OrderedReady,
+    /// The next one when the one before runs its new image.
+    OrderedUpdated,
+}
+
+/// A rollout in steps.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Canary {
+    /// One after the other.
+    pub steps: Vec<CanaryStep>,
+}
+
+/// One step; normally with one member. With several they are passed in this order: partition, hook, pause.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CanaryStep {
+    /// How much stays at the old revision until a later step says otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<IntOrString>,
+    /// A gate for the rollout as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook: Option<WorkloadHook>,
+    /// Wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<CanaryPause>,
+}
+
+/// A pause.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CanaryPause {
+    /// Seconds; absent: until somebody sets `paused` to false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub duration: Option<i32>,
+}
+
+/// One thing that is true or false of a workload, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// `Progressing`, `Available`, `UpdateFailed` or `ScaleFailed`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `True` or `False`.
+    pub status: String,
+    /// When `status` became what it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<Timestamp>,
+    /// One word for programs.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// One line for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// Why a canary rollout waits, and since when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PauseCondition {
+    /// Why.
+    pub reason: PauseReason,
+    /// Since when.
+    pub start_time: Timestamp,
+}
+
+/// Why a canary rollout waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PauseReason {
+    /// A step says so.
+    PausedByCanaryPauseStep,
+    /// The hook of a step did not succeed.
+    PausedByStepBasedHook,
+}
+
+/// A pod whose hook has not succeeded yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HookCondition {
+    /// Which pod.
+    pub pod_name: String,
+    /// Since when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Timestamp>,
+    /// As in the `HookRun`.
+    pub phase: String,
+}
+
+/// Where a canary rollout stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CanaryStatus {
+    /// The revision that was last rolled out to the end.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub revision: String,
+    /// Never set; there for programs that look for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_start_time: Option<Timestamp>,
+    /// The `HookRun` of the step.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub current_step_hook_run: String,
+}
+
+/// An amount that is not given as a number is a share in percent.
+pub(crate) fn quarter() -> IntOrString {
+    IntOrString::String("25%".to_owned())
+}
+
+pub(crate) fn nothing() -> IntOrString {
+    IntOrString::Int(0)
+}
+
+pub(crate) fn everything() -> IntOrString {
+    IntOrString::String("100%".to_owned())
+}
+
+pub(crate) fn one() -> i32 {
+    1
+}
+
+pub(crate) fn ten() -> i32 {
+    10
+}

@@ -1,0 +1,49 @@
+//! The labels and annotations of workloads, their pods and their hooks: those that users of bk-bcs know, and ours.
+//!
+//! Keys only: their values are parsed where they are used.
+
+/// Label on pods: the name of the revision they were made from or updated to.
+pub const REVISION: &str = "controller-revision-hash";
+/// Label on pods of a `GameDeployment` and on hooks: the last part of the pod's name, or its ordinal.
+pub const INSTANCE: &str = "tkex.bkbcs.tencent.com/gamedeployment-instance-id";
+/// Labels on pods of a `GameStatefulSet`.
+pub const SET_POD_NAME: &str = "gamestatefulset.kubernetes.io/pod-name";
+/// See [`SET_POD_NAME`].
+pub const SET_ORDINAL: &str = "gamestatefulset.kubernetes.io/pod-ordinal";
+
+/// Annotation on pods: autoscalers leave this one out. There while a hook asks about it.
+pub const LEAVING: &str = "io.tencent.bcs.dev/game-pod-deleting";
+/// Annotation on pods: how dear it is to delete, a number.
+pub const POD_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+/// Annotation on nodes: how dear it is to delete a pod there, a number.
+pub const NODE_COST: &str = "io.tencent.bcs.dev/node-deletion-cost";
+/// Annotation on a workload: `ascend` (cheap pods first) or `descend`.
+pub const COST_ORDER: &str = "io.tencent.bcs.dev/pod-deletion-cost-sort-method";
+/// Annotations on a `GameDeployment`: give each pod a number of its own from a range.
+pub const INDEX_ON: &str = "tkex.bkbcs.tencent.com/gamedeployment-index-on";
+/// See [`INDEX_ON`].
+pub const INDEX_RANGE: &str = "tkex.bkbcs.tencent.com/gamedeployment-index-range";
+/// Annotation on pods: its number.
+pub const INDEX: &str = "tkex.bkbcs.tencent.com/gamedeployment-index-id";
+/// Annotation on the template: pods that cannot end because their node is lost are removed by force.
+pub const NODE_LOST: &str = "pod.gamestatefulset.bkbcs.tencent.com/node-lost-force-delete";
+
+/// Labels on hooks of a workload.
+pub const HOOK_TYPE: &str = "hookrun-type";
+/// See [`HOOK_TYPE`].
+pub const HOOK_REVISION: &str = "workload-revision";
+/// See [`HOOK_TYPE`].
+pub const HOOK_INSTANCE: &str = "instance-id";
+/// See [`HOOK_TYPE`].
+pub const HOOK_STEP: &str = "canary-step-index";
+
+/// Annotation on pods: what the controller is doing with it, or did last. On hooks: the turn that this one approves.
+pub const TURN: &str = "inplace.dev/turn";
+/// Annotation on hooks: the pod that this one is about.
+pub const HOOK_POD: &str = "inplace.dev/pod-uid";
+/// Annotation on a workload: `Recreate` lets a change that cannot be made in place replace the pods.
+pub const FALLBACK: &str = "inplace.dev/in-place-fallback";
+/// Annotation on a workload: how many failed pods stop a rollout, a number or a share; absent: `maxUnavailable`.
+pub const FAILURE_THRESHOLD: &str = "inplace.dev/failure-threshold";
+/// Annotation on a workload: try again what failed. Taken off when that was done.
+pub const RETRY: &str = "inplace.dev/retry";

@@ -1,0 +1,229 @@
+//! A rollout in steps: which partition holds now, whether the step is over, and what is written when it begins or ends.
+//!
+//! `paused` is the user's. Here it is set to true only where a step pauses, and to false only where that pause was this
+//! rollout's own and is over.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::api::workload::{Canary, CanaryStep, PauseCondition, PauseReason};
+use crate::workload::action::{Action, Event};
+use crate::workload::amount::Amount;
+use crate::workload::hooks::{self, HookTemplates, HookType, Run, TemplateState};
+use crate::workload::name;
+use crate::workload::report::{Steps, whole_seconds};
+use crate::workload::turn::later;
+
+/// What holds pods back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// All of them.
+    All,
+    /// So many, or those with a lower ordinal.
+    Part(Amount),
+}
+
+/// What the steps are looked at with.
+pub struct Look<'a> {
+    /// The steps.
+    pub canary: &'a Canary,
+    /// The revision of the template.
+    pub update: &'a str,
+    /// True when no pod is at another revision.
+    pub all_updated: bool,
+    /// True when every pod that may be at that revision while so much is held back is there and available.
+    pub reached: &'a dyn Fn(Held) -> bool,
+    /// `spec.updateStrategy.paused` as it is now.
+    pub paused: bool,
+    /// The workload's `HookRun`s.
+    pub runs: &'a [Run],
+    /// What is known of their templates.
+    pub templates: &'a HookTemplates,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// What follows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// What holds pods back now.
+    pub held: Held,
+    /// Where the steps stand now.
+    pub steps: Steps,
+    /// What is to be written.
+    pub actions: Vec<Action>,
+    /// When to look again.
+    pub look_again: Option<Timestamp>,
+    /// Why it cannot go on.
+    pub problem: Option<String>,
+}
+
+/// Whether a part of a step is over.
+enum Part {
+    Over,
+    Waits,
+}
+
+/// Takes one look at the steps; at most one step ends in it.
+pub fn look(look: &Look<'_>, before: &Steps) -> Step {
+    let steps = &look.canary.steps;
+    let hash = name::safe_hash(&format!("{}{}", look.update, serde_json::json!(steps)));
+    let known = &before.canary.revision;
+    let reset = before.hash != hash;
+    let index = match before.index {
+        // Back to what was rolled out before, or never anything else: no steps.
+        _ if known == look.update || (known.is_empty() && look.all_updated && reset) => steps.len(),
+        Some(index) if !reset => index.min(steps.len()),
+        _ => 0,
+    };
+    let mut now = Now {
+        look,
+        index,
+        next: Step {
+            held: held(steps, index),
+            steps: Steps { index: Some(index), hash, ..before.clone() },
+            actions: Vec::new(),
+            look_again: None,
+            problem: None,
+        },
+    };
+    if reset {
+        now.reset(before);
+    } else if let Some(step) = steps.get(index) {
+        now.pass(step);
+    }
+    if index >= steps.len() && look.all_updated && (look.reached)(Held::Part(Amount::Count(0))) {
+        look.update.clone_into(&mut now.next.steps.canary.revision);
+    }
+    now.forget_runs();
+    now.next
+}
+
+/// The partition of the latest step that has one; before the first: everything, after the last: nothing.
+fn held(steps: &[CanaryStep], index: usize) -> Held {
+    if index >= steps.len() {
+        return Held::Part(Amount::Count(0));
+    }
+    let latest = steps[..=index].iter().rev().find_map(|step| step.partition.as_ref());
+    latest.and_then(|partition| Amount::read(partition).ok()).map_or(Held::All, Held::Part)
+}
+
+struct Now<'a> {
+    look: &'a Look<'a>,
+    index: usize,
+    next: Step,
+}
+
+impl Now<'_> {
+    /// Other steps or another template: from the beginning. A pause of the old ones is over.
+    fn reset(&mut self, before: &Steps) {
+        if !before.pauses.is_empty() && self.look.paused {
+            self.next.actions.push(Action::SetPaused(false));
+        }
+        self.next.steps.pauses.clear();
+        self.next.steps.canary.current_step_hook_run.clear();
+    }
+
+    fn pass(&mut self, step: &CanaryStep) {
+        if step.partition.is_some() && !(self.look.reached)(self.next.held) {
+            return;
+        }
+        if let Some(hook) = &step.hook
+            && matches!(self.hook(hook), Part::Waits)
+        {
+            return;
+        }
+        if let Some(pause) = &step.pause {
+            let span = pause.duration.map(|seconds| SignedDuration::from_secs(i64::from(seconds.max(0))));
+            if matches!(self.pause(PauseReason::PausedByCanaryPauseStep, span), Part::Waits) {
+                return;
+            }
+        }
+        self.next.steps.index = Some(self.index + 1);
+        self.next.steps.pauses.clear();
+        self.next.steps.canary.current_step_hook_run.clear();
+        self.next.look_again = Some(self.look.now);
+        let message = format!("set step index to {}", self.index + 1);
+        self.next.actions.push(Action::Tell(Event { reason: "SetStepIndex", message, warning: false }));
+    }
+
+    fn hook(&mut self, hook: &crate::api::workload::WorkloadHook) -> Part {
+        let key = self.key();
+        let wish = hooks::canary_run(hook, self.look.update, self.index, &key);
+        self.next.steps.canary.current_step_hook_run.clone_from(&wish.name);
+        let run = self.look.runs.iter().find(|run| run.kind == HookType::Canary && run.key == key);
+        match run {
+            Some(run) if run.has_passed() => Part::Over,
+            Some(run) if run.has_failed() => self.pause(PauseReason::PausedByStepBasedHook, None),
+            Some(_) => Part::Waits,
+            // The person who went on in spite of a failure may have deleted the run.
+            None if self
+                .next
+                .steps
+                .pauses
+                .iter()
+                .any(|pause| pause.reason == PauseReason::PausedByStepBasedHook) =>
+            {
+                self.pause(PauseReason::PausedByStepBasedHook, None)
+            }
+            None => {
+                let template = &hook.template_name;
+                match self.look.templates.get(template) {
+                    Some(TemplateState::Valid) => self.next.actions.push(Action::CreateRun(wish)),
+                    Some(TemplateState::Invalid(problem)) => {
+                        self.next.problem =
+                            Some(format!("HookTemplate {template} cannot be used: {problem}"));
+                    }
+                    None => {
+                        self.next.problem = Some(format!(
+                            "HookTemplate {template} is not there: create it, step {} waits",
+                            self.index
+                        ));
+                    }
+                }
+                Part::Waits
+            }
+        }
+    }
+
+    /// A pause begins when `paused` is seen to be true and ends when it is seen to be false: whoever is restarted in between
+    /// sees the same.
+    fn pause(&mut self, reason: PauseReason, span: Option<SignedDuration>) -> Part {
+        let begun =
+            self.next.steps.pauses.iter().find(|pause| pause.reason == reason).map(|pause| pause.start_time);
+        match (begun, self.look.paused) {
+            (None, false) => self.next.actions.push(Action::SetPaused(true)),
+            (None, true) => {
+                let start_time = whole_seconds(self.look.now);
+                self.next.steps.pauses.push(PauseCondition { reason, start_time });
+                self.next.look_again = span.map(|span| later(start_time, span));
+            }
+            (Some(_), false) => return Part::Over,
+            (Some(begun), true) => {
+                let end = span.map(|span| later(begun, span));
+                if end.is_some_and(|end| end <= self.look.now) {
+                    self.next.actions.push(Action::SetPaused(false));
+                } else {
+                    self.next.look_again = end;
+                }
+            }
+        }
+        Part::Waits
+    }
+
+    fn key(&self) -> String {
+        format!("{}/{}", self.next.steps.hash, self.index)
+    }
+
+    /// Runs of steps that are over, or of other steps, go.
+    fn forget_runs(&mut self) {
+        let key = (self.next.steps.index == Some(self.index)).then(|| self.key());
+        let over =
+            |run: &&Run| run.kind == HookType::Canary && Some(&run.key) != key.as_ref() && !run.deleting;
+        let over: Vec<_> =
+            self.look.runs.iter().filter(over).map(|run| Action::DeleteRun(run.name.clone())).collect();
+        self.next.actions.extend(over);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! Steps.
+
+use serde_json::json;
+
+use super::*;
+use crate::api::hook_run::HookPhase;
+use crate::workload::fixtures::at;
+
+/// A rollout, to be looked at again and again.
+struct Rollout {
+    canary: Canary,
+    update: &'static str,
+    all_updated: bool,
+    /// Everything up to this many held back is reached.
+    reached: Option<usize>,
+    paused: bool,
+    runs: Vec<Run>,
+    now: i64,
+    steps: Steps,
+}
+
+fn rollout(steps: serde_json::Value) -> Rollout {
+    Rollout {
+        canary: serde_json::from_value(json!({"steps": steps})).unwrap(),
+        update: "web-2",
+        all_updated: false,
+        reached: None,
+        paused: false,
+        runs: Vec::new(),
+        now: 0,
+        steps: Steps {
+            canary: crate::api::workload::CanaryStatus { revision: "web-1".into(), ..Default::default() },
+            ..Steps::default()
+        },
+    }
+}
+
+impl Rollout {
+    /// One look; what it writes is written.
+    fn look(&mut self) -> Step {
+        let reached = self.reached;
+        let step = look(
+            &Look {
+                canary: &self.canary,
+                update: self.update,
+                all_updated: self.all_updated,
+                reached: &move |held| match held {
+                    Held::All => true,
+                    Held::Part(amount) => reached.is_some_and(|reached| amount.held_back(10) >= reached),
+                },
+                paused: self.paused,
+                runs: &self.runs,
+                templates: &[("test".to_owned(), TemplateState::Valid)].into(),
+                now: at(self.now),
+            },
+            &self.steps,
+        );
+        self.steps = step.steps.clone();
+        for action in &step.actions {
+            match action {
+                Action::SetPaused(paused) => self.paused = *paused,
+                Action::CreateRun(run) => self.runs.push(Run {
+                    name: run.name.clone(),
+                    kind: HookType::Canary,
+                    key: run.annotations["inplace.dev/turn"].clone(),
+                    pod_uid: String::new(),
+                    phase: HookPhase::Running,
+                    approved: false,
+                    created: None,
+                    deleting: false,
+                }),
+                Action::DeleteRun(name) => self.runs.retain(|run| run.name != *name),
+                _ => {}
+            }
+        }
+        step
+    }
+
+    fn index(&mut self) -> usize {
+        self.look();
+        self.steps.index.unwrap()
+    }
+}
+
+fn part(count: u32) -> Held {
+    Held::Part(Amount::Count(count))
+}
+
+#[test]
+fn a_step_ends_when_its_partition_is_reached_also_when_more_than_that_is() {
+    let mut rollout = rollout(json!([{"partition": 8}, {"partition": 5}]));
+    assert_eq!((rollout.index(), rollout.look().held), (0, part(8)));
+    rollout.reached = Some(3);
+    assert_eq!(rollout.index(), 1, "19: overshoot completes");
+    assert_eq!(rollout.look().held, part(5));
+    assert_eq!(rollout.index(), 2);
+    assert_eq!(rollout.look().held, part(0));
+}
+
+#[test]
+fn before_the_first_partition_nothing_moves() {
+    let mut rollout = rollout(json!([{"pause": {}}, {"partition": 5}]));
+    assert_eq!(rollout.look().held, Held::All);
+}
+
+#[test]
+fn a_pause_without_an_end_is_ended_by_the_user() {
+    let mut rollout = rollout(json!([{"pause": {}}, {"partition": 5}]));
+    rollout.look();
+    rollout.look();
+    assert!(rollout.paused && rollout.steps.pauses.is_empty(), "begun once paused is seen");
+    rollout.look();
+    assert_eq!(rollout.steps.pauses[0].reason, PauseReason::PausedByCanaryPauseStep);
+    rollout.now = 100_000;
+    assert_eq!(rollout.index(), 0);
+    rollout.paused = false;
+    assert_eq!(rollout.index(), 1);
+    assert!(rollout.steps.pauses.is_empty() && !rollout.paused);
+}
+
+#[test]
+fn a_pause_with_an_end_ends_by_itself() {
+    let mut rollout = rollout(json!([{"pause": {"duration": 60}}, {"partition": 5}]));
+    rollout.look();
+    rollout.look();
+    let step = rollout.look();
+    assert_eq!(step.look_again, Some(at(60)));
+    rollout.now = 59;
+    assert_eq!(rollout.look().look_again, Some(at(60)));
+    rollout.now = 60;
+    rollout.look();
+    assert!(!rollout.paused);
+    assert_eq!(rollout.index(), 1);
+}
+
+#[test]
+fn paused_by_the_user_is_never_set_back() {
+    let mut rollout = rollout(json!([{"partition": 8}, {"partition": 5}]));
+    rollout.paused = true;
+    rollout.reached = Some(8);
+    for _ in 0..3 {
+        let step = rollout.look();
+        assert!(!step.actions.iter().any(|action| matches!(action, Action::SetPaused(_))), "{step:?}");
+    }
+}
+
+#[test]
+fn a_hook_lets_the_step_pass_and_goes() {
+    let mut rollout = rollout(json!([{"hook": {"templateName": "test"}}, {"partition": 5}]));
+    rollout.look();
+    rollout.look();
+    assert_eq!(rollout.runs[0].name, "canary-web-2-0-test");
+    assert_eq!(rollout.steps.canary.current_step_hook_run, "canary-web-2-0-test");
+    assert_eq!(rollout.index(), 0);
+    rollout.runs[0].phase = HookPhase::Successful;
+    assert_eq!(rollout.index(), 1);
+    assert!(rollout.runs.is_empty());
+}
+
+#[test]
+fn a_hook_that_fails_pauses_until_the_user_goes_on() {
+    let mut rollout = rollout(json!([{"hook": {"templateName": "test"}}, {"partition": 5}]));
+    rollout.look();
+    rollout.look();
+    rollout.runs[0].phase = HookPhase::Failed;
+    rollout.look();
+    rollout.look();
+    assert!(rollout.paused);
+    assert_eq!(rollout.steps.pauses[0].reason, PauseReason::PausedByStepBasedHook);
+    assert_eq!(rollout.index(), 0);
+    rollout.paused = false;
+    assert_eq!(rollout.index(), 1);
+}
+
+#[test]
+fn another_template_or_other_steps_begin_anew_and_end_an_own_pause() {
+    let mut rollout = rollout(json!([{"partition": 8}, {"pause": {}}]));
+    rollout.reached = Some(8);
+    for _ in 0..4 {
+        rollout.look();
+    }
+    assert!(rollout.paused && rollout.steps.index == Some(1) && !rollout.steps.pauses.is_empty());
+    rollout.update = "web-3";
+    rollout.reached = None;
+    assert_eq!(rollout.index(), 0);
+    assert!(!rollout.paused && rollout.steps.pauses.is_empty());
+    let before = rollout.steps.hash.clone();
+    rollout.canary.steps.pop();
+    rollout.look();
+    assert_ne!(rollout.steps.hash, before);
+}
+
+#[test]
+fn the_first_rollout_and_the_way_back_have_no_steps() {
+    let mut first = rollout(json!([{"partition": 8}]));
+    first.steps.canary.revision.clear();
+    first.all_updated = true;
+    assert_eq!(first.index(), 1);
+    first.reached = Some(0);
+    first.look();
+    assert_eq!(first.steps.canary.revision, "web-2");
+    let mut back = rollout(json!([{"partition": 8}]));
+    back.update = "web-1";
+    assert_eq!((back.index(), back.look().held), (1, part(0)));
+}

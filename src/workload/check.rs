@@ -1,0 +1,190 @@
+//! What is refused at admission: specs that contradict themselves, and changes that could never be carried out. All at once,
+//! each with the field and what to write instead.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use crate::api::game_deployment::{GameDeployment, UpdateType};
+use crate::api::game_stateful_set::GameStatefulSet;
+use crate::api::pod_template::PodTemplate;
+use crate::api::workload::Canary;
+use crate::workload::amount::Amount;
+use crate::workload::diff::Change;
+use crate::workload::selector;
+use crate::workload::wish::Wish;
+
+/// What is wrong with a `GameDeployment`, and with the change from `old` to it.
+pub fn deployment(old: Option<&GameDeployment>, new: &GameDeployment) -> Vec<String> {
+    let spec = &new.spec;
+    let update = &spec.update_strategy;
+    let mut problems = Problems::default();
+    problems.template(&spec.selector, &spec.template);
+    problems.amount("spec.updateStrategy.partition", &update.partition);
+    problems.amount("spec.updateStrategy.maxUnavailable", &update.max_unavailable);
+    problems.amount("spec.updateStrategy.maxSurge", &update.max_surge);
+    problems.amount("spec.scaleStrategy.createBatch", &spec.scale_strategy.create_batch);
+    problems.canary(update.canary.as_ref());
+    if let Some(old) = old {
+        problems.unchanged("spec.selector", old.spec.selector == spec.selector);
+        problems.change(&Wish::of_deployment(old), &Wish::of_deployment(new));
+    }
+    problems.0
+}
+
+/// What is wrong with a `GameStatefulSet`, and with the change from `old` to it.
+pub fn stateful_set(old: Option<&GameStatefulSet>, new: &GameStatefulSet) -> Vec<String> {
+    let spec = &new.spec;
+    let update = &spec.update_strategy;
+    let mut problems = Problems::default();
+    problems.template(&spec.selector, &spec.template);
+    if let Some(rolling) = &update.rolling_update {
+        problems.amount("spec.updateStrategy.rollingUpdate.partition", &rolling.partition);
+        problems.amount("spec.updateStrategy.rollingUpdate.maxUnavailable", &rolling.max_unavailable);
+        problems.amount("spec.updateStrategy.rollingUpdate.maxSurge", &rolling.max_surge);
+    }
+    problems.amount("spec.scaleStrategy.createBatch", &spec.scale_strategy.create_batch);
+    problems.canary(update.canary.as_ref());
+    for (at, claim) in spec.volume_claim_templates.iter().enumerate() {
+        if let Err(error) = claim.typed() {
+            problems.add(format!("spec.volumeClaimTemplates[{at}]: not a volume claim: {error}"));
+        }
+    }
+    for (at, ordinal) in spec.reserve_orders.iter().enumerate() {
+        if *ordinal < 0 {
+            problems.add(format!("spec.reserveOrders[{at}]: {ordinal} is not an ordinal, they begin with 0"));
+        }
+    }
+    if let Some(old) = old {
+        let before = &old.spec;
+        problems.unchanged("spec.selector", before.selector == spec.selector);
+        problems.unchanged("spec.serviceName", before.service_name == spec.service_name);
+        problems.unchanged(
+            "spec.podManagementPolicy",
+            before.pod_management_policy == spec.pod_management_policy,
+        );
+        problems.unchanged(
+            "spec.volumeClaimTemplates",
+            before.volume_claim_templates == spec.volume_claim_templates,
+        );
+        problems.change(&Wish::of_stateful_set(old), &Wish::of_stateful_set(new));
+    }
+    problems.0
+}
+
+#[derive(Default)]
+struct Problems(Vec<String>);
+
+impl Problems {
+    fn add(&mut self, problem: String) {
+        self.0.push(problem);
+    }
+
+    fn template(&mut self, selected: &LabelSelector, template: &PodTemplate) {
+        if !selector::matches(selected, &template.labels()) {
+            let text = selector::text(selected);
+            self.add(format!("spec.selector: `{text}` does not match spec.template.metadata.labels: its own pods would be lost"));
+        }
+        if let Err(error) = template.typed() {
+            self.add(format!("spec.template: not a pod template: {error}"));
+        }
+        let policy = template.0.pointer("/spec/restartPolicy").and_then(serde_json::Value::as_str);
+        if policy.is_some_and(|policy| policy != "Always") {
+            self.add("spec.template.spec.restartPolicy: only Always".to_owned());
+        }
+    }
+
+    fn amount(&mut self, field: &str, value: &IntOrString) {
+        match Amount::read(value) {
+            Ok(_) => {}
+            Err(error) => self.add(format!("{field}: {error}")),
+        }
+    }
+
+    fn canary(&mut self, canary: Option<&Canary>) {
+        for (at, step) in canary.iter().flat_map(|canary| &canary.steps).enumerate() {
+            let field = format!("spec.updateStrategy.canary.steps[{at}]");
+            if let Some(partition) = &step.partition {
+                self.amount(&format!("{field}.partition"), partition);
+            }
+            if step.partition.is_none() && step.hook.is_none() && step.pause.is_none() {
+                self.add(format!("{field}: a step needs a partition, a hook or a pause"));
+            }
+        }
+    }
+
+    fn unchanged(&mut self, field: &str, same: bool) {
+        if !same {
+            self.add(format!(
+                "{field}: cannot be changed; delete the workload with --cascade=orphan and make it again"
+            ));
+        }
+    }
+
+    /// A template that the strategy cannot bring to the pods.
+    fn change(&mut self, old: &Wish, new: &Wish) {
+        let both = old.is_in_place() && new.is_in_place();
+        if !both || new.update.fallback || new.update.way == UpdateType::OnDelete {
+            return;
+        }
+        if let Some(why) = Change::between(&old.template, &new.template).refusal() {
+            self.add(format!("spec.template: {why}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::workload::fixtures;
+
+    #[test]
+    fn a_good_spec_has_no_problem() {
+        assert!(deployment(None, &fixtures::deployment().object()).is_empty());
+        assert!(stateful_set(None, &fixtures::stateful_set().set_object()).is_empty());
+    }
+
+    #[test]
+    fn everything_wrong_is_told_at_once_with_its_field() {
+        let object = fixtures::deployment()
+            .with("/selector/matchLabels/app", json!("other"))
+            .with("/template/spec/containers/0/ports", json!("x"))
+            .with("/updateStrategy/maxSurge", json!("many"))
+            .with("/updateStrategy/canary", json!({"steps": [{}, {"partition": "1.5%"}]}))
+            .object();
+        let problems = deployment(None, &object);
+        for field in
+            ["spec.selector:", "spec.template:", "maxSurge: `many`", "steps[0]:", "steps[1].partition:"]
+        {
+            assert!(problems.iter().any(|problem| problem.contains(field)), "{field} in {problems:#?}");
+        }
+        assert_eq!(problems.len(), 5, "{problems:#?}");
+    }
+
+    /// 18: a change that is not in place is refused before any hook is spent.
+    #[test]
+    fn a_change_that_cannot_be_made_in_place_is_refused_at_admission() {
+        let old = fixtures::deployment().with("/updateStrategy/type", json!("InplaceUpdate"));
+        let image = old.clone().image("app:2").object();
+        assert!(deployment(Some(&old.object()), &image).is_empty());
+        let changed = old.clone().with("/template/spec/hostNetwork", json!(true));
+        let problems = deployment(Some(&old.object()), &changed.object());
+        assert!(problems[0].starts_with("spec.template: spec.hostNetwork cannot be changed"), "{problems:?}");
+        let mut fallback = changed.object();
+        fallback.metadata.annotations =
+            Some([("inplace.dev/in-place-fallback".to_owned(), "Recreate".to_owned())].into());
+        assert!(deployment(Some(&old.object()), &fallback).is_empty());
+        let rolling = changed.with("/updateStrategy/type", json!("RollingUpdate")).object();
+        assert!(deployment(Some(&old.object()), &rolling).is_empty());
+    }
+
+    #[test]
+    fn what_pods_and_claims_hang_on_cannot_be_changed() {
+        let old = fixtures::stateful_set();
+        let new = old.clone().with("/serviceName", json!("other")).with("/reserveOrders", json!([-1]));
+        let problems = stateful_set(Some(&old.set_object()), &new.set_object());
+        assert!(problems.iter().any(|problem| problem.starts_with("spec.serviceName: cannot be changed")));
+        assert!(problems.iter().any(|problem| problem.starts_with("spec.reserveOrders[0]: -1")));
+    }
+}

@@ -1,0 +1,187 @@
+//! What lies between two templates, and whether a running pod can take it in.
+//!
+//! Container images change by a swap, metadata by a patch without any restart. Everything else needs another pod, and is
+//! named by its path; values are never told, they may be secrets.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::api::pod_template::PodTemplate;
+
+/// What a running pod has to take in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Containers whose image changes, in the order of the new template.
+    pub containers: Vec<String>,
+    /// Labels to set, or to take off.
+    pub labels: BTreeMap<String, Option<String>>,
+    /// Annotations to set, or to take off.
+    pub annotations: BTreeMap<String, Option<String>>,
+    /// Paths that no running pod can take in; empty when the change can be made in place.
+    pub elsewhere: Vec<String>,
+}
+
+/// Most paths that are named.
+const MOST_PATHS: usize = 3;
+
+impl Change {
+    /// From the template `old` to the template `new`.
+    pub fn between(old: &PodTemplate, new: &PodTemplate) -> Self {
+        let mut change = Self {
+            labels: difference(&old.labels(), &new.labels()),
+            annotations: difference(&old.annotations(), &new.annotations()),
+            ..Self::default()
+        };
+        for (name, image) in new.images() {
+            if old.image(name).is_some_and(|before| before != image) {
+                change.containers.push(name.to_owned());
+            }
+        }
+        let mut paths = Paths(Vec::new());
+        paths.compare("", &without_images(old), &without_images(new));
+        change.elsewhere = paths.0;
+        change
+    }
+
+    /// Why it cannot be made in place, if so.
+    pub fn refusal(&self) -> Option<String> {
+        let paths = (!self.elsewhere.is_empty()).then(|| self.elsewhere.join(", "))?;
+        Some(format!(
+            "{paths} cannot be changed in a running pod: only images of containers, labels and annotations can. Take that \
+             part back, use updateStrategy.type RollingUpdate, or set the annotation inplace.dev/in-place-fallback: Recreate"
+        ))
+    }
+}
+
+/// Keys to set and keys to take off to get from `old` to `new`.
+fn difference(
+    old: &BTreeMap<String, String>,
+    new: &BTreeMap<String, String>,
+) -> BTreeMap<String, Option<String>> {
+    let set = new.iter().filter(|(key, value)| old.get(*key) != Some(value));
+    let off = old.keys().filter(|key| !new.contains_key(*key));
+    set.map(|(key, value)| (key.clone(), Some(value.clone())))
+        .chain(off.map(|key| (key.clone(), None)))
+        .collect()
+}
+
+/// What is left of a template when everything that can be changed in place is taken out.
+fn without_images(template: &PodTemplate) -> Value {
+    let mut spec = template.0.get("spec").cloned().unwrap_or_default();
+    let containers = spec.get_mut("containers").and_then(Value::as_array_mut);
+    for container in containers.into_iter().flatten() {
+        if let Some(fields) = container.as_object_mut() {
+            fields.remove("image");
+        }
+    }
+    serde_json::json!({"spec": spec})
+}
+
+struct Paths(Vec<String>);
+
+impl Paths {
+    /// Walks two values; what is absent, null or empty is the same.
+    fn compare(&mut self, path: &str, old: &Value, new: &Value) {
+        if self.0.len() >= MOST_PATHS || old == new || (is_nothing(old) && is_nothing(new)) {
+            return;
+        }
+        match (old, new) {
+            (Value::Object(before), Value::Object(after)) => {
+                let mut keys: Vec<_> = before.keys().chain(after.keys()).collect();
+                keys.sort();
+                keys.dedup();
+                for key in keys {
+                    let inner = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                    let value =
+                        |of: &serde_json::Map<String, Value>| of.get(key).cloned().unwrap_or_default();
+                    self.compare(&inner, &value(before), &value(after));
+                }
+            }
+            (Value::Array(before), Value::Array(after)) if before.len() == after.len() => {
+                for (at, (old, new)) in before.iter().zip(after).enumerate() {
+                    self.compare(&format!("{path}[{at}]"), old, new);
+                }
+            }
+            _ => self.0.push(path.to_owned()),
+        }
+    }
+}
+
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(fields) => fields.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn template(value: Value) -> PodTemplate {
+        PodTemplate(value)
+    }
+
+    fn base() -> Value {
+        json!({"metadata": {"labels": {"app": "web"}, "annotations": {"a": "1"}},
+               "spec": {"containers": [{"name": "app", "image": "app:1", "env": [{"name": "K", "value": "secret"}]},
+                                       {"name": "side", "image": "side:1"}]}})
+    }
+
+    #[test]
+    fn images_of_several_containers_are_one_change_in_place() {
+        let mut new = base();
+        new["spec"]["containers"][0]["image"] = json!("app:2");
+        new["spec"]["containers"][1]["image"] = json!("side:2");
+        let change = Change::between(&template(base()), &template(new));
+        assert_eq!(change, Change { containers: vec!["app".into(), "side".into()], ..Change::default() });
+        assert_eq!(change.refusal(), None);
+    }
+
+    #[test]
+    fn metadata_is_set_and_taken_off_without_containers() {
+        let mut new = base();
+        new["metadata"] = json!({"labels": {"app": "web", "new": "x"}, "creationTimestamp": null});
+        let change = Change::between(&template(base()), &template(new));
+        assert!(change.containers.is_empty() && change.elsewhere.is_empty());
+        assert_eq!(change.labels, [("new".into(), Some("x".into()))].into());
+        assert_eq!(change.annotations, [("a".into(), None)].into());
+    }
+
+    #[test]
+    fn anything_else_is_named_by_its_path_and_never_by_its_value() {
+        let mut new = base();
+        new["spec"]["containers"][0]["env"][0]["value"] = json!("other");
+        new["spec"]["nodeName"] = json!("n");
+        let change = Change::between(&template(base()), &template(new));
+        assert_eq!(change.elsewhere, ["spec.containers[0].env[0].value", "spec.nodeName"]);
+        let refusal = change.refusal().unwrap();
+        assert!(
+            refusal.contains("RollingUpdate") && !refusal.contains("secret") && !refusal.contains("other")
+        );
+    }
+
+    #[test]
+    fn another_container_is_another_pod() {
+        let mut new = base();
+        new["spec"]["containers"][1]["name"] = json!("other");
+        let change = Change::between(&template(base()), &template(new));
+        assert_eq!(change.elsewhere, ["spec.containers[1].name"]);
+        let mut fewer = base();
+        fewer["spec"]["containers"].as_array_mut().unwrap().pop();
+        assert_eq!(Change::between(&template(base()), &template(fewer)).elsewhere, ["spec.containers"]);
+    }
+
+    #[test]
+    fn nothing_said_is_nothing_changed() {
+        let mut new = base();
+        new["spec"]["volumes"] = json!([]);
+        new["spec"]["nodeSelector"] = Value::Null;
+        assert_eq!(Change::between(&template(base()), &template(new)), Change::default());
+    }
+}

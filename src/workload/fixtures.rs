@@ -1,0 +1,249 @@
+//! Workloads, pods and looks for tests: small ones that are changed where a test cares.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::api::game_deployment::GameDeployment;
+use crate::api::game_stateful_set::GameStatefulSet;
+use crate::api::status::{Phase, Status, Step};
+use crate::workload::action::Action;
+use crate::workload::decide::{Decision, decide};
+use crate::workload::hooks::{HookTemplates, Run, TemplateState};
+use crate::workload::order::Nodes;
+use crate::workload::pods::{Pod, PodPhase};
+use crate::workload::report::Report;
+use crate::workload::revision::{self, Revision};
+use crate::workload::scene::Seen;
+use crate::workload::wish::Wish;
+
+/// A time of day in seconds.
+pub(crate) fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).unwrap()
+}
+
+/// The object of a workload, to be changed.
+#[derive(Clone, Debug)]
+pub(crate) struct Draft {
+    kind: &'static str,
+    pub(crate) annotations: BTreeMap<String, String>,
+    pub(crate) spec: Value,
+}
+
+/// A `GameDeployment` of three pods.
+pub(crate) fn deployment() -> Draft {
+    let spec = json!({
+        "replicas": 3,
+        "selector": {"matchLabels": {"app": "web"}},
+        "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "app", "image": "app:1"}]}},
+        "updateStrategy": {"type": "RollingUpdate"},
+    });
+    Draft { kind: "GameDeployment", annotations: BTreeMap::new(), spec }
+}
+
+/// A `GameStatefulSet` of three pods.
+pub(crate) fn stateful_set() -> Draft {
+    let mut draft = Draft { kind: "GameStatefulSet", ..deployment() };
+    draft.spec["serviceName"] = json!("web");
+    draft
+}
+
+impl Draft {
+    /// With another value at a path of the spec.
+    pub(crate) fn with(mut self, path: &str, value: Value) -> Self {
+        let mut place = &mut self.spec;
+        for part in path.trim_start_matches('/').split('/') {
+            place = match (part.parse::<usize>(), place.is_array()) {
+                (Ok(at), true) => &mut place[at],
+                _ => &mut place[part],
+            };
+        }
+        *place = value;
+        self
+    }
+
+    /// With another image.
+    pub(crate) fn image(self, image: &str) -> Self {
+        self.with("/template/spec/containers/0/image", json!(image))
+    }
+
+    /// With an annotation.
+    pub(crate) fn annotated(mut self, key: &str, value: &str) -> Self {
+        self.annotations.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    fn whole(&self) -> Value {
+        json!({
+            "apiVersion": "tkex.tencent.com/v1alpha1",
+            "kind": self.kind,
+            "metadata": {"name": "web", "namespace": "default", "uid": "uid-web", "generation": 1, "annotations": self.annotations},
+            "spec": self.spec,
+        })
+    }
+
+    pub(crate) fn object(&self) -> GameDeployment {
+        serde_json::from_value(self.whole()).unwrap()
+    }
+
+    pub(crate) fn set_object(&self) -> GameStatefulSet {
+        serde_json::from_value(self.whole()).unwrap()
+    }
+
+    /// What it wants.
+    pub(crate) fn wish(&self) -> Wish {
+        if self.kind == "GameDeployment" {
+            Wish::of_deployment(&self.object())
+        } else {
+            Wish::of_stateful_set(&self.set_object())
+        }
+    }
+
+    /// The revision of its template, as if nothing else were known.
+    pub(crate) fn revision(&self) -> Revision {
+        revision::find("web", &self.wish().template, &[], 0).revision
+    }
+}
+
+/// A pod that serves, at `revision`.
+pub(crate) fn pod(name: &str, revision: &Revision) -> Pod {
+    Pod {
+        name: name.to_owned(),
+        uid: format!("uid-{name}"),
+        version: "1".to_owned(),
+        created: at(-1000),
+        label: revision.name.clone(),
+        instance: name.rsplit('-').next().unwrap().to_owned(),
+        index: None,
+        phase: PodPhase::Running,
+        deleting: false,
+        ready_since: Some(at(-900)),
+        node: Some("node".to_owned()),
+        ip: Some("10.0.0.1".to_owned()),
+        host_ip: Some("10.0.1.1".to_owned()),
+        cost: None,
+        restarts: 0,
+        images: revision.template.images().map(|(name, image)| (name.to_owned(), image.to_owned())).collect(),
+        gated: true,
+        leaving: false,
+        turn: None,
+        request: None,
+        answer: None,
+    }
+}
+
+/// What an agent says.
+pub(crate) fn answer(id: &str, phase: Phase, step: Option<Step>) -> Status {
+    Status {
+        id: id.to_owned(),
+        phase,
+        step,
+        reason: String::new(),
+        message: "as it is".to_owned(),
+        started_at: None,
+        finished_at: None,
+        containers: Vec::new(),
+    }
+}
+
+/// What is seen, to be changed.
+#[derive(Clone, Debug)]
+pub(crate) struct Sight {
+    pub(crate) pods: Vec<Pod>,
+    pub(crate) revisions: Vec<Revision>,
+    pub(crate) runs: Vec<Run>,
+    pub(crate) templates: HookTemplates,
+    pub(crate) nodes: Nodes,
+    pub(crate) claims: BTreeSet<String>,
+    pub(crate) taken: BTreeSet<String>,
+    pub(crate) before: Report,
+    pub(crate) now: Timestamp,
+}
+
+/// Pods of these names at `revision`, and a template `test`.
+pub(crate) fn sight(names: &[&str], revision: &Revision) -> Sight {
+    Sight {
+        pods: names.iter().map(|name| pod(name, revision)).collect(),
+        revisions: vec![revision.clone()],
+        runs: Vec::new(),
+        templates: [("test".to_owned(), TemplateState::Valid)].into(),
+        nodes: Nodes::new(),
+        claims: BTreeSet::new(),
+        taken: BTreeSet::new(),
+        before: Report::default(),
+        now: at(0),
+    }
+}
+
+impl Sight {
+    pub(crate) fn seen(&self) -> Seen<'_> {
+        Seen {
+            pods: self.pods.iter().collect(),
+            revisions: &self.revisions,
+            runs: &self.runs,
+            templates: &self.templates,
+            nodes: &self.nodes,
+            claims: &self.claims,
+            taken: &self.taken,
+            now: self.now,
+        }
+    }
+
+    pub(crate) fn decide(&self, draft: &Draft) -> Decision {
+        decide(&draft.wish(), &self.before, &self.seen())
+    }
+
+    pub(crate) fn pod(&mut self, name: &str) -> &mut Pod {
+        self.pods.iter_mut().find(|pod| pod.name == name).unwrap()
+    }
+}
+
+impl Decision {
+    /// Names of the pods that are deleted.
+    pub(crate) fn deleted(&self) -> Vec<&str> {
+        self.actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::DeletePod { pod, .. } => Some(pod.name.as_str()),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Names of the hooks that are made.
+    pub(crate) fn asked(&self) -> Vec<&str> {
+        self.actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::CreateRun(run) => Some(run.name.as_str()),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Names of the pods that get a request.
+    pub(crate) fn requested(&self) -> Vec<&str> {
+        self.actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::PatchPod { pod, patch, .. } => {
+                    let request = patch.annotations.get(crate::api::annotation::REQUEST);
+                    request.is_some_and(Option::is_some).then_some(pod.name.as_str())
+                }
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Names of the pods that are made.
+    pub(crate) fn created(&self) -> Vec<&str> {
+        self.actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::CreatePod { name, .. } => Some(name.as_str()),
+                _ => None,
+            })
+            .collect()
+    }
+}

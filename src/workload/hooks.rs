@@ -1,0 +1,243 @@
+//! The gates of a workload: which `HookRun` a turn needs, whether it lets the turn pass, and which ones are over.
+//!
+//! A run belongs to one turn of one pod: its approval is worth nothing for another target, and nothing a second time.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use crate::api::hook_run::{HookPhase, HookRun};
+use crate::api::hook_template::Argument;
+use crate::api::workload::{HookCondition, WorkloadHook};
+use crate::api::workload_key;
+use crate::workload::action::RunWish;
+use crate::workload::name;
+use crate::workload::pods::{Pod, PodPhase};
+use crate::workload::turn::{Purpose, Turn};
+use crate::workload::wish::Wish;
+
+/// Approval by hand, on a `HookRun`.
+const APPROVE: &str = "inplace.dev/approve";
+
+/// What a hook stands before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HookType {
+    /// A deletion, or an update in place without a hook of its own.
+    PreDelete,
+    /// An update in place.
+    PreInplace,
+    /// The next canary step.
+    Canary,
+}
+
+/// A `HookRun` of the workload as it is seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Its name.
+    pub name: String,
+    /// What it stands before.
+    pub kind: HookType,
+    /// The turn or the step that it approves.
+    pub key: String,
+    /// The pod that it is about; empty for a canary step.
+    pub pod_uid: String,
+    /// Its phase; `Pending` until somebody took it up.
+    pub phase: HookPhase,
+    /// True when a person approved it.
+    pub approved: bool,
+    /// When it was made.
+    pub created: Option<Timestamp>,
+    /// True when it is on its way out.
+    pub deleting: bool,
+}
+
+/// What is known of a `HookTemplate`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TemplateState {
+    /// It can be used.
+    Valid,
+    /// It cannot; the sentence says why.
+    Invalid(String),
+}
+
+/// `HookTemplate`s by name.
+pub type HookTemplates = BTreeMap<String, TemplateState>;
+
+/// Whether a turn may go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// It may.
+    Open,
+    /// Its run is not there: make it.
+    Ask,
+    /// Its run has not succeeded, or a run of that name is still going.
+    Wait,
+    /// No run can be made.
+    Refused(String),
+}
+
+impl HookType {
+    /// The value of its label.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::PreDelete => "pre-delete-step",
+            Self::PreInplace => "pre-inplace-step",
+            Self::Canary => "canary-step",
+        }
+    }
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::PreDelete => "pre-delete-hook",
+            Self::PreInplace => "pre-inplace-hook",
+            Self::Canary => "canary",
+        }
+    }
+
+    fn read(label: &str) -> Option<Self> {
+        [Self::PreDelete, Self::PreInplace, Self::Canary].into_iter().find(|kind| kind.label() == label)
+    }
+}
+
+impl Run {
+    /// Reads one; none when it is not one of a workload.
+    pub fn read(run: &HookRun) -> Option<Self> {
+        let annotation = |key: &str| run.annotations().get(key).cloned().unwrap_or_default();
+        Some(Self {
+            name: run.name_any(),
+            kind: HookType::read(run.labels().get(workload_key::HOOK_TYPE)?)?,
+            key: annotation(workload_key::TURN),
+            pod_uid: annotation(workload_key::HOOK_POD),
+            phase: run.status.as_ref().and_then(|status| status.phase).unwrap_or(HookPhase::Pending),
+            approved: annotation(APPROVE) == "true",
+            created: run.creation_timestamp().map(|time| time.0),
+            deleting: run.metadata.deletion_timestamp.is_some(),
+        })
+    }
+
+    /// True when it lets its turn pass.
+    pub fn has_passed(&self) -> bool {
+        self.approved || self.phase == HookPhase::Successful
+    }
+
+    /// True when it will not pass unless it is asked again.
+    pub fn has_failed(&self) -> bool {
+        self.phase.is_completed() && !self.has_passed()
+    }
+}
+
+/// The hook that a turn for `purpose` has to pass.
+pub fn of(wish: &Wish, purpose: Purpose) -> Option<(HookType, &WorkloadHook)> {
+    let hooks = &wish.hooks;
+    let pre_delete = || hooks.pre_delete.as_ref().map(|hook| (HookType::PreDelete, hook));
+    match purpose {
+        Purpose::ScaleIn | Purpose::Recreate => pre_delete(),
+        Purpose::InPlace => {
+            hooks.pre_inplace.as_ref().map(|hook| (HookType::PreInplace, hook)).or_else(pre_delete)
+        }
+        Purpose::HotPatch => None,
+    }
+}
+
+/// Whether `turn` may go on. A pod that does not run has nothing to prepare.
+pub fn gate(
+    pod: &Pod,
+    turn: &Turn,
+    hook: Option<(HookType, &WorkloadHook)>,
+    runs: &[&Run],
+    templates: &HookTemplates,
+) -> Gate {
+    let Some((kind, hook)) = hook.filter(|_| pod.phase == PodPhase::Running) else { return Gate::Open };
+    let key = turn.key();
+    if let Some(run) = runs.iter().find(|run| run.kind == kind && run.key == key && !run.deleting) {
+        return if run.has_passed() { Gate::Open } else { Gate::Wait };
+    }
+    let name = run_name(kind, pod, hook);
+    if runs.iter().any(|run| run.name == name) {
+        return Gate::Wait;
+    }
+    let template = &hook.template_name;
+    match templates.get(template) {
+        Some(TemplateState::Valid) => Gate::Ask,
+        Some(TemplateState::Invalid(problem)) => {
+            Gate::Refused(format!("HookTemplate {template} cannot be used for pod {}: {problem}", pod.name))
+        }
+        None => Gate::Refused(format!(
+            "HookTemplate {template} is not there: create it, pod {} waits for it",
+            pod.name
+        )),
+    }
+}
+
+/// The run that `turn` needs. `modified` are the containers that get another image.
+pub fn run(wish: &Wish, pod: &Pod, turn: &Turn, modified: &[String]) -> Option<RunWish> {
+    let (kind, hook) = of(wish, turn.purpose)?;
+    let mut args = hook.args.clone();
+    let mut inject = |name: String, value: &str| {
+        args.push(Argument { name, value: Some(value.to_owned()) });
+    };
+    inject("PodName".to_owned(), &pod.name);
+    inject("PodNamespace".to_owned(), &wish.namespace);
+    inject("PodIP".to_owned(), pod.ip.as_deref().unwrap_or_default());
+    inject("HostIP".to_owned(), pod.host_ip.as_deref().unwrap_or_default());
+    for (at, (container, _)) in pod.images.iter().enumerate() {
+        inject(format!("PodContainer[{at}]"), container);
+    }
+    if kind == HookType::PreInplace {
+        for (at, container) in modified.iter().enumerate() {
+            inject(format!("ModifiedContainer[{at}]"), container);
+        }
+    }
+    let bounded = |text: &str| name::bounded(text, name::LABEL);
+    Some(RunWish {
+        name: run_name(kind, pod, hook),
+        kind,
+        template: hook.template_name.clone(),
+        args,
+        labels: BTreeMap::from([
+            (workload_key::HOOK_TYPE.to_owned(), kind.label().to_owned()),
+            (workload_key::HOOK_REVISION.to_owned(), bounded(&pod.label)),
+            (workload_key::HOOK_INSTANCE.to_owned(), bounded(&pod.instance)),
+        ]),
+        annotations: BTreeMap::from([
+            (workload_key::TURN.to_owned(), turn.key()),
+            (workload_key::HOOK_POD.to_owned(), pod.uid.clone()),
+        ]),
+        node: pod.node.clone(),
+    })
+}
+
+/// The run of the canary step `index`; `key` names steps and revision.
+pub fn canary_run(hook: &WorkloadHook, revision: &str, index: usize, key: &str) -> RunWish {
+    let name = format!("{}-{revision}-{index}-{}", HookType::Canary.prefix(), hook.template_name);
+    RunWish {
+        name: name::bounded(&name, name::NAME),
+        kind: HookType::Canary,
+        template: hook.template_name.clone(),
+        args: hook.args.clone(),
+        labels: BTreeMap::from([
+            (workload_key::HOOK_TYPE.to_owned(), HookType::Canary.label().to_owned()),
+            (workload_key::HOOK_REVISION.to_owned(), name::bounded(revision, name::LABEL)),
+            (workload_key::HOOK_STEP.to_owned(), index.to_string()),
+        ]),
+        annotations: BTreeMap::from([(workload_key::TURN.to_owned(), key.to_owned())]),
+        node: None,
+    }
+}
+
+/// What is told about a run that has not let its pod pass.
+pub fn condition(pod: &Pod, run: &Run) -> Option<HookCondition> {
+    let told = HookCondition {
+        pod_name: pod.name.clone(),
+        start_time: run.created,
+        phase: format!("{:?}", run.phase),
+    };
+    (!run.has_passed()).then_some(told)
+}
+
+/// `pre-delete-hook-<revision>-<instance>-<template>`; the revision's name begins with the workload's.
+fn run_name(kind: HookType, pod: &Pod, hook: &WorkloadHook) -> String {
+    let name = format!("{}-{}-{}-{}", kind.prefix(), pod.label, pod.instance, hook.template_name);
+    name::bounded(&name, name::NAME)
+}

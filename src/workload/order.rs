@@ -1,0 +1,94 @@
+//! Who goes first: when pods are deleted, and when they are updated.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::workload::pods::{PodPhase, View};
+use crate::workload::turn::Standing;
+
+/// A node as it is seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Node {
+    /// How dear it is to delete a pod there.
+    pub cost: Option<f64>,
+    /// False when its kubelet is not heard of.
+    pub ready: bool,
+}
+
+/// Nodes by name.
+pub type Nodes = BTreeMap<String, Node>;
+
+/// How a pod does, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Health {
+    Unscheduled,
+    Pending,
+    NotReady,
+    Ready,
+    /// With its agent: it is to be let alone while there are others.
+    Busy,
+}
+
+fn health(view: &View<'_>) -> Health {
+    match view.pod.phase {
+        _ if matches!(view.standing, Standing::Busy { .. }) => Health::Busy,
+        _ if view.pod.node.is_none() => Health::Unscheduled,
+        PodPhase::Pending => Health::Pending,
+        _ if view.ready => Health::Ready,
+        _ => Health::NotReady,
+    }
+}
+
+/// The order of deletion: what serves nobody, then what is cheap, then what is young.
+pub struct Deletion<'a> {
+    /// Costs of nodes.
+    pub nodes: &'a Nodes,
+    /// True when dear pods go first.
+    pub dear_first: bool,
+}
+
+impl Deletion<'_> {
+    /// Compares how two pods do.
+    pub fn health(&self, one: &View<'_>, other: &View<'_>) -> Ordering {
+        health(one).cmp(&health(other))
+    }
+
+    /// Compares two pods.
+    pub fn compare(&self, one: &View<'_>, other: &View<'_>) -> Ordering {
+        self.health(one, other)
+            .then_with(|| self.node_cost(one).total_cmp(&self.node_cost(other)))
+            .then_with(|| self.pod_cost(one).total_cmp(&self.pod_cost(other)))
+            .then_with(|| ready_since(other).cmp(&ready_since(one)))
+            .then_with(|| other.pod.restarts.cmp(&one.pod.restarts))
+            .then_with(|| other.pod.created.cmp(&one.pod.created))
+            .then_with(|| one.pod.name.cmp(&other.pod.name))
+    }
+
+    fn node_cost(&self, view: &View<'_>) -> f64 {
+        let node = view.pod.node.as_ref().and_then(|node| self.nodes.get(node));
+        node.and_then(|node| node.cost).unwrap_or(f64::INFINITY)
+    }
+
+    /// A pod whose cost is not said goes last, whichever way they are sorted.
+    fn pod_cost(&self, view: &View<'_>) -> f64 {
+        let sign = if self.dear_first { -1.0 } else { 1.0 };
+        view.pod.cost.map_or(f64::INFINITY, |cost| cost * sign)
+    }
+}
+
+/// The order of updates where pods are alike: what serves nobody, then what is cheap to lose, then what is young.
+pub fn update(one: &View<'_>, other: &View<'_>) -> Ordering {
+    let cost = |view: &View<'_>| view.pod.cost.unwrap_or(0.0);
+    one.available
+        .cmp(&other.available)
+        .then_with(|| health(one).cmp(&health(other)))
+        .then_with(|| cost(one).total_cmp(&cost(other)))
+        .then_with(|| ready_since(other).cmp(&ready_since(one)))
+        .then_with(|| one.pod.name.cmp(&other.pod.name))
+}
+
+fn ready_since(view: &View<'_>) -> Option<Timestamp> {
+    view.pod.ready_since
+}

@@ -1,0 +1,303 @@
+//! A pod as it is seen: what is read from it, and what counts as ready, available, updated.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1 as core;
+
+use crate::api::pod_template::PodTemplate;
+use crate::api::request::Request;
+use crate::api::status::{Phase, Status};
+use crate::api::{annotation, workload_key};
+use crate::workload::adoption::ordinal;
+use crate::workload::turn::{Purpose, Stage, Standing, Turn, later};
+
+/// What is read from a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pod {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// The version that was read: what is decided from it is written only if it still is the newest.
+    pub version: String,
+    /// When it was made.
+    pub created: Timestamp,
+    /// The revision its label names; empty without one.
+    pub label: String,
+    /// The last part of its name, or its ordinal.
+    pub instance: String,
+    /// Its number, where pods have one from a range.
+    pub index: Option<u32>,
+    /// Its phase.
+    pub phase: PodPhase,
+    /// True when it is on its way out.
+    pub deleting: bool,
+    /// Since when it is Ready.
+    pub ready_since: Option<Timestamp>,
+    /// The node it is on.
+    pub node: Option<String>,
+    /// Its address.
+    pub ip: Option<String>,
+    /// Its node's address.
+    pub host_ip: Option<String>,
+    /// How dear its deletion is.
+    pub cost: Option<f64>,
+    /// How often its containers were started again.
+    pub restarts: i32,
+    /// Name and image of its containers, as its spec says now.
+    pub images: Vec<(String, String)>,
+    /// True with the readiness gate `InPlaceUpdateReady`.
+    pub gated: bool,
+    /// True while autoscalers are told to leave it out.
+    pub leaving: bool,
+    /// What the controller does with it.
+    pub turn: Option<Turn>,
+    /// The id of the request on it, ours or somebody else's.
+    pub request: Option<String>,
+    /// What the agent says.
+    pub answer: Option<Status>,
+}
+
+/// The phase of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "as Kubernetes names them")]
+pub enum PodPhase {
+    Pending,
+    Running,
+    Succeeded,
+    Failed,
+    Unknown,
+}
+
+impl Pod {
+    /// Reads a pod. What is missing or not understood is taken as absent: one odd pod must not stop a workload.
+    pub fn read(pod: &core::Pod) -> Self {
+        let metadata = &pod.metadata;
+        let annotation =
+            |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key)).map(String::as_str);
+        let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key)).cloned();
+        let name = metadata.name.clone().unwrap_or_default();
+        let (spec, status) = (pod.spec.as_ref(), pod.status.as_ref());
+        let created = metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        let last = name.rsplit('-').next().unwrap_or_default().to_owned();
+        let ready = status.and_then(|status| status.conditions.as_ref()).and_then(|conditions| {
+            conditions.iter().find(|condition| condition.type_ == "Ready" && condition.status == "True")
+        });
+        let ready_since =
+            ready.map(|ready| ready.last_transition_time.as_ref().map_or(created, |time| time.0));
+        let request = Request::parse(annotation(annotation::REQUEST)).ok().flatten();
+        Self {
+            uid: metadata.uid.clone().unwrap_or_default(),
+            version: metadata.resource_version.clone().unwrap_or_default(),
+            created,
+            label: label(workload_key::REVISION).unwrap_or_default(),
+            instance: label(workload_key::INSTANCE).unwrap_or(last),
+            index: annotation(workload_key::INDEX).and_then(|text| text.parse().ok()),
+            phase: match status.and_then(|status| status.phase.as_deref()) {
+                Some("Running") => PodPhase::Running,
+                Some("Succeeded") => PodPhase::Succeeded,
+                Some("Failed") => PodPhase::Failed,
+                Some("Unknown") => PodPhase::Unknown,
+                _ => PodPhase::Pending,
+            },
+            deleting: metadata.deletion_timestamp.is_some(),
+            ready_since,
+            node: spec.and_then(|spec| spec.node_name.clone()),
+            ip: status.and_then(|status| status.pod_ip.clone()),
+            host_ip: status.and_then(|status| status.host_ip.clone()),
+            cost: annotation(workload_key::POD_COST)
+                .and_then(|text| text.parse().ok())
+                .filter(|cost: &f64| cost.is_finite()),
+            restarts: status
+                .and_then(|status| status.container_statuses.as_ref())
+                .map_or(0, |containers| containers.iter().map(|container| container.restart_count).sum()),
+            images: spec.map_or_else(Vec::new, |spec| {
+                let image = |container: &core::Container| container.image.clone().unwrap_or_default();
+                spec.containers.iter().map(|container| (container.name.clone(), image(container))).collect()
+            }),
+            gated: spec
+                .and_then(|spec| spec.readiness_gates.as_ref())
+                .is_some_and(|gates| gates.iter().any(|gate| gate.condition_type == annotation::GATE)),
+            leaving: annotation(workload_key::LEAVING) == Some("true"),
+            turn: annotation(workload_key::TURN).and_then(|text| serde_json::from_str(text).ok()),
+            request: request.map(|request| request.id),
+            answer: annotation(annotation::STATUS).and_then(|text| serde_json::from_str(text).ok()),
+            name,
+        }
+    }
+
+    /// Its ordinal, when it is a pod of the set `set`.
+    pub fn ordinal(&self, set: &str) -> Option<u32> {
+        ordinal(set, &self.name)
+    }
+
+    /// True while it counts: neither on its way out nor at its end.
+    pub fn is_active(&self) -> bool {
+        !self.deleting && !matches!(self.phase, PodPhase::Succeeded | PodPhase::Failed)
+    }
+
+    /// The image of its container `name`.
+    pub fn image(&self, name: &str) -> Option<&str> {
+        self.images.iter().find(|(found, _)| found == name).map(|(_, image)| image.as_str())
+    }
+
+    /// Where its turn stands.
+    pub fn standing(&self, now: Timestamp) -> Standing {
+        let turn = self.turn.as_ref();
+        turn.map_or(Standing::Over, |turn| turn.standing(self.request.as_deref(), self.answer.as_ref(), now))
+    }
+}
+
+/// A pod and what follows from it now.
+#[derive(Clone, Debug)]
+pub struct View<'a> {
+    /// The pod.
+    pub pod: &'a Pod,
+    /// Where its turn stands.
+    pub standing: Standing,
+    /// The revision it is at: its label, or the target of a turn that has succeeded.
+    pub revision: &'a str,
+    /// True when a turn left it between two revisions: its label does not tell what runs.
+    pub torn: bool,
+    /// True when it is Running and Ready.
+    pub ready: bool,
+    /// True when it has been so for `minReadySeconds`.
+    pub available: bool,
+}
+
+/// The templates of the revisions that are known, by name.
+pub type Templates<'a> = BTreeMap<&'a str, &'a PodTemplate>;
+
+impl<'a> View<'a> {
+    /// Looks at a pod.
+    pub fn of(pod: &'a Pod, templates: &Templates<'_>, min_ready: SignedDuration, now: Timestamp) -> Self {
+        let standing = pod.standing(now);
+        let target = pod.turn.as_ref().map(|turn| turn.target.as_str());
+        let revision = match (&standing, target) {
+            (Standing::Ended(Stage::Done, _), Some(target)) => target,
+            _ => &pod.label,
+        };
+        let ready = pod.phase == PodPhase::Running && pod.ready_since.is_some() && !pod.deleting;
+        let available = ready && pod.ready_since.is_some_and(|since| later(since, min_ready) <= now);
+        let torn = revision == pod.label && is_torn(pod, &standing, templates);
+        Self { pod, standing, revision, torn, ready, available }
+    }
+
+    /// True when it is at `revision` and nothing is left to mend.
+    pub fn is_at(&self, revision: &str) -> bool {
+        self.revision == revision && !self.torn
+    }
+
+    /// Its turn while something is going on.
+    pub fn live(&self) -> Option<&'a Turn> {
+        matches!(self.standing, Standing::Asking | Standing::Busy { .. })
+            .then_some(self.pod.turn.as_ref())
+            .flatten()
+    }
+
+    /// True when its turn is one of `purpose` and nothing is touched yet.
+    pub fn asks(&self, purpose: Purpose) -> bool {
+        self.standing == Standing::Asking
+            && self.pod.turn.as_ref().is_some_and(|turn| turn.purpose == purpose)
+    }
+
+    /// How its last turn towards `revision` ended, when it did not get there.
+    pub fn setback(&self, revision: &str) -> Option<Stage> {
+        let turn = self.pod.turn.as_ref().filter(|turn| turn.target == revision)?;
+        let stage = match &self.standing {
+            Standing::Ended(stage, _) => *stage,
+            Standing::Over => turn.stage,
+            Standing::Asking | Standing::Busy { .. } => return None,
+        };
+        matches!(stage, Stage::Failed | Stage::Unanswered).then_some(stage)
+    }
+
+    /// True while the agent carries out what somebody else asked for.
+    pub fn is_taken(&self) -> bool {
+        let Some(request) = &self.pod.request else { return false };
+        let ours = self.pod.turn.as_ref().is_some_and(|turn| !turn.deletes() && turn.id() == *request);
+        let answer = self.pod.answer.as_ref().filter(|answer| answer.id == *request);
+        !ours && answer.is_none_or(|answer| !answer.phase.is_terminal())
+    }
+}
+
+/// True when a turn of ours changed something and did not get to its end: it failed with the readiness gate closed, or a
+/// container runs the image of another revision than the pod's own. What somebody else swapped is left alone.
+fn is_torn(pod: &Pod, standing: &Standing, templates: &Templates<'_>) -> bool {
+    let Some(turn) = &pod.turn else { return false };
+    let stage = match standing {
+        Standing::Over | Standing::Asking => turn.stage,
+        Standing::Ended(stage, _) => *stage,
+        Standing::Busy { .. } => return false,
+    };
+    let off = || pod.images.iter().any(|(name, _)| is_off(pod, name, templates));
+    stage != Stage::Done && (left_closed(pod, templates) || off())
+}
+
+/// True when the last thing that an agent carried out for us failed in the middle: the readiness gate was left closed.
+pub(super) fn left_closed(pod: &Pod, templates: &Templates<'_>) -> bool {
+    let (Some(turn), Some(answer)) = (&pod.turn, &pod.answer) else { return false };
+    let Some((hash, number)) = answer.id.rsplit_once('-') else { return false };
+    let ours = number.parse().is_ok_and(|number: u32| number <= turn.number)
+        && templates.keys().any(|revision| revision.rsplit('-').next() == Some(hash));
+    ours && answer.phase == Phase::Failed && turn.stage != Stage::Done
+}
+
+/// True when its container `name` has the image of another revision than its own.
+pub(super) fn is_off(pod: &Pod, name: &str, templates: &Templates<'_>) -> bool {
+    let own = templates.get(pod.label.as_str()).and_then(|own| own.image(name));
+    let runs = pod.image(name);
+    own.is_some()
+        && own != runs
+        && templates.values().any(|other| runs.is_some() && other.image(name) == runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(value: serde_json::Value) -> Pod {
+        Pod::read(&serde_json::from_value(value).unwrap())
+    }
+
+    #[test]
+    fn everything_is_read_that_decides() {
+        let pod = read(json!({
+            "metadata": {"name": "web-q78jd", "uid": "u", "resourceVersion": "7", "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": {"controller-revision-hash": "web-1"},
+                "annotations": {"controller.kubernetes.io/pod-deletion-cost": "-1.5", "inplace.dev/request": "restart app #1",
+                    "inplace.dev/turn": r#"{"purpose":"InPlace","target":"web-2","number":1,"at":"2026-01-01T00:00:00Z","stage":"Chosen"}"#}},
+            "spec": {"nodeName": "n", "readinessGates": [{"conditionType": "InPlaceUpdateReady"}],
+                "containers": [{"name": "app", "image": "app:1"}]},
+            "status": {"phase": "Running", "podIP": "10.0.0.1", "hostIP": "10.0.0.2",
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:10Z"}],
+                "containerStatuses": [{"name": "app", "restartCount": 2, "image": "", "imageID": "", "ready": true}]},
+        }));
+        assert_eq!((pod.instance.as_str(), pod.label.as_str(), pod.restarts), ("q78jd", "web-1", 2));
+        assert_eq!((pod.cost, pod.gated, pod.phase), (Some(-1.5), true, PodPhase::Running));
+        assert_eq!(pod.turn.as_ref().unwrap().stage, Stage::Chosen);
+        assert!(pod.request.is_some());
+        let view = View::of(&pod, &Templates::new(), SignedDuration::from_secs(30), pod.created);
+        assert!(view.ready && !view.available && view.asks(Purpose::InPlace) && view.is_taken());
+    }
+
+    #[test]
+    fn a_pod_of_which_nothing_is_known_is_no_reason_to_stop() {
+        let pod =
+            read(json!({"metadata": {"annotations": {"inplace.dev/turn": "{", "inplace.dev/status": "x",
+            "controller.kubernetes.io/pod-deletion-cost": "NaN", "inplace.dev/request": "{}"}}}));
+        assert_eq!((pod.turn, pod.cost, pod.request, pod.answer), (None, None, None, None));
+    }
+
+    #[test]
+    fn an_ordinal_is_the_whole_rest_of_the_name() {
+        let ordinal = |name: &str| read(json!({"metadata": {"name": name}})).ordinal("web");
+        assert_eq!((ordinal("web-0"), ordinal("web-12")), (Some(0), Some(12)));
+        for other in ["web", "web-", "web-01", "web-+1", "web-1a", "web-x-1", "db-1", "web-99999999999"] {
+            assert_eq!(ordinal(other), None, "{other}");
+        }
+    }
+}

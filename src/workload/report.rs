@@ -1,0 +1,258 @@
+//! What is told about a workload, whichever kind it is: counters, conditions, steps, hooks that wait.
+
+use jiff::Timestamp;
+
+use crate::api::game_deployment::GameDeploymentStatus;
+use crate::api::game_stateful_set::GameStatefulSetStatus;
+use crate::api::workload::{CanaryStatus, Condition, HookCondition, PauseCondition};
+use crate::workload::pods::View;
+
+/// The status of a workload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The generation of the spec that this tells of.
+    pub generation: i64,
+    /// The pods.
+    pub counts: Counts,
+    /// The revision that a partition holds pods back at.
+    pub current_revision: String,
+    /// The revision of the template.
+    pub update_revision: String,
+    /// How often the name of a revision was taken.
+    pub collisions: i32,
+    /// The selector as text.
+    pub selector: String,
+    /// What is true of it.
+    pub conditions: Vec<Condition>,
+    /// Where its steps stand.
+    pub steps: Steps,
+    /// Pods whose pre-delete hook has not succeeded.
+    pub pre_delete: Vec<HookCondition>,
+    /// Pods whose pre-inplace hook has not succeeded.
+    pub pre_inplace: Vec<HookCondition>,
+    /// Pods whose post-inplace hook has not succeeded.
+    pub post_inplace: Vec<HookCondition>,
+}
+
+/// How many pods are what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// There.
+    pub total: usize,
+    /// Ready.
+    pub ready: usize,
+    /// Ready for `minReadySeconds`.
+    pub available: usize,
+    /// At the current revision.
+    pub current: usize,
+    /// At the newest revision.
+    pub updated: usize,
+    /// At the newest revision and Ready.
+    pub updated_ready: usize,
+}
+
+/// Where canary steps stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// The step, from 0.
+    pub index: Option<usize>,
+    /// Tells whether steps or revision were changed.
+    pub hash: String,
+    /// Why it waits.
+    pub pauses: Vec<PauseCondition>,
+    /// What was rolled out to the end, and the hook of the step.
+    pub canary: CanaryStatus,
+}
+
+impl Counts {
+    /// Of the pods that count.
+    pub fn of(views: &[View<'_>], update: &str, current: &str) -> Self {
+        let count = |is: &dyn Fn(&View<'_>) -> bool| views.iter().filter(|view| is(view)).count();
+        Self {
+            total: views.len(),
+            ready: count(&|view| view.ready),
+            available: count(&|view| view.available),
+            current: count(&|view| view.is_at(current)),
+            updated: count(&|view| view.is_at(update)),
+            updated_ready: count(&|view| view.is_at(update) && view.ready),
+        }
+    }
+}
+
+impl Report {
+    /// Of a `GameDeployment`, as it was told last.
+    pub fn of_deployment(status: &GameDeploymentStatus) -> Self {
+        Self {
+            generation: status.observed_generation,
+            counts: Counts::default(),
+            current_revision: status.current_revision.clone(),
+            update_revision: status.update_revision.clone(),
+            collisions: status.collision_count.unwrap_or(0),
+            selector: status.label_selector.clone(),
+            conditions: status.conditions.clone(),
+            steps: Steps {
+                index: status.current_step_index.and_then(|index| usize::try_from(index).ok()),
+                hash: status.current_step_hash.clone(),
+                pauses: status.pause_conditions.clone(),
+                canary: status.canary.clone(),
+            },
+            pre_delete: status.pre_delete_hook_condition.clone(),
+            pre_inplace: status.pre_inplace_hook_condition.clone(),
+            post_inplace: status.post_inplace_hook_condition.clone(),
+        }
+    }
+
+    /// Of a `GameStatefulSet`, as it was told last.
+    pub fn of_stateful_set(status: &GameStatefulSetStatus) -> Self {
+        Self::of_deployment(&GameDeploymentStatus {
+            observed_generation: status.observed_generation,
+            current_revision: status.current_revision.clone(),
+            update_revision: status.update_revision.clone(),
+            collision_count: status.collision_count,
+            label_selector: status.label_selector.clone(),
+            conditions: status.conditions.clone(),
+            pause_conditions: status.pause_conditions.clone(),
+            current_step_index: status.current_step_index,
+            current_step_hash: status.current_step_hash.clone(),
+            canary: status.canary.clone(),
+            pre_delete_hook_condition: status.pre_delete_hook_condition.clone(),
+            pre_inplace_hook_condition: status.pre_inplace_hook_condition.clone(),
+            post_inplace_hook_condition: status.post_inplace_hook_condition.clone(),
+            ..GameDeploymentStatus::default()
+        })
+    }
+
+    /// As the status of a `GameDeployment`.
+    pub fn deployment(&self) -> GameDeploymentStatus {
+        let counts = &self.counts;
+        GameDeploymentStatus {
+            observed_generation: self.generation,
+            replicas: number(counts.total),
+            ready_replicas: number(counts.ready),
+            available_replicas: number(counts.available),
+            updated_replicas: number(counts.updated),
+            updated_ready_replicas: number(counts.updated_ready),
+            current_revision: self.current_revision.clone(),
+            update_revision: self.update_revision.clone(),
+            collision_count: Some(self.collisions),
+            label_selector: self.selector.clone(),
+            conditions: self.conditions.clone(),
+            pause_conditions: self.steps.pauses.clone(),
+            current_step_index: self.steps.index.map(number),
+            current_step_hash: self.steps.hash.clone(),
+            canary: self.steps.canary.clone(),
+            pre_delete_hook_condition: self.pre_delete.clone(),
+            pre_inplace_hook_condition: self.pre_inplace.clone(),
+            post_inplace_hook_condition: self.post_inplace.clone(),
+        }
+    }
+
+    /// As the status of a `GameStatefulSet`.
+    pub fn stateful_set(&self) -> GameStatefulSetStatus {
+        let same = self.deployment();
+        GameStatefulSetStatus {
+            observed_generation: same.observed_generation,
+            replicas: same.replicas,
+            ready_replicas: same.ready_replicas,
+            current_replicas: number(self.counts.current),
+            updated_replicas: same.updated_replicas,
+            updated_ready_replicas: same.updated_ready_replicas,
+            current_revision: same.current_revision,
+            update_revision: same.update_revision,
+            collision_count: same.collision_count,
+            label_selector: same.label_selector,
+            conditions: same.conditions,
+            pause_conditions: same.pause_conditions,
+            current_step_index: same.current_step_index,
+            current_step_hash: same.current_step_hash,
+            canary: same.canary,
+            pre_delete_hook_condition: same.pre_delete_hook_condition,
+            pre_inplace_hook_condition: same.pre_inplace_hook_condition,
+            post_inplace_hook_condition: same.post_inplace_hook_condition,
+        }
+    }
+
+    /// Says that `kind` is true or false; the time is that of the last change between the two.
+    pub fn say(&mut self, kind: &str, is: bool, reason: &str, message: impl Into<String>, now: Timestamp) {
+        let status = if is { "True" } else { "False" };
+        let (reason, message) = (reason.to_owned(), message.into());
+        let fresh = || Condition {
+            kind: kind.to_owned(),
+            status: status.to_owned(),
+            last_transition_time: Some(whole_seconds(now)),
+            reason: reason.clone(),
+            message: message.clone(),
+        };
+        match self.conditions.iter_mut().find(|condition| condition.kind == kind) {
+            None => self.conditions.push(fresh()),
+            Some(known) if known.status != status => *known = fresh(),
+            Some(known) => (known.reason, known.message) = (reason, message),
+        }
+    }
+
+    /// What is to be told when a write failed with `error`: the steps stay where they were, so that nothing is left out.
+    #[must_use]
+    pub fn after_failure(mut self, before: &Self, scaling: bool, error: &str, now: Timestamp) -> Self {
+        self.steps = before.steps.clone();
+        let kind = if scaling { SCALE_FAILED } else { UPDATE_FAILED };
+        self.say(kind, true, "WriteFailed", error, now);
+        self
+    }
+}
+
+/// An update goes on, or why it does not.
+pub const PROGRESSING: &str = "Progressing";
+/// As many pods are available as the budget asks for.
+pub const AVAILABLE: &str = "Available";
+/// Pods could not be updated.
+pub const UPDATE_FAILED: &str = "UpdateFailed";
+/// Pods could not be made or deleted.
+pub const SCALE_FAILED: &str = "ScaleFailed";
+
+/// Times of the API have no parts of seconds.
+pub(super) fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+fn number(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_keeps_its_time_until_it_changes() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut report = Report::default();
+        report.say(AVAILABLE, false, "TooFew", "1 of 3", at(1));
+        report.say(AVAILABLE, false, "TooFew", "2 of 3", at(2));
+        assert_eq!(report.conditions.len(), 1);
+        assert_eq!(report.conditions[0].last_transition_time, Some(at(1)));
+        assert_eq!(report.conditions[0].message, "2 of 3");
+        report.say(AVAILABLE, true, "Enough", "", at(3));
+        assert_eq!(report.conditions[0].last_transition_time, Some(at(3)));
+    }
+
+    #[test]
+    fn what_a_step_decided_is_not_told_when_a_write_failed() {
+        let before = Report { steps: Steps { index: Some(1), ..Steps::default() }, ..Report::default() };
+        let after = Report { steps: Steps { index: Some(2), ..Steps::default() }, ..Report::default() };
+        let told = after.after_failure(&before, true, "quota", Timestamp::UNIX_EPOCH);
+        assert_eq!(told.steps.index, Some(1));
+        assert_eq!(
+            (told.conditions[0].kind.as_str(), told.conditions[0].status.as_str()),
+            ("ScaleFailed", "True")
+        );
+    }
+
+    #[test]
+    fn what_was_told_is_read_back() {
+        let mut report = Report { collisions: 2, update_revision: "r".into(), ..Report::default() };
+        report.steps.index = Some(3);
+        report.say(PROGRESSING, true, "Updating", "", Timestamp::UNIX_EPOCH);
+        assert_eq!(Report::of_deployment(&report.deployment()), report);
+        assert_eq!(Report::of_stateful_set(&report.stateful_set()), report);
+    }
+}

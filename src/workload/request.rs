@@ -1,0 +1,63 @@
+//! What is asked of the agent: which containers get which image, after which grace period, followed by which hook.
+
+use crate::api::hook_template::Argument;
+use crate::api::pod_template::PodTemplate;
+use crate::api::request::{HookArg, HookRef, Request, Target};
+use crate::workload::pods::{Pod, Templates, View, is_off, left_closed};
+use crate::workload::turn::{Purpose, Turn};
+use crate::workload::wish::Wish;
+
+/// Seconds that an update may take beside its grace period.
+const WORK: u32 = 600;
+/// Longest grace period that a request takes.
+const MOST_GRACE: u32 = 43_200;
+
+/// The containers of `view` that have to change so that it is at `target`, in the order of the template. Empty: none.
+pub fn targets(view: &View<'_>, target: &PodTemplate, templates: &Templates<'_>) -> Vec<Target> {
+    let pod = view.pod;
+    let from = templates.get(view.revision);
+    let mut targets = Vec::new();
+    for (name, image) in target.images() {
+        let changed = from.is_none_or(|from| from.image(name) != Some(image));
+        let off = view.torn && is_off(pod, name, templates);
+        if (changed || off) && pod.image(name) != Some(image) {
+            targets.push(Target { name: name.to_owned(), image: Some(image.to_owned()) });
+        }
+    }
+    if targets.is_empty() && view.torn && left_closed(pod, templates) {
+        // Every image is right, but only an operation that succeeds lets the pod into traffic again.
+        targets.extend(closed(pod));
+    }
+    targets
+}
+
+/// The containers of the operation that failed, or all of them, to be started again.
+fn closed(pod: &Pod) -> impl Iterator<Item = Target> {
+    let failed = |name: &str| {
+        let reports = pod.answer.iter().flat_map(|answer| &answer.containers);
+        let mut names = reports.map(|report| report.name.as_str()).peekable();
+        names.peek().is_none() || names.any(|failed| failed == name)
+    };
+    let names = pod.images.iter().map(|(name, _)| name);
+    names.filter(move |name| failed(name)).map(|name| Target { name: name.clone(), image: None })
+}
+
+/// The request of `turn`.
+pub fn build(wish: &Wish, pod: &Pod, turn: &Turn, containers: Vec<Target>) -> Request {
+    let mut request = Request::new(turn.id(), containers);
+    request.reason = format!("{} {}: revision {}", wish.kind_name(), wish.name, turn.target);
+    if turn.purpose == Purpose::HotPatch {
+        return request;
+    }
+    // Where the user wants no readiness gate there is nothing to drain; where it is only missing, the agent says so.
+    if wish.gate || pod.gated {
+        request.grace_period_seconds = wish.update.grace.min(MOST_GRACE);
+        request.deadline_seconds = request.grace_period_seconds + WORK;
+    }
+    request.post_hook = wish.hooks.post_inplace.as_ref().map(|hook| {
+        let given = hook.args.iter();
+        let value = |arg: &Argument| Some(HookArg { name: arg.name.clone(), value: arg.value.clone()? });
+        HookRef { template_name: hook.template_name.clone(), args: given.filter_map(value).collect() }
+    });
+    request
+}

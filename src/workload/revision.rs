@@ -1,0 +1,223 @@
+//! Revisions: every template that pods were made from, as `ControllerRevision`s keep it.
+//!
+//! Decides which one the template is, which one is held back by a partition, what is to be written and what may go.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::api::pod_template::PodTemplate;
+use crate::workload::name;
+
+/// Longest part of a workload's name in the name of a revision: that is a label of its pods, too.
+const STEM: usize = name::LABEL - 11;
+
+/// A revision as it is seen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Revision {
+    /// Its name.
+    pub name: String,
+    /// Its place in the history; the newest has the highest.
+    pub number: i64,
+    /// The template.
+    pub template: PodTemplate,
+}
+
+/// What a template is among the revisions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// The revision of the template.
+    pub revision: Revision,
+    /// What is to be done so that it is the newest one.
+    pub write: Option<Write>,
+    /// How often its name was taken.
+    pub collisions: i32,
+}
+
+/// What is to be written about a revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// Make it.
+    Create,
+    /// Give it its new number: the template is an old one again.
+    Renumber,
+}
+
+/// What the data of a `ControllerRevision` looks like.
+pub fn data(template: &PodTemplate) -> Value {
+    let mut template = template.0.clone();
+    if let Some(fields) = template.as_object_mut() {
+        fields.insert("$patch".to_owned(), json!("replace"));
+    }
+    json!({"spec": {"template": template}})
+}
+
+/// The template in the data of a `ControllerRevision`.
+pub fn template(data: &Value) -> Option<PodTemplate> {
+    let mut template = data.pointer("/spec/template")?.clone();
+    template.as_object_mut()?.remove("$patch");
+    Some(PodTemplate(template))
+}
+
+/// True when two templates say the same: what is null is not said.
+pub fn equal(one: &PodTemplate, other: &PodTemplate) -> bool {
+    canonical(&one.0) == canonical(&other.0)
+}
+
+/// The revision of `template` for the workload `workload`.
+pub fn find(workload: &str, template: &PodTemplate, known: &[Revision], collisions: i32) -> Found {
+    let newest = known.iter().map(|revision| revision.number).max().unwrap_or(0);
+    let text = canonical(&template.0);
+    let mut same: Vec<_> = known.iter().filter(|revision| canonical(&revision.template.0) == text).collect();
+    same.sort_by_key(|revision| revision.number);
+    if let Some(found) = same.last() {
+        let write = (found.number < newest).then_some(Write::Renumber);
+        let number = if write.is_some() { newest + 1 } else { found.number };
+        return Found { revision: Revision { number, ..(*found).clone() }, write, collisions };
+    }
+    let stem = name::bounded(workload, STEM);
+    let mut collisions = collisions.max(0);
+    let mut named = || {
+        let mark = if collisions == 0 { String::new() } else { collisions.to_string() };
+        let name = format!("{stem}-{}", name::safe_hash(&format!("{text}{mark}")));
+        let taken = known.iter().any(|revision| revision.name == name);
+        collisions += i32::from(taken);
+        (!taken).then_some(name)
+    };
+    // Each round takes another name; there are only so many that can be taken.
+    let name = std::iter::repeat_with(&mut named).take(known.len() + 1).flatten().next();
+    let name = name.unwrap_or_else(|| format!("{stem}-{}", name::safe_hash(&text)));
+    let revision = Revision { name, number: newest + 1, template: template.clone() };
+    Found { revision, write: Some(Write::Create), collisions }
+}
+
+/// The revision that a partition holds pods back at: the lowest that a pod carries, else the one that was current, else the
+/// newest.
+pub fn current<'a>(
+    known: &'a [Revision],
+    carried: &BTreeSet<&str>,
+    before: &str,
+    update: &'a Revision,
+) -> &'a Revision {
+    let others = || known.iter().filter(|revision| revision.name != update.name);
+    let carried_ones = others().filter(|revision| carried.contains(revision.name.as_str()));
+    if let Some(lowest) = carried_ones.min_by_key(|revision| revision.number) {
+        return lowest;
+    }
+    if carried.contains(update.name.as_str()) {
+        return update;
+    }
+    others().find(|revision| revision.name == before).unwrap_or(update)
+}
+
+/// Old revisions that may go: those beyond `limit` that nobody needs, oldest first.
+pub fn surplus<'a>(known: &'a [Revision], needed: &BTreeSet<&str>, limit: usize) -> Vec<&'a str> {
+    let mut idle: Vec<_> = known.iter().filter(|revision| !needed.contains(revision.name.as_str())).collect();
+    idle.sort_by_key(|revision| revision.number);
+    let many = idle.len().saturating_sub(limit);
+    idle.into_iter().take(many).map(|revision| revision.name.as_str()).collect()
+}
+
+/// A value as text, keys in order and without nulls.
+fn canonical(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let mut fields: Vec<_> = fields.iter().filter(|(_, value)| !value.is_null()).collect();
+            fields.sort_by_key(|(key, _)| *key);
+            let fields = fields.iter().map(|(key, value)| format!("{}:{}", json!(key), canonical(value)));
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
+        }
+        Value::Array(items) => {
+            format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(","))
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(image: &str) -> PodTemplate {
+        PodTemplate(json!({"spec": {"containers": [{"name": "app", "image": image}]}}))
+    }
+
+    fn known(names: &[(&str, i64, &str)]) -> Vec<Revision> {
+        let revision = |(name, number, image): &(&str, i64, &str)| Revision {
+            name: (*name).to_owned(),
+            number: *number,
+            template: of(image),
+        };
+        names.iter().map(revision).collect()
+    }
+
+    #[test]
+    fn the_data_is_what_kubernetes_keeps_and_comes_back() {
+        let data = data(&of("a:1"));
+        assert_eq!(data["spec"]["template"]["$patch"], "replace");
+        assert_eq!(template(&data).unwrap(), of("a:1"));
+        assert_eq!(template(&json!({})), None);
+    }
+
+    #[test]
+    fn a_new_template_is_a_new_revision_named_as_the_seeds_print_it() {
+        let found = find("test-gamedeployment", &of("a:1"), &[], 0);
+        assert_eq!((found.revision.number, found.write), (1, Some(Write::Create)));
+        let hash = found.revision.name.strip_prefix("test-gamedeployment-").unwrap();
+        assert!((1..=10).contains(&hash.len()), "{hash}");
+        assert_eq!(find("test-gamedeployment", &of("a:1"), &[], 0), found, "the same again");
+    }
+
+    #[test]
+    fn an_old_template_is_the_old_revision_with_a_new_number() {
+        let known = known(&[("web-a", 1, "a:1"), ("web-b", 2, "a:2")]);
+        let found = find("web", &of("a:1"), &known, 0);
+        assert_eq!((found.revision.name.as_str(), found.revision.number), ("web-a", 3));
+        assert_eq!(found.write, Some(Write::Renumber));
+        assert_eq!(find("web", &of("a:2"), &known, 0).write, None);
+    }
+
+    #[test]
+    fn null_says_nothing_and_order_of_keys_does_not_count() {
+        let one =
+            PodTemplate(json!({"metadata": {"creationTimestamp": null, "labels": {"a": "1"}}, "spec": {}}));
+        let other = PodTemplate(json!({"spec": {}, "metadata": {"labels": {"a": "1"}}}));
+        assert!(equal(&one, &other));
+        assert!(!equal(&one, &of("a:1")));
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_not_used_for_another_template() {
+        let first = find("web", &of("a:1"), &[], 0).revision.name;
+        let known = known(&[(&first, 1, "other:1")]);
+        let found = find("web", &of("a:1"), &known, 0);
+        assert_ne!(found.revision.name, first);
+        assert_eq!((found.collisions, found.revision.number), (1, 2));
+    }
+
+    #[test]
+    fn a_long_workload_name_still_gives_a_label() {
+        let found = find(&"w".repeat(200), &of("a:1"), &[], 0);
+        assert!(found.revision.name.len() <= 63, "{}", found.revision.name);
+    }
+
+    #[test]
+    fn the_current_revision_is_the_lowest_that_a_pod_carries() {
+        let known = known(&[("a", 1, "1"), ("b", 2, "2"), ("c", 3, "3")]);
+        let current = |carried: &[&str], before: &str| {
+            current(&known, &carried.iter().copied().collect(), before, &known[2]).name.clone()
+        };
+        assert_eq!(current(&["b", "c"], "a"), "b");
+        assert_eq!(current(&["c"], "a"), "c");
+        assert_eq!(current(&[], "a"), "a", "no pods: what it was");
+        assert_eq!(current(&[], "gone"), "c");
+    }
+
+    #[test]
+    fn only_what_nobody_needs_goes_and_the_oldest_first() {
+        let known = known(&[("a", 1, "1"), ("b", 2, "2"), ("c", 3, "3"), ("d", 4, "4")]);
+        assert_eq!(surplus(&known, &["a", "d"].into(), 1), ["b"]);
+        assert!(surplus(&known, &["d"].into(), 3).is_empty());
+        assert_eq!(surplus(&known, &["d"].into(), 0), ["a", "b", "c"]);
+    }
+}

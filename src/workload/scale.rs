@@ -1,0 +1,167 @@
+//! How many pods of a `GameDeployment` there should be: which ones are made, and which ones leave.
+//!
+//! Names come from a fixed sequence, so that what was made and is not seen yet is made again in vain and not twice. Pods that
+//! leave carry it written on them: who scales back keeps them.
+
+use std::collections::BTreeSet;
+use std::iter::Peekable;
+use std::vec::IntoIter;
+
+use crate::workload::birth::Birth;
+use crate::workload::canary::Held;
+use crate::workload::name;
+use crate::workload::order::Deletion;
+use crate::workload::pods::{PodPhase, View};
+use crate::workload::scene::Scene;
+use crate::workload::turn::Purpose;
+use crate::workload::update::Survey;
+use crate::workload::wish::Deployment;
+
+/// Pods that come and pods that go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scaling<'a> {
+    /// To be made, in this order.
+    pub births: Vec<Birth<'a>>,
+    /// To leave, each after its gate.
+    pub leave: BTreeSet<&'a str>,
+    /// To be deleted at once: they have ended, or their node is lost.
+    pub clear: Vec<(&'a str, Clear)>,
+    /// Why no more pods can be made.
+    pub problem: Option<String>,
+}
+
+/// Why a pod is deleted without a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clear {
+    /// It has ended and its successor has the same name.
+    Ended,
+    /// Its node is lost.
+    LostNode,
+}
+
+/// Decides for pods that are alike.
+pub fn decide<'a>(scene: &Scene<'a>, own: &Deployment, survey: &Survey<'a>) -> Scaling<'a> {
+    let surge = scene.wish.bounds().surge.min(survey.remaining);
+    let most = scene.wish.replicas + surge;
+    let fewest = if survey.moving { most } else { scene.wish.replicas };
+    let leave = leaving(scene, own, survey, most);
+    let missing = fewest.saturating_sub(scene.views.len());
+    let mut scaling = Scaling { leave, ..Scaling::default() };
+    births(scene, own, survey, missing, &mut scaling);
+    scaling
+}
+
+/// Pods that leave: those that the user names, and as many more as there are too many.
+fn leaving<'a>(scene: &Scene<'a>, own: &Deployment, survey: &Survey<'a>, most: usize) -> BTreeSet<&'a str> {
+    let named = |view: &View<'_>| own.pods_to_delete.contains(&view.pod.name);
+    let mut leave: BTreeSet<&str> =
+        scene.views.iter().filter(|view| named(view)).map(|view| view.pod.name.as_str()).collect();
+    // Those that are to be recreated will be gone as well, and nobody is made for what is too many.
+    let goes = |view: &&View<'_>| !named(view) && view.asks(Purpose::Recreate) && survey.moving;
+    let going = scene.views.iter().filter(goes).count();
+    let surplus = scene.views.len().saturating_sub(most + leave.len() + going);
+    if surplus == 0 {
+        return leave;
+    }
+    let stays = |view: &&View<'_>| !named(view) && !(view.asks(Purpose::Recreate) && survey.moving);
+    let (chosen, rest): (Vec<_>, Vec<_>) =
+        scene.views.iter().filter(stays).partition(|view| view.asks(Purpose::ScaleIn));
+    let order = Deletion { nodes: scene.nodes, dear_first: own.dear_first };
+    // What was chosen stays chosen, and what its hook let pass is the last to be taken back.
+    let (passed, asking) = chosen.into_iter().partition(|view| scene.has_passed(view));
+    let chosen = sorted(&order, passed).chain(sorted(&order, asking));
+    // Among pods that do as well, the old ones go first while there are more than the partition holds back.
+    let (new, old): (Vec<_>, Vec<_>) = rest.into_iter().partition(|view| view.is_at(scene.update_name()));
+    let mut excess = old.len().saturating_sub(survey.held);
+    let (mut new, mut old) = (sorted(&order, new), sorted(&order, old));
+    let others = std::iter::from_fn(|| {
+        let from_old = match (old.peek(), new.peek()) {
+            (Some(old), Some(new)) => order.health(old, new).then((excess == 0).cmp(&false)).is_le(),
+            (old, _) => old.is_some(),
+        };
+        excess = excess.saturating_sub(usize::from(from_old));
+        if from_old { old.next() } else { new.next() }
+    });
+    leave.extend(chosen.chain(others).take(surplus).map(|view| view.pod.name.as_str()));
+    leave
+}
+
+fn sorted<'s, 'a>(order: &Deletion<'_>, mut views: Vec<&'s View<'a>>) -> Peekable<IntoIter<&'s View<'a>>> {
+    views.sort_by(|one, other| order.compare(one, other));
+    views.into_iter().peekable()
+}
+
+fn births<'a>(
+    scene: &Scene<'a>,
+    own: &Deployment,
+    survey: &Survey<'a>,
+    missing: usize,
+    scaling: &mut Scaling<'a>,
+) {
+    let missing = missing.min(free_places(scene));
+    let stay = |view: &&View<'_>| {
+        !view.is_at(scene.update_name()) && !scaling.leave.contains(view.pod.name.as_str())
+    };
+    let mut old = scene.views.iter().filter(stay).count();
+    let used: BTreeSet<u32> = scene.pods.iter().filter_map(|pod| pod.index).collect();
+    let mut indices = own.indices.map(|(first, last)| (first..=last).filter(|index| !used.contains(index)));
+    for _ in 0..missing {
+        let index = match indices.as_mut().map(Iterator::next) {
+            Some(None) => {
+                scaling.problem = Some(
+                    "every number of the pods' index range is in use: make the range larger, or scale in"
+                        .to_owned(),
+                );
+                return;
+            }
+            index => index.flatten(),
+        };
+        let hold = survey.keeps_old(old);
+        old += usize::from(hold);
+        let revision = if hold { scene.current_name() } else { scene.update_name() };
+        let made: BTreeSet<&str> = scaling.births.iter().map(|birth| birth.name.as_str()).collect();
+        if let Some((name, instance)) = free_name(scene, own, revision, &made) {
+            scaling.births.push(Birth { name, revision, instance, index });
+        }
+    }
+}
+
+/// How many more pods may be on their way.
+pub(super) fn free_places(scene: &Scene<'_>) -> usize {
+    let batch = scene.wish.create_batch.up(scene.wish.replicas).max(1);
+    if batch >= scene.wish.replicas {
+        return usize::MAX;
+    }
+    let coming = scene.views.iter().filter(|view| view.pod.phase == PodPhase::Pending).count();
+    batch.saturating_sub(coming)
+}
+
+/// The first name of the revision's sequence that nobody has.
+fn free_name(
+    scene: &Scene<'_>,
+    own: &Deployment,
+    revision: &str,
+    made: &BTreeSet<&str>,
+) -> Option<(String, String)> {
+    // More names than can be in use, were each of them there twice.
+    let most = 64 + 4 * (scene.pods.len() + made.len() + scene.taken.len() + own.pods_to_delete.len());
+    (0..most).find_map(|at| {
+        let instance = name::instance(&format!("{}/{revision}/{at}", scene.wish.uid));
+        let name = format!("{}-{instance}", scene.wish.name);
+        let used = scene.by_name.contains_key(name.as_str())
+            || made.contains(name.as_str())
+            || scene.taken.contains(&name)
+            || own.pods_to_delete.contains(&name);
+        (!used).then_some((name, instance))
+    })
+}
+
+impl Survey<'_> {
+    /// True when a new pod is made at the old revision because `old` pods are there.
+    fn keeps_old(&self, old: usize) -> bool {
+        if self.on_delete {
+            return false;
+        }
+        self.paused || matches!(self.partition, Held::All) || old < self.held
+    }
+}

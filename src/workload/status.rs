@@ -1,0 +1,93 @@
+//! What is said about an update: whether it goes on, and if it does not, what somebody can do.
+
+use crate::api::status::{Phase, Step};
+use crate::api::workload::HookCondition;
+use crate::workload::canary::Held;
+use crate::workload::pods::View;
+use crate::workload::report::whole_seconds;
+use crate::workload::scene::Scene;
+use crate::workload::turn::{Stage, Standing};
+use crate::workload::update::Survey;
+
+/// Pods whose post-inplace hook has not succeeded, as their agents say. It runs before the pod takes traffic again.
+pub fn post_inplace(scene: &Scene<'_>) -> Vec<HookCondition> {
+    let told = |view: &View<'_>| {
+        let turn = view.pod.turn.as_ref().filter(|turn| !turn.deletes() && turn.stage != Stage::Done)?;
+        let answer = view.pod.answer.as_ref().filter(|answer| answer.id == turn.id())?;
+        let phase = match answer.phase {
+            Phase::Running => "Running",
+            Phase::Failed | Phase::RolledBack => "Failed",
+            _ => return None,
+        };
+        let at_hook = answer.step == Some(Step::PostHook);
+        at_hook.then(|| HookCondition {
+            pod_name: view.pod.name.clone(),
+            start_time: Some(answer.started_at.map_or(turn.at, whole_seconds)),
+            phase: phase.to_owned(),
+        })
+    };
+    scene.views.iter().filter_map(told).collect()
+}
+
+/// What keeps the update from its end, if anything does: a word for programs, a line for people.
+pub fn trouble(
+    scene: &Scene<'_>,
+    survey: &Survey<'_>,
+    gate: Option<String>,
+) -> Option<(&'static str, String)> {
+    if let Some(blocked) = &survey.blocked {
+        return Some(("NotInPlace", blocked.clone()));
+    }
+    if let Some(gate) = gate {
+        return Some(("HookTemplate", gate));
+    }
+    let update = scene.update_name();
+    let of_stage =
+        |wanted: Stage| scene.views.iter().filter(move |view| view.setback(update) == Some(wanted));
+    let note = |view: &View<'_>| match (&view.standing, &view.pod.turn) {
+        (Standing::Ended(_, note), _) => note.clone(),
+        (_, Some(turn)) => turn.note.clone(),
+        _ => String::new(),
+    };
+    if let Some(first) = of_stage(Stage::Failed).next() {
+        let then = if survey.stopped { "no more are begun" } else { "the others go on" };
+        let message = format!(
+            "{} pods could not be updated and {then}: pod {}: {}; change the template, or set retry",
+            survey.failed,
+            first.pod.name,
+            note(first)
+        );
+        return Some((if survey.stopped { "TooManyFailures" } else { "PodsFailed" }, message));
+    }
+    let first = of_stage(Stage::Unanswered).next()?;
+    Some(("NoAgent", format!("pod {}: {}; it is tried again", first.pod.name, note(first))))
+}
+
+/// Whether the update goes on or is where it should be, why, and how far it is.
+pub fn progress(
+    scene: &Scene<'_>,
+    survey: &Survey<'_>,
+    held: Held,
+    trouble: Option<(&'static str, String)>,
+    reached: &dyn Fn(Held) -> bool,
+) -> (bool, &'static str, String) {
+    let update = scene.update_name();
+    let updated = scene.views.iter().filter(|view| view.is_at(update)).count();
+    let far = format!("{updated} of {} pods are at revision {update}", scene.wish.replicas);
+    if survey.old == 0 && reached(held) {
+        return (true, "Complete", far);
+    }
+    if survey.paused {
+        return (false, "Paused", far);
+    }
+    if let Some((reason, _)) = trouble.filter(|(reason, _)| *reason != "PodsFailed" && *reason != "NoAgent") {
+        return (false, reason, far);
+    }
+    if survey.on_delete {
+        return (true, "OnDelete", far);
+    }
+    if reached(held) {
+        return (true, "HeldBack", far);
+    }
+    (true, "Updating", far)
+}
