@@ -46,7 +46,7 @@ pub struct GameDeploymentSpec {
     pub selector: LabelSelector,
     /// What the pods look like.
     pub template: PodTemplate,
-    /// Accepted and not used: manifests of GameStatefulSets are often copied.
+    /// Accepted and not used: manifests of a `GameStatefulSet` are often copied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_name: Option<String>,
     /// Seconds that a pod must be Ready before a rollout counts on it.

@@ -28,14 +28,11 @@ pub struct Birth<'a> {
 pub fn pod(wish: &Wish, birth: &Birth<'_>, template: &PodTemplate) -> Value {
     let mut labels = template.labels();
     labels.insert(workload_key::REVISION.to_owned(), birth.revision.to_owned());
-    match wish.stateful() {
-        None => {
-            labels.insert(workload_key::INSTANCE.to_owned(), birth.instance.clone());
-        }
-        Some(_) => {
-            labels.insert(workload_key::SET_POD_NAME.to_owned(), birth.name.clone());
-            labels.insert(workload_key::SET_ORDINAL.to_owned(), birth.instance.clone());
-        }
+    if wish.stateful().is_some() {
+        labels.insert(workload_key::SET_POD_NAME.to_owned(), birth.name.clone());
+        labels.insert(workload_key::SET_ORDINAL.to_owned(), birth.instance.clone());
+    } else {
+        labels.insert(workload_key::INSTANCE.to_owned(), birth.instance.clone());
     }
     let mut annotations = template.annotations();
     let mut spec = template.0.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();

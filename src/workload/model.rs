@@ -184,7 +184,7 @@ impl World {
                 }
             }
             Move::Image(image) => {
-                self.set("/template/spec/containers/0/image", json!(format!("app:{image}")))
+                self.set("/template/spec/containers/0/image", json!(format!("app:{image}")));
             }
             Move::Scale(replicas) => self.set("/replicas", json!(replicas)),
             Move::Partition(count) => self.set(self.partition(), json!(count)),

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
+use crate::api::game_deployment::UpdateType;
 use crate::workload::birth::Birth;
 use crate::workload::canary::Held;
 use crate::workload::name;
@@ -43,7 +44,7 @@ pub enum Clear {
 pub fn decide<'a>(scene: &Scene<'a>, own: &Deployment, survey: &Survey<'a>) -> Scaling<'a> {
     let surge = scene.wish.bounds().surge.min(survey.remaining);
     let most = scene.wish.replicas + surge;
-    let fewest = if survey.moving { most } else { scene.wish.replicas };
+    let fewest = if survey.moving() { most } else { scene.wish.replicas };
     let leave = leaving(scene, own, survey, most);
     let missing = fewest.saturating_sub(scene.views.len());
     let mut scaling = Scaling { leave, ..Scaling::default() };
@@ -57,13 +58,14 @@ fn leaving<'a>(scene: &Scene<'a>, own: &Deployment, survey: &Survey<'a>, most: u
     let mut leave: BTreeSet<&str> =
         scene.views.iter().filter(|view| named(view)).map(|view| view.pod.name.as_str()).collect();
     // Those that are to be recreated will be gone as well, and nobody is made for what is too many.
-    let goes = |view: &&View<'_>| !named(view) && view.asks(Purpose::Recreate) && survey.moving;
+    let recreated = |view: &View<'_>| survey.moving() && view.asks(Purpose::Recreate);
+    let goes = |view: &&View<'_>| recreated(view) && !named(view);
     let going = scene.views.iter().filter(goes).count();
     let surplus = scene.views.len().saturating_sub(most + leave.len() + going);
     if surplus == 0 {
         return leave;
     }
-    let stays = |view: &&View<'_>| !named(view) && !(view.asks(Purpose::Recreate) && survey.moving);
+    let stays = |view: &&View<'_>| !(named(view) || recreated(view));
     let (chosen, rest): (Vec<_>, Vec<_>) =
         scene.views.iter().filter(stays).partition(|view| view.asks(Purpose::ScaleIn));
     let order = Deletion { nodes: scene.nodes, dear_first: own.dear_first };
@@ -159,7 +161,7 @@ fn free_name(
 impl Survey<'_> {
     /// True when a new pod is made at the old revision because `old` pods are there.
     fn keeps_old(&self, old: usize) -> bool {
-        if self.on_delete {
+        if self.way == UpdateType::OnDelete {
             return false;
         }
         self.paused || matches!(self.partition, Held::All) || old < self.held

@@ -86,7 +86,7 @@ fn births<'a>(
     present: &BTreeMap<u32, &'a Pod>,
     scaling: &mut Scaling<'a>,
 ) {
-    let surge = ordinals.surge.iter().filter(|_| survey.moving);
+    let surge = ordinals.surge.iter().filter(|_| survey.moving());
     let wanted = ordinals.own.iter().chain(surge).copied();
     let mut places = if set.ordered { 1 } else { free_places(scene) };
     for ordinal in wanted {

@@ -1,5 +1,6 @@
 //! What is said about an update: whether it goes on, and if it does not, what somebody can do.
 
+use crate::api::game_deployment::UpdateType;
 use crate::api::status::{Phase, Step};
 use crate::api::workload::HookCondition;
 use crate::workload::canary::Held;
@@ -83,7 +84,7 @@ pub fn progress(
     if let Some((reason, _)) = trouble.filter(|(reason, _)| *reason != "PodsFailed" && *reason != "NoAgent") {
         return (false, reason, far);
     }
-    if survey.on_delete {
+    if survey.way == UpdateType::OnDelete {
         return (true, "OnDelete", far);
     }
     if reached(held) {

@@ -105,6 +105,7 @@ impl Turn {
     }
 
     /// The same turn, further on.
+    #[must_use]
     pub fn at_stage(&self, stage: Stage, note: impl Into<String>) -> Self {
         Self { stage, note: note.into(), ..self.clone() }
     }

@@ -51,10 +51,8 @@ pub struct Survey<'a> {
     pub stopped: bool,
     /// True when the user, or a step, wants no more to begin.
     pub paused: bool,
-    /// True when only users delete.
-    pub on_delete: bool,
-    /// True when turns may begin.
-    pub moving: bool,
+    /// The way that the user wants.
+    pub way: UpdateType,
     /// Why a pod cannot be updated, if one cannot.
     pub blocked: Option<String>,
 }
@@ -76,7 +74,6 @@ impl<'a> Survey<'a> {
         let update = scene.update_name();
         let old = scene.views.iter().filter(|view| !view.is_at(update)).count();
         let failed = scene.views.iter().filter(|view| view.setback(update) == Some(Stage::Failed)).count();
-        let on_delete = scene.wish.update.way == UpdateType::OnDelete;
         let stopped = failed >= scene.wish.threshold();
         let mut survey = Self {
             routes,
@@ -87,8 +84,7 @@ impl<'a> Survey<'a> {
             failed,
             stopped,
             paused,
-            on_delete,
-            moving: !paused && !stopped && !on_delete,
+            way: scene.wish.update.way,
             blocked: None,
         };
         survey.remaining = survey.to_move(scene);
@@ -99,6 +95,11 @@ impl<'a> Survey<'a> {
             _ => None,
         });
         survey
+    }
+
+    /// True when turns may begin.
+    pub fn moving(&self) -> bool {
+        !self.paused && !self.stopped && self.way != UpdateType::OnDelete
     }
 
     /// The way of a pod.
@@ -117,7 +118,7 @@ impl<'a> Survey<'a> {
     }
 
     fn to_move(&self, scene: &Scene<'_>) -> usize {
-        if scene.wish.update.way == UpdateType::HotPatchUpdate || self.on_delete {
+        if matches!(self.way, UpdateType::HotPatchUpdate | UpdateType::OnDelete) {
             return 0;
         }
         let goes = |view: &&View<'_>| {
@@ -205,7 +206,7 @@ pub struct Picks<'a> {
 pub fn pick<'a>(scene: &Scene<'a>, survey: &Survey<'a>, leave: &BTreeSet<&str>) -> Picks<'a> {
     let update = scene.update_name();
     let mut picks = Picks::default();
-    if !survey.moving {
+    if !survey.moving() {
         return picks;
     }
     let pool: Vec<_> = scene.views.iter().filter(|view| !leave.contains(view.pod.name.as_str())).collect();

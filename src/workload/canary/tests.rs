@@ -19,7 +19,7 @@ struct Rollout {
     steps: Steps,
 }
 
-fn rollout(steps: serde_json::Value) -> Rollout {
+fn rollout(steps: &serde_json::Value) -> Rollout {
     Rollout {
         canary: serde_json::from_value(json!({"steps": steps})).unwrap(),
         update: "web-2",
@@ -88,7 +88,7 @@ fn part(count: u32) -> Held {
 
 #[test]
 fn a_step_ends_when_its_partition_is_reached_also_when_more_than_that_is() {
-    let mut rollout = rollout(json!([{"partition": 8}, {"partition": 5}]));
+    let mut rollout = rollout(&json!([{"partition": 8}, {"partition": 5}]));
     assert_eq!((rollout.index(), rollout.look().held), (0, part(8)));
     rollout.reached = Some(3);
     assert_eq!(rollout.index(), 1, "19: overshoot completes");
@@ -99,13 +99,13 @@ fn a_step_ends_when_its_partition_is_reached_also_when_more_than_that_is() {
 
 #[test]
 fn before_the_first_partition_nothing_moves() {
-    let mut rollout = rollout(json!([{"pause": {}}, {"partition": 5}]));
+    let mut rollout = rollout(&json!([{"pause": {}}, {"partition": 5}]));
     assert_eq!(rollout.look().held, Held::All);
 }
 
 #[test]
 fn a_pause_without_an_end_is_ended_by_the_user() {
-    let mut rollout = rollout(json!([{"pause": {}}, {"partition": 5}]));
+    let mut rollout = rollout(&json!([{"pause": {}}, {"partition": 5}]));
     rollout.look();
     rollout.look();
     assert!(rollout.paused && rollout.steps.pauses.is_empty(), "begun once paused is seen");
@@ -120,7 +120,7 @@ fn a_pause_without_an_end_is_ended_by_the_user() {
 
 #[test]
 fn a_pause_with_an_end_ends_by_itself() {
-    let mut rollout = rollout(json!([{"pause": {"duration": 60}}, {"partition": 5}]));
+    let mut rollout = rollout(&json!([{"pause": {"duration": 60}}, {"partition": 5}]));
     rollout.look();
     rollout.look();
     let step = rollout.look();
@@ -135,7 +135,7 @@ fn a_pause_with_an_end_ends_by_itself() {
 
 #[test]
 fn paused_by_the_user_is_never_set_back() {
-    let mut rollout = rollout(json!([{"partition": 8}, {"partition": 5}]));
+    let mut rollout = rollout(&json!([{"partition": 8}, {"partition": 5}]));
     rollout.paused = true;
     rollout.reached = Some(8);
     for _ in 0..3 {
@@ -146,7 +146,7 @@ fn paused_by_the_user_is_never_set_back() {
 
 #[test]
 fn a_hook_lets_the_step_pass_and_goes() {
-    let mut rollout = rollout(json!([{"hook": {"templateName": "test"}}, {"partition": 5}]));
+    let mut rollout = rollout(&json!([{"hook": {"templateName": "test"}}, {"partition": 5}]));
     rollout.look();
     rollout.look();
     assert_eq!(rollout.runs[0].name, "canary-web-2-0-test");
@@ -159,7 +159,7 @@ fn a_hook_lets_the_step_pass_and_goes() {
 
 #[test]
 fn a_hook_that_fails_pauses_until_the_user_goes_on() {
-    let mut rollout = rollout(json!([{"hook": {"templateName": "test"}}, {"partition": 5}]));
+    let mut rollout = rollout(&json!([{"hook": {"templateName": "test"}}, {"partition": 5}]));
     rollout.look();
     rollout.look();
     rollout.runs[0].phase = HookPhase::Failed;
@@ -174,7 +174,7 @@ fn a_hook_that_fails_pauses_until_the_user_goes_on() {
 
 #[test]
 fn another_template_or_other_steps_begin_anew_and_end_an_own_pause() {
-    let mut rollout = rollout(json!([{"partition": 8}, {"pause": {}}]));
+    let mut rollout = rollout(&json!([{"partition": 8}, {"pause": {}}]));
     rollout.reached = Some(8);
     for _ in 0..4 {
         rollout.look();
@@ -192,14 +192,14 @@ fn another_template_or_other_steps_begin_anew_and_end_an_own_pause() {
 
 #[test]
 fn the_first_rollout_and_the_way_back_have_no_steps() {
-    let mut first = rollout(json!([{"partition": 8}]));
+    let mut first = rollout(&json!([{"partition": 8}]));
     first.steps.canary.revision.clear();
     first.all_updated = true;
     assert_eq!(first.index(), 1);
     first.reached = Some(0);
     first.look();
     assert_eq!(first.steps.canary.revision, "web-2");
-    let mut back = rollout(json!([{"partition": 8}]));
+    let mut back = rollout(&json!([{"partition": 8}]));
     back.update = "web-1";
     assert_eq!((back.index(), back.look().held), (1, part(0)));
 }

@@ -1,0 +1,208 @@
+//! Pods that come and go.
+
+use super::*;
+
+/// 17: what was chosen can be taken back, also by a controller that has just started.
+#[test]
+fn a_scale_in_can_be_taken_back_while_its_hook_runs() {
+    let mut sight = sight(&["web-a", "web-b", "web-c", "web-d", "web-e", "web-f"], &seed(6).revision());
+    step(&mut sight, &seed(5));
+    let chosen = sight.pods.iter().find(|pod| pod.turn.is_some()).unwrap().name.clone();
+    step(&mut sight, &seed(6));
+    let decision = step(&mut sight, &seed(6));
+    assert!(decision.created().is_empty() && decision.deleted().is_empty());
+    assert!(sight.runs.is_empty() && !sight.pod(&chosen).leaving);
+    let decision = step(&mut sight, &seed(5));
+    assert_eq!(decision.asked().len(), 1, "asked anew");
+}
+
+/// 17: whatever changes in between.
+#[test]
+fn the_pod_that_was_chosen_stays_the_one() {
+    let mut sight = sight(&FIVE, &seed(5).revision());
+    step(&mut sight, &seed(4));
+    let chosen = sight.pods.iter().position(|pod| pod.turn.is_some()).unwrap();
+    for at in (0..5).filter(|at| *at != chosen) {
+        sight.pods[at].ready_since = None;
+        sight.pods[at].cost = Some(-9.0);
+        assert!(step(&mut sight, &seed(4)).asked().is_empty());
+    }
+    let name = sight.pods[chosen].name.clone();
+    hooks_end(&mut sight, HookPhase::Successful);
+    assert_eq!(step(&mut sight, &seed(4)).deleted(), [name.as_str()]);
+}
+
+/// 24: lengths.
+#[test]
+fn long_names_make_valid_hooks() {
+    let mut draft = seed(5);
+    draft.spec["preDeleteUpdateStrategy"]["hook"]["templateName"] = json!("t".repeat(253));
+    let mut sight = sight(&FIVE, &draft.revision());
+    sight.templates.insert("t".repeat(253), crate::workload::hooks::TemplateState::Valid);
+    let decision = sight.decide(&draft.with("/replicas", json!(4)));
+    let Some(Action::CreateRun(run)) =
+        decision.actions.iter().find(|action| matches!(action, Action::CreateRun(_)))
+    else {
+        panic!("no hook")
+    };
+    assert!(run.name.len() <= 253 && run.labels.values().all(|value| value.len() <= 63));
+}
+
+/// f3135546b: nothing to prepare.
+#[test]
+fn pods_that_do_not_run_are_not_asked() {
+    let mut sight = sight(&FIVE, &seed(5).revision());
+    sight.pods[2].phase = PodPhase::Pending;
+    sight.pods[2].ready_since = None;
+    let decision = sight.decide(&seed(4));
+    assert_eq!((decision.deleted(), decision.asked().len()), (vec!["web-c"], 0));
+}
+
+/// 34a713bf5, b92496df8.
+#[test]
+fn a_scale_in_that_waits_does_not_hold_a_scale_out_back() {
+    let draft = stateful_set()
+        .with("/replicas", json!(3))
+        .with("/preDeleteUpdateStrategy", json!({"hook": {"templateName": "test"}}));
+    let mut sight = sight(&["web-0", "web-1", "web-2", "web-3"], &draft.revision());
+    step(&mut sight, &draft);
+    assert!(sight.pod("web-3").turn.is_some());
+    sight.pods.retain(|pod| pod.name != "web-1");
+    assert_eq!(step(&mut sight, &draft).created(), ["web-1"]);
+}
+
+/// ea7e46666: names.
+#[test]
+fn a_name_is_not_given_twice_even_while_its_pod_is_on_its_way_out() {
+    let draft = deployment();
+    let revision = draft.revision();
+    let mut sight = sight(&[], &revision);
+    let first: Vec<_> = sight.decide(&draft).created().into_iter().map(str::to_owned).collect();
+    assert_eq!(first.len(), 3);
+    assert_eq!(sight.decide(&draft).created(), first, "made again in vain when it is not seen yet");
+    for name in &first {
+        sight.pods.push(Pod { deleting: true, ..pod(name, &revision) });
+    }
+    sight.taken.insert("web-other".to_owned());
+    let second = sight.decide(&draft);
+    assert!(second.created().iter().all(|name| !first.iter().any(|used| used == name)));
+}
+
+/// ad580ae29: revision of recreated pods.
+#[test]
+fn a_pod_that_is_made_again_below_the_partition_is_the_old_one() {
+    for policy in ["OrderedReady", "Parallel"] {
+        let old = stateful_set()
+            .with("/podManagementPolicy", json!(policy))
+            .with("/updateStrategy", json!({"type": "InplaceUpdate", "rollingUpdate": {"partition": 2}}));
+        let new = old.clone().image("app:2");
+        let mut sight = sight(&["web-0", "web-2"], &old.revision());
+        let decision = step(&mut sight, &new);
+        let body = decision.actions.iter().find_map(|action| match action {
+            Action::CreatePod { body, .. } => Some(body.clone()),
+            _ => None,
+        });
+        assert_eq!(body.unwrap()["spec"]["containers"][0]["image"], "app:1", "{policy}");
+    }
+}
+
+#[test]
+fn a_workload_on_its_way_out_is_left_to_the_garbage_collector() {
+    let mut object = deployment().object();
+    object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    let sight = sight(&[], &deployment().revision());
+    let wish = crate::workload::wish::Wish::of_deployment(&object);
+    assert_eq!(crate::workload::decide::decide(&wish, &sight.before, &sight.seen()), Decision::default());
+}
+
+#[test]
+fn named_pods_are_deleted_and_replaced() {
+    let draft = deployment().with("/scaleStrategy", json!({"podsToDelete": ["web-b", "gone"]}));
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &draft.revision());
+    assert_eq!(step(&mut sight, &draft).deleted(), ["web-b"]);
+    let decision = step(&mut sight, &draft);
+    assert_eq!(decision.created().len(), 1);
+    assert!(!["web-b", "gone"].contains(&decision.created()[0]), "it would be deleted again");
+}
+
+#[test]
+fn who_leaves_first() {
+    let draft = deployment().with("/replicas", json!(4));
+    let revision = draft.revision();
+    let mut sight = sight(&FIVE, &revision);
+    let first = |sight: &Sight, draft: &Draft| sight.decide(draft).deleted()[0].to_owned();
+    for at in 0..5 {
+        sight.pods[at].created = at_created(at);
+    }
+    assert_eq!(first(&sight, &draft), "web-e", "the youngest");
+    sight.pod("web-b").cost = Some(-1.0);
+    sight.pod("web-c").cost = Some(7.0);
+    assert_eq!(first(&sight, &draft), "web-b", "the cheapest");
+    let dear = draft.clone().annotated(workload_key::COST_ORDER, "descend");
+    assert_eq!(first(&sight, &dear), "web-c", "or the dearest");
+    sight.nodes.insert("other".to_owned(), crate::workload::order::Node { cost: Some(1.0), ready: true });
+    sight.pod("web-d").node = Some("other".to_owned());
+    assert_eq!(first(&sight, &draft), "web-d", "a cheap node before a cheap pod");
+    sight.pod("web-a").ready_since = None;
+    assert_eq!(first(&sight, &draft), "web-a", "what serves nobody before all");
+}
+
+fn at_created(at_index: usize) -> jiff::Timestamp {
+    at(-1000 + i64::try_from(at_index).unwrap())
+}
+
+#[test]
+fn reserved_ordinals_are_left_out_and_freed_ones_come_back() {
+    let draft = stateful_set().with("/podManagementPolicy", json!("Parallel"));
+    let mut sight = sight(&["web-0", "web-1", "web-2"], &draft.revision());
+    let reserved = draft.clone().with("/reserveOrders", json!([1]));
+    let decision = step(&mut sight, &reserved);
+    assert_eq!((decision.deleted(), decision.created()), (vec!["web-1"], vec!["web-3"]));
+}
+
+#[test]
+fn an_ended_pod_of_a_set_makes_room_and_a_lost_node_is_not_waited_for() {
+    let draft = stateful_set().with(
+        "/template/metadata/annotations",
+        json!({"pod.gamestatefulset.bkbcs.tencent.com/node-lost-force-delete": "true"}),
+    );
+    let mut sight = sight(&["web-0", "web-1", "web-2"], &draft.revision());
+    sight.pods[1].phase = PodPhase::Failed;
+    sight.pods[2].deleting = true;
+    let lost = |sight: &Sight| -> Vec<(String, Why)> {
+        let of = |action: &Action| match action {
+            Action::DeletePod { pod, why } => Some((pod.name.clone(), *why)),
+            _ => None,
+        };
+        sight.decide(&draft).actions.iter().filter_map(of).collect()
+    };
+    assert_eq!(lost(&sight), [("web-1".to_owned(), Why::EndedPod)]);
+    sight.nodes.insert("node".to_owned(), crate::workload::order::Node { cost: None, ready: false });
+    assert_eq!(lost(&sight)[1], ("web-2".to_owned(), Why::LostNode));
+}
+
+#[test]
+fn an_ordered_set_grows_and_shrinks_one_by_one() {
+    let draft = stateful_set();
+    let mut sight = sight(&["web-0"], &draft.revision());
+    sight.pods[0].ready_since = None;
+    assert!(sight.decide(&draft).created().is_empty(), "web-0 is not ready");
+    sight.pods[0].ready_since = Some(at(-1));
+    assert_eq!(sight.decide(&draft).created(), ["web-1"]);
+    let mut sight = self::sight(&["web-0", "web-1", "web-2"], &draft.revision());
+    let fewer = draft.with("/replicas", json!(1));
+    assert_eq!(sight.decide(&fewer).deleted(), ["web-2"]);
+    sight.pods[2].deleting = true;
+    assert!(sight.decide(&fewer).deleted().is_empty(), "web-2 is not gone yet");
+}
+
+#[test]
+fn hooks_of_pods_that_are_gone_go() {
+    let mut sight = sight(&FIVE, &seed(5).revision());
+    step(&mut sight, &seed(4));
+    let chosen = sight.pods.iter().find(|pod| pod.turn.is_some()).unwrap().name.clone();
+    sight.pods.retain(|pod| pod.name != chosen);
+    let name = sight.runs[0].name.clone();
+    assert_eq!(sight.decide(&seed(4)).actions, [Action::DeleteRun(name)]);
+    assert_eq!(sight.runs[0].kind, HookType::PreDelete);
+}
