@@ -28,13 +28,11 @@ pub const INDEX: &str = "tkex.bkbcs.tencent.com/gamedeployment-index-id";
 /// Annotation on the template: pods that cannot end because their node is lost are removed by force.
 pub const NODE_LOST: &str = "pod.gamestatefulset.bkbcs.tencent.com/node-lost-force-delete";
 
-/// Labels on hooks of a workload.
-pub const HOOK_TYPE: &str = "hookrun-type";
-/// See [`HOOK_TYPE`].
+/// Labels on hooks of a workload, beside their type: the revision of the pod or of the step.
 pub const HOOK_REVISION: &str = "workload-revision";
-/// See [`HOOK_TYPE`].
+/// See [`HOOK_REVISION`]: the last part of the pod's name.
 pub const HOOK_INSTANCE: &str = "instance-id";
-/// See [`HOOK_TYPE`].
+/// See [`HOOK_REVISION`]: the canary step.
 pub const HOOK_STEP: &str = "canary-step-index";
 
 /// Annotation on pods: what the controller is doing with it, or did last. On hooks: the turn that this one approves.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::api::hook_template::Argument;
+use crate::api::request::HookArg;
 use crate::workload::hooks::HookType;
 use crate::workload::pods::Pod;
 use crate::workload::revision::{Revision, Write};
@@ -120,7 +120,7 @@ pub struct RunWish {
     /// The `HookTemplate`.
     pub template: String,
     /// What the workload's hook says, then what is known of the pod; later ones win.
-    pub args: Vec<Argument>,
+    pub args: Vec<HookArg>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Annotations.

@@ -9,16 +9,14 @@ use kube::ResourceExt as _;
 
 use crate::api::hook_run::{HookPhase, HookRun};
 use crate::api::hook_template::Argument;
+use crate::api::request::HookArg;
 use crate::api::workload::{HookCondition, WorkloadHook};
-use crate::api::workload_key;
+use crate::api::{annotation, workload_key};
 use crate::workload::action::RunWish;
 use crate::workload::name;
 use crate::workload::pods::{Pod, PodPhase};
 use crate::workload::turn::{Purpose, Turn};
 use crate::workload::wish::Wish;
-
-/// Approval by hand, on a `HookRun`.
-const APPROVE: &str = "inplace.dev/approve";
 
 /// What a hook stands before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,9 +79,9 @@ impl HookType {
     /// The value of its label.
     pub fn label(self) -> &'static str {
         match self {
-            Self::PreDelete => "pre-delete-step",
-            Self::PreInplace => "pre-inplace-step",
-            Self::Canary => "canary-step",
+            Self::PreDelete => annotation::PRE_DELETE,
+            Self::PreInplace => annotation::PRE_INPLACE,
+            Self::Canary => annotation::CANARY,
         }
     }
 
@@ -101,16 +99,19 @@ impl HookType {
 }
 
 impl Run {
-    /// Reads one; none when it is not one of a workload.
+    /// Reads one; none when it is not one of a workload but of an agent's operation.
     pub fn read(run: &HookRun) -> Option<Self> {
-        let annotation = |key: &str| run.annotations().get(key).cloned().unwrap_or_default();
+        if run.labels().contains_key(annotation::OPERATION) {
+            return None;
+        }
+        let text = |key: &str| run.annotations().get(key).cloned().unwrap_or_default();
         Some(Self {
             name: run.name_any(),
-            kind: HookType::read(run.labels().get(workload_key::HOOK_TYPE)?)?,
-            key: annotation(workload_key::TURN),
-            pod_uid: annotation(workload_key::HOOK_POD),
+            kind: HookType::read(run.labels().get(annotation::HOOK_TYPE)?)?,
+            key: text(workload_key::TURN),
+            pod_uid: text(workload_key::HOOK_POD),
             phase: run.status.as_ref().and_then(|status| status.phase).unwrap_or(HookPhase::Pending),
-            approved: annotation(APPROVE) == "true",
+            approved: text(annotation::APPROVE) == "true",
             created: run.creation_timestamp().map(|time| time.0),
             deleting: run.metadata.deletion_timestamp.is_some(),
         })
@@ -173,9 +174,11 @@ pub fn gate(
 /// The run that `turn` needs. `modified` are the containers that get another image.
 pub fn run(wish: &Wish, pod: &Pod, turn: &Turn, modified: &[String]) -> Option<RunWish> {
     let (kind, hook) = of(wish, turn.purpose)?;
-    let mut args = hook.args.clone();
+    let mut args = given(hook);
     let mut inject = |name: String, value: &str| {
-        args.push(Argument { name, value: Some(value.to_owned()) });
+        if !value.is_empty() {
+            args.push(HookArg { name, value: value.to_owned() });
+        }
     };
     inject("PodName".to_owned(), &pod.name);
     inject("PodNamespace".to_owned(), &wish.namespace);
@@ -196,7 +199,7 @@ pub fn run(wish: &Wish, pod: &Pod, turn: &Turn, modified: &[String]) -> Option<R
         template: hook.template_name.clone(),
         args,
         labels: BTreeMap::from([
-            (workload_key::HOOK_TYPE.to_owned(), kind.label().to_owned()),
+            (annotation::HOOK_TYPE.to_owned(), kind.label().to_owned()),
             (workload_key::HOOK_REVISION.to_owned(), bounded(&pod.label)),
             (workload_key::HOOK_INSTANCE.to_owned(), bounded(&pod.instance)),
         ]),
@@ -215,15 +218,21 @@ pub fn canary_run(hook: &WorkloadHook, revision: &str, index: usize, key: &str) 
         name: name::bounded(&name, name::NAME),
         kind: HookType::Canary,
         template: hook.template_name.clone(),
-        args: hook.args.clone(),
+        args: given(hook),
         labels: BTreeMap::from([
-            (workload_key::HOOK_TYPE.to_owned(), HookType::Canary.label().to_owned()),
+            (annotation::HOOK_TYPE.to_owned(), HookType::Canary.label().to_owned()),
             (workload_key::HOOK_REVISION.to_owned(), name::bounded(revision, name::LABEL)),
             (workload_key::HOOK_STEP.to_owned(), index.to_string()),
         ]),
         annotations: BTreeMap::from([(workload_key::TURN.to_owned(), key.to_owned())]),
         node: None,
     }
+}
+
+/// What the user gives. An argument without a value is left to the template.
+pub(super) fn given(hook: &WorkloadHook) -> Vec<HookArg> {
+    let value = |arg: &Argument| Some(HookArg { name: arg.name.clone(), value: arg.value.clone()? });
+    hook.args.iter().filter_map(value).collect()
 }
 
 /// What is told about a run that has not let its pod pass.

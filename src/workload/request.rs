@@ -1,8 +1,8 @@
 //! What is asked of the agent: which containers get which image, after which grace period, followed by which hook.
 
-use crate::api::hook_template::Argument;
 use crate::api::pod_template::PodTemplate;
-use crate::api::request::{HookArg, HookRef, Request, Target};
+use crate::api::request::{HookRef, Request, Target};
+use crate::workload::hooks;
 use crate::workload::pods::{Pod, Templates, View, is_off, left_closed};
 use crate::workload::turn::{Purpose, Turn};
 use crate::workload::wish::Wish;
@@ -54,10 +54,10 @@ pub fn build(wish: &Wish, pod: &Pod, turn: &Turn, containers: Vec<Target>) -> Re
         request.grace_period_seconds = wish.update.grace.min(MOST_GRACE);
         request.deadline_seconds = request.grace_period_seconds + WORK;
     }
-    request.post_hook = wish.hooks.post_inplace.as_ref().map(|hook| {
-        let given = hook.args.iter();
-        let value = |arg: &Argument| Some(HookArg { name: arg.name.clone(), value: arg.value.clone()? });
-        HookRef { template_name: hook.template_name.clone(), args: given.filter_map(value).collect() }
-    });
+    request.post_hook = wish
+        .hooks
+        .post_inplace
+        .as_ref()
+        .map(|hook| HookRef { template_name: hook.template_name.clone(), args: hooks::given(hook) });
     request
 }

@@ -105,8 +105,7 @@ fn the_hooks_arguments_are_those_of_the_user_and_what_is_known_of_the_pod() {
     else {
         panic!("no hook")
     };
-    let args: Vec<_> =
-        run.args.iter().map(|arg| (arg.name.as_str(), arg.value.as_deref().unwrap())).collect();
+    let args: Vec<_> = run.args.iter().map(|arg| (arg.name.as_str(), arg.value.as_str())).collect();
     let pod = format!("web-{}", run.labels[workload_key::HOOK_INSTANCE]);
     assert_eq!(
         args,
