@@ -15,8 +15,9 @@ use crate::workload::revision::{self, Found};
 use crate::workload::scale::{self, Scaling};
 use crate::workload::scene::{Scene, Seen};
 use crate::workload::stateful::{self, Ordinals, threshold};
+use crate::workload::survey::Survey;
 use crate::workload::turn::Purpose;
-use crate::workload::update::{self, Survey};
+use crate::workload::update;
 use crate::workload::wish::{Kind, Wish};
 use crate::workload::{selector, status};
 

@@ -8,10 +8,10 @@
 //!
 //!  decide: revision   which revision is the template, which one is held back
 //!        → canary     which step, which partition, paused or not
-//!        → update     Survey: the way of each pod to the newest revision (diff)
+//!        → survey     the way of each pod to the newest revision (diff), how many are held back
 //!        → scale      which pods come and which ones leave  (GameDeployment)
 //!          stateful   the same with ordinals                 (GameStatefulSet)
-//!        → update     pick: who has a turn, within partition and budget (order, amount)
+//!        → update     who has a turn, within partition and budget (order, amount)
 //!        → act        from turns to writes: gates (hooks), requests (request), ends, labels, new pods (birth)
 //!        → status     counters and conditions
 //! ```
@@ -45,6 +45,7 @@ pub mod scene;
 pub mod selector;
 pub mod stateful;
 pub mod status;
+pub mod survey;
 pub mod turn;
 pub mod update;
 pub mod wish;

@@ -14,8 +14,8 @@ use crate::workload::name;
 use crate::workload::order::Deletion;
 use crate::workload::pods::{PodPhase, View};
 use crate::workload::scene::Scene;
+use crate::workload::survey::Survey;
 use crate::workload::turn::Purpose;
-use crate::workload::update::Survey;
 use crate::workload::wish::Deployment;
 
 /// Pods that come and pods that go.

@@ -11,7 +11,7 @@ use crate::workload::canary::Held;
 use crate::workload::pods::{Pod, PodPhase, View};
 use crate::workload::scale::{Clear, Scaling, free_places};
 use crate::workload::scene::Scene;
-use crate::workload::update::Survey;
+use crate::workload::survey::Survey;
 use crate::workload::wish::{StatefulSet, Wish};
 
 /// The ordinals that a set has.

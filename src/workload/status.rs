@@ -7,8 +7,8 @@ use crate::workload::canary::Held;
 use crate::workload::pods::View;
 use crate::workload::report::whole_seconds;
 use crate::workload::scene::Scene;
+use crate::workload::survey::Survey;
 use crate::workload::turn::{Stage, Standing};
-use crate::workload::update::Survey;
 
 /// Pods whose post-inplace hook has not succeeded, as their agents say. It runs before the pod takes traffic again.
 pub fn post_inplace(scene: &Scene<'_>) -> Vec<HookCondition> {

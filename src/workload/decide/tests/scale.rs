@@ -206,3 +206,73 @@ fn hooks_of_pods_that_are_gone_go() {
     assert_eq!(sight.decide(&seed(4)).actions, [Action::DeleteRun(name)]);
     assert_eq!(sight.runs[0].kind, HookType::PreDelete);
 }
+
+#[test]
+fn claims_come_before_their_pod_and_are_made_once() {
+    let claim = json!([{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]);
+    let draft = stateful_set().with("/volumeClaimTemplates", claim);
+    let mut sight = sight(&[], &draft.revision());
+    let made = |sight: &Sight| -> Vec<String> {
+        let name = |action: &Action| match action {
+            Action::CreateClaim { name, .. } | Action::CreatePod { name, .. } => Some(name.clone()),
+            _ => None,
+        };
+        sight.decide(&draft).actions.iter().filter_map(name).collect()
+    };
+    assert_eq!(made(&sight), ["data-web-0", "web-0"]);
+    sight.claims.insert("data-web-0".to_owned());
+    assert_eq!(made(&sight), ["web-0"]);
+}
+
+#[test]
+fn each_pod_gets_a_number_that_no_other_one_has() {
+    let draft = deployment()
+        .annotated(workload_key::INDEX_ON, "true")
+        .annotated(workload_key::INDEX_RANGE, r#"{"podStartIndex":100,"podEndIndex":102}"#)
+        .with("/replicas", json!(4));
+    let mut sight = sight(&["web-a"], &draft.revision());
+    // One on its way out still has its own.
+    sight.pods[0].index = Some(100);
+    sight.pods[0].deleting = true;
+    let decision = sight.decide(&draft);
+    let numbers: Vec<_> = decision
+        .actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::CreatePod { body, .. } => body["metadata"]["annotations"][workload_key::INDEX].as_str(),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(numbers, ["101", "102"]);
+    let (status, _, message) = condition(&decision, "ScaleFailed");
+    assert!(status == "True" && message.contains("index range"), "{message}");
+}
+
+#[test]
+fn a_batch_of_new_pods_waits_for_the_one_before() {
+    let draft =
+        deployment().with("/replicas", json!(10)).with("/scaleStrategy", json!({"createBatch": "30%"}));
+    let mut sight = sight(&[], &draft.revision());
+    let first = sight.decide(&draft).created().len();
+    assert_eq!(first, 3);
+    for name in ["web-a", "web-b", "web-c"] {
+        sight.pods.push(Pod { phase: PodPhase::Pending, ready_since: None, ..pod(name, &draft.revision()) });
+    }
+    assert!(sight.decide(&draft).created().is_empty());
+    sight.pods[0].phase = PodPhase::Running;
+    assert_eq!(sight.decide(&draft).created().len(), 1);
+}
+
+/// Nothing is written about pods that do not change, however many there are.
+#[test]
+fn a_large_workload_at_rest_is_left_in_peace() {
+    let draft = deployment().with("/replicas", json!(2000));
+    let names: Vec<_> = (0..2000).map(|at| format!("web-{at}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let mut sight = sight(&names, &draft.revision());
+    assert!(step(&mut sight, &draft).actions.is_empty());
+    sight.pods[7].ready_since = None;
+    assert!(step(&mut sight, &draft).actions.is_empty());
+    let decision = step(&mut sight, &draft.with("/replicas", json!(1999)));
+    assert_eq!((decision.actions.len(), decision.deleted()), (1, vec!["web-7"]));
+}
