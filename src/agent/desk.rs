@@ -404,7 +404,9 @@ async fn carry_out(
 /// meant for this node has not come up yet.
 fn may_pass(error: &node::Error, key: &Key) -> bool {
     match error {
-        node::Error::Runtime(_, Class::Away) | node::Error::Journal(JournalError::Busy(_)) => true,
+        node::Error::Runtime(_, Class::Away)
+        | node::Error::Hook(_, Class::Away)
+        | node::Error::Journal(JournalError::Busy(_)) => true,
         node::Error::Refused(Refusal::PodNotFound(_) | Refusal::SandboxNotReady(_)) => key.uid.is_some(),
         _ => false,
     }

@@ -280,6 +280,16 @@ pub(crate) fn is_dns_label(name: &str) -> bool {
         && name.chars().all(|c| edge(c) || c == '-')
 }
 
+/// The id as the value of a label: itself, or what stands for it where Kubernetes would not take it.
+pub(crate) fn label_value(id: &str) -> String {
+    let edge = |c: char| c.is_ascii_alphanumeric();
+    let fits = (1..=63).contains(&id.len())
+        && id.starts_with(edge)
+        && id.ends_with(edge)
+        && id.chars().all(|c| edge(c) || matches!(c, '-' | '_' | '.'));
+    if fits { id.to_owned() } else { format!("id-{:016x}", fingerprint(id)) }
+}
+
 /// RFC 1123 subdomain: what Kubernetes allows as the name of most objects.
 pub(crate) fn is_dns_subdomain(name: &str) -> bool {
     let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -339,6 +349,15 @@ mod tests {
         assert_eq!(request.engine, EngineWish::Recreate);
         let again = parse(&serde_json::to_string(&request).unwrap());
         assert_eq!(again, request);
+    }
+
+    #[test]
+    fn an_id_is_its_own_label_where_it_can_be() {
+        assert_eq!(label_value("web-7f9c_1.a"), "web-7f9c_1.a");
+        for id in ["a/b", "-a", "a.", &"x".repeat(64)] {
+            let label = label_value(id);
+            assert!(label.starts_with("id-") && label.len() == 19, "{label}");
+        }
     }
 
     #[test]

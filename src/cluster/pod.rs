@@ -31,6 +31,8 @@ pub struct Pod {
     /// False when it has no annotation at all, kept or not.
     annotated: bool,
     pull_secrets: Vec<String>,
+    pod_ip: String,
+    host_ip: String,
     /// Where the containers of `declared` are in the spec, in the same order.
     places: Vec<Place>,
     declared: Declared,
@@ -105,6 +107,11 @@ impl Pod {
     /// What is wished of it, and what its kubelet last told; `current` as the caller knows.
     pub fn declared(&self, current: bool) -> Declared {
         Declared { current, ..self.declared.clone() }
+    }
+
+    /// Its own address and its node's; empty while it has none.
+    pub fn addresses(&self) -> (&str, &str) {
+        (&self.pod_ip, &self.host_ip)
     }
 
     /// The names of the secrets that it names to pull images with.

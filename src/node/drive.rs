@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::status::Status;
 use crate::node::Node;
 use crate::node::execute::Workshop;
+use crate::node::hook::Attendant;
 use crate::node::journal::{Entry, JournalError};
 use crate::operation::effect::{Class, Effect, Verb};
 use crate::operation::next::{Next, next, unseen};
@@ -75,6 +76,7 @@ pub(super) async fn drive(
 ) -> Option<Status> {
     let mut operation = entry.open.clone()?;
     let mut workshop = Workshop::new(node, &operation);
+    let mut hooks = Attendant::new(node, &operation);
     let mut leash = leash;
     let mut pause = FIRST_PAUSE;
     audience(Happening::Status(&report::status(&operation)));
@@ -82,6 +84,7 @@ pub(super) async fn drive(
         if let Some(withdrawal) = *leash.withdrawal.borrow_and_update() {
             operation.withdraw(withdrawal);
         }
+        hear(node, &mut entry, &mut operation, &mut hooks, audience).await;
         let snapshot = match look(node, &operation).await {
             Ok(snapshot) => snapshot,
             Err(why) => {
@@ -93,13 +96,14 @@ pub(super) async fn drive(
                 if leash.shutdown.is_cancelled() {
                     return None;
                 }
-                rest(&mut leash, pause).await;
+                rest(&mut leash, &mut hooks, pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
                 continue;
             }
         };
         pause = FIRST_PAUSE;
         let next = settle(&mut operation, &snapshot, audience);
+        hooks.attend(&operation);
         if entry.open.as_ref().is_some_and(|written| written.drain != operation.drain) {
             // What is not to be seen on the node: when the grace period began.
             entry.open = Some(operation.clone());
@@ -122,12 +126,13 @@ pub(super) async fn drive(
                 if operation.setback.is_some() {
                     audience(Happening::Progress(&waiting.on));
                 }
-                rest(&mut leash, clock::until(waiting.until).min(LONGEST_PAUSE)).await;
+                rest(&mut leash, &mut hooks, clock::until(waiting.until).min(LONGEST_PAUSE)).await;
             }
             Next::Done(outcome) => break outcome,
             Next::Note(_) => {}
         }
     };
+    hooks.close(&operation, &outcome);
     operation.finish(outcome, clock::now());
     let status = report::status(&operation);
     entry.owed_gate = operation.owed_gate();
@@ -138,6 +143,30 @@ pub(super) async fn drive(
     }
     audience(Happening::Status(&status));
     Some(status)
+}
+
+/// Takes in what a hook has measured, and writes down what must not be measured again.
+async fn hear(
+    node: &Node,
+    entry: &mut Entry,
+    operation: &mut Operation,
+    hooks: &mut Attendant,
+    audience: &Audience,
+) {
+    let news = hooks.take_in(operation);
+    if news.finished {
+        entry.open = Some(operation.clone());
+        if let Err(error) = write(node, entry).await {
+            tracing::warn!(pod = %operation.pod, %error, "should this process die, a hook measures again");
+        }
+    }
+    if news.any {
+        let status = report::status(operation);
+        audience(Happening::Progress(&status.message));
+        if news.to_tell {
+            audience(Happening::Status(&status));
+        }
+    }
 }
 
 /// What the runtime shows of the pod.
@@ -248,11 +277,12 @@ fn may_pause(operation: &Operation, snapshot: &Snapshot, next: &Next) -> bool {
     !cleans_up && !matches!(next, Next::Done(_)) && operation.targets.iter().all(serves)
 }
 
-/// Waits for `pause` or until something is told from outside for the first time.
-async fn rest(leash: &mut Leash, pause: Duration) {
+/// Waits for `pause`, for what a hook has to tell, or until something is told from outside for the first time.
+async fn rest(leash: &mut Leash, hooks: &mut Attendant, pause: Duration) {
     let ending = leash.shutdown.is_cancelled();
     tokio::select! {
         () = sleep(pause) => {}
+        () = hooks.news() => {}
         () = told(leash), if !ending => {}
     }
 }

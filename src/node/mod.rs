@@ -15,6 +15,7 @@ use crate::cluster::pods::NodePods;
 use crate::cri::client::Client;
 use crate::cri::convert;
 use crate::node::drive::{Audience, Leash};
+use crate::node::hook::Hooks;
 use crate::node::journal::{Journal, JournalError, PodLock};
 use crate::operation::effect::{Class, Trouble};
 use crate::operation::plan::Plan;
@@ -25,6 +26,7 @@ use crate::process::clock;
 mod alias;
 pub mod drive;
 mod execute;
+pub mod hook;
 mod image;
 pub mod journal;
 pub mod launch;
@@ -48,6 +50,8 @@ pub struct Node {
     pub cluster: Option<NodePods>,
     /// Whether secrets that pods name may be read to pull their images.
     pub allow_pull_secrets: bool,
+    /// What hooks are run with; `None` where none are.
+    pub hooks: Option<Hooks>,
 }
 
 /// Why a request was not carried out.
@@ -59,6 +63,9 @@ pub enum Error {
     /// The runtime did not answer as needed.
     #[error("{0}")]
     Runtime(String, Class),
+    /// The template of a hook could not be read.
+    #[error("{0}")]
+    Hook(String, Class),
     /// The journal forbids it.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -88,6 +95,7 @@ impl Error {
             Self::Refused(refusal) => refusal.reason(),
             Self::Runtime(_, Class::Away) => "RuntimeAway",
             Self::Runtime(..) => "RuntimeError",
+            Self::Hook(..) => "HookTemplateUnreadable",
             Self::Journal(JournalError::Busy(_)) => "Busy",
             Self::Journal(_) => "JournalUnreadable",
             Self::Interrupted => "Interrupted",
@@ -106,7 +114,8 @@ impl Node {
         let journal = Journal::open(state)?;
         let image_reserve = image_reserve_mib.saturating_mul(1 << 20);
         let pulls = Arc::new(Semaphore::new(pulls));
-        Ok(Self { client, journal, pulls, image_reserve, cluster: None, allow_pull_secrets: false })
+        let (cluster, hooks) = (None, None);
+        Ok(Self { client, journal, pulls, image_reserve, cluster, allow_pull_secrets: false, hooks })
     }
 
     /// The same engine beside a kubelet, with the pods of its node as the API server shows them.
@@ -114,6 +123,13 @@ impl Node {
     pub fn with_cluster(mut self, pods: NodePods, allow_pull_secrets: bool) -> Self {
         self.cluster = Some(pods);
         self.allow_pull_secrets = allow_pull_secrets;
+        self
+    }
+
+    /// The same engine, running hooks.
+    #[must_use]
+    pub fn with_hooks(mut self, hooks: Hooks) -> Self {
+        self.hooks = Some(hooks);
         self
     }
 
@@ -208,14 +224,8 @@ impl Node {
             }
         }
         let hashes = self.journal.load(pod)?.hashes;
-        Ok(Situation {
-            snapshot,
-            runtime,
-            sources,
-            hashes,
-            hooks: preflight::Hooks::default(),
-            now: clock::now(),
-        })
+        let hooks = self.named_hooks(request, &snapshot).await?;
+        Ok(Situation { snapshot, runtime, sources, hashes, hooks, now: clock::now() })
     }
 
     /// What is known of the container `name`, the one that runs or the last one, as the source of a clone.

@@ -146,6 +146,10 @@ struct Volume {
 #[serde(rename_all = "camelCase", default)]
 struct Status {
     phase: Option<String>,
+    #[serde(rename = "podIP", deserialize_with = "or_default")]
+    pod_ip: String,
+    #[serde(rename = "hostIP", deserialize_with = "or_default")]
+    host_ip: String,
     #[serde(deserialize_with = "or_default")]
     conditions: Vec<Condition>,
     #[serde(deserialize_with = "or_default")]
@@ -220,6 +224,8 @@ impl From<Pod> for super::Pod {
             finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
             annotated: metadata.annotations.any,
             node: spec.node_name.unwrap_or_default(),
+            pod_ip: status.pod_ip.clone(),
+            host_ip: status.host_ip.clone(),
             places,
             declared: Declared {
                 current: false,

@@ -1,0 +1,250 @@
+//! The hooks of the operations on this node: what they need to be run, and the one that an operation waits for now.
+//!
+//! Decides nothing about an operation: `operation::hook` says which hook is awaited, and what follows from its verdict. A
+//! hook is measured by a task of its own; what it tells is taken in between two looks at the pod.
+
+mod admission;
+mod mirror;
+mod shelf;
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus};
+use crate::cluster::hooks::HookRuns;
+use crate::cluster::server::Server;
+use crate::hook::engine::Engine;
+use crate::hook::place::{HookPod, Place};
+use crate::hook::program::Program;
+use crate::node::Node;
+use crate::node::hook::mirror::Mirror;
+use crate::operation::hook::{Hook, Moment};
+use crate::operation::outcome::{Failure, Outcome};
+use crate::operation::state::Operation;
+use crate::process::clock;
+
+pub use shelf::Shelf;
+
+/// How often it is told how far a hook is, where each telling is a write.
+const TOLD_EVERY: Duration = Duration::from_secs(30);
+
+/// What hooks are run with.
+#[derive(Clone, Debug)]
+pub struct Hooks {
+    /// What measures.
+    pub engine: Engine,
+    /// Where templates are.
+    pub templates: Templates,
+}
+
+/// Where templates are.
+#[derive(Clone, Debug)]
+pub enum Templates {
+    /// At an API server; runs are shown there, too.
+    Cluster {
+        /// The API server.
+        server: Server,
+        /// The runs of this node.
+        runs: HookRuns,
+    },
+    /// In files.
+    Files(Shelf),
+}
+
+/// The hooks of one operation, for as long as a process carries it out.
+pub(super) struct Attendant {
+    hooks: Option<Hooks>,
+    mirrors: Vec<Mirror>,
+    node: Option<String>,
+    owner: Option<String>,
+    under_way: Option<UnderWay>,
+    told: Instant,
+}
+
+/// The run of the hook that is awaited. Dropped with this.
+struct UnderWay {
+    moment: Moment,
+    status: watch::Receiver<HookRunStatus>,
+    _task: JoinSet<()>,
+}
+
+/// What came of looking at a hook.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct News {
+    /// It has measured something.
+    pub(super) any: bool,
+    /// What must not be measured again: to be written down.
+    pub(super) finished: bool,
+    /// It is time to tell those for whom a telling is a write.
+    pub(super) to_tell: bool,
+}
+
+impl Attendant {
+    pub(super) fn new(node: &Node, operation: &Operation) -> Self {
+        let pods = node.cluster.as_ref();
+        let owner = pods.and_then(|pods| Some(pods.get(&operation.pod.uid)?.api_uid().to_owned()));
+        let mut attendant = Self {
+            hooks: node.hooks.clone(),
+            mirrors: Vec::new(),
+            node: pods.map(|pods| pods.node().to_owned()),
+            owner,
+            under_way: None,
+            told: Instant::now(),
+        };
+        // What an earlier process has begun is shown, and is to be put away at the end.
+        for moment in [Moment::Before, Moment::After] {
+            if let Some(hook) = operation.hook(moment).filter(|hook| hook.status.started_at.is_some()) {
+                attendant.show(operation, hook);
+            }
+        }
+        attendant
+    }
+
+    /// Sees that the hook that is awaited is measured, and no other.
+    pub(super) fn attend(&mut self, operation: &Operation) {
+        let Some(hook) = operation.awaited_hook() else {
+            self.under_way = None;
+            return;
+        };
+        if self.under_way.as_ref().is_some_and(|under_way| under_way.moment == hook.moment) {
+            return;
+        }
+        // Without hooks in this process it waits for its deadline: another process has admitted it.
+        let Some(hooks) = self.hooks.clone() else { return };
+        self.show(operation, hook);
+        self.told = Instant::now();
+        let (sender, status) = watch::channel(hook.status.clone());
+        let pod = HookPod { name: operation.pod.name.clone(), uid: operation.pod.uid.clone() };
+        let place = Place { namespace: operation.pod.namespace.clone(), pod: Some(pod) };
+        let mut task = JoinSet::new();
+        task.spawn(run(hooks, hook.clone(), place, sender));
+        tracing::info!(pod = %operation.pod, hook = hook.template, run = hook.run, "waiting for a hook");
+        self.under_way = Some(UnderWay { moment: hook.moment, status, _task: task });
+    }
+
+    /// Takes in what was measured since the last time.
+    pub(super) fn take_in(&mut self, operation: &mut Operation) -> News {
+        let Some(UnderWay { moment, status, .. }) = &mut self.under_way else { return News::default() };
+        if !status.has_changed().unwrap_or(false) {
+            return News::default();
+        }
+        let (moment, status) = (*moment, status.borrow_and_update().clone());
+        let before = operation.hook(moment).map(|hook| finished(&hook.status));
+        let finished = before != Some(finished(&status));
+        operation.measured(moment, status);
+        if let Some(hook) = operation.hook(moment) {
+            self.mirrors
+                .iter()
+                .filter(|mirror| mirror.is_of(hook))
+                .for_each(|mirror| mirror.show(&hook.status));
+        }
+        let to_tell = self.told.elapsed() >= TOLD_EVERY;
+        if to_tell {
+            self.told = Instant::now();
+        }
+        News { any: true, finished, to_tell }
+    }
+
+    /// Waits until there is something to take in.
+    pub(super) async fn news(&mut self) {
+        if let Some(under_way) = &mut self.under_way
+            && under_way.status.changed().await.is_ok()
+        {
+            // So that it is still to be taken in.
+            under_way.status.mark_changed();
+            return;
+        }
+        std::future::pending::<()>().await;
+    }
+
+    /// Puts away what is shown of the hooks, now that it is over: what has failed stays.
+    pub(super) fn close(mut self, operation: &Operation, outcome: &Outcome) {
+        self.under_way = None;
+        for moment in [Moment::Before, Moment::After] {
+            let Some(hook) = operation.hook(moment) else { continue };
+            for mirror in self.mirrors.iter().filter(|mirror| mirror.is_of(hook)) {
+                match hook.verdict() {
+                    Some(HookPhase::Successful) => mirror.delete(),
+                    Some(_) => mirror.keep(&hook.status),
+                    None if is_late(outcome) => {
+                        let message = "the deadline of the operation passed".to_owned();
+                        let phase = Some(HookPhase::Failed);
+                        mirror.keep(&HookRunStatus { phase, message, ..finished(&hook.status) });
+                    }
+                    None => mirror.delete(),
+                }
+            }
+        }
+    }
+
+    /// Shows a hook at the API server, if there is one.
+    fn show(&mut self, operation: &Operation, hook: &Hook) {
+        let Some(Hooks { templates: Templates::Cluster { server, runs }, .. }) = &self.hooks else { return };
+        if self.mirrors.iter().any(|mirror| mirror.is_of(hook)) {
+            return;
+        }
+        let (node, owner) = (self.node.as_deref().unwrap_or_default(), self.owner.as_deref());
+        let object = mirror::object(operation, hook, node, owner);
+        self.mirrors.push(Mirror::open(server.clone(), runs.clone(), object, &hook.status));
+    }
+}
+
+/// True when the time was up.
+fn is_late(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Failed { failure, .. } | Outcome::RolledBack(failure) => {
+            matches!(failure, Failure::Deadline { .. })
+        }
+        Outcome::Succeeded | Outcome::Refused(_) | Outcome::Cancelled(_) => false,
+    }
+}
+
+/// What of `status` must not be measured again.
+fn finished(status: &HookRunStatus) -> HookRunStatus {
+    let mut status = status.clone();
+    for result in &mut status.metric_results {
+        result.measurements.retain(|measurement| measurement.finished_at.is_some());
+    }
+    status
+}
+
+/// Runs a hook to its verdict: its own, or that of a person.
+async fn run(hooks: Hooks, hook: Hook, place: Place, told: watch::Sender<HookRunStatus>) {
+    let tell = |status: &HookRunStatus| drop(told.send_replace(status.clone()));
+    let ended = tokio::select! {
+        status = hooks.engine.run(&hook.spec, hook.status, &place, tell) => status,
+        status = by_hand(&hooks.templates, &hook.spec, &place.namespace, &hook.run, &told) => status,
+    };
+    told.send_replace(ended);
+}
+
+/// Waits until a person approves the run, or ends it; gives what becomes of it.
+async fn by_hand(
+    templates: &Templates,
+    spec: &HookRunSpec,
+    namespace: &str,
+    name: &str,
+    told: &watch::Sender<HookRunStatus>,
+) -> HookRunStatus {
+    let (Templates::Cluster { runs, .. }, Ok(program)) = (templates, Program::compile(spec)) else {
+        return std::future::pending().await;
+    };
+    let mut runs = runs.clone();
+    loop {
+        if let Some(shown) = runs.get(namespace, name).filter(|shown| shown.is_of_operation()) {
+            let mut status = told.borrow().clone();
+            if shown.is_approved() {
+                program.approve(&mut status, clock::now());
+                return status;
+            }
+            if shown.spec().is_ok_and(|spec| spec.terminate) {
+                program.terminate(&mut status, clock::now());
+                return status;
+            }
+        }
+        runs.changed().await;
+    }
+}

@@ -1,0 +1,263 @@
+//! A hook of an operation as an object at the API server, for people to look at: made when the hook begins, kept up to
+//! date as well as it goes, put away at the end.
+//!
+//! Nothing waits for it. Writes are few: one a second at most, and the end. What cannot be written is told once.
+
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::ResourceExt as _;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::api::annotation;
+use crate::api::hook_run::{HookRun, HookRunStatus};
+use crate::api::request::label_value;
+use crate::cluster::error::Error;
+use crate::cluster::hooks::HookRuns;
+use crate::cluster::server::Server;
+use crate::operation::effect::Class;
+use crate::operation::hook::{Hook, Moment};
+use crate::operation::state::Operation;
+use crate::process::log::chain;
+
+/// How far apart writes are at least.
+const PACE: Duration = Duration::from_secs(1);
+/// The first pause after a write that failed; doubled up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause between two attempts.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// What is left to write when it is over gets this long while the API server is away.
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
+
+/// What is to be seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct View {
+    status: HookRunStatus,
+    fate: Fate,
+}
+
+/// What becomes of the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// The hook runs, or will.
+    Open,
+    /// It stays, for somebody to look at.
+    Kept,
+    /// It goes.
+    Deleted,
+}
+
+/// The object of one hook. Dropped without a word the object stays as it is, for the next process.
+#[derive(Debug)]
+pub(super) struct Mirror {
+    run: String,
+    view: watch::Sender<View>,
+}
+
+impl Mirror {
+    /// Makes the object, beside everything else.
+    pub(super) fn open(server: Server, runs: HookRuns, object: HookRun, status: &HookRunStatus) -> Self {
+        let run = object.name_any();
+        let (view, news) = watch::channel(View { status: status.clone(), fate: Fate::Open });
+        tokio::spawn(Writer { server, runs, object, news, uid: None, written: None, told: false }.write());
+        Self { run, view }
+    }
+
+    /// True when it shows this hook.
+    pub(super) fn is_of(&self, hook: &Hook) -> bool {
+        self.run == hook.run
+    }
+
+    /// Shows how far it is.
+    pub(super) fn show(&self, status: &HookRunStatus) {
+        self.view.send_replace(View { status: status.clone(), fate: Fate::Open });
+    }
+
+    /// Shows how it ended, and leaves it.
+    pub(super) fn keep(&self, status: &HookRunStatus) {
+        self.view.send_replace(View { status: status.clone(), fate: Fate::Kept });
+    }
+
+    /// Takes it away.
+    pub(super) fn delete(&self) {
+        self.view.send_modify(|view| view.fate = Fate::Deleted);
+    }
+}
+
+/// The object that shows `hook`. `owner`: the uid of its pod at the API server.
+pub(super) fn object(operation: &Operation, hook: &Hook, node: &str, owner: Option<&str>) -> HookRun {
+    let kind = match hook.moment {
+        Moment::Before => annotation::PRE_INPLACE,
+        Moment::After => annotation::POST_INPLACE,
+    };
+    let labels = [
+        (annotation::NODE, node.to_owned()),
+        (annotation::HOOK_TYPE, kind.to_owned()),
+        (annotation::OPERATION, label_value(&operation.request.id)),
+    ];
+    let owner = owner.map(|uid| OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        name: operation.pod.name.clone(),
+        uid: uid.to_owned(),
+        ..OwnerReference::default()
+    });
+    let mut object = HookRun::new(&hook.run, hook.spec.clone());
+    object.metadata = ObjectMeta {
+        namespace: Some(operation.pod.namespace.clone()),
+        labels: Some(labels.map(|(key, value)| (key.to_owned(), value)).into()),
+        owner_references: owner.map(|owner| vec![owner]),
+        ..object.metadata
+    };
+    object
+}
+
+/// Writes what is to be seen of one hook.
+struct Writer {
+    server: Server,
+    runs: HookRuns,
+    object: HookRun,
+    news: watch::Receiver<View>,
+    /// The object as the API server knows it.
+    uid: Option<String>,
+    /// What was written last, and when.
+    written: Option<(HookRunStatus, Instant)>,
+    /// True once a failure was told.
+    told: bool,
+}
+
+/// What follows from a write.
+enum Then {
+    /// There will be more.
+    More,
+    /// There is nothing more to write.
+    Done,
+}
+
+impl Writer {
+    async fn write(mut self) {
+        let (mut pause, mut ends) = (FIRST_PAUSE, None);
+        loop {
+            let view = self.news.borrow_and_update().clone();
+            // Whoever could say more has gone.
+            let alone = self.news.has_changed().is_err();
+            if alone && view.fate == Fate::Open {
+                return;
+            }
+            match self.step(&view).await {
+                Ok(Then::Done) => return,
+                Ok(Then::More) => {
+                    pause = FIRST_PAUSE;
+                    self.told = false;
+                    if !self.wait(&view).await {
+                        return;
+                    }
+                }
+                Err(error) if error.class() == Class::Away => {
+                    self.tell(&error);
+                    let ends = *ends.get_or_insert_with(|| Instant::now() + LONGEST_WAIT);
+                    if view.fate != Fate::Open && Instant::now() >= ends {
+                        return;
+                    }
+                    sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                Err(error) => return self.tell(&error),
+            }
+        }
+    }
+
+    /// The next write.
+    async fn step(&mut self, view: &View) -> Result<Then, Error> {
+        let (namespace, name) = (self.object.namespace().unwrap_or_default(), self.object.name_any());
+        let uid = match &self.uid {
+            Some(uid) => uid.clone(),
+            None => match self.make(&namespace, &name).await? {
+                Some(uid) => self.uid.insert(uid).clone(),
+                None => return Ok(Then::Done),
+            },
+        };
+        if view.fate == Fate::Deleted {
+            self.server.delete_hook_run(&namespace, &name, &uid).await?;
+            return Ok(Then::Done);
+        }
+        if self.written.as_ref().is_none_or(|(written, _)| *written != view.status) {
+            self.server.hook_run_status(&namespace, &name, &uid, &view.status).await?;
+            self.written = Some((view.status.clone(), Instant::now()));
+        }
+        Ok(if view.fate == Fate::Kept { Then::Done } else { Then::More })
+    }
+
+    /// Makes the object, or finds the one that an earlier process made; `None` when another one has its name.
+    async fn make(&self, namespace: &str, name: &str) -> Result<Option<String>, Error> {
+        let made = match self.server.create_hook_run(&self.object).await {
+            Ok(made) => {
+                self.put_away_earlier(namespace, name).await;
+                Some(made)
+            }
+            Err(error) if error.class() == Class::Refused => {
+                let found = self.server.hook_run(namespace, name).await?;
+                let ours = |found: &HookRun| {
+                    found.labels().get(annotation::OPERATION)
+                        == self.object.labels().get(annotation::OPERATION)
+                };
+                if !found.as_ref().is_some_and(ours) {
+                    tracing::warn!(
+                        namespace,
+                        name,
+                        "there is a HookRun of this name that is not ours: it is left alone"
+                    );
+                }
+                found.filter(ours)
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(made.and_then(|made| made.uid()))
+    }
+
+    /// Those of earlier operations on this pod that stayed for somebody to look at have had their time.
+    async fn put_away_earlier(&self, namespace: &str, name: &str) {
+        let pod = self.object.owner_references().first().map(|owner| owner.uid.as_str());
+        let kind = self.object.labels().get(annotation::HOOK_TYPE);
+        for run in self.runs.list() {
+            let earlier = run.is_of_operation()
+                && run.namespace().as_deref() == Some(namespace)
+                && run.name_any() != name
+                && run.labels().get(annotation::HOOK_TYPE) == kind
+                && pod.is_some_and(|pod| run.owner_references().iter().any(|owner| owner.uid == pod));
+            let uid = run.uid().unwrap_or_default();
+            if earlier && let Err(error) = self.server.delete_hook_run(namespace, &run.name_any(), &uid).await
+            {
+                tracing::warn!(error = chain(&error), "a HookRun of an earlier operation stays");
+            }
+        }
+    }
+
+    /// Waits until there is something else to write, and it is time to. False: nothing will come.
+    async fn wait(&mut self, view: &View) -> bool {
+        let due = self.written.as_ref().map_or_else(Instant::now, |(_, at)| *at + PACE);
+        let mut fate = view.fate;
+        while fate == Fate::Open && Instant::now() < due {
+            tokio::select! {
+                () = sleep_until(due) => {}
+                changed = self.news.changed() => {
+                    if changed.is_err() {
+                        return self.news.borrow().fate != Fate::Open;
+                    }
+                    fate = self.news.borrow_and_update().fate;
+                }
+            }
+        }
+        let status = self.written.as_ref().map(|(status, _)| status);
+        let news = |seen: &View| seen.fate != Fate::Open || Some(&seen.status) != status;
+        self.news.wait_for(|seen| news(seen)).await.is_ok()
+    }
+
+    fn tell(&mut self, error: &Error) {
+        if !std::mem::replace(&mut self.told, true) {
+            tracing::warn!(error = chain(error), "a hook is not shown as it is");
+        }
+    }
+}
