@@ -17,13 +17,16 @@ use crate::agent::desk::Desk;
 use crate::agent::metrics::Metrics;
 use crate::agent::standalone::{Manifests, Results};
 use crate::agent::wish::{Board, Wishes};
+use crate::api::annotation;
 use crate::cluster::client::{self, Target};
+use crate::cluster::hooks::HookRuns;
 use crate::cluster::pods::NodePods;
 use crate::cluster::server::Server;
 use crate::cri::client::{Client, Readiness};
 use crate::hook::engine::Engine;
 use crate::hook::runner::Metrics as HookMetrics;
 use crate::hook::settings::HookArgs;
+use crate::node::hook::{Hooks, Shelf, Templates};
 use crate::node::lock::{LockError, NodeLock};
 use crate::node::settings::NodeArgs;
 use crate::node::{Node, journal::JournalError};
@@ -147,9 +150,12 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     if let (true, Some(folder)) = (standalone, pods_dir) {
         let results = Results::open(&settings.state_dir)
             .map_err(io(format!("results cannot be kept in {}", settings.state_dir.display())))?;
-        let wishes = Manifests::watch(&folder, results.clone())
+        let shelf = Shelf::default();
+        let wishes = Manifests::watch(&folder, results.clone(), shelf.clone())
             .map_err(io(format!("--pods-dir {}", folder.display())))?;
         tracing::info!(endpoint = endpoint.path(), pods_dir = %folder.display(), "agent started");
+        let engine = Engine::new(hooks.settings("this agent", Some(office.runtime.clone()), None));
+        let node = node.with_hooks(Hooks { engine, templates: Templates::Files(shelf) });
         return office.serve(node, metrics, registry, results, wishes, None).await;
     }
     let name = cluster.node_name.or(cluster.downward_node_name).unwrap_or_default();
@@ -158,15 +164,20 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     // The pods are watched until the last operation is at a safe point.
     let watching = CancellationToken::new();
     let _watching = watching.clone().drop_guard();
-    let pods = NodePods::watch(api.clone(), &name, watching);
+    let pods = NodePods::watch(api.clone(), &name, watching.clone());
     let server = Server::new(api);
     let role = format!("the agent of node {name}");
     let engine = Engine::new(hooks.settings(role, Some(office.runtime.clone()), Some(server.clone())));
     let hook_metrics = HookMetrics::new(&mut registry);
-    office.hook_runs = runner(server, engine, pods.clone(), hook_metrics, office.stop.clone()).run().boxed();
+    let (what, label) = (format!("the HookRuns of node {name}"), format!("{}={name}", annotation::NODE));
+    let runs = HookRuns::watch(server.clone(), &what, &label, watching);
+    let duty = (server.clone(), engine.clone(), runs.clone());
+    office.hook_runs = runner(duty, pods.clone(), hook_metrics, office.stop.clone()).run().boxed();
     let writes = Writes::new(&mut registry);
     register_cache(&mut registry, &pods);
-    let node = node.with_cluster(pods.clone(), cluster.allow_pull_secrets);
+    let node = node
+        .with_cluster(pods.clone(), cluster.allow_pull_secrets)
+        .with_hooks(Hooks { engine, templates: Templates::Cluster { server, runs } });
     let answers = Answers::new(pods.clone(), writes.clone());
     let wishes = Watched::new(pods.clone(), answers.clone(), node.journal.clone(), writes);
     tracing::info!(endpoint = endpoint.path(), node = name, "agent started");

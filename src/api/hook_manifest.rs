@@ -79,6 +79,29 @@ pub fn read(text: &str) -> Result<HookTemplate, BadTemplate> {
     Ok(HookTemplate { metadata, spec })
 }
 
+/// Reads all of those that stand in a file of one or more documents; what is none is skipped.
+pub fn read_all(text: &str) -> Result<Vec<HookTemplate>, BadTemplate> {
+    let is_one = |document: &String| {
+        let kinds = yaml::all::<Option<Kind>>(document).unwrap_or_default();
+        kinds.into_iter().flatten().any(|kind| kind.kind == HookTemplate::kind(&()))
+    };
+    documents(text).iter().filter(|document| is_one(document)).map(|document| read(document)).collect()
+}
+
+/// The documents of a file, each on the lines that it has there.
+fn documents(text: &str) -> Vec<String> {
+    let (mut documents, mut document) = (Vec::new(), String::new());
+    for (before, line) in text.lines().enumerate() {
+        if line == "---" || line.starts_with("--- ") {
+            documents.push(std::mem::replace(&mut document, "\n".repeat(before)));
+        }
+        document.push_str(line);
+        document.push('\n');
+    }
+    documents.push(document);
+    documents
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,6 +149,21 @@ spec:
         assert!(refused("kind: HookTemplate", "kind: HookRun").contains("\"HookRun\""));
         assert!(refused("tkex.tencent.com/v1alpha1", "v1").contains("tkex.tencent.com/v1alpha1"));
         assert_eq!(refused("name: test", "namespace: test"), "metadata.name is missing");
+    }
+
+    #[test]
+    fn a_file_may_hold_several_and_other_things() {
+        let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\n";
+        let other = GOOD.replace("name: test", "name: other");
+        let names = |text: &str| {
+            let found = read_all(text).unwrap().into_iter();
+            found.map(|template| template.metadata.name.unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&format!("{GOOD}---\n{pod}---\n{other}")), ["test", "other"]);
+        assert_eq!(names(&format!("---\n{pod}--- # the gate\n{GOOD}")), ["test"]);
+        assert_eq!((names(pod), names("")), (vec![], vec![]));
+        let bad = read_all(&format!("{pod}---\n{}", GOOD.replace("count: 3", "count: s3cret"))).unwrap_err();
+        assert!(bad.to_string().starts_with("line 14,"), "{bad}");
     }
 
     #[test]

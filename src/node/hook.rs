@@ -128,12 +128,12 @@ impl Attendant {
     /// Takes in what was measured since the last time.
     pub(super) fn take_in(&mut self, operation: &mut Operation) -> News {
         let Some(UnderWay { moment, status, .. }) = &mut self.under_way else { return News::default() };
-        if !status.has_changed().unwrap_or(false) {
+        let (moment, status) = (*moment, status.borrow_and_update().clone());
+        let known = operation.hook(moment).map(|hook| &hook.status);
+        if known == Some(&status) {
             return News::default();
         }
-        let (moment, status) = (*moment, status.borrow_and_update().clone());
-        let before = operation.hook(moment).map(|hook| finished(&hook.status));
-        let finished = before != Some(finished(&status));
+        let finished = known.map(finished) != Some(finished(&status));
         operation.measured(moment, status);
         if let Some(hook) = operation.hook(moment) {
             self.mirrors
@@ -153,8 +153,6 @@ impl Attendant {
         if let Some(under_way) = &mut self.under_way
             && under_way.status.changed().await.is_ok()
         {
-            // So that it is still to be taken in.
-            under_way.status.mark_changed();
             return;
         }
         std::future::pending::<()>().await;

@@ -138,7 +138,11 @@ fn what_cannot_be_done_is_refused_with_its_reason_and_touches_nothing() {
             "NoReadinessGate",
             "remove gracePeriodSeconds",
         ),
-        (r#"{"containers":[{"name":"app"}],"preHook":{"templateName":"x"}}"#, "HooksUnavailable", "preHook"),
+        (
+            r#"{"containers":[{"name":"app"}],"preHook":{"templateName":"x"}}"#,
+            "HookTemplateMissing",
+            "create it in namespace default",
+        ),
         (r#"{"containers":[{"name":"app"}],"engine":"Respec"}"#, "EngineUnavailable", "needs an API server"),
         (r#"{"containers":[{"name":"app"}],"deadlineSeconds":3}"#, "DeadlineTooShort", "too short"),
         ("swap app=UPPER:v1", "InvalidRequest", "containers[0].image"),

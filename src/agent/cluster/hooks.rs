@@ -5,7 +5,6 @@ use std::time::Duration;
 use kube::ResourceExt as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::annotation;
 use crate::api::hook_template::Argument;
 use crate::cluster::hooks::{HookRuns, Run};
 use crate::cluster::pods::NodePods;
@@ -20,18 +19,14 @@ const MAX_RUNS: usize = 512;
 /// good does not.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Runs the HookRuns of the node of `pods` until `stop`.
+/// Runs the HookRuns of the node of `pods`, which `runs` shows, until `stop`.
 pub(in crate::agent) fn runner(
-    server: Server,
-    engine: Engine,
+    (server, engine, runs): (Server, Engine, HookRuns),
     pods: NodePods,
     metrics: Metrics,
     stop: CancellationToken,
 ) -> Runner<impl Duty> {
     let node = pods.node().to_owned();
-    let labels = format!("{}={node}", annotation::NODE);
-    let runs =
-        HookRuns::watch(server.clone(), &format!("the HookRuns of node {node}"), &labels, stop.clone());
     let identity = Identity { runner: format!("node/{node}"), host: node, patience: PATIENCE };
     let office =
         Office { server, engine, runs, identity, terms: Terms::default(), max_runs: MAX_RUNS, metrics, stop };

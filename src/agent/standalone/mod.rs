@@ -7,6 +7,7 @@ use std::path::Path;
 use crate::agent::standalone::pods_dir::PodsDir;
 use crate::agent::wish::{Board, Key, View, Wishes};
 use crate::api::status::{Phase, Status};
+use crate::node::hook::Shelf;
 use crate::operation::report;
 use crate::operation::snapshot::PodRef;
 use crate::process::clock;
@@ -21,14 +22,16 @@ pub(super) use crate::agent::standalone::results::Results;
 pub(super) struct Manifests {
     pods: PodsDir,
     results: Results,
+    templates: Shelf,
     /// Files that could not be used when they were read last: name and reason.
     problems: BTreeMap<String, String>,
 }
 
 impl Manifests {
     /// Watches `folder`, which must be there. What is wrong with a file is answered in `results`.
-    pub(super) fn watch(folder: &Path, results: Results) -> io::Result<Self> {
-        Ok(Self { pods: PodsDir::watch(folder)?, results, problems: BTreeMap::new() })
+    /// The templates of hooks come to `templates`.
+    pub(super) fn watch(folder: &Path, results: Results, templates: Shelf) -> io::Result<Self> {
+        Ok(Self { pods: PodsDir::watch(folder)?, results, templates, problems: BTreeMap::new() })
     }
 
     fn report(&mut self, problems: BTreeMap<String, String>) {
@@ -52,6 +55,7 @@ impl Wishes for Manifests {
         match self.pods.scan() {
             Ok(scan) => {
                 self.results.catch_up();
+                self.templates.fill(scan.templates);
                 self.report(scan.problems);
                 Some(View { wishes: scan.wishes, current: true, unreadable: self.problems.len() })
             }

@@ -1,4 +1,4 @@
-//! The folder of Pod manifests: what is wished in it now, and a hint when that may have changed.
+//! The folder of Pod manifests and hooks: what is wished in it now, by which templates, and a hint when that may have changed.
 //!
 //! The folder is read again after every hint and every few seconds anyway: a hint may be lost. A file that cannot be
 //! read keeps the wishes it had, so that a half-written one withdraws nothing.
@@ -16,6 +16,8 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::sync::Notify;
 
 use crate::agent::wish::{Key, Wish};
+use crate::api::hook_manifest;
+use crate::api::hook_template::{HookTemplate, HookTemplateSpec};
 use crate::api::manifest::Wished;
 use crate::api::request::Request;
 use crate::process::clock;
@@ -42,6 +44,7 @@ struct Known {
     /// False when the file was so young that it may have been changed again without another stamp.
     settled: bool,
     wishes: Vec<Wished>,
+    templates: Vec<HookTemplate>,
     problem: Option<String>,
 }
 
@@ -70,6 +73,8 @@ impl Stamp {
 pub(super) struct Scan {
     /// One wish per pod.
     pub(super) wishes: BTreeMap<Key, Wish>,
+    /// The templates of hooks, by namespace and name.
+    pub(super) templates: BTreeMap<(String, String), HookTemplateSpec>,
     /// Files that say nothing that can be used: name and reason.
     pub(super) problems: BTreeMap<String, String>,
 }
@@ -136,6 +141,19 @@ impl PodsDir {
             if let Some(problem) = &known.problem {
                 scan.problems.insert(file.clone(), problem.clone());
             }
+            for template in &known.templates {
+                let (namespace, name) = (&template.metadata.namespace, &template.metadata.name);
+                let namespace = namespace.as_deref().filter(|text| !text.is_empty()).unwrap_or("default");
+                let name = name.as_deref().unwrap_or_default();
+                let key = (namespace.to_owned(), name.to_owned());
+                if scan.templates.contains_key(&key) {
+                    let problem =
+                        format!("HookTemplate {namespace}/{name} is there twice: the first one counts");
+                    scan.problems.insert(file.clone(), problem);
+                    continue;
+                }
+                scan.templates.insert(key, template.spec.clone());
+            }
             for wished in &known.wishes {
                 let key = Key { namespace: wished.namespace.clone(), name: wished.name.clone(), uid: None };
                 let request = match Request::parse(wished.request.as_deref()) {
@@ -162,14 +180,21 @@ fn read(path: &Path, stamp: Stamp, before: Option<Known>) -> Known {
     } else {
         std::fs::read_to_string(path).map_err(|error| error.to_string())
     };
-    let kept = before.map(|known| known.wishes).unwrap_or_default();
-    match text {
-        // Nothing yet: somebody is about to write.
-        Ok(text) if text.trim().is_empty() => Known { stamp, settled, wishes: kept, problem: None },
-        Ok(text) => match Wished::parse(&text) {
-            Ok(wishes) => Known { stamp, settled, wishes, problem: None },
-            Err(error) => Known { stamp, settled, wishes: kept, problem: Some(error.to_string()) },
-        },
-        Err(problem) => Known { stamp, settled, wishes: kept, problem: Some(problem) },
+    let (wishes, templates) = before.map(|known| (known.wishes, known.templates)).unwrap_or_default();
+    let kept = Known { stamp, settled, wishes, templates, problem: None };
+    let text = match text {
+        Ok(text) => text,
+        Err(problem) => return Known { problem: Some(problem), ..kept },
+    };
+    // Nothing yet: somebody is about to write.
+    if text.trim().is_empty() {
+        return kept;
+    }
+    let wishes = Wished::parse(&text).map_err(|error| error.to_string());
+    let templates = hook_manifest::read_all(&text).map_err(|error| format!("HookTemplate: {error}"));
+    match (wishes, templates) {
+        (Ok(wishes), Ok(templates)) => Known { wishes, templates, ..kept },
+        (Err(problem), _) => Known { problem: Some(problem), ..kept },
+        (Ok(wishes), Err(problem)) => Known { wishes, problem: Some(problem), ..kept },
     }
 }

@@ -32,7 +32,7 @@ pub(in crate::api) fn one<T: DeserializeOwned>(text: &str) -> Result<(T, Vec<Str
 }
 
 /// Reads all documents and skips what `T` does not know.
-pub(super) fn all<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, BadYaml> {
+pub(in crate::api) fn all<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, BadYaml> {
     let options =
         serde_saphyr::options! { with_snippet: false, duplicate_keys: DuplicateKeyPolicy::LastWins };
     serde_saphyr::from_multiple_with_options(text, options).map_err(|error| bad(&error))

@@ -4,6 +4,7 @@
 //! behind. Each file adds one kind of trouble.
 
 mod crash;
+mod hook;
 mod matrix;
 mod race;
 mod refuse;

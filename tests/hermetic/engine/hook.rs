@@ -1,0 +1,312 @@
+//! Hooks in an operation: measured at a server that says what the test wants, one measurement after the other.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use inplace::api::request::Request;
+use inplace::api::status::{Phase, Status, Step};
+use inplace::hook::engine::Engine;
+use inplace::hook::reach::Reach;
+use inplace::hook::settings::Settings;
+use inplace::node::Error;
+use inplace::node::drive::{Audience, Happening};
+use inplace::node::hook::{Hooks, Shelf, Templates};
+use inplace::operation::outcome::Withdrawal;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::{Shop, nobody, request};
+
+/// A server that is asked by hooks: `/before` and `/after` answer what was set last, or not at all.
+struct Oracle {
+    port: u16,
+    says: Arc<Mutex<BTreeMap<&'static str, Option<u32>>>>,
+    asked: watch::Receiver<Vec<String>>,
+}
+
+impl Oracle {
+    async fn open() -> Self {
+        // As main does it; another test may have been first.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let says = Arc::new(Mutex::new(BTreeMap::from([("/before", Some(0)), ("/after", Some(1))])));
+        let (sender, asked) = watch::channel(Vec::new());
+        let answers = Arc::clone(&says);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (answers, sender) = (Arc::clone(&answers), sender.clone());
+                tokio::spawn(async move {
+                    let mut head = vec![0; 4096];
+                    let read = stream.read(&mut head).await.unwrap_or(0);
+                    let head = String::from_utf8_lossy(&head[..read]).into_owned();
+                    let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+                    let says =
+                        answers.lock().unwrap().iter().find(|(at, _)| path == **at).map(|(_, says)| *says);
+                    sender.send_modify(|asked| asked.push(path));
+                    let Some(says) = says.flatten() else {
+                        // It takes the question, and never says anything.
+                        return std::future::pending().await;
+                    };
+                    let body = format!("{{\"done\":{says}}}");
+                    let answer = format!(
+                        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                        body.len()
+                    );
+                    let _ = stream.write_all(answer.as_bytes()).await;
+                });
+            }
+        });
+        Self { port, says, asked }
+    }
+
+    fn say(&self, path: &'static str, says: Option<u32>) {
+        self.says.lock().unwrap().insert(path, says);
+    }
+
+    /// Waits until it was asked so often.
+    async fn asked(&self, path: &str, times: usize) {
+        let mut asked = self.asked.clone();
+        asked.wait_for(|asked| asked.iter().filter(|at| *at == path).count() >= times).await.unwrap();
+    }
+
+    fn times(&self, path: &str) -> usize {
+        self.asked.borrow().iter().filter(|at| *at == path).count()
+    }
+
+    /// What runs hooks that ask this server: `drain` polls until it says 1, `check` asks once, `count` three times.
+    fn hooks(&self) -> Hooks {
+        let reach = Reach::new(vec!["127.0.0.0/8".parse().unwrap()]);
+        let settings =
+            Settings { role: "this test".into(), runtime: None, server: None, reach, max_at_once: 4 };
+        let shelf = Shelf::default();
+        let template = |path: &str, more: Value| {
+            let mut metric = json!({
+                "name": "webtest",
+                "successCondition": "asInt(result) == 1",
+                "provider": {"web": {"url": format!("http://127.0.0.1:{}/{path}", self.port), "jsonPath": "{$.done}"}},
+            });
+            metric.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let spec = json!({"metrics": [metric], "args": [{"name": "PodName"}]});
+            serde_json::from_value(spec).unwrap()
+        };
+        let templates = [
+            ("drain", template("before", json!({"interval": "100ms", "successfulLimit": 1}))),
+            ("count", template("before", json!({"interval": "1s", "successfulLimit": 3}))),
+            ("once", template("before", json!({}))),
+            ("check", template("after", json!({}))),
+            ("broken", template("before", json!({"successCondition": "asInt(result"}))),
+        ];
+        let known = templates.map(|(name, spec)| (("shop".to_owned(), name.to_owned()), spec));
+        shelf.fill(known.into());
+        Hooks { engine: Engine::new(settings), templates: Templates::Files(shelf) }
+    }
+}
+
+/// A shop whose node runs hooks.
+async fn shop(oracle: &Oracle) -> Shop {
+    let mut shop = Shop::open().await;
+    shop.node = shop.node.with_hooks(oracle.hooks());
+    shop
+}
+
+fn restart(before: &str, more: &str) -> Request {
+    request(&format!(
+        r#"{{"id":"h","containers":[{{"name":"app"}}],"preHook":{{"templateName":"{before}"}}{more}}}"#
+    ))
+}
+
+impl Shop {
+    /// Begins `request` in a process of its own.
+    fn begin(&self, request: Request) -> JoinHandle<Result<Status, Error>> {
+        let (node, pod, leash) = (self.node.clone(), self.pod.clone(), self.leash());
+        tokio::spawn(async move { node.carry_out(&pod, request, leash, &nobody()).await })
+    }
+
+    /// Waits until the journal holds so many finished measurements of the pre-hook.
+    async fn wrote(&self, measured: i32) {
+        let written = || {
+            let hook = self.node.journal.load(&self.pod).unwrap().open?.pre_hook?;
+            Some(hook.status.metric_results.first()?.count)
+        };
+        let coming = async {
+            while written() != Some(measured) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        self.patiently(coming).await;
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_touched_until_the_hook_has_passed() {
+    let oracle = Oracle::open().await;
+    let shop = shop(&oracle).await;
+    let ended = shop.begin(restart("drain", r#","postHook":{"templateName":"check"}"#));
+    oracle.asked("/before", 3).await;
+    shop.untouched();
+    oracle.say("/before", Some(1));
+    let status = shop.patiently(ended).await.unwrap().unwrap();
+    assert_eq!((status.phase, status.step), (Phase::Succeeded, Some(Step::PostHook)), "{status:#?}");
+    shop.reached(&status, "img:v1");
+    assert_eq!(oracle.times("/after"), 1);
+}
+
+#[tokio::test]
+async fn how_far_it_is_is_told() {
+    let oracle = Oracle::open().await;
+    let shop = shop(&oracle).await;
+    let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let audience: Audience = Arc::new(move |happening| {
+        let text = match happening {
+            Happening::Status(status) => format!("status {}", status.message),
+            Happening::Progress(text) => format!("progress {text}"),
+            Happening::Effect { .. } => return,
+        };
+        let _ = sender.send(text);
+    });
+    let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
+    let ended =
+        tokio::spawn(async move { node.carry_out(&pod, restart("drain", ""), leash, &audience).await });
+    let waiting = "waiting for hook drain: webtest:";
+    assert_eq!(told.recv().await.unwrap(), format!("status {waiting} not begun"));
+    let failed = |text: &str| {
+        text.starts_with(&format!("progress {waiting} 0 of 1 successful, ")) && text.ends_with(" failed")
+    };
+    shop.patiently(async { while !failed(&told.recv().await.unwrap()) {} }).await;
+    oracle.say("/before", Some(1));
+    assert_eq!(shop.patiently(ended).await.unwrap().unwrap().phase, Phase::Succeeded);
+    let mut statuses = Vec::new();
+    while let Some(text) = told.recv().await {
+        statuses.extend(Some(text).filter(|text| text.starts_with("status waiting")));
+    }
+    // Each telling is a write where an API server hears it.
+    assert!(statuses.is_empty(), "{statuses:?}");
+}
+
+#[tokio::test]
+async fn a_hook_that_says_no_ends_it_with_nothing_touched() {
+    let oracle = Oracle::open().await;
+    let shop = shop(&oracle).await;
+    let status = shop.ask(restart("once", "")).await.unwrap();
+    assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "PreHookFailed"), "{status:#?}");
+    assert!(
+        status.message.starts_with("hook once did not pass: metric webtest is Failed"),
+        "{}",
+        status.message
+    );
+    assert!(status.message.ends_with("The running containers were not touched"), "{}", status.message);
+    shop.untouched();
+    assert_eq!(oracle.times("/before"), 1);
+}
+
+#[tokio::test]
+async fn a_hook_that_says_no_afterwards_leads_back() {
+    for (text, phase, image) in
+        [("swap app=img:v2", Phase::RolledBack, "img:v1"), ("restart app", Phase::Failed, "img:v1")]
+    {
+        let oracle = Oracle::open().await;
+        oracle.say("/after", Some(0));
+        let shop = shop(&oracle).await;
+        let named = restart("once", r#","postHook":{"templateName":"check"}"#);
+        let request = Request { pre_hook: None, post_hook: named.post_hook, ..request(text) };
+        let status = shop.ask(request).await.unwrap();
+        assert_eq!((status.phase, status.reason.as_str()), (phase, "PostHookFailed"), "{status:#?}");
+        shop.reached(&status, image);
+    }
+}
+
+#[tokio::test]
+async fn one_that_never_answers_is_ended_in_time() {
+    let oracle = Oracle::open().await;
+    oracle.say("/before", None);
+    let shop = shop(&oracle).await;
+    let status = shop.ask(restart("drain", r#","deadlineSeconds":8"#)).await.unwrap();
+    assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "DeadlineExceeded"), "{status:#?}");
+    assert!(
+        status.message.contains("waiting for hook drain: webtest: 0 of 1 successful"),
+        "{}",
+        status.message
+    );
+    assert!(status.message.ends_with("The running containers were not touched"), "{}", status.message);
+    shop.untouched();
+}
+
+#[tokio::test]
+async fn withdrawn_it_asks_nobody_any_more() {
+    let oracle = Oracle::open().await;
+    let shop = shop(&oracle).await;
+    let ended = shop.begin(restart("drain", ""));
+    oracle.asked("/before", 2).await;
+    shop.withdraw.send_replace(Some(Withdrawal::Replaced));
+    let status = shop.patiently(ended).await.unwrap().unwrap();
+    assert_eq!((status.phase, status.reason.as_str()), (Phase::Cancelled, "RequestReplaced"), "{status:#?}");
+    shop.untouched();
+    let times = oracle.times("/before");
+    // Another operation takes as long as two measurements would.
+    shop.restart().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    assert_eq!(oracle.times("/before"), times);
+}
+
+#[tokio::test]
+async fn the_next_process_measures_nothing_again_that_was_finished() {
+    let oracle = Oracle::open().await;
+    oracle.say("/before", Some(1));
+    let mut shop = shop(&oracle).await;
+    for measured in 1..=2 {
+        let process = shop.begin(restart("count", ""));
+        shop.wrote(measured).await;
+        process.abort();
+        assert!(process.await.unwrap_err().is_cancelled());
+        shop.next_process();
+        shop.node = shop.node.clone().with_hooks(oracle.hooks());
+    }
+    let status = shop.resume().await.unwrap().unwrap();
+    assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
+    shop.reached(&status, "img:v1");
+    assert_eq!(oracle.times("/before"), 3);
+}
+
+#[tokio::test]
+async fn a_process_that_is_to_end_leaves_the_hook_to_the_next_one() {
+    let oracle = Oracle::open().await;
+    let mut shop = shop(&oracle).await;
+    let process = shop.begin(restart("drain", ""));
+    oracle.asked("/before", 1).await;
+    shop.wrote(1).await;
+    shop.shutdown.cancel();
+    let ended = shop.patiently(process).await.unwrap();
+    assert_eq!(ended.unwrap_err().reason(), "Interrupted");
+    shop.next_process();
+    shop.node = shop.node.clone().with_hooks(oracle.hooks());
+    oracle.say("/before", Some(1));
+    shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
+}
+
+#[tokio::test]
+async fn a_template_that_is_not_there_or_cannot_be_run_is_refused() {
+    let oracle = Oracle::open().await;
+    let shop = shop(&oracle).await;
+    for (name, reason, says) in [
+        (
+            "nobody",
+            "HookTemplateMissing",
+            "the HookTemplate nobody, which is not there: create it in namespace shop",
+        ),
+        ("broken", "HookTemplateInvalid", "metric `webtest`: successCondition"),
+    ] {
+        let error = shop.ask(restart(name, "")).await.unwrap_err();
+        assert_eq!(error.reason(), reason, "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    assert_eq!(oracle.times("/before"), 0);
+    shop.untouched();
+    // Where nothing runs hooks they are not skipped.
+    let plain = Shop::open().await;
+    assert_eq!(plain.ask(restart("drain", "")).await.unwrap_err().reason(), "HooksUnavailable");
+}
