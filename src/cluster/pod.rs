@@ -31,8 +31,8 @@ pub struct Pod {
     /// False when it has no annotation at all, kept or not.
     annotated: bool,
     pull_secrets: Vec<String>,
-    pod_ip: String,
-    host_ip: String,
+    /// Its own and its node's.
+    addresses: (String, String),
     /// Where the containers of `declared` are in the spec, in the same order.
     places: Vec<Place>,
     declared: Declared,
@@ -111,7 +111,7 @@ impl Pod {
 
     /// Its own address and its node's; empty while it has none.
     pub fn addresses(&self) -> (&str, &str) {
-        (&self.pod_ip, &self.host_ip)
+        (&self.addresses.0, &self.addresses.1)
     }
 
     /// The names of the secrets that it names to pull images with.

@@ -207,6 +207,14 @@ fn rights(cluster: &Cluster) -> PathBuf {
     for file in ["namespace", "serviceaccount", "clusterrole", "clusterrolebinding"] {
         cluster.kubectl(&["apply", "-f", base.join(file).with_extension("yaml").to_str().unwrap()]);
     }
+    let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset/crds");
+    cluster.kubectl(&["apply", "--server-side", "-k", crds.to_str().unwrap()]);
+    cluster.kubectl(&[
+        "wait",
+        "--for=condition=Established",
+        "crd/hooktemplates.tkex.tencent.com",
+        "crd/hookruns.tkex.tencent.com",
+    ]);
     let rights = cluster.kubeconfig_of("inplace-system", "inplace-agent");
     given.push((cluster.kubeconfig.clone(), rights.clone()));
     rights

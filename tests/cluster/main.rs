@@ -22,6 +22,7 @@ mod engines;
 #[path = "../node/facts.rs"]
 #[allow(dead_code, reason = "the tests on a node without a cluster look at more")]
 mod facts;
+mod hooks;
 mod installed;
 #[path = "../node/lab.rs"]
 #[allow(dead_code, reason = "the tests on a node without a cluster do more with it")]
@@ -29,6 +30,8 @@ mod lab;
 mod lifecycle;
 mod lives;
 mod load;
+#[path = "../node/oracle.rs"]
+mod oracle;
 mod pod;
 mod policy;
 mod pull_secrets;

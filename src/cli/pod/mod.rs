@@ -16,6 +16,7 @@ mod answer;
 mod assemble;
 mod cancel;
 mod history;
+mod hooks;
 mod live;
 mod names;
 mod operate;

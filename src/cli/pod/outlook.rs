@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::api::request::Request;
 use crate::api::status::{Action, Engine, Step};
 use crate::cli::pod::assemble::Seen;
-use crate::operation::plan::{Plan, Planned};
+use crate::operation::plan::{Plan, Planned, PlannedHook};
 use crate::operation::preflight::{Refusal, admit};
 use crate::operation::snapshot::{Gate, Snapshot};
 
@@ -23,6 +23,8 @@ pub(super) struct Outlook {
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<Refused>,
     steps: Vec<Step>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    hooks: Vec<PlannedHook>,
     containers: Vec<Expected>,
     warnings: Vec<String>,
     /// What could not be seen from here; the agent on the node looks at it and decides finally.
@@ -62,25 +64,27 @@ impl Outlook {
         let Seen { situation, unseen } = seen;
         let meta = &pod.metadata;
         let snapshot = situation.snapshot.clone();
-        let (refused, steps, containers, warnings) = match admit(request.clone(), &situation).map(Plan::of) {
-            Ok(plan) => {
-                let mut warnings = plan.warnings.clone();
-                warnings.extend(gate(&request, &snapshot));
-                (None, plan.steps.clone(), plan.containers.iter().map(expected).collect(), warnings)
-            }
-            Err(refusal) => (Some(refused(&refusal)), Vec::new(), Vec::new(), Vec::new()),
-        };
-        Self {
+        let mut view = Self {
             namespace: meta.namespace.clone().unwrap_or_default(),
             name: meta.name.clone().unwrap_or_default(),
             node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
-            refused,
-            steps,
-            containers,
-            warnings,
+            refused: None,
+            steps: Vec::new(),
+            hooks: Vec::new(),
+            containers: Vec::new(),
+            warnings: Vec::new(),
             decided_on_the_node: unseen,
             request,
+        };
+        match admit(view.request.clone(), &situation).map(Plan::of) {
+            Ok(plan) => {
+                view.containers = plan.containers.iter().map(expected).collect();
+                (view.steps, view.hooks, view.warnings) = (plan.steps, plan.hooks, plan.warnings);
+                view.warnings.extend(gate(&view.request, &snapshot));
+            }
+            Err(refusal) => view.refused = Some(refused(&refusal)),
         }
+        view
     }
 
     /// Why it would be refused, if so.
@@ -117,6 +121,7 @@ impl Outlook {
             lines.push(format!("      down      {downtime}"));
             lines.push(format!("      RESTARTS  {restarts} -> {restarts_then}"));
         }
+        lines.extend(self.hooks.iter().map(hook));
         if self.refused.is_none() {
             lines.push(
                 "  stays: the pod, its address, its volumes and /dev/shm, its other containers".to_owned(),
@@ -129,6 +134,15 @@ impl Outlook {
         lines.push(format!("  the agent on the node decides finally; not to be seen from here: {unseen}"));
         lines
     }
+}
+
+/// `hook drain (PreHook), with PodIP=10.0.0.7`.
+fn hook(planned: &PlannedHook) -> String {
+    let PlannedHook { step, template, args, .. } = planned;
+    let args: Vec<_> =
+        args.iter().map(|arg| format!("{}={}", arg.name, arg.value.as_deref().unwrap_or_default())).collect();
+    let with = if args.is_empty() { String::new() } else { format!(", with {}", args.join(", ")) };
+    format!("  hook {template} ({step}){with}")
 }
 
 fn refused(refusal: &Refusal) -> Refused {

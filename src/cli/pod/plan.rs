@@ -11,7 +11,7 @@ use crate::cli::pod::names::{PodName, Word, sorted};
 use crate::cli::pod::outlook::Outlook;
 use crate::cli::pod::server::Server;
 use crate::cli::pod::wish::Wish;
-use crate::cli::pod::{ClusterArgs, Data, Failed, write};
+use crate::cli::pod::{ClusterArgs, Data, Failed, hooks, write};
 use crate::cluster;
 use crate::process::clock;
 
@@ -96,7 +96,9 @@ async fn outlook(server: &Server, pod: &Pod, request: Request) -> Result<Outlook
         Some(name) => server.node(name).await,
         None => None,
     };
-    Ok(Outlook::of(pod, assemble(pod, declared, node.as_ref(), clock::now()), request))
+    let mut seen = assemble(pod, declared, node.as_ref(), clock::now());
+    seen.situation.hooks = hooks::named(server, pod, &request, &mut seen.unseen).await;
+    Ok(Outlook::of(pod, seen, request))
 }
 
 /// The pod in the words of the decisions, read by the same code as on the node.

@@ -12,8 +12,10 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use serde_json::Value;
 
+use crate::api::hook_template::HookTemplate;
 use crate::cli::pod::names::PodName;
 use crate::cli::pod::{ClusterArgs, Failed};
+use crate::cluster;
 use crate::cluster::client::{Target, connect};
 use crate::cluster::error::Error;
 use crate::operation::effect::Class;
@@ -68,6 +70,15 @@ impl Server {
     pub(super) async fn node(&self, name: &str) -> Option<Node> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         tokio::time::timeout(CALL, nodes.get(name)).await.ok()?.ok()
+    }
+
+    /// The template of this name, if it is there.
+    pub(super) async fn hook_template(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<HookTemplate>, Error> {
+        cluster::server::Server::new(self.client.clone()).hook_template(namespace, name).await
     }
 
     /// The annotations of the pod, and the rest of its metadata.

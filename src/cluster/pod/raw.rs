@@ -224,8 +224,7 @@ impl From<Pod> for super::Pod {
             finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
             annotated: metadata.annotations.any,
             node: spec.node_name.unwrap_or_default(),
-            pod_ip: status.pod_ip.clone(),
-            host_ip: status.host_ip.clone(),
+            addresses: (status.pod_ip.clone(), status.host_ip.clone()),
             places,
             declared: Declared {
                 current: false,

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
+use crate::api::hook_run::HookRunSpec;
 use crate::api::request::{HookRef, Request};
 use crate::cri::client::Client;
 use crate::hook::args::Injected;
@@ -36,16 +37,13 @@ impl Node {
     /// What the pod brings along.
     async fn injected(&self, pod: &PodRef, sandbox: &str, snapshot: &Snapshot) -> Result<Injected, Error> {
         let shown = self.cluster.as_ref().and_then(|pods| pods.get(&pod.uid));
-        let (pod_ip, host_ip, containers) = match shown {
-            Some(shown) => {
-                let (pod_ip, host_ip) = shown.addresses();
-                let regular = shown.declared(true).containers.into_iter().filter(|c| !c.sidecar);
-                (pod_ip.to_owned(), host_ip.to_owned(), regular.map(|container| container.name).collect())
-            }
-            None => {
-                let (pod_ip, host_ip) = addresses(&self.client, sandbox).await?;
-                (pod_ip, host_ip, in_order(snapshot))
-            }
+        let (pod_ip, host_ip, containers) = if let Some(shown) = shown {
+            let (pod_ip, host_ip) = shown.addresses();
+            let regular = shown.declared(true).containers.into_iter().filter(|c| !c.sidecar);
+            (pod_ip.to_owned(), host_ip.to_owned(), regular.map(|container| container.name).collect())
+        } else {
+            let (pod_ip, host_ip) = addresses(&self.client, sandbox).await?;
+            (pod_ip, host_ip, in_order(snapshot))
         };
         let (pod_name, pod_namespace) = (pod.name.clone(), pod.namespace.clone());
         Ok(Injected { pod_name, pod_namespace, pod_ip, host_ip, containers, modified: Vec::new() })
@@ -58,7 +56,7 @@ async fn prepare(
     pod: &PodRef,
     named: Option<&HookRef>,
     injected: &Injected,
-) -> Result<Option<Result<crate::api::hook_run::HookRunSpec, BadHook>>, Error> {
+) -> Result<Option<Result<HookRunSpec, BadHook>>, Error> {
     let Some(HookRef { template_name, args }) = named else { return Ok(None) };
     let template = match &hooks.templates {
         Templates::Files(shelf) => shelf.get(&pod.namespace, template_name),

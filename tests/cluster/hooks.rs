@@ -1,0 +1,251 @@
+//! Hooks of operations on a real node: what they hold back, what people see of them, what stays, and what a dead agent
+//! leaves to the next one.
+
+#![expect(clippy::print_stderr, reason = "the figures are worth reading")]
+
+use std::{fs, sync::OnceLock};
+
+use inplace::api::status::{Phase, Status, Step};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::{
+    agent::{self, Agent, USER},
+    asked::{ONE, event, request, spec_image},
+    cluster::Cluster,
+    oracle::Oracle,
+    pod::{Pod, eventually},
+};
+
+fn oracle() -> &'static Oracle {
+    static ORACLE: OnceLock<Oracle> = OnceLock::new();
+    ORACLE.get_or_init(Oracle::open)
+}
+
+/// A template `name` of one metric, which asks for the pod's own name.
+fn template(cluster: &Cluster, name: &str, more: Value) {
+    let url = format!("http://{{{{ args.HostIP }}}}:{}/{{{{ args.PodName }}}}", oracle().port);
+    let mut metric = json!({
+        "name": "webtest",
+        "interval": "1s",
+        "successCondition": "asInt(result) == 1",
+        "provider": {"web": {"url": url, "jsonPath": "{$.done}"}},
+    });
+    let Value::Object(more) = more else { panic!("{more} is no object") };
+    metric.as_object_mut().unwrap().extend(more);
+    apply(cluster, name, &json!({"metrics": [metric]}));
+}
+
+fn apply(cluster: &Cluster, name: &str, spec: &Value) {
+    let template = json!({
+        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate", "metadata": {"name": name}, "spec": spec,
+    });
+    cluster.apply(&template.to_string());
+}
+
+/// A request for `app` with hooks.
+fn gated(cluster: &Cluster, image: Option<&str>, hooks: &[(&str, &str)]) -> String {
+    let hooks =
+        hooks.iter().map(|(field, template)| ((*field).to_owned(), json!({"templateName": template})));
+    request(cluster, &[("app", image)], Value::Object(hooks.collect()))
+}
+
+/// The HookRuns of a pod.
+fn runs(pod: &Pod<'_>) -> Vec<Value> {
+    let list: Value = serde_json::from_str(&pod.cluster.kubectl(&["get", "hookrun", "-o", "json"])).unwrap();
+    let is_its = |run: &&Value| run["metadata"]["ownerReferences"][0]["uid"] == pod.uid;
+    list["items"].as_array().unwrap().iter().filter(is_its).cloned().collect()
+}
+
+/// Waits until it is shown in that phase.
+fn shown(pod: &Pod<'_>, phase: &str) -> Value {
+    eventually(&format!("a HookRun that is {phase}"), || {
+        runs(pod).into_iter().find(|run| run["status"]["phase"] == phase)
+    })
+}
+
+fn gone(pod: &Pod<'_>) {
+    eventually("the HookRuns to be gone", || runs(pod).is_empty().then_some(()));
+}
+
+fn untouched(pod: &Pod<'_>) -> bool {
+    pod.facts().running("app").attempt == 0
+}
+
+fn at(nanoseconds: i64) -> Timestamp {
+    Timestamp::from_nanosecond(nanoseconds.into()).unwrap()
+}
+
+/// What the agent wrote between two moments, but for what it shows of hooks.
+fn writes_between(cluster: &Cluster, from: Timestamp, to: Timestamp) -> Vec<Value> {
+    let mut writes = cluster.writes();
+    writes.retain(|write| {
+        let at: Timestamp = write["requestReceivedTimestamp"].as_str().unwrap().parse().unwrap();
+        let about = write["objectRef"]["resource"].as_str().unwrap_or_default();
+        write["user"]["username"] == USER && about != "hookruns" && (from..to).contains(&at)
+    });
+    writes
+}
+
+#[test]
+fn a_hook_that_is_polled_gates_a_restart_and_nothing_comes_between() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    template(cluster, "drain", json!({"successfulLimit": 1}));
+    let pod = Pod::run(cluster, "polled", ONE);
+    let id = pod.request(&gated(cluster, None, &[("preHook", "drain")]));
+    let run = shown(&pod, "Running");
+    let name = run["metadata"]["name"].as_str().unwrap();
+    assert!(
+        name.starts_with(&format!("pre-inplace-hook-{}-", pod.name)) && name.ends_with("-drain"),
+        "{name}"
+    );
+    assert_eq!(run["metadata"]["labels"]["hookrun-type"], "pre-inplace-step");
+    assert_eq!(run["metadata"]["labels"]["inplace.dev/node"], cluster.node().name.as_str());
+    let table = cluster.kubectl(&["get", "hookrun", name]);
+    assert!(table.contains("PHASE") && table.contains("Running"), "{table}");
+    eventually("three questions", || (oracle().asked(&pod.name).len() >= 3).then_some(()));
+    // Which is told when it lasts.
+    let waiting = |status: &Status| {
+        status.step == Some(Step::PreHook) && status.message.starts_with("waiting for hook drain: webtest:")
+    };
+    pod.told("it waits for the hook", waiting);
+    assert!(untouched(&pod));
+    oracle().say(&pod.name, 1);
+    let status = pod.answer(&id);
+    assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
+
+    let asked = oracle().asked(&pod.name);
+    let (not_yet, passed) = (&asked[asked.len() - 2], &asked[asked.len() - 1]);
+    assert_eq!((not_yet.said, passed.said), (0, 1), "it was asked again after it had passed: {asked:?}");
+    let ended = pod.facts().of("app").find(|life| life.attempt == 0).map(|life| at(life.finished_at));
+    let ended = ended.or(status.containers[0].stopped_at).unwrap();
+    let (from_not_yet, from_passed) = (ended.duration_since(not_yet.at), ended.duration_since(passed.at));
+    eprintln!(
+        "from the last \"not yet\" to the end of the old container: {} ms, from \"done\": {} ms",
+        from_not_yet.as_millis(),
+        from_passed.as_millis()
+    );
+    assert!(from_not_yet.as_millis() <= 1500, "{from_not_yet}");
+    let between = writes_between(cluster, not_yet.at, ended);
+    assert!(between.is_empty(), "{between:#?}");
+    gone(&pod);
+}
+
+#[test]
+fn a_hook_that_fails_touches_nothing_and_stays_until_the_next_one() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    template(cluster, "once", json!({"count": 1}));
+    let pod = Pod::run(cluster, "fails", ONE);
+    let before = pod.facts().settled();
+    let status = pod.ask(&gated(cluster, None, &[("preHook", "once")]), Phase::Failed);
+    assert_eq!((status.reason.as_str(), status.step), ("PreHookFailed", Some(Step::PreHook)), "{status:#?}");
+    let run = shown(&pod, "Failed");
+    let name = run["metadata"]["name"].as_str().unwrap();
+    assert!(
+        status
+            .message
+            .starts_with(&format!("hook once (HookRun {name}) did not pass: metric webtest is Failed"))
+    );
+    assert!(status.message.ends_with("The running containers were not touched"), "{}", status.message);
+    assert_eq!(event(&pod, "InPlaceFailed"), status.message);
+    assert_eq!(pod.facts(), before);
+    eprintln!("{}", status.message);
+
+    oracle().say(&pod.name, 1);
+    pod.ask(&gated(cluster, None, &[("preHook", "once")]), Phase::Succeeded);
+    gone(&pod);
+}
+
+#[test]
+fn a_hook_that_fails_afterwards_takes_a_swap_back() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    template(cluster, "check", json!({"count": 1}));
+    let pod = Pod::run(cluster, "after", ONE);
+    let swap = gated(cluster, Some("lab/app:v2"), &[("postHook", "check")]);
+    let status = pod.ask(&swap, Phase::RolledBack);
+    assert_eq!(status.reason, "PostHookFailed", "{status:#?}");
+    assert_eq!(spec_image(&pod.get(), "app"), cluster.image("app:v1"));
+    assert_eq!(pod.facts().settled().running("app").version, "v1");
+    assert_eq!(shown(&pod, "Failed")["metadata"]["labels"]["hookrun-type"], "post-inplace-step");
+    oracle().say(&pod.name, 1);
+    pod.ask(&gated(cluster, Some("lab/app:v2"), &[("postHook", "check")]), Phase::Succeeded);
+    assert_eq!(pod.facts().settled().running("app").version, "v2");
+    gone(&pod);
+}
+
+#[test]
+fn a_template_that_is_not_there_or_does_not_fit_is_refused() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let web = json!({"url": "http://{{ args.token }}/", "jsonPath": "{$.done}"});
+    let metric =
+        json!({"name": "webtest", "successCondition": "asInt(result) == 1", "provider": {"web": web}});
+    apply(cluster, "unfit", &json!({"metrics": [metric], "args": [{"name": "token"}]}));
+    let pod = Pod::run(cluster, "unfit", ONE);
+    for (template, reason, says) in [
+        ("nowhere", "HookTemplateMissing", "create it in namespace default"),
+        ("unfit", "HookTemplateInvalid", "args.token was not resolved"),
+    ] {
+        let status = pod.ask(&gated(cluster, None, &[("preHook", template)]), Phase::Refused);
+        assert_eq!(status.reason, reason, "{status:#?}");
+        assert!(status.message.contains(says), "{}", status.message);
+    }
+    assert!(untouched(&pod) && runs(&pod).is_empty());
+    // As a person would see it beforehand.
+    template(cluster, "planned", json!({"successfulLimit": 1}));
+    let plan = |hook: &str| {
+        let output = cluster.inplace(&["plan", &pod.name, "-c", "app", "--pre-hook", hook]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (good, bad) = (plan("planned"), plan("nowhere"));
+    let expected = format!("hook planned (PreHook), with PodName={}", pod.name);
+    assert!(good.contains(&expected) && good.contains("steps: PreHook, Swap, Verify"), "{good}");
+    assert!(bad.contains("would be refused (HookTemplateMissing)"), "{bad}");
+}
+
+#[test]
+fn a_person_can_approve_a_hook_or_end_it() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    template(cluster, "by-hand", json!({"successfulLimit": 1}));
+    let pod = Pod::run(cluster, "by-hand", ONE);
+    let run = || shown(&pod, "Running")["metadata"]["name"].as_str().unwrap().to_owned();
+    let id = pod.request(&gated(cluster, None, &[("preHook", "by-hand")]));
+    cluster.kubectl(&["patch", "hookrun", &run(), "--type=merge", "-p", r#"{"spec":{"terminate":true}}"#]);
+    let status = pod.answer(&id);
+    assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "PreHookFailed"), "{status:#?}");
+    assert!(untouched(&pod), "ended is not approved");
+
+    let id = pod.request(&gated(cluster, None, &[("preHook", "by-hand")]));
+    cluster.kubectl(&["annotate", "hookrun", &run(), "inplace.dev/approve=true"]);
+    let status = pod.answer(&id);
+    assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
+    assert!(oracle().asked(&pod.name).iter().all(|asked| asked.said == 0));
+    gone(&pod);
+}
+
+#[test]
+fn the_next_agent_measures_nothing_again_that_was_finished() {
+    let cluster = Cluster::own();
+    let agent = Agent::start(&cluster, &[]);
+    template(&cluster, "count", json!({"successfulLimit": 4}));
+    let pod = Pod::run(&cluster, "killed", ONE);
+    oracle().say(&pod.name, 1);
+    let id = pod.request(&gated(&cluster, None, &[("preHook", "count")]));
+    let journal = agent::state(&cluster.node()).join(format!("journal/{}.json", pod.uid));
+    eventually("two finished measurements in the journal", || {
+        let entry: Value = serde_json::from_slice(&fs::read(&journal).ok()?).ok()?;
+        (entry["open"]["pre_hook"]["status"]["metricResults"][0]["count"] == 2).then_some(())
+    });
+    agent.kill();
+    assert!(untouched(&pod));
+    let run = runs(&pod).remove(0);
+    let _agent = Agent::start(&cluster, &[]);
+    let status = pod.answer(&id);
+    assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
+    assert_eq!(oracle().asked(&pod.name).len(), 4, "{run:#}");
+    gone(&pod);
+}
