@@ -83,7 +83,7 @@ impl Oracle {
         let reach = Reach::new(vec!["127.0.0.0/8".parse().unwrap()]);
         let settings =
             Settings { role: "this test".into(), runtime: None, server: None, reach, max_at_once: 4 };
-        let shelf = Shelf::default();
+        let files = Shelf::default();
         let template = |path: &str, more: Value| {
             let mut metric = json!({
                 "name": "webtest",
@@ -94,16 +94,16 @@ impl Oracle {
             let spec = json!({"metrics": [metric], "args": [{"name": "PodName"}]});
             serde_json::from_value(spec).unwrap()
         };
-        let templates = [
+        let all = [
             ("drain", template("before", json!({"interval": "100ms", "successfulLimit": 1}))),
             ("count", template("before", json!({"interval": "1s", "successfulLimit": 3}))),
             ("once", template("before", json!({}))),
             ("check", template("after", json!({}))),
             ("broken", template("before", json!({"successCondition": "asInt(result"}))),
         ];
-        let known = templates.map(|(name, spec)| (("shop".to_owned(), name.to_owned()), spec));
-        shelf.fill(known.into());
-        Hooks { engine: Engine::new(settings), templates: Templates::Files(shelf) }
+        let known = all.map(|(name, spec)| (("shop".to_owned(), name.to_owned()), spec));
+        files.fill(known.into());
+        Hooks { engine: Engine::new(settings), templates: Templates::Files(files) }
     }
 }
 
