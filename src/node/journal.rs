@@ -4,6 +4,8 @@
 //! the ids that must not run again. No environment values: an operation has none. A file that cannot be read is an
 //! error for its pod alone.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -142,7 +144,10 @@ impl Journal {
     /// Opens the journal below `state`, making its folder.
     pub fn open(state: &Path) -> Result<Self, JournalError> {
         let folder = state.join("journal");
-        std::fs::create_dir_all(&folder).map_err(|source| JournalError::Io {
+        // The metrics of a hook may hold tokens: nobody else is to read them.
+        let made = std::fs::create_dir_all(&folder)
+            .and_then(|()| std::fs::set_permissions(&folder, Permissions::from_mode(0o700)));
+        made.map_err(|source| JournalError::Io {
             path: folder.clone(),
             doing: "made (run as root, or name another folder with --state-dir)",
             source,
@@ -269,6 +274,8 @@ mod tests {
         let journal = Journal::open(folder.path()).unwrap();
         let mut entry = journal.load(&pod("a")).unwrap();
         assert_eq!(entry, Entry::new(pod("a")));
+        let mode = std::fs::metadata(folder.path().join("journal")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
         entry.conclude(status("one"));
         journal.write(&entry).unwrap();
         assert_eq!(journal.load(&pod("a")).unwrap(), entry);
