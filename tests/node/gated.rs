@@ -79,8 +79,8 @@ fn killed_in_the_middle_it_measures_nothing_twice() {
     for measured in [1, 3] {
         eventually("finished measurements in the journal", || {
             let entry: Value = serde_json::from_slice(&fs::read(&journal).ok()?).ok()?;
-            let count = &entry["open"]["pre_hook"]["status"]["metricResults"][0]["count"];
-            (*count == measured).then_some(())
+            let count = entry["open"]["pre_hook"]["status"]["metricResults"][0]["count"].as_i64()?;
+            (count >= measured).then_some(())
         });
         agent.signal(Signal::SIGKILL);
         agent.end();

@@ -134,7 +134,7 @@ impl Shop {
             Some(hook.status.metric_results.first()?.count)
         };
         let coming = async {
-            while written() != Some(measured) {
+            while written().is_none_or(|count| count < measured) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
