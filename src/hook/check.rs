@@ -284,3 +284,167 @@ impl Check<'_> {
         self.timeout("provider.exec.timeoutSeconds", exec.timeout_seconds)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn template(metrics: Value) -> HookTemplateSpec {
+        serde_json::from_value(json!({ "metrics": metrics, "args": [{ "name": "token", "value": "s3cr3t\n" }, { "name": "ip" }] }))
+            .unwrap()
+    }
+
+    fn prepared(metrics: Value) -> Result<HookRunSpec, Invalid> {
+        prepare(&template(metrics), &[HookArg { name: "ip".into(), value: "10.0.0.7".into() }], None)
+    }
+
+    /// One metric with these fields, and what is said about it.
+    fn refused(fields: Value) -> String {
+        let mut metric =
+            json!({ "name": "m", "provider": { "web": { "url": "http://{{ args.ip }}:9091" } } });
+        metric.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        prepared(json!([metric])).err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn what_is_right_is_taken_as_it_is() {
+        for fields in [
+            json!({}),
+            json!({ "count": 0, "interval": "5s", "successfulLimit": 1 }),
+            json!({ "count": 3, "interval": "60s", "failureLimit": 3, "initialDelay": "1m30s" }),
+            json!({ "interval": "500ms", "consecutiveSuccessfulLimit": 2, "consecutiveErrorLimit": 0 }),
+            json!({ "interval": "", "initialDelay": "", "successCondition": "" }),
+            json!({ "provider": { "kubernetes": { "function": "get", "fields": [{ "path": "metadata.annotations.a/b.c", "value": "" }] } } }),
+            json!({ "provider": { "exec": { "container": "app", "command": ["cat", "{{ args.ip }}"] } } }),
+            json!({ "provider": { "prometheus": { "address": "http://prometheus:9090", "query": "up{pod=\"{{ args.ip }}\"}" } } }),
+            json!({ "provider": { "web": { "url": "https://[::1]:1/{{args.ip}}?x=1", "timeoutSeconds": -1, "statusCodes": [204], "jsonPath": "" } } }),
+        ] {
+            assert_eq!(refused(fields.clone()), "", "{fields}");
+        }
+        let run =
+            prepared(json!([{ "name": "m", "provider": { "web": { "url": "http://{{ args.ip }}" } } }]))
+                .unwrap();
+        assert_eq!(run.policy, Some(Policy::Parallel));
+        assert_eq!(
+            run.metrics[0].provider.web.as_ref().unwrap().url,
+            "http://{{ args.ip }}",
+            "it keeps its braces"
+        );
+        assert_eq!(run.args[1].value.as_deref(), Some("10.0.0.7"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_metric_and_field() {
+        let web = |fields: Value| json!({ "provider": { "web": fields } });
+        for (fields, expect) in [
+            (json!({ "count": 3 }), "metric `m`: interval: it is needed for a count of more than 1"),
+            (
+                json!({ "interval": "5s" }),
+                "metric `m`: count: with an interval and without a count it would never succeed",
+            ),
+            (json!({ "interval": "5 s" }), "interval: write a duration as"),
+            (json!({ "interval": "1ms", "successfulLimit": 1 }), "interval: it must be at least 100ms"),
+            (json!({ "initialDelay": "9999h" }), "initialDelay: it must be at most"),
+            (json!({ "count": -1 }), "count: it must not be negative"),
+            (json!({ "failureLimit": -1 }), "failureLimit: it must not be negative"),
+            (json!({ "consecutiveSuccessfulLimit": 0 }), "consecutiveSuccessfulLimit: it must be at least 1"),
+            (
+                json!({ "count": 2, "interval": "1s", "failureLimit": 3 }),
+                "failureLimit: 3 cannot be reached with 2 measurement(s)",
+            ),
+            (
+                json!({ "successfulLimit": 2 }),
+                "successfulLimit: 2 cannot be reached with 1 measurement(s): give an interval",
+            ),
+            (
+                json!({ "successCondition": "asInt(result) >" }),
+                "successCondition: `asInt(result) >` is not a condition: line 1, column 16",
+            ),
+            (
+                json!({ "failureCondition": "x" }),
+                "failureCondition: `x` is not a condition: line 1, column 1: `x` is not known",
+            ),
+            (json!({ "provider": {} }), "provider: there must be exactly one"),
+            (
+                json!({ "provider": { "web": { "url": "http://a" }, "prometheus": { "address": "http://a", "query": "up" } } }),
+                "exactly one",
+            ),
+            (web(json!({ "url": "ftp://a" })), "provider.web.url: it must be a URL"),
+            (web(json!({ "url": "a/b" })), "provider.web.url: it must be a URL"),
+            (
+                web(json!({ "url": "http://{{ args.nobody }}" })),
+                "provider.web.url: `args.nobody` is not known",
+            ),
+            (web(json!({ "url": "http://{{ args.ip" })), "provider.web.url: `{{` at byte 7 is never closed"),
+            (
+                web(json!({ "url": "http://a", "jsonPath": "age" })),
+                "provider.web.jsonPath: jsonPath `age` is not valid",
+            ),
+            (
+                web(json!({ "url": "http://a", "headers": [{ "key": "a b", "value": "" }] })),
+                "headers[0]: its key is not",
+            ),
+            (
+                web(json!({ "url": "http://a", "headers": [{ "key": "a", "value": "{{ args.token }}" }] })),
+                "headers[0]: its value holds",
+            ),
+            (
+                web(json!({ "url": "http://a", "body": "{{ x }}" })),
+                "provider.web.body: `{{ x }}` is not understood",
+            ),
+            (web(json!({ "url": "http://a", "statusCodes": [99] })), "statusCodes"),
+            (
+                web(json!({ "url": "http://a", "timeoutSeconds": 4000 })),
+                "timeoutSeconds: it must be at most 3600",
+            ),
+            (
+                json!({ "provider": { "prometheus": { "address": "prometheus:9090", "query": "up" } } }),
+                "prometheus.address",
+            ),
+            (
+                json!({ "provider": { "prometheus": { "address": "http://a", "query": " " } } }),
+                "prometheus.query",
+            ),
+            (
+                json!({ "provider": { "kubernetes": { "function": "get", "fields": [] } } }),
+                "there must be at least one",
+            ),
+            (
+                json!({ "provider": { "kubernetes": { "function": "patch", "fields": [{ "path": "spec.nodeName", "value": "" }] } } }),
+                "metadata.annotations.KEY",
+            ),
+            (json!({ "provider": { "exec": { "container": "", "command": ["a"] } } }), "exec.container"),
+            (
+                json!({ "provider": { "exec": { "container": "a", "command": [] } } }),
+                "exec.command: it must name a program",
+            ),
+            (
+                json!({ "provider": { "exec": { "container": "a", "command": ["a", "{{ args.b }}"] } } }),
+                "exec.command[1]: `args.b` is not known",
+            ),
+        ] {
+            let error = refused(fields.clone());
+            assert!(error.contains(expect), "{fields} -> {error}");
+            assert!(!error.contains("s3cr3t"), "{error}");
+        }
+    }
+
+    #[test]
+    fn metrics_are_counted_named_and_named_once() {
+        let metric = |name: &str| json!({ "name": name, "provider": { "web": { "url": "http://a" } } });
+        let many: Vec<_> = (0..65).map(|index| metric(&format!("m{index}"))).collect();
+        for (metrics, expect) in [
+            (json!([]), "metrics: there must be 1 to 64"),
+            (json!(many), "metrics: there must be 1 to 64"),
+            (json!([metric("")]), "metrics[0].name: it must not be empty"),
+            (json!([metric("a"), metric("b"), metric("a")]), "metrics[2].name: `a` is there twice"),
+        ] {
+            let error = prepared(metrics).unwrap_err().to_string();
+            assert!(error.contains(expect), "{error}");
+        }
+        let bare = prepare(&template(json!([metric("a")])), &[], None).unwrap_err().to_string();
+        assert!(bare.starts_with("args.ip was not resolved"), "{bare}");
+    }
+}

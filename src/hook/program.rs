@@ -243,3 +243,8 @@ fn count(result: &mut MetricResult, phase: HookPhase) {
 fn millis(now: Timestamp) -> Timestamp {
     Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
 }
+
+#[cfg(test)]
+mod always;
+#[cfg(test)]
+mod table;

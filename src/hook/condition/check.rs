@@ -2,7 +2,7 @@
 //!
 //! Looks at the parsed expression only, without recursion: it may be as deep as its source is long.
 
-use cel::common::ast::{ComprehensionExpr, EntryExpr, Expr, IdedExpr, SourceInfo};
+use cel::common::ast::{ComprehensionExpr, EntryExpr, Expr, IdedExpr};
 
 /// Deepest expression: evaluating it goes that deep too.
 const MAX_DEPTH: usize = 96;
@@ -38,12 +38,12 @@ struct Left<'a> {
 }
 
 /// Finds the first thing that a condition may not hold.
-pub(super) fn expression(expression: &IdedExpr, places: &SourceInfo) -> Result<(), String> {
+pub(super) fn expression(expression: &IdedExpr, source: &str) -> Result<(), String> {
     let mut left = vec![Left { expression, depth: 0, variables: Vec::new() }];
     while let Some(Left { expression, depth, variables }) = left.pop() {
-        let wrong = |problem: String| Err(format!("{}{problem}", place(expression, places)));
+        let wrong = |problem: &str| Err(problem.to_owned());
         if depth > MAX_DEPTH {
-            return wrong(format!("the expression is deeper than {MAX_DEPTH} levels"));
+            return Err(format!("the expression is deeper than {MAX_DEPTH} levels"));
         }
         let mut inside: Vec<&IdedExpr> = Vec::new();
         let mut within_macro: Option<&ComprehensionExpr> = None;
@@ -51,20 +51,22 @@ pub(super) fn expression(expression: &IdedExpr, places: &SourceInfo) -> Result<(
             Expr::Literal(_) => {}
             Expr::Ident(name) if is_known(name, &variables) => {}
             Expr::Ident(name) => {
-                return wrong(format!("`{name}` is not known: what was measured is called `result`"));
+                let place = place(source, name);
+                return Err(format!("{place}`{name}` is not known: what was measured is called `result`"));
             }
             Expr::Call(call) => {
                 let name = call.func_name.as_str();
                 if !FUNCTIONS.contains(&name) && !is_operator(name) {
                     let known = FUNCTIONS.join(", ");
-                    return wrong(format!("there is no function `{name}`; there are {known}"));
+                    let place = place(source, name);
+                    return Err(format!("{place}there is no function `{name}`; there are {known}"));
                 }
                 inside.extend(call.target.as_deref());
                 inside.extend(&call.args);
             }
             Expr::Comprehension(all) => {
                 if variables.len() >= MAX_MACROS {
-                    return wrong(format!("more than {MAX_MACROS} macros within each other"));
+                    return Err(format!("more than {MAX_MACROS} macros within each other"));
                 }
                 inside.extend([&all.iter_range, &all.accu_init]);
                 within_macro = Some(all);
@@ -73,14 +75,14 @@ pub(super) fn expression(expression: &IdedExpr, places: &SourceInfo) -> Result<(
             Expr::Map(map) => {
                 for entry in &map.entries {
                     let EntryExpr::MapEntry(entry) = &entry.expr else {
-                        return wrong("objects with types are not supported".to_owned());
+                        return wrong("objects with types are not supported");
                     };
                     inside.extend([&entry.key, &entry.value]);
                 }
             }
             Expr::Select(select) => inside.push(&select.operand),
-            Expr::Struct(_) => return wrong("objects with types are not supported".to_owned()),
-            Expr::Unspecified => return wrong("an expression is missing".to_owned()),
+            Expr::Struct(_) => return wrong("objects with types are not supported"),
+            Expr::Unspecified => return wrong("an expression is missing"),
         }
         if let Some(all) = within_macro {
             let mut variables = variables.clone();
@@ -106,10 +108,15 @@ fn is_operator(name: &str) -> bool {
         || name == "-_"
 }
 
-fn place(expression: &IdedExpr, places: &SourceInfo) -> String {
-    let Some((start, _)) = places.offset_for(expression.id) else { return String::new() };
-    let start = start as usize;
-    let before = places.source.get(..start).unwrap_or_default();
+/// Where a name stands in the source: its first appearance as a word.
+fn place(source: &str, name: &str) -> String {
+    let word = |c: char| c.is_alphanumeric() || c == '_';
+    let alone =
+        |start: usize| !source[..start].ends_with(word) && !source[start + name.len()..].starts_with(word);
+    let Some((start, _)) = source.match_indices(name).find(|(start, _)| alone(*start)) else {
+        return String::new();
+    };
+    let before = &source[..start];
     let line = before.matches('\n').count() + 1;
     let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
     format!("line {line}, column {column}: ")

@@ -1,0 +1,149 @@
+//! Properties that hold for every hook and every world: it ends within bounds, approves nothing that never succeeded, and a
+//! process that dies at any point changes no verdict.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::api::hook_template::{Metric, Provider, Web};
+
+/// One random metric; many of them are not valid, those are refused and tried no further.
+fn metric() -> impl Strategy<Value = Metric> {
+    let limit = || proptest::option::of(0..5_i32);
+    (
+        (proptest::option::of(0..6_i32), proptest::option::of(1..50_u32), proptest::option::of(0..50_u32)),
+        (limit(), limit(), limit(), limit(), proptest::option::of(1..4_i32)),
+    )
+        .prop_map(|((count, interval, delay), (failure, successful, inconclusive, error, row))| Metric {
+            name: String::new(),
+            interval: interval.map(|seconds| format!("{seconds}s")),
+            initial_delay: delay.map(|seconds| format!("{seconds}s")),
+            count,
+            success_condition: Some("result == 'S'".to_owned()),
+            failure_condition: Some("result == 'F'".to_owned()),
+            failure_limit: failure,
+            successful_limit: successful,
+            inconclusive_limit: inconclusive,
+            consecutive_error_limit: error,
+            consecutive_successful_limit: row,
+            provider: Provider {
+                web: Some(Web { url: "http://127.0.0.1/".to_owned(), ..Web::default() }),
+                ..Provider::default()
+            },
+        })
+}
+
+fn spec() -> impl Strategy<Value = HookRunSpec> {
+    (proptest::collection::vec(metric(), 1..4), any::<bool>()).prop_map(|(mut metrics, ordered)| {
+        for (index, metric) in metrics.iter_mut().enumerate() {
+            metric.name = format!("m{index}");
+        }
+        let policy = Some(if ordered { Policy::Ordered } else { Policy::Parallel });
+        HookRunSpec { metrics, args: Vec::new(), terminate: false, policy }
+    })
+}
+
+/// Drives a run through outcomes that depend on metric and number only. The process dies where `dies` says so: before a
+/// measurement, in the middle of it, or after it.
+fn drive(program: &Program, outcomes: &[u8], dies: &[bool]) -> (HookRunStatus, usize) {
+    let mut status = HookRunStatus::default();
+    let mut now = Timestamp::from_second(1_700_000_000).unwrap();
+    let mut made = vec![0_usize; program.gauges.len()];
+    let mut turns = 0;
+    let mut dies = dies.iter().copied();
+    program.start(&mut status, now);
+    loop {
+        turns += 1;
+        assert!(turns < 20_000, "it does not end: {status:?}");
+        match program.next(&status, &[], now) {
+            Next::Ended(_) => return (status, made.iter().sum()),
+            Next::Wait(Some(until)) => {
+                assert!(until > now, "it waits for the past");
+                now = until;
+            }
+            Next::Wait(None) => panic!("it waits for nothing: {status:?}"),
+            Next::Measure(due) => {
+                for metric in due {
+                    if status.phase.is_some_and(HookPhase::is_completed) {
+                        break;
+                    }
+                    program.begin(&mut status, metric, now);
+                    if dies.next().unwrap_or_default() {
+                        status = serde_json::from_value(serde_json::to_value(&status).unwrap()).unwrap();
+                        program.resume(&mut status);
+                        program.start(&mut status, now);
+                        break;
+                    }
+                    let outcome = outcomes[(made[metric] * 7 + metric) % outcomes.len()];
+                    made[metric] += 1;
+                    let measured = match outcome {
+                        b'E' => Err("refused".to_owned()),
+                        letter => Ok(Value::Text(char::from(letter).to_string())),
+                    };
+                    program.record(&mut status, metric, &measured, now);
+                }
+            }
+        }
+    }
+}
+
+/// Outcomes in which every letter comes back, so that polling ends too.
+fn world() -> impl Strategy<Value = Vec<u8>> {
+    proptest::collection::vec(prop_oneof![Just(b'S'), Just(b'F'), Just(b'I'), Just(b'E')], 1..40).prop_map(
+        |mut world| {
+            world.extend([b'S'; 8]);
+            if world.len() % 7 == 0 {
+                world.push(b'S');
+            }
+            world
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn every_run_ends_and_its_phase_is_that_of_its_metrics(spec in spec(), world in world()) {
+        let Ok(program) = Program::compile(&spec) else { return Ok(()) };
+        let (status, _) = drive(&program, &world, &[]);
+        let worst = status.metric_results.iter().map(|result| result.phase).max().unwrap();
+        prop_assert_eq!(status.phase, Some(worst));
+        for result in &status.metric_results {
+            prop_assert!(result.measurements.len() <= KEPT);
+            prop_assert_eq!(result.count, result.successful + result.failed + result.inconclusive);
+            prop_assert!(result.phase != HookPhase::Successful || result.successful > 0, "{:?}", result);
+            prop_assert_eq!(result.phase == HookPhase::Successful, result.message.is_empty(), "{:?}", result);
+        }
+        if worst == HookPhase::Successful {
+            prop_assert_eq!(status.metric_results.len(), spec.metrics.len());
+        } else {
+            prop_assert!(!status.message.is_empty());
+        }
+    }
+
+    #[test]
+    fn nothing_that_never_succeeds_is_approved(spec in spec(), world in proptest::collection::vec(prop_oneof![Just(b'F'), Just(b'I'), Just(b'E')], 1..20)) {
+        // What polls without a count may go on for ever here: its count is what ends it.
+        let polls = |metric: &Metric| metric.count.unwrap_or(0) == 0 && metric.interval.is_some();
+        if spec.metrics.iter().any(polls) {
+            return Ok(());
+        }
+        let Ok(program) = Program::compile(&spec) else { return Ok(()) };
+        // Errors that come back now and then are borne for ever: at most every second measurement is one.
+        let world: Vec<u8> = if world.iter().all(|letter| *letter == b'E') { vec![b'E'] } else { world };
+        let (status, _) = drive(&program, &world, &[]);
+        prop_assert!(status.phase != Some(HookPhase::Successful), "{:?}", status);
+    }
+
+    #[test]
+    fn a_process_that_dies_changes_no_verdict(spec in spec(), world in world(), dies in proptest::collection::vec(any::<bool>(), 0..60)) {
+        // With several metrics at once it may change which of two that are due together is recorded first, so: one, or in order.
+        let mut spec = spec;
+        spec.policy = Some(Policy::Ordered);
+        let Ok(program) = Program::compile(&spec) else { return Ok(()) };
+        let (whole, made) = drive(&program, &world, &[]);
+        let (cut, made_again) = drive(&program, &world, &dies);
+        prop_assert_eq!(made, made_again);
+        prop_assert_eq!(whole, cut);
+    }
+}
