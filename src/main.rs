@@ -28,6 +28,7 @@ enum Role {
     Hook(inplace::cli::hook::HookCommand),
     Agent(agent::Args),
     Controller(controller::Args),
+    Crds(inplace::cli::crds::CrdsCommand),
 }
 
 fn main() -> ExitCode {
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Role::Pod(command) => runtime.block_on(command.run()).into(),
         Role::Node(command) => runtime.block_on(command.run()).into(),
         Role::Hook(command) => runtime.block_on(command.run()).into(),
+        Role::Crds(command) => command.run().into(),
         Role::Agent(args) => match runtime.block_on(agent::run(args)) {
             Ok(()) => Exit::Done.into(),
             Err(error) => {

@@ -16,6 +16,7 @@ use crate::api::hook_template::{Argument, Metric, Policy};
     group = "tkex.tencent.com",
     version = "v1alpha1",
     kind = "HookRun",
+    doc = "One run of a gate, with what was measured so far.",
     namespaced,
     status = "HookRunStatus",
     derive = "PartialEq",
@@ -25,6 +26,7 @@ use crate::api::hook_template::{Argument, Metric, Policy};
 #[serde(rename_all = "camelCase")]
 pub struct HookRunSpec {
     /// What is measured.
+    #[schemars(length(min = 1, max = 64))]
     pub metrics: Vec<Metric>,
     /// What `{{ args.NAME }}` stands for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -9,18 +9,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::request::HookArg;
 
+/// How Go spells a duration. An empty one is none.
+const DURATION: &str = r"^(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*)$";
+
 /// A gate that can be used again and again.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "tkex.tencent.com",
     version = "v1alpha1",
     kind = "HookTemplate",
+    doc = "What a gate measures, how often, and what counts as passed.",
     namespaced,
     derive = "PartialEq"
 )]
 #[serde(rename_all = "camelCase")]
 pub struct HookTemplateSpec {
     /// The measurements; each has its own verdict, the worst one counts.
+    #[schemars(length(min = 1, max = 64))]
     pub metrics: Vec<Metric>,
     /// Arguments that `{{ args.NAME }}` stands for. One without a value gets it when the hook is run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -34,6 +39,7 @@ pub struct HookTemplateSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Argument {
     /// Its name.
+    #[schemars(length(min = 1))]
     pub name: String,
     /// Its value; absent in a template where it is given for each run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,36 +67,47 @@ pub enum Policy {
 #[serde(rename_all = "camelCase")]
 pub struct Metric {
     /// Its name, once per hook.
+    #[schemars(length(min = 1))]
     pub name: String,
     /// From the end of a measurement to the next one, as `90s` or `1m30s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = DURATION))]
     pub interval: Option<String>,
     /// From the start of the run to the first measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = DURATION))]
     pub initial_delay: Option<String>,
     /// Measurements at most; 0 or absent: one without an interval, any number with one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub count: Option<i32>,
     /// CEL over `result`: true makes a measurement successful.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
     pub success_condition: Option<String>,
     /// CEL over `result`: true makes a measurement failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
     pub failure_condition: Option<String>,
     /// Failed measurements that are borne. Absent: none, unless a limit of successes says that this polls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub failure_limit: Option<i32>,
     /// Successful measurements that are enough; 0 or absent: no such limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub successful_limit: Option<i32>,
     /// Inconclusive measurements that are borne.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub inconclusive_limit: Option<i32>,
     /// Errors in a row that are borne; absent: 4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub consecutive_error_limit: Option<i32>,
     /// Successful measurements in a row that are enough.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub consecutive_successful_limit: Option<i32>,
     /// What is asked.
     pub provider: Provider,
@@ -118,6 +135,7 @@ pub struct Provider {
 #[serde(rename_all = "camelCase")]
 pub struct Web {
     /// `http://` or `https://`.
+    #[schemars(length(min = 1))]
     pub url: String,
     /// GET unless another one is named (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,12 +148,14 @@ pub struct Web {
     pub body: Option<String>,
     /// For the whole exchange; 0 or absent: 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 3600))]
     pub timeout_seconds: Option<i32>,
     /// Where the result is in the JSON of the answer, as `{$.age}` or `$.age`. Absent: the whole body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub json_path: Option<String>,
     /// Status codes that are an answer (ours); empty: 200 to 299.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(inner(range(min = 200, max = 599)))]
     pub status_codes: Vec<u16>,
     /// How the server proves who it is (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -160,6 +180,7 @@ pub enum Method {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Header {
     /// Its name.
+    #[schemars(length(min = 1))]
     pub key: String,
     /// Its value.
     pub value: String,
@@ -184,8 +205,10 @@ pub struct Tls {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Prometheus {
     /// Its base URL.
+    #[schemars(length(min = 1))]
     pub address: String,
     /// `PromQL`; a scalar or a vector comes back.
+    #[schemars(length(min = 1))]
     pub query: String,
 }
 
@@ -193,6 +216,7 @@ pub struct Prometheus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Kubernetes {
     /// All of them must hold.
+    #[schemars(length(min = 1))]
     pub fields: Vec<Field>,
     /// What is done with them.
     pub function: Function,
@@ -202,6 +226,7 @@ pub struct Kubernetes {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Field {
     /// `metadata.annotations.KEY`.
+    #[schemars(regex(pattern = r"^metadata\.annotations\..+"))]
     pub path: String,
     /// Its value.
     pub value: String,
@@ -222,10 +247,13 @@ pub enum Function {
 #[serde(rename_all = "camelCase")]
 pub struct Exec {
     /// Which container of the pod.
+    #[schemars(length(min = 1))]
     pub container: String,
     /// The program and its arguments; each is a template (ours).
+    #[schemars(length(min = 1))]
     pub command: Vec<String>,
     /// 0 or absent: 10 (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 3600))]
     pub timeout_seconds: Option<i32>,
 }

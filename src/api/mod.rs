@@ -3,6 +3,7 @@
 //! Types and total parsers only. Nothing here performs I/O, reads a clock, or knows a runtime.
 
 pub mod annotation;
+pub mod crd;
 pub mod game_deployment;
 pub mod game_stateful_set;
 pub mod hook_manifest;

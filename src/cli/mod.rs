@@ -2,6 +2,7 @@
 //!
 //! Changes nothing itself: the engine in `node` does, or, through the API server, an agent.
 
+pub mod crds;
 pub mod exit;
 pub mod hook;
 pub mod node;

@@ -13,9 +13,6 @@ pub(crate) const SHORTEST: Duration = Duration::from_millis(100);
 /// Longest interval or delay.
 pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// How Go spells durations, for schemas.
-pub const DURATION_PATTERN: &str = r"^(0|([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*$";
-
 /// The pace of one metric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Schedule {

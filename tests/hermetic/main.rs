@@ -7,6 +7,7 @@ mod api_server;
 mod architecture;
 mod cli;
 mod cluster;
+mod crds;
 mod cri_proto;
 mod engine;
 mod hook;

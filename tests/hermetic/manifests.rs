@@ -14,11 +14,11 @@ type Objects = BTreeMap<(String, String, String), Value>;
 fn the_chart_installs_what_kustomize_does() {
     let own = chart(&json!({}));
     same(&own, &kustomize(&["base"]));
-    assert_eq!(own.len(), 11, "{:?}", own.keys());
+    assert_eq!(own.len(), 11 + 2, "{:?}", own.keys());
     let both = json!({"allowPullSecrets": true, "admissionPolicy": {"enabled": true}});
     let all = chart(&both);
     same(&all, &kustomize(&["base", "pull-secrets", "admission-policy"]));
-    assert_eq!(all.len(), 18, "{:?}", all.keys());
+    assert_eq!(all.len(), 18 + 2, "{:?}", all.keys());
     // Helm itself has the last word where there is one.
     if let Some(helm) = helm(&json!({})) {
         same(&helm, &own);
@@ -250,8 +250,13 @@ fn kustomize(folders: &[&str]) -> Objects {
         .collect()
 }
 
+/// With what Helm installs before the templates: the folder `crds`, as it is.
 fn chart(values: &Value) -> Objects {
-    objects(&run("bash", &["tests/lab/chart.sh", "daemonset/chart", &values.to_string()]))
+    let mut all = objects(&run("bash", &["tests/lab/chart.sh", "daemonset/chart", &values.to_string()]));
+    for name in ["hooktemplates.yaml", "hookruns.yaml"] {
+        all.extend(objects(&read(format!("daemonset/chart/crds/{name}"))));
+    }
+    all
 }
 
 /// What Helm makes of the chart, on machines that have it.
@@ -263,7 +268,8 @@ fn helm_or_fail(values: &Value) -> Objects {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("values.json");
     std::fs::write(&file, values.to_string()).unwrap();
-    objects(&run("helm", &["template", "inplace", "daemonset/chart", "--values", file.to_str().unwrap()]))
+    let file = file.to_str().unwrap();
+    objects(&run("helm", &["template", "inplace", "daemonset/chart", "--include-crds", "--values", file]))
 }
 
 fn objects(text: &str) -> Objects {

@@ -1,0 +1,54 @@
+//! The CustomResourceDefinitions, as the API server wants them: structural, for Kubernetes 1.20 and later.
+//!
+//! The types say everything; here only is made fit what their schemas say in ways that an API server does not read.
+
+use kube::CustomResourceExt;
+use serde_json::Value;
+
+use crate::api::hook_run::HookRun;
+use crate::api::hook_template::HookTemplate;
+
+/// All of them, each with the name of its file.
+pub fn all() -> Result<Vec<(&'static str, Value)>, serde_json::Error> {
+    [("hooktemplates.yaml", HookTemplate::crd()), ("hookruns.yaml", HookRun::crd())]
+        .into_iter()
+        .map(|(file, crd)| {
+            let mut crd = serde_json::to_value(crd)?;
+            fit(&mut crd);
+            Ok((file, crd))
+        })
+        .collect()
+}
+
+/// Says the same in words that every API server knows.
+fn fit(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            // Absent is absent: a null is not stored.
+            map.remove("nullable");
+            if let Some(Value::Array(known)) = map.get_mut("enum") {
+                known.retain(|value| !value.is_null());
+            }
+            if map.get("format").is_some_and(|format| format == "uint16") {
+                map.insert("format".to_owned(), "int32".into());
+            }
+            map.values_mut().for_each(fit);
+            // The default is in the schema, so that people see it in the object.
+            for (field, default) in [("policy", Value::from("Parallel")), ("terminate", false.into())] {
+                if let Some(Value::Object(field)) = map.get_mut(field)
+                    && field.contains_key("type")
+                {
+                    field.insert("default".to_owned(), default);
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(fit),
+        // A bound is spelled as people spell it: `minimum: 0`.
+        Value::Number(number) => {
+            if let Some(whole) = number.as_f64().and_then(|number| format!("{number}").parse::<i64>().ok()) {
+                *number = whole.into();
+            }
+        }
+        _ => {}
+    }
+}
