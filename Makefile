@@ -13,7 +13,9 @@ DENY := $(INPLACE_CACHE)/bin/cargo-deny
 CLUSTER := /tmp/inplace-cluster
 
 
-.PHONY: setup build release image check fmt clippy doc deny test demo cluster cluster-down bench clean
+FUZZ_SECONDS ?= 20
+
+.PHONY: setup build release image check fmt clippy doc deny test fuzz demo cluster cluster-down bench clean
 
 setup: ## installs what is missing and fetches the published CRI definition the tests compare with
 	@bash tests/lab/install.sh
@@ -56,6 +58,10 @@ test: setup check release ## everything that can go wrong, for real
 	cargo test --locked --lib --bins --test hermetic
 	cargo test --locked --features faults --test node
 	cargo test --locked --features faults --test cluster
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
+
+fuzz: ## FUZZ_SECONDS for each fuzz target, on the stable toolchain
+	bash fuzz/run.sh "$(CARGO_TARGET_DIR)" "$(FUZZ_SECONDS)"
 
 demo: setup build ## what a restart in place keeps, on a real containerd
 	bash tests/lab/demo.sh "$(CARGO_TARGET_DIR)/debug/inplace"

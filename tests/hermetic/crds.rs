@@ -9,8 +9,9 @@ use inplace::api::hook_template::HookTemplate;
 use inplace::api::request::HookArg;
 use inplace::hook::args::Injected;
 use inplace::hook::check::prepare;
+use inplace::hook::measured::Measured;
 use inplace::hook::program::{Next, Program};
-use inplace::hook::value::Value as Measured;
+use inplace::hook::value::Value as Found;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -148,7 +149,7 @@ fn published_templates_end_as_they_are_said_to() {
                             run.metrics[metric].provider.web.as_ref().unwrap().json_path.as_ref().unwrap();
                         let value = inplace::hook::json_path::select(body, path).unwrap();
                         program.begin(&mut status, metric, now);
-                        program.record(&mut status, metric, &Ok(Measured::Text(value)), now);
+                        program.record(&mut status, metric, &Measured::Value(Found::Text(value)), now);
                     }
                 }
                 Next::Wait(until) => now = until.unwrap(),

@@ -19,6 +19,7 @@ docker-registry             docker-registry
 skopeo                      skopeo
 jq                          jq
 gcc                         gcc
+g++                         g++
 libc6-dev                   /usr/include/stdlib.h
 make                        make
 musl-tools                  musl-gcc
@@ -41,6 +42,7 @@ golang-go                   go
 rsync                       rsync
 make                        make
 gcc                         gcc
+g++                         g++
 dpkg-dev                    dpkg-source
 debian-archive-keyring      /usr/share/keyrings/debian-archive-keyring.gpg
 "

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::api::hook_template::{Metric, Provider, Web};
+use crate::hook::value::Value;
 
 /// One random metric; many of them are not valid, those are refused and tried no further.
 fn metric() -> impl Strategy<Value = Metric> {
@@ -76,8 +77,8 @@ fn drive(program: &Program, outcomes: &[u8], dies: &[bool]) -> (HookRunStatus, u
                     let outcome = outcomes[(made[metric] * 7 + metric) % outcomes.len()];
                     made[metric] += 1;
                     let measured = match outcome {
-                        b'E' => Err("refused".to_owned()),
-                        letter => Ok(Value::Text(char::from(letter).to_string())),
+                        b'E' => Measured::Error("refused".to_owned()),
+                        letter => Measured::Value(Value::Text(char::from(letter).to_string())),
                     };
                     program.record(&mut status, metric, &measured, now);
                 }

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::api::hook_template::HookTemplateSpec;
 use crate::hook::check;
+use crate::hook::value::Value;
 
 /// Runs one metric over outcomes, one after the other, each when it is due: `S`uccessful, `F`ailed, `I`nconclusive, `E`rror.
 /// Gives the final status, how many measurements were made and after how many seconds it ended.
@@ -37,10 +38,10 @@ fn metric(name: &str, fields: &serde_json::Value) -> serde_json::Value {
     metric
 }
 
-fn outcome(letter: char) -> Result<Value, String> {
+fn outcome(letter: char) -> Measured {
     match letter {
-        'E' => Err("connection refused".to_owned()),
-        letter => Ok(Value::Text(letter.to_string())),
+        'E' => Measured::Error("connection refused".to_owned()),
+        letter => Measured::Value(Value::Text(letter.to_string())),
     }
 }
 
@@ -199,7 +200,7 @@ fn counters_measurements_and_spelling_of_a_status() {
     );
     for index in 0..12 {
         scene.program.begin(&mut scene.status, 0, at(index));
-        scene.program.record(&mut scene.status, 0, &Ok(Value::Text("45".into())), at(index));
+        scene.program.record(&mut scene.status, 0, &Measured::Value(Value::Text("45".into())), at(index));
     }
     let shown = serde_json::to_value(&scene.status).unwrap();
     let result = &shown["metricResults"][0];
@@ -293,7 +294,7 @@ fn no_number_is_no_verdict() {
     let conditions = json!({ "successCondition": "result > 0", "failureCondition": "" });
     for value in [Value::Number(f64::NAN), Value::Numbers(vec![1.0, f64::NAN])] {
         let mut scene = scene(json!([metric("m", &conditions)]), "Parallel");
-        scene.program.record(&mut scene.status, 0, &Ok(value), at(0));
+        scene.program.record(&mut scene.status, 0, &Measured::Value(value), at(0));
         assert_eq!(scene.phase(), HookPhase::Inconclusive);
         assert!(scene.status.message.contains("NaN"), "{}", scene.status.message);
     }
@@ -316,7 +317,7 @@ fn conditions_decide_as_the_reference_says() {
     ] {
         let fields = json!({ "successCondition": success, "failureCondition": failure });
         let mut scene = scene(json!([metric("m", &fields)]), "Parallel");
-        scene.program.record(&mut scene.status, 0, &Ok(value.clone()), at(0));
+        scene.program.record(&mut scene.status, 0, &Measured::Value(value.clone()), at(0));
         assert_eq!(
             scene.status.metric_results[0].measurements[0].phase, phase,
             "{success} {failure} {value:?}"

@@ -1,0 +1,15 @@
+//! Of `src/api`: the request.
+
+#[path = "../src/api/image.rs"]
+pub mod image;
+#[path = "../src/api/request.rs"]
+pub mod request;
+
+/// As in the product, without its schema.
+pub mod hook_template {
+    #[derive(Clone, Debug)]
+    pub struct Argument {
+        pub name: String,
+        pub value: Option<String>,
+    }
+}

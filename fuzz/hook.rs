@@ -1,0 +1,12 @@
+//! Of `src/hook`: what reads texts.
+
+#[path = "../src/hook/condition/mod.rs"]
+pub mod condition;
+#[path = "../src/hook/json.rs"]
+pub mod json;
+#[path = "../src/hook/json_path.rs"]
+pub mod json_path;
+#[path = "../src/hook/template.rs"]
+pub mod template;
+#[path = "../src/hook/value.rs"]
+pub mod value;

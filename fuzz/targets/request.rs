@@ -1,0 +1,13 @@
+//! Any annotation: nothing, refused, or a request that is valid, and that is the same once it is written and read again.
+#![no_main]
+
+use inplace_fuzz::api::request::Request;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = str::from_utf8(data) else { return };
+    let Ok(Some(request)) = Request::parse(Some(text)) else { return };
+    request.check().expect("what was parsed is valid");
+    let written = serde_json::to_string(&request).expect("a request can be written");
+    assert_eq!(Request::parse(Some(&written)), Ok(Some(request)));
+});

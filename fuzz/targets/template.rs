@@ -1,0 +1,20 @@
+//! Any text with any argument: rendered as a whole or not at all.
+#![no_main]
+
+use inplace_fuzz::api::hook_template::Argument;
+use inplace_fuzz::hook::template::render;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = str::from_utf8(data) else { return };
+    let (value, text) = text.split_once('\n').unwrap_or(("value", text));
+    let argument = |name: &str, value: Option<&str>| Argument { name: name.to_owned(), value: value.map(str::to_owned) };
+    let args = [argument("PodIP", Some(value)), argument("PodContainer[0]", Some("app")), argument("bare", None)];
+    match render(text, &args) {
+        Ok(rendered) if !text.contains("{{") => assert_eq!(rendered, text),
+        // What a value holds is never a placeholder.
+        Ok(rendered) if value.contains("{{") && text == "{{ args.PodIP }}" => assert_eq!(rendered, value),
+        Ok(_) => assert!(text.contains("}}")),
+        Err(_) => assert!(text.contains("{{")),
+    }
+});
