@@ -1,4 +1,4 @@
-//! The CustomResourceDefinitions, as the API server wants them: structural, for Kubernetes 1.20 and later.
+//! The definitions of our resources, as the API server wants them: structural, for Kubernetes 1.20 and later.
 //!
 //! The types say everything; here only is made fit what their schemas say in ways that an API server does not read.
 

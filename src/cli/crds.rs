@@ -5,7 +5,7 @@ use std::io::Write;
 use crate::api::crd;
 use crate::cli::exit::Exit;
 
-/// Prints the CustomResourceDefinitions as YAML, for `kubectl apply -f -`.
+/// Prints the `CustomResourceDefinition`s as YAML, for `kubectl apply -f -`.
 #[derive(Debug, clap::Args)]
 pub struct CrdsCommand {}
 

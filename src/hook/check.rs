@@ -286,6 +286,7 @@ impl Check<'_> {
 }
 
 #[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "json! reads better where it is used")]
 mod tests {
     use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The CustomResourceDefinitions: what is committed is what the program prints, an API server of Kubernetes 1.20 can read it, and
+//! The definitions of our resources: what is committed is what the program prints, an API server of Kubernetes 1.20 can read it, and
 //! the templates that users of bk-bcs have at hand are valid.
 
 use std::fs;

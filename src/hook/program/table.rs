@@ -19,6 +19,7 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + seconds).unwrap()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "json! reads better where it is used")]
 fn scene(metrics: serde_json::Value, policy: &str) -> Scene {
     let template: HookTemplateSpec =
         serde_json::from_value(json!({ "metrics": metrics, "policy": policy })).unwrap();
@@ -77,6 +78,7 @@ impl Scene {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "it is a table")]
 fn every_row_of_the_table() {
     use HookPhase::{Error, Failed, Inconclusive, Running, Successful};
     let three = json!({ "count": 3, "interval": "60s", "failureLimit": 2 });
