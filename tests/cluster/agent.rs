@@ -8,7 +8,7 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     path::{Path, PathBuf},
-    process::{Child, Stdio},
+    process::{Child, Command, Stdio},
     sync::{
         Mutex, OnceLock,
         atomic::{AtomicU32, Ordering},
@@ -79,13 +79,27 @@ impl Agent {
     /// Starts one without waiting until it can work: for a runtime or an API server that is away. It listens when this
     /// returns.
     pub(crate) fn launch(cluster: &Cluster, node: &Node, setup: &Setup<'_>) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         let state = state(node);
         let state = state.to_str().unwrap();
         let fixed = ["agent", "--node-name", &node.name, "--state-dir", state, "--listen", "127.0.0.1:0"];
         let mut command = node.inplace(&[&fixed[..], setup.args].concat());
         command.env("KUBECONFIG", rights(cluster)).env("INPLACE_IMAGE_RESERVE", "1");
         command.envs(setup.env.iter().copied());
+        Self::spawn(command, node)
+    }
+
+    /// Starts a controller, which is told from others by its name. It listens when this returns.
+    pub(crate) fn controller(cluster: &Cluster, name: &str) -> Self {
+        let args =
+            ["controller", "--namespace", "inplace-system", "--identity", name, "--listen", "127.0.0.1:0"];
+        let mut command = cluster.inplace(&args);
+        command.env("KUBECONFIG", rights_of(cluster, "inplace-controller"));
+        Self::spawn(command, &cluster.node())
+    }
+
+    /// It listens when this returns; its log is with those of `node`.
+    fn spawn(mut command: Command, node: &Node) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
         // One file each, so that the address in it is this agent's.
         let log = node.dir.join(format!("logs/agent.{}.log", NEXT.fetch_add(1, Ordering::Relaxed)));
         let file = File::create(&log).unwrap();
@@ -196,15 +210,22 @@ pub(crate) fn state(node: &Node) -> PathBuf {
     node.dir.join("agent")
 }
 
-/// A kubeconfig with what the shipped manifests allow an agent: the one of the first agent of this cluster, or a new one.
+/// A kubeconfig with what the shipped manifests allow an agent.
 fn rights(cluster: &Cluster) -> PathBuf {
-    static GIVEN: Mutex<Vec<(PathBuf, PathBuf)>> = Mutex::new(Vec::new());
+    rights_of(cluster, "inplace-agent")
+}
+
+/// The same for an account: the one of the first process of this cluster that has it, or a new one.
+fn rights_of(cluster: &Cluster, account: &'static str) -> PathBuf {
+    /// By cluster and account.
+    static GIVEN: Mutex<Vec<(PathBuf, &str, PathBuf)>> = Mutex::new(Vec::new());
     let mut given = GIVEN.lock().unwrap();
-    if let Some((_, rights)) = given.iter().find(|(of, _)| *of == cluster.kubeconfig) {
+    let fits = |(of, whose, _): &&(PathBuf, &str, PathBuf)| *of == cluster.kubeconfig && *whose == account;
+    if let Some((.., rights)) = given.iter().find(fits) {
         return rights.clone();
     }
     let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset/base");
-    for file in ["namespace", "serviceaccount", "clusterrole", "clusterrolebinding"] {
+    for file in ["namespace", "serviceaccount", "clusterrole", "clusterrolebinding", "controller-rbac"] {
         cluster.kubectl(&["apply", "-f", base.join(file).with_extension("yaml").to_str().unwrap()]);
     }
     let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset/crds");
@@ -213,8 +234,8 @@ fn rights(cluster: &Cluster) -> PathBuf {
         let kinds = ["crd/hooktemplates.tkex.tencent.com", "crd/hookruns.tkex.tencent.com"];
         cluster.kubectl(&[&["wait", "--for=condition=Established"], &kinds[..]].concat());
     }
-    let rights = cluster.kubeconfig_of("inplace-system", "inplace-agent");
-    given.push((cluster.kubeconfig.clone(), rights.clone()));
+    let rights = cluster.kubeconfig_of("inplace-system", account);
+    given.push((cluster.kubeconfig.clone(), account, rights.clone()));
     rights
 }
 

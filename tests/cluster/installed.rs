@@ -101,7 +101,9 @@ pub(crate) fn knows_policies(cluster: &Cluster) -> bool {
 /// The agent's pod on a node: one that is Ready and not about to go.
 pub(crate) fn agent_on(cluster: &Cluster, node: &Node) -> Object {
     let api: Api<Object> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    let here = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
+    let here = ListParams::default()
+        .labels("app.kubernetes.io/component=agent")
+        .fields(&format!("spec.nodeName={}", node.name));
     eventually("the node's agent", || {
         let pods = block_on(api.list(&here)).unwrap().items;
         pods.into_iter().find(|pod| is_ready(pod) && pod.metadata.deletion_timestamp.is_none())

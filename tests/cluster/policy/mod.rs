@@ -17,6 +17,7 @@ use self::world::{NAMESPACE, OWN, World, manifest};
 use crate::api_server::ApiServer;
 
 mod cases;
+mod hooks;
 mod world;
 
 /// The first minor release of Kubernetes 1 with the policy API.
@@ -80,6 +81,7 @@ async fn the_policy_keeps_an_agent_to_its_node_and_to_what_was_asked_for() {
         return;
     }
     assert!(known, "{} lacks the policy API", version.git_version);
+    server.apply("daemonset/crds");
     server.apply("daemonset/base");
     server.apply("daemonset/admission-policy");
     let world = World::new(&server).await;
@@ -122,6 +124,7 @@ async fn the_policy_keeps_an_agent_to_its_node_and_to_what_was_asked_for() {
     // Everybody else is none of the policy's business.
     let label = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
     Api::<Pod>::namespaced(admin, NAMESPACE).patch(&pod, &PatchParams::default(), &label).await.unwrap();
+    hooks::only_of_its_own_node(&world, &agent).await;
     world.large(&agent).await;
     world.with_every_right(&agent).await;
 }

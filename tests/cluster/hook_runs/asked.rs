@@ -1,0 +1,77 @@
+//! The server that hooks ask: says what the published one says, and remembers who asked for what.
+
+use std::{
+    collections::HashMap,
+    io::{BufRead, BufReader, Write},
+    net::{TcpListener, TcpStream},
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
+
+/// Its port, as published.
+const PORT: u16 = 9091;
+const BODY: &str = r#"{"name":"bryan","male":"yes","age":45}"#;
+/// An answer takes so long: two at once would be seen.
+const TAKES: Duration = Duration::from_millis(200);
+
+#[derive(Default)]
+struct Seen {
+    answered: u64,
+    now: u32,
+    most: u32,
+}
+
+/// The server; it lives as long as the test process.
+pub(super) struct Asked {
+    pub(super) address: String,
+    seen: Arc<Mutex<HashMap<String, Seen>>>,
+}
+
+impl Asked {
+    pub(super) fn start(ip: &str) -> Self {
+        let listener = TcpListener::bind((ip, PORT)).unwrap();
+        let seen = Arc::new(Mutex::default());
+        let shared = Arc::clone(&seen);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || answer(&stream.unwrap(), &shared));
+            }
+        });
+        Self { address: format!("{ip}:{PORT}"), seen }
+    }
+
+    /// How often that path was asked for.
+    pub(super) fn count(&self, path: &str) -> u64 {
+        self.seen.lock().unwrap().get(path).map_or(0, |seen| seen.answered)
+    }
+
+    /// How many asked for it at the same time, at most.
+    pub(super) fn most_at_once(&self, path: &str) -> u32 {
+        self.seen.lock().unwrap().get(path).map_or(0, |seen| seen.most)
+    }
+}
+
+fn answer(stream: &TcpStream, seen: &Mutex<HashMap<String, Seen>>) {
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let Some(first) = lines.next() else { return };
+    let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
+    // Until the empty line.
+    lines.take_while(|line| !line.is_empty()).for_each(drop);
+    with(seen, &path, |seen| {
+        seen.answered += 1;
+        seen.now += 1;
+        seen.most = seen.most.max(seen.now);
+    });
+    thread::sleep(TAKES);
+    let mut stream = stream;
+    let length = BODY.len();
+    // Whoever was killed meanwhile hears nothing.
+    let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{BODY}");
+    with(seen, &path, |seen| seen.now -= 1);
+}
+
+fn with(seen: &Mutex<HashMap<String, Seen>>, path: &str, change: impl FnOnce(&mut Seen)) {
+    change(seen.lock().unwrap().entry(path.to_owned()).or_default());
+}

@@ -1,0 +1,269 @@
+//! HookRuns on a real API server: the published templates, what is stored and shown of a run, and that it goes on whoever
+//! dies.
+
+mod asked;
+
+use std::{path::Path, time::Duration};
+
+use inplace::{
+    api::{hook_template::HookTemplateSpec, request::HookArg},
+    hook::check::prepare,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    agent::{Agent, Setup},
+    cluster::{Cluster, Node},
+    pod::eventually,
+    traffic::now,
+};
+use asked::Asked;
+
+/// As published, word by word; all three have the name `test`.
+const TEMPLATES: [&str; 3] = [
+    include_str!("template-success.yaml"),
+    include_str!("template-fail.yaml"),
+    include_str!("template-args.yaml"),
+];
+/// Longer than a lease, a fence and the grace of a node together.
+const LONG: Duration = Duration::from_secs(150);
+
+#[test]
+fn hook_runs_end_as_published_and_survive_whoever_runs_them() {
+    let cluster = Cluster::own();
+    let site = Site::new(&cluster);
+    let agent = site.agent();
+    site.published();
+    let agent = site.a_killed_agent_resumes(agent);
+    let leaders = site.without_a_node_the_controller_runs_it();
+    let leaders = site.a_killed_leader_is_followed(leaders);
+    site.an_agent_that_is_away_is_stood_in_for(&agent, &leaders);
+}
+
+struct Site<'a> {
+    cluster: &'a Cluster,
+    node: Node,
+    asked: Asked,
+}
+
+impl<'a> Site<'a> {
+    fn new(cluster: &'a Cluster) -> Self {
+        let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset/crds");
+        cluster.kubectl(&["apply", "--server-side", "-k", crds.to_str().unwrap()]);
+        let known = ["wait", "--for=condition=Established", "--timeout=60s", "crd"];
+        cluster.kubectl(
+            &[&known[..], &["hookruns.tkex.tencent.com", "hooktemplates.tkex.tencent.com"]].concat(),
+        );
+        let node = cluster.node();
+        let asked = Asked::start(&node.ip);
+        Self { cluster, node, asked }
+    }
+
+    fn agent(&self) -> Agent {
+        Agent::start_on(self.cluster, &self.node, &Setup::default())
+    }
+
+    /// The published templates apply, and a run of each, in fewer seconds, ends as published.
+    fn published(&self) {
+        for (template, name, phase) in [
+            (TEMPLATES[0], "published-success", "Successful"),
+            (TEMPLATES[1], "published-fail", "Failed"),
+            (TEMPLATES[2], "published-args", "Successful"),
+        ] {
+            let applied = self.cluster.apply(template);
+            assert!(applied.contains("hooktemplate.tkex.tencent.com/test"), "{applied}");
+            let stored: Value =
+                serde_json::from_str(&self.cluster.kubectl(&["get", "hooktemplate", "test", "-o", "json"]))
+                    .unwrap();
+            let local = stored["spec"].to_string().replace("1.1.1.1", &self.node.ip).replace("60s", "1s");
+            let template: HookTemplateSpec = serde_json::from_str(&local).unwrap();
+            let given =
+                |(name, value): (&str, &str)| HookArg { name: name.to_owned(), value: value.to_owned() };
+            let args = [
+                ("PodIP", self.node.ip.as_str()),
+                ("PodName", "web-0"),
+                ("PodNamespace", "default"),
+                ("service-name", "web"),
+            ];
+            let spec = prepare(&template, &args.map(given), None).unwrap();
+            self.make(name, &serde_json::to_value(spec).unwrap(), Some(&self.node.name));
+            let run = self.ended(name);
+            assert_eq!(run["status"]["phase"], phase, "{run:#}");
+            let result = &run["status"]["metricResults"][0];
+            assert_eq!(result["measurements"].as_array().unwrap().len(), 3, "{run:#}");
+            let yaml = self.cluster.kubectl(&["get", "hookrun", name, "-o", "yaml"]);
+            assert_eq!(yaml.matches("value: \"45\"").count(), 3, "{yaml}");
+            let absent = if phase == "Failed" { "successful" } else { "failed" };
+            for counter in [absent, "inconclusive", "error", "consecutiveError"] {
+                assert!(!yaml.contains(&format!(" {counter}: ")), "{counter}: {yaml}");
+            }
+            let listed = self.cluster.kubectl(&["get", "hookrun", name]);
+            let words: Vec<Vec<_>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
+            assert_eq!(words[0], ["NAME", "PHASE", "AGE"], "{listed}");
+            assert_eq!(words[1][..2], [name, phase], "{listed}");
+            let reason = if phase == "Failed" { "Failed" } else { "Complete" };
+            eventually("the event", || self.events(name).contains(reason).then_some(()));
+        }
+    }
+
+    fn a_killed_agent_resumes(&self, agent: Agent) -> Agent {
+        self.polling("resumed", 4, "2s", Some(&self.node.name));
+        self.measured("resumed", 1);
+        agent.kill();
+        drop(agent);
+        let agent = self.agent();
+        let run = self.ended("resumed");
+        assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
+        assert_eq!(run["status"]["metricResults"][0]["measurements"].as_array().unwrap().len(), 4, "{run:#}");
+        assert_eq!(self.asked.count("/resumed"), 4, "a measurement that had ended was made again");
+        agent
+    }
+
+    fn without_a_node_the_controller_runs_it(&self) -> [Agent; 2] {
+        let leaders = ["one", "two"].map(|name| Agent::controller(self.cluster, name));
+        self.polling("central", 2, "1s", None);
+        let run = self.ended("central");
+        assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
+        assert_eq!(runner(&run), "controller");
+        // Whoever waits is ready, too.
+        for leader in &leaders {
+            assert_eq!(leader.get("/readyz").unwrap().0, 200);
+        }
+        assert_eq!(leaders.iter().filter(|leader| leader.metric(&["inplace_leads"]) > 0.0).count(), 1);
+        leaders
+    }
+
+    fn a_killed_leader_is_followed(&self, leaders: [Agent; 2]) -> [Agent; 2] {
+        let [one, two] = leaders;
+        let (first, second) = if one.metric(&["inplace_leads"]) > 0.0 { (one, two) } else { (two, one) };
+        self.polling("followed", 4, "3s", None);
+        self.measured("followed", 1);
+        first.kill();
+        let run = self.ended("followed");
+        assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
+        assert_eq!(self.asked.count("/followed"), 4, "a measurement that had ended was made again");
+        assert!(second.metric(&["inplace_leads"]) > 0.0);
+        // One that is told to stop gives the lease back: the next one leads sooner than a lease runs out.
+        let third = Agent::controller(self.cluster, "three");
+        second.stop();
+        let since = now();
+        eventually("the third leads", || (third.metric(&["inplace_leads"]) > 0.0).then_some(()));
+        assert!(now() < since + Duration::from_secs(10), "{}", third.log());
+        [third, Agent::controller(self.cluster, "four")]
+    }
+
+    /// The run of a node goes to the controller when its agent is gone, and back, without being measured twice at once.
+    fn an_agent_that_is_away_is_stood_in_for(&self, agent: &Agent, leaders: &[Agent; 2]) {
+        self.agent_pod(true);
+        self.polling("moved", 10_000, "1s", Some(&self.node.name));
+        self.measured("moved", 2);
+        assert_eq!(runner(&self.get("moved")), format!("node/{}", self.node.name));
+        agent.kill();
+        self.agent_pod(false);
+        self.wait("the controller has it", "moved", |run| runner(run) == "controller");
+        let known = self.total("moved");
+        self.wait("the controller measures", "moved", |run| total(run) >= known + 2);
+        let _back = self.agent();
+        self.agent_pod(true);
+        let own = format!("node/{}", self.node.name);
+        self.wait("the agent has it again", "moved", |run| runner(run) == own);
+        let known = self.total("moved");
+        self.wait("the agent measures", "moved", |run| total(run) >= known + 2);
+        // The one that was in flight at the kill may be lost.
+        let (seen, known) = (self.asked.count("/moved"), self.total("moved"));
+        assert!(seen <= known + 2 && known <= seen, "{seen} were made, {known} are known");
+        assert_eq!(self.asked.most_at_once("/moved"), 1);
+        self.cluster.kubectl(&["annotate", "hookrun", "moved", "inplace.dev/approve=true"]);
+        let run = self.ended("moved");
+        assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
+        for leader in leaders {
+            assert!(!leader.has_ended(), "{}", leader.log());
+        }
+    }
+
+    // ---- what a person does ----
+
+    fn make(&self, name: &str, spec: &Value, node: Option<&str>) {
+        let labels = node.map_or_else(|| json!({}), |node| json!({"inplace.dev/node": node}));
+        let run = json!({
+            "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
+            "metadata": {"name": name, "namespace": "default", "labels": labels},
+            "spec": spec,
+        });
+        self.cluster.apply(&run.to_string());
+    }
+
+    /// A run that measures so often, at its own path.
+    fn polling(&self, name: &str, times: u32, interval: &str, node: Option<&str>) {
+        let url = format!("http://{}/{name}", self.asked.address);
+        let metric = json!({"name": "poll", "count": times, "interval": interval, "successCondition": "asInt(result) > 30",
+            "provider": {"web": {"url": url, "jsonPath": "{$.age}"}}});
+        self.make(name, &json!({"metrics": [metric]}), node);
+    }
+
+    fn get(&self, name: &str) -> Value {
+        serde_json::from_str(&self.cluster.kubectl(&["get", "hookrun", name, "-o", "json"])).unwrap()
+    }
+
+    fn wait(&self, what: &str, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let end = now() + LONG;
+        loop {
+            let run = self.get(name);
+            if wanted(&run) {
+                return run;
+            }
+            assert!(now() < end, "never happened: {what}: {run:#}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn ended(&self, name: &str) -> Value {
+        self.wait("it has ended", name, |run| {
+            !matches!(run["status"]["phase"].as_str(), None | Some("Pending" | "Running"))
+        })
+    }
+
+    fn measured(&self, name: &str, times: u64) {
+        self.wait("it has measured", name, |run| total(run) >= times);
+    }
+
+    fn total(&self, name: &str) -> u64 {
+        total(&self.get(name))
+    }
+
+    fn events(&self, name: &str) -> String {
+        let about = format!("involvedObject.kind=HookRun,involvedObject.name={name}");
+        self.cluster.kubectl(&["get", "events", "--field-selector", &about])
+    }
+
+    /// A pod that looks like the agent's to whoever asks whether the node has one.
+    fn agent_pod(&self, there: bool) {
+        if !there {
+            let delete = ["delete", "pod", "stand-in", "-n", "inplace-system", "--grace-period=1"];
+            self.cluster.kubectl(&delete);
+            return;
+        }
+        let labels = json!({"app.kubernetes.io/name": "inplace", "app.kubernetes.io/component": "agent"});
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "stand-in", "namespace": "inplace-system", "labels": labels},
+            "spec": {
+                "nodeName": self.node.name, "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 1,
+                "containers": [{"name": "app", "image": "lab/app:v1"}],
+            },
+        });
+        self.cluster.apply(&pod.to_string());
+        let ready =
+            ["wait", "--for=condition=Ready", "--timeout=60s", "pod/stand-in", "-n", "inplace-system"];
+        self.cluster.kubectl(&ready);
+    }
+}
+
+fn runner(run: &Value) -> &str {
+    run["metadata"]["annotations"]["inplace.dev/runner"].as_str().unwrap_or_default()
+}
+
+/// The measurements that are known to have ended, those too that are not kept any more.
+fn total(run: &Value) -> u64 {
+    run["status"]["metricResults"][0]["successful"].as_u64().unwrap_or(0)
+}
