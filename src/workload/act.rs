@@ -18,7 +18,7 @@ use crate::workload::report::whole_seconds;
 use crate::workload::request;
 use crate::workload::scale::{Clear, Scaling};
 use crate::workload::scene::Scene;
-use crate::workload::turn::{Purpose, Stage, Standing, Turn};
+use crate::workload::turn::{AGAIN, Purpose, SILENCE, Stage, Standing, Turn, later};
 use crate::workload::update::{Picks, Spare, Wanted};
 
 /// What follows for all pods.
@@ -293,7 +293,6 @@ impl Hand<'_, '_> {
 
 /// When one of the pods is to be looked at again although nothing happens to it.
 pub fn look_again(scene: &Scene<'_>) -> Option<Timestamp> {
-    use crate::workload::turn::{AGAIN, SILENCE, later};
     let later_than_now = |time: Timestamp| (time > scene.now).then_some(time);
     let times = scene.views.iter().flat_map(|view| {
         let available =

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use crate::api::workload::HookCondition;
 use crate::workload::act::{self, Acts};
 use crate::workload::action::Action;
 use crate::workload::canary::{self, Held, Look, Step};
@@ -154,8 +153,8 @@ fn report(
         selector: selector::text(&wish.selector),
         conditions: before.conditions.clone(),
         steps: step.steps.clone(),
-        pre_delete: since(&before.pre_delete, &acts.pre_delete),
-        pre_inplace: since(&before.pre_inplace, &acts.pre_inplace),
+        pre_delete: acts.pre_delete.clone(),
+        pre_inplace: acts.pre_inplace.clone(),
         post_inplace: status::post_inplace(scene),
     };
     let problem = |deletes: bool| {
@@ -178,19 +177,6 @@ fn report(
         status::progress(scene, survey, step.held, trouble, &|held| reached(scene, held));
     report.say(PROGRESSING, going, reason, message, now);
     report
-}
-
-/// Hooks that wait, each since it was first told of.
-fn since(before: &[HookCondition], now: &[HookCondition]) -> Vec<HookCondition> {
-    let known = |told: &HookCondition| {
-        before.iter().find(|known| known.pod_name == told.pod_name && told.start_time.is_none())
-    };
-    now.iter()
-        .map(|told| HookCondition {
-            start_time: told.start_time.or_else(|| known(told).and_then(|known| known.start_time)),
-            ..told.clone()
-        })
-        .collect()
 }
 
 #[cfg(test)]

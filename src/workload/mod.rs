@@ -19,6 +19,10 @@
 //! Everything is in the objects: what is being done with a pod is its [`turn::Turn`], an annotation. The same look gives the
 //! same decision, whoever looks, and a decision that was carried out in part is made again for the rest.
 //!
+//! What the controller that uses this owes: it looks at a workload only once what it has seen includes its own last writes on
+//! it; it writes with the uid and the version that the action names; it carries the actions out in their order and tells the
+//! [`report::Report`] afterwards, or [`report::Report::after_failure`]. Nothing of this has to survive it.
+//!
 //! An update in place is a `Request` on the pod, carried out and answered by the agent of its node. The label of the revision
 //! moves when the agent says Succeeded, never before: what pods report is what is counted. The hook before it is a `HookRun` of
 //! the workload, named and listed as users know it; the one after it is part of the request, because it has to be over before

@@ -1,0 +1,481 @@
+//! The world that the controller looks at, and what must hold in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use crate::api::annotation;
+use crate::api::hook_run::HookPhase;
+use crate::api::request::Request;
+use crate::api::status::{Phase, Step};
+use crate::api::workload_key;
+use crate::workload::action::{Action, PodPatch, Why};
+use crate::workload::decide::{Decision, decide};
+use crate::workload::fixtures::{Draft, answer, at};
+use crate::workload::hooks::{self, HookTemplates, Run, TemplateState};
+use crate::workload::order::Nodes;
+use crate::workload::pods::{Pod, PodPhase};
+use crate::workload::report::Report;
+use crate::workload::revision::Revision;
+use crate::workload::scene::Seen;
+use crate::workload::turn::{Purpose, Stage, Standing, Turn};
+use crate::workload::wish::Wish;
+
+use super::{AgentMove, Move, PRE_DELETE, PRE_INPLACE};
+
+/// Everything there is.
+pub(super) struct World {
+    draft: Draft,
+    pods: Vec<Pod>,
+    revisions: Vec<Revision>,
+    runs: Vec<Run>,
+    claims: BTreeSet<String>,
+    templates: HookTemplates,
+    report: Report,
+    now: Timestamp,
+    made: u32,
+    /// Requests on pods, as the agent reads them.
+    wanted: BTreeMap<String, Request>,
+    /// Requests that an agent has taken up, by pod.
+    open: BTreeMap<String, Request>,
+}
+
+impl World {
+    pub(super) fn new(draft: Draft) -> Self {
+        Self {
+            draft,
+            pods: Vec::new(),
+            revisions: Vec::new(),
+            runs: Vec::new(),
+            claims: BTreeSet::new(),
+            templates: [("test".to_owned(), TemplateState::Valid)].into(),
+            report: Report::default(),
+            now: at(0),
+            made: 0,
+            wanted: BTreeMap::new(),
+            open: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn make(&mut self, one: &Move) {
+        match one {
+            Move::Look(writes) => self.look(*writes),
+            Move::Wait(seconds) => self.now += SignedDuration::from_secs(*seconds),
+            Move::Kubelet => self.kubelet(),
+            Move::Agent(at, how) => self.agent(*at, *how),
+            Move::Hook(at, well) => {
+                let phase = if *well { HookPhase::Successful } else { HookPhase::Failed };
+                let many = self.runs.len().max(1);
+                if let Some(run) = self.runs.get_mut(at % many).filter(|run| !run.phase.is_completed()) {
+                    run.phase = phase;
+                }
+            }
+            Move::Break(at, well) => {
+                let now = self.now;
+                if let Some(pod) = self.pick(*at).filter(|pod| pod.phase == PodPhase::Running) {
+                    pod.ready_since = well.then_some(now);
+                    pod.version.push('b');
+                }
+            }
+            Move::Kill(at) => {
+                if let Some(pod) = self.pick(*at) {
+                    pod.deleting = true;
+                }
+            }
+            Move::Image(image) => {
+                self.set("/template/spec/containers/0/image", json!(format!("app:{image}")));
+            }
+            Move::Scale(replicas) => self.set("/replicas", json!(replicas)),
+            Move::Partition(count) => self.set(self.partition(), json!(count)),
+            Move::Pause(paused) => self.set("/updateStrategy/paused", json!(paused)),
+            Move::Retry => self.retry(),
+        }
+    }
+
+    fn partition(&self) -> &'static str {
+        if self.draft.wish().stateful().is_some() {
+            "/updateStrategy/rollingUpdate/partition"
+        } else {
+            "/updateStrategy/partition"
+        }
+    }
+
+    fn set(&mut self, path: &str, value: Value) {
+        self.draft = self.draft.clone().with(path, value);
+    }
+
+    fn retry(&mut self) {
+        self.draft = self.draft.clone().annotated(workload_key::RETRY, "true");
+        self.set_retry(true);
+    }
+
+    fn set_retry(&mut self, retry: bool) {
+        for hook in [PRE_DELETE, PRE_INPLACE] {
+            if self.draft.spec.pointer(hook).is_some() {
+                self.set(&format!("{hook}/retry"), json!(retry));
+            }
+        }
+    }
+
+    fn pick(&mut self, at: usize) -> Option<&mut Pod> {
+        let many = self.pods.len().max(1);
+        self.pods.get_mut(at % many)
+    }
+
+    fn decision(&self) -> Decision {
+        let wish = self.draft.wish();
+        let (nodes, taken) = (Nodes::new(), BTreeSet::new());
+        let seen = Seen {
+            pods: self.pods.iter().collect(),
+            revisions: &self.revisions,
+            runs: &self.runs,
+            templates: &self.templates,
+            nodes: &nodes,
+            claims: &self.claims,
+            taken: &taken,
+            now: self.now,
+        };
+        let decision = decide(&wish, &self.report, &seen);
+        assert_eq!(decision, decide(&wish, &self.report, &seen), "the same look, the same decision");
+        decision
+    }
+
+    fn look(&mut self, writes: usize) {
+        let decision = self.decision();
+        self.check(&decision);
+        for action in decision.actions.iter().take(writes) {
+            self.write(action);
+        }
+        if decision.actions.len() <= writes
+            && let Some(report) = decision.report
+        {
+            self.report = report;
+        }
+    }
+
+    /// What must hold whenever the controller writes.
+    fn check(&self, decision: &Decision) {
+        let wish = self.draft.wish();
+        let bounds = wish.bounds();
+        let active: Vec<_> = self.pods.iter().filter(|pod| pod.is_active()).collect();
+        let available = |pod: &Pod| {
+            pod.phase == PodPhase::Running
+                && pod.ready_since.is_some_and(|since| since + wish.min_ready <= self.now)
+        };
+        let mut after: BTreeSet<&str> = active
+            .iter()
+            .filter(|pod| available(pod) && !self.is_busy(pod))
+            .map(|pod| pod.name.as_str())
+            .collect();
+        let mut turns: BTreeSet<&str> =
+            active.iter().filter(|pod| self.is_updating(pod)).map(|pod| pod.name.as_str()).collect();
+        let before = after.len();
+        let turns_before = turns.len();
+        let mut taken = 0;
+        for action in &decision.actions {
+            match action {
+                Action::DeletePod { pod, why: Why::Recreate } => {
+                    taken += usize::from(after.remove(pod.name.as_str()));
+                    self.check_gate(&wish, &pod.name);
+                }
+                Action::DeletePod { pod, why: Why::ScaleIn } => {
+                    self.check_gate(&wish, &pod.name);
+                    let too_many = active.len() > wish.replicas;
+                    let condemned = wish.stateful().is_some();
+                    assert!(too_many || condemned, "{} is deleted without need", pod.name);
+                }
+                Action::PatchPod { pod, patch, why } => {
+                    if matches!(why, Why::InPlace | Why::HotPatch) {
+                        taken += usize::from(after.remove(pod.name.as_str()));
+                        if *why == Why::InPlace {
+                            self.check_gate(&wish, &pod.name);
+                        }
+                        turns.insert(&pod.name);
+                    }
+                    if let Some(Some(turn)) = patch.annotations.get(workload_key::TURN) {
+                        let turn: Turn = serde_json::from_str(turn).unwrap();
+                        let live = matches!(turn.stage, Stage::Chosen | Stage::Ordered | Stage::Recalled);
+                        if live && turn.purpose != Purpose::ScaleIn {
+                            turns.insert(&pod.name);
+                        } else {
+                            turns.remove(pod.name.as_str());
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        let floor = wish.replicas.saturating_sub(bounds.unavailable);
+        let leaving = decision.deleted().len();
+        assert!(
+            taken == 0 || after.len() + leaving >= floor.min(before),
+            "{} of {before} serve, {floor} must: {:#?}",
+            after.len(),
+            decision.actions
+        );
+        let limit = (bounds.unavailable + active.len().saturating_sub(wish.replicas)).max(1);
+        assert!(
+            turns.len() <= limit.max(turns_before),
+            "{} turns, {limit} are allowed: {:#?}",
+            turns.len(),
+            decision.actions
+        );
+        let names = decision.created();
+        assert!(
+            names.iter().all(|name| self.pods.iter().all(|pod| pod.name != **name)),
+            "a name twice: {names:?}"
+        );
+        let most = wish.replicas + bounds.surge;
+        // A pod with an ordinal is made although another one has yet to leave.
+        assert!(
+            wish.stateful().is_some() || names.is_empty() || active.len() + names.len() <= most,
+            "more than {most}: {names:?}"
+        );
+    }
+
+    /// A pod that runs is touched only after its own hook let it pass.
+    fn check_gate(&self, wish: &Wish, name: &str) {
+        let pod = self.pods.iter().find(|pod| pod.name == name).unwrap();
+        if wish.hooks.pre_delete.is_none() || pod.phase != PodPhase::Running {
+            return;
+        }
+        let key = pod.turn.as_ref().map(Turn::key).unwrap_or_default();
+        let kind = pod.turn.as_ref().and_then(|turn| hooks::of(wish, turn.purpose)).map(|(kind, _)| kind);
+        let own = |run: &&Run| run.pod_uid == pod.uid && run.key == key && Some(run.kind) == kind;
+        let passed = self.runs.iter().filter(own).any(Run::has_passed);
+        assert!(passed, "{name} is touched without its hook");
+    }
+
+    fn is_busy(&self, pod: &Pod) -> bool {
+        matches!(pod.standing(self.now), Standing::Busy { .. })
+    }
+
+    fn is_updating(&self, pod: &Pod) -> bool {
+        let asking = pod.standing(self.now) == Standing::Asking;
+        let scales = pod.turn.as_ref().is_some_and(|turn| turn.purpose == Purpose::ScaleIn);
+        self.is_busy(pod) || (asking && !scales)
+    }
+
+    fn write(&mut self, action: &Action) {
+        match action {
+            Action::WriteRevision(revision, _) => {
+                self.revisions.retain(|known| known.name != revision.name);
+                self.revisions.push(revision.clone());
+            }
+            Action::DeleteRevision(name) => self.revisions.retain(|known| known.name != *name),
+            Action::CreateClaim { name, .. } => drop(self.claims.insert(name.clone())),
+            Action::CreatePod { name, body } => self.born(name, body),
+            Action::DeletePod { pod, .. } => {
+                let pod =
+                    self.pods.iter_mut().find(|known| known.uid == pod.uid && known.version == pod.version);
+                if let Some(pod) = pod {
+                    pod.deleting = true;
+                }
+            }
+            Action::PatchPod { pod, patch, .. } => {
+                let known =
+                    self.pods.iter_mut().find(|known| known.uid == pod.uid && known.version == pod.version);
+                if let Some(known) = known {
+                    patch_pod(known, patch, &mut self.wanted);
+                }
+            }
+            Action::CreateRun(run) => {
+                if self.runs.iter().all(|known| known.name != run.name) {
+                    self.runs.push(Run {
+                        name: run.name.clone(),
+                        kind: run.kind,
+                        key: run.annotations[workload_key::TURN].clone(),
+                        pod_uid: run.annotations[workload_key::HOOK_POD].clone(),
+                        phase: HookPhase::Running,
+                        approved: false,
+                        created: Some(self.now),
+                        deleting: false,
+                    });
+                }
+            }
+            Action::DeleteRun(name) => self.runs.retain(|run| run.name != *name),
+            Action::SetPaused(_) => panic!("paused is the user's where there are no steps"),
+            Action::ClearRetry => {
+                self.draft.annotations.remove(workload_key::RETRY);
+                self.set_retry(false);
+            }
+            Action::Tell(_) => {}
+        }
+    }
+
+    fn born(&mut self, name: &str, body: &Value) {
+        if self.pods.iter().any(|pod| pod.name == *name) {
+            return;
+        }
+        self.made += 1;
+        let mut object = body.clone();
+        object["metadata"]["uid"] = json!(format!("uid-{}", self.made));
+        object["metadata"]["resourceVersion"] = json!("0");
+        let mut pod = Pod::read(&serde_json::from_value(object).unwrap());
+        pod.created = self.now;
+        self.pods.push(pod);
+    }
+
+    fn kubelet(&mut self) {
+        let (now, made) = (self.now, self.made);
+        self.pods.retain(|pod| !pod.deleting);
+        let known: BTreeSet<_> = self.pods.iter().map(|pod| pod.uid.clone()).collect();
+        self.wanted.retain(|uid, _| known.contains(uid));
+        self.open.retain(|uid, _| known.contains(uid));
+        for pod in self.pods.iter_mut().filter(|pod| pod.phase == PodPhase::Pending) {
+            pod.node = Some(format!("node-{}", made % 3));
+            pod.phase = PodPhase::Running;
+            pod.ready_since = Some(now);
+            pod.version.push('k');
+        }
+    }
+
+    /// One step of the agent of the pod at this place, as the contract says it.
+    fn agent(&mut self, at: usize, how: AgentMove) {
+        let now = self.now;
+        let many = self.pods.len().max(1);
+        let Some(pod) =
+            self.pods.get_mut(at % many).filter(|pod| !pod.deleting && pod.phase == PodPhase::Running)
+        else {
+            return;
+        };
+        let wanted = self.wanted.get(&pod.uid);
+        if !self.open.contains_key(&pod.uid) {
+            let Some(wanted) = wanted else { return };
+            if pod.answer.as_ref().is_some_and(|answer| answer.id == wanted.id) {
+                return;
+            }
+            pod.answer = Some(answer(&wanted.id, Phase::Running, Some(Step::Pull)));
+            pod.version.push('a');
+            self.open.insert(pod.uid.clone(), wanted.clone());
+            return;
+        }
+        let open = &self.open[&pod.uid];
+        let step = pod.answer.as_ref().and_then(|answer| answer.step).unwrap();
+        let withdrawn = wanted.is_none_or(|wanted| wanted.id != open.id);
+        let (phase, step) = match (step, how) {
+            (Step::Pull | Step::Drain, _) if withdrawn => (Phase::Cancelled, step),
+            (Step::Pull, AgentMove::Refuse) => (Phase::Refused, step),
+            (Step::Pull, _) => (Phase::Running, Step::Drain),
+            (Step::Drain, _) => (Phase::Running, Step::Swap),
+            (Step::Swap, _) => (Phase::Running, Step::Verify),
+            (_, AgentMove::Fail) => (Phase::Failed, Step::Verify),
+            (_, AgentMove::RollBack) => (Phase::RolledBack, Step::Rollback),
+            _ => (Phase::Succeeded, Step::Ready),
+        };
+        if step == Step::Drain && phase == Phase::Running {
+            pod.ready_since = None;
+        }
+        if step == Step::Swap {
+            for target in &open.containers {
+                let Some(image) = &target.image else { continue };
+                let container = pod.images.iter_mut().find(|(name, _)| *name == target.name).unwrap();
+                container.1.clone_from(image);
+            }
+        }
+        match phase {
+            Phase::RolledBack => {
+                let own = self.revisions.iter().find(|revision| revision.name == pod.label);
+                if let Some(own) = own {
+                    pod.images = own
+                        .template
+                        .images()
+                        .map(|(name, image)| (name.to_owned(), image.to_owned()))
+                        .collect();
+                }
+                pod.ready_since = Some(now);
+            }
+            Phase::Succeeded | Phase::Cancelled | Phase::Refused => pod.ready_since = Some(now),
+            _ => {}
+        }
+        pod.answer = Some(answer(&open.id, phase, Some(step)));
+        pod.version.push('a');
+        if phase.is_terminal() {
+            self.open.remove(&pod.uid);
+        }
+    }
+
+    /// Everything is well from now on, and everybody does their work.
+    pub(super) fn come_to_rest(&mut self) {
+        self.set("/updateStrategy/paused", json!(false));
+        let mut quiet = 0;
+        for round in 0..400 {
+            for at in 0..self.pods.len() {
+                self.agent(at, AgentMove::On);
+            }
+            for run in &mut self.runs {
+                if !run.phase.is_completed() {
+                    run.phase = HookPhase::Successful;
+                }
+            }
+            for pod in &mut self.pods {
+                let closed = pod.answer.as_ref().is_some_and(|answer| answer.phase == Phase::Failed);
+                let drained = self.open.contains_key(&pod.uid);
+                if pod.phase == PodPhase::Running && pod.ready_since.is_none() && !closed && !drained {
+                    pod.ready_since = Some(self.now);
+                }
+            }
+            self.kubelet();
+            if round % 10 == 0 {
+                self.retry();
+            }
+            self.now += SignedDuration::from_secs(31);
+            let still = self.decision().actions.iter().all(|action| *action == Action::ClearRetry);
+            quiet = if still { quiet + 1 } else { 0 };
+            self.look(usize::MAX);
+            // Longer than anything that is waited for.
+            if quiet > 12 {
+                return;
+            }
+        }
+        panic!("it does not come to rest: {:#?}", self.decision().actions);
+    }
+
+    /// What its user wants.
+    pub(super) fn check_rest(&self) {
+        let wish = self.draft.wish();
+        let report = &self.report;
+        let what = || format!("{:#?}\n{:#?}\n{:#?}", self.draft.spec, self.pods, report.conditions);
+        assert_eq!(report.counts.total, wish.replicas, "{}", what());
+        assert_eq!(report.counts.available, wish.replicas, "{}", what());
+        let held = wish.update.partition.held_back(wish.replicas);
+        let at_least = wish.replicas.saturating_sub(held);
+        assert!(report.counts.updated >= at_least, "{} of {at_least}: {}", report.counts.updated, what());
+        let image = wish.template.image("app").unwrap();
+        let right = self.pods.iter().filter(|pod| pod.label == report.update_revision);
+        assert!(right.clone().all(|pod| pod.image("app") == Some(image)), "a label that lies: {}", what());
+        let old = self.pods.iter().filter(|pod| pod.label != report.update_revision);
+        for pod in old {
+            let own = self.revisions.iter().find(|revision| revision.name == pod.label).unwrap();
+            assert_eq!(pod.image("app"), own.template.image("app"), "{}", what());
+        }
+        assert!(self.runs.is_empty(), "hooks are left: {:#?} {}", self.runs, what());
+        let decision = self.decision();
+        let quiet = decision.actions.iter().all(|action| matches!(action, Action::ClearRetry));
+        assert!(quiet, "not at rest: {:#?}", decision.actions);
+        assert!(self.pods.iter().all(|pod| !pod.leaving), "{}", what());
+    }
+}
+
+fn patch_pod(pod: &mut Pod, patch: &PodPatch, wanted: &mut BTreeMap<String, Request>) {
+    if let Some(Some(label)) = patch.labels.get(workload_key::REVISION) {
+        pod.label.clone_from(label);
+    }
+    for (key, value) in &patch.annotations {
+        match key.as_str() {
+            workload_key::TURN => pod.turn = value.as_ref().map(|text| serde_json::from_str(text).unwrap()),
+            workload_key::LEAVING => pod.leaving = value.is_some(),
+            annotation::REQUEST => {
+                let request = Request::parse(value.as_deref()).unwrap();
+                pod.request = request.as_ref().map(|request| request.id.clone());
+                match request {
+                    Some(request) => drop(wanted.insert(pod.uid.clone(), request)),
+                    None => drop(wanted.remove(&pod.uid)),
+                }
+            }
+            _ => {}
+        }
+    }
+    pod.version.push('p');
+}
