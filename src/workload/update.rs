@@ -100,7 +100,8 @@ impl<'s, 'a> Slots<'s, 'a> {
     fn new(scene: &'s Scene<'a>, survey: &'s Survey<'a>, pool: &[&View<'a>]) -> Self {
         let update = scene.update_name();
         let old = pool.iter().filter(|view| !view.is_at(update)).count();
-        let busy = || pool.iter().filter(|view| matches!(view.standing, Standing::Busy { .. }));
+        // Those that leave are with their agents, too, until these let them go.
+        let busy = || scene.views.iter().filter(|view| matches!(view.standing, Standing::Busy { .. }));
         let coming = busy().filter(|view| view.live().is_some_and(|turn| turn.target == update)).count();
         let allowance = match survey.partition {
             // Pods with ordinals are held back one by one, by their ordinals.
