@@ -5,19 +5,25 @@
 use kube::CustomResourceExt;
 use serde_json::Value;
 
+use crate::api::game_deployment::GameDeployment;
+use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::hook_run::HookRun;
 use crate::api::hook_template::HookTemplate;
 
 /// All of them, each with the name of its file.
 pub fn all() -> Result<Vec<(&'static str, Value)>, serde_json::Error> {
-    [("hooktemplates.yaml", HookTemplate::crd()), ("hookruns.yaml", HookRun::crd())]
-        .into_iter()
-        .map(|(file, crd)| {
-            let mut crd = serde_json::to_value(crd)?;
-            fit(&mut crd);
-            Ok((file, crd))
-        })
-        .collect()
+    let definitions = [
+        ("hooktemplates.yaml", HookTemplate::crd()),
+        ("hookruns.yaml", HookRun::crd()),
+        ("gamedeployments.yaml", GameDeployment::crd()),
+        ("gamestatefulsets.yaml", GameStatefulSet::crd()),
+    ];
+    let fitted = definitions.into_iter().map(|(file, crd)| {
+        let mut crd = serde_json::to_value(crd)?;
+        fit(&mut crd);
+        Ok((file, crd))
+    });
+    fitted.collect()
 }
 
 /// Says the same in words that every API server knows.
@@ -37,6 +43,7 @@ fn fit(schema: &mut Value) {
             for (field, default) in [("policy", Value::from("Parallel")), ("terminate", false.into())] {
                 if let Some(Value::Object(field)) = map.get_mut(field)
                     && field.contains_key("type")
+                    && !field.contains_key("default")
                 {
                     field.insert("default".to_owned(), default);
                 }

@@ -73,11 +73,20 @@ impl ClaimTemplate {
 /// Metadata of which labels and annotations are checked to be texts.
 fn metadata() -> Value {
     serde_json::json!({
+        "description": "Metadata of the pods. Every field is kept.",
         "type": "object",
         "x-kubernetes-preserve-unknown-fields": true,
         "properties": {
-            "labels": {"type": "object", "nullable": true, "additionalProperties": {"type": "string"}},
-            "annotations": {"type": "object", "nullable": true, "additionalProperties": {"type": "string"}},
+            "labels": {
+                "description": "The selector must match them.",
+                "type": "object",
+                "additionalProperties": {"type": "string"},
+            },
+            "annotations": {
+                "description": "They change without a restart.",
+                "type": "object",
+                "additionalProperties": {"type": "string"},
+            },
         },
     })
 }
@@ -99,18 +108,23 @@ impl JsonSchema for PodTemplate {
             "properties": {
                 "metadata": metadata(),
                 "spec": {
+                    "description": "The pods. Every field is kept.",
                     "type": "object",
                     "required": ["containers"],
                     "x-kubernetes-preserve-unknown-fields": true,
                     "properties": {
                         "containers": {
+                            "description": "Their images can be changed in place.",
                             "type": "array",
                             "minItems": 1,
                             "items": {
                                 "type": "object",
                                 "required": ["name"],
                                 "x-kubernetes-preserve-unknown-fields": true,
-                                "properties": {"name": {"type": "string"}, "image": {"type": "string"}},
+                                "properties": {
+                                    "name": {"description": "Its name.", "type": "string"},
+                                    "image": {"description": "Its image.", "type": "string"},
+                                },
                             },
                         },
                     },
@@ -137,12 +151,19 @@ impl JsonSchema for ClaimTemplate {
             "x-kubernetes-preserve-unknown-fields": true,
             "properties": {
                 "metadata": {
+                    "description": "Metadata of the claims. Every field is kept.",
                     "type": "object",
                     "required": ["name"],
                     "x-kubernetes-preserve-unknown-fields": true,
-                    "properties": {"name": {"type": "string"}},
+                    "properties": {
+                        "name": {"description": "A volume of the pods by this name is this claim.", "type": "string"},
+                    },
                 },
-                "spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+                "spec": {
+                    "description": "The claims. Every field is kept.",
+                    "type": "object",
+                    "x-kubernetes-preserve-unknown-fields": true,
+                },
             },
         })
     }

@@ -1,4 +1,4 @@
-//! `inplace crds`: prints what the API server has to know before it takes HookTemplates and HookRuns.
+//! `inplace crds`: prints what the API server has to know before it takes our kinds.
 
 use std::io::Write;
 

@@ -15,7 +15,8 @@ use inplace::hook::value::Value as Found;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-const FILES: [&str; 2] = ["hooktemplates.yaml", "hookruns.yaml"];
+const FILES: [&str; 4] =
+    ["hooktemplates.yaml", "hookruns.yaml", "gamedeployments.yaml", "gamestatefulsets.yaml"];
 
 #[test]
 fn what_is_committed_is_what_the_program_prints() {
@@ -60,16 +61,25 @@ fn look(schema: &Value, path: &str) {
         "maxLength",
         "minItems",
         "maxItems",
+        "additionalProperties",
+        "x-kubernetes-int-or-string",
+        "x-kubernetes-preserve-unknown-fields",
+        "x-kubernetes-map-type",
     ];
     let map = schema.as_object().unwrap();
     for keyword in map.keys() {
         assert!(known.contains(&keyword.as_str()), "{path}: {keyword}");
     }
+    if map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) {
+        assert!(!map.contains_key("type") && map.contains_key("description"), "{path}");
+        return;
+    }
     let kind = map.get("type").and_then(Value::as_str).unwrap_or_else(|| panic!("{path} has no type"));
     if let Some(format) = map.get("format") {
-        assert!(format == "int32" || format == "date-time", "{path}: {format}");
+        assert!(format == "int32" || format == "int64" || format == "date-time", "{path}: {format}");
     }
-    assert_eq!(kind == "integer", map.get("format").is_some_and(|format| format == "int32"), "{path}");
+    let number = map.get("format").is_some_and(|format| format == "int32" || format == "int64");
+    assert_eq!(kind == "integer", number, "{path}");
     assert!(map.contains_key("description") || path.ends_with("[]"), "{path} is not described");
     for (name, below) in map.get("properties").and_then(Value::as_object).into_iter().flatten() {
         look(below, &format!("{path}.{name}"));
@@ -77,11 +87,14 @@ fn look(schema: &Value, path: &str) {
     if let Some(items) = map.get("items") {
         look(items, &format!("{path}[]"));
     }
+    if let Some(values) = map.get("additionalProperties") {
+        look(values, &format!("{path}.*[]"));
+    }
 }
 
 #[test]
 fn people_see_phase_and_age_and_defaults() {
-    let [templates, runs] = definitions();
+    let [templates, runs, ..] = definitions();
     let version = &runs["spec"]["versions"][0];
     assert_eq!(
         version["additionalPrinterColumns"],
@@ -167,7 +180,7 @@ fn published_templates_end_as_they_are_said_to() {
     }
 }
 
-fn definitions() -> [Value; 2] {
+fn definitions() -> [Value; 4] {
     FILES.map(|name| {
         serde_saphyr::from_str(&fs::read_to_string(format!("daemonset/crds/{name}")).unwrap()).unwrap()
     })

@@ -253,7 +253,7 @@ fn kustomize(folders: &[&str]) -> Objects {
 /// With what Helm installs before the templates: the folder `crds`, as it is.
 fn chart(values: &Value) -> Objects {
     let mut all = objects(&run("bash", &["tests/lab/chart.sh", "daemonset/chart", &values.to_string()]));
-    for name in ["hooktemplates.yaml", "hookruns.yaml"] {
+    for name in ["hooktemplates.yaml", "hookruns.yaml", "gamedeployments.yaml", "gamestatefulsets.yaml"] {
         all.extend(objects(&read(format!("daemonset/chart/crds/{name}"))));
     }
     all
