@@ -14,11 +14,11 @@ type Objects = BTreeMap<(String, String, String), Value>;
 fn the_chart_installs_what_kustomize_does() {
     let own = chart(&json!({}));
     same(&own, &kustomize(&["base"]));
-    assert_eq!(own.len(), 11 + 2, "{:?}", own.keys());
+    assert_eq!(own.len(), 11 + 4, "{:?}", own.keys());
     let both = json!({"allowPullSecrets": true, "admissionPolicy": {"enabled": true}});
     let all = chart(&both);
     same(&all, &kustomize(&["base", "pull-secrets", "admission-policy"]));
-    assert_eq!(all.len(), 18 + 2, "{:?}", all.keys());
+    assert_eq!(all.len(), 18 + 4, "{:?}", all.keys());
     // Helm itself has the last word where there is one.
     if let Some(helm) = helm(&json!({})) {
         same(&helm, &own);
