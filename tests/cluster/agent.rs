@@ -229,11 +229,9 @@ fn rights_of(cluster: &Cluster, account: &'static str) -> PathBuf {
         cluster.kubectl(&["apply", "-f", base.join(file).with_extension("yaml").to_str().unwrap()]);
     }
     let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset/crds");
-    if crds.is_dir() {
-        cluster.kubectl(&["apply", "--server-side", "-k", crds.to_str().unwrap()]);
-        let kinds = ["crd/hooktemplates.tkex.tencent.com", "crd/hookruns.tkex.tencent.com"];
-        cluster.kubectl(&[&["wait", "--for=condition=Established"], &kinds[..]].concat());
-    }
+    cluster.kubectl(&["apply", "--server-side", "-k", crds.to_str().unwrap()]);
+    let kinds = ["crd/hooktemplates.tkex.tencent.com", "crd/hookruns.tkex.tencent.com"];
+    cluster.kubectl(&[&["wait", "--for=condition=Established"], &kinds[..]].concat());
     let rights = cluster.kubeconfig_of("inplace-system", account);
     given.push((cluster.kubeconfig.clone(), account, rights.clone()));
     rights
