@@ -21,7 +21,6 @@ use crate::api::status::{Phase, Status};
 use crate::node::drive::{Audience, Happening, Leash};
 use crate::node::journal::{Entry, JournalError};
 use crate::node::{self, Node, sweep};
-use crate::operation::effect::Class;
 use crate::operation::outcome::Withdrawal;
 use crate::operation::preflight::Refusal;
 use crate::operation::report;
@@ -404,9 +403,8 @@ async fn carry_out(
 /// meant for this node has not come up yet.
 fn may_pass(error: &node::Error, key: &Key) -> bool {
     match error {
-        node::Error::Runtime(_, Class::Away)
-        | node::Error::Hook(_, Class::Away)
-        | node::Error::Journal(JournalError::Busy(_)) => true,
+        node::Error::Runtime(_, class) | node::Error::Hook(_, class) => class.is_away(),
+        node::Error::Journal(JournalError::Busy(_)) => true,
         node::Error::Refused(Refusal::PodNotFound(_) | Refusal::SandboxNotReady(_)) => key.uid.is_some(),
         _ => false,
     }

@@ -3,9 +3,10 @@
 //! Must not hold anything of an object: there are environment values in pods and passwords in secrets.
 
 use std::error::Error as StdError;
-use std::io;
 use std::time::Duration;
+use std::{io, iter};
 
+use hyper_util::client::legacy;
 use kube::core::Status;
 
 pub use crate::operation::effect::Class;
@@ -23,8 +24,9 @@ pub struct Error {
 }
 
 impl Error {
-    /// What it means for going on: `Away` when the server cannot be reached, is late, overloaded or broken; `Gone`
-    /// when the thing is not there; `Refused` when somebody else was faster; `Final` when no repetition will help.
+    /// What it means for going on: `Unreached` when nothing was sent; `Away` when the server is late, overloaded or
+    /// broken, or the connection broke; `Gone` when the thing is not there; `Refused` when somebody else was faster; `Denied` when it is not allowed;
+    /// `Final` when no repetition will help.
     pub fn class(&self) -> Class {
         self.class
     }
@@ -50,9 +52,12 @@ impl Error {
             ),
             kube::Error::BuildRequest(error) => (Class::Final, error.to_string(), false),
             kube::Error::Auth(error) => {
-                (Class::Away, format!("no credentials for the API server: {}", bottom(error)), false)
+                (Class::Unreached, format!("no credentials for the API server: {}", bottom(error)), false)
             }
-            other => (Class::Away, format!("the API server cannot be reached: {}", bottom(other)), false),
+            other => {
+                let class = if is_unsent(other) { Class::Unreached } else { Class::Away };
+                (class, format!("the API server cannot be reached: {}", bottom(other)), false)
+            }
         };
         Self { doing: doing.to_owned(), class, message, test_failed, source: Some(source) }
     }
@@ -89,11 +94,17 @@ fn answer(status: &Status) -> (Class, String, bool) {
             (Class::Refused, text("another object has the name"), true)
         }
         401 => (Class::Final, text("the API server does not know who asks"), false),
-        403 => (Class::Final, text("not allowed"), false),
+        403 => (Class::Denied, text("not allowed"), false),
         429 => (Class::Away, text("the API server asks for patience"), false),
         code if code >= 500 => (Class::Away, text("the API server failed"), false),
         code => (Class::Final, text(&format!("the API server said no ({code})")), false),
     }
+}
+
+/// Whether a call failed before a connection was there: the server cannot have heard of it.
+fn is_unsent(error: &(dyn StdError + 'static)) -> bool {
+    let mut chain = iter::successors(Some(error), |&error| error.source());
+    chain.any(|error| error.downcast_ref::<legacy::Error>().is_some_and(legacy::Error::is_connect))
 }
 
 /// The bottom of a local failure, with what to do where there is something.
@@ -141,7 +152,7 @@ mod tests {
         for (code, class) in [
             (400, Class::Final),
             (401, Class::Final),
-            (403, Class::Final),
+            (403, Class::Denied),
             (404, Class::Gone),
             (405, Class::Final),
             (409, Class::Refused),

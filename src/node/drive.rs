@@ -304,13 +304,18 @@ async fn told(leash: &mut Leash) {
 
 /// Writes the journal without holding up other pods on a slow disk.
 async fn write(node: &Node, entry: &Entry) -> Result<(), JournalError> {
-    let (journal, entry) = (node.journal.clone(), entry.clone());
-    match tokio::task::spawn_blocking(move || journal.write(&entry)).await {
+    let uid = entry.pod.uid.as_str();
+    let verb = || entry.intent.as_ref().map_or("none".to_owned(), |effect| format!("{:?}", effect.verb()));
+    fault::point(uid, || format!("before journal {}", verb())).await;
+    let (journal, copy) = (node.journal.clone(), entry.clone());
+    let written = match tokio::task::spawn_blocking(move || journal.write(&copy)).await {
         Ok(written) => written,
         Err(error) => Err(JournalError::Io {
             path: node.journal.path(""),
             doing: "written",
             source: std::io::Error::other(error),
         }),
-    }
+    };
+    fault::point(uid, || format!("after journal {}", verb())).await;
+    written
 }

@@ -16,7 +16,6 @@ use crate::operation::effect::{Effect, GateTurn};
 use crate::operation::preflight::Hashes;
 use crate::operation::snapshot::PodRef;
 use crate::operation::state::Operation;
-use crate::process::fault;
 use crate::process::file::{self, Durability};
 
 /// The layout of the files. Another number is not read.
@@ -172,13 +171,9 @@ impl Journal {
     /// Writes `entry`, durably, before it returns. Blocks on the disk.
     pub fn write(&self, entry: &Entry) -> Result<(), JournalError> {
         let path = self.path(&entry.pod.uid);
-        let verb =
-            || entry.intent.as_ref().map_or("none".to_owned(), |effect| format!("{:?}", effect.verb()));
-        fault::point_blocking(&entry.pod.uid, || format!("before journal {}", verb()));
         let written = serde_json::to_vec(entry)
             .map_err(std::io::Error::other)
             .and_then(|text| file::replace(&path, &text, Durability::Durable));
-        fault::point_blocking(&entry.pod.uid, || format!("after journal {}", verb()));
         written.map_err(|source| JournalError::Io { path, doing: "written", source })
     }
 

@@ -93,7 +93,7 @@ impl Error {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Refused(refusal) => refusal.reason(),
-            Self::Runtime(_, Class::Away) => "RuntimeAway",
+            Self::Runtime(_, class) if class.is_away() => "RuntimeAway",
             Self::Runtime(..) => "RuntimeError",
             Self::Hook(..) => "HookTemplateUnreadable",
             Self::Journal(JournalError::Busy(_)) => "Busy",

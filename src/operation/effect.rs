@@ -218,6 +218,8 @@ pub struct Trouble {
 pub enum Class {
     /// The runtime could not be reached or did not answer in time: whether it happened is unknown, look again.
     Away,
+    /// Nobody was there to be asked: it has not happened, and may be asked for again.
+    Unreached,
     /// The name is taken: whoever owns it shows up in a snapshot.
     NameTaken,
     /// The thing is not there (any more).
@@ -226,6 +228,15 @@ pub enum Class {
     Credentials,
     /// The runtime said no; it may say yes later.
     Refused,
+    /// Not allowed. An API server that has just begun says so for a moment, until it has read who may do what.
+    Denied,
     /// No, and no repetition will change it.
     Final,
+}
+
+impl Class {
+    /// Whether nobody has said no: another try may go well.
+    pub fn is_away(self) -> bool {
+        matches!(self, Self::Away | Self::Unreached)
+    }
 }

@@ -27,6 +27,8 @@ pub enum Note {
         /// True when what has ended was created here.
         cut_short: bool,
     },
+    /// What its kubelet makes of the changed spec carries this hash.
+    Hashed(String, String),
     /// The new life of a container runs.
     Reached(String, Reached),
     /// It has stayed up long enough.
@@ -46,7 +48,6 @@ impl Note {
     pub(super) fn reached(target: &Target, life: &Container, snapshot: &Snapshot) -> Self {
         let reached = Reached {
             to: life.incarnation(),
-            spec_hash: life.spec_hash.clone(),
             stopped_at: target.stopped_at.or_else(|| target.ended(snapshot)),
             started_at: life.started_at,
             ready_at: None,
@@ -71,9 +72,14 @@ impl Operation {
                 self.measure_anew();
                 if let Some(index) = target(&mut self.targets, &name) {
                     let replacement = self.targets[index].under_way();
-                    let cut_short = cut_short || replacement.cut_short;
-                    *replacement = Replacement { replaces, attempt, cut_short, ..replacement.clone() };
+                    let cut_shorts = replacement.cut_shorts.saturating_add(u32::from(cut_short));
+                    *replacement = Replacement { replaces, attempt, cut_shorts, ..replacement.clone() };
                     self.targets[index].reached = None;
+                }
+            }
+            Note::Hashed(name, hash) => {
+                if let Some(index) = target(&mut self.targets, &name) {
+                    self.targets[index].made_hash = hash;
                 }
             }
             Note::Reached(name, reached) => {

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::api::status::{Action, Engine};
 use crate::operation::answer::{Next, Waiting};
-use crate::operation::effect::{Class, Effect, ImageChoice, Leftover, Verb};
+use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb};
 use crate::operation::note::Note;
 use crate::operation::outcome::Failure;
 use crate::operation::respec::{self, respec, stop_and_wait};
@@ -81,7 +81,7 @@ pub(super) fn is_counted_anew(
     ended
         && !operation.unsupervised
         && !operation.made(life)
-        && life.attempt < target.from.attempt
+        && life.attempt <= target.from.attempt
         && life.created_at >= operation.begun_at
         && life.state == State::Running
 }
@@ -205,6 +205,9 @@ pub(super) fn settle<'a>(
                 if ours && operation.unsupervised && other.id == replacement.replaces {
                     return stop(operation, target, replacement, other, now);
                 }
+                if ours && let Some(next) = give_way(operation, target, snapshot, new, other) {
+                    return Progress::Next(next);
+                }
                 let what = format!("attempt {} runs beside the created {}", other.attempt, new.attempt);
                 return Progress::Failed(Failure::Changed { container: container(), what });
             }
@@ -278,6 +281,32 @@ fn fence_again(
     Some(Effect::Fence { container: target.name.clone(), source: new.id.clone(), attempt, image: None })
 }
 
+/// What to do about the one created here when a kubelet has started `other` before it: that is the new life then. A fence
+/// that is collected before the start guards nothing.
+fn give_way(
+    operation: &Operation,
+    target: &Target,
+    snapshot: &Snapshot,
+    ours: &Container,
+    other: &Container,
+) -> Option<Next> {
+    if operation.unsupervised || operation.made(other) {
+        return None;
+    }
+    if other.attempt == ours.attempt.saturating_add(1) {
+        // Ours never ran, and is removed at the end.
+        let (name, replaces) = (target.name.clone(), target.replacement().replaces.clone());
+        return Some(Next::Note(Note::Overtaken {
+            name,
+            replaces,
+            attempt: other.attempt,
+            cut_short: false,
+        }));
+    }
+    let counted_anew = is_counted_anew(operation, target, other, snapshot);
+    (counted_anew && operation.can_remove(&ours.id)).then(|| Next::Do(remove(ours, Leftover::NeverStarted)))
+}
+
 /// What to do about a second life that a kubelet has started beside the one made here, which the fence is there to prevent.
 /// The kubelet knows the newest alone and would never end the other: the one made here gives way.
 pub(super) fn yield_to_twin(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Option<Next> {
@@ -320,7 +349,7 @@ fn cut_off(operation: &Operation, target: &Target, life: &Container, now: Timest
     if let Some(setback) = operation.setback.as_ref().filter(ours) {
         // A refusal ends the life it is about: if it was asked for again, the start before was lost, and this one found
         // what was left of it.
-        let refused = setback.trouble.class != Class::Away && setback.count == 1;
+        let refused = !setback.trouble.class.is_away() && setback.count == 1;
         if refused && !may_be_started_again(operation, target) {
             return None;
         }

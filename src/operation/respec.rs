@@ -23,6 +23,9 @@ const HEAD_START_BACK: SignedDuration = SignedDuration::from_millis(50);
 /// How long it may take a kubelet to hear of a change of mind. One that had begun to end a container until then takes the
 /// container's grace in addition.
 const CHANGE_OF_MIND: SignedDuration = SignedDuration::from_secs(2);
+/// The same at most on the way back, where the API server may have been away a moment ago: a kubelet pauses up to 30 s, or
+/// twice that, between two attempts to watch (client-go, `reflector.go`).
+const HEARD_AT_LAST: SignedDuration = SignedDuration::from_secs(60);
 /// How soon to look again while something is about to happen, and while nothing is.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_millis(20);
 const LOOK_LATER: SignedDuration = SignedDuration::from_millis(250);
@@ -62,6 +65,11 @@ pub(super) fn respec<'a>(
     if let Some(new) = lives.iter().rev().find(fits) {
         // The life from before may run on, unless its kubelet had begun to end it.
         let kept = new.id == target.from.container_id;
+        if !kept && !returns && target.made_hash != new.spec_hash {
+            // Also of one that is no good: should it be asked for again, its kubelet will hold it back.
+            let hashed = Note::Hashed(target.name.clone(), new.spec_hash.clone());
+            return Progress::Next(Next::Note(hashed));
+        }
         let heard = later(later(changed_at, CHANGE_OF_MIND), seconds(target.grace_seconds));
         if kept && new.state == State::Running && now < heard {
             return Progress::Next(Next::Wait(wait(target, changed_at, now)));
@@ -83,7 +91,12 @@ pub(super) fn respec<'a>(
         return Progress::Next(Next::Wait(wait(target, changed_at, now)));
     }
     let ended = snapshot.by_id(&replacement.replaces).and_then(|old| old.finished_at);
-    let head_start = if returns { HEAD_START_BACK } else { HEAD_START };
+    let head_start = match (returns, replacement.cut_shorts) {
+        (false, _) => HEAD_START,
+        (true, 0 | 1) => HEAD_START_BACK,
+        // What its kubelet ended twice it may end again: until it has heard, each try costs a life.
+        (true, times) => SignedDuration::from_secs(1 << (times - 1).min(5)),
+    };
     let help_from = later(ended.map_or(changed_at, |ended| ended.max(changed_at)), head_start);
     if now < help_from {
         let until = help_from.min(later(now, LOOK_AGAIN));
@@ -108,14 +121,18 @@ pub(super) fn overruled<'a>(
     })
 }
 
-/// A kubelet that had not read the changed spec yet ends, once, what was created here under it: that is made again,
-/// unless the kubelet has done so.
+/// A kubelet that had not read the changed spec yet ends what was created here under it, once, or, on the way back, until
+/// it has: that is made again, unless the kubelet has done so.
 ///
 /// It looks at a pod with the spec it had when it began to, and may have been waiting for a second by then (`pod_workers.go`
 /// in pkg/kubelet waits for a newer list of containers).
 pub(super) fn cut_short(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Option<Note> {
     let replacement = target.replacement();
-    let until = later(replacement.respec_at?, CHANGE_OF_MIND);
+    let (times, heard) = match operation.turned_back {
+        None => (1, CHANGE_OF_MIND),
+        Some(_) => (u32::MAX, HEARD_AT_LAST),
+    };
+    let until = later(replacement.respec_at?, heard);
     let newest = *snapshot.lives(&target.name).last()?;
     let ended = |life: &Container| life.state == State::Exited && life.started_at.is_some();
     let (replaces, attempt, at) = if newest.attempt == replacement.attempt {
@@ -129,7 +146,7 @@ pub(super) fn cut_short(operation: &Operation, target: &Target, snapshot: &Snaps
         (before.container_id.clone(), newest.attempt, Some(newest.created_at).filter(|_| replaced)?)
     };
     let again = Note::Overtaken { name: target.name.clone(), replaces, attempt, cut_short: true };
-    (!replacement.cut_short && at < until).then_some(again)
+    (replacement.cut_shorts < times && at < until).then_some(again)
 }
 
 /// What to do next for a target that is only stopped.

@@ -32,11 +32,12 @@ impl Operation {
         }
         let tries = match (setback.trouble.class, verb) {
             (Class::Final | Class::Credentials, _) | (Class::Gone, Verb::Respec | Verb::Gate) => 1,
-            (Class::Away, Verb::Remove) => 10,
+            (Class::Away | Class::Unreached, Verb::Remove) => 10,
             // Away: it may have happened, so look again until the deadline; the same where somebody else is creating.
-            (Class::Away, _) | (Class::NameTaken, Verb::Create) => return None,
-            // A fence whose reply was lost may still be in the making: its name is taken before it is seen.
-            (Class::NameTaken, Verb::Fence) => 8,
+            (Class::Away | Class::Unreached, _) | (Class::NameTaken, Verb::Create) => return None,
+            // A fence whose reply was lost may still be in the making: its name is taken before it is seen. And a server that
+            // has just begun gets some seconds to learn what is allowed.
+            (Class::NameTaken, Verb::Fence) | (Class::Denied, _) => 8,
             (
                 Class::Refused | Class::Gone | Class::NameTaken,
                 Verb::Pull | Verb::Fence | Verb::Start | Verb::Respec | Verb::Gate,

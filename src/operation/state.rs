@@ -101,6 +101,9 @@ pub struct Target {
     /// For [`Engine::Respec`]: what becomes of the spec.
     #[serde(default)]
     pub change: Option<SpecChange>,
+    /// The hash that its kubelet gave to what it made of the changed spec, once that was seen, however it ended.
+    #[serde(default)]
+    pub made_hash: String,
     /// For a swap: the reference asked for.
     pub image: Option<String>,
     /// For a swap: that image once it is on the node.
@@ -138,9 +141,9 @@ pub struct Replacement {
     /// When the pod's spec was changed for it.
     #[serde(default)]
     pub respec_at: Option<Timestamp>,
-    /// True once a life that was created for it was ended by a kubelet that had not read the change yet.
+    /// How many lives that were created for it were ended by a kubelet that had not read the change yet.
     #[serde(default)]
-    pub cut_short: bool,
+    pub cut_shorts: u32,
     /// How often that was asked for without an answer so far: each may have happened, or may still happen.
     #[serde(default)]
     pub unanswered: u32,
@@ -156,7 +159,7 @@ impl Replacement {
             refused_starts: 0,
             respec_at: None,
             unanswered: 0,
-            cut_short: false,
+            cut_shorts: 0,
         }
     }
 }
@@ -166,9 +169,6 @@ impl Replacement {
 pub struct Reached {
     /// Which.
     pub to: Incarnation,
-    /// Its kubelet's hash of the spec it was made from.
-    #[serde(default)]
-    pub spec_hash: String,
     /// When the one before had finished.
     pub stopped_at: Option<Timestamp>,
     /// When it started.
@@ -202,6 +202,7 @@ impl Target {
             reached: None,
             from,
             from_hash: container.spec_hash,
+            made_hash: String::new(),
             name: container.name,
         }
     }
@@ -410,10 +411,8 @@ impl Operation {
             |(target, change)| {
                 let before = (target.name.as_str(), change.from.as_str(), target.from_hash.as_str());
                 let before = Some(before).filter(|_| change.settled);
-                let reached = target.reached.as_ref().filter(|_| target.back.is_none());
-                let after = reached
-                    .map(|reached| (target.name.as_str(), change.to.as_str(), reached.spec_hash.as_str()));
-                before.into_iter().chain(after).filter(|(.., hash)| !hash.is_empty())
+                let after = (target.name.as_str(), change.to.as_str(), target.made_hash.as_str());
+                before.into_iter().chain([after]).filter(|(.., hash)| !hash.is_empty())
             },
         )
     }

@@ -13,11 +13,6 @@ pub fn point(_pod: &str, _name: impl FnOnce() -> String) -> std::future::Ready<(
     std::future::ready(())
 }
 
-/// The same where a thread may be blocked.
-#[cfg(not(feature = "faults"))]
-#[inline]
-pub fn point_blocking(_pod: &str, _name: impl FnOnce() -> String) {}
-
 /// Marks a moment at which the process may die, or the work on `pod` (its uid) be held up, in a test.
 #[cfg(feature = "faults")]
 pub async fn point(pod: &str, name: impl FnOnce() -> String) {
@@ -26,17 +21,6 @@ pub async fn point(pod: &str, name: impl FnOnce() -> String) {
     let Some(held) = hold(pod, &name) else { return };
     while held.exists() {
         tokio::time::sleep(LOOK_AGAIN).await;
-    }
-}
-
-/// The same where a thread may be blocked.
-#[cfg(feature = "faults")]
-pub fn point_blocking(pod: &str, name: impl FnOnce() -> String) {
-    let name = name();
-    pass(&name);
-    let Some(held) = hold(pod, &name) else { return };
-    while held.exists() {
-        std::thread::sleep(LOOK_AGAIN);
     }
 }
 

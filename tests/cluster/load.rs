@@ -25,7 +25,7 @@ use crate::{
     agent::samples,
     cluster::{Cluster, block_on, runtime},
     installed::{install, metrics, process, writes},
-    pod::{Pod, container, eventually, is_ready},
+    pod::{Pod, container, eventually, eventually_or, is_ready},
 };
 
 /// With the agent and one more these are the 110 of the budget.
@@ -55,7 +55,9 @@ fn requests_on_all_pods_of_a_full_node_at_once() {
         pod.wait_for(LONG, "it is Ready", is_ready);
     }
     let process = process(&cluster, &cluster.node());
+    at_rest(&cluster, process);
     let fresh = memory(process, "VmRSS:");
+    let own = memory(process, "RssAnon:");
 
     let before = writes(&cluster).len();
     let answers = burst(&cluster, &pods, "restart app", 1);
@@ -63,9 +65,12 @@ fn requests_on_all_pods_of_a_full_node_at_once() {
     burst(&cluster, &pods, &format!("swap app={}", cluster.image("app:v2")), 2);
     assert!(pods.iter().all(|pod| pod.facts().running("app").version == "v2"));
 
+    at_rest(&cluster, process);
     let (worked, peak) = (memory(process, "VmRSS:"), memory(process, "VmHWM:"));
+    let owns = memory(process, "RssAnon:");
     eprintln!(
-        "the agent with {PODS} pods: {fresh:.1} MiB, after two bursts {worked:.1} MiB, at most {peak:.1} MiB"
+        "the agent with {PODS} pods: {fresh:.1} MiB, {own:.1} of them its own; after two bursts {worked:.1} MiB, \
+         {owns:.1} of them its own; at most {peak:.1} MiB"
     );
     assert!(fresh <= RSS, "{fresh} MiB at rest");
     assert!(worked <= RSS, "{worked} MiB at rest after work");
@@ -166,6 +171,18 @@ fn within_budget(cluster: &Cluster, pods: &[Pod<'_>], answers: &[Status], before
     let (patches, events) = (of("pods", None), of("events", None));
     eprintln!("{PODS} restarts: {patches} patches, {events} events");
     assert_eq!(events, PODS);
+}
+
+/// Waits until nothing is under way any more, nor a thread left that was made for work: what it needs then is what it
+/// needs all day.
+fn at_rest(cluster: &Cluster, process: u32) {
+    eventually_or("the agent to rest", || {
+        let told = metrics(&cluster.node());
+        let busy = ["inplace_open_operations", "inplace_pending_answers"].map(|name| samples(&told, &[name]));
+        let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap().count();
+        let rests = busy.iter().flatten().all(|count| *count == 0.0) && threads == 1;
+        if rests { Ok(()) } else { Err(format!("{busy:?}, {threads} threads")) }
+    });
 }
 
 /// Mebibytes, by the kernel.

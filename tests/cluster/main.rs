@@ -31,6 +31,7 @@ mod lab;
 mod lifecycle;
 mod lives;
 mod load;
+mod new_life;
 #[path = "../node/oracle.rs"]
 mod oracle;
 mod pod;

@@ -243,14 +243,19 @@ async fn follow(api: Api<Object>, name: String, uid: String, sender: Sender<Seen
 }
 
 /// Waits until `look` finds something.
-#[allow(clippy::disallowed_methods, reason = "the cluster's time is the machine's")]
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    eventually_or(what, || look().ok_or(""))
+}
+
+/// The same where `look` gives what there is instead.
+#[allow(clippy::disallowed_methods, reason = "the cluster's time is the machine's")]
+pub(crate) fn eventually_or<T, E: fmt::Display>(what: &str, mut look: impl FnMut() -> Result<T, E>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
-        if let Some(found) = look() {
-            return found;
+        match look() {
+            Ok(found) => return found,
+            Err(instead) => assert!(Instant::now() < end, "waited in vain for: {what} {instead}"),
         }
-        assert!(Instant::now() < end, "waited in vain for: {what}");
         thread::sleep(Duration::from_millis(20));
     }
 }

@@ -17,6 +17,8 @@ use crate::{
     pod::{PAIR, Pod, container, is, is_ready},
 };
 
+/// How long a kubelet holds back at least what has crashed before.
+const HOLDS_BACK_MS: i64 = 10_000;
 /// Longer than any kubelet takes for a start that it does not hold back.
 const HELD_BACK_MS: i64 = 5_000;
 
@@ -161,6 +163,8 @@ fn the_way_back_is_short_while_the_kubelet_holds_the_image_back() {
     let waits: Vec<_> = waits.collect();
     eprintln!("ms from the stop to the old image running again, and from the crash: {waits:?}");
     assert!(waits.iter().all(|(_, alone)| alone.is_none_or(|ms| ms < 2_000)), "{waits:?}");
+    // Nor does the kubelet hold back on the way there what has crashed before: it would for ten seconds at least.
+    assert!(waits.iter().all(|(down, _)| *down < HOLDS_BACK_MS), "{waits:?}");
 }
 
 #[test]

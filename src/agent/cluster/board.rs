@@ -235,13 +235,13 @@ impl Shared {
                     self.give_up(&pod);
                 }
                 // What is not allowed today will not be missed tomorrow.
-                Err(error) if matches!(next, Next::Event(_)) && error.class() != Class::Away => {
+                Err(error) if matches!(next, Next::Event(_)) && !error.class().is_away() => {
                     tracing::error!(%pod, error = chain(&error), "an event cannot be written");
                     self.done_with(&pod, &next);
                 }
                 Err(error) => {
                     // What is away is told once, by whoever watches it.
-                    if error.class() != Class::Away && pause == FIRST_PAUSE {
+                    if !error.class().is_away() && pause == FIRST_PAUSE {
                         tracing::error!(%pod, error = chain(&error), "an answer cannot be written, trying again");
                     }
                     sleep(pause).await;
@@ -281,7 +281,7 @@ impl Shared {
     fn is_gone(&self, pod: &PodRef, error: &Error) -> bool {
         match error.class() {
             Class::Gone => true,
-            Class::Away => false,
+            class if class.is_away() => false,
             _ => self.pods.is_current() && self.pods.get(&pod.uid).is_none(),
         }
     }

@@ -128,7 +128,8 @@ impl Gates {
                 *wait = Wait { under_way: false, not_before: Instant::now() + SHOWS, pause: FIRST_PAUSE }
             }
             Err(error) => {
-                if !matches!(error.class(), Class::Away | Class::Gone) && wait.pause == FIRST_PAUSE {
+                let may_pass = error.class().is_away() || error.class() == Class::Gone;
+                if !may_pass && wait.pause == FIRST_PAUSE {
                     tracing::error!(%pod, error = chain(&error), "the readiness gate cannot be turned, trying again");
                 }
                 wait.not_before = Instant::now() + wait.pause;

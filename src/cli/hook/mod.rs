@@ -68,8 +68,8 @@ impl Failed {
             Self::Runtime(error) if error.class == Class::Away => Exit::RuntimeAway,
             Self::Runtime(_) => Exit::Failed,
             Self::Cluster(error) => match error.class() {
-                Class::Away => Exit::ClusterAway,
-                Class::Gone | Class::Final => Exit::Refused,
+                Class::Away | Class::Unreached => Exit::ClusterAway,
+                Class::Gone | Class::Denied | Class::Final => Exit::Refused,
                 Class::NameTaken | Class::Credentials | Class::Refused => Exit::Failed,
             },
         }

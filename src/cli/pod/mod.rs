@@ -100,8 +100,8 @@ impl Failed {
     fn exit(&self) -> Exit {
         match self {
             Self::Cluster(error) => match error.class() {
-                Class::Away => Exit::ClusterAway,
-                Class::Gone | Class::Final => Exit::Refused,
+                Class::Away | Class::Unreached => Exit::ClusterAway,
+                Class::Gone | Class::Denied | Class::Final => Exit::Refused,
                 Class::NameTaken | Class::Credentials | Class::Refused => Exit::Failed,
             },
             Self::Usage(_) => Exit::Usage,

@@ -143,7 +143,7 @@ impl<T: Kept> Follower<'_, T> {
             self.failures = 0;
         }
         let Err(error) = how else { return };
-        if error.class() != Class::Away || self.failures >= TRUSTED_FAILURES {
+        if !error.class().is_away() || self.failures >= TRUSTED_FAILURES {
             self.version = None;
         }
         // The first failure may be a server that restarts: told is what trying again did not help.

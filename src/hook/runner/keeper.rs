@@ -336,7 +336,7 @@ impl Keeper {
         let mut pause = FIRST_PAUSE;
         for _ in 0..EVENT_TRIES {
             match self.office.server.hook_run_event(&self.run, &self.office.identity.host, &told).await {
-                Err(error) if error.class() == Class::Away && !self.office.stop.is_cancelled() => {
+                Err(error) if error.class().is_away() && !self.office.stop.is_cancelled() => {
                     sleep(pause).await;
                     pause *= 2;
                 }
@@ -415,7 +415,7 @@ impl Keeper {
 
     /// What is away is told by whoever watches it; the rest once for each series of attempts.
     fn tell(&self, what: &str, error: &Error, pause: Duration) {
-        if error.class() != Class::Away && pause == FIRST_PAUSE {
+        if !error.class().is_away() && pause == FIRST_PAUSE {
             let name = format!("{}/{}", self.run.namespace().unwrap_or_default(), self.run.name_any());
             tracing::error!(hook_run = name, error = chain(error), "{what}");
         }

@@ -155,7 +155,7 @@ impl Writer {
                         return;
                     }
                 }
-                Err(error) if error.class() == Class::Away => {
+                Err(error) if error.class().is_away() => {
                     self.tell(&error);
                     let ends = *ends.get_or_insert_with(|| Instant::now() + LONGEST_WAIT);
                     if view.fate != Fate::Open && Instant::now() >= ends {

@@ -263,6 +263,39 @@ fn a_life_that_a_kubelet_counts_anew_is_the_one_that_was_to_come() {
     assert_eq!(bench.log, ["Fence app 4", "Stop app-2", "Create app 3", "Remove app-fence-4"]);
 }
 
+/// The agent was away between create and start, and a kubelet collected the fence meanwhile.
+#[test]
+fn what_was_not_started_gives_way_to_a_life_that_a_kubelet_made_in_the_place_of_the_fence() {
+    let mut bench = Bench::new(RESTART, pod(Owner::Kubelet));
+    while bench.log.last().is_none_or(|last| last != "Create app 3") {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    bench.snapshot.containers.retain(|life| !life.fence);
+    let (theirs, now) = (life("app", 4, State::Running), bench.now);
+    bench.snapshot.containers.push(Container { created_at: now, started_at: Some(now), ..theirs });
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+    assert_eq!(bench.log, ["Fence app 4", "Stop app-2", "Create app 3", "Remove app-3"]);
+    let running = bench.snapshot.running("app");
+    assert_eq!((running.len(), running[0].attempt), (1, 4));
+}
+
+/// The agent was away between create and start, and a kubelet removed the dead one meanwhile.
+#[test]
+fn what_was_not_started_gives_way_to_a_life_that_a_kubelet_counts_anew() {
+    let mut bench = Bench::new(RESTART, pod(Owner::Kubelet));
+    while bench.log.last().is_none_or(|last| last != "Create app 3") {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    bench.snapshot.containers.retain(|life| life.name != "app" || life.fence || life.attempt == 3);
+    let anew = life("app", 0, State::Running);
+    let now = bench.now;
+    bench.snapshot.containers.push(Container { created_at: now, started_at: Some(now), ..anew });
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+    let line = ["Fence app 4", "Stop app-2", "Create app 3", "Remove app-3", "Remove app-fence-4"];
+    assert_eq!(bench.log, line);
+    assert_eq!(bench.snapshot.running("app")[0].attempt, 0);
+}
+
 #[test]
 fn the_fence_is_cloned_when_a_kubelet_has_removed_everything_else() {
     let mut bench = Bench::new("restart app", pod(Owner::Kubelet));

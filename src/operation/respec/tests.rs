@@ -6,6 +6,7 @@ use crate::operation::fixtures::{
     ALIAS, Answer, Bench, Kubelet, at, declared, find, life, pod_in_cluster, situation_in_cluster,
 };
 use crate::operation::outcome::Outcome;
+use crate::operation::preflight::Situation;
 
 const RESTART: &str = r#"{"containers":[{"name":"app"}],"engine":"Respec","deadlineSeconds":200}"#;
 const SWAP: &str = "swap app=repo/app:v2";
@@ -124,6 +125,64 @@ fn a_change_that_is_refused_leaves_everything_as_it_was() {
     }
 }
 
+#[test]
+fn a_change_that_nobody_heard_of_touches_nothing() {
+    for (lost_before, times) in [(false, 5), (false, u32::MAX), (true, u32::MAX)] {
+        let mut bench = Bench::beside(Kubelet::Watching, SWAP);
+        let mut asked = 0;
+        let outcome = bench.play(|effect, _| {
+            asked += u32::from(effect.verb() == Verb::Respec);
+            match effect.verb() {
+                Verb::Respec if asked == 1 && lost_before => Answer::No(Class::Away),
+                Verb::Respec if asked <= times => Answer::No(Class::Unreached),
+                _ => Answer::Obey,
+            }
+        });
+        assert!(asked > 5, "{asked}");
+        if times == u32::MAX {
+            let late = matches!(
+                &outcome,
+                Outcome::Failed { failure: Failure::Deadline { .. }, touched, .. } if *touched == lost_before
+            );
+            assert!(late || lost_before, "{outcome:?}");
+            assert_eq!(bench.operation.touched(), lost_before);
+        } else {
+            assert_eq!(image_in_spec(&mut bench), "repo/app:v1", "it is taken back");
+            assert!(bench.operation.touched());
+        }
+    }
+}
+
+#[test]
+fn the_hash_of_what_is_no_good_is_known_the_next_time() {
+    let mut bench = beside_an_older(Kubelet::Prompt);
+    bench.dies = Some(("sha:v2", 100));
+    while bench.operation.turned_back.is_none() {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    bench.dies = None;
+    let outcome = bench.obey();
+    assert!(matches!(outcome, Outcome::RolledBack(Failure::Exited { .. })), "{outcome:?}");
+    let mut known = crate::operation::preflight::Hashes::new();
+    for (container, image, hash) in bench.operation.hashes() {
+        known.entry(container.into()).or_default().insert(image.into(), hash.into());
+    }
+    let expected = ["v1", "v2"].map(|tag| format!("repo/app:{tag}")).map(|image| {
+        let hash = older("app", &image);
+        (image, hash)
+    });
+    assert_eq!(known["app"], expected.into());
+
+    // With it, a kubelet that holds the image back is helped.
+    let mut snapshot = pod_in_cluster();
+    snapshot.containers.iter_mut().for_each(|life| life.spec_hash = older(&life.name, "repo/app:v1"));
+    let situation = Situation { hashes: known, ..situation_in_cluster(snapshot) };
+    let mut again = Bench::of(SWAP, situation, Kubelet::HoldingBack);
+    again.hash = older;
+    assert_eq!(again.obey(), Outcome::Succeeded);
+    assert_eq!(again.log[2..4], ["Fence app 4", "Create app 3 of sha:v2"]);
+}
+
 /// The answer that was lost may have been a yes, and the kubelet may have acted on it.
 #[test]
 fn a_refusal_after_a_lost_answer_does_not_make_it_untouched() {
@@ -196,6 +255,42 @@ fn what_a_late_kubelet_ends_is_made_again_once() {
             assert!(matches!(outcome, Outcome::RolledBack(Failure::Exited { .. })), "{outcome:?}");
         }
     }
+}
+
+/// The API server was away, and the kubelet's watch comes back later than ours.
+#[test]
+fn on_the_way_back_a_kubelet_that_hears_late_is_outlived() {
+    let mut bench = Bench::beside(Kubelet::Prompt, SWAP);
+    bench.dies = Some(("sha:v2", 100));
+    while bench.operation.turned_back.is_none() {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    bench.kubelet = Kubelet::Watching;
+    let hears_at = bench.now + SignedDuration::from_secs(30);
+    let mut ended = 0;
+    let outcome = loop {
+        if let Some(outcome) = bench.step(&mut |_, _| Answer::Obey) {
+            break outcome;
+        }
+        let now = bench.now;
+        let ours =
+            bench.snapshot.running("app").first().map(|life| (life.id.clone(), life.started_at.unwrap()));
+        match ours {
+            Some((id, started))
+                if now < hears_at && now > later(started, SignedDuration::from_millis(500)) =>
+            {
+                let life = find(&mut bench.snapshot, &id);
+                (life.state, life.finished_at, life.exit_code) = (State::Exited, Some(now), 0);
+                ended += 1;
+            }
+            _ if now >= hears_at => bench.kubelet = Kubelet::Prompt,
+            _ => {}
+        }
+    };
+    assert!(matches!(outcome, Outcome::RolledBack(Failure::Exited { .. })), "{outcome:?}, {:?}", bench.log);
+    assert_eq!(bench.snapshot.running("app")[0].image_id, "sha:v1");
+    assert!((3..=6).contains(&ended), "{ended}: {:?}", bench.log);
+    assert!(bench.snapshot.fences("app").next().is_none());
 }
 
 #[test]

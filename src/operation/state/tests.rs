@@ -82,7 +82,7 @@ fn time_for_the_way_back_is_kept_where_there_is_one() {
 
 #[test]
 fn repeating_loses_its_sense_after_so_many_times() {
-    use Class::{Away, Final, Gone, NameTaken, Refused};
+    use Class::{Away, Denied, Final, Gone, NameTaken, Refused, Unreached};
     for (class, verb, text, tries) in [
         (Final, Verb::Pull, "swap app=a:v2", Some(1)),
         (Refused, Verb::Pull, "swap app=a:v2", Some(3)),
@@ -95,6 +95,9 @@ fn repeating_loses_its_sense_after_so_many_times() {
         (Gone, Verb::Stop, "restart app", Some(5)),
         (Away, Verb::Stop, "restart app", None),
         (Refused, Verb::Start, "restart app", Some(3)),
+        (Unreached, Verb::Respec, "restart app", None),
+        (Denied, Verb::Respec, "restart app", Some(8)),
+        (Final, Verb::Respec, "restart app", Some(1)),
     ] {
         let mut operation = operation(text);
         operation.targets[0].touched = true;

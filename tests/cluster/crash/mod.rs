@@ -6,6 +6,7 @@
 
 mod agent;
 mod api_server;
+mod back_off;
 mod hold;
 mod kubelet;
 mod runtime;

@@ -1,16 +1,22 @@
 //! A pod to which one thing is done in one way, again and again, and what must be found of it afterwards.
 
-use std::{cell::Cell, fmt::Write as _, fs, ops::RangeInclusive};
+use std::{
+    cell::{Cell, RefCell},
+    fmt::Write as _,
+    fs,
+    ops::RangeInclusive,
+};
 
 use inplace::api::status::{Phase, Status};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::{
     agent::{state, status},
     cluster::Cluster,
-    crash::LONG,
+    crash::{LONG, back_off},
     facts::Facts,
-    pod::{Pod, container, eventually, is, is_ready},
+    pod::{Pod, container, eventually, eventually_or, is, is_ready},
 };
 
 /// The ways to replace a container beside a kubelet.
@@ -53,16 +59,19 @@ impl Way {
         }
     }
 
-    /// Whether exactly those lives were started that must be. What crashes may be started again by its kubelet, so often at
-    /// most, before anybody can tell it not to.
-    fn are_right(self, from: &str, starts: &[String], crashes: usize) -> bool {
+    /// Whether exactly those lives were started that must be. What crashes is started again by its kubelet until somebody
+    /// can tell it not to; and until it has heard of the way back, it ends what takes its place, so that this is tried
+    /// `tries` times at most.
+    fn are_right(self, from: &str, starts: &[Start], tries: usize) -> bool {
         match (self.image(from), starts) {
-            (Some("v3"), [ended @ .., last]) => {
-                (1..=crashes).contains(&ended.len())
-                    && ended.iter().all(|version| version == "v3")
-                    && last == from
+            (Some("v3"), [first, between @ .., last]) => {
+                let returned = starts.iter().filter(|start| start.version == from).count();
+                first.version == "v3"
+                    && between.iter().all(|start| start.version == "v3" || start.version == from)
+                    && last.version == from
+                    && returned <= tries
             }
-            (image, [only]) => only == image.unwrap_or(from),
+            (image, [only]) => only.version == image.unwrap_or(from),
             _ => false,
         }
     }
@@ -72,10 +81,27 @@ impl Way {
 pub(super) struct Subject<'a> {
     pub(super) pod: Pod<'a>,
     pub(super) way: Way,
-    /// How often at most something that crashes is started.
-    pub(super) crashes: Cell<usize>,
+    /// How often at most a life of the image from before is started on the way back: here once, once more if the kubelet had
+    /// just begun to look with the spec of the way there, and once by the kubelet.
+    pub(super) tries: Cell<usize>,
+    /// When its node got another kubelet, in seconds.
+    kubelets: RefCell<Vec<u64>>,
     /// Requests so far.
     turn: Cell<usize>,
+}
+
+/// A life's own line: what it is, and when it began, in seconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Start {
+    version: String,
+    at: u64,
+}
+
+impl Start {
+    fn parse(line: &str) -> Self {
+        let (version, at) = line.split_once(' ').unwrap();
+        Self { version: version.to_owned(), at: at.parse().unwrap() }
+    }
 }
 
 /// One request, and what was there before it.
@@ -102,7 +128,8 @@ impl<'a> Subject<'a> {
         for name in (0..way.containers()).map(name_of) {
             // Each life writes a line, and its preStop handler another one. v3 ends at once.
             let start = format!(
-                "cat /etc/version >>/dev/shm/starts-{name}; grep -q v3 /etc/version && exit 3; exec app"
+                "echo $(cat /etc/version) $(date +%s) >>/dev/shm/starts-{name}; \
+                 grep -q v3 /etc/version && exit 3; exec app"
             );
             let stop = format!("echo stop >>/dev/shm/stops-{name}");
             write!(
@@ -113,7 +140,7 @@ impl<'a> Subject<'a> {
             .unwrap();
         }
         let pod = Pod::create(cluster, &format!("{way:?}").to_lowercase(), &spec);
-        Self { pod, way, crashes: Cell::new(2), turn: Cell::new(0) }
+        Self { pod, way, tries: Cell::new(3), kubelets: RefCell::default(), turn: Cell::new(0) }
     }
 
     /// An agent must be there: it opens the readiness gate.
@@ -123,6 +150,11 @@ impl<'a> Subject<'a> {
 
     pub(super) fn uid(&self) -> &str {
         &self.pod.uid
+    }
+
+    /// Another kubelet began: it knows nothing of what crashed before.
+    pub(super) fn has_another_kubelet(&self, since: Timestamp) {
+        self.kubelets.borrow_mut().push(since.as_second().unsigned_abs());
     }
 
     /// Writes the next request.
@@ -138,8 +170,8 @@ impl<'a> Subject<'a> {
         let file = format!("starts-{name}");
         let before = eventually("the first line", || {
             let facts = self.pod.facts();
-            let written = facts.lines(&file).last().copied() == Some(facts.running(&name).version.as_str());
-            written.then_some(facts)
+            let last = facts.lines(&file).last().map(|line| Start::parse(line).version);
+            (last.as_ref() == Some(&facts.running(&name).version)).then_some(facts)
         });
         let before = before.settled();
         let id = format!("{:?}-{round}-{turn}", self.way);
@@ -179,12 +211,8 @@ impl<'a> Subject<'a> {
         let told = self.pod.answer_within(LONG, &ask.id);
         assert_eq!(told.phase, self.way.phase(), "{what}: {told:#?}");
         let old = ask.before.running(&ask.name);
-        let lives = self.holds(
-            ask,
-            what,
-            |starts| self.way.are_right(&old.version, starts, self.crashes.get()),
-            stops,
-        );
+        let lives =
+            self.holds(ask, what, |starts| self.way.are_right(&old.version, starts, self.tries.get()), stops);
         let new = lives.running(&ask.name);
         let report = &told.containers[0];
         assert_eq!(report.from.container_id, old.id, "{what}");
@@ -210,7 +238,7 @@ impl<'a> Subject<'a> {
         &self,
         ask: &Ask,
         what: &str,
-        right: impl Fn(&[String]) -> bool,
+        right: impl Fn(&[Start]) -> bool,
         stops: RangeInclusive<usize>,
     ) -> Facts {
         let Ask { name, before, .. } = ask;
@@ -218,26 +246,48 @@ impl<'a> Subject<'a> {
             let file = format!("{file}-{name}");
             facts.lines(&file).iter().skip(before.lines(&file).len()).map(|&line| line.to_owned()).collect()
         };
-        let after = eventually(&format!("{what}: the new life's line"), || {
+        let starts = |facts: &Facts| -> Vec<Start> {
+            since(facts, "starts").iter().map(|line| Start::parse(line)).collect()
+        };
+        let after = eventually_or(&format!("{what}: the new life's line"), || {
             let facts = self.pod.facts();
-            right(&since(&facts, "starts")).then_some(facts)
+            let starts = starts(&facts);
+            if right(&starts) { Ok(facts) } else { Err(format!("{starts:?}, {facts:#?}")) }
         });
-        let started = u32::try_from(since(&after, "starts").len()).unwrap();
-        let attempt = before.running(name).attempt + started;
-        assert_eq!(after.running(name).attempt, attempt, "{what}");
+        let crashed: Vec<_> =
+            starts(&after).iter().filter(|start| start.version == "v3").map(|start| start.at).collect();
+        let kubelets = self.kubelets.borrow();
+        assert!(
+            back_off::allows(&crashed, &kubelets),
+            "{what}: not all of {crashed:?} are the kubelet's own, kubelets since {kubelets:?}"
+        );
+        let started = u32::try_from(starts(&after).len()).unwrap();
+        let (attempt, old) = (after.running(name).attempt, before.running(name));
+        // A kubelet before 1.24 counts from the beginning when it has collected the one that is down (once a minute).
+        let counts_anew = attempt <= old.attempt && after.of(name).all(|life| life.id != old.id);
+        assert!(counts_anew || attempt == old.attempt + started, "{what}: {after:#?}");
         // What the kubelet tells comes later than what the runtime shows.
         self.pod.wait_for(LONG, &format!("{what}: it is Ready with {attempt} restarts"), |pod| {
             let restarts = container(pod, name).map(|status| u32::try_from(status.restart_count).unwrap());
-            assert!(restarts <= Some(attempt), "{what}: {restarts:?} restarts instead of {attempt}");
+            assert!(
+                counts_anew || restarts <= Some(attempt),
+                "{what}: {restarts:?} restarts instead of {attempt}"
+            );
             assert_eq!(pod.status.as_ref().unwrap().phase.as_deref(), Some("Running"), "{what}");
             let is_open = self.way != Way::Drain || is(pod, "InPlaceUpdateReady");
             restarts == Some(attempt) && is_ready(pod) && is_open
         });
         // Nothing more has come meanwhile.
         let after = self.pod.facts().settled();
-        assert!(right(&since(&after, "starts")), "{what}: {after:#?}");
+        assert!(right(&starts(&after)), "{what}: {after:#?}");
         let stopped = since(&after, "stops").len();
-        assert!(stops.contains(&stopped), "{what}: preStop ran {stopped} times");
+        // One of the image from before that its kubelet ended on the way back had its handler run, too.
+        let returned = starts(&after).iter().filter(|start| start.version == old.version).count();
+        let again = if self.way == Way::Back { returned - 1 } else { 0 };
+        assert!(
+            (*stops.start()..=stops.end() + again).contains(&stopped),
+            "{what}: preStop ran {stopped} times"
+        );
         assert_eq!(after.running(name).attempt, attempt, "{what}");
         for other in before.lives.iter().filter(|life| life.pid != 0 && life.name != *name) {
             assert_eq!(after.running(&other.name), other, "{what}");

@@ -26,6 +26,41 @@ async fn a_kubeconfig_names_server_and_namespace() {
     assert_eq!(error.to_string(), "reading pod shop/none: not there (any more): pods \"none\" not found");
 }
 
+/// What nobody heard is told from what may have been heard.
+#[tokio::test]
+async fn a_server_that_is_not_there_has_heard_nothing() {
+    let api = ApiServer::start().await;
+    let good = std::fs::read_to_string(api.kubeconfig()).unwrap();
+    let from = good.find("http://").unwrap();
+    let address = good[from..].split(['\'', '"', '\n']).next().unwrap().to_owned();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = listener.local_addr().unwrap();
+    let closed = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap()
+    };
+    let hanging_up = tokio::spawn(async move {
+        loop {
+            drop(listener.accept().await.unwrap());
+        }
+    });
+    for (server, class) in [
+        (format!("http://{closed}"), Class::Unreached),
+        // The name is from the list of those that never resolve.
+        (format!("http://nowhere.invalid:{}", closed.port()), Class::Unreached),
+        // A connection was there: who knows what was read from it.
+        (format!("http://{silent}"), Class::Away),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config");
+        std::fs::write(&path, good.replace(&address, &server)).unwrap();
+        let (client, _) = connect(&Target { kubeconfig: Some(path), context: None }).await.unwrap();
+        let error = Server::new(client).pod("shop", "web").await.unwrap_err();
+        assert_eq!(error.class(), class, "{server}: {error}");
+    }
+    hanging_up.abort();
+}
+
 #[tokio::test]
 async fn what_is_wrong_with_a_kubeconfig_is_said() {
     let api = ApiServer::start().await;

@@ -42,6 +42,6 @@ async fn an_agent_that_may_not_read_secrets_says_so() {
     site.until("it is known", |pods| pods.declared(&site.web().uid).unwrap().has_pull_secrets).await;
     site.api.on("GET secret").fault(Fault::Answer(403, "secrets \"pull\" is forbidden"));
     let error = site.pods.pull_credentials(&site.web()).await.unwrap_err();
-    assert_eq!(error.class(), Class::Final);
+    assert_eq!(error.class(), Class::Denied);
     assert!(error.to_string().contains("shop/pull") && error.to_string().contains("not allowed"), "{error}");
 }

@@ -300,7 +300,7 @@ async fn what_an_answer_means_for_going_on() {
     for (code, class) in [
         (400, Class::Final),
         (401, Class::Final),
-        (403, Class::Final),
+        (403, Class::Denied),
         (404, Class::Gone),
         (429, Class::Away),
         (500, Class::Away),
@@ -386,7 +386,7 @@ async fn a_server_that_is_not_there_is_away() {
     let site = Site::start().await;
     site.api.go_away().await;
     let error = site.respec().await.unwrap_err();
-    assert_eq!(error.class(), Class::Away);
+    assert_eq!(error.class(), Class::Unreached);
     assert!(error.to_string().contains("connection refused"), "{error}");
     site.api.come_back().await;
     site.respec().await.unwrap();

@@ -1,0 +1,115 @@
+//! What people and the kubelet do with a container as ever, also with a life that its kubelet did not make: read the log of
+//! the one before, and restart one that a liveness probe calls dead.
+
+use std::{fs, thread};
+
+use inplace::api::status::{Engine, Phase};
+use serde_json::json;
+
+use crate::{
+    agent::Agent,
+    asked::{adopted, restart, swap},
+    cluster::Cluster,
+    pod::{Pod, container, eventually_or, is_ready},
+};
+
+/// Each life says which one it is.
+const NUMBERED: &str = "
+terminationGracePeriodSeconds: 2
+containers:
+- name: app
+  image: lab/app:v1
+  command: [sh, -c, 'echo x >>/dev/shm/lives; echo life $(wc -l </dev/shm/lives); exec app']
+";
+
+#[test]
+fn the_log_of_the_life_before_is_there_to_be_read() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let pod = Pod::run(cluster, "logs", NUMBERED);
+    let log = |more: &[&str]| cluster.kubectl(&[&["logs", pod.name.as_str()], more].concat());
+    assert_eq!(log(&[]), "life 1\n");
+    let mut read = 0;
+    for turn in 1..=3 {
+        let status = restart(&pod, "app", json!({}), Phase::Succeeded);
+        assert_eq!(status.containers[0].engine, Engine::Recreate);
+        let life = adopted(&pod, "app", "lab/app:v1");
+        assert_eq!((life.attempt, log(&[])), (turn, format!("life {}\n", turn + 1)));
+        // Once a minute the kubelet collects the dead, and keeps the newest: for a moment that is the fence. Then it tells
+        // of no life before.
+        let told = container(&pod.get(), "app").unwrap().last_state.clone();
+        let dead = told.and_then(|last| last.terminated?.container_id);
+        let before = pod
+            .facts()
+            .of("app")
+            .any(|life| life.pid == 0 && dead.as_deref().is_some_and(|dead| dead.ends_with(&life.id)));
+        if before {
+            assert_eq!(log(&["--previous"]), format!("life {turn}\n"));
+            read += 1;
+        }
+    }
+    assert!(read >= 2, "only {read} of three were there");
+}
+
+/// Dead as soon as the file is there; each life begins without it.
+const MORTAL: &str = "
+terminationGracePeriodSeconds: 1
+containers:
+- name: app
+  image: lab/app:v1
+  command: [sh, -c, 'rm -f /dev/shm/dead; exec app']
+  livenessProbe: {exec: {command: [sh, -c, '! test -e /dev/shm/dead']}, periodSeconds: 1, failureThreshold: 1}
+";
+
+/// One whose v2 is dead from its beginning.
+const DEAD: &str = "
+terminationGracePeriodSeconds: 1
+containers:
+- name: app
+  image: lab/app:v1
+  livenessProbe: {exec: {command: [grep, -qv, v2, /etc/version]}, periodSeconds: 1, failureThreshold: 1}
+";
+
+#[test]
+fn a_new_life_that_its_liveness_probe_calls_dead_is_restarted_by_its_kubelet() {
+    Agent::shared();
+    thread::scope(|scope| {
+        scope.spawn(dies_later);
+        scope.spawn(dies_while_it_is_watched);
+    });
+}
+
+fn dies_later() {
+    let pod = Pod::run(Cluster::shared(), "mortal", MORTAL);
+    let status = restart(&pod, "app", json!({}), Phase::Succeeded);
+    assert_eq!(status.containers[0].engine, Engine::Recreate);
+    let ours = adopted(&pod, "app", "lab/app:v1");
+    assert_eq!(ours.attempt, 1);
+    fs::write(format!("/proc/{}/root/dev/shm/dead", ours.pid), "").unwrap();
+    pod.wait("its kubelet has restarted it", |pod| {
+        is_ready(pod) && container(pod, "app").is_some_and(|app| app.ready && app.restart_count == 2)
+    });
+    let theirs = adopted(&pod, "app", "lab/app:v1");
+    assert_eq!(theirs.attempt, 2);
+    assert!(theirs.started_at >= ours.started_at);
+    // The answer is about the request alone, and the next one is served as ever.
+    assert_eq!(pod.told("it stays", |told| told.id == status.id), status);
+    let again = restart(&pod, "app", json!({}), Phase::Succeeded);
+    assert_eq!(again.containers[0].from.container_id, theirs.id);
+    assert_eq!(adopted(&pod, "app", "lab/app:v1").attempt, 3);
+}
+
+fn dies_while_it_is_watched() {
+    let pod = Pod::run(Cluster::shared(), "dead", DEAD);
+    let status = swap(&pod, "lab/app:v2", json!({"minReadySeconds": 30}), Phase::RolledBack);
+    assert_eq!(status.reason, "Exited", "{status:#?}");
+    let life = adopted(&pod, "app", "lab/app:v1");
+    assert_eq!(status.containers[0].to.as_ref().unwrap().container_id, life.id);
+    assert_eq!(life.version, "v1");
+    // Nobody has a reason to end it.
+    let settled = eventually_or("all fences to be gone", || {
+        let facts = pod.facts();
+        if facts.fences.is_empty() { Ok(facts) } else { Err(format!("{facts:#?}")) }
+    });
+    assert_eq!(settled.running("app").id, life.id);
+}
