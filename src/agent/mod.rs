@@ -26,7 +26,7 @@ use crate::cri::client::{Client, Readiness};
 use crate::hook::engine::Engine;
 use crate::hook::runner::Metrics as HookMetrics;
 use crate::hook::settings::HookArgs;
-use crate::node::hook::{Hooks, Shelf, Templates};
+use crate::node::hook::{Forgotten, Hooks, Shelf, Templates};
 use crate::node::lock::{LockError, NodeLock};
 use crate::node::settings::NodeArgs;
 use crate::node::{Node, journal::JournalError};
@@ -172,7 +172,12 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     let (what, label) = (format!("the HookRuns of node {name}"), format!("{}={name}", annotation::NODE));
     let runs = HookRuns::watch(server.clone(), &what, &label, watching);
     let duty = (server.clone(), engine.clone(), runs.clone());
-    office.hook_runs = runner(duty, pods.clone(), hook_metrics, office.stop.clone()).run().boxed();
+    let forgotten = Forgotten::of(&node.journal)?.put_away(server.clone(), runs.clone());
+    let (runner, stop) = (runner(duty, pods.clone(), hook_metrics, office.stop.clone()), office.stop.clone());
+    office.hook_runs = async move {
+        tokio::join!(runner.run(), stop.run_until_cancelled(forgotten));
+    }
+    .boxed();
     let writes = Writes::new(&mut registry);
     register_cache(&mut registry, &pods);
     let node = node

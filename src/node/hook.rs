@@ -4,6 +4,7 @@
 //! hook is measured by a task of its own; what it tells is taken in between two looks at the pod.
 
 mod admission;
+mod forgotten;
 mod mirror;
 mod shelf;
 
@@ -26,6 +27,7 @@ use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::state::Operation;
 use crate::process::clock;
 
+pub use forgotten::Forgotten;
 pub use shelf::Shelf;
 
 /// How often it is told how far a hook is, where each telling is a write.

@@ -2,6 +2,7 @@
 //! the loopback.
 
 mod election;
+mod forgotten;
 mod handing;
 mod running;
 mod troubled;

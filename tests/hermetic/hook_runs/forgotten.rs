@@ -1,0 +1,42 @@
+//! What an agent that died at the wrong moment has left at the API server.
+
+use inplace::node::hook::Forgotten;
+use inplace::node::journal::{Entry, Journal};
+use inplace::operation::snapshot::PodRef;
+
+use super::*;
+
+#[tokio::test]
+async fn runs_of_ended_operations_go_and_what_failed_or_is_open_stays() {
+    let site = Site::start().await;
+    let put = |name: &str, pod: &str, operation: &str, phase: &str| {
+        let meta = json!({"labels": {"inplace.dev/operation": operation},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": "uid"}]});
+        let mut run = site.put_as(name, &json!({"metrics": [site.metric("/", &json!({}))]}), &meta);
+        run["status"] = json!({"phase": phase});
+        site.api.put(run);
+    };
+    put("left-running", "web", "r1", "Running");
+    put("left-successful", "web", "r1", "Successful");
+    put("failed", "web", "r1", "Failed");
+    put("open", "web", "r2", "Running");
+    put("of-another-pod", "db", "r1", "Running");
+    let state = tempfile::tempdir().unwrap();
+    let journal = Journal::open(state.path()).unwrap();
+    let (namespace, name, uid) = ("shop".to_owned(), "web".to_owned(), "web-uid".to_owned());
+    let mut entry = Entry::new(PodRef { namespace, name, uid });
+    entry.finished.push("r1".to_owned());
+    journal.write(&entry).unwrap();
+
+    let server = site.server().await;
+    let watching = CancellationToken::new();
+    let runs = HookRuns::watch(server.clone(), "HookRuns", "", watching.clone());
+    Forgotten::of(&journal).unwrap().put_away(server, runs).await;
+    watching.cancel();
+    let there = |name: &&str| site.api.get("hookruns", "shop", name).is_some();
+    let all = ["left-running", "left-successful", "failed", "open", "of-another-pod"];
+    assert_eq!(
+        all.iter().copied().filter(|name| there(name)).collect::<Vec<_>>(),
+        ["failed", "open", "of-another-pod"]
+    );
+}
