@@ -15,6 +15,9 @@ const TAKEN: &str = "is reserved for ";
 /// How containerd says that a start is under way, perhaps one whose caller is gone, and that it has ended meanwhile: a
 /// look will show how.
 const MOVING: [&str; 2] = ["in starting state", "container is in CONTAINER_"];
+/// How containerd begins and ends what it says of a start that finds the process of an earlier one, which a containerd that
+/// died had asked for: it ends the container, and a look will show that.
+const LEFT_BEHIND: (&str, &str) = ("failed to create containerd task", "already exists");
 
 /// A call that brought no answer, or a no.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +43,7 @@ impl Error {
             (Class::Away, format!("the runtime at {path} cannot be reached: {}", cause(local)))
         } else if told.contains(TAKEN) {
             (Class::NameTaken, told.to_owned())
-        } else if MOVING.iter().any(|moving| told.contains(moving)) {
+        } else if is_of_another_start(told) {
             (Class::Away, told.to_owned())
         } else {
             match status.code() {
@@ -80,6 +83,12 @@ impl Error {
         let (id, _) = rest.strip_prefix('"')?.split_once('"')?;
         (!id.is_empty()).then_some(id)
     }
+}
+
+/// True for the word on a start that is about an earlier one.
+fn is_of_another_start(told: &str) -> bool {
+    let (begins, ends) = LEFT_BEHIND;
+    MOVING.iter().any(|moving| told.contains(moving)) || (told.contains(begins) && told.ends_with(ends))
 }
 
 impl From<Error> for Trouble {
@@ -164,6 +173,7 @@ mod tests {
             r#"failed to set starting state for container "4f5c": container is already in starting state"#,
             r#"failed to set removing state for container "4f5c": container is in starting state, can't be removed"#,
             r#"failed to set starting state for container "4f5c": container is in CONTAINER_EXITED state"#,
+            "failed to create containerd task: task 4f5c: already exists",
         ] {
             let error = server(Code::Unknown, text);
             assert_eq!((error.class, error.message.as_str()), (Class::Away, text));

@@ -50,7 +50,6 @@ fn scenes<'a>(subjects: &'a [Subject<'a>]) -> Vec<(&'a Subject<'a>, String)> {
 }
 
 #[test]
-#[ignore = "not green as a whole yet: run it by name with --ignored"]
 fn away_in_the_middle_it_delays_and_spoils_nothing() {
     let theatre = Theatre::open();
     let mut agent = theatre.agent();
