@@ -42,7 +42,7 @@ fn what_cannot_be_done_is_refused_with_what_to_change_and_touches_nothing() {
         (r#"{"containers":[{"name":"app"}],"gracePeriodSeconds":5}"#, "NoReadinessGate", "add the gate"),
         (
             r#"{"containers":[{"name":"app"}],"preHook":{"templateName":"t"}}"#,
-            "HooksUnavailable",
+            "HookTemplateMissing",
             "remove it",
         ),
         (r#"{"containers":[{"name":"app"}],"deadlineSeconds":2}"#, "DeadlineTooShort", "may take"),
