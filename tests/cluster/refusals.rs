@@ -43,7 +43,7 @@ fn what_cannot_be_done_is_refused_with_what_to_change_and_touches_nothing() {
         (
             r#"{"containers":[{"name":"app"}],"preHook":{"templateName":"t"}}"#,
             "HookTemplateMissing",
-            "remove it",
+            "create it in namespace default",
         ),
         (r#"{"containers":[{"name":"app"}],"deadlineSeconds":2}"#, "DeadlineTooShort", "may take"),
         (
