@@ -3,7 +3,7 @@
 //! Names come from a fixed sequence, so that what was made and is not seen yet is made again in vain and not twice. Pods that
 //! leave carry it written on them: who scales back keeps them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
@@ -107,6 +107,7 @@ fn births<'a>(
     let mut old = scene.views.iter().filter(stay).count();
     let used: BTreeSet<u32> = scene.pods.iter().filter_map(|pod| pod.index).collect();
     let mut indices = own.indices.map(|(first, last)| (first..=last).filter(|index| !used.contains(index)));
+    let (mut made, mut tried) = (BTreeSet::new(), BTreeMap::new());
     for _ in 0..missing {
         let index = match indices.as_mut().map(Iterator::next) {
             Some(None) => {
@@ -121,8 +122,9 @@ fn births<'a>(
         let hold = survey.keeps_old(old);
         old += usize::from(hold);
         let revision = if hold { scene.current_name() } else { scene.update_name() };
-        let made: BTreeSet<&str> = scaling.births.iter().map(|birth| birth.name.as_str()).collect();
-        if let Some((name, instance)) = free_name(scene, own, revision, &made) {
+        let tried = tried.entry(revision).or_insert(0);
+        if let Some((name, instance)) = free_name(scene, own, revision, &made, tried) {
+            made.insert(name.clone());
             scaling.births.push(Birth { name, revision, instance, index });
         }
     }
@@ -138,20 +140,22 @@ pub(super) fn free_places(scene: &Scene<'_>) -> usize {
     batch.saturating_sub(coming)
 }
 
-/// The first name of the revision's sequence that nobody has.
+/// The first name of the revision's sequence that nobody has, beyond those that were `tried`.
 fn free_name(
     scene: &Scene<'_>,
     own: &Deployment,
     revision: &str,
-    made: &BTreeSet<&str>,
+    made: &BTreeSet<String>,
+    tried: &mut usize,
 ) -> Option<(String, String)> {
     // More names than can be in use, were each of them there twice.
     let most = 64 + 4 * (scene.pods.len() + made.len() + scene.taken.len() + own.pods_to_delete.len());
-    (0..most).find_map(|at| {
+    (*tried..most).find_map(|at| {
+        *tried = at + 1;
         let instance = name::instance(&format!("{}/{revision}/{at}", scene.wish.uid));
         let name = format!("{}-{instance}", scene.wish.name);
         let used = scene.by_name.contains_key(name.as_str())
-            || made.contains(name.as_str())
+            || made.contains(&name)
             || scene.taken.contains(&name)
             || own.pods_to_delete.contains(&name);
         (!used).then_some((name, instance))

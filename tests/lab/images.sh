@@ -7,6 +7,7 @@
 # app-crash      says why on stderr and exits 3 at once      app-late      runs 2 s, then exits 1
 # app-noentry    its entrypoint is not there                 app-nocmd     neither entrypoint nor command
 # app-stubborn   ignores SIGTERM                             app-alien     made for another architecture
+# python, main, canary-hook      stand-ins for the images of the published manifests of workloads
 # OUTDIR/digests has a line "name digest" for each.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

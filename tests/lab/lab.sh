@@ -75,11 +75,13 @@ make_cache() { # into $1
   registry_pid=$!
   at=$(registry_address "$1/registry.log") || die "the registry does not start: $(cat "$1/registry.log")"
   while read -r name _; do
-    [ "${name%%:*}" = pause ] || push "$1/${name/:/-}.tar" "$at/$name"
+    [ "${name%%:*}" != pause ] || continue
+    push "$1/${name/:/-}.tar" "$at/$name"
+    rm "$1/${name/:/-}.tar"
   done <"$1/digests"
   kill "$registry_pid"
   wait "$registry_pid" 2>/dev/null || true
-  rm -f "$1"/registry.{yml,log} "$1"/app-*.tar
+  rm -f "$1"/registry.{yml,log}
 }
 
 push() { skopeo --insecure-policy copy -q --all --preserve-digests --dest-tls-verify=false "oci-archive:$1" "docker://$2"; }

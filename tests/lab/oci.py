@@ -32,6 +32,12 @@ trap 'kill $! 2>/dev/null; exit 0' TERM
 while :; do sleep 3600 & wait $!; done
 """
 
+PYTHON = b"""#!/bin/sh
+# As much of `python -m http.server PORT` as a test needs.
+trap 'kill $! 2>/dev/null; exit 0' TERM
+httpd -f -p "$3" -h /www & wait $!
+"""
+
 
 def digest(data):
     return "sha256:" + hashlib.sha256(data).hexdigest()
@@ -150,6 +156,18 @@ def apps(out, busybox):
     write(out, "app:noentry", Image(first, {"Entrypoint": ["/bin/not-there"]}))
     write(out, "app:stubborn", Image(first, shell("trap '' TERM; while :; do sleep 3600; done")))
     write(out, "app:nocmd", Image(first, {}))
+    published(out, ground)
+
+
+def published(out, ground):
+    """Stand-ins for the images of the published manifests of workloads."""
+    for tag in ("3.5", "latest"):
+        write(out, "python:" + tag, Image([ground, layer([("bin/python", PYTHON, 0o755)]), version(tag)], {}))
+    for tag in ("v1", "v2"):
+        write(out, "main:" + tag, Image([ground, layer([("main", "bin/app", 0o777)]), version(tag)], {}))
+    served = layer([("www/index.html", b'{"name":"bryan","male":"yes","age":45}\n', 0o644)])
+    serve = {"Env": ["PATH=/bin:/usr/bin", "PORT=9091"], "Entrypoint": ["/bin/app"]}
+    write(out, "canary-hook:test", Image([ground, served, version("test")], serve))
 
 
 def big(out, busybox, megabytes):
