@@ -19,11 +19,11 @@
 //! | [`workload`] | the decisions of workloads. Pure | api |
 //! | [`cri`] | the container runtime: endpoint, client, clone, conversion | api operation |
 //! | [`hook`] | the gates: template, condition, schedule, verdict (pure); `provider`, `engine` (I/O) | api cri cluster process |
-//! | [`cluster`] | the API server: client, pods of a node, patches, events | api operation process |
+//! | [`cluster`] | the API server: client, pods, workloads, patches, events | api operation workload process |
 //! | [`process`] | the plumbing of a process: time, logs, signals, files, admin | - |
 //! | [`node`] | the engine on a node: journal, loop, effects | api operation hook cri cluster process |
 //! | [`agent`] | role: carries out what annotations ask for | api operation hook node cri cluster process |
-//! | [`controller`] | role: runs the hooks that no agent runs | api hook cluster process |
+//! | [`controller`] | role: brings about what workloads want; runs the hooks that no agent runs | api workload hook cluster process |
 //! | [`cli`] | role: a person's commands | api operation hook node cri cluster process |
 //!
 //! The roles never import each other; `main.rs` picks one. A test holds the code against this table.

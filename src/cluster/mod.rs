@@ -16,3 +16,4 @@ pub mod pod;
 pub mod pods;
 pub mod server;
 mod store;
+pub mod workloads;

@@ -4,7 +4,7 @@
 
 mod follow;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -20,6 +20,11 @@ pub(super) trait Kept:
 {
     /// What one is looked up by.
     fn key(&self) -> String;
+
+    /// What it is found under together with others; none for most kinds.
+    fn groups(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// The objects. Clones share them, but each counts its own [`Self::changed`].
@@ -39,13 +44,47 @@ struct Shared<T> {
 
 struct View<T> {
     objects: BTreeMap<String, Arc<T>>,
+    /// Keys by group.
+    groups: HashMap<String, BTreeSet<String>>,
+    /// Groups in which something has changed and nobody has asked since.
+    touched: BTreeSet<String>,
     current: bool,
     synced: bool,
 }
 
 impl<T> Default for View<T> {
     fn default() -> Self {
-        Self { objects: BTreeMap::new(), current: false, synced: false }
+        Self {
+            objects: BTreeMap::new(),
+            groups: HashMap::new(),
+            touched: BTreeSet::new(),
+            current: false,
+            synced: false,
+        }
+    }
+}
+
+impl<T: Kept> View<T> {
+    fn insert(&mut self, key: String, object: Arc<T>) {
+        self.take(&key);
+        for group in object.groups() {
+            self.groups.entry(group.clone()).or_default().insert(key.clone());
+            self.touched.insert(group);
+        }
+        self.objects.insert(key, object);
+    }
+
+    fn take(&mut self, key: &str) {
+        let Some(object) = self.objects.remove(key) else { return };
+        for group in object.groups() {
+            if let Some(keys) = self.groups.get_mut(&group) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.groups.remove(&group);
+                }
+            }
+            self.touched.insert(group);
+        }
     }
 }
 
@@ -74,6 +113,31 @@ impl<T: Kept> Store<T> {
 
     pub(super) fn get(&self, key: &str) -> Option<Arc<T>> {
         self.shared.read(|view| view.objects.get(key).cloned())
+    }
+
+    /// Those of a group, by key. Costs nothing for those that are not in it.
+    pub(super) fn group(&self, group: &str) -> Vec<Arc<T>> {
+        self.shared.read(|view| {
+            let keys = view.groups.get(group).into_iter().flatten();
+            keys.filter_map(|key| view.objects.get(key).cloned()).collect()
+        })
+    }
+
+    /// Those whose keys begin so.
+    pub(super) fn beginning(&self, with: &str) -> Vec<Arc<T>> {
+        self.shared.read(|view| {
+            let from = view.objects.range(with.to_owned()..);
+            from.take_while(|(key, _)| key.starts_with(with)).map(|(_, object)| Arc::clone(object)).collect()
+        })
+    }
+
+    /// The groups in which anything has changed since somebody last asked. For one asker only.
+    pub(super) fn touched(&self) -> BTreeSet<String> {
+        let mut touched = BTreeSet::new();
+        if self.shared.read(|view| !view.touched.is_empty()) {
+            self.shared.alter(|view| std::mem::swap(&mut touched, &mut view.touched));
+        }
+        touched
     }
 
     /// What `look` makes of an object and of whether this is current.
@@ -105,6 +169,11 @@ impl<T: Kept> Store<T> {
     pub(super) fn learn(&self, object: T) {
         self.shared.learn(object);
     }
+
+    /// An object that is known to be gone, and not only when the watch gets to it.
+    pub(super) fn forget(&self, key: &str, uid: &str) {
+        self.shared.remove(key, Some(uid));
+    }
 }
 
 impl<T> Shared<T> {
@@ -112,8 +181,12 @@ impl<T> Shared<T> {
         look(&self.view.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn change(&self, work: impl FnOnce(&mut View<T>)) {
+    fn alter(&self, work: impl FnOnce(&mut View<T>)) {
         work(&mut self.view.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn change(&self, work: impl FnOnce(&mut View<T>)) {
+        self.alter(work);
         self.news.send_replace(());
     }
 
@@ -127,9 +200,20 @@ impl<T> Shared<T> {
 impl<T: Kept> Shared<T> {
     /// Everything that there is.
     fn replace(&self, objects: Vec<T>) {
-        let objects = objects.into_iter().map(|object| (object.key(), Arc::new(object))).collect();
+        let objects: BTreeMap<_, _> =
+            objects.into_iter().map(|object| (object.key(), Arc::new(object))).collect();
         self.change(|view| {
-            view.objects = objects;
+            let gone: Vec<_> =
+                view.objects.keys().filter(|key| !objects.contains_key(*key)).cloned().collect();
+            for key in gone {
+                view.take(&key);
+            }
+            for (key, object) in objects {
+                let version = |object: &Arc<T>| (object.uid(), object.resource_version());
+                if view.objects.get(&key).is_none_or(|known| version(known) != version(&object)) {
+                    view.insert(key, object);
+                }
+            }
             view.synced = true;
         });
     }
@@ -139,18 +223,17 @@ impl<T: Kept> Shared<T> {
         self.change(|view| {
             let key = object.key();
             if view.objects.get(&key).is_none_or(|known| is_not_older(&object, known.as_ref())) {
-                view.objects.insert(key, Arc::new(object));
+                view.insert(key, Arc::new(object));
             }
         });
     }
 
-    fn remove(&self, object: &T) {
+    fn remove(&self, key: &str, uid: Option<&str>) {
         self.change(|view| {
             // What is made anew under the same key has another uid: what is deleted late must not take it along. (A
             // static pod's copy, for one, is always the same one on its node.)
-            let key = object.key();
-            if view.objects.get(&key).is_some_and(|known| known.uid() == object.uid()) {
-                view.objects.remove(&key);
+            if view.objects.get(key).is_some_and(|known| known.uid().as_deref() == uid) {
+                view.take(key);
             }
         });
     }
@@ -217,7 +300,8 @@ mod tests {
     async fn a_pod_that_is_gone_is_not_learnt_again() {
         let shared = shared();
         shared.put(pod("a", 10, ""));
-        shared.remove(&pod("a", 11, ""));
+        let gone = pod("a", 11, "");
+        shared.remove(&gone.key(), gone.uid().as_deref());
         shared.learn(pod("a", 12, ""));
         assert_eq!(versions(&shared), []);
     }
@@ -227,7 +311,8 @@ mod tests {
         let shared = shared();
         shared.put(pod("a", 10, "static"));
         shared.put(pod("b", 11, "static"));
-        shared.remove(&pod("a", 12, "static"));
+        let gone = pod("a", 12, "static");
+        shared.remove(&gone.key(), gone.uid().as_deref());
         assert_eq!(versions(&shared), [("b".into(), "11".into())]);
     }
 

@@ -22,11 +22,10 @@ const MAX_RUNS: usize = 4096;
 /// As it is written on a run. The same for all processes: who leads is decided by the Lease.
 const RUNNER: &str = "controller";
 
-pub(super) async fn run(common: Common, stop: CancellationToken) {
-    let Common { server, namespace, identity, engine, hook_metrics } = common;
+pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken) {
+    let Common { server, identity, engine, hook_metrics, .. } = common;
     let labels = format!("!{}", annotation::OPERATION);
     let runs = HookRuns::watch(server.clone(), "HookRuns", &labels, stop.clone());
-    let agents = Agents::watch(server.clone(), &namespace, stop.clone());
     let orphans = Orphans { agents, ready: None, away: HashMap::new() };
     // An agent that is not ready is not asked to let go: it may not be there at all.
     let identity = Identity { runner: RUNNER.to_owned(), host: identity, patience: Duration::ZERO };

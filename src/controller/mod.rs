@@ -1,9 +1,10 @@
-//! The role that is there once per cluster: runs the hooks that no agent runs.
+//! The role that is there once per cluster: brings about what workloads want, and runs the hooks that no agent runs.
 //!
 //! Any number of processes may be there; one leads, by a Lease, and runs the controllers. The others wait, and are ready
 //! as well: there is nothing that they could not do. Never talks to a node.
 
 mod hook_runs;
+mod workloads;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
+use crate::cluster::agents::Agents;
 use crate::cluster::client::{self, Target};
 use crate::cluster::lease::Election;
 use crate::cluster::server::Server;
@@ -25,7 +27,7 @@ use crate::process::{admin, shutdown};
 /// The lease by which one process leads.
 const LEASE: &str = "inplace-controller";
 
-/// Run the hooks that no agent runs, until stopped
+/// Bring about what GameDeployments and GameStatefulSets want, and run the hooks that no agent runs, until stopped
 #[derive(Debug, clap::Args)]
 // A Deployment's own arguments come after the shipped ones, and count.
 #[command(args_override_self = true)]
@@ -75,12 +77,17 @@ struct Common {
     identity: String,
     engine: Engine,
     hook_metrics: runner::Metrics,
+    workload_metrics: workloads::Metrics,
 }
 
 /// All controllers. Each is a loop that compares what is there with what there should be, and ends at once when `stop`
 /// says so. A new one is added here.
 fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'static, ()>> {
-    vec![hook_runs::run(common.clone(), stop.clone()).boxed()]
+    let agents = Agents::watch(common.server.clone(), &common.namespace, stop.clone());
+    vec![
+        hook_runs::run(common.clone(), agents.clone(), stop.clone()).boxed(),
+        workloads::run(common.clone(), agents, stop.clone()).boxed(),
+    ]
 }
 
 /// Runs the controller until SIGTERM.
@@ -103,6 +110,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         identity: identity.clone(),
         engine: Engine::new(hooks.settings("the controller", None, Some(server.clone()))),
         hook_metrics: runner::Metrics::new(&mut registry),
+        workload_metrics: workloads::Metrics::new(&mut registry),
     };
     // A process that was started anew under its old name is another one.
     let me = format!("{identity}_{}", uuid());

@@ -230,8 +230,10 @@ fn rights_of(cluster: &Cluster, account: &'static str) -> PathBuf {
     }
     let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset/crds");
     cluster.kubectl(&["apply", "--server-side", "-k", crds.to_str().unwrap()]);
-    let kinds = ["crd/hooktemplates.tkex.tencent.com", "crd/hookruns.tkex.tencent.com"];
-    cluster.kubectl(&[&["wait", "--for=condition=Established"], &kinds[..]].concat());
+    let kinds = ["hooktemplates", "hookruns", "gamedeployments", "gamestatefulsets"];
+    let kinds = kinds.map(|kind| format!("crd/{kind}.tkex.tencent.com"));
+    let wait = ["wait", "--for=condition=Established"].map(str::to_owned);
+    cluster.kubectl(&[&wait[..], &kinds[..]].concat());
     let rights = cluster.kubeconfig_of("inplace-system", account);
     given.push((cluster.kubeconfig.clone(), account, rights.clone()));
     rights

@@ -44,3 +44,4 @@ mod smoke;
 mod swap;
 mod traffic;
 mod turnstile;
+mod workloads;

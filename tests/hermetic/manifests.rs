@@ -136,9 +136,19 @@ fn the_agent_may_no_more_than_it_needs() {
 fn the_controller_may_no_more_than_it_needs() {
     let base = kustomize(&["base"]);
     let expected = json!([
-        {"apiGroups": ["tkex.tencent.com"], "resources": ["hookruns"], "verbs": ["get", "list", "watch", "patch"]},
+        {"apiGroups": ["tkex.tencent.com"], "resources": ["gamedeployments", "gamestatefulsets"],
+            "verbs": ["get", "list", "watch", "patch"]},
+        {"apiGroups": ["tkex.tencent.com"], "resources": ["gamedeployments/status", "gamestatefulsets/status"],
+            "verbs": ["patch"]},
+        {"apiGroups": ["tkex.tencent.com"], "resources": ["hookruns"],
+            "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
+        {"apiGroups": ["tkex.tencent.com"], "resources": ["hooktemplates"], "verbs": ["list", "watch"]},
         {"apiGroups": ["tkex.tencent.com"], "resources": ["hookruns/status"], "verbs": ["patch"]},
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
+        {"apiGroups": ["apps"], "resources": ["controllerrevisions"],
+            "verbs": ["list", "watch", "create", "patch", "delete"]},
+        {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list", "watch", "create"]},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
         {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
     ]);
     assert_eq!(base[&key("ClusterRole", "", "inplace-controller")]["rules"], expected);

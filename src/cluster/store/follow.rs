@@ -94,7 +94,7 @@ impl<T: Kept> Follower<'_, T> {
                 }
                 WatchEvent::Deleted(object) => {
                     self.advance(object.resource_version());
-                    self.shared.remove(&object);
+                    self.shared.remove(&object.key(), object.uid().as_deref());
                 }
                 WatchEvent::Bookmark(mark) => self.advance(Some(mark.metadata.resource_version)),
                 WatchEvent::Error(status) => {

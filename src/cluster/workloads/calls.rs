@@ -1,0 +1,290 @@
+//! What is written for workloads. Each call is made once; every one that changes something holds only for the object, and
+//! where a decision depends on it the version, that was seen.
+
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
+use kube::Resource;
+use kube::core::Request;
+use kube::core::params::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+
+use crate::api::game_deployment::GameDeployment;
+use crate::api::game_stateful_set::GameStatefulSet;
+use crate::cluster::error::Error;
+use crate::cluster::event::{self, Told};
+use crate::cluster::server::{MANAGER, Server};
+use crate::cluster::workloads::kinds::{Deployment, KeptPod, StatefulSet};
+use crate::cluster::workloads::{Key, Kind, Trimmed, Workloads};
+use crate::operation::effect::Class;
+use crate::workload::action::{PodPatch, PodRef};
+
+/// How a pod is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// As its own grace period says.
+    Graceful,
+    /// At once: nobody is there who could end it.
+    Forced,
+}
+
+impl Server {
+    /// Makes a pod.
+    pub async fn create_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        body: &Value,
+    ) -> Result<Trimmed<KeptPod>, Error> {
+        let doing = format!("making pod {namespace}/{name}");
+        self.ask(&doing, of::<Pod>(namespace).create(&by_us(), bytes(body))).await
+    }
+
+    /// Makes a volume claim.
+    pub async fn create_claim(&self, namespace: &str, name: &str, body: &Value) -> Result<(), Error> {
+        let doing = format!("making claim {namespace}/{name}");
+        let request = of::<PersistentVolumeClaim>(namespace).create(&by_us(), bytes(body));
+        self.ask::<IgnoredAny>(&doing, request).await.map(drop)
+    }
+
+    /// A pod as it is now; `None`: it is gone, or another one has its name.
+    pub async fn see_pod(&self, namespace: &str, pod: &PodRef) -> Result<Option<Trimmed<KeptPod>>, Error> {
+        let doing = format!("reading pod {namespace}/{}", pod.name);
+        let request = of::<Pod>(namespace).get(&pod.name, &GetParams::default());
+        match self.ask::<Trimmed<KeptPod>>(&doing, request).await {
+            Ok(seen) => Ok(Some(seen).filter(|seen| seen.meta.uid.as_ref() == Some(&pod.uid))),
+            Err(error) if error.class() == Class::Gone => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes a pod, if it still is as it was seen; tells how it is then, where the API server does.
+    pub async fn delete_pod(
+        &self,
+        namespace: &str,
+        pod: &PodRef,
+        how: Deletion,
+    ) -> Result<Option<Trimmed<KeptPod>>, Error> {
+        let doing = format!("deleting pod {namespace}/{}", pod.name);
+        let preconditions =
+            Preconditions { uid: Some(pod.uid.clone()), resource_version: Some(pod.version.clone()) };
+        let grace_period_seconds = (how == Deletion::Forced).then_some(0);
+        let params = DeleteParams {
+            preconditions: Some(preconditions),
+            grace_period_seconds,
+            ..DeleteParams::default()
+        };
+        let answer: Value = self.ask(&doing, of::<Pod>(namespace).delete(&pod.name, &params)).await?;
+        let is_pod = answer.get("kind").and_then(Value::as_str) == Some("Pod");
+        Ok(Some(answer).filter(|_| is_pod).and_then(|answer| serde_json::from_value(answer).ok()))
+    }
+
+    /// Changes labels and annotations of a pod, if it still is as it was seen.
+    pub async fn patch_pod(
+        &self,
+        namespace: &str,
+        pod: &PodRef,
+        patch: &PodPatch,
+    ) -> Result<Trimmed<KeptPod>, Error> {
+        let doing = format!("changing pod {namespace}/{}", pod.name);
+        let body = json!({"metadata": {
+            "uid": pod.uid, "resourceVersion": pod.version,
+            "labels": patch.labels, "annotations": patch.annotations,
+        }});
+        self.ask(&doing, of::<Pod>(namespace).patch(&pod.name, &as_us(), &Patch::Merge(body))).await
+    }
+
+    /// Makes a workload the controller of a pod, by its owner reference, or no longer.
+    pub async fn own_pod(
+        &self,
+        namespace: &str,
+        pod: &PodRef,
+        owner: &Value,
+        own: bool,
+    ) -> Result<Trimmed<KeptPod>, Error> {
+        let doing = format!("{} pod {namespace}/{}", if own { "adopting" } else { "releasing" }, pod.name);
+        // Owner references merge by their uid.
+        let reference =
+            if own { owner.clone() } else { json!({"$patch": "delete", "uid": owner.get("uid")}) };
+        let body = json!({"metadata": {
+            "uid": pod.uid, "resourceVersion": pod.version, "ownerReferences": [reference],
+        }});
+        self.ask(&doing, of::<Pod>(namespace).patch(&pod.name, &as_us(), &Patch::Strategic(body))).await
+    }
+
+    /// Makes a revision.
+    pub async fn create_revision(&self, revision: &ControllerRevision) -> Result<(), Error> {
+        let meta = &revision.metadata;
+        let (namespace, name) =
+            (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+        let doing = format!("making ControllerRevision {namespace}/{name}");
+        let body = serde_json::to_vec(revision).unwrap_or_default();
+        self.ask::<IgnoredAny>(&doing, of::<ControllerRevision>(namespace).create(&by_us(), body))
+            .await
+            .map(drop)
+    }
+
+    /// Gives a revision another number, if it still is as it was seen.
+    pub async fn number_revision(
+        &self,
+        namespace: &str,
+        name: &str,
+        (uid, version): &(String, String),
+        number: i64,
+    ) -> Result<(), Error> {
+        let doing = format!("changing ControllerRevision {namespace}/{name}");
+        let body = json!({"metadata": {"uid": uid, "resourceVersion": version}, "revision": number});
+        let request = of::<ControllerRevision>(namespace).patch(name, &as_us(), &Patch::Merge(body));
+        self.ask::<IgnoredAny>(&doing, request).await.map(drop)
+    }
+
+    /// Deletes a revision. One that is gone is deleted.
+    pub async fn delete_revision(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
+        let doing = format!("deleting ControllerRevision {namespace}/{name}");
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        match self.ask::<IgnoredAny>(&doing, of::<ControllerRevision>(namespace).delete(name, &params)).await
+        {
+            Err(error) if error.class() == Class::Gone => Ok(()),
+            deleted => deleted.map(drop),
+        }
+    }
+
+    /// The uid of a workload as it is now; `None` when it is gone or on its way out.
+    pub async fn workload_uid(&self, key: &Key) -> Result<Option<String>, Error> {
+        let doing = format!("reading {key}");
+        let request = workloads(key).get(&key.name, &GetParams::default());
+        match self.ask::<Value>(&doing, request).await {
+            Ok(seen) => {
+                let leaves = seen.pointer("/metadata/deletionTimestamp").is_some();
+                let uid = seen.pointer("/metadata/uid").and_then(Value::as_str);
+                Ok(uid.filter(|_| !leaves).map(str::to_owned))
+            }
+            Err(error) if error.class() == Class::Gone => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Changes a workload, if it still is as it was seen; `known` knows it from then on. Tells its new version.
+    pub async fn patch_workload(
+        &self,
+        known: &Workloads,
+        key: &Key,
+        (uid, version): (&str, &str),
+        mut body: Value,
+    ) -> Result<String, Error> {
+        let doing = format!("changing {key}");
+        if let Some(fields) = body.as_object_mut() {
+            let meta = fields.entry("metadata").or_insert_with(|| json!({}));
+            meta["uid"] = json!(uid);
+            meta["resourceVersion"] = json!(version);
+        }
+        let request = workloads(key).patch(&key.name, &as_us(), &Patch::Merge(body));
+        self.ask_workload(&doing, known, key, request).await
+    }
+
+    /// Writes the status of a workload, if it still is as it was seen; `known` knows it from then on.
+    pub async fn workload_status(
+        &self,
+        known: &Workloads,
+        key: &Key,
+        (uid, version): (&str, &str),
+        status: &Value,
+    ) -> Result<String, Error> {
+        let doing = format!("writing the status of {key}");
+        let operations = json!([
+            { "op": "test", "path": "/metadata/uid", "value": uid },
+            { "op": "test", "path": "/metadata/resourceVersion", "value": version },
+            { "op": "add", "path": "/status", "value": status },
+        ]);
+        let operations = serde_json::from_value(operations)
+            .map_err(|error| Error::own(&doing, Class::Final, format!("no JSON patch: {error}")))?;
+        let request =
+            workloads(key).patch_subresource("status", &key.name, &as_us(), &Patch::<()>::Json(operations));
+        self.ask_workload(&doing, known, key, request).await
+    }
+
+    /// Tells something about a workload; `host` tells where. Gives the name of the event.
+    pub async fn workload_event(
+        &self,
+        key: &Key,
+        uid: &str,
+        host: &str,
+        told: &Told,
+    ) -> Result<String, Error> {
+        let doing = format!("writing the event {} of {key}", told.reason);
+        let about = ObjectReference {
+            api_version: Some(GameDeployment::api_version(&()).into_owned()),
+            kind: Some(key.kind.name().to_owned()),
+            namespace: Some(key.namespace.clone()),
+            name: Some(key.name.clone()),
+            uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
+        };
+        let event = event::event(about, host, told);
+        self.tell(&doing, &key.namespace, &event).await?;
+        Ok(event.metadata.name.unwrap_or_default())
+    }
+
+    /// Says that an event has happened so often by now, last as `told`.
+    pub async fn count_event(
+        &self,
+        namespace: &str,
+        name: &str,
+        count: i32,
+        told: &Told,
+    ) -> Result<(), Error> {
+        let doing = format!("counting the event {} {namespace}/{name}", told.reason);
+        let at = told.at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let body = json!({"count": count, "lastTimestamp": at, "message": told.note});
+        let request = of::<k8s_openapi::api::core::v1::Event>(namespace);
+        let request = request.patch(name, &as_us(), &Patch::Merge(body));
+        self.ask::<IgnoredAny>(&doing, request).await.map(drop)
+    }
+
+    async fn ask_workload(
+        &self,
+        doing: &str,
+        known: &Workloads,
+        key: &Key,
+        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<String, Error> {
+        match key.kind {
+            Kind::Deployment => {
+                let seen: Trimmed<Deployment> = self.ask(doing, request).await?;
+                let version = seen.meta.resource_version.clone();
+                known.deployments.learn(seen);
+                Ok(version.unwrap_or_default())
+            }
+            Kind::StatefulSet => {
+                let seen: Trimmed<StatefulSet> = self.ask(doing, request).await?;
+                let version = seen.meta.resource_version.clone();
+                known.sets.learn(seen);
+                Ok(version.unwrap_or_default())
+            }
+        }
+    }
+}
+
+fn of<T: Resource<DynamicType = ()>>(namespace: &str) -> Request {
+    Request::new(T::url_path(&(), Some(namespace)))
+}
+
+fn workloads(key: &Key) -> Request {
+    match key.kind {
+        Kind::Deployment => of::<GameDeployment>(&key.namespace),
+        Kind::StatefulSet => of::<GameStatefulSet>(&key.namespace),
+    }
+}
+
+fn bytes(body: &Value) -> Vec<u8> {
+    body.to_string().into_bytes()
+}
+
+fn by_us() -> PostParams {
+    PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() }
+}
+
+fn as_us() -> PatchParams {
+    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
+}

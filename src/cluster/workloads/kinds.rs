@@ -1,0 +1,269 @@
+//! What is kept of each kind of objects that workloads are about. An object that cannot be read hides no other one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::api::game_deployment::GameDeployment;
+use crate::api::game_stateful_set::GameStatefulSet;
+use crate::api::hook_run::{HookRun, HookRunSpec, HookRunStatus};
+use crate::api::hook_template::{HookTemplate, HookTemplateSpec};
+use crate::api::workload_key;
+use crate::cluster::workloads::trim::{Trim, controller};
+use crate::workload::hooks::Run;
+use crate::workload::order;
+use crate::workload::pods;
+use crate::workload::report::Report;
+use crate::workload::revision::{self, Revision};
+use crate::workload::wish::Wish;
+
+/// A workload.
+#[derive(Debug)]
+pub struct Workload {
+    /// What it wants.
+    pub wish: Wish,
+    /// What was told last.
+    pub report: Report,
+    /// The same as it stands in the object.
+    pub status: Value,
+    /// The version that was read.
+    pub version: String,
+}
+
+/// A `GameDeployment`; `None`: it cannot be read.
+#[derive(Clone, Debug)]
+pub(super) struct Deployment(pub Option<Arc<Workload>>);
+
+/// A `GameStatefulSet`; `None`: it cannot be read.
+#[derive(Clone, Debug)]
+pub(super) struct StatefulSet(pub Option<Arc<Workload>>);
+
+/// A pod. Of those that other kinds of objects control only the name is kept.
+#[derive(Clone, Debug)]
+pub struct KeptPod {
+    /// What decides.
+    pub pod: Option<pods::Pod>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A `ControllerRevision` of a workload; of others nothing is kept.
+#[derive(Clone, Debug)]
+pub(super) struct KeptRevision(pub Option<Revision>);
+
+/// The name of a volume claim.
+#[derive(Clone, Debug)]
+pub(super) struct Claim;
+
+/// A node.
+#[derive(Clone, Debug)]
+pub(super) struct KeptNode(pub order::Node);
+
+/// A `HookRun` of a workload.
+#[derive(Clone, Debug)]
+pub(super) struct KeptRun(pub Option<Run>);
+
+/// A `HookTemplate`; `None`: it cannot be read.
+#[derive(Clone, Debug)]
+pub struct Template(pub Option<HookTemplateSpec>);
+
+/// Group of the pods that nobody controls.
+pub(super) fn orphans(namespace: &str) -> String {
+    format!("orphans/{namespace}")
+}
+
+/// Group of what is on or is a node.
+pub(super) fn node(name: &str) -> String {
+    format!("node/{name}")
+}
+
+/// Group of what is in a namespace.
+pub(super) fn within(namespace: &str) -> String {
+    format!("in/{namespace}")
+}
+
+fn namespace(meta: &ObjectMeta) -> &str {
+    meta.namespace.as_deref().unwrap_or_default()
+}
+
+/// Group of what a workload controls: the workload's uid.
+fn owned(meta: &ObjectMeta) -> Vec<String> {
+    controller(meta).filter(|owner| is_workload(owner)).map(|owner| owner.uid.clone()).into_iter().collect()
+}
+
+fn is_workload(owner: &OwnerReference) -> bool {
+    owner.api_version.starts_with("tkex.tencent.com/")
+        && matches!(owner.kind.as_str(), "GameDeployment" | "GameStatefulSet")
+}
+
+fn meta_of(value: &Value) -> ObjectMeta {
+    value.get("metadata").and_then(|meta| ObjectMeta::deserialize(meta).ok()).unwrap_or_default()
+}
+
+fn version(meta: &ObjectMeta) -> String {
+    meta.resource_version.clone().unwrap_or_default()
+}
+
+/// The workload itself and the others of its namespace.
+fn of_workload(meta: &ObjectMeta) -> Vec<String> {
+    vec![meta.uid.clone().unwrap_or_default(), within(namespace(meta))]
+}
+
+impl Trim for Deployment {
+    type Kind = GameDeployment;
+    type Source = Value;
+
+    fn trim(source: Value) -> (ObjectMeta, Self) {
+        let meta = meta_of(&source);
+        let workload = serde_json::from_value::<GameDeployment>(source).ok().map(|object| {
+            let status = object.status.clone().unwrap_or_default();
+            Arc::new(Workload {
+                wish: Wish::of_deployment(&object),
+                report: Report::of_deployment(&status),
+                status: serde_json::to_value(object.status).unwrap_or_default(),
+                version: version(&meta),
+            })
+        });
+        (meta, Self(workload))
+    }
+
+    fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
+        of_workload(meta)
+    }
+}
+
+impl Trim for StatefulSet {
+    type Kind = GameStatefulSet;
+    type Source = Value;
+
+    fn trim(source: Value) -> (ObjectMeta, Self) {
+        let meta = meta_of(&source);
+        let workload = serde_json::from_value::<GameStatefulSet>(source).ok().map(|object| {
+            let status = object.status.clone().unwrap_or_default();
+            Arc::new(Workload {
+                wish: Wish::of_stateful_set(&object),
+                report: Report::of_stateful_set(&status),
+                status: serde_json::to_value(object.status).unwrap_or_default(),
+                version: version(&meta),
+            })
+        });
+        (meta, Self(workload))
+    }
+
+    fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
+        of_workload(meta)
+    }
+}
+
+impl Trim for KeptPod {
+    type Kind = Pod;
+    type Source = Pod;
+
+    fn trim(source: Pod) -> (ObjectMeta, Self) {
+        let needed = controller(&source.metadata).is_none_or(is_workload);
+        let pod = needed.then(|| pods::Pod::read(&source));
+        let labels = source.metadata.labels.clone().filter(|_| needed).unwrap_or_default();
+        (source.metadata, Self { pod, labels })
+    }
+
+    fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
+        let Some(pod) = &self.pod else { return Vec::new() };
+        let mut groups = owned(meta);
+        if groups.is_empty() {
+            return vec![orphans(namespace(meta))];
+        }
+        groups.extend(pod.node.as_deref().map(node));
+        groups
+    }
+}
+
+impl Trim for KeptRevision {
+    type Kind = ControllerRevision;
+    type Source = ControllerRevision;
+
+    fn trim(source: ControllerRevision) -> (ObjectMeta, Self) {
+        let needed = controller(&source.metadata).is_some_and(is_workload);
+        let template = source.data.filter(|_| needed).and_then(|data| revision::template(&data.0));
+        let name = source.metadata.name.clone().unwrap_or_default();
+        let revision = template.map(|template| Revision { name, number: source.revision, template });
+        (source.metadata, Self(revision))
+    }
+
+    fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
+        owned(meta)
+    }
+}
+
+impl Trim for Claim {
+    type Kind = PersistentVolumeClaim;
+    type Source = MetaOnly;
+
+    fn trim(source: MetaOnly) -> (ObjectMeta, Self) {
+        (source.metadata, Self)
+    }
+
+    fn groups(&self, _meta: &ObjectMeta) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+impl Trim for KeptNode {
+    type Kind = Node;
+    type Source = Node;
+
+    fn trim(source: Node) -> (ObjectMeta, Self) {
+        let annotation = |key: &str| source.metadata.annotations.as_ref().and_then(|all| all.get(key));
+        let cost = annotation(workload_key::NODE_COST).and_then(|text| text.parse().ok());
+        let cost = cost.filter(|cost: &f64| cost.is_finite());
+        let conditions = source.status.and_then(|status| status.conditions).unwrap_or_default();
+        let ready = conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True");
+        (source.metadata, Self(order::Node { cost, ready }))
+    }
+
+    fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
+        vec![node(meta.name.as_deref().unwrap_or_default())]
+    }
+}
+
+impl Trim for KeptRun {
+    type Kind = HookRun;
+    type Source = Value;
+
+    fn trim(source: Value) -> (ObjectMeta, Self) {
+        let meta = meta_of(&source);
+        let phase = source.pointer("/status/phase").and_then(|phase| Deserialize::deserialize(phase).ok());
+        let spec = HookRunSpec { metrics: Vec::new(), args: Vec::new(), terminate: false, policy: None };
+        let status = Some(HookRunStatus { phase, ..HookRunStatus::default() });
+        let run = Run::read(&HookRun { metadata: meta.clone(), spec, status });
+        (meta, Self(run))
+    }
+
+    fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
+        owned(meta)
+    }
+}
+
+impl Trim for Template {
+    type Kind = HookTemplate;
+    type Source = Value;
+
+    fn trim(source: Value) -> (ObjectMeta, Self) {
+        let spec = source.get("spec").and_then(|spec| Deserialize::deserialize(spec).ok());
+        (meta_of(&source), Self(spec))
+    }
+
+    fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
+        vec![within(namespace(meta))]
+    }
+}
+
+/// An object without all but its metadata.
+#[derive(Debug, Deserialize)]
+pub(super) struct MetaOnly {
+    metadata: ObjectMeta,
+}

@@ -1,0 +1,331 @@
+//! Everything that workloads are about as the API server shows it: themselves, their pods, revisions, claims, hooks, and
+//! nodes. Kept up to date by one watch each, for all namespaces.
+//!
+//! What one workload is about is found without a look at anybody else's. Must not decide: it tells what is there, and does
+//! what it is told once (`calls`).
+
+mod calls;
+mod kinds;
+mod trim;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::annotation;
+use crate::cluster::server::{Selection, Server};
+use crate::cluster::store::Store;
+use crate::workload::adoption::{Candidate, Claim as Whose, claim};
+use crate::workload::hooks::{HookTemplates, Run, TemplateState};
+use crate::workload::order::Nodes;
+use crate::workload::revision::Revision;
+use crate::workload::wish::Wish;
+
+pub use calls::Deletion;
+pub use kinds::{KeptPod, Template, Workload};
+pub use trim::Trimmed;
+
+/// The kinds of workloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `GameDeployment`.
+    Deployment,
+    /// `GameStatefulSet`.
+    StatefulSet,
+}
+
+impl Kind {
+    /// As the API has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Deployment => "GameDeployment",
+            Self::StatefulSet => "GameStatefulSet",
+        }
+    }
+}
+
+/// Which workload.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}/{}", self.kind.name(), self.namespace, self.name)
+    }
+}
+
+/// A pod as it is kept.
+pub type SeenPod = Arc<Trimmed<KeptPod>>;
+
+/// All that there is. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Workloads {
+    deployments: Store<Trimmed<kinds::Deployment>>,
+    sets: Store<Trimmed<kinds::StatefulSet>>,
+    pods: Store<Trimmed<KeptPod>>,
+    revisions: Store<Trimmed<kinds::KeptRevision>>,
+    claims: Store<Trimmed<kinds::Claim>>,
+    nodes: Store<Trimmed<kinds::KeptNode>>,
+    runs: Store<Trimmed<kinds::KeptRun>>,
+    templates: Store<Trimmed<Template>>,
+}
+
+/// What was made and must be seen before the next look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// A pod of this name; with a uid that very one.
+    Pod(String, Option<String>),
+    /// A revision.
+    Revision(String),
+    /// A hook.
+    Run(String),
+}
+
+impl Workloads {
+    /// Watches until `stop`. Nothing is known yet when this returns: [`Self::is_current`].
+    pub fn watch(server: &Server, stop: &CancellationToken) -> Self {
+        let all = |what: &str| Selection { what: what.to_owned(), ..Selection::default() };
+        let of_workloads = format!("{},!{}", annotation::HOOK_TYPE, annotation::OPERATION);
+        let runs = Selection { labels: Some(of_workloads), ..all("HookRuns of workloads") };
+        let (server, stop) = (|| server.clone(), || stop.clone());
+        Self {
+            deployments: Store::watch(server(), all("GameDeployments"), stop()),
+            sets: Store::watch(server(), all("GameStatefulSets"), stop()),
+            pods: Store::watch(server(), all("pods"), stop()),
+            revisions: Store::watch(server(), all("ControllerRevisions"), stop()),
+            claims: Store::watch(server(), all("volume claims"), stop()),
+            nodes: Store::watch(server(), all("nodes"), stop()),
+            runs: Store::watch(server(), runs, stop()),
+            templates: Store::watch(server(), all("HookTemplates"), stop()),
+        }
+    }
+
+    /// True when everything was listed, and what workloads are made of is as new as the API server can tell.
+    pub fn is_current(&self) -> bool {
+        let listed = [
+            self.deployments.has_synced(),
+            self.sets.has_synced(),
+            self.claims.has_synced(),
+            self.nodes.has_synced(),
+            self.runs.has_synced(),
+            self.templates.has_synced(),
+        ];
+        listed.into_iter().all(|listed| listed) && self.pods.is_current() && self.revisions.is_current()
+    }
+
+    /// Returns when anything has changed since this clone last asked. Many changes are told as one.
+    pub async fn changed(&mut self) {
+        tokio::select! {
+            () = self.deployments.changed() => {}
+            () = self.sets.changed() => {}
+            () = self.pods.changed() => {}
+            () = self.revisions.changed() => {}
+            () = self.claims.changed() => {}
+            () = self.nodes.changed() => {}
+            () = self.runs.changed() => {}
+            () = self.templates.changed() => {}
+        }
+    }
+
+    /// The workloads about which anything has changed since somebody last asked. For one asker only.
+    pub fn news(&self) -> BTreeSet<Key> {
+        let mut news = BTreeSet::new();
+        let mut owners = self.deployments.touched();
+        owners.append(&mut self.sets.touched());
+        owners.append(&mut self.revisions.touched());
+        owners.append(&mut self.runs.touched());
+        let mut of_pods = self.pods.touched();
+        for group in &of_pods {
+            if let Some(namespace) = group.strip_prefix("orphans/") {
+                let orphans = self.pods.group(group);
+                for workload in self.within(namespace) {
+                    let wanted = |pod: &SeenPod| whose(&workload.wish, pod) == Whose::Adopt;
+                    news.extend(orphans.iter().any(wanted).then(|| key_of(&workload)));
+                }
+            }
+        }
+        owners.append(&mut of_pods);
+        for group in self.nodes.touched() {
+            let pods = self.pods.group(&group);
+            owners.extend(pods.iter().filter_map(|pod| owner(pod)).map(str::to_owned));
+        }
+        self.claims.touched();
+        for group in self.templates.touched() {
+            let namespace = group.strip_prefix("in/").unwrap_or_default();
+            news.extend(self.within(namespace).iter().map(key_of));
+        }
+        news.extend(owners.iter().flat_map(|uid| self.of_uid(uid)).map(|workload| key_of(&workload)));
+        news
+    }
+
+    /// One workload; `None`: it is gone, or cannot be read.
+    pub fn get(&self, key: &Key) -> Option<Arc<Workload>> {
+        let at = trim::key(&key.namespace, &key.name);
+        match key.kind {
+            Kind::Deployment => self.deployments.get(&at)?.value.0.clone(),
+            Kind::StatefulSet => self.sets.get(&at)?.value.0.clone(),
+        }
+    }
+
+    /// What becomes of the pods that are its own or could be: each with whose it is.
+    pub fn pods(&self, wish: &Wish) -> Vec<(Whose, SeenPod)> {
+        let own = self.pods.group(&wish.uid);
+        let orphans = self.pods.group(&kinds::orphans(&wish.namespace));
+        own.into_iter().chain(orphans).map(|pod| (whose(wish, &pod), pod)).collect()
+    }
+
+    /// Names of pods of others that begin like those of its own.
+    pub fn taken(&self, wish: &Wish) -> BTreeSet<String> {
+        let alike = self.pods.beginning(&trim::key(&wish.namespace, &format!("{}-", wish.name)));
+        let others = alike.into_iter().filter(|pod| owner(pod) != Some(&wish.uid));
+        others.filter_map(|pod| pod.meta.name.clone()).collect()
+    }
+
+    /// Its revisions.
+    pub fn revisions(&self, wish: &Wish) -> Vec<Revision> {
+        self.revisions.group(&wish.uid).iter().filter_map(|kept| kept.value.0.clone()).collect()
+    }
+
+    /// Its hooks.
+    pub fn runs(&self, wish: &Wish) -> Vec<Run> {
+        self.runs.group(&wish.uid).iter().filter_map(|kept| kept.value.0.clone()).collect()
+    }
+
+    /// The uid and version of the hook of this name.
+    pub fn run_uid(&self, namespace: &str, name: &str) -> Option<String> {
+        self.runs.get(&trim::key(namespace, name))?.meta.uid.clone()
+    }
+
+    /// The uid and the version of the revision of this name.
+    pub fn revision_at(&self, namespace: &str, name: &str) -> Option<(String, String)> {
+        let meta = &self.revisions.get(&trim::key(namespace, name))?.meta;
+        meta.uid.clone().zip(meta.resource_version.clone())
+    }
+
+    /// What is known of the `HookTemplate`s of its namespace.
+    pub fn templates(&self, namespace: &str) -> HookTemplates {
+        let state = |kept: &Arc<Trimmed<Template>>| {
+            let odd = "it cannot be read: is the definition of its kind that of this release?";
+            let state = match kept.value.0 {
+                Some(_) => TemplateState::Valid,
+                None => TemplateState::Invalid(odd.to_owned()),
+            };
+            (kept.meta.name.clone().unwrap_or_default(), state)
+        };
+        self.templates.group(&kinds::within(namespace)).iter().map(state).collect()
+    }
+
+    /// A `HookTemplate`.
+    pub fn template(&self, namespace: &str, name: &str) -> Option<Arc<Trimmed<Template>>> {
+        self.templates.get(&trim::key(namespace, name))
+    }
+
+    /// The nodes of these names.
+    pub fn nodes<'a>(&self, names: impl Iterator<Item = &'a str>) -> Nodes {
+        let names: BTreeSet<&str> = names.collect();
+        let node = |name: &str| Some((name.to_owned(), self.nodes.get(&trim::key("", name))?.value.0));
+        names.into_iter().filter_map(node).collect()
+    }
+
+    /// Names of the volume claims that could be its own.
+    pub fn claims(&self, wish: &Wish) -> BTreeSet<String> {
+        let claims = wish.stateful().map_or(&[][..], |set| &set.claims);
+        let alike = claims.iter().flat_map(|claim| {
+            let beginning = format!("{}-{}-", claim.name(), wish.name);
+            self.claims.beginning(&trim::key(&wish.namespace, &beginning))
+        });
+        alike.filter_map(|claim| claim.meta.name.clone()).collect()
+    }
+
+    /// A pod as a write of ours was answered.
+    pub fn learn_pod(&self, pod: Trimmed<KeptPod>) {
+        self.pods.learn(pod);
+    }
+
+    /// A pod whose deletion was answered so: on its way out from now on, whatever the answer shows.
+    pub fn learn_deleted(&self, mut pod: Trimmed<KeptPod>, now: Timestamp) {
+        pod.meta.deletion_timestamp.get_or_insert(Time(now));
+        if let Some(kept) = &mut pod.value.pod {
+            kept.deleting = true;
+        }
+        self.pods.learn(pod);
+    }
+
+    /// A pod that is known to be gone.
+    pub fn forget_pod(&self, namespace: &str, name: &str, uid: &str) {
+        self.pods.forget(&trim::key(namespace, name), uid);
+    }
+
+    /// Waits until it is seen, for so long at most.
+    pub async fn hold(&self, namespace: &str, made: &Made, limit: Duration) -> bool {
+        let mut all = self.clone();
+        let held = async {
+            while !all.holds(namespace, made) {
+                match made {
+                    Made::Pod(..) => all.pods.changed().await,
+                    Made::Revision(_) => all.revisions.changed().await,
+                    Made::Run(_) => all.runs.changed().await,
+                }
+            }
+        };
+        timeout(limit, held).await.is_ok()
+    }
+
+    fn holds(&self, namespace: &str, made: &Made) -> bool {
+        match made {
+            Made::Pod(name, uid) => {
+                let seen = self.pods.get(&trim::key(namespace, name));
+                seen.is_some_and(|pod| uid.is_none() || pod.meta.uid == *uid)
+            }
+            Made::Revision(name) => self.revisions.get(&trim::key(namespace, name)).is_some(),
+            Made::Run(name) => self.runs.get(&trim::key(namespace, name)).is_some(),
+        }
+    }
+
+    fn of_uid(&self, uid: &str) -> Vec<Arc<Workload>> {
+        let deployments = self.deployments.group(uid).into_iter().filter_map(|kept| kept.value.0.clone());
+        let sets = self.sets.group(uid).into_iter().filter_map(|kept| kept.value.0.clone());
+        deployments.chain(sets).filter(|workload| workload.wish.uid == uid).collect()
+    }
+
+    fn within(&self, namespace: &str) -> Vec<Arc<Workload>> {
+        let group = kinds::within(namespace);
+        let deployments = self.deployments.group(&group).into_iter().filter_map(|kept| kept.value.0.clone());
+        let sets = self.sets.group(&group).into_iter().filter_map(|kept| kept.value.0.clone());
+        deployments.chain(sets).collect()
+    }
+}
+
+/// The uid of its controller.
+fn owner(pod: &SeenPod) -> Option<&str> {
+    trim::controller(&pod.meta).map(|owner| owner.uid.as_str())
+}
+
+fn whose(wish: &Wish, pod: &SeenPod) -> Whose {
+    let candidate = Candidate {
+        name: pod.meta.name.as_deref().unwrap_or_default(),
+        labels: &pod.value.labels,
+        controller: owner(pod),
+        deleting: pod.meta.deletion_timestamp.is_some(),
+    };
+    claim(wish, candidate)
+}
+
+/// The key of a workload.
+fn key_of(workload: &Arc<Workload>) -> Key {
+    let wish = &workload.wish;
+    let kind = if wish.stateful().is_some() { Kind::StatefulSet } else { Kind::Deployment };
+    Key { kind, namespace: wish.namespace.clone(), name: wish.name.clone() }
+}

@@ -1,0 +1,100 @@
+//! Objects cut down to what is needed while they are being read. Must not decide what is needed: that is said by kind.
+
+use std::borrow::Cow;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::{Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+
+use crate::cluster::store::Kept;
+
+/// What is kept of a kind of objects.
+pub trait Trim: Clone + std::fmt::Debug + Send + Sync + Sized + 'static {
+    /// The kind.
+    type Kind: Resource<DynamicType = ()>;
+    /// What an object is read as first.
+    type Source: DeserializeOwned;
+
+    /// Metadata, which is cut down by the caller, and what is kept of the rest.
+    fn trim(source: Self::Source) -> (ObjectMeta, Self);
+
+    /// See [`Kept::groups`].
+    fn groups(&self, meta: &ObjectMeta) -> Vec<String>;
+}
+
+/// One object.
+#[derive(Clone, Debug)]
+pub struct Trimmed<T> {
+    /// Name, namespace, uid, version, controller, and whether it is on its way out.
+    pub meta: ObjectMeta,
+    /// What is kept of the rest.
+    pub value: T,
+}
+
+impl<'de, T: Trim> Deserialize<'de> for Trimmed<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (meta, value) = T::trim(T::Source::deserialize(deserializer)?);
+        let controller = controller(&meta).cloned();
+        let meta = ObjectMeta {
+            name: meta.name,
+            namespace: meta.namespace,
+            uid: meta.uid,
+            resource_version: meta.resource_version,
+            deletion_timestamp: meta.deletion_timestamp,
+            owner_references: controller.map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        };
+        Ok(Self { meta, value })
+    }
+}
+
+impl<T: Trim> Kept for Trimmed<T> {
+    /// Namespace and name.
+    fn key(&self) -> String {
+        key(self.meta.namespace.as_deref().unwrap_or_default(), &self.name_any())
+    }
+
+    fn groups(&self) -> Vec<String> {
+        self.value.groups(&self.meta)
+    }
+}
+
+impl<T: Trim> Resource for Trimmed<T> {
+    type DynamicType = ();
+    type Scope = <T::Kind as Resource>::Scope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        T::Kind::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        T::Kind::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        T::Kind::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        T::Kind::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.meta
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.meta
+    }
+}
+
+/// What an object of this name is looked up by.
+pub(super) fn key(namespace: &str, name: &str) -> String {
+    format!("{namespace}/{name}")
+}
+
+/// Its controller.
+pub(super) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
+}

@@ -1,0 +1,129 @@
+//! What is told on workloads, counted: the same line again is a number and not a new event, and of lines that are alike
+//! only the first ones are events of their own.
+//!
+//! What is lost here is no harm: events are for people, everything that decides is in the objects.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::cluster::event::Told;
+use crate::cluster::server::Server;
+use crate::cluster::workloads::Key;
+use crate::process::clock;
+use crate::workload::action::Event;
+
+/// So many lines of one reason are events of their own in a window.
+const OWN_LINES: usize = 10;
+const WINDOW: Duration = Duration::from_secs(600);
+/// The same event is written no more often.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// One event.
+#[derive(Debug)]
+struct Line {
+    name: String,
+    count: i32,
+    began: Instant,
+    written: Instant,
+}
+
+/// A workload's uid, a reason, and the text; the empty one stands for all that are alike.
+type Place = (String, &'static str, String);
+
+/// What is to be written.
+#[derive(Debug, PartialEq, Eq)]
+enum Write {
+    Create,
+    Count(String, i32),
+    Nothing,
+}
+
+/// Tells.
+#[derive(Debug)]
+pub(super) struct Events {
+    server: Server,
+    host: String,
+    lines: Mutex<HashMap<Place, Line>>,
+}
+
+impl Events {
+    pub(super) fn new(server: Server, host: String) -> Self {
+        Self { server, host, lines: Mutex::default() }
+    }
+
+    /// Tells something about a workload.
+    pub(super) async fn tell(&self, key: &Key, uid: &str, event: &Event) {
+        let now = Instant::now();
+        let (place, write) = self.with(|lines| plan(lines, uid, event, now));
+        let alike = place.2.is_empty() && !event.message.is_empty();
+        let note =
+            if alike { format!("(and more like it) {}", event.message) } else { event.message.clone() };
+        let told = Told { reason: event.reason.to_owned(), warning: event.warning, note, at: clock::now() };
+        let written = match write {
+            Write::Nothing => return,
+            Write::Count(name, count) => self.server.count_event(&key.namespace, &name, count, &told).await,
+            Write::Create => {
+                let made = self.server.workload_event(key, uid, &self.host, &told).await;
+                made.map(|name| {
+                    let line = Line { name, count: 1, began: now, written: now };
+                    self.with(|lines| drop(lines.insert(place, line)));
+                })
+            }
+        };
+        if let Err(error) = written {
+            tracing::debug!("an event is not told: {error}");
+        }
+    }
+
+    fn with<R>(&self, work: impl FnOnce(&mut HashMap<Place, Line>) -> R) -> R {
+        work(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn plan(lines: &mut HashMap<Place, Line>, uid: &str, event: &Event, now: Instant) -> (Place, Write) {
+    lines.retain(|_, line| now.duration_since(line.began) < WINDOW);
+    let mut place = (uid.to_owned(), event.reason, event.message.clone());
+    if !lines.contains_key(&place) {
+        let alike = lines.keys().filter(|(of, reason, _)| of == uid && *reason == event.reason).count();
+        if alike < OWN_LINES {
+            return (place, Write::Create);
+        }
+        place.2 = String::new();
+    }
+    let Some(line) = lines.get_mut(&place) else { return (place, Write::Create) };
+    line.count = line.count.saturating_add(1);
+    if now.duration_since(line.written) < PAUSE {
+        return (place, Write::Nothing);
+    }
+    line.written = now;
+    let write = Write::Count(line.name.clone(), line.count);
+    (place, write)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(lines: &mut HashMap<Place, Line>, message: &str, now: Instant) -> Write {
+        let event = Event { reason: "SuccessfulCreate", message: message.to_owned(), warning: false };
+        let (place, write) = plan(lines, "u", &event, now);
+        if write == Write::Create {
+            lines.insert(place, Line { name: message.to_owned(), count: 1, began: now, written: now });
+        }
+        write
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_thousand_pods_are_a_few_events() {
+        let (mut lines, now) = (HashMap::new(), Instant::now());
+        let many = (0..2000).map(|pod| told(&mut lines, &format!("pod {pod}"), now));
+        assert_eq!(many.filter(|write| *write != Write::Nothing).count(), OWN_LINES + 1);
+        let later = now + PAUSE;
+        assert_eq!(told(&mut lines, "pod 2000", later), Write::Count("pod 10".to_owned(), 1991));
+        assert_eq!(told(&mut lines, "pod 0", later), Write::Count("pod 0".to_owned(), 2));
+        assert_eq!(told(&mut lines, "pod 0", later + WINDOW), Write::Create, "and then anew");
+    }
+}

@@ -1,0 +1,346 @@
+//! Carries out what was decided about one workload, in its order: each write once, each with the version that was seen.
+//!
+//! Must not decide: what is not done is decided again by the next look.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
+use serde_json::{Value, json};
+
+use crate::api::hook_run::HookRun;
+use crate::api::{annotation, workload_key};
+use crate::cluster::error::{Class, Error};
+use crate::cluster::workloads::{Deletion, Key, Made, SeenPod, Workload};
+use crate::controller::workloads::Site;
+use crate::controller::workloads::queue::Outcome;
+use crate::hook::check::prepare;
+use crate::process::log::chain;
+use crate::workload::action::{Action, PodPatch, PodRef, RunWish, Why};
+use crate::workload::birth;
+use crate::workload::report::Report;
+use crate::workload::revision::{self, Revision, Write};
+
+/// How long the caches may take to show what was made.
+const UNTIL_SEEN: Duration = Duration::from_secs(5);
+
+/// Why something is not done.
+enum Not {
+    /// It is not as it was seen: look again, nobody needs to know.
+    Stale,
+    /// Nobody knows whether it was done.
+    Unknown(String),
+    /// It failed.
+    Failed(String),
+}
+
+/// The writes of one look.
+pub(super) struct Hand<'a> {
+    pub(super) site: &'a Site,
+    pub(super) key: &'a Key,
+    pub(super) workload: &'a Workload,
+    pods: &'a [SeenPod],
+    /// The newest version of the workload that is known.
+    pub(super) version: String,
+    /// Something was not as it was seen.
+    pub(super) stale: bool,
+    /// The first failure, and whether it was one of scaling.
+    failure: Option<(bool, String)>,
+    /// The name of a revision is taken by somebody else's.
+    collided: bool,
+    made: Vec<Made>,
+    doubts: Vec<PodRef>,
+}
+
+impl<'a> Hand<'a> {
+    pub(super) fn new(site: &'a Site, key: &'a Key, workload: &'a Workload, pods: &'a [SeenPod]) -> Self {
+        Self {
+            site,
+            key,
+            workload,
+            pods,
+            version: workload.version.clone(),
+            stale: false,
+            failure: None,
+            collided: false,
+            made: Vec::new(),
+            doubts: Vec::new(),
+        }
+    }
+
+    /// Carries out all of it. One that fails stops neither the others nor the status; only the last two are left out then.
+    /// Without its revision nothing can be made at all.
+    pub(super) async fn carry_out(&mut self, actions: &[Action]) {
+        for action in actions {
+            let last = matches!(action, Action::SetPaused(_) | Action::ClearRetry);
+            if last && (self.failure.is_some() || self.stale) {
+                continue;
+            }
+            let done = self.carry(action).await;
+            let error = match &done {
+                Ok(()) => None,
+                Err(Not::Stale) => {
+                    self.stale = true;
+                    continue;
+                }
+                Err(Not::Unknown(error) | Not::Failed(error)) => Some(error.as_str()),
+            };
+            if let Some(event) = action.event(error) {
+                self.site.events.tell(self.key, &self.workload.wish.uid, &event).await;
+            }
+            match error {
+                None => self.count(action),
+                Some(error) => {
+                    tracing::info!("{}: {error}", self.key);
+                    self.failure.get_or_insert_with(|| (action.scales(), error.to_owned()));
+                    if matches!(action, Action::WriteRevision(..)) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The report as it is true after the writes.
+    pub(super) fn amended(&self, mut report: Report, now: Timestamp) -> Report {
+        report.collisions = report.collisions.saturating_add(self.collided.into());
+        let before = &self.workload.report;
+        match &self.failure {
+            Some((scaling, error)) => report.after_failure(before, *scaling, error, now),
+            None if self.stale => Report { steps: before.steps.clone(), ..report },
+            None => report,
+        }
+    }
+
+    /// What follows for the next look. It waits until everything that was made is seen.
+    pub(super) async fn outcome(self, again: Option<Duration>) -> Outcome {
+        let mut failed = self.stale || self.failure.is_some();
+        for made in &self.made {
+            failed |= !self.site.known.hold(&self.key.namespace, made, UNTIL_SEEN).await;
+        }
+        Outcome { gone: false, failed, again, doubts: self.doubts }
+    }
+
+    async fn carry(&mut self, action: &Action) -> Result<(), Not> {
+        match action {
+            Action::WriteRevision(revision, Write::Create) => self.create_revision(revision).await,
+            Action::WriteRevision(revision, Write::Renumber) => self.renumber(revision).await,
+            Action::DeleteRevision(name) => self.delete_revision(name).await,
+            Action::CreateClaim { name, body } => self.create_claim(name, body).await,
+            Action::CreatePod { name, body } => self.create_pod(name, body).await,
+            Action::DeletePod { pod, why } => self.delete_pod(pod, *why).await,
+            Action::PatchPod { pod, patch, .. } => self.patch_pod(pod, patch).await,
+            Action::CreateRun(run) => self.create_run(run).await,
+            Action::DeleteRun(name) => self.delete_run(name).await,
+            Action::SetPaused(paused) => {
+                self.patch(json!({"spec": {"updateStrategy": {"paused": paused}}})).await
+            }
+            Action::ClearRetry => self.clear_retry().await,
+            Action::Tell(_) => Ok(()),
+        }
+    }
+
+    fn count(&self, action: &Action) {
+        let Action::PatchPod { pod, why, .. } = action else { return };
+        let seen = self.pods.iter().filter_map(|seen| seen.value.pod.as_ref());
+        let answer = || seen.clone().find(|seen| seen.uid == pod.uid).and_then(|seen| seen.answer.as_ref());
+        match why {
+            Why::Updated => self.site.metrics.updated(self.key.kind, answer()),
+            Why::NotUpdated => self.site.metrics.not_updated(self.key.kind),
+            _ => {}
+        }
+    }
+
+    // ---- pods ----
+
+    async fn create_pod(&mut self, name: &str, body: &Value) -> Result<(), Not> {
+        let namespace = &self.key.namespace;
+        let done = self.site.server.create_pod(namespace, name, body).await;
+        self.site.metrics.wrote("create", &done);
+        match done {
+            Ok(pod) => self.made.push(Made::Pod(name.to_owned(), pod.meta.uid)),
+            // Its own, or somebody else's: what it is, is seen by the next look.
+            Err(error) if error.class() == Class::Refused => {
+                let made = Made::Pod(name.to_owned(), None);
+                if !self.site.known.hold(namespace, &made, UNTIL_SEEN).await {
+                    return Err(Not::Failed(chain(&error)));
+                }
+                self.stale = true;
+            }
+            Err(error) => return Err(Not::Failed(chain(&error))),
+        }
+        Ok(())
+    }
+
+    async fn create_claim(&self, name: &str, body: &Value) -> Result<(), Not> {
+        let done = self.site.server.create_claim(&self.key.namespace, name, body).await;
+        self.site.metrics.wrote("create", &done);
+        match done {
+            Err(error) if error.class() != Class::Refused => Err(Not::Failed(chain(&error))),
+            _ => Ok(()),
+        }
+    }
+
+    async fn delete_pod(&mut self, pod: &PodRef, why: Why) -> Result<(), Not> {
+        let how = if why == Why::LostNode { Deletion::Forced } else { Deletion::Graceful };
+        let done = self.site.server.delete_pod(&self.key.namespace, pod, how).await;
+        self.site.metrics.wrote("delete", &done);
+        match done {
+            Ok(Some(seen)) => self.site.known.learn_deleted(seen, crate::process::clock::now()),
+            // How it is now is not told.
+            Ok(None) => self.doubts.push(pod.clone()),
+            Err(error) => return Err(self.not(&error, pod)),
+        }
+        Ok(())
+    }
+
+    async fn patch_pod(&mut self, pod: &PodRef, patch: &PodPatch) -> Result<(), Not> {
+        let done = self.site.server.patch_pod(&self.key.namespace, pod, patch).await;
+        self.site.metrics.wrote("patch", &done);
+        match done {
+            Ok(seen) => self.site.known.learn_pod(seen),
+            Err(error) => return Err(self.not(&error, pod)),
+        }
+        Ok(())
+    }
+
+    /// What the failure of a write on a pod means. What may have been done is looked up before the next look.
+    fn not(&mut self, error: &Error, pod: &PodRef) -> Not {
+        match error.class() {
+            Class::Refused | Class::Gone => Not::Stale,
+            Class::Away => {
+                self.doubts.push(pod.clone());
+                Not::Unknown(chain(error))
+            }
+            _ => Not::Failed(chain(error)),
+        }
+    }
+
+    // ---- revisions ----
+
+    async fn create_revision(&mut self, revision: &Revision) -> Result<(), Not> {
+        let wish = &self.workload.wish;
+        let owner = serde_json::from_value(birth::owner(wish)).ok();
+        let object = ControllerRevision {
+            metadata: ObjectMeta {
+                name: Some(revision.name.clone()),
+                namespace: Some(wish.namespace.clone()),
+                labels: Some(revision.template.labels()),
+                owner_references: owner.map(|owner| vec![owner]),
+                ..ObjectMeta::default()
+            },
+            data: Some(RawExtension(revision::data(&revision.template))),
+            revision: revision.number,
+        };
+        let done = self.site.server.create_revision(&object).await;
+        self.site.metrics.wrote("create", &done);
+        let made = Made::Revision(revision.name.clone());
+        match done {
+            Ok(()) => self.made.push(made),
+            Err(error) if error.class() == Class::Refused => {
+                let seen = self.site.known.hold(&wish.namespace, &made, UNTIL_SEEN).await;
+                let own = self.site.known.revisions(wish).iter().any(|known| known.name == revision.name);
+                self.collided = seen && !own;
+                if !own {
+                    return Err(Not::Failed(chain(&error)));
+                }
+            }
+            Err(error) => return Err(Not::Failed(chain(&error))),
+        }
+        Ok(())
+    }
+
+    async fn renumber(&mut self, revision: &Revision) -> Result<(), Not> {
+        let namespace = &self.key.namespace;
+        let Some(at) = self.site.known.revision_at(namespace, &revision.name) else { return Err(Not::Stale) };
+        let done = self.site.server.number_revision(namespace, &revision.name, &at, revision.number).await;
+        self.site.metrics.wrote("patch", &done);
+        done.map_err(|error| plain(&error))
+    }
+
+    async fn delete_revision(&self, name: &str) -> Result<(), Not> {
+        let namespace = &self.key.namespace;
+        let Some((uid, _)) = self.site.known.revision_at(namespace, name) else { return Ok(()) };
+        let done = self.site.server.delete_revision(namespace, name, &uid).await;
+        self.site.metrics.wrote("delete", &done);
+        done.map_err(|error| plain(&error))
+    }
+
+    // ---- hooks ----
+
+    async fn create_run(&mut self, run: &RunWish) -> Result<(), Not> {
+        let wish = &self.workload.wish;
+        let template = self.site.known.template(&wish.namespace, &run.template);
+        let spec = template.as_ref().and_then(|template| template.value.0.as_ref());
+        let Some(spec) = spec else { return Err(Not::Stale) };
+        let named = |problem| Not::Failed(format!("HookTemplate {}: {problem}", run.template));
+        let spec = prepare(spec, &run.args, None).map_err(named)?;
+        let mut object = HookRun::new(&run.name, spec);
+        let mut labels = run.labels.clone();
+        if let Some(node) = run.node.as_ref().filter(|node| self.has_agent(node)) {
+            labels.insert(annotation::NODE.to_owned(), node.clone());
+        }
+        object.metadata.namespace = Some(wish.namespace.clone());
+        object.metadata.labels = Some(labels);
+        object.metadata.annotations = Some(run.annotations.clone());
+        object.metadata.owner_references =
+            serde_json::from_value(birth::owner(wish)).ok().map(|owner| vec![owner]);
+        let done = self.site.server.create_hook_run(&object).await;
+        self.site.metrics.wrote("create", &done);
+        match done {
+            Err(error) if error.class() != Class::Refused => Err(Not::Failed(chain(&error))),
+            _ => {
+                self.made.push(Made::Run(run.name.clone()));
+                Ok(())
+            }
+        }
+    }
+
+    /// Unless it is known that there is none: who is only not heard of will be stood in for.
+    fn has_agent(&self, node: &str) -> bool {
+        self.site.agents.ready().is_none_or(|ready| ready.contains(node))
+    }
+
+    async fn delete_run(&self, name: &str) -> Result<(), Not> {
+        let namespace = &self.key.namespace;
+        let Some(uid) = self.site.known.run_uid(namespace, name) else { return Ok(()) };
+        let done = self.site.server.delete_hook_run(namespace, name, &uid).await;
+        self.site.metrics.wrote("delete", &done);
+        done.map_err(|error| plain(&error))
+    }
+
+    // ---- the workload itself ----
+
+    async fn clear_retry(&mut self) -> Result<(), Not> {
+        let hooks = &self.workload.wish.hooks;
+        let mut spec = json!({});
+        for (field, retry) in [
+            ("preDeleteUpdateStrategy", hooks.retry_pre_delete),
+            ("preInplaceUpdateStrategy", hooks.retry_pre_inplace),
+            ("postInplaceUpdateStrategy", hooks.retry_post_inplace),
+        ] {
+            if retry {
+                spec[field] = json!({"retry": false});
+            }
+        }
+        self.patch(json!({"spec": spec, "metadata": {"annotations": {workload_key::RETRY: null}}})).await
+    }
+
+    async fn patch(&mut self, body: Value) -> Result<(), Not> {
+        let at = (self.workload.wish.uid.as_str(), self.version.as_str());
+        let done = self.site.server.patch_workload(&self.site.known, self.key, at, body).await;
+        self.site.metrics.wrote("patch", &done);
+        self.version = done.map_err(|error| plain(&error))?;
+        Ok(())
+    }
+}
+
+/// What a failure means where nothing but this very write depends on it.
+fn plain(error: &Error) -> Not {
+    match error.class() {
+        Class::Refused | Class::Gone => Not::Stale,
+        _ => Not::Failed(chain(error)),
+    }
+}

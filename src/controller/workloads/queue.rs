@@ -1,0 +1,177 @@
+//! Which workload is looked at next. Each is there once however much happens to it, and never looked at twice at once; one
+//! whose writes fail is left alone for a while that grows.
+//!
+//! Must not look at anything but keys and times.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::cluster::workloads::Key;
+use crate::workload::action::PodRef;
+
+/// Between a happening and the look: much happens at once.
+const SETTLE: Duration = Duration::from_millis(50);
+/// Pauses of a workload whose writes fail.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// How a look ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Outcome {
+    /// The workload is not there any more.
+    pub(super) gone: bool,
+    /// Something was not written.
+    pub(super) failed: bool,
+    /// Look again after so long at the latest.
+    pub(super) again: Option<Duration>,
+    /// Pods of which nobody knows whether they were written.
+    pub(super) doubts: Vec<PodRef>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    due: Option<Instant>,
+    running: bool,
+    failures: u32,
+    /// Nothing before.
+    rest: Option<Instant>,
+    doubts: Vec<PodRef>,
+}
+
+/// The workloads that are to be looked at.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    entries: HashMap<Key, Entry>,
+    /// Those that wait and do not run.
+    line: BTreeSet<(Instant, Key)>,
+}
+
+impl Queue {
+    /// Something has happened to it.
+    pub(super) fn hear(&mut self, key: &Key, now: Instant) {
+        self.set(key, now + SETTLE);
+    }
+
+    /// The next one that is due, and what is in doubt about it. It runs until [`Self::end`].
+    pub(super) fn take(&mut self, now: Instant) -> Option<(Key, Vec<PodRef>)> {
+        let (due, _) = self.line.first()?;
+        if *due > now {
+            return None;
+        }
+        let (_, key) = self.line.pop_first()?;
+        let entry = self.entries.entry(key.clone()).or_default();
+        (entry.running, entry.due) = (true, None);
+        Some((key, std::mem::take(&mut entry.doubts)))
+    }
+
+    /// It was looked at.
+    pub(super) fn end(&mut self, key: &Key, outcome: Outcome, now: Instant) {
+        let entry = self.entries.entry(key.clone()).or_default();
+        entry.running = false;
+        entry.doubts = outcome.doubts;
+        let heard = entry.due.take();
+        let mut again = outcome.again.map(|pause| now + pause);
+        if outcome.failed {
+            let pause = FIRST_PAUSE.saturating_mul(1 << entry.failures.min(10)).min(LONGEST_PAUSE);
+            entry.failures = entry.failures.saturating_add(1);
+            entry.rest = Some(now + pause);
+            again = entry.rest;
+        } else {
+            (entry.failures, entry.rest) = (0, None);
+        }
+        if outcome.gone && heard.is_none() && !outcome.failed {
+            self.entries.remove(key);
+            return;
+        }
+        for due in [heard, again].into_iter().flatten() {
+            self.set(key, due);
+        }
+    }
+
+    /// When the next one is due.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.line.first().map(|(due, _)| *due)
+    }
+
+    /// How many are due.
+    pub(super) fn depth(&self, now: Instant) -> usize {
+        self.line.iter().take_while(|(due, _)| *due <= now).count()
+    }
+
+    fn set(&mut self, key: &Key, due: Instant) {
+        let entry = self.entries.entry(key.clone()).or_default();
+        let due = entry.rest.map_or(due, |rest| due.max(rest));
+        match entry.due {
+            Some(known) if known <= due => return,
+            Some(known) => drop(self.line.remove(&(known, key.clone()))),
+            None => {}
+        }
+        entry.due = Some(due);
+        if !entry.running {
+            self.line.insert((due, key.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::workloads::Kind;
+
+    fn key(name: &str) -> Key {
+        Key { kind: Kind::Deployment, namespace: "shop".into(), name: name.into() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_happenings_are_one_look_and_none_is_lost() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        for _ in 0..5 {
+            queue.hear(&key("a"), now);
+        }
+        assert_eq!(queue.take(now), None, "it settles");
+        let then = now + SETTLE;
+        assert_eq!(queue.take(then).unwrap().0, key("a"));
+        assert_eq!(queue.take(then), None, "once");
+        queue.hear(&key("a"), then);
+        assert_eq!(queue.take(then + SETTLE), None, "never twice at once");
+        queue.end(&key("a"), Outcome::default(), then);
+        assert_eq!(queue.take(then + SETTLE).unwrap().0, key("a"), "what came meanwhile");
+        queue.end(&key("a"), Outcome::default(), then);
+        assert_eq!((queue.take(then + SETTLE * 9), queue.due()), (None, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_wait_longer_each_time_whatever_happens_and_success_forgets_them() {
+        let (mut queue, mut now) = (Queue::default(), Instant::now());
+        let failed = || Outcome { failed: true, ..Outcome::default() };
+        queue.hear(&key("a"), now);
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            now = queue.due().unwrap();
+            queue.take(now).unwrap();
+            queue.end(&key("a"), failed(), now);
+            queue.hear(&key("a"), now);
+            pauses.push(queue.due().unwrap() - now);
+        }
+        assert_eq!(pauses[..3], [FIRST_PAUSE, FIRST_PAUSE * 2, FIRST_PAUSE * 4]);
+        assert_eq!(pauses[9], LONGEST_PAUSE);
+        now = queue.due().unwrap();
+        queue.take(now).unwrap();
+        queue.end(&key("a"), Outcome { again: Some(Duration::from_secs(9)), ..Outcome::default() }, now);
+        assert_eq!(queue.due(), Some(now + Duration::from_secs(9)));
+        queue.hear(&key("a"), now);
+        assert_eq!(queue.due(), Some(now + SETTLE), "sooner counts");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn doubts_go_to_the_next_look() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        let pod = PodRef { name: "p".into(), uid: "u".into(), version: "1".into() };
+        queue.hear(&key("a"), now);
+        queue.take(now + SETTLE).unwrap();
+        queue.end(&key("a"), Outcome { failed: true, doubts: vec![pod.clone()], ..Outcome::default() }, now);
+        assert_eq!(queue.take(now + FIRST_PAUSE).unwrap().1, [pod]);
+    }
+}
