@@ -59,7 +59,8 @@ fn a_game_deployment_is_made_updated_in_place_scaled_and_deleted() {
     cluster.kubectl(&["scale", "gamedeployment/web", "--replicas=5"]);
     site.until("five pods are Ready", |status| status["readyReplicas"] == 5);
     cluster.kubectl(&["scale", "gamedeployment/web", "--replicas=2"]);
-    site.until("two pods are left", |status| status["replicas"] == 2);
+    site.until("two pods count", |status| status["replicas"] == 2);
+    site.wait("two pods are left", || (site.pods().len() == 2).then_some(()));
     assert!(
         site.pods().keys().all(|name| after.contains_key(name)),
         "the youngest leave: {:?}",
