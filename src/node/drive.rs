@@ -3,6 +3,7 @@
 //! Decides nothing itself: what is done comes from `operation::next`. It adds waiting, the journal's order, and the
 //! way a process ends in the middle.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use crate::operation::effect::{Class, Effect, Verb};
 use crate::operation::next::{Next, next, unseen};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
+use crate::operation::replace::while_it_starts;
 use crate::operation::report;
 use crate::operation::snapshot::Snapshot;
 use crate::operation::state::{Operation, Target};
@@ -33,6 +35,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const LEAST_LIMIT: Duration = Duration::from_secs(5);
 /// What an effect may take that can be repeated: a removal, a change through the API server.
 const LONGEST_REPEATABLE: Duration = Duration::from_secs(15);
+
+/// How often the fence is looked after while a start takes its time.
+const GUARD_PAUSE: Duration = Duration::from_millis(100);
 
 /// What happens while an operation is carried out, for displays, logs and metrics.
 #[derive(Debug)]
@@ -219,14 +224,21 @@ async fn act(
         tracing::error!(pod = %operation.pod, %error, "going on without the journal: the container must come up");
     }
     let limit = limit(operation, effect);
-    fault::point(&operation.pod.uid, || format!("before effect {:?}", effect.verb())).await;
-    fault::delay(|| format!("{:?}", effect.verb())).await;
     let started = Instant::now();
     let progress = |line: String| audience(Happening::Progress(&line));
-    let result = tokio::select! {
-        result = workshop.execute(operation, effect, limit, &progress) => result,
+    let executing = async {
+        fault::point(&operation.pod.uid, || format!("before effect {:?}", effect.verb())).await;
+        fault::delay(|| format!("{:?}", effect.verb())).await;
+        workshop.execute(operation, effect, limit, &progress).await
+    };
+    let result = match effect {
         // Nobody feels a pull that breaks off, and it may take longer than anybody wants to wait.
-        () = told(leash), if effect.verb() == Verb::Pull => return Ok(()),
+        Effect::Pull { .. } => tokio::select! {
+            result = executing => result,
+            () = told(leash) => return Ok(()),
+        },
+        Effect::Start { container, id } => guarded(node, operation, (container, id), executing).await,
+        _ => executing.await,
     };
     fault::point(&operation.pod.uid, || format!("after effect {:?}", effect.verb())).await;
     let trouble = result.as_ref().err();
@@ -242,6 +254,28 @@ async fn act(
         }
     }
     Ok(())
+}
+
+/// Waits for the start of a container, and sees to it that its fence stays there until it runs.
+async fn guarded<T>(
+    node: &Node,
+    operation: &Operation,
+    (container, id): (&str, &str),
+    starting: impl Future<Output = T>,
+) -> T {
+    let mut starting = pin!(starting);
+    loop {
+        tokio::select! {
+            biased;
+            result = &mut starting => return result,
+            () = sleep(GUARD_PAUSE) => {}
+        }
+        let Ok(snapshot) = look(node, operation).await else { continue };
+        if let Some(fence) = while_it_starts(operation, &snapshot, container, id) {
+            let made = Workshop::new(node, operation).execute(operation, &fence, LEAST_LIMIT, &|_| {}).await;
+            tracing::debug!(pod = %operation.pod, container, trouble = ?made.err(), "fence made again");
+        }
+    }
 }
 
 /// How long `effect` may take. A pull gets all the time there is. Of the rest, each gets what it takes by itself and

@@ -20,7 +20,7 @@ pub mod note;
 pub mod outcome;
 pub mod plan;
 pub mod preflight;
-mod replace;
+pub mod replace;
 pub mod report;
 mod respec;
 pub mod setback;

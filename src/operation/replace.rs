@@ -281,6 +281,18 @@ fn fence_again(
     Some(Effect::Fence { container: target.name.clone(), source: new.id.clone(), attempt, image: None })
 }
 
+/// The same while the start of the container `id` takes its time, as it does on a busy node.
+pub fn while_it_starts(
+    operation: &Operation,
+    snapshot: &Snapshot,
+    container: &str,
+    id: &str,
+) -> Option<Effect> {
+    let target = operation.targets.iter().find(|target| target.name == container)?;
+    let new = snapshot.by_id(id).filter(|life| life.state == State::Created && operation.made(life))?;
+    fence_again(operation, target, snapshot, new)
+}
+
 /// What to do about the one created here when a kubelet has started `other` before it: that is the new life then. A fence
 /// that is collected before the start guards nothing.
 fn give_way(

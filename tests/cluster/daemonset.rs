@@ -18,7 +18,7 @@ use crate::{
         NAMESPACE, agent_on, install, knows_policies, metrics, rolled_out, upgrade_by_chart, with_token_of,
         writes,
     },
-    pod::{PAIR, PATIENCE, Pod, container, eventually, is, is_ready},
+    pod::{PAIR, Pod, container, eventually, is, is_ready},
 };
 
 const GATE: &str = "InPlaceUpdateReady";
@@ -142,7 +142,7 @@ fn fixed(cluster: &Cluster) {
     pod.wait("the kubelet has taken it over", |pod| restarts(pod, "app") == 1);
     pod.ask(&format!("swap app={}", cluster.image("app:v2")), Phase::Refused);
     fs::remove_file(&file).unwrap();
-    pod.until(PATIENCE, "it is gone", |seen| seen.gone);
+    pod.await_gone();
 }
 
 /// What the agent's token cannot do, by the role and by the policy.

@@ -18,7 +18,7 @@ use crate::{
     asked::{ONE, adopted, restart, spec_image, swap},
     cluster::{Cluster, block_on},
     lab::run,
-    pod::{PATIENCE, Pod, is_ready},
+    pod::{Pod, is_ready},
 };
 
 /// A pod with one container, `app`, of which `more` is said, in a spec of which `rest` is said.
@@ -223,7 +223,7 @@ fn a_static_pod_is_restarted_through_its_copy_and_never_swapped() {
     assert!(status.message.contains("file on its node"), "{}", status.message);
     assert_eq!(adopted(&pod, "app", "lab/app:v1"), life);
     fs::remove_file(&file).unwrap();
-    pod.until(PATIENCE, "it is gone", |seen| seen.gone);
+    pod.await_gone();
 }
 
 #[test]

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::{
     agent::{Agent, state, status},
     cluster::{Cluster, block_on},
-    pod::{PATIENCE, Pod, eventually, is_ready},
+    pod::{Pod, eventually, is_ready},
     scene::{ENGINES, FIRST, HANDLER, MOMENTS, Moment, Scene, remove_sandboxes, slow_to_stop, watch_it_go},
 };
 
@@ -201,7 +201,7 @@ fn a_node_is_drained_in_the_middle_and_a_pod_that_is_made_again_is_a_new_one() {
             });
         }
     });
-    old.until(PATIENCE, "it is gone", |seen| seen.gone);
+    old.await_gone();
     cluster.kubectl(&["uncordon", &node.name]);
     let new = Pod::existing(&cluster, "default", "set-0");
     assert_ne!(new.uid, old.uid);

@@ -31,6 +31,9 @@ use crate::{
 
 /// How long a test waits for something that should come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// What a pod may take to go when nothing runs in it any more. Kubelets before 1.22 forget its containers when the last one
+/// dies, and, when they miss that moment, with what they collect once a minute; then volumes and status have their turn.
+const GOING: Duration = Duration::from_secs(180);
 
 /// Two containers, `app` and `side`, that go at once when they are told to.
 pub(crate) const PAIR: &str = "
@@ -125,6 +128,11 @@ impl<'a> Pod<'a> {
             timeout(limit, seen.wait_for(|seen| wanted(seen))).await.map(|found| found.unwrap().clone())
         });
         found.unwrap_or_else(|_| panic!("{self:?} waits in vain until {what}; last seen: {:#?}", self.last()))
+    }
+
+    /// Waits until it is gone.
+    pub(crate) fn await_gone(&self) {
+        self.until(GOING, "it is gone", |seen| seen.gone);
     }
 
     /// Everything seen so far.

@@ -220,7 +220,7 @@ pub(crate) fn watch_it_go(scene: &Scene<'_>, limit: Duration) {
     }
     assert_eq!(made, Vec::<String>::new(), "{scene:?}: made in a pod that is to go");
     // A kubelet takes its time to tell.
-    pod.until(PATIENCE, "it is gone", |seen| seen.gone);
+    pod.await_gone();
     let left = containers(pod);
     assert!(left.iter().all(has_ended), "{scene:?}: {left:#?}");
     let journal = state(&pod.cluster.node()).join("journal").join(format!("{}.json", pod.uid));

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::{
     cluster::{Cluster, block_on},
     lab::run,
-    pod::{PAIR, PATIENCE, Pod, annotation, container, eventually, is, is_ready},
+    pod::{PAIR, Pod, annotation, container, eventually, is, is_ready},
 };
 
 #[test]
@@ -139,7 +139,7 @@ fn a_static_pod_runs() {
     let pod = Pod::existing(cluster, "default", &format!("fixed-{}", node.name));
     pod.wait("it is Ready", is_ready);
     fs::remove_file(&file).unwrap();
-    pod.until(PATIENCE, "it is gone", |seen| seen.gone);
+    pod.await_gone();
 }
 
 #[test]

@@ -366,3 +366,21 @@ fn what_was_made_here_gives_way_to_a_twin_that_its_kubelet_started() {
         assert_eq!((reached.to.attempt, bench.snapshot.running("app").len()), (4, 1));
     }
 }
+
+#[test]
+fn while_it_starts_its_fence_is_made_again_and_nothing_else() {
+    let mut bench = Bench::new(RESTART, pod(Owner::Kubelet));
+    while bench.log.last().map(String::as_str) != Some("Start app-3") {
+        let ended = bench.step(&mut |effect, _| {
+            if effect.verb() == Verb::Start { Answer::No(Class::Refused) } else { Answer::Obey }
+        });
+        assert_eq!(ended, None);
+    }
+    let guard = |bench: &Bench| while_it_starts(&bench.operation, &bench.snapshot, "app", "app-3");
+    assert_eq!(guard(&bench), None);
+    bench.snapshot.containers.retain(|life| !life.fence);
+    let again = guard(&bench).unwrap();
+    assert_eq!((again.verb(), again.container()), (Verb::Fence, "app"));
+    find(&mut bench.snapshot, "app-3").state = State::Running;
+    assert_eq!(guard(&bench), None);
+}

@@ -10,6 +10,7 @@ mod back_off;
 mod hold;
 mod kubelet;
 mod runtime;
+mod slow_start;
 mod subject;
 mod witness;
 
