@@ -17,7 +17,7 @@
 //! | [`api`] | the contract: annotations, request, status, manifests. Pure | - |
 //! | [`operation`] | the decisions. Pure: no async, no clock, no I/O | api |
 //! | [`workload`] | the decisions of workloads. Pure | api |
-//! | [`cri`] | the container runtime: endpoint, client, clone, conversion | api operation |
+//! | [`cri`] | the container runtime: endpoint, client, clone, conversion | api operation process |
 //! | [`hook`] | the gates: template, condition, schedule, verdict (pure); `provider`, `engine` (I/O) | api cri cluster process |
 //! | [`cluster`] | the API server: client, pods, workloads, patches, events | api operation workload process |
 //! | [`process`] | the plumbing of a process: time, logs, signals, files, admin | - |

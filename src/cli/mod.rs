@@ -5,6 +5,7 @@
 pub mod crds;
 pub mod exit;
 pub mod hook;
+mod named_value;
 pub mod node;
 mod output;
 pub mod pod;

@@ -1,10 +1,9 @@
 //! The agents' pods, kept up to date by one watch: on which nodes somebody carries out what is asked.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt as _};
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
@@ -46,7 +45,8 @@ impl Agents {
 }
 
 /// What is needed of an agent's pod.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Resource)]
+#[resource(inherit = Pod)]
 struct AgentPod {
     metadata: ObjectMeta,
     #[serde(default)]
@@ -85,34 +85,5 @@ impl AgentPod {
 impl Kept for AgentPod {
     fn key(&self) -> String {
         self.uid().unwrap_or_default()
-    }
-}
-
-impl Resource for AgentPod {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "Pod".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "pods".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
     }
 }

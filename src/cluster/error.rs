@@ -11,6 +11,7 @@ use kube::core::Status;
 
 pub use crate::operation::effect::Class;
 use crate::operation::effect::Trouble;
+use crate::process::cause;
 
 /// A call that brought no answer, or a no.
 #[derive(Debug, thiserror::Error)]
@@ -109,15 +110,7 @@ fn is_unsent(error: &(dyn StdError + 'static)) -> bool {
 
 /// The bottom of a local failure, with what to do where there is something.
 fn bottom(error: &(dyn StdError + 'static)) -> String {
-    let mut bottom = error;
-    let mut kind = None;
-    loop {
-        kind = bottom.downcast_ref::<io::Error>().map(io::Error::kind).or(kind);
-        match bottom.source() {
-            Some(below) => bottom = below,
-            None => break,
-        }
-    }
+    let (bottom, kind) = cause::bottom(error);
     match kind {
         Some(io::ErrorKind::ConnectionRefused) => "connection refused: nobody listens there".to_owned(),
         Some(io::ErrorKind::TimedOut) => "no connection in time".to_owned(),

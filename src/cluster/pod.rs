@@ -6,11 +6,8 @@ mod raw;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use kube::core::NamespaceResourceScope;
 
 use crate::api::annotation;
 use crate::api::status::Status;
@@ -21,11 +18,12 @@ use crate::operation::snapshot::{Declared, Gate, PodRef};
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// One pod.
-#[derive(Clone, Debug, serde::Deserialize)]
+#[derive(Clone, Debug, serde::Deserialize, Resource)]
 #[serde(from = "raw::Pod")]
+#[resource(inherit = k8s_openapi::api::core::v1::Pod)]
 pub struct Pod {
     /// Name, namespace, uid, version, deletion, and the annotations of this project and of the kubelet.
-    meta: ObjectMeta,
+    metadata: ObjectMeta,
     node: String,
     finished: bool,
     /// False when it has no annotation at all, kept or not.
@@ -58,15 +56,15 @@ impl Pod {
     /// Which pod, with the uid that its runtime knows: a static pod has another one at the API server.
     pub fn reference(&self) -> PodRef {
         PodRef {
-            namespace: self.meta.namespace.clone().unwrap_or_default(),
-            name: self.meta.name.clone().unwrap_or_default(),
+            namespace: self.metadata.namespace.clone().unwrap_or_default(),
+            name: self.metadata.name.clone().unwrap_or_default(),
             uid: self.mirrored().unwrap_or(self.api_uid()).to_owned(),
         }
     }
 
     /// The uid that the API server knows.
     pub fn api_uid(&self) -> &str {
-        self.meta.uid.as_deref().unwrap_or_default()
+        self.metadata.uid.as_deref().unwrap_or_default()
     }
 
     /// True for the API server's copy of a static pod: its spec is in a file on its node.
@@ -121,7 +119,7 @@ impl Pod {
 
     /// One annotation, of those that are kept: `inplace.dev/` and `kubernetes.io/config.`.
     pub fn annotation(&self, key: &str) -> Option<&str> {
-        self.meta.annotations.as_ref()?.get(key).map(String::as_str)
+        self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
     }
 
     /// Whether it has any annotation, kept or not.
@@ -137,34 +135,5 @@ impl Pod {
 
     fn mirrored(&self) -> Option<&str> {
         self.annotation(MIRROR).filter(|uid| !uid.is_empty())
-    }
-}
-
-impl Resource for Pod {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "Pod".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "pods".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.meta
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.meta
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tonic::{Code, Status};
 
 use crate::operation::effect::{Class, Trouble};
+use crate::process::cause;
 
 /// How containerd says that another container has the name.
 const TAKEN: &str = "is reserved for ";
@@ -99,15 +100,7 @@ impl From<Error> for Trouble {
 
 /// The bottom of a local failure, with what to do where there is something.
 fn cause(local: &(dyn StdError + 'static)) -> String {
-    let mut bottom = local;
-    let mut kind = None;
-    loop {
-        kind = bottom.downcast_ref::<io::Error>().map(io::Error::kind).or(kind);
-        match bottom.source() {
-            Some(below) => bottom = below,
-            None => break,
-        }
-    }
+    let (bottom, kind) = cause::bottom(local);
     match kind {
         Some(io::ErrorKind::NotFound) => {
             "no such file: is the runtime running? Another socket is named with --runtime-endpoint".to_owned()

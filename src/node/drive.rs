@@ -3,7 +3,6 @@
 //! Decides nothing itself: what is done comes from `operation::next`. It adds waiting, the journal's order, and the
 //! way a process ends in the middle.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -226,11 +225,12 @@ async fn act(
     let limit = limit(operation, effect);
     let started = Instant::now();
     let progress = |line: String| audience(Happening::Progress(&line));
-    let executing = async {
+    // On the heap: it is held beside another one, and would be in every operation's own twice.
+    let executing = Box::pin(async {
         fault::point(&operation.pod.uid, || format!("before effect {:?}", effect.verb())).await;
         fault::delay(|| format!("{:?}", effect.verb())).await;
         workshop.execute(operation, effect, limit, &progress).await
-    };
+    });
     let result = match effect {
         // Nobody feels a pull that breaks off, and it may take longer than anybody wants to wait.
         Effect::Pull { .. } => tokio::select! {
@@ -261,9 +261,8 @@ async fn guarded<T>(
     node: &Node,
     operation: &Operation,
     (container, id): (&str, &str),
-    starting: impl Future<Output = T>,
+    mut starting: impl Future<Output = T> + Unpin,
 ) -> T {
-    let mut starting = pin!(starting);
     loop {
         tokio::select! {
             biased;
@@ -272,7 +271,8 @@ async fn guarded<T>(
         }
         let Ok(snapshot) = look(node, operation).await else { continue };
         if let Some(fence) = while_it_starts(operation, &snapshot, container, id) {
-            let made = Workshop::new(node, operation).execute(operation, &fence, LEAST_LIMIT, &|_| {}).await;
+            let mut own = Workshop::new(node, operation);
+            let made = Box::pin(own.execute(operation, &fence, LEAST_LIMIT, &|_| {})).await;
             tracing::debug!(pod = %operation.pod, container, trouble = ?made.err(), "fence made again");
         }
     }

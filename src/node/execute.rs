@@ -17,7 +17,7 @@ use crate::cri::proto::v1;
 use crate::node::Node;
 use crate::node::image::{self, Wanted};
 use crate::node::pre_stop;
-use crate::operation::effect::{Class, Effect, GateTurn, ImageChoice, Learned, Leftover, Trouble};
+use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Leftover, Trouble};
 use crate::operation::report;
 use crate::operation::snapshot::PodRef;
 use crate::operation::state::Operation;
@@ -94,13 +94,7 @@ impl Workshop {
                 bounded(limit, self.cluster()?.respec(&self.pod, container, from, to, &status)).await
             }
             Effect::Gate { gate } => {
-                let (open, reason, message) = match gate {
-                    GateTurn::Drain => (false, annotation::GATE_DRAIN, "an operation in place is under way"),
-                    GateTurn::Open => (true, annotation::GATE_READY, ""),
-                    GateTurn::Failed => {
-                        (false, annotation::GATE_FAILED, "see the annotation inplace.dev/status")
-                    }
-                };
+                let (open, reason, message) = gate.condition();
                 bounded(limit, self.cluster()?.set_gate(&self.pod, open, reason, message)).await
             }
         }

@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::annotation;
+
 /// One thing to do. The shell does it once per decision and reports a [`Learned`] or a [`Trouble`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
@@ -103,6 +105,17 @@ pub enum GateTurn {
     Open,
     /// No traffic, until somebody has looked at it.
     Failed,
+}
+
+impl GateTurn {
+    /// Whether the pod may take traffic then, and reason and message of the condition.
+    pub fn condition(self) -> (bool, &'static str, &'static str) {
+        match self {
+            Self::Drain => (false, annotation::GATE_DRAIN, "an operation in place is under way"),
+            Self::Open => (true, annotation::GATE_READY, ""),
+            Self::Failed => (false, annotation::GATE_FAILED, "see the annotation inplace.dev/status"),
+        }
+    }
 }
 
 /// What may be removed.

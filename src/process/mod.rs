@@ -3,6 +3,7 @@
 //! Knows nothing of pods; imports nothing of ours.
 
 pub mod admin;
+pub mod cause;
 pub mod clock;
 pub mod fault;
 pub mod file;

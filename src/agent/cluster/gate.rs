@@ -24,7 +24,7 @@ impl Turn {
         match self {
             Self::OpenNew => (true, annotation::GATE_READY, "no operation is under way"),
             Self::OpenLeft => (true, annotation::GATE_READY, "the operation that drained the pod is over"),
-            Self::KeepClosed => (false, annotation::GATE_FAILED, "see the annotation inplace.dev/status"),
+            Self::KeepClosed => GateTurn::Failed.condition(),
         }
     }
 }

@@ -1,16 +1,15 @@
 //! `hook test`: one run of a template, here and now.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::Args;
 
 use crate::api::hook_run::{HookPhase, HookRunStatus};
 use crate::api::hook_template::HookTemplateSpec;
-use crate::api::request::HookArg;
 use crate::cli::exit::Exit;
 use crate::cli::hook::explain::Explain;
 use crate::cli::hook::{Failed, pod, read};
+use crate::cli::named_value::NamedValue;
 use crate::cli::output;
 use crate::cluster::client::{Target, connect};
 use crate::cluster::server::Server;
@@ -31,7 +30,7 @@ pub(super) struct TestArgs {
     file: PathBuf,
     /// An argument of the template, again for each
     #[arg(long, value_name = "NAME=VALUE")]
-    arg: Vec<Given>,
+    arg: Vec<NamedValue>,
     /// Measure each metric once, at once, instead of its whole schedule
     #[arg(long)]
     once: bool,
@@ -77,23 +76,6 @@ enum Form {
     Yaml,
 }
 
-/// `NAME=VALUE`.
-#[derive(Clone, Debug)]
-struct Given(HookArg);
-
-impl FromStr for Given {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.split_once('=') {
-            Some((name, value)) if !name.is_empty() => {
-                Ok(Self(HookArg { name: name.to_owned(), value: value.to_owned() }))
-            }
-            _ => Err("write NAME=VALUE"),
-        }
-    }
-}
-
 /// Whom the hook may ask, and about what.
 struct Scene {
     runtime: Option<Client>,
@@ -109,7 +91,7 @@ pub(super) async fn run(args: TestArgs) -> Result<Exit, Failed> {
         once_each(&mut template);
     }
     let scene = scene(about).await?;
-    let given: Vec<_> = arg.into_iter().map(|Given(arg)| arg).collect();
+    let given: Vec<_> = arg.into_iter().map(|NamedValue(arg)| arg).collect();
     let refused = |why: String| Failed::Refused(format!("{}: {why}", file.display()));
     let spec = check::prepare(&template, &given, scene.injected.as_ref())
         .map_err(|invalid| refused(invalid.to_string()))?;

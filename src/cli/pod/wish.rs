@@ -2,11 +2,11 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 
-use crate::api::request::{EngineWish, HookArg, HookRef, InvalidRequest, OnFailure, Request, Target};
+use crate::api::request::{EngineWish, HookRef, InvalidRequest, OnFailure, Request, Target};
+use crate::cli::named_value::NamedValue;
 use crate::cli::pod::span::Seconds;
 
 /// How to do it.
@@ -24,7 +24,7 @@ pub(super) struct Wish {
     post_hook: Option<String>,
     /// Value for an argument of the hooks; given to both, may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
-    hook_arg: Vec<HookValue>,
+    hook_arg: Vec<NamedValue>,
     /// How long the new container must stay up before it counts
     #[arg(long, value_name = "TIME")]
     min_ready: Option<Seconds>,
@@ -46,23 +46,6 @@ pub(super) struct Wish {
     /// Why, for the people who read the history
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-}
-
-/// `NAME=VALUE`.
-#[derive(Clone, Debug)]
-struct HookValue(HookArg);
-
-impl FromStr for HookValue {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.split_once('=') {
-            Some((name, value)) if !name.is_empty() => {
-                Ok(Self(HookArg { name: name.to_owned(), value: value.to_owned() }))
-            }
-            _ => Err("write NAME=VALUE"),
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -120,7 +103,7 @@ impl Wish {
         if !hook_arg.is_empty() && pre_hook.is_none() && post_hook.is_none() {
             return Err(BadWish::NoHook);
         }
-        let args: Vec<_> = hook_arg.into_iter().map(|HookValue(arg)| arg).collect();
+        let args: Vec<_> = hook_arg.into_iter().map(|NamedValue(arg)| arg).collect();
         let hook =
             |name: Option<String>| name.map(|template_name| HookRef { template_name, args: args.clone() });
         let default = Request::new(id, targets);

@@ -1,10 +1,7 @@
 //! A HookRun as the API server shows it: readable whatever stands in its spec, so that one that is not does not hide the
 //! others.
 
-use std::borrow::Cow;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt as _};
 use serde::Deserialize;
 use serde_json::Value;
@@ -22,10 +19,11 @@ pub struct Unreadable {
 }
 
 /// One run.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Resource)]
 #[serde(from = "Raw")]
+#[resource(inherit = HookRun)]
 pub struct Run {
-    meta: ObjectMeta,
+    metadata: ObjectMeta,
     content: Result<(HookRunSpec, HookRunStatus), Unreadable>,
 }
 
@@ -39,16 +37,16 @@ struct Raw {
 
 impl From<Raw> for Run {
     fn from(raw: Raw) -> Self {
-        let mut meta = raw.metadata;
+        let mut metadata = raw.metadata;
         // Large, and nobody asks for it.
-        meta.managed_fields = None;
+        metadata.managed_fields = None;
         let content = serde_json::from_value(raw.spec).map_err(|_| Unreadable { part: "spec" }).and_then(
             |spec: HookRunSpec| {
                 let status = raw.status.map_or_else(|| Ok(HookRunStatus::default()), serde_json::from_value);
                 Ok((spec, status.map_err(|_| Unreadable { part: "status" })?))
             },
         );
-        Self { meta, content }
+        Self { metadata, content }
     }
 }
 
@@ -71,7 +69,7 @@ impl Run {
 
     /// True once its deletion was asked for.
     pub fn is_deleting(&self) -> bool {
-        self.meta.deletion_timestamp.is_some()
+        self.metadata.deletion_timestamp.is_some()
     }
 
     /// The node whose agent is to run it.
@@ -105,35 +103,6 @@ impl Run {
     }
 
     fn label(&self, key: &str) -> Option<&str> {
-        self.meta.labels.as_ref()?.get(key).map(String::as_str)
-    }
-}
-
-impl Resource for Run {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        HookRun::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        HookRun::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        HookRun::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        HookRun::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.meta
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.meta
+        self.metadata.labels.as_ref()?.get(key).map(String::as_str)
     }
 }

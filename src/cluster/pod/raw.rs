@@ -235,7 +235,7 @@ impl From<Pod> for super::Pod {
                 containers,
             },
             pull_secrets,
-            meta: ObjectMeta {
+            metadata: ObjectMeta {
                 name: metadata.name,
                 namespace: metadata.namespace,
                 uid: metadata.uid,

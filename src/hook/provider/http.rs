@@ -14,6 +14,7 @@ use reqwest::{Certificate, Client, Method, Response, StatusCode, Url, redirect, 
 
 use crate::api::hook_template::Tls;
 use crate::hook::reach::{Reach, literal};
+use crate::process::cause;
 
 /// What an answer may have: a hook's result is small.
 const LARGEST: usize = 1 << 20;
@@ -216,11 +217,8 @@ fn failed(url: &Url, error: &reqwest::Error) -> String {
 
 /// The bottom of a failure, which is what people can act upon.
 fn bottom(error: &(dyn StdError + 'static)) -> String {
-    let mut bottom = error;
-    while let Some(below) = bottom.source() {
-        bottom = below;
-    }
-    match bottom.downcast_ref::<io::Error>().map(io::Error::kind) {
+    let (bottom, kind) = cause::bottom(error);
+    match kind {
         Some(io::ErrorKind::ConnectionRefused) => "connection refused, nobody listens there".to_owned(),
         _ => bottom.to_string(),
     }

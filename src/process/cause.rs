@@ -1,0 +1,34 @@
+//! What is at the bottom of an error: the part that people can act upon.
+
+use std::error::Error;
+use std::io;
+
+/// The bottom of `error`, and the kind of the lowest failure of the system on the way there.
+pub fn bottom<'a>(error: &'a (dyn Error + 'static)) -> (&'a (dyn Error + 'static), Option<io::ErrorKind>) {
+    let kind = |error: &'a (dyn Error + 'static)| error.downcast_ref::<io::Error>().map(io::Error::kind);
+    let mut bottom = error;
+    let mut lowest = kind(error);
+    while let Some(below) = bottom.source() {
+        bottom = below;
+        lowest = kind(below).or(lowest);
+    }
+    (bottom, lowest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("no answer")]
+    struct Outer(#[source] io::Error);
+
+    #[test]
+    fn the_lowest_failure_of_the_system_is_told_whatever_lies_below_or_above() {
+        let outer = Outer(io::Error::new(io::ErrorKind::TimedOut, "the wire"));
+        let (below, kind) = bottom(&outer);
+        assert_eq!((below.to_string().as_str(), kind), ("the wire", Some(io::ErrorKind::TimedOut)));
+        let (itself, kind) = bottom(&std::fmt::Error);
+        assert_eq!((itself.to_string(), kind), (std::fmt::Error.to_string(), None));
+    }
+}
