@@ -24,7 +24,7 @@
 //! | [`node`] | the engine on a node: journal, loop, effects | api operation hook cri cluster process |
 //! | [`agent`] | role: carries out what annotations ask for | api operation hook node cri cluster process |
 //! | [`controller`] | role: brings about what workloads want; runs the hooks that no agent runs | api workload hook cluster process |
-//! | [`cli`] | role: a person's commands | api operation hook node cri cluster process |
+//! | [`cli`] | role: a person's commands | api operation workload hook node cri cluster process |
 //!
 //! The roles never import each other; `main.rs` picks one. A test holds the code against this table.
 

@@ -34,6 +34,7 @@ enum Role {
     Pod(inplace::cli::pod::PodCommand),
     Node(inplace::cli::node::NodeCommand),
     Hook(inplace::cli::hook::HookCommand),
+    Rollout(inplace::cli::rollout::RolloutCommand),
     Agent(agent::Args),
     Controller(controller::Args),
     Crds(inplace::cli::crds::CrdsCommand),
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         Role::Pod(command) => runtime.block_on(command.run()).into(),
         Role::Node(command) => runtime.block_on(command.run()).into(),
         Role::Hook(command) => runtime.block_on(command.run()).into(),
+        Role::Rollout(command) => runtime.block_on(command.run()).into(),
         Role::Crds(command) => command.run().into(),
         Role::Agent(args) => match runtime.block_on(agent::run(args)) {
             Ok(()) => Exit::Done.into(),

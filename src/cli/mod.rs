@@ -2,6 +2,7 @@
 //!
 //! Changes nothing itself: the engine in `node` does, or, through the API server, an agent.
 
+mod cluster;
 pub mod crds;
 pub mod exit;
 pub mod hook;
@@ -9,3 +10,5 @@ mod named_value;
 pub mod node;
 mod output;
 pub mod pod;
+pub mod rollout;
+mod span;

@@ -21,6 +21,24 @@ pub(super) enum Format {
     Json,
 }
 
+/// The form of a result for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Data {
+    /// On one line
+    Json,
+    /// A document
+    Yaml,
+}
+
+impl Data {
+    pub(super) fn print(self, value: &impl Serialize) {
+        match self {
+            Self::Json => json(value),
+            Self::Yaml => yaml(value),
+        }
+    }
+}
+
 /// Writes one line of result.
 pub(super) fn line(text: &str) {
     // Whoever closed the pipe does not want the rest.

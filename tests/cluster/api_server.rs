@@ -3,14 +3,15 @@
 //! Both end with this process, however it ends.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
@@ -99,15 +100,50 @@ impl ApiServer {
 
     /// Whoever has `token`.
     pub(crate) async fn client(&self, token: &str) -> Client {
-        let config: Kubeconfig = serde_json::from_value(json!({
+        let config: Kubeconfig = serde_json::from_value(self.config(token)).unwrap();
+        let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
+        Client::try_from(config).unwrap()
+    }
+
+    fn config(&self, token: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Config",
             "clusters": [{"name": "own", "cluster": {"server": self.url, "insecure-skip-tls-verify": true}}],
             "users": [{"name": "own", "user": {"token": token}}],
             "contexts": [{"name": "own", "context": {"cluster": "own", "user": "own"}}],
             "current-context": "own",
-        }))
-        .unwrap();
-        let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
-        Client::try_from(config).unwrap()
+        })
+    }
+
+    /// A file by which a program connects as whoever has `token`.
+    pub(crate) fn kubeconfig_of(&self, token: &str) -> PathBuf {
+        let path = self.folder.path().join(format!("{token:.8}.kubeconfig"));
+        fs::write(&path, self.config(token).to_string()).unwrap();
+        path
+    }
+
+    /// The administrator's.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.kubeconfig_of(ADMIN)
+    }
+
+    /// Our kinds, known when this returns.
+    pub(crate) fn know_our_kinds(&self) {
+        self.apply("daemonset/crds");
+        let done =
+            self.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"], "");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    /// `kubectl` as the administrator, with this on its standard input.
+    pub(crate) fn kubectl(&self, args: &[&str], input: &str) -> Output {
+        let mut command = Command::new("kubectl");
+        command.arg("--kubeconfig").arg(self.kubeconfig());
+        command.arg("--cache-dir").arg(self.folder.path().join("kubectl")).args(args);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
     }
 
     /// `kubectl apply -k FOLDER`.

@@ -39,6 +39,7 @@ mod policy;
 mod pull_secrets;
 mod refusals;
 mod restarts;
+mod rollout;
 mod scene;
 mod smoke;
 mod swap;

@@ -33,6 +33,10 @@ fn an_api_server_that_is_away_has_its_own_exit_code() {
         &["status", "web", "-w"],
         &["history", "web"],
         &["cancel", "web"],
+        &["rollout", "status", "gamedeployment/web"],
+        &["rollout", "history", "gamestatefulset/web"],
+        &["rollout", "undo", "gamedeployment/web"],
+        &["rollout", "pause", "gamedeployment", "web"],
     ] {
         let output = inplace(&server, args);
         let told = String::from_utf8_lossy(&output.stderr);

@@ -14,4 +14,5 @@ mod hook;
 mod hook_runs;
 mod manifests;
 mod model;
+mod rollout;
 mod runtime;

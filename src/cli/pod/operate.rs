@@ -17,10 +17,10 @@ use crate::cli::pod::answer::{Answer, Notes};
 use crate::cli::pod::live::Live;
 use crate::cli::pod::names::{PodName, Word, sorted};
 use crate::cli::pod::server::Server;
-use crate::cli::pod::span::Seconds;
 use crate::cli::pod::wait::{Awaited, End, wait};
 use crate::cli::pod::wish::Wish;
 use crate::cli::pod::{ClusterArgs, Data, Failed, plan, write};
+use crate::cli::span::Seconds;
 
 /// What `--wait` without a time adds to the request's own deadline: for the agent to take it up, and to answer.
 const SPARE: Duration = Duration::from_secs(60);

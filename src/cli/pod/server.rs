@@ -13,10 +13,10 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use crate::api::hook_template::HookTemplate;
+use crate::cli::cluster::bounded;
 use crate::cli::pod::names::PodName;
 use crate::cli::pod::{ClusterArgs, Failed};
 use crate::cluster;
-use crate::cluster::client::{Target, connect};
 use crate::cluster::error::Error;
 use crate::operation::effect::Class;
 
@@ -50,9 +50,8 @@ pub(super) struct Scope {
 impl Server {
     /// Connects as kubectl would.
     pub(super) async fn connect(args: &ClusterArgs) -> Result<Self, Failed> {
-        let target = Target { kubeconfig: args.kubeconfig.clone(), context: args.context.clone() };
-        let (client, default) = connect(&target).await?;
-        Ok(Self { client, namespace: args.namespace.clone().unwrap_or(default) })
+        let (client, namespace) = args.connect().await?;
+        Ok(Self { client, namespace })
     }
 
     /// The pods' metadata: the server leaves out the rest.
@@ -63,7 +62,7 @@ impl Server {
     /// The whole pod.
     pub(super) async fn pod(&self, name: &PodName) -> Result<Pod, Failed> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
-        self.bounded(&self.doing("reading", name), pods.get(&name.0)).await
+        bounded(&self.doing("reading", name), pods.get(&name.0)).await
     }
 
     /// The node, when this person may read nodes and it is there.
@@ -83,7 +82,7 @@ impl Server {
 
     /// The annotations of the pod, and the rest of its metadata.
     pub(super) async fn meta(&self, name: &PodName) -> Result<ObjectMeta, Failed> {
-        Ok(self.bounded(&self.doing("reading", name), self.metas().get(&name.0)).await?.metadata)
+        Ok(bounded(&self.doing("reading", name), self.metas().get(&name.0)).await?.metadata)
     }
 
     /// Applies a JSON patch to the pod. `Ok(false)`: one of its tests failed, so nothing was changed.
@@ -92,7 +91,7 @@ impl Server {
         let patch = serde_json::from_value(patch).map(Patch::Json::<()>);
         let patch = patch.map_err(|error| Failed::Other(format!("the patch is none: {error}")))?;
         let pods = self.metas();
-        match self.bounded(&self.doing("annotating", name), pods.patch(&name.0, &params, &patch)).await {
+        match bounded(&self.doing("annotating", name), pods.patch(&name.0, &params, &patch)).await {
             Ok(_) => Ok(true),
             Err(Failed::Cluster(error)) if error.class() == Class::Refused => Ok(false),
             Err(failed) => Err(failed),
@@ -106,7 +105,7 @@ impl Server {
         params.field_selector = scope.name.as_ref().map(|name| format!("metadata.name={name}"));
         let (mut found, api) = (Vec::new(), self.scoped(scope));
         loop {
-            let page = self.bounded("listing pods", api.list(&params)).await?;
+            let page = bounded("listing pods", api.list(&params)).await?;
             found.extend(page.items.into_iter().map(|pod| pod.metadata));
             match page.metadata.continue_.filter(|more| !more.is_empty()) {
                 Some(more) => params.continue_token = Some(more),
@@ -139,26 +138,13 @@ impl Server {
         let api: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut found = Vec::new();
         loop {
-            let page = self.bounded(&self.doing("reading the events of", name), api.list(&params)).await?;
+            let page = bounded(&self.doing("reading the events of", name), api.list(&params)).await?;
             found.extend(page.items);
             match page.metadata.continue_.filter(|more| !more.is_empty()) {
                 Some(more) => params.continue_token = Some(more),
                 None => return Ok(found),
             }
         }
-    }
-
-    /// `call` within its time, as `doing`.
-    async fn bounded<T>(
-        &self,
-        doing: &str,
-        call: impl Future<Output = Result<T, kube::Error>>,
-    ) -> Result<T, Failed> {
-        let answer = match tokio::time::timeout(CALL, call).await {
-            Ok(answer) => answer.map_err(|error| Error::of(doing, error)),
-            Err(_) => Err(Error::late(doing, CALL)),
-        };
-        Ok(answer?)
     }
 
     /// `reading pod demo/web`.

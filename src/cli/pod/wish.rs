@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use crate::api::request::{EngineWish, HookRef, InvalidRequest, OnFailure, Request, Target};
 use crate::cli::named_value::NamedValue;
-use crate::cli::pod::span::Seconds;
+use crate::cli::span::Seconds;
 
 /// How to do it.
 #[derive(Clone, Debug, Default, Args)]

@@ -6,7 +6,7 @@ use super::door::Shared;
 use super::store::Store;
 
 /// The kinds of calls.
-const KNOWN: [&str; 19] = [
+const KNOWN: [&str; 20] = [
     "LIST pods",
     "WATCH pods",
     "GET pod",
@@ -26,6 +26,7 @@ const KNOWN: [&str; 19] = [
     "GET lease",
     "PUT lease",
     "POST lease",
+    "PATCH gamedeployment",
 ];
 
 /// What is to go wrong with one call.

@@ -134,7 +134,7 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
             let changed = patch::patched(&pod, &asked.media, &asked.body, asked.call == "PATCH pod/status")?;
             Ok(axum_json(200, &store.put(changed)))
         }
-        "GET hookrun" | "GET hooktemplate" | "GET lease" => {
+        "GET hookrun" | "GET hooktemplate" | "GET lease" | "GET gamedeployment" | "GET gamestatefulset" => {
             let plural = asked.plural.as_str();
             Ok(axum_json(200, &found(plural, store.get(plural, namespace, name))?))
         }
@@ -143,6 +143,11 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
             let of_status = asked.call == "PATCH hookrun/status";
             let changed = patch::patched(&run, &asked.media, &asked.body, of_status)?;
             Ok(axum_json(200, &store.put(changed)))
+        }
+        "PATCH gamedeployment" | "PATCH gamestatefulset" => {
+            let plural = asked.plural.as_str();
+            let object = found(plural, store.get(plural, namespace, name))?;
+            Ok(axum_json(200, &store.put(patch::patched(&object, &asked.media, &asked.body, false)?)))
         }
         "POST hookrun" | "POST lease" => {
             let object = parsed(&asked.body)?;

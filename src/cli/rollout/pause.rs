@@ -1,0 +1,48 @@
+//! `rollout pause|resume`: sets `spec.updateStrategy.paused`.
+
+use serde::Serialize;
+use serde_json::json;
+
+use crate::cli::cluster::Failed;
+use crate::cli::exit::Exit;
+use crate::cli::output::line;
+use crate::cli::rollout::About;
+
+/// What was done, for programs.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Set {
+    namespace: String,
+    workload: String,
+    paused: bool,
+    /// False when it was so already.
+    changed: bool,
+}
+
+pub(super) async fn run(about: About, paused: bool) -> Result<Exit, Failed> {
+    let (server, workload) = about.open().await?;
+    let changed = workload.wish.update.paused != paused;
+    // Without a strategy there is no place for `paused`: the definition's defaults always make one.
+    let patch = json!([{"op": "add", "path": "/spec/updateStrategy/paused", "value": paused}]);
+    if changed && server.patch(&workload.name, patch).await?.is_none() {
+        return Err(Failed::Other(format!(
+            "{}: has no spec.updateStrategy; nothing was changed",
+            workload.name
+        )));
+    }
+    let (state, then) = if paused {
+        ("paused", "updates that have begun are brought to their end, scaling goes on")
+    } else {
+        ("resumed", "updates go on")
+    };
+    let already = if paused { "paused" } else { "not paused" };
+    match about.output {
+        Some(form) => {
+            let workload = workload.name.to_string();
+            form.print(&Set { namespace: server.namespace, workload, paused, changed });
+        }
+        None if changed => line(&format!("{} {state}: {then}", workload.name)),
+        None => line(&format!("{} was {already} already", workload.name)),
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,76 @@
+//! What the commands ask of the API server about a workload: a few bounded calls, and one watch. Decides nothing.
+
+use futures_util::Stream;
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::core::DynamicObject;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use serde_json::Value;
+
+use crate::cli::cluster::{ClusterArgs, Failed, bounded};
+use crate::cli::rollout::workload::{Name, Workload};
+use crate::operation::effect::Class;
+
+/// Objects per page of a list.
+const PAGE: u32 = 500;
+
+/// The API server, and the namespace that was asked for.
+pub(super) struct Server {
+    client: Client,
+    pub(super) namespace: String,
+}
+
+impl Server {
+    pub(super) async fn connect(args: &ClusterArgs) -> Result<Self, Failed> {
+        let (client, namespace) = args.connect().await?;
+        Ok(Self { client, namespace })
+    }
+
+    fn api(&self, name: &Name) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &name.kind.resource())
+    }
+
+    /// As it is now.
+    pub(super) async fn workload(&self, name: &Name) -> Result<Workload, Failed> {
+        let doing = format!("reading {name} in namespace {}", self.namespace);
+        Workload::of(name, bounded(&doing, self.api(name).get(&name.name)).await?)
+    }
+
+    /// Changes it by a JSON patch. `None`: one of the patch's tests failed, so nothing was changed.
+    pub(super) async fn patch(&self, name: &Name, operations: Value) -> Result<Option<Workload>, Failed> {
+        let params = PatchParams { field_manager: Some("inplace-cli".to_owned()), ..PatchParams::default() };
+        let patch = serde_json::from_value(operations).map(Patch::Json::<()>);
+        let patch = patch.map_err(|error| Failed::Other(format!("the patch is none: {error}")))?;
+        let doing = format!("changing {name} in namespace {}", self.namespace);
+        match bounded(&doing, self.api(name).patch(&name.name, &params, &patch)).await {
+            Ok(object) => Workload::of(name, object).map(Some),
+            Err(Failed::Cluster(error)) if error.class() == Class::Refused => Ok(None),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// All revisions of the namespace: whose they are is told by their owners.
+    pub(super) async fn revisions(&self) -> Result<Vec<ControllerRevision>, Failed> {
+        let doing = format!("listing the revisions in namespace {}", self.namespace);
+        let api: Api<ControllerRevision> = Api::namespaced(self.client.clone(), &self.namespace);
+        let (mut found, mut params) = (Vec::new(), ListParams::default().limit(PAGE));
+        loop {
+            let page = bounded(&doing, api.list(&params)).await?;
+            found.extend(page.items);
+            match page.metadata.continue_.filter(|more| !more.is_empty()) {
+                Some(more) => params.continue_token = Some(more),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    /// It now, and whenever it changes; goes on after errors, with pauses.
+    pub(super) fn watch(
+        &self,
+        name: &Name,
+    ) -> impl Stream<Item = watcher::Result<watcher::Event<DynamicObject>>> + Send + use<> {
+        let config = watcher::Config::default().fields(&format!("metadata.name={}", name.name));
+        watcher(self.api(name), config).default_backoff()
+    }
+}

@@ -1,0 +1,151 @@
+//! `rollout status`: how far an update is; followed until it is done or stands still.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use clap::{ArgAction, Args};
+use futures_util::StreamExt;
+use kube::runtime::watcher::Event;
+use serde::Serialize;
+use tokio::time::{Instant, timeout_at};
+
+use crate::cli::cluster::Failed;
+use crate::cli::exit::Exit;
+use crate::cli::output::{line, tell};
+use crate::cli::rollout::About;
+use crate::cli::rollout::server::Server;
+use crate::cli::rollout::verdict::{State, Verdict, verdict};
+use crate::cli::rollout::workload::Workload;
+use crate::cli::span::Seconds;
+
+/// Arguments of `rollout status`.
+#[derive(Debug, Args)]
+pub(super) struct StatusArgs {
+    /// Follow it until it is done or stands still; --watch=false tells how far it is
+    #[arg(short, long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_value_t = true, default_missing_value = "true", value_name = "BOOL")]
+    watch: bool,
+    /// Follow it no longer than this, as 30s or 5m; 0 for as long as it takes
+    #[arg(long, value_name = "SPAN", default_value = "0")]
+    timeout: Seconds,
+    #[command(flatten)]
+    about: About,
+}
+
+/// How far it is, for programs.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct View<'a> {
+    namespace: &'a str,
+    workload: String,
+    state: State,
+    reason: &'a str,
+    message: &'a str,
+    generation: i64,
+    observed_generation: i64,
+    update_revision: &'a str,
+    wanted: usize,
+    total: i32,
+    updated: i32,
+    updated_ready: i32,
+    ready: i32,
+}
+
+pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
+    let StatusArgs { watch, timeout, about } = args;
+    let (server, first) = about.open().await?;
+    let text = about.output.is_none();
+    let mut told = String::new();
+    let mut tell_change = |workload: &Workload, verdict: &Verdict| {
+        let now = format!("{}: {}", workload.name, verdict.message);
+        if text && now != told {
+            line(&now);
+            told = now;
+        }
+    };
+    let patience = (timeout != Seconds(0)).then(|| Duration::from_secs(timeout.0.into()));
+    let (workload, verdict, exit) = if watch {
+        follow(&server, first, patience, &mut tell_change).await?
+    } else {
+        let verdict = verdict(&first);
+        tell_change(&first, &verdict);
+        let exit = if verdict.state == State::Stopped { Exit::Failed } else { Exit::Done };
+        (first, verdict, exit)
+    };
+    if let Some(form) = about.output {
+        form.print(&view(&server.namespace, &workload, &verdict));
+    }
+    Ok(exit)
+}
+
+/// Until it is done, stands still, is gone, or the time is over.
+async fn follow(
+    server: &Server,
+    first: Workload,
+    patience: Option<Duration>,
+    tell_change: &mut impl FnMut(&Workload, &Verdict),
+) -> Result<(Workload, Verdict, Exit), Failed> {
+    let name = first.name.clone();
+    let gone = || Failed::Other(format!("{name}: it is gone, or another one has its name"));
+    let until = patience.map(|patience| Instant::now() + patience);
+    let mut changes = pin!(server.watch(&name));
+    let mut latest = first;
+    let mut listed = false;
+    loop {
+        let now = verdict(&latest);
+        tell_change(&latest, &now);
+        match now.state {
+            State::Done => return Ok((latest, now, Exit::Done)),
+            State::Stopped => return Ok((latest, now, Exit::Failed)),
+            State::Going => {}
+        }
+        let event = match until {
+            Some(until) => timeout_at(until, changes.next()).await,
+            None => Ok(changes.next().await),
+        };
+        let object = match event {
+            Err(_) | Ok(None) => {
+                tell(&format!("inplace: {name}: not done in the time of --timeout; it goes on"));
+                return Ok((latest, now, Exit::TimedOut));
+            }
+            Ok(Some(Err(error))) => {
+                tell(&format!("inplace: the API server cannot be asked, trying again: {error}"));
+                continue;
+            }
+            Ok(Some(Ok(Event::Apply(object) | Event::InitApply(object)))) => object,
+            Ok(Some(Ok(Event::Init))) => {
+                listed = false;
+                continue;
+            }
+            // A complete list without it.
+            Ok(Some(Ok(Event::InitDone))) if !listed => return Err(gone()),
+            Ok(Some(Ok(Event::InitDone))) => continue,
+            Ok(Some(Ok(Event::Delete(_)))) => return Err(gone()),
+        };
+        listed = true;
+        let next = Workload::of(&name, object)?;
+        if next.wish.uid != latest.wish.uid {
+            return Err(gone());
+        }
+        latest = next;
+    }
+}
+
+fn view<'a>(namespace: &'a str, workload: &'a Workload, verdict: &'a Verdict) -> View<'a> {
+    let (wish, status) = (&workload.wish, &workload.status);
+    View {
+        namespace,
+        workload: workload.name.to_string(),
+        state: verdict.state,
+        reason: &verdict.reason,
+        message: &verdict.message,
+        generation: wish.generation,
+        observed_generation: status.observed_generation,
+        update_revision: &status.update_revision,
+        wanted: wish.replicas,
+        total: status.replicas,
+        updated: status.updated_replicas,
+        updated_ready: status.updated_ready_replicas,
+        ready: status.ready_replicas,
+    }
+}

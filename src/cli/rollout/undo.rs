@@ -1,0 +1,90 @@
+//! `rollout undo`: writes the template of an earlier revision into the workload, if nobody else changed it meanwhile.
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::cli::cluster::Failed;
+use crate::cli::exit::Exit;
+use crate::cli::output::line;
+use crate::cli::rollout::About;
+use crate::cli::rollout::past::{self, Way, images, way};
+use crate::cli::rollout::workload::Workload;
+
+/// How often it is tried again because somebody else wrote meanwhile.
+const TURNS: u32 = 8;
+
+/// Arguments of `rollout undo`.
+#[derive(Debug, Args)]
+pub(super) struct UndoArgs {
+    /// The revision to go back to; 0 for the one before
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    to_revision: i64,
+    #[command(flatten)]
+    about: About,
+}
+
+/// What was done, for programs.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Undone {
+    namespace: String,
+    workload: String,
+    revision: i64,
+    name: String,
+    /// False when the template was that one already.
+    changed: bool,
+    message: String,
+}
+
+pub(super) async fn run(args: UndoArgs) -> Result<Exit, Failed> {
+    let UndoArgs { to_revision, about } = args;
+    let wanted = (to_revision != 0).then_some(to_revision);
+    let (server, mut workload) = about.open().await?;
+    for _ in 0..TURNS {
+        let past = past::of(&workload.wish.uid, server.revisions().await?);
+        let way = way(&past, &workload.wish.template, wanted);
+        let (target, changed) = match way {
+            Ok(Way::There(past)) => (past, false),
+            Ok(Way::Back(past)) => (past, true),
+            Err(why) => {
+                return Err(Failed::Refused(format!("{}: {why}; nothing was changed", workload.name)));
+            }
+        };
+        let patch = json!([
+            {"op": "test", "path": "/metadata/resourceVersion", "value": workload.version},
+            {"op": "replace", "path": "/spec/template", "value": target.revision.template},
+        ]);
+        if !changed || server.patch(&workload.name, patch).await?.is_some() {
+            let message = message(&workload, target, changed);
+            let undone = Undone {
+                namespace: server.namespace,
+                workload: workload.name.to_string(),
+                revision: target.revision.number,
+                name: target.revision.name.clone(),
+                changed,
+                message,
+            };
+            match about.output {
+                Some(form) => form.print(&undone),
+                None => line(&undone.message),
+            }
+            return Ok(Exit::Done);
+        }
+        workload = server.workload(&workload.name).await?;
+    }
+    Err(Failed::Other(format!("{}: others keep on changing it; nothing was done", workload.name)))
+}
+
+fn message(workload: &Workload, target: &past::Past, changed: bool) -> String {
+    let revision = &target.revision;
+    let which = format!("revision {} ({})", revision.number, revision.name);
+    if !changed {
+        return format!("{}: skipped: its template is that of {which} already", workload.name);
+    }
+    let (before, now) = (images(&workload.wish.template), images(&revision.template));
+    let what = if before == now { format!("{now}, other fields") } else { format!("{before} -> {now}") };
+    let paused =
+        if workload.wish.update.paused { "; it is paused: no pod changes before a resume" } else { "" };
+    format!("{} rolled back to {which}: {what}{paused}", workload.name)
+}

@@ -1,0 +1,226 @@
+//! How far an update is, as the status of its workload tells it: done, going on, or standing still until a person acts. Pure.
+
+use serde::Serialize;
+
+use crate::api::workload::{Condition, PauseReason};
+use crate::cli::rollout::workload::Workload;
+use crate::workload::report::{PROGRESSING, UPDATE_FAILED};
+
+/// How far an update is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) enum State {
+    /// All that is to be updated is.
+    Done,
+    /// It goes on by itself.
+    Going,
+    /// It failed, or waits for a person.
+    Stopped,
+}
+
+/// How far, why, and what a person reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) state: State,
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+impl Verdict {
+    fn new(state: State, reason: &str, message: impl Into<String>) -> Self {
+        Self { state, reason: reason.to_owned(), message: message.into() }
+    }
+}
+
+/// What is to be said of `workload`.
+pub(super) fn verdict(workload: &Workload) -> Verdict {
+    let (wish, status) = (&workload.wish, &workload.status);
+    if wish.deleting {
+        return Verdict::new(State::Stopped, "Deleted", "it is being deleted");
+    }
+    let condition = |kind: &str| status.conditions.iter().find(|condition| condition.kind == kind);
+    let progress = condition(PROGRESSING).filter(|_| status.observed_generation >= wish.generation);
+    let Some(progress) = progress else {
+        return Verdict::new(State::Going, "NotSeen", "the controller has not seen the latest change yet");
+    };
+    let far = format!("{}, {} of them Ready", progress.message, status.updated_ready_replicas);
+    let trouble = condition(UPDATE_FAILED).filter(|condition| condition.status == "True");
+    match progress.reason.as_str() {
+        "Complete" => {
+            return Verdict::new(State::Done, "Complete", format!("successfully rolled out: {far}"));
+        }
+        "Paused" => return paused(workload, &far),
+        "OnDelete" => {
+            let message =
+                format!("waits until somebody deletes the pods that are not updated (OnDelete): {far}");
+            return Verdict::new(State::Stopped, "OnDelete", message);
+        }
+        _ => {}
+    }
+    if let Some(stopped) = stopped(workload, progress, trouble) {
+        return stopped;
+    }
+    if progress.reason == "HeldBack" && steps_left(workload).is_none() {
+        return Verdict::new(State::Done, "HeldBack", format!("rolled out as far as its partition: {far}"));
+    }
+    let also = trouble.map(|trouble| format!("; {}", trouble.message)).unwrap_or_default();
+    Verdict::new(State::Going, &progress.reason, format!("waiting: {far}{also}"))
+}
+
+/// What nobody but a person gets out of: failed pods, failed hooks, a template that does not fit.
+fn stopped(workload: &Workload, progress: &Condition, trouble: Option<&Condition>) -> Option<Verdict> {
+    let status = &workload.status;
+    // An agent that is away comes back.
+    if let Some(trouble) = trouble.filter(|trouble| trouble.reason != "NoAgent") {
+        return Some(Verdict::new(State::Stopped, &trouble.reason, trouble.message.clone()));
+    }
+    let hooks = [
+        ("preDelete", &status.pre_delete_hook_condition),
+        ("preInplace", &status.pre_inplace_hook_condition),
+        ("postInplace", &status.post_inplace_hook_condition),
+    ];
+    let hooks = hooks.into_iter().flat_map(|(field, list)| list.iter().map(move |hook| (field, hook)));
+    let mut failed =
+        hooks.filter(|(_, hook)| matches!(hook.phase.as_str(), "Failed" | "Error" | "Inconclusive"));
+    if let Some((field, hook)) = failed.next() {
+        let message = format!(
+            "the {field} hook of pod {} is {}; set spec.{field}UpdateStrategy.retry to ask it again",
+            hook.pod_name, hook.phase
+        );
+        return Some(Verdict::new(State::Stopped, "HookFailed", message));
+    }
+    (progress.status != "True")
+        .then(|| Verdict::new(State::Stopped, &progress.reason, progress.message.clone()))
+}
+
+/// A pause of a person, or of a canary step: one that has a duration ends by itself.
+fn paused(workload: &Workload, far: &str) -> Verdict {
+    let pause = workload.status.pause_conditions.first().map(|pause| pause.reason);
+    let (step, length) = steps_left(workload).unwrap_or_default();
+    let seconds = length.filter(|_| pause == Some(PauseReason::PausedByCanaryPauseStep));
+    if let Some(seconds) = seconds {
+        let message = format!("canary step {step} pauses for {seconds} s: {far}");
+        return Verdict::new(State::Going, "CanaryPause", message);
+    }
+    let why = match pause {
+        None => "it is paused".to_owned(),
+        Some(PauseReason::PausedByCanaryPauseStep) => {
+            format!("canary step {step} pauses until somebody goes on")
+        }
+        Some(PauseReason::PausedByStepBasedHook) => format!("the hook of canary step {step} did not succeed"),
+    };
+    let resume = format!("inplace rollout resume {}", workload.name);
+    Verdict::new(State::Stopped, "Paused", format!("{why} (`{resume}`): {far}"))
+}
+
+/// The canary step it is at, if there are any left, and for how many seconds that one pauses.
+fn steps_left(workload: &Workload) -> Option<(usize, Option<i32>)> {
+    let canary = workload.wish.update.canary.as_ref()?;
+    let at = workload.status.current_step_index.and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
+    let step = canary.steps.get(at)?;
+    Some((at, step.pause.as_ref().and_then(|pause| pause.duration)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::cli::rollout::workload::Kind;
+    use crate::cli::rollout::workload::tests::workload;
+
+    fn told(status: &str, reason: &str) -> Value {
+        json!({"type": "Progressing", "status": status, "reason": reason, "message": "2 of 5 pods are at revision r"})
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "a case is written in one line")]
+    fn judged(spec: Value, status: Value, conditions: Value) -> Verdict {
+        let mut whole = json!({"observedGeneration": 2, "updatedReadyReplicas": 1, "conditions": conditions});
+        whole.as_object_mut().unwrap().extend(status.as_object().unwrap().clone());
+        verdict(&workload(Kind::Deployment, &spec, &whole))
+    }
+
+    #[test]
+    fn what_the_controller_tells_is_done_going_on_or_standing_still() {
+        let failed = |reason: &str, message: &str| {
+            json!([told("True", "Updating"),
+            {"type": "UpdateFailed", "status": "True", "reason": reason, "message": message}])
+        };
+        let hook = json!({"preInplaceHookCondition": [{"podName": "web-x", "phase": "Failed"}]});
+        let running = json!({"preInplaceHookCondition": [{"podName": "web-x", "phase": "Running"}]});
+        let none = || json!({});
+        for (status, conditions, state, reason, says) in [
+            (
+                none(),
+                json!([told("True", "Complete")]),
+                State::Done,
+                "Complete",
+                "successfully rolled out: 2 of 5",
+            ),
+            (none(), json!([told("True", "HeldBack")]), State::Done, "HeldBack", "as far as its partition"),
+            (none(), json!([told("True", "Updating")]), State::Going, "Updating", "1 of them Ready"),
+            (running, json!([told("True", "Updating")]), State::Going, "Updating", "waiting"),
+            (none(), json!([]), State::Going, "NotSeen", "has not seen"),
+            (
+                json!({"observedGeneration": 1}),
+                json!([told("True", "Complete")]),
+                State::Going,
+                "NotSeen",
+                "not seen",
+            ),
+            (
+                none(),
+                json!([told("False", "Paused")]),
+                State::Stopped,
+                "Paused",
+                "inplace rollout resume game",
+            ),
+            (none(), json!([told("True", "OnDelete")]), State::Stopped, "OnDelete", "deletes the pods"),
+            (none(), failed("PodsFailed", "2 pods"), State::Stopped, "PodsFailed", "2 pods"),
+            (none(), failed("NoAgent", "pod web-x"), State::Going, "Updating", "1 of them Ready; pod web-x"),
+            (none(), json!([told("False", "TooManyFailures")]), State::Stopped, "TooManyFailures", "2 of 5"),
+            (
+                hook,
+                json!([told("True", "Updating")]),
+                State::Stopped,
+                "HookFailed",
+                "spec.preInplaceUpdateStrategy.retry",
+            ),
+        ] {
+            let verdict = judged(none(), status, conditions);
+            assert_eq!((verdict.state, verdict.reason.as_str()), (state, reason), "{verdict:?}");
+            assert!(verdict.message.contains(says), "{verdict:?}");
+        }
+    }
+
+    #[test]
+    fn a_canary_pause_with_a_duration_goes_on_by_itself() {
+        let spec = |pause: Value| {
+            json!({"updateStrategy": {"paused": true,
+            "canary": {"steps": [{"partition": 3}, {"pause": pause}, {"partition": 0}]}}})
+        };
+        let at = |index: i32, why: &str| {
+            json!({"currentStepIndex": index,
+            "pauseConditions": [{"reason": why, "startTime": "2026-11-20T10:00:00Z"}]})
+        };
+        let paused = || json!([told("False", "Paused")]);
+        for (spec, status, state, says) in [
+            (
+                spec(json!({"duration": 60})),
+                at(1, "PausedByCanaryPauseStep"),
+                State::Going,
+                "step 1 pauses for 60 s",
+            ),
+            (spec(json!({})), at(1, "PausedByCanaryPauseStep"), State::Stopped, "until somebody goes on"),
+            (spec(json!({})), at(0, "PausedByStepBasedHook"), State::Stopped, "hook of canary step 0"),
+        ] {
+            let verdict = judged(spec, status, paused());
+            assert_eq!(verdict.state, state, "{verdict:?}");
+            assert!(verdict.message.contains(says), "{verdict:?}");
+        }
+        // Between its steps it is held back, and goes on.
+        let held = judged(spec(json!({})), json!({"currentStepIndex": 0}), json!([told("True", "HeldBack")]));
+        assert_eq!(held.state, State::Going);
+        let over = judged(spec(json!({})), json!({"currentStepIndex": 3}), json!([told("True", "HeldBack")]));
+        assert_eq!(over.state, State::Done);
+    }
+}

@@ -1,0 +1,186 @@
+//! How a workload is written on the command line, and what is read of it, whichever kind it is.
+
+use std::fmt;
+
+use kube::core::{ApiResource, DynamicObject};
+use serde::de::DeserializeOwned;
+
+use crate::api::game_deployment::{GameDeployment, GameDeploymentStatus};
+use crate::api::game_stateful_set::{GameStatefulSet, GameStatefulSetStatus};
+use crate::cli::cluster::Failed;
+use crate::workload::wish::Wish;
+
+/// What kind it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Deployment,
+    StatefulSet,
+}
+
+/// Kind and name. Displays as kubectl prints it: `gamedeployment.tkex.tencent.com/web`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Name {
+    pub(super) kind: Kind,
+    pub(super) name: String,
+}
+
+/// A workload as it was read.
+pub(super) struct Workload {
+    pub(super) name: Name,
+    /// What it wants.
+    pub(super) wish: Wish,
+    /// What is told of it. That of a set says the same with its own fields; Ready stands for available there.
+    pub(super) status: GameDeploymentStatus,
+    /// Any change makes it another one.
+    pub(super) version: String,
+}
+
+impl Kind {
+    pub(super) fn resource(self) -> ApiResource {
+        match self {
+            Self::Deployment => ApiResource::erase::<GameDeployment>(&()),
+            Self::StatefulSet => ApiResource::erase::<GameStatefulSet>(&()),
+        }
+    }
+
+    /// By its singular, its plural or either with the group, as kubectl takes it.
+    fn read(text: &str) -> Option<Self> {
+        let text = text.to_ascii_lowercase();
+        let plain = text.strip_suffix(".tkex.tencent.com").unwrap_or(&text);
+        match plain.strip_suffix('s').unwrap_or(plain) {
+            "gamedeployment" => Some(Self::Deployment),
+            "gamestatefulset" => Some(Self::StatefulSet),
+            _ => None,
+        }
+    }
+}
+
+impl Name {
+    /// `KIND/NAME` or `KIND NAME`.
+    pub(super) fn read(words: &[String]) -> Result<Self, String> {
+        const WANTED: &str = "write gamedeployment/NAME or gamestatefulset/NAME, and the namespace after -n";
+        let (kind, name) = match words {
+            [one] => one.split_once('/').ok_or_else(|| format!("`{one}` has no kind: {WANTED}"))?,
+            [kind, name] => (kind.as_str(), name.as_str()),
+            _ => return Err(WANTED.to_owned()),
+        };
+        let known = Kind::read(kind)
+            .ok_or_else(|| format!("`{kind}` has no rollouts that are known here: {WANTED}"))?;
+        let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        if name.is_empty() || !name.chars().all(|c| edge(c) || c == '-' || c == '.') {
+            return Err(format!("`{name}` is not a workload's name: {WANTED}"));
+        }
+        Ok(Self { kind: known, name: name.to_owned() })
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            Kind::Deployment => "gamedeployment",
+            Kind::StatefulSet => "gamestatefulset",
+        };
+        write!(f, "{kind}.tkex.tencent.com/{}", self.name)
+    }
+}
+
+impl Workload {
+    pub(super) fn of(name: &Name, object: DynamicObject) -> Result<Self, Failed> {
+        let version = object.metadata.resource_version.clone().unwrap_or_default();
+        let (wish, status) = match name.kind {
+            Kind::Deployment => {
+                let object: GameDeployment = read(name, object)?;
+                (Wish::of_deployment(&object), object.status.unwrap_or_default())
+            }
+            Kind::StatefulSet => {
+                let object: GameStatefulSet = read(name, object)?;
+                (Wish::of_stateful_set(&object), same(object.status.unwrap_or_default()))
+            }
+        };
+        Ok(Self { name: name.clone(), wish, status, version })
+    }
+}
+
+fn read<K: DeserializeOwned + kube::Resource>(name: &Name, object: DynamicObject) -> Result<K, Failed> {
+    object.try_parse().map_err(|error| Failed::Other(format!("{name} cannot be read: {error}")))
+}
+
+/// The status of a set in the fields of a deployment.
+fn same(status: GameStatefulSetStatus) -> GameDeploymentStatus {
+    GameDeploymentStatus {
+        observed_generation: status.observed_generation,
+        replicas: status.replicas,
+        ready_replicas: status.ready_replicas,
+        available_replicas: status.ready_replicas,
+        updated_replicas: status.updated_replicas,
+        updated_ready_replicas: status.updated_ready_replicas,
+        current_revision: status.current_revision,
+        update_revision: status.update_revision,
+        collision_count: status.collision_count,
+        label_selector: status.label_selector,
+        conditions: status.conditions,
+        pause_conditions: status.pause_conditions,
+        current_step_index: status.current_step_index,
+        current_step_hash: status.current_step_hash,
+        canary: status.canary,
+        pre_delete_hook_condition: status.pre_delete_hook_condition,
+        pre_inplace_hook_condition: status.pre_inplace_hook_condition,
+        post_inplace_hook_condition: status.post_inplace_hook_condition,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A workload `web` of 5 pods with this spec and status laid over.
+    pub(crate) fn workload(kind: Kind, spec: &Value, status: &Value) -> Workload {
+        let mut whole = json!({
+            "replicas": 5, "serviceName": "web", "selector": {"matchLabels": {"app": "web"}},
+            "template": {"spec": {"containers": [{"name": "app", "image": "app:2"}]}},
+        });
+        whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        let name = Name { kind, name: "web".to_owned() };
+        let object = json!({
+            "metadata": {"name": "web", "namespace": "shop", "uid": "u", "generation": 2, "resourceVersion": "7"},
+            "spec": whole, "status": status,
+        });
+        Workload::of(&name, serde_json::from_value(object).unwrap()).unwrap()
+    }
+
+    fn name(words: &[&str]) -> Result<String, String> {
+        let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+        Name::read(&words).map(|name| name.to_string())
+    }
+
+    #[test]
+    fn a_workload_is_written_as_kubectl_takes_it() {
+        for words in [
+            &["gamedeployment/web"][..],
+            &["gamedeployments/web"],
+            &["gamedeployment.tkex.tencent.com/web"],
+            &["GameDeployment", "web"],
+        ] {
+            assert_eq!(name(words).unwrap(), "gamedeployment.tkex.tencent.com/web", "{words:?}");
+        }
+        assert_eq!(name(&["gamestatefulset", "db"]).unwrap(), "gamestatefulset.tkex.tencent.com/db");
+        for (words, says) in [
+            (&["web"][..], "`web` has no kind"),
+            (&["deploy/web"], "`deploy` has no rollouts that are known here"),
+            (&["gamedeployment/"], "is not a workload's name"),
+            (&["gamedeployment", "a/b"], "is not a workload's name"),
+        ] {
+            assert!(name(words).unwrap_err().contains(says), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn the_status_of_a_set_is_read_as_that_of_a_deployment() {
+        let status =
+            json!({"observedGeneration": 2, "readyReplicas": 4, "updatedReplicas": 2, "updateRevision": "r"});
+        let set = workload(Kind::StatefulSet, &json!({}), &status).status;
+        assert_eq!((set.available_replicas, set.updated_replicas, set.update_revision.as_str()), (4, 2, "r"));
+    }
+}

@@ -1,0 +1,161 @@
+//! `inplace rollout` at an API server that misbehaves: somebody else who writes meanwhile, watches that break off, objects
+//! that go away.
+
+use std::process::{Child, Command, Output, Stdio};
+
+use inplace::api::pod_template::PodTemplate;
+use inplace::workload::revision;
+use serde_json::{Value, json};
+
+use super::api_server::ApiServer;
+
+fn command(api: &ApiServer, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_inplace"));
+    command.arg("rollout").args(args).arg("--kubeconfig").arg(api.kubeconfig());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn rollout(api: &ApiServer, args: &[&str]) -> (Option<i32>, String) {
+    told(&command(api, args).output().unwrap())
+}
+
+fn told(output: &Output) -> (Option<i32>, String) {
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+fn ended(child: Child) -> (Option<i32>, String) {
+    told(&child.wait_with_output().unwrap())
+}
+
+fn template(image: &str) -> Value {
+    json!({"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "app", "image": image}]}})
+}
+
+/// `shop/web` at `app:2`, whose revision 1 had `app:1`.
+fn web(api: &ApiServer) {
+    api.put(json!({
+        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment",
+        "metadata": {"namespace": "shop", "name": "web", "uid": "u", "generation": 2},
+        "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": template("app:2"),
+            "updateStrategy": {"type": "InplaceUpdate", "paused": false}},
+        "status": progress("Updating", 2),
+    }));
+    for (number, owner) in [(1, "u"), (2, "u"), (3, "other")] {
+        let name = format!("web-{number}");
+        let data = revision::data(&PodTemplate(template(&format!("app:{number}"))));
+        api.put(json!({
+            "apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": number, "data": data,
+            "metadata": {"namespace": "shop", "name": name, "ownerReferences": [{"apiVersion": "tkex.tencent.com/v1alpha1",
+                "kind": "GameDeployment", "name": "web", "uid": owner, "controller": true}]},
+        }));
+    }
+}
+
+fn progress(reason: &str, generation: i64) -> Value {
+    let message = format!("{reason} it is");
+    json!({"observedGeneration": generation, "conditions": [
+        {"type": "Progressing", "status": "True", "reason": reason, "message": message}]})
+}
+
+fn edit(api: &ApiServer, deed: impl FnOnce(&mut Value)) {
+    api.edit_of("gamedeployments", "shop", "web", deed);
+}
+
+#[tokio::test]
+async fn an_undo_looks_again_when_somebody_else_was_faster() {
+    let api = ApiServer::start().await;
+    web(&api);
+    // A change between the look and the patch.
+    api.before("PATCH gamedeployment", |store| {
+        store.edit_of("gamedeployments", "shop", "web", |object| object["spec"]["replicas"] = json!(7));
+    });
+    let (code, text) = rollout(&api, &["undo", "gamedeployment/web"]);
+    assert_eq!(code, Some(0), "{text}");
+    let says =
+        "gamedeployment.tkex.tencent.com/web rolled back to revision 1 (web-1): app=app:2 -> app=app:1";
+    assert_eq!(text.trim_end(), says);
+    let object = api.get("gamedeployments", "shop", "web").unwrap();
+    assert_eq!(object["spec"]["template"], template("app:1"));
+    assert_eq!(object["spec"]["replicas"], 7, "the other one's change stays");
+    assert_eq!(api.count("PATCH gamedeployment"), 2);
+
+    let (code, text) = rollout(&api, &["undo", "gamedeployment/web", "--to-revision=1", "-o", "json"]);
+    assert_eq!(code, Some(0), "{text}");
+    let undone: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&undone["changed"], &undone["revision"]), (&json!(false), &json!(1)));
+    let (code, text) = rollout(&api, &["undo", "gamedeployment/web", "--to-revision=3"]);
+    assert_eq!(code, Some(3), "another workload's: {text}");
+    assert!(text.contains("no revision 3; there are 1, 2; nothing was changed"), "{text}");
+    assert_eq!(api.count("PATCH gamedeployment"), 2);
+}
+
+#[tokio::test]
+async fn a_status_is_followed_through_broken_watches_to_the_end() {
+    let api = ApiServer::start().await;
+    web(&api);
+    let child = command(&api, &["status", "gamedeployment/web"]).spawn().unwrap();
+    api.arrived("WATCH gamedeployments", 1).await;
+    api.end_watches();
+    api.compact();
+    api.arrived("WATCH gamedeployments", 2).await;
+    edit(&api, |object| object["status"] = progress("Complete", 2));
+    let (code, text) = ended(child);
+    assert_eq!(code, Some(0), "{text}");
+    let lines: Vec<_> = text.lines().filter(|line| line.starts_with("game")).collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(
+        lines[0].contains("waiting: Updating it is") && lines[1].contains("successfully rolled out"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_status_ends_with_a_code_of_its_own() {
+    let api = ApiServer::start().await;
+    web(&api);
+    for (change, code, says) in [
+        (progress("Updating", 1), Some(8), "not done in the time of --timeout"),
+        (progress("OnDelete", 2), Some(1), "waits until somebody deletes the pods"),
+    ] {
+        edit(&api, |object| object["status"] = change);
+        let (ended, text) = rollout(&api, &["status", "gamedeployment/web", "--timeout=1s"]);
+        assert_eq!(ended, code, "{text}");
+        assert!(text.contains(says), "{text}");
+    }
+    // Told once, whatever it is; for programs, too.
+    edit(&api, |object| object["status"] = progress("Updating", 2));
+    let (code, text) = rollout(&api, &["status", "gamedeployment/web", "--watch=false", "-o", "json"]);
+    let seen: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, &seen["state"], &seen["wanted"]), (Some(0), &json!("Going"), &json!(2)), "{text}");
+
+    let child = command(&api, &["status", "gamedeployment/web"]).spawn().unwrap();
+    let watches = api.count("WATCH gamedeployments");
+    api.arrived("WATCH gamedeployments", watches + 1).await;
+    api.store(|store| store.remove_of("gamedeployments", "shop", "web"));
+    let (code, text) = ended(child);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("it is gone"), "{text}");
+    let (code, text) = rollout(&api, &["status", "gamedeployment/web"]);
+    assert_eq!(code, Some(3), "{text}");
+}
+
+#[tokio::test]
+async fn a_pause_is_written_once() {
+    let api = ApiServer::start().await;
+    web(&api);
+    for (verb, says, paused) in [
+        ("pause", "web paused: updates that have begun", true),
+        ("pause", "was paused already", true),
+        ("resume", "web resumed: updates go on", false),
+        ("resume", "was not paused already", false),
+    ] {
+        let (code, text) = rollout(&api, &[verb, "gamedeployment", "web"]);
+        assert_eq!(code, Some(0), "{text}");
+        assert!(text.contains(says), "{text}");
+        let object = api.get("gamedeployments", "shop", "web").unwrap();
+        assert_eq!(object["spec"]["updateStrategy"]["paused"], paused);
+    }
+    assert_eq!(api.count("PATCH gamedeployment"), 2);
+}
