@@ -6,6 +6,7 @@
 mod admission;
 mod forgotten;
 mod mirror;
+mod restore;
 mod shelf;
 
 use std::time::Duration;
@@ -15,6 +16,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus};
+use crate::api::hook_template::HookTemplateSpec;
+use crate::cluster::error::Error;
 use crate::cluster::hooks::HookRuns;
 use crate::cluster::server::Server;
 use crate::hook::engine::Engine;
@@ -22,6 +25,7 @@ use crate::hook::place::{HookPod, Place};
 use crate::hook::program::Program;
 use crate::node::Node;
 use crate::node::hook::mirror::Mirror;
+use crate::node::hook::restore::restore;
 use crate::operation::hook::{Hook, Moment};
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::state::Operation;
@@ -54,6 +58,18 @@ pub enum Templates {
     },
     /// In files.
     Files(Shelf),
+}
+
+impl Templates {
+    /// The template of this name, if there is one.
+    async fn get(&self, namespace: &str, name: &str) -> Result<Option<HookTemplateSpec>, Error> {
+        Ok(match self {
+            Self::Files(shelf) => shelf.get(namespace, name),
+            Self::Cluster { server, .. } => {
+                server.hook_template(namespace, name).await?.map(|template| template.spec)
+            }
+        })
+    }
 }
 
 /// The hooks of one operation, for as long as a process carries it out.
@@ -213,10 +229,17 @@ fn finished(status: &HookRunStatus) -> HookRunStatus {
 
 /// Runs a hook to its verdict: its own, or that of a person.
 async fn run(hooks: Hooks, hook: Hook, place: Place, told: watch::Sender<HookRunStatus>) {
+    let spec = match restore(&hooks.templates, &hook, &place.namespace).await {
+        Ok(spec) => spec,
+        Err(message) => {
+            told.send_replace(HookRunStatus { phase: Some(HookPhase::Error), message, ..hook.status });
+            return;
+        }
+    };
     let tell = |status: &HookRunStatus| drop(told.send_replace(status.clone()));
     let ended = tokio::select! {
-        status = hooks.engine.run(&hook.spec, hook.status, &place, tell) => status,
-        status = by_hand(&hooks.templates, &hook.spec, &place.namespace, &hook.run, &told) => status,
+        status = hooks.engine.run(&spec, hook.status, &place, tell) => status,
+        status = by_hand(&hooks.templates, &spec, &place.namespace, &hook.run, &told) => status,
     };
     told.send_replace(ended);
 }

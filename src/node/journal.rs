@@ -143,7 +143,7 @@ impl Journal {
     /// Opens the journal below `state`, making its folder.
     pub fn open(state: &Path) -> Result<Self, JournalError> {
         let folder = state.join("journal");
-        // The metrics of a hook may hold tokens: nobody else is to read them.
+        // Arguments of hooks and messages of programs: nobody else's business.
         let made = std::fs::create_dir_all(&folder)
             .and_then(|()| std::fs::set_permissions(&folder, Permissions::from_mode(0o700)));
         made.map_err(|source| JournalError::Io {

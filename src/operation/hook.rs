@@ -4,10 +4,10 @@
 //! [`Operation::measured`]. Here is only decided what follows from that. A verdict that was taken in stays.
 
 use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus, MetricResult};
-use crate::api::hook_template::Metric;
+use crate::api::hook_template::{HookTemplateSpec, Metric, Policy, Provider};
 use crate::api::request::fingerprint;
 use crate::api::status::Step;
 use crate::operation::answer::{Next, Waiting};
@@ -50,7 +50,9 @@ pub struct Hook {
     pub template: String,
     /// The name of its run.
     pub run: String,
-    /// What is measured, with all arguments. May hold what is nobody's business: never logged.
+    /// What is measured, with all arguments. Whom it asks, and how, may be nobody's business: never logged, and not
+    /// written down; see [`Self::lacks_providers`].
+    #[serde(serialize_with = "without_providers")]
     pub spec: HookRunSpec,
     /// What has been measured.
     pub status: HookRunStatus,
@@ -68,6 +70,19 @@ impl Hook {
     pub(super) fn new(moment: Moment, pod: &str, id: &str, template: &str, spec: HookRunSpec) -> Self {
         let run = run_name(moment, pod, id, template);
         Self { moment, template: template.to_owned(), run, spec, status: HookRunStatus::default() }
+    }
+
+    /// True for one that was read from the journal: whom it asks is to be had from its template again.
+    pub fn lacks_providers(&self) -> bool {
+        self.spec.metrics.iter().any(|metric| metric.provider == Provider::default())
+    }
+
+    /// What is measured as a whole, when `template` says otherwise what it said when this hook was admitted.
+    pub fn restored(&self, template: &HookTemplateSpec) -> Option<HookRunSpec> {
+        let whole = HookRunSpec { metrics: template.metrics.clone(), ..self.spec.clone() };
+        let policy = self.spec.policy.unwrap_or(Policy::Parallel);
+        let same = bare(&whole) == bare(&self.spec) && template.policy.unwrap_or(Policy::Parallel) == policy;
+        same.then_some(whole)
     }
 
     /// Its verdict, once there is one.
@@ -104,6 +119,17 @@ impl Hook {
     fn result(&self, metric: &str) -> Option<&MetricResult> {
         self.status.metric_results.iter().find(|result| result.name == metric)
     }
+}
+
+/// The same without a word on whom it asks.
+fn bare(spec: &HookRunSpec) -> HookRunSpec {
+    let mut bare = spec.clone();
+    bare.metrics.iter_mut().for_each(|metric| metric.provider = Provider::default());
+    bare
+}
+
+fn without_providers<S: Serializer>(spec: &HookRunSpec, serializer: S) -> Result<S::Ok, S::Error> {
+    bare(spec).serialize(serializer)
 }
 
 /// `webtest: 2 of 3 successful, 1 error`.

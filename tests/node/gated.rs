@@ -18,7 +18,11 @@ fn template(site: &Site, oracle: &Oracle, name: &str, more: &Value) {
         "name": "webtest",
         "interval": "1s",
         "successCondition": "asInt(result) == 1",
-        "provider": {"web": {"url": format!("http://127.0.0.1:{}/{{{{ args.PodName }}}}", oracle.port), "jsonPath": "{$.done}"}},
+        "provider": {"web": {
+            "url": format!("http://127.0.0.1:{}/{{{{ args.PodName }}}}", oracle.port),
+            "headers": [{"key": "authorization", "value": "Bearer s3cret"}],
+            "jsonPath": "{$.done}",
+        }},
     });
     metric.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let template = json!({
@@ -66,6 +70,37 @@ fn a_hook_in_a_file_gates_a_restart() {
     assert_eq!(site.running("web"), before);
 }
 
+/// Waits until so many measurements are in the journal, with nothing that is nobody's business.
+fn await_measured(site: &Site, measured: i64) {
+    eventually("finished measurements in the journal", || {
+        let text = fs::read_to_string(site.state.join("journal/uid-web.json")).ok()?;
+        assert!(!text.contains("s3cret"), "{text}");
+        let entry: Value = serde_json::from_str(&text).ok()?;
+        let count = entry["open"]["pre_hook"]["status"]["metricResults"][0]["count"].as_i64()?;
+        (count >= measured).then_some(())
+    });
+}
+
+#[test]
+fn a_template_that_changed_while_nobody_was_there_is_not_passed() {
+    let (site, oracle) = (Site::new(), Oracle::open());
+    site.run("web");
+    let before = site.running("web");
+    oracle.say("web", 1);
+    let mut agent = site.agent(&ALLOWED);
+    template(&site, &oracle, "count", &json!({"successfulLimit": 100}));
+    site.wish("web", &gated("killed", "count"));
+    await_measured(&site, 1);
+    agent.signal(Signal::SIGKILL);
+    agent.end();
+    template(&site, &oracle, "count", &json!({"successfulLimit": 1}));
+    let _agent = site.agent(&ALLOWED);
+    let status = site.ended("web", "killed", "Failed");
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains("HookTemplate count was changed or removed"), "{message}");
+    assert_eq!((&status["reason"], site.running("web")), (&json!("PreHookFailed"), before));
+}
+
 #[test]
 fn killed_in_the_middle_it_measures_nothing_twice() {
     let (site, oracle) = (Site::new(), Oracle::open());
@@ -75,13 +110,8 @@ fn killed_in_the_middle_it_measures_nothing_twice() {
     let mut agent = site.agent(&ALLOWED);
     template(&site, &oracle, "count", &json!({"successfulLimit": 4}));
     site.wish("web", &gated("killed", "count"));
-    let journal = site.state.join("journal/uid-web.json");
     for measured in [1, 3] {
-        eventually("finished measurements in the journal", || {
-            let entry: Value = serde_json::from_slice(&fs::read(&journal).ok()?).ok()?;
-            let count = entry["open"]["pre_hook"]["status"]["metricResults"][0]["count"].as_i64()?;
-            (count >= measured).then_some(())
-        });
+        await_measured(&site, measured);
         agent.signal(Signal::SIGKILL);
         agent.end();
         assert_eq!(site.running("web"), before);

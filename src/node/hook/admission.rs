@@ -7,7 +7,7 @@ use crate::api::request::{HookRef, Request};
 use crate::cri::client::Client;
 use crate::hook::args::Injected;
 use crate::hook::check;
-use crate::node::hook::{Hooks, Templates};
+use crate::node::hook::Hooks;
 use crate::node::{Error, Node};
 use crate::operation::preflight::{self, BadHook};
 use crate::operation::snapshot::{PodRef, Snapshot};
@@ -58,15 +58,8 @@ async fn prepare(
     injected: &Injected,
 ) -> Result<Option<Result<HookRunSpec, BadHook>>, Error> {
     let Some(HookRef { template_name, args }) = named else { return Ok(None) };
-    let template = match &hooks.templates {
-        Templates::Files(shelf) => shelf.get(&pod.namespace, template_name),
-        Templates::Cluster { server, .. } => server
-            .hook_template(&pod.namespace, template_name)
-            .await
-            .map_err(|error| Error::Hook(error.to_string(), error.class()))?
-            .map(|template| template.spec),
-    };
-    Ok(Some(match template {
+    let template = hooks.templates.get(&pod.namespace, template_name).await;
+    Ok(Some(match template.map_err(|error| Error::Hook(error.to_string(), error.class()))? {
         None => Err(BadHook::Missing),
         Some(template) => check::prepare(&template, args, Some(injected))
             .map_err(|invalid| BadHook::Invalid(invalid.to_string())),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::hook_run::{HookRunSpec, Measurement};
-use crate::api::hook_template::{Argument, Provider};
+use crate::api::hook_template::{Argument, Provider, Web};
 use crate::api::status::Phase;
 use crate::api::status::Step::{Drain, PostHook, PreHook, Pull, Ready, Swap, Verify};
 use crate::operation::effect::Effect;
@@ -323,4 +323,26 @@ fn a_run_is_named_after_pod_request_and_template_and_never_too_long() {
 fn what_an_argument_holds_is_not_in_what_is_printed() {
     let shown = format!("{:?}", bench(GATED).operation);
     assert!(shown.contains("pre-inplace-hook-web-") && !shown.contains("hunter2"), "{shown}");
+}
+
+#[test]
+fn whom_it_asks_is_not_written_down_and_comes_from_a_template_that_says_the_same() {
+    let url = "http://pod/?token=s3cret".to_owned();
+    let web = Web { url, ..Web::default() };
+    let mut asking = metric("webtest");
+    asking.provider.web = Some(web);
+    let spec = HookRunSpec { metrics: vec![asking.clone()], ..spec() };
+    let hook = Hook::new(Moment::Before, "web", "1", "t", spec.clone());
+    assert!(!hook.lacks_providers());
+    let text = serde_json::to_string(&hook).unwrap();
+    assert!(!text.contains("s3cret"), "{text}");
+    let read: Hook = serde_json::from_str(&text).unwrap();
+    assert!(read.lacks_providers());
+    let template = HookTemplateSpec { metrics: vec![asking], args: Vec::new(), policy: None };
+    assert_eq!(read.restored(&template), Some(spec));
+    let mut other = template.clone();
+    other.metrics[0].successful_limit = Some(1);
+    assert_eq!(read.restored(&other), None);
+    let ordered = HookTemplateSpec { policy: Some(Policy::Ordered), ..template };
+    assert_eq!(read.restored(&ordered), None);
 }
