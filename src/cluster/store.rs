@@ -25,6 +25,11 @@ pub(super) trait Kept:
     fn groups(&self) -> Vec<String> {
         Vec::new()
     }
+
+    /// True when nothing has changed since `before` that anybody asks for.
+    fn is_as(&self, _before: &Self) -> bool {
+        false
+    }
 }
 
 /// The objects. Clones share them, but each counts its own [`Self::changed`].
@@ -66,6 +71,12 @@ impl<T> Default for View<T> {
 
 impl<T: Kept> View<T> {
     fn insert(&mut self, key: String, object: Arc<T>) {
+        if let Some(known) = self.objects.get_mut(&key)
+            && object.is_as(known)
+        {
+            *known = object;
+            return;
+        }
         self.take(&key);
         for group in object.groups() {
             self.groups.entry(group.clone()).or_default().insert(key.clone());
@@ -129,6 +140,11 @@ impl<T: Kept> Store<T> {
             let from = view.objects.range(with.to_owned()..);
             from.take_while(|(key, _)| key.starts_with(with)).map(|(_, object)| Arc::clone(object)).collect()
         })
+    }
+
+    /// True when there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.shared.read(|view| view.objects.is_empty())
     }
 
     /// The groups in which anything has changed since somebody last asked. For one asker only.

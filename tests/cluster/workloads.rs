@@ -5,35 +5,44 @@ use std::{collections::BTreeMap, thread, time::Duration};
 
 use serde_json::{Value, json};
 
-use crate::{agent::Agent, cluster::Cluster, traffic::now};
+use crate::{agent::Agent, cluster::Cluster, hook_runs::asked::Asked, traffic::now};
 
 /// Longer than an update of all pods, one after the other.
 const LONG: Duration = Duration::from_secs(120);
 
 #[test]
-fn a_game_deployment_is_made_updated_in_place_scaled_and_deleted() {
+fn workloads_are_brought_about() {
     let cluster = Cluster::own();
     let _agent = Agent::start(&cluster, &[]);
-    let _controller = Agent::controller(&cluster, "one");
-    let site = Site { cluster: &cluster, kind: "gamedeployment", name: "web" };
-    site.apply(&json!({
-        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment",
-        "metadata": {"name": "web", "namespace": "default"},
-        "spec": {
+    let controller = Agent::controller(&cluster, "one");
+    a_game_deployment_is_made_updated_in_place_scaled_and_deleted(&cluster);
+    assert_eq!(controller.metric(&["inplace_pods_updated_total", "GameDeployment", "Updated"]), 3.0);
+    assert_eq!(controller.metric(&["inplace_workload_downtime_seconds_count", "GameDeployment"]), 3.0);
+    a_game_stateful_set_is_updated_from_its_highest_ordinal_down_to_the_partition(&cluster);
+    hooks_hold_pods_until_they_let_them_pass(&cluster);
+    // Nothing that was written was beyond the rights that are shipped.
+    let writes = cluster.writes();
+    let denied: Vec<_> = writes.iter().filter(|write| write["responseStatus"]["code"] == 403).collect();
+    assert!(denied.is_empty(), "{denied:#?}");
+}
+
+fn a_game_deployment_is_made_updated_in_place_scaled_and_deleted(cluster: &Cluster) {
+    let site = Site { cluster, kind: "gamedeployment", name: "web" };
+    site.apply(&object(
+        "GameDeployment",
+        "web",
+        json!({
             "replicas": 3,
-            "selector": {"matchLabels": {"app": "web"}},
-            "template": template("lab/app:v1"),
             "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 2},
-        },
-    }));
+        }),
+    ));
     let status = site.until("three pods are Ready", |status| status["readyReplicas"] == 3);
     assert_eq!(status["updatedReadyReplicas"], 3, "{status:#}");
     assert_eq!(status["labelSelector"], "app=web", "{status:#}");
     let before = site.pods();
     assert_eq!(before.len(), 3);
 
-    let image = cluster.named("lab/app:v2");
-    site.patch(&json!({"spec": {"template": template(&image)}}));
+    site.image("lab/app:v2");
     let complete = |status: &Value| {
         let progressing = condition(status, "Progressing");
         status["updatedReadyReplicas"] == 3 && progressing["reason"] == "Complete"
@@ -41,10 +50,8 @@ fn a_game_deployment_is_made_updated_in_place_scaled_and_deleted() {
     site.until("three pods are updated", complete);
     let after = site.pods();
     for (name, pod) in &after {
-        let old = &before[name];
-        assert_eq!(pod["metadata"]["uid"], old["metadata"]["uid"], "{name} is the same pod");
-        assert_eq!(pod["status"]["podIP"], old["status"]["podIP"], "{name} kept its address");
-        assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 1, "{pod:#}");
+        same_but_restarted(&before[name], pod);
+        let image = cluster.named("lab/app:v2");
         assert_eq!(pod["spec"]["containers"][0]["image"], image.as_str(), "{pod:#}");
     }
     let listed = cluster.kubectl(&["get", "gamedeployment", "web"]);
@@ -66,13 +73,98 @@ fn a_game_deployment_is_made_updated_in_place_scaled_and_deleted() {
         "the youngest leave: {:?}",
         site.pods().keys()
     );
+    site.delete();
+}
 
-    // Nothing is written while nothing happens, and nothing that was written was beyond its rights.
-    let writes = cluster.writes();
-    let denied: Vec<_> = writes.iter().filter(|write| write["responseStatus"]["code"] == 403).collect();
-    assert!(denied.is_empty(), "{denied:#?}");
-    cluster.kubectl(&["delete", "gamedeployment", "web", "--timeout=60s"]);
-    site.wait("its pods are gone", || site.pods().is_empty().then_some(()));
+fn a_game_stateful_set_is_updated_from_its_highest_ordinal_down_to_the_partition(cluster: &Cluster) {
+    let site = Site { cluster, kind: "gamestatefulset", name: "set" };
+    site.apply(&object(
+        "GameStatefulSet",
+        "set",
+        json!({
+            "replicas": 5,
+            "serviceName": "set",
+            "updateStrategy": {
+                "type": "InplaceUpdate",
+                "rollingUpdate": {"partition": 3},
+                "inPlaceUpdateStrategy": {"gracePeriodSeconds": 2},
+            },
+        }),
+    ));
+    site.until("five pods are Ready", |status| status["readyReplicas"] == 5);
+    let before = site.pods();
+    assert_eq!(before.keys().collect::<Vec<_>>(), ["set-0", "set-1", "set-2", "set-3", "set-4"]);
+    site.image("lab/app:v2");
+    let updated = |many: u32| move |status: &Value| status["updatedReadyReplicas"] == many;
+    site.until("two pods are updated", updated(2));
+    let columns = || {
+        let listed = cluster.kubectl(&["get", "gamestatefulset", "set", "--no-headers"]);
+        listed.split_whitespace().take(6).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(columns(), ["set", "5", "5", "3", "2", "2"]);
+    let after = site.pods();
+    for (name, pod) in &after {
+        if name.as_str() >= "set-3" {
+            same_but_restarted(&before[name], pod);
+        } else {
+            assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0, "{pod:#}");
+        }
+    }
+    let ready = |pod: &Value| {
+        let conditions = pod["status"]["conditions"].as_array().unwrap();
+        let ready = conditions.iter().find(|one| one["type"] == "Ready").unwrap();
+        ready["lastTransitionTime"].as_str().unwrap().to_owned()
+    };
+    assert!(ready(&after["set-4"]) <= ready(&after["set-3"]), "the highest first, one after the other");
+    site.patch(&json!({"spec": {"updateStrategy": {"rollingUpdate": {"partition": 0}}}}));
+    site.until("all are updated", updated(5));
+    for (name, pod) in &site.pods() {
+        same_but_restarted(&before[name], pod);
+    }
+    site.delete();
+}
+
+fn hooks_hold_pods_until_they_let_them_pass(cluster: &Cluster) {
+    let asked = Asked::start(&cluster.node().ip);
+    let site = Site { cluster, kind: "gamedeployment", name: "hooked" };
+    site.apply(&object("GameDeployment", "hooked", json!({
+        "replicas": 2,
+        "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 2},
+        "preDeleteUpdateStrategy": {"hook": {"templateName": "leave", "args": [{"name": "service-name", "value": "web"}]}},
+    })));
+    site.until("two pods are Ready", |status| status["readyReplicas"] == 2);
+    cluster.kubectl(&["scale", "gamedeployment/hooked", "--replicas=1"]);
+    let status =
+        site.until("the hook cannot be asked", |status| condition(status, "ScaleFailed")["status"] == "True");
+    let said = condition(&status, "ScaleFailed")["message"].as_str().unwrap();
+    assert!(said.contains("HookTemplate leave is not there"), "{said}");
+    assert_eq!((&status["replicas"], &status["readyReplicas"]), (&json!(2), &json!(2)), "{status:#}");
+
+    let template = |wanted: u32| {
+        let url = format!("http://{}/{{{{ args.service-name }}}}/{{{{ args.PodName }}}}", asked.address);
+        let metric = json!({"name": "webtest", "count": 2, "interval": "1s", "failureLimit": 0,
+            "successCondition": format!("asInt(result) > {wanted}"), "provider": {"web": {"url": url, "jsonPath": "{$.age}"}}});
+        let args = json!([{"name": "PodName"}, {"name": "service-name"}]);
+        cluster.apply(&json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
+            "metadata": {"name": "leave", "namespace": "default"}, "spec": {"args": args, "metrics": [metric]}}).to_string());
+    };
+    template(100);
+    let told = |status: &Value| status["preDeleteHookCondition"][0].clone();
+    let status = site.until("the hook has failed", |status| told(status)["phase"] == "Failed");
+    let leaving = told(&status)["podName"].as_str().unwrap().to_owned();
+    assert_eq!((&status["replicas"], &status["readyReplicas"]), (&json!(2), &json!(2)), "{status:#}");
+    let path = format!("/web/{leaving}");
+    assert!(asked.count(&path) > 0, "the arguments are rendered");
+
+    template(30);
+    site.patch(&json!({"spec": {"preDeleteUpdateStrategy": {"retry": true}}}));
+    site.until("one pod counts", |status| status["replicas"] == 1 && told(status).is_null());
+    site.wait("the pod that was asked about is gone", || (!site.pods().contains_key(&leaving)).then_some(()));
+    assert_eq!(site.get()["spec"]["preDeleteUpdateStrategy"]["retry"], false);
+    site.wait("its hooks are gone", || {
+        cluster.kubectl(&["get", "hookruns", "-o", "name"]).is_empty().then_some(())
+    });
+    site.delete();
 }
 
 struct Site<'a> {
@@ -84,6 +176,16 @@ struct Site<'a> {
 impl Site<'_> {
     fn apply(&self, object: &Value) {
         self.cluster.apply(&object.to_string());
+    }
+
+    /// Gives its template another image.
+    fn image(&self, image: &str) {
+        self.patch(&json!({"spec": {"template": template(self.name, &self.cluster.named(image))}}));
+    }
+
+    fn delete(&self) {
+        self.cluster.kubectl(&["delete", self.kind, self.name, "--timeout=60s"]);
+        self.wait("its pods are gone", || self.pods().is_empty().then_some(()));
     }
 
     fn patch(&self, patch: &Value) {
@@ -106,7 +208,7 @@ impl Site<'_> {
 
     /// Its pods by name.
     fn pods(&self) -> BTreeMap<String, Value> {
-        let list = self.cluster.kubectl(&["get", "pods", "-l", "app=web", "-o", "json"]);
+        let list = self.cluster.kubectl(&["get", "pods", "-l", &format!("app={}", self.name), "-o", "json"]);
         let list: Value = serde_json::from_str(&list).unwrap();
         let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
         list["items"].as_array().unwrap().iter().map(|pod| (name(pod), pod.clone())).collect()
@@ -126,11 +228,28 @@ impl Site<'_> {
     }
 }
 
-fn template(image: &str) -> Value {
+fn object(kind: &str, name: &str, spec: Value) -> Value {
+    let mut whole =
+        json!({"selector": {"matchLabels": {"app": name}}, "template": template(name, "lab/app:v1")});
+    whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
     json!({
-        "metadata": {"labels": {"app": "web"}},
+        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": kind,
+        "metadata": {"name": name, "namespace": "default"}, "spec": whole,
+    })
+}
+
+fn template(name: &str, image: &str) -> Value {
+    json!({
+        "metadata": {"labels": {"app": name}},
         "spec": {"terminationGracePeriodSeconds": 2, "containers": [{"name": "app", "image": image}]},
     })
+}
+
+/// The same pod at the same address, its container one life further.
+fn same_but_restarted(before: &Value, after: &Value) {
+    assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
+    assert_eq!(after["status"]["podIP"], before["status"]["podIP"]);
+    assert_eq!(after["status"]["containerStatuses"][0]["restartCount"], 1, "{after:#}");
 }
 
 fn condition<'a>(status: &'a Value, kind: &str) -> &'a Value {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::Resource;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::api::game_deployment::GameDeployment;
@@ -109,6 +111,21 @@ fn version(meta: &ObjectMeta) -> String {
     meta.resource_version.clone().unwrap_or_default()
 }
 
+/// What is odd about one is not told: it holds values.
+fn readable<T: Resource<DynamicType = ()> + DeserializeOwned>(meta: &ObjectMeta, source: Value) -> Option<T> {
+    let read = serde_json::from_value(source).ok();
+    if read.is_none() {
+        let name = meta.name.as_deref().unwrap_or_default();
+        tracing::warn!(
+            "{} {}/{name} cannot be read and is left alone: is the definition of its kind that of this release? \
+             `inplace crds` prints it",
+            T::kind(&()),
+            namespace(meta)
+        );
+    }
+    read
+}
+
 /// The workload itself and the others of its namespace.
 fn of_workload(meta: &ObjectMeta) -> Vec<String> {
     vec![meta.uid.clone().unwrap_or_default(), within(namespace(meta))]
@@ -120,7 +137,7 @@ impl Trim for Deployment {
 
     fn trim(source: Value) -> (ObjectMeta, Self) {
         let meta = meta_of(&source);
-        let workload = serde_json::from_value::<GameDeployment>(source).ok().map(|object| {
+        let workload = readable::<GameDeployment>(&meta, source).map(|object| {
             let status = object.status.clone().unwrap_or_default();
             Arc::new(Workload {
                 wish: Wish::of_deployment(&object),
@@ -135,6 +152,14 @@ impl Trim for Deployment {
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
         of_workload(meta)
     }
+
+    /// What is told about it is ours.
+    fn says_the_same(&self, before: &Self) -> bool {
+        match (&self.0, &before.0) {
+            (Some(now), Some(before)) => now.wish == before.wish,
+            _ => false,
+        }
+    }
 }
 
 impl Trim for StatefulSet {
@@ -143,7 +168,7 @@ impl Trim for StatefulSet {
 
     fn trim(source: Value) -> (ObjectMeta, Self) {
         let meta = meta_of(&source);
-        let workload = serde_json::from_value::<GameStatefulSet>(source).ok().map(|object| {
+        let workload = readable::<GameStatefulSet>(&meta, source).map(|object| {
             let status = object.status.clone().unwrap_or_default();
             Arc::new(Workload {
                 wish: Wish::of_stateful_set(&object),
@@ -157,6 +182,14 @@ impl Trim for StatefulSet {
 
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
         of_workload(meta)
+    }
+
+    /// What is told about it is ours.
+    fn says_the_same(&self, before: &Self) -> bool {
+        match (&self.0, &before.0) {
+            (Some(now), Some(before)) => now.wish == before.wish,
+            _ => false,
+        }
     }
 }
 
@@ -180,6 +213,12 @@ impl Trim for KeptPod {
         groups.extend(pod.node.as_deref().map(node));
         groups
     }
+
+    fn says_the_same(&self, before: &Self) -> bool {
+        let unversioned = |pod: &pods::Pod| pods::Pod { version: String::new(), ..pod.clone() };
+        self.labels == before.labels
+            && self.pod.as_ref().map(unversioned) == before.pod.as_ref().map(unversioned)
+    }
 }
 
 impl Trim for KeptRevision {
@@ -197,6 +236,10 @@ impl Trim for KeptRevision {
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
         owned(meta)
     }
+
+    fn says_the_same(&self, before: &Self) -> bool {
+        self.0 == before.0
+    }
 }
 
 impl Trim for Claim {
@@ -209,6 +252,10 @@ impl Trim for Claim {
 
     fn groups(&self, _meta: &ObjectMeta) -> Vec<String> {
         Vec::new()
+    }
+
+    fn says_the_same(&self, _before: &Self) -> bool {
+        true
     }
 }
 
@@ -228,6 +275,10 @@ impl Trim for KeptNode {
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
         vec![node(meta.name.as_deref().unwrap_or_default())]
     }
+
+    fn says_the_same(&self, before: &Self) -> bool {
+        self.0 == before.0
+    }
 }
 
 impl Trim for KeptRun {
@@ -246,6 +297,10 @@ impl Trim for KeptRun {
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
         owned(meta)
     }
+
+    fn says_the_same(&self, before: &Self) -> bool {
+        self.0 == before.0
+    }
 }
 
 impl Trim for Template {
@@ -259,6 +314,10 @@ impl Trim for Template {
 
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
         vec![within(namespace(meta))]
+    }
+
+    fn says_the_same(&self, before: &Self) -> bool {
+        self.0 == before.0
     }
 }
 

@@ -8,7 +8,7 @@ mod calls;
 mod kinds;
 mod trim;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,6 +114,9 @@ impl Workloads {
 
     /// True when everything was listed, and what workloads are made of is as new as the API server can tell.
     pub fn is_current(&self) -> bool {
+        // A kind that is not installed is not watched, and there are none of it.
+        let deployments = self.deployments.is_current() || self.deployments.is_empty();
+        let sets = self.sets.is_current() || self.sets.is_empty();
         let listed = [
             self.deployments.has_synced(),
             self.sets.has_synced(),
@@ -122,7 +125,8 @@ impl Workloads {
             self.runs.has_synced(),
             self.templates.has_synced(),
         ];
-        listed.into_iter().all(|listed| listed) && self.pods.is_current() && self.revisions.is_current()
+        let heard = [deployments, sets, self.pods.is_current(), self.revisions.is_current()];
+        listed.into_iter().chain(heard).all(|well| well)
     }
 
     /// Returns when anything has changed since this clone last asked. Many changes are told as one.
@@ -139,9 +143,10 @@ impl Workloads {
         }
     }
 
-    /// The workloads about which anything has changed since somebody last asked. For one asker only.
-    pub fn news(&self) -> BTreeSet<Key> {
-        let mut news = BTreeSet::new();
+    /// The workloads about which anything has changed since somebody last asked, each with its generation. For one asker
+    /// only.
+    pub fn news(&self) -> BTreeMap<Key, i64> {
+        let mut news = BTreeMap::new();
         let mut owners = self.deployments.touched();
         owners.append(&mut self.sets.touched());
         owners.append(&mut self.revisions.touched());
@@ -323,9 +328,9 @@ fn whose(wish: &Wish, pod: &SeenPod) -> Whose {
     claim(wish, candidate)
 }
 
-/// The key of a workload.
-fn key_of(workload: &Arc<Workload>) -> Key {
+/// The key of a workload, and its generation.
+fn key_of(workload: &Arc<Workload>) -> (Key, i64) {
     let wish = &workload.wish;
     let kind = if wish.stateful().is_some() { Kind::StatefulSet } else { Kind::Deployment };
-    Key { kind, namespace: wish.namespace.clone(), name: wish.name.clone() }
+    (Key { kind, namespace: wish.namespace.clone(), name: wish.name.clone() }, wish.generation)
 }

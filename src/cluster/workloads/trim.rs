@@ -21,6 +21,9 @@ pub trait Trim: Clone + std::fmt::Debug + Send + Sync + Sized + 'static {
 
     /// See [`Kept::groups`].
     fn groups(&self, meta: &ObjectMeta) -> Vec<String>;
+
+    /// True when it says the same as `before`, whatever the versions.
+    fn says_the_same(&self, before: &Self) -> bool;
 }
 
 /// One object.
@@ -57,6 +60,11 @@ impl<T: Trim> Kept for Trimmed<T> {
 
     fn groups(&self) -> Vec<String> {
         self.value.groups(&self.meta)
+    }
+
+    fn is_as(&self, before: &Self) -> bool {
+        let rest = |object: &Self| ObjectMeta { resource_version: None, ..object.meta.clone() };
+        rest(self) == rest(before) && self.value.says_the_same(&before.value)
     }
 }
 

@@ -2,8 +2,11 @@
 //!
 //! Must not decide: what is not done is decided again by the next look.
 
+use std::mem::discriminant;
 use std::time::Duration;
 
+use futures_util::future::FutureExt as _;
+use futures_util::stream::{self, StreamExt as _};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -17,6 +20,7 @@ use crate::cluster::workloads::{Deletion, Key, Made, SeenPod, Workload};
 use crate::controller::workloads::Site;
 use crate::controller::workloads::queue::Outcome;
 use crate::hook::check::prepare;
+use crate::process::clock;
 use crate::process::log::chain;
 use crate::workload::action::{Action, PodPatch, PodRef, RunWish, Why};
 use crate::workload::birth;
@@ -26,12 +30,33 @@ use crate::workload::revision::{self, Revision, Write};
 /// How long the caches may take to show what was made.
 const UNTIL_SEEN: Duration = Duration::from_secs(5);
 
+/// Writes of one sort at once.
+const AT_ONCE: usize = 8;
+/// So many of a sort are tried before more are, then twice as many.
+const FIRST_AT_ONCE: usize = 8;
+
+/// What became of a write.
+enum Done {
+    /// It is seen already, or nobody waits for it.
+    Written,
+    /// It must be seen before the next look.
+    Made(Made),
+    /// Something of that name was there: what it is decides the next look.
+    There,
+    /// How the pod is now was not told.
+    Doubtful(PodRef),
+    /// The workload has another version now.
+    At(String),
+}
+
 /// Why something is not done.
 enum Not {
     /// It is not as it was seen: look again, nobody needs to know.
     Stale,
     /// Nobody knows whether it was done.
-    Unknown(String),
+    Unknown(PodRef, String),
+    /// The name of a revision is taken by somebody else's.
+    Collided(String),
     /// It failed.
     Failed(String),
 }
@@ -70,35 +95,83 @@ impl<'a> Hand<'a> {
         }
     }
 
-    /// Carries out all of it. One that fails stops neither the others nor the status; only the last two are left out then.
-    /// Without its revision nothing can be made at all.
+    /// Carries out all of it, those of one sort some at once. One that fails stops neither the others nor the status; only
+    /// the last two are left out then. Without its revision nothing can be made at all, and of pods that none of can be made
+    /// (a quota, say) not all are tried.
     pub(super) async fn carry_out(&mut self, actions: &[Action]) {
-        for action in actions {
-            let last = matches!(action, Action::SetPaused(_) | Action::ClearRetry);
+        for alike in actions.chunk_by(|one, other| discriminant(one) == discriminant(other)) {
+            let last = matches!(alike[0], Action::SetPaused(_) | Action::ClearRetry);
             if last && (self.failure.is_some() || self.stale) {
                 continue;
             }
-            let done = self.carry(action).await;
-            let error = match &done {
-                Ok(()) => None,
-                Err(Not::Stale) => {
-                    self.stale = true;
-                    continue;
+            let mut size = FIRST_AT_ONCE;
+            let mut rest = alike;
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(size.min(rest.len()));
+                let mut carried = Vec::with_capacity(now.len());
+                for action in now {
+                    carried.push(self.carry(action).boxed());
                 }
-                Err(Not::Unknown(error) | Not::Failed(error)) => Some(error.as_str()),
-            };
-            if let Some(event) = action.event(error) {
-                self.site.events.tell(self.key, &self.workload.wish.uid, &event).await;
-            }
-            match error {
-                None => self.count(action),
-                Some(error) => {
-                    tracing::info!("{}: {error}", self.key);
-                    self.failure.get_or_insert_with(|| (action.scales(), error.to_owned()));
-                    if matches!(action, Action::WriteRevision(..)) {
+                let done: Vec<_> = stream::iter(carried).buffered(AT_ONCE).collect().await;
+                let failed = done.iter().filter(|done| matches!(done, Err(Not::Failed(_)))).count();
+                for (action, done) in now.iter().zip(done) {
+                    self.note(action, done).await;
+                }
+                if failed == now.len()
+                    && !matches!(now[0], Action::PatchPod { .. } | Action::DeletePod { .. })
+                {
+                    if matches!(now[0], Action::WriteRevision(..)) {
                         return;
                     }
+                    break;
                 }
+                (rest, size) = (later, size * 2);
+            }
+        }
+    }
+
+    /// What became of one: told, counted, remembered for the next look.
+    async fn note(&mut self, action: &Action, done: Result<Done, Not>) {
+        let error = match done {
+            Ok(Done::Written) => None,
+            Ok(Done::Made(made)) => {
+                self.made.push(made);
+                None
+            }
+            Ok(Done::There) => {
+                self.stale = true;
+                return;
+            }
+            Ok(Done::Doubtful(pod)) => {
+                self.doubts.push(pod);
+                None
+            }
+            Ok(Done::At(version)) => {
+                self.version = version;
+                None
+            }
+            Err(Not::Stale) => {
+                self.stale = true;
+                return;
+            }
+            Err(Not::Unknown(pod, error)) => {
+                self.doubts.push(pod);
+                Some(error)
+            }
+            Err(Not::Collided(error)) => {
+                self.collided = true;
+                Some(error)
+            }
+            Err(Not::Failed(error)) => Some(error),
+        };
+        if let Some(event) = action.event(error.as_deref()) {
+            self.site.events.tell(self.key, &self.workload.wish.uid, &event).await;
+        }
+        match error {
+            None => self.count(action),
+            Some(error) => {
+                tracing::info!("{}: {error}", self.key);
+                self.failure.get_or_insert_with(|| (action.scales(), error));
             }
         }
     }
@@ -123,7 +196,7 @@ impl<'a> Hand<'a> {
         Outcome { gone: false, failed, again, doubts: self.doubts }
     }
 
-    async fn carry(&mut self, action: &Action) -> Result<(), Not> {
+    async fn carry(&self, action: &Action) -> Result<Done, Not> {
         match action {
             Action::WriteRevision(revision, Write::Create) => self.create_revision(revision).await,
             Action::WriteRevision(revision, Write::Renumber) => self.renumber(revision).await,
@@ -138,7 +211,7 @@ impl<'a> Hand<'a> {
                 self.patch(json!({"spec": {"updateStrategy": {"paused": paused}}})).await
             }
             Action::ClearRetry => self.clear_retry().await,
-            Action::Tell(_) => Ok(()),
+            Action::Tell(_) => Ok(Done::Written),
         }
     }
 
@@ -155,72 +228,52 @@ impl<'a> Hand<'a> {
 
     // ---- pods ----
 
-    async fn create_pod(&mut self, name: &str, body: &Value) -> Result<(), Not> {
+    async fn create_pod(&self, name: &str, body: &Value) -> Result<Done, Not> {
         let namespace = &self.key.namespace;
         let done = self.site.server.create_pod(namespace, name, body).await;
         self.site.metrics.wrote("create", &done);
         match done {
-            Ok(pod) => self.made.push(Made::Pod(name.to_owned(), pod.meta.uid)),
-            // Its own, or somebody else's: what it is, is seen by the next look.
+            Ok(pod) => Ok(Done::Made(Made::Pod(name.to_owned(), pod.meta.uid))),
             Err(error) if error.class() == Class::Refused => {
                 let made = Made::Pod(name.to_owned(), None);
-                if !self.site.known.hold(namespace, &made, UNTIL_SEEN).await {
-                    return Err(Not::Failed(chain(&error)));
-                }
-                self.stale = true;
+                let seen = self.site.known.hold(namespace, &made, UNTIL_SEEN).await;
+                if seen { Ok(Done::There) } else { Err(Not::Failed(chain(&error))) }
             }
-            Err(error) => return Err(Not::Failed(chain(&error))),
+            Err(error) => Err(Not::Failed(chain(&error))),
         }
-        Ok(())
     }
 
-    async fn create_claim(&self, name: &str, body: &Value) -> Result<(), Not> {
+    async fn create_claim(&self, name: &str, body: &Value) -> Result<Done, Not> {
         let done = self.site.server.create_claim(&self.key.namespace, name, body).await;
         self.site.metrics.wrote("create", &done);
         match done {
             Err(error) if error.class() != Class::Refused => Err(Not::Failed(chain(&error))),
-            _ => Ok(()),
+            _ => Ok(Done::Written),
         }
     }
 
-    async fn delete_pod(&mut self, pod: &PodRef, why: Why) -> Result<(), Not> {
+    async fn delete_pod(&self, pod: &PodRef, why: Why) -> Result<Done, Not> {
         let how = if why == Why::LostNode { Deletion::Forced } else { Deletion::Graceful };
         let done = self.site.server.delete_pod(&self.key.namespace, pod, how).await;
         self.site.metrics.wrote("delete", &done);
         match done {
-            Ok(Some(seen)) => self.site.known.learn_deleted(seen, crate::process::clock::now()),
-            // How it is now is not told.
-            Ok(None) => self.doubts.push(pod.clone()),
-            Err(error) => return Err(self.not(&error, pod)),
+            Ok(Some(seen)) => self.site.known.learn_deleted(seen, clock::now()),
+            Ok(None) => return Ok(Done::Doubtful(pod.clone())),
+            Err(error) => return Err(not(&error, pod)),
         }
-        Ok(())
+        Ok(Done::Written)
     }
 
-    async fn patch_pod(&mut self, pod: &PodRef, patch: &PodPatch) -> Result<(), Not> {
+    async fn patch_pod(&self, pod: &PodRef, patch: &PodPatch) -> Result<Done, Not> {
         let done = self.site.server.patch_pod(&self.key.namespace, pod, patch).await;
         self.site.metrics.wrote("patch", &done);
-        match done {
-            Ok(seen) => self.site.known.learn_pod(seen),
-            Err(error) => return Err(self.not(&error, pod)),
-        }
-        Ok(())
-    }
-
-    /// What the failure of a write on a pod means. What may have been done is looked up before the next look.
-    fn not(&mut self, error: &Error, pod: &PodRef) -> Not {
-        match error.class() {
-            Class::Refused | Class::Gone => Not::Stale,
-            Class::Away => {
-                self.doubts.push(pod.clone());
-                Not::Unknown(chain(error))
-            }
-            _ => Not::Failed(chain(error)),
-        }
+        self.site.known.learn_pod(done.map_err(|error| not(&error, pod))?);
+        Ok(Done::Written)
     }
 
     // ---- revisions ----
 
-    async fn create_revision(&mut self, revision: &Revision) -> Result<(), Not> {
+    async fn create_revision(&self, revision: &Revision) -> Result<Done, Not> {
         let wish = &self.workload.wish;
         let owner = serde_json::from_value(birth::owner(wish)).ok();
         let object = ControllerRevision {
@@ -238,39 +291,39 @@ impl<'a> Hand<'a> {
         self.site.metrics.wrote("create", &done);
         let made = Made::Revision(revision.name.clone());
         match done {
-            Ok(()) => self.made.push(made),
+            Ok(()) => Ok(Done::Made(made)),
             Err(error) if error.class() == Class::Refused => {
                 let seen = self.site.known.hold(&wish.namespace, &made, UNTIL_SEEN).await;
                 let own = self.site.known.revisions(wish).iter().any(|known| known.name == revision.name);
-                self.collided = seen && !own;
-                if !own {
-                    return Err(Not::Failed(chain(&error)));
+                match (seen, own) {
+                    (_, true) => Ok(Done::There),
+                    (true, false) => Err(Not::Collided(chain(&error))),
+                    (false, false) => Err(Not::Failed(chain(&error))),
                 }
             }
-            Err(error) => return Err(Not::Failed(chain(&error))),
+            Err(error) => Err(Not::Failed(chain(&error))),
         }
-        Ok(())
     }
 
-    async fn renumber(&mut self, revision: &Revision) -> Result<(), Not> {
+    async fn renumber(&self, revision: &Revision) -> Result<Done, Not> {
         let namespace = &self.key.namespace;
         let Some(at) = self.site.known.revision_at(namespace, &revision.name) else { return Err(Not::Stale) };
         let done = self.site.server.number_revision(namespace, &revision.name, &at, revision.number).await;
         self.site.metrics.wrote("patch", &done);
-        done.map_err(|error| plain(&error))
+        done.map(|()| Done::Written).map_err(|error| plain(&error))
     }
 
-    async fn delete_revision(&self, name: &str) -> Result<(), Not> {
+    async fn delete_revision(&self, name: &str) -> Result<Done, Not> {
         let namespace = &self.key.namespace;
-        let Some((uid, _)) = self.site.known.revision_at(namespace, name) else { return Ok(()) };
+        let Some((uid, _)) = self.site.known.revision_at(namespace, name) else { return Ok(Done::Written) };
         let done = self.site.server.delete_revision(namespace, name, &uid).await;
         self.site.metrics.wrote("delete", &done);
-        done.map_err(|error| plain(&error))
+        done.map(|()| Done::Written).map_err(|error| plain(&error))
     }
 
     // ---- hooks ----
 
-    async fn create_run(&mut self, run: &RunWish) -> Result<(), Not> {
+    async fn create_run(&self, run: &RunWish) -> Result<Done, Not> {
         let wish = &self.workload.wish;
         let template = self.site.known.template(&wish.namespace, &run.template);
         let spec = template.as_ref().and_then(|template| template.value.0.as_ref());
@@ -291,10 +344,7 @@ impl<'a> Hand<'a> {
         self.site.metrics.wrote("create", &done);
         match done {
             Err(error) if error.class() != Class::Refused => Err(Not::Failed(chain(&error))),
-            _ => {
-                self.made.push(Made::Run(run.name.clone()));
-                Ok(())
-            }
+            _ => Ok(Done::Made(Made::Run(run.name.clone()))),
         }
     }
 
@@ -303,17 +353,17 @@ impl<'a> Hand<'a> {
         self.site.agents.ready().is_none_or(|ready| ready.contains(node))
     }
 
-    async fn delete_run(&self, name: &str) -> Result<(), Not> {
+    async fn delete_run(&self, name: &str) -> Result<Done, Not> {
         let namespace = &self.key.namespace;
-        let Some(uid) = self.site.known.run_uid(namespace, name) else { return Ok(()) };
+        let Some(uid) = self.site.known.run_uid(namespace, name) else { return Ok(Done::Written) };
         let done = self.site.server.delete_hook_run(namespace, name, &uid).await;
         self.site.metrics.wrote("delete", &done);
-        done.map_err(|error| plain(&error))
+        done.map(|()| Done::Written).map_err(|error| plain(&error))
     }
 
     // ---- the workload itself ----
 
-    async fn clear_retry(&mut self) -> Result<(), Not> {
+    async fn clear_retry(&self) -> Result<Done, Not> {
         let hooks = &self.workload.wish.hooks;
         let mut spec = json!({});
         for (field, retry) in [
@@ -328,12 +378,20 @@ impl<'a> Hand<'a> {
         self.patch(json!({"spec": spec, "metadata": {"annotations": {workload_key::RETRY: null}}})).await
     }
 
-    async fn patch(&mut self, body: Value) -> Result<(), Not> {
+    async fn patch(&self, body: Value) -> Result<Done, Not> {
         let at = (self.workload.wish.uid.as_str(), self.version.as_str());
         let done = self.site.server.patch_workload(&self.site.known, self.key, at, body).await;
         self.site.metrics.wrote("patch", &done);
-        self.version = done.map_err(|error| plain(&error))?;
-        Ok(())
+        done.map(Done::At).map_err(|error| plain(&error))
+    }
+}
+
+/// What the failure of a write on a pod means. What may have been done is looked up before the next look.
+fn not(error: &Error, pod: &PodRef) -> Not {
+    match error.class() {
+        Class::Refused | Class::Gone => Not::Stale,
+        Class::Away => Not::Unknown(pod.clone(), chain(error)),
+        _ => Not::Failed(chain(error)),
     }
 }
 

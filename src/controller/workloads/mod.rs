@@ -50,8 +50,8 @@ pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken)
     let mut looks = JoinSet::new();
     loop {
         let now = Instant::now();
-        for key in known.news() {
-            queue.hear(&key, now);
+        for (key, generation) in known.news() {
+            queue.hear(&key, generation, now);
         }
         let current = known.is_current();
         while current && looks.len() < AT_ONCE {

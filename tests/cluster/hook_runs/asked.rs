@@ -23,13 +23,13 @@ struct Seen {
 }
 
 /// The server; it lives as long as the test process.
-pub(super) struct Asked {
-    pub(super) address: String,
+pub(crate) struct Asked {
+    pub(crate) address: String,
     seen: Arc<Mutex<HashMap<String, Seen>>>,
 }
 
 impl Asked {
-    pub(super) fn start(ip: &str) -> Self {
+    pub(crate) fn start(ip: &str) -> Self {
         let listener = TcpListener::bind((ip, PORT)).unwrap();
         let seen = Arc::new(Mutex::default());
         let shared = Arc::clone(&seen);
@@ -43,12 +43,12 @@ impl Asked {
     }
 
     /// How often that path was asked for.
-    pub(super) fn count(&self, path: &str) -> u64 {
+    pub(crate) fn count(&self, path: &str) -> u64 {
         self.seen.lock().unwrap().get(path).map_or(0, |seen| seen.answered)
     }
 
     /// How many asked for it at the same time, at most.
-    pub(super) fn most_at_once(&self, path: &str) -> u32 {
+    pub(crate) fn most_at_once(&self, path: &str) -> u32 {
         self.seen.lock().unwrap().get(path).map_or(0, |seen| seen.most)
     }
 }

@@ -1,7 +1,7 @@
 //! HookRuns on a real API server: the published templates, what is stored and shown of a run, and that it goes on whoever
 //! dies.
 
-mod asked;
+pub(crate) mod asked;
 
 use std::{path::Path, time::Duration};
 
