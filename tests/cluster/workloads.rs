@@ -16,8 +16,12 @@ fn workloads_are_brought_about() {
     let _agent = Agent::start(&cluster, &[]);
     let controller = Agent::controller(&cluster, "one");
     a_game_deployment_is_made_updated_in_place_scaled_and_deleted(&cluster);
-    assert_eq!(controller.metric(&["inplace_pods_updated_total", "GameDeployment", "Updated"]), 3.0);
-    assert_eq!(controller.metric(&["inplace_workload_downtime_seconds_count", "GameDeployment"]), 3.0);
+    for counted in [
+        &["inplace_pods_updated_total", "GameDeployment", "Updated"][..],
+        &["inplace_workload_downtime_seconds_count", "GameDeployment"],
+    ] {
+        assert_eq!(controller.metric(counted).to_string(), "3", "{counted:?}");
+    }
     a_game_stateful_set_is_updated_from_its_highest_ordinal_down_to_the_partition(&cluster);
     hooks_hold_pods_until_they_let_them_pass(&cluster);
     // Nothing that was written was beyond the rights that are shipped.
@@ -31,7 +35,7 @@ fn a_game_deployment_is_made_updated_in_place_scaled_and_deleted(cluster: &Clust
     site.apply(&object(
         "GameDeployment",
         "web",
-        json!({
+        &json!({
             "replicas": 3,
             "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 2},
         }),
@@ -81,7 +85,7 @@ fn a_game_stateful_set_is_updated_from_its_highest_ordinal_down_to_the_partition
     site.apply(&object(
         "GameStatefulSet",
         "set",
-        json!({
+        &json!({
             "replicas": 5,
             "serviceName": "set",
             "updateStrategy": {
@@ -127,7 +131,7 @@ fn a_game_stateful_set_is_updated_from_its_highest_ordinal_down_to_the_partition
 fn hooks_hold_pods_until_they_let_them_pass(cluster: &Cluster) {
     let asked = Asked::start(&cluster.node().ip);
     let site = Site { cluster, kind: "gamedeployment", name: "hooked" };
-    site.apply(&object("GameDeployment", "hooked", json!({
+    site.apply(&object("GameDeployment", "hooked", &json!({
         "replicas": 2,
         "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 2},
         "preDeleteUpdateStrategy": {"hook": {"templateName": "leave", "args": [{"name": "service-name", "value": "web"}]}},
@@ -228,7 +232,7 @@ impl Site<'_> {
     }
 }
 
-fn object(kind: &str, name: &str, spec: Value) -> Value {
+fn object(kind: &str, name: &str, spec: &Value) -> Value {
     let mut whole =
         json!({"selector": {"matchLabels": {"app": name}}, "template": template(name, "lab/app:v1")});
     whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());

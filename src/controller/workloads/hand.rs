@@ -138,10 +138,6 @@ impl<'a> Hand<'a> {
                 self.made.push(made);
                 None
             }
-            Ok(Done::There) => {
-                self.stale = true;
-                return;
-            }
             Ok(Done::Doubtful(pod)) => {
                 self.doubts.push(pod);
                 None
@@ -150,7 +146,7 @@ impl<'a> Hand<'a> {
                 self.version = version;
                 None
             }
-            Err(Not::Stale) => {
+            Ok(Done::There) | Err(Not::Stale) => {
                 self.stale = true;
                 return;
             }
