@@ -64,7 +64,7 @@ impl Templates {
     /// The template of this name, if there is one.
     async fn get(&self, namespace: &str, name: &str) -> Result<Option<HookTemplateSpec>, Error> {
         Ok(match self {
-            Self::Files(shelf) => shelf.get(namespace, name),
+            Self::Files(files) => files.get(namespace, name),
             Self::Cluster { server, .. } => {
                 server.hook_template(namespace, name).await?.map(|template| template.spec)
             }
