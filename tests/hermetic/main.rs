@@ -12,6 +12,7 @@ mod cri_proto;
 mod engine;
 mod hook;
 mod hook_runs;
+mod lessons;
 mod manifests;
 mod model;
 mod rollout;
