@@ -1,4 +1,4 @@
-//! The API server: how to reach it, what is read and written there: pods, hooks.
+//! The API server: how to reach it, what is read and written there: pods, hooks, certificates.
 //!
 //! Every call is bounded and made once; what a failure means is told by [`error`]. Must not decide anything about
 //! operations, and log nothing of an object: there are environment values in pods and passwords in secrets.
@@ -16,4 +16,5 @@ pub mod pod;
 pub mod pods;
 pub mod server;
 mod store;
+mod webhook;
 pub mod workloads;

@@ -124,7 +124,7 @@ impl Server {
     }
 
     /// A secret as it is now.
-    pub(super) async fn secret(&self, namespace: &str, name: &str) -> Result<Secret, Error> {
+    pub async fn secret(&self, namespace: &str, name: &str) -> Result<Secret, Error> {
         let doing = format!("reading secret {namespace}/{name}");
         let request = Request::new(Secret::url_path(&(), Some(namespace))).get(name, &GetParams::default());
         self.ask(&doing, request).await

@@ -1,8 +1,9 @@
 //! The role that is there once per cluster: brings about what workloads want, and runs the hooks that no agent runs.
 //!
 //! Any number of processes may be there; one leads, by a Lease, and runs the controllers. The others wait, and are ready
-//! as well: there is nothing that they could not do. Never talks to a node.
+//! as well: there is nothing that they could not do. All of them serve the admission webhooks. Never talks to a node.
 
+pub mod admission;
 mod hook_runs;
 mod workloads;
 
@@ -13,12 +14,14 @@ use std::sync::Arc;
 use futures_util::future::{BoxFuture, FutureExt as _, join_all};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::agents::Agents;
 use crate::cluster::client::{self, Target};
 use crate::cluster::lease::Election;
 use crate::cluster::server::Server;
+use crate::controller::admission::{Terms, WebhookArgs, Webhooks};
 use crate::hook::engine::Engine;
 use crate::hook::runner;
 use crate::hook::settings::HookArgs;
@@ -49,6 +52,8 @@ pub struct Args {
     listen: SocketAddr,
     #[command(flatten)]
     hooks: HookArgs,
+    #[command(flatten)]
+    webhooks: WebhookArgs,
 }
 
 /// Why the controller cannot work.
@@ -78,6 +83,8 @@ struct Common {
     engine: Engine,
     hook_metrics: runner::Metrics,
     workload_metrics: workloads::Metrics,
+    /// None: this process serves none.
+    webhooks: Option<Webhooks>,
 }
 
 /// All controllers. Each is a loop that compares what is there with what there should be, and ends at once when `stop`
@@ -87,6 +94,7 @@ fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'stat
     vec![
         hook_runs::run(common.clone(), agents.clone(), stop.clone()).boxed(),
         workloads::run(common.clone(), agents, stop.clone()).boxed(),
+        admission::lead(common.webhooks.clone(), stop.clone()).boxed(),
     ]
 }
 
@@ -96,11 +104,14 @@ fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'stat
 /// When it cannot begin, or its address is taken.
 pub async fn run(args: Args) -> Result<(), Error> {
     let io = |what: String| |source| Error::Io { what, source };
-    let Args { kubeconfig, context, namespace, identity, listen, hooks } = args;
+    let Args { kubeconfig, context, namespace, identity, listen, hooks, webhooks: webhook_args } = args;
     let stop = shutdown::on_signal().map_err(io("signals cannot be watched".to_owned()))?;
     let (api, own) = client::connect(&Target { kubeconfig, context }).await?;
     let namespace = namespace.unwrap_or(own);
     let server = Server::new(api);
+    let webhooks = webhook_args
+        .webhook_listen
+        .map(|_| Webhooks::new(&webhook_args, server.clone(), &namespace, Terms::default()));
     let mut registry = Registry::with_prefix("inplace");
     let leads = Gauge::<i64>::default();
     registry.register("leads", "1 while this process leads, 0 while another one does", leads.clone());
@@ -111,18 +122,29 @@ pub async fn run(args: Args) -> Result<(), Error> {
         engine: Engine::new(hooks.settings("the controller", None, Some(server.clone()))),
         hook_metrics: runner::Metrics::new(&mut registry),
         workload_metrics: workloads::Metrics::new(&mut registry),
+        webhooks: webhooks.clone(),
     };
     // A process that was started anew under its old name is another one.
     let me = format!("{identity}_{}", uuid());
     let election = Election::new(server, &namespace, LEASE, &me);
-    let router = admin::router(Arc::new(|| async { Ok(()) }.boxed()), Arc::new(registry));
+    let asked = webhooks.clone();
+    let ready = move || std::future::ready(asked.as_ref().map_or(Ok(()), Webhooks::ready)).boxed();
+    let router = admin::router(Arc::new(ready), Arc::new(registry));
     tracing::info!(identity = me, namespace, "controller started");
-    let (ended, ()) = tokio::join!(
+    let (ended, answered, ()) = tokio::join!(
         async {
             let ended = admin::serve(listen, router, stop.clone()).await;
             // Without its address it cannot be watched: it ends, so that somebody notices.
             stop.cancel();
-            ended
+            ended.map_err(io(format!("--listen {listen}")))
+        },
+        async {
+            let (Some(webhooks), Some(address)) = (webhooks, webhook_args.webhook_listen) else {
+                return Ok(());
+            };
+            let ended = async { webhooks.serve(TcpListener::bind(address).await?, stop.clone()).await }.await;
+            stop.cancel();
+            ended.map_err(io(format!("--webhook-listen {address}")))
         },
         election.run(stop.clone(), |over| {
             let (common, leads) = (common.clone(), leads.clone());
@@ -134,7 +156,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         }),
     );
     tracing::info!("controller stopped");
-    ended.map_err(io(format!("--listen {listen}")))
+    ended.and(answered)
 }
 
 /// Sixteen hexadecimal digits that nobody else has.

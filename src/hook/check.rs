@@ -19,6 +19,8 @@ use crate::hook::template;
 
 /// Most metrics of one hook.
 const MAX_METRICS: usize = 64;
+/// Most containers of a pod that a template is checked for.
+const MAX_CONTAINERS: usize = 64;
 /// Longest time one measurement may take.
 const MAX_TIMEOUT: i32 = 3600;
 /// The only fields that the kubernetes provider knows.
@@ -59,6 +61,28 @@ pub fn prepare(
     };
     Program::compile(&spec)?;
     Ok(spec)
+}
+
+/// What can be known of a template before anybody runs it: arguments that are still open may be a part of anything, a port,
+/// a whole URL, a scheme. With one of these it must be a hook that can be run.
+pub fn template(template: &HookTemplateSpec) -> Result<HookRunSpec, Invalid> {
+    let stand_in = |value: &str| {
+        let value = value.to_owned();
+        let given = |arg: &Argument| HookArg { name: arg.name.clone(), value: value.clone() };
+        let open: Vec<_> = template.args.iter().filter(|arg| arg.value.is_none()).map(given).collect();
+        let pod = Injected {
+            pod_name: "pod".to_owned(),
+            pod_namespace: "namespace".to_owned(),
+            pod_ip: "127.0.0.1".to_owned(),
+            host_ip: "127.0.0.1".to_owned(),
+            containers: vec!["container".to_owned(); MAX_CONTAINERS],
+            modified: vec!["container".to_owned(); MAX_CONTAINERS],
+        };
+        prepare(template, &open, Some(&pod))
+    };
+    stand_in("1").or_else(|invalid| {
+        ["http://1", "http"].into_iter().find_map(|value| stand_in(value).ok()).ok_or(invalid)
+    })
 }
 
 /// One metric, ready to be judged.

@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
+mod admission;
 #[allow(dead_code, reason = "what tests may want of an agent, in one place")]
 mod agent;
 mod api_server;

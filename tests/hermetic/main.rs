@@ -2,6 +2,7 @@
 //! They must not fetch or start anything (the manifests are rendered and packed by tools of this machine).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of it is tests: a panic is their verdict")]
 
+mod admission;
 mod agent;
 mod api_server;
 mod architecture;

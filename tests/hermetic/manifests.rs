@@ -14,11 +14,11 @@ type Objects = BTreeMap<(String, String, String), Value>;
 fn the_chart_installs_what_kustomize_does() {
     let own = chart(&json!({}));
     same(&own, &kustomize(&["base"]));
-    assert_eq!(own.len(), 11 + 4, "{:?}", own.keys());
+    assert_eq!(own.len(), 14 + 4, "{:?}", own.keys());
     let both = json!({"allowPullSecrets": true, "admissionPolicy": {"enabled": true}});
     let all = chart(&both);
     same(&all, &kustomize(&["base", "pull-secrets", "admission-policy"]));
-    assert_eq!(all.len(), 18 + 4, "{:?}", all.keys());
+    assert_eq!(all.len(), 21 + 4, "{:?}", all.keys());
     // Helm itself has the last word where there is one.
     if let Some(helm) = helm(&json!({})) {
         same(&helm, &own);
@@ -53,6 +53,7 @@ fn every_value_of_the_chart_does_something() {
         json!({"nodeSelector": {"inplace": "yes"}}),
         json!({"tolerations": [{"key": "game"}]}),
         json!({"seLinuxOptions": {"type": "spc_t"}}),
+        json!({"webhook": {"enabled": false}}),
         json!({"controller": {"replicas": 1}}),
         json!({"controller": {"port": 9999}}),
         json!({"controller": {"extraArgs": ["--log-json"]}}),
@@ -150,6 +151,8 @@ fn the_controller_may_no_more_than_it_needs() {
         {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list", "watch", "create"]},
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
         {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+        {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["validatingwebhookconfigurations"],
+            "resourceNames": ["inplace"], "verbs": ["get", "patch"]},
     ]);
     assert_eq!(base[&key("ClusterRole", "", "inplace-controller")]["rules"], expected);
     let expected = json!([
@@ -157,6 +160,8 @@ fn the_controller_may_no_more_than_it_needs() {
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["inplace-controller"],
             "verbs": ["get", "update"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["inplace-webhook"],
+            "verbs": ["get", "update"]},
     ]);
     assert_eq!(base[&key("Role", "inplace-system", "inplace-controller")]["rules"], expected);
     let pod = &base[&key("Deployment", "inplace-system", "inplace-controller")]["spec"]["template"]["spec"];
@@ -177,6 +182,40 @@ fn the_controller_may_no_more_than_it_needs() {
         labels["app.kubernetes.io/component"].as_str().unwrap()
     );
     assert_eq!(selected, inplace::cluster::agents::LABELS);
+}
+
+#[test]
+fn the_webhook_can_hold_up_nothing_but_our_kinds() {
+    use inplace::controller::admission::{CONFIGURATION, SECRET};
+    let base = kustomize(&["base"]);
+    let webhooks = &base[&key("ValidatingWebhookConfiguration", "", CONFIGURATION)]["webhooks"];
+    let [webhook] = webhooks.as_array().unwrap().as_slice() else { panic!("{webhooks}") };
+    let expected = json!([{"apiGroups": ["tkex.tencent.com"], "apiVersions": ["v1alpha1"],
+        "resources": ["gamedeployments", "gamestatefulsets", "hooktemplates"],
+        "operations": ["CREATE", "UPDATE"], "scope": "Namespaced"}]);
+    assert_eq!(webhook["rules"], expected);
+    assert_eq!((&webhook["sideEffects"], &webhook["timeoutSeconds"]), (&json!("None"), &json!(5)));
+    // The way from the API server to the controller, name by name.
+    let service = &base[&key("Service", "inplace-system", SECRET)]["spec"];
+    let expected = json!({"name": SECRET, "namespace": "inplace-system", "path": "/validate", "port": 443});
+    assert_eq!(webhook["clientConfig"], json!({"service": expected}));
+    let pods = &base[&key("Deployment", "inplace-system", "inplace-controller")]["spec"];
+    assert_eq!(service["selector"], pods["selector"]["matchLabels"]);
+    let container = &pods["template"]["spec"]["containers"][0];
+    let port = container["ports"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|port| port["name"] == service["ports"][0]["targetPort"]);
+    let listen = format!("--webhook-listen=0.0.0.0:{}", port.unwrap()["containerPort"]);
+    assert!(container["args"].as_array().unwrap().contains(&json!(listen)), "{listen}");
+    // Empty, so that the controller needs no right to make Secrets: with that it could get anybody's token there.
+    assert_eq!(base[&key("Secret", "inplace-system", SECRET)].get("data"), None);
+    let off = chart(&json!({"webhook": {"enabled": false}}));
+    let named = |object: &Value| object.to_string().contains("webhook");
+    let left: Vec<_> =
+        off.iter().filter(|(key, object)| key.0 != "CustomResourceDefinition" && named(object)).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]

@@ -9,7 +9,6 @@ use clap::{Args, Subcommand};
 
 use crate::api::hook_manifest;
 use crate::api::hook_template::HookTemplate;
-use crate::api::request::HookArg;
 use crate::cli::exit::Exit;
 use crate::cli::output::{self, tell};
 use crate::cluster;
@@ -95,10 +94,7 @@ fn check(args: &CheckArgs) -> Result<Exit, Failed> {
     let template = read(&args.file)?;
     let name = template.metadata.name.unwrap_or_default();
     let open: Vec<_> = template.spec.args.iter().filter(|arg| arg.value.is_none()).collect();
-    // A digit can be a part of anything: of a host, a port, a path.
-    let given: Vec<_> =
-        open.iter().map(|arg| HookArg { name: arg.name.clone(), value: "1".to_owned() }).collect();
-    let spec = check::prepare(&template.spec, &given, None);
+    let spec = check::template(&template.spec);
     let spec = spec.map_err(|invalid| Failed::Refused(format!("{}: {invalid}", args.file.display())))?;
     output::line(&format!("HookTemplate {name} is valid: {} metric(s)", spec.metrics.len()));
     if !open.is_empty() {

@@ -91,6 +91,7 @@ async fn take_apart(request: Request) -> Option<Asked> {
     let (["api", "v1", rest @ ..] | ["apis", _, _, rest @ ..]) = path.as_slice() else { return None };
     let (namespace, kind, name, part) = match rest {
         [kind] => (None, *kind, "", ""),
+        [kind, name] => (None, *kind, *name, ""),
         ["namespaces", namespace, kind] => (Some((*namespace).to_owned()), *kind, "", ""),
         ["namespaces", namespace, kind, name] => (Some((*namespace).to_owned()), *kind, *name, ""),
         ["namespaces", namespace, kind, name, part] => (Some((*namespace).to_owned()), *kind, *name, *part),
@@ -128,13 +129,21 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
     };
     shared.change(|store| match asked.call.as_str() {
         "GET pod" => Ok(axum_json(200, &found("pods", store.pod(namespace, name))?)),
-        "GET secret" => Ok(axum_json(200, &found("secrets", store.secret(namespace, name))?)),
+        "GET secret" => {
+            let secret = store.secret(namespace, name).or_else(|| store.get("secrets", namespace, name));
+            Ok(axum_json(200, &found("secrets", secret)?))
+        }
         "PATCH pod" | "PATCH pod/status" => {
             let pod = found("pods", store.pod(namespace, name))?;
             let changed = patch::patched(&pod, &asked.media, &asked.body, asked.call == "PATCH pod/status")?;
             Ok(axum_json(200, &store.put(changed)))
         }
-        "GET hookrun" | "GET hooktemplate" | "GET lease" | "GET gamedeployment" | "GET gamestatefulset" => {
+        "GET hookrun"
+        | "GET hooktemplate"
+        | "GET lease"
+        | "GET gamedeployment"
+        | "GET gamestatefulset"
+        | "GET validatingwebhookconfiguration" => {
             let plural = asked.plural.as_str();
             Ok(axum_json(200, &found(plural, store.get(plural, namespace, name))?))
         }
@@ -144,7 +153,7 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
             let changed = patch::patched(&run, &asked.media, &asked.body, of_status)?;
             Ok(axum_json(200, &store.put(changed)))
         }
-        "PATCH gamedeployment" | "PATCH gamestatefulset" => {
+        "PATCH gamedeployment" | "PATCH gamestatefulset" | "PATCH validatingwebhookconfiguration" => {
             let plural = asked.plural.as_str();
             let object = found(plural, store.get(plural, namespace, name))?;
             Ok(axum_json(200, &store.put(patch::patched(&object, &asked.media, &asked.body, false)?)))
@@ -157,8 +166,9 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
             }
             Ok(axum_json(201, &store.put(object)))
         }
-        "PUT lease" => {
-            let old = found("leases", store.get("leases", namespace, name))?;
+        "PUT lease" | "PUT secret" => {
+            let plural = asked.plural.as_str();
+            let old = found(plural, store.get(plural, namespace, name))?;
             let new = parsed(&asked.body)?;
             if new["metadata"]["resourceVersion"] != old["metadata"]["resourceVersion"] {
                 return Err(status(409, "Conflict", "the object has been modified"));

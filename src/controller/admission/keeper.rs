@@ -1,0 +1,150 @@
+//! Brings certificates where they belong: the leader makes them, keeps them in the Secret and has the API server trust them;
+//! every process takes up what is kept, or what is in the files that it was given.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::error::Error as ClusterError;
+use crate::cluster::server::Server;
+use crate::controller::admission::certificate;
+use crate::controller::admission::kept::{Kept, Step, Terms, step};
+use crate::controller::admission::shown::{NoCertificate, Shown};
+use crate::process::clock;
+use crate::process::log::chain;
+
+/// The Secret in the controller's namespace; it comes with the manifests, empty.
+pub const SECRET: &str = "inplace-webhook";
+/// The `ValidatingWebhookConfiguration`; every webhook in it is one of ours.
+pub const CONFIGURATION: &str = "inplace";
+/// Between looks while there is nothing to serve yet.
+const HURRY: Duration = Duration::from_secs(1);
+
+/// Where certificates come from.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    /// Made here, for these names.
+    Made(Vec<String>),
+    /// Files of the operator, whose business their rotation and the API server's trust are.
+    Files { cert: PathBuf, key: PathBuf },
+}
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error("no certificate can be made: {0}")]
+    Make(#[from] rcgen::Error),
+    #[error(transparent)]
+    Unusable(#[from] NoCertificate),
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: std::io::Error },
+}
+
+/// Keeps the certificates of one process, and, where it leads, of all.
+#[derive(Clone)]
+pub(super) struct Keeper {
+    pub(super) server: Server,
+    pub(super) namespace: String,
+    pub(super) source: Source,
+    pub(super) terms: Terms,
+    pub(super) shown: std::sync::Arc<Shown>,
+}
+
+impl Keeper {
+    /// Takes up what is kept, and whatever takes its place, until `stop`.
+    pub(super) async fn follow(&self, stop: &CancellationToken) {
+        let mut told = String::new();
+        while !stop.is_cancelled() {
+            tell(&mut told, self.take_up().await);
+            let pause = if self.shown.is_there() { self.terms.look } else { HURRY.min(self.terms.look) };
+            rest(pause, stop).await;
+        }
+    }
+
+    async fn take_up(&self) -> Result<(), Error> {
+        match &self.source {
+            Source::Made(_) => {
+                let secret = self.server.secret(&self.namespace, SECRET).await?;
+                // Nothing yet: the leader will make one.
+                if let Some(kept) = Kept::read(&secret) {
+                    self.shown.show(&kept.serving.cert, &kept.serving.key)?;
+                }
+            }
+            Source::Files { cert, key } => {
+                let read = |path: &PathBuf| {
+                    let path = path.clone();
+                    std::fs::read_to_string(&path).map_err(|source| Error::File { path, source })
+                };
+                self.shown.show(&read(cert)?, &read(key)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes, announces and promotes certificates until `stop`.
+    pub(super) async fn lead(&self, stop: &CancellationToken) {
+        let Source::Made(names) = &self.source else { return };
+        let (mut told, mut trusted) = (String::new(), None);
+        while !stop.is_cancelled() {
+            tell(&mut told, self.turn(names, &mut trusted).await);
+            // Its steps need no more precision than this.
+            rest(self.terms.look.min(self.terms.settle), stop).await;
+        }
+    }
+
+    /// One look. `trusted` is what the API server is known to trust, and since when.
+    async fn turn(&self, names: &[String], trusted: &mut Option<(String, Instant)>) -> Result<(), Error> {
+        let secret = self.server.secret(&self.namespace, SECRET).await?;
+        // What cannot be shown is as good as nothing.
+        let usable = |kept: &Kept| self.shown.show(&kept.serving.cert, &kept.serving.key).is_ok();
+        let (kept, now) = (Kept::read(&secret).filter(usable), clock::now());
+        let known =
+            trusted.as_ref().filter(|(bundle, _)| kept.as_ref().map(Kept::trust).as_ref() == Some(bundle));
+        let known = known.map(|(_, since)| since.elapsed());
+        let make = || certificate::make(names, now, self.terms.lifetime);
+        let step = step(kept.as_ref(), names, known, now, &self.terms);
+        let next = match (step, kept) {
+            (Step::Make, _) | (_, None) => Kept::first(names, make()?),
+            (Step::Announce, Some(kept)) => kept.announced(make()?),
+            (Step::Promote, Some(kept)) => kept.promoted(),
+            (Step::Rest, Some(kept)) => return self.trust(&kept, trusted).await,
+        };
+        // With the version that was seen: of two that think they lead one is refused.
+        self.server.replace_secret(&next.write(secret)).await?;
+        tracing::info!(?step, until = %next.serving.until, "the webhook's certificate");
+        self.shown.show(&next.serving.cert, &next.serving.key)?;
+        self.trust(&next, trusted).await
+    }
+
+    async fn trust(&self, kept: &Kept, trusted: &mut Option<(String, Instant)>) -> Result<(), Error> {
+        let bundle = kept.trust();
+        if self.server.trust(CONFIGURATION, &bundle).await? {
+            tracing::info!(configuration = CONFIGURATION, "the API server was told whom to trust");
+            *trusted = None;
+        }
+        if trusted.as_ref().is_none_or(|(known, _)| *known != bundle) {
+            *trusted = Some((bundle, Instant::now()));
+        }
+        Ok(())
+    }
+}
+
+/// Says what is wrong once, and again when it is something else.
+fn tell(told: &mut String, done: Result<(), Error>) {
+    let now = done.err().map(|error| chain(&error)).unwrap_or_default();
+    if now != *told && !now.is_empty() {
+        tracing::warn!("the webhook's certificate: {now}");
+    }
+    *told = now;
+}
+
+async fn rest(pause: Duration, stop: &CancellationToken) {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = sleep(pause) => {}
+    }
+}

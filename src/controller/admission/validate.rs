@@ -1,0 +1,162 @@
+//! `/validate`: specs of our own kinds that contradict themselves, and changes that could never be carried out. Pure.
+//!
+//! Refuses only what this very change makes wrong: an object that was there before is never stuck with an old problem, and one
+//! that is on its way out is never held.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::api::game_deployment::GameDeployment;
+use crate::api::game_stateful_set::GameStatefulSet;
+use crate::api::hook_template::HookTemplate;
+use crate::controller::admission::review::{Problem, Request};
+use crate::hook::check::{Invalid, template};
+use crate::workload::check::{deployment, stateful_set};
+
+/// What is wrong. Nothing is ever wrong with what is none of ours.
+pub(super) fn judge(asked: &Request) -> Vec<Problem> {
+    let changes = matches!(asked.operation.as_str(), "CREATE" | "UPDATE");
+    let leaves = !asked.object.pointer("/metadata/deletionTimestamp").unwrap_or(&Value::Null).is_null();
+    if asked.kind.group != "tkex.tencent.com" || !changes || leaves {
+        return Vec::new();
+    }
+    match asked.kind.kind.as_str() {
+        "GameDeployment" => compared::<GameDeployment>(asked, deployment),
+        "GameStatefulSet" => compared::<GameStatefulSet>(asked, stateful_set),
+        "HookTemplate" => compared::<HookTemplate>(asked, |_, new| hook(new)),
+        _ => Vec::new(),
+    }
+}
+
+/// What `check` finds in the new object and did not find in the old one.
+fn compared<K: DeserializeOwned>(
+    asked: &Request,
+    check: impl Fn(Option<&K>, &K) -> Vec<Problem>,
+) -> Vec<Problem> {
+    let old = serde_json::from_value::<K>(asked.old_object.clone()).ok();
+    let new = match serde_json::from_value::<K>(asked.object.clone()) {
+        Ok(new) => new,
+        // It could not be read before either.
+        Err(_) if old.is_none() && asked.operation == "UPDATE" => return Vec::new(),
+        Err(error) => return vec![format!("spec: it cannot be read: {error}")],
+    };
+    let mut problems = check(old.as_ref(), &new);
+    if let Some(old) = &old
+        && !problems.is_empty()
+    {
+        let known = check(None, old);
+        problems.retain(|problem| !known.contains(problem));
+    }
+    problems
+}
+
+fn hook(new: &HookTemplate) -> Vec<Problem> {
+    let problem = match template(&new.spec) {
+        Ok(_) => return Vec::new(),
+        Err(Invalid::Field { metric, field, problem }) => {
+            format!("spec.metrics[{metric}].{field}: {problem}")
+        }
+        Err(Invalid::Hook(problem)) => format!("spec.{problem}"),
+        Err(Invalid::Arguments(problem)) => format!("spec.args: {problem}"),
+    };
+    vec![problem]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::controller::admission::review;
+
+    fn object(spec: &Value) -> Value {
+        let mut whole = json!({
+            "serviceName": "web", "selector": {"matchLabels": {"app": "web"}},
+            "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "app", "image": "a:1"}]}},
+            "updateStrategy": {"type": "InplaceUpdate"},
+        });
+        whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        json!({"metadata": {"name": "web"}, "spec": whole})
+    }
+
+    /// The message of the refusal; empty: allowed.
+    fn asked(kind: &str, old: Option<&Value>, new: &Value) -> String {
+        let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
+        let body = json!({"request": {"uid": "u", "operation": operation, "name": "web", "object": new, "oldObject": old,
+            "kind": {"group": "tkex.tencent.com", "version": "v1alpha1", "kind": kind}}});
+        let answer = review::answer(body.to_string().as_bytes(), judge).unwrap();
+        answer["response"]["status"]["message"].as_str().unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn a_spec_that_contradicts_itself_is_refused_with_its_field() {
+        let good = object(&json!({}));
+        let stray = object(&json!({"selector": {"matchLabels": {"app": "other"}}}));
+        for kind in ["GameDeployment", "GameStatefulSet"] {
+            assert_eq!(asked(kind, None, &good), "");
+            assert!(
+                asked(kind, None, &stray).starts_with("spec.selector: "),
+                "{}",
+                asked(kind, None, &stray)
+            );
+            let other = asked(kind, Some(&good), &stray);
+            assert!(other.contains("spec.selector: cannot be changed"), "{other}");
+        }
+        assert_eq!(asked("HookRun", None, &json!({"spec": "anything"})), "", "no kind that is judged");
+        let unreadable =
+            asked("GameDeployment", None, &json!({"metadata": {}, "spec": {"replicas": "many"}}));
+        assert!(unreadable.starts_with("spec: it cannot be read: "), "{unreadable}");
+    }
+
+    #[test]
+    fn an_object_is_never_stuck_with_a_problem_that_it_had() {
+        let bad = json!({"updateStrategy": {"type": "InplaceUpdate", "maxSurge": "many"}});
+        let (good, old) = (object(&json!({})), object(&bad));
+        assert!(
+            asked("GameDeployment", Some(&good), &old).starts_with("spec.updateStrategy.maxSurge: `many`")
+        );
+        let mut same = old.clone();
+        same["metadata"]["annotations"] = json!({"a": "b"});
+        same["spec"]["replicas"] = json!(7);
+        assert_eq!(asked("GameDeployment", Some(&old), &same), "");
+        let mut worse = same.clone();
+        worse["spec"]["updateStrategy"]["partition"] = json!("-1");
+        assert!(
+            asked("GameDeployment", Some(&old), &worse).starts_with("spec.updateStrategy.partition: `-1`")
+        );
+        // On its way out nothing holds it.
+        let mut leaving = object(&json!({"selector": {"matchLabels": {"app": "x"}}}));
+        leaving["metadata"]["deletionTimestamp"] = json!("2026-11-20T10:00:00Z");
+        assert_eq!(asked("GameDeployment", Some(&good), &leaving), "");
+        // Nor what nobody could read before.
+        let odd = json!({"metadata": {}, "spec": {"replicas": "many"}});
+        assert_eq!(asked("GameDeployment", Some(&odd), &odd), "");
+    }
+
+    #[test]
+    fn a_hook_that_could_not_run_is_refused_and_open_arguments_are_no_reason() {
+        let hook = |url: &str, more: Value| {
+            let mut metric = json!({"name": "webtest", "successCondition": "asInt(result) > 30",
+                "provider": {"web": {"url": url, "jsonPath": "{$.age}"}}});
+            metric.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json!({"metadata": {"name": "web"}, "spec": {"args": [{"name": "url"}, {"name": "scheme"}], "metrics": [metric]}})
+        };
+        for url in [
+            "http://1.1.1.1:9091",
+            "{{ args.url }}",
+            "{{ args.scheme }}://{{ args.PodIP }}:80/{{ args.PodContainer[3] }}",
+            "http://{{ args.HostIP }}/?{{ args.ModifiedContainer[0] }}",
+        ] {
+            assert_eq!(asked("HookTemplate", None, &hook(url, json!({}))), "", "{url}");
+        }
+        for (url, more, says) in [
+            ("ftp://x", json!({}), "spec.metrics[webtest].provider.web.url: it must be a URL"),
+            ("http://{{ args.nobody }}", json!({}), "spec.metrics[webtest].provider.web.url: `args.nobody`"),
+            ("http://x", json!({"count": 3}), "spec.metrics[webtest].interval: it is needed"),
+            ("http://x", json!({"name": ""}), "spec.metrics[0].name: it must not be empty"),
+        ] {
+            let told = asked("HookTemplate", None, &hook(url, more));
+            assert!(told.starts_with(says), "{told}");
+        }
+    }
+}

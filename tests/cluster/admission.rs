@@ -1,0 +1,176 @@
+//! The admission webhooks at a real API server, which asks the controller on this machine by URL. The controller has the
+//! rights that the manifests give it, and the configuration is the shipped one but for that URL.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::{Api, PostParams};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::api_server::ApiServer;
+
+/// As published, all of them.
+const EXAMPLES: [&str; 11] = [
+    include_str!("examples/gamedeployment-hotpatch-update.yaml"),
+    include_str!("examples/gamedeployment-inplace-update.yaml"),
+    include_str!("examples/gamedeployment-preDeleteHook-gamedeployment-args.yaml"),
+    include_str!("examples/gamedeployment-preDeleteHook-gamedeployment.yaml"),
+    include_str!("examples/gamedeployment-preDeleteHook-hook-template-args.yaml"),
+    include_str!("examples/gamedeployment-preDeleteHook-hook-template-fail.yaml"),
+    include_str!("examples/gamedeployment-preDeleteHook-hook-template-success.yaml"),
+    include_str!("examples/gamedeployment-rolling-update.yaml"),
+    include_str!("examples/gamestatefulset-hotpatch-update.yaml"),
+    include_str!("examples/gamestatefulset-inplace-update.yaml"),
+    include_str!("examples/gamestatefulset-rolling-update.yaml"),
+];
+
+/// A selector that does not match.
+const STRAY: &str = "
+apiVersion: tkex.tencent.com/v1alpha1
+kind: GameDeployment
+metadata: {name: stray, namespace: default}
+spec:
+  selector: {matchLabels: {app: other}}
+  updateStrategy: {maxSurge: many}
+  template:
+    metadata: {labels: {app: stray}}
+    spec: {containers: [{name: app, image: 'app:1'}]}
+";
+const HOOK: &str = "
+apiVersion: tkex.tencent.com/v1alpha1
+kind: HookTemplate
+metadata: {name: bad, namespace: default}
+spec: {metrics: [{name: webtest, count: 3, provider: {web: {url: 'http://127.0.0.1', jsonPath: '{$.age}'}}}]}
+";
+
+/// A controller as a process; killed when it is dropped.
+struct Controller(Child);
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Site {
+    server: ApiServer,
+    log: tempfile::TempDir,
+}
+
+impl Site {
+    /// Whether it was done, and all that was said.
+    fn kubectl(&self, args: &[&str], input: &str) -> (bool, String) {
+        let output = self.server.kubectl(args, input);
+        (output.status.success(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    }
+
+    fn done(&self, args: &[&str], input: &str) -> String {
+        let (done, told) = self.kubectl(args, input);
+        assert!(done, "{args:?}: {told}\n{}", self.log());
+        told
+    }
+
+    /// It must be refused, and say all of this.
+    fn refused(&self, args: &[&str], input: &str, says: &[&str]) {
+        let (done, told) = self.kubectl(args, input);
+        assert!(!done, "{args:?} was accepted: {told}");
+        assert!(says.iter().all(|words| told.contains(words)), "{args:?}: {told}");
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.log.path().join("log")).unwrap_or_default()
+    }
+
+    /// With the token of the controller's account.
+    async fn controller(&self, port: u16) -> Controller {
+        let admin = self.server.admin().await;
+        let accounts: Api<ServiceAccount> = Api::namespaced(admin, "inplace-system");
+        let request: TokenRequest = serde_json::from_value(json!({"spec": {"audiences": []}})).unwrap();
+        let token =
+            accounts.create_token_request("inplace-controller", &PostParams::default(), &request).await;
+        let kubeconfig = self.server.kubeconfig_of(&token.unwrap().status.unwrap().token);
+        let log = File::options().create(true).append(true).open(self.log.path().join("log")).unwrap();
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--", env!("CARGO_BIN_EXE_inplace"), "controller"]);
+        command.args(["--namespace", "inplace-system", "--identity", "here", "--listen", "127.0.0.1:0"]);
+        command.args(["--webhook-listen", &format!("127.0.0.1:{port}"), "--webhook-names", "127.0.0.1"]);
+        command.arg("--kubeconfig").arg(kubeconfig).stdin(Stdio::null());
+        Controller(command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap())
+    }
+
+    /// Until the API server asks it, and knows whom to trust.
+    fn in_force(&self) {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let (_, told) = self.kubectl(&["create", "--dry-run=server", "-f", "-"], STRAY);
+            if told.contains("spec.selector") {
+                return;
+            }
+            assert!(Instant::now() < end, "{told}\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
+    let site = Site { server: ApiServer::start().await, log: tempfile::tempdir().unwrap() };
+    site.server.know_our_kinds();
+    site.server.apply("daemonset/base");
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let by_url = json!([{"op": "replace", "path": "/webhooks/0/clientConfig",
+        "value": {"url": format!("https://127.0.0.1:{port}/validate")}}]);
+    site.done(
+        &["patch", "validatingwebhookconfiguration/inplace", "--type=json", "-p", &by_url.to_string()],
+        "",
+    );
+    let controller = site.controller(port).await;
+    site.in_force();
+
+    for example in EXAMPLES {
+        // Two of them have the same names as others: each is applied to nothing and taken away.
+        site.done(&["apply", "-f", "-"], example);
+        site.done(&["delete", "-f", "-"], example);
+    }
+    let create = &["create", "-f", "-"];
+    site.refused(
+        create,
+        STRAY,
+        &["GameDeployment \"stray\" is invalid", "spec.selector: ", "spec.updateStrategy.maxSurge: "],
+    );
+    site.refused(create, HOOK, &["spec.metrics[webtest].interval: it is needed for a count of more than 1"]);
+
+    site.done(&["apply", "-f", "-"], EXAMPLES[1]);
+    site.done(&["apply", "-f", "-"], EXAMPLES[9]);
+    let (deployment, set) = ("gamedeployment/test-gamedeployment", "gamestatefulset/test-gamestatefulset");
+    let change = |name: &'static str, change: &'static str| ["patch", name, "--type=merge", "-p", change];
+    site.refused(
+        &change(set, r#"{"spec":{"serviceName":"other","podManagementPolicy":"Parallel"}}"#),
+        "",
+        &["spec.serviceName: cannot be changed", "spec.podManagementPolicy: cannot be changed"],
+    );
+    let host_network = r#"{"spec":{"template":{"spec":{"hostNetwork":true}}}}"#;
+    site.refused(
+        &change(deployment, host_network),
+        "",
+        &["spec.template: spec.hostNetwork cannot be changed"],
+    );
+    let image = r#"[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"python:3.7"}]"#;
+    site.done(&["patch", deployment, "--type=json", "-p", image], "");
+
+    // Without a controller our kinds wait for one; scaling, deletion and all other kinds do not.
+    drop(controller);
+    site.refused(create, STRAY, &["failed calling webhook \"validate.inplace.dev\""]);
+    site.done(&["scale", deployment, "--replicas=3"], "");
+    site.done(&["delete", set, "--cascade=background"], "");
+    site.done(&["create", "configmap", "other", "--from-literal=a=b"], "");
+    // The next one goes on with the certificate that is kept.
+    let _controller = site.controller(port).await;
+    site.in_force();
+}

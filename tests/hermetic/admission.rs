@@ -1,0 +1,239 @@
+//! The admission webhooks over real TLS, asked as an API server asks: by what its configuration says it may trust, and what
+//! it read there is a moment old.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use inplace::cluster::client::{Target, connect};
+use inplace::cluster::server::Server;
+use inplace::controller::admission::{CONFIGURATION, SECRET, Terms, WebhookArgs, Webhooks};
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::api_server::{ApiServer, Store};
+
+const NAMESPACE: &str = "inplace-system";
+const HOST: &str = "inplace-webhook.inplace-system.svc";
+/// What an API server knows is so old.
+const LAG: Duration = Duration::from_millis(60);
+
+/// Another certificate every half second, valid for an hour.
+fn terms() -> Terms {
+    Terms {
+        lifetime: Duration::from_secs(3600),
+        renew_before: Duration::from_millis(3_599_800),
+        settle: Duration::from_millis(250),
+        look: Duration::from_millis(20),
+    }
+}
+
+struct Town {
+    api: ApiServer,
+    stop: CancellationToken,
+}
+
+/// One process: its webhooks, and where they are.
+#[derive(Clone)]
+struct Replica {
+    webhooks: Webhooks,
+    address: SocketAddr,
+}
+
+impl Town {
+    /// What the manifests bring.
+    async fn found() -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let api = ApiServer::start().await;
+        api.put(json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": NAMESPACE, "name": SECRET}}));
+        api.put(json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": CONFIGURATION},
+            "webhooks": [{"name": "validate.inplace.dev", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+                "clientConfig": {"service": {"namespace": NAMESPACE, "name": SECRET}}}],
+        }));
+        Self { api, stop: CancellationToken::new() }
+    }
+
+    async fn replica(&self, args: &WebhookArgs) -> Replica {
+        let target = Target { kubeconfig: Some(self.api.kubeconfig()), context: None };
+        let server = Server::new(connect(&target).await.unwrap().0);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let webhooks = Webhooks::new(args, server, NAMESPACE, terms());
+        let (serving, stop) = (webhooks.clone(), self.stop.clone());
+        tokio::spawn(async move { serving.serve(listener, stop).await.unwrap() });
+        Replica { webhooks, address }
+    }
+
+    fn lead(&self, replica: &Replica) -> CancellationToken {
+        let (webhooks, stop) = (replica.webhooks.clone(), self.stop.child_token());
+        let over = stop.clone();
+        tokio::spawn(async move { webhooks.lead(&over).await });
+        stop
+    }
+
+    /// The authorities that the API server was told to trust.
+    fn trusted(&self) -> Option<String> {
+        let found = self.api.get("validatingwebhookconfigurations", "", CONFIGURATION).unwrap();
+        let bundle = found["webhooks"][0]["clientConfig"].get("caBundle")?.clone();
+        Some(String::from_utf8(serde_json::from_value::<ByteString>(bundle).unwrap().0).unwrap())
+    }
+
+    fn kept(&self, key: &str) -> Option<String> {
+        let secret = self.api.get("secrets", NAMESPACE, SECRET).unwrap();
+        let bytes = serde_json::from_value::<ByteString>(secret["data"].get(key)?.clone()).unwrap();
+        Some(String::from_utf8(bytes.0).unwrap())
+    }
+
+    async fn ready(&self, replica: &Replica) {
+        let ready = async {
+            while replica.webhooks.ready().is_err() || self.trusted().is_none() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), ready).await.expect("a certificate");
+    }
+}
+
+/// One review over a connection of its own, by somebody who trusts `authorities` alone.
+async fn ask(authorities: &str, address: SocketAddr, review: &Value) -> Result<Value, reqwest::Error> {
+    let roots = reqwest::Certificate::from_pem_bundle(authorities.as_bytes())?;
+    let client =
+        reqwest::Client::builder().tls_certs_only(roots).resolve(HOST, address).no_proxy().build()?;
+    let url = format!("https://{HOST}:{}/validate", address.port());
+    let answer = client.post(url).body(review.to_string()).send().await?.error_for_status()?;
+    Ok(serde_json::from_str(&answer.text().await?).unwrap())
+}
+
+/// A `GameDeployment` whose selector matches labels `app: web`.
+fn review(app: &str) -> Value {
+    let spec = json!({"selector": {"matchLabels": {"app": "web"}},
+        "template": {"metadata": {"labels": {"app": app}}, "spec": {"containers": [{"name": "app", "image": "a:1"}]}}});
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": format!("uid-{app}"), "operation": "CREATE", "name": "web", "namespace": "shop",
+        "kind": {"group": "tkex.tencent.com", "version": "v1alpha1", "kind": "GameDeployment"},
+        "object": {"metadata": {"name": "web"}, "spec": spec}, "oldObject": null}})
+}
+
+#[tokio::test]
+async fn no_review_is_lost_while_certificates_change() {
+    let town = Town::found().await;
+    let [first, second] =
+        [town.replica(&WebhookArgs::default()).await, town.replica(&WebhookArgs::default()).await];
+    assert!(first.webhooks.ready().unwrap_err().contains("no certificate yet"));
+    let leads = town.lead(&first);
+    town.ready(&first).await;
+    town.ready(&second).await;
+
+    let (mut seen, mut asked, mut handed_over) = (Vec::new(), 0, false);
+    let end = Instant::now() + Duration::from_secs(60);
+    while seen.len() < 5 {
+        assert!(Instant::now() < end, "{} certificates, {asked} reviews", seen.len());
+        let known = town.trusted().unwrap();
+        sleep(LAG).await;
+        for (replica, app, allowed) in [(&first, "web", true), (&second, "db", false)] {
+            let answer = ask(&known, replica.address, &review(app)).await;
+            let answer = answer.unwrap_or_else(|error| panic!("review {asked}: {error:?}"));
+            let response = &answer["response"];
+            assert_eq!(
+                (&response["uid"], &response["allowed"]),
+                (&json!(format!("uid-{app}")), &json!(allowed))
+            );
+            asked += 1;
+        }
+        let authority = town.kept("ca.crt").unwrap();
+        if seen.last() != Some(&authority) {
+            seen.push(authority);
+        }
+        // The second one leads from here on, and goes on where the first one was.
+        if seen.len() == 3 && !std::mem::replace(&mut handed_over, true) {
+            leads.cancel();
+            town.lead(&second);
+        }
+    }
+    // The authority of the first certificate is trusted no more, that of the present one is.
+    let trusted = town.trusted().unwrap();
+    assert!(!trusted.contains(&seen[0]) && trusted.contains(&seen[4]));
+    assert!(asked >= 20, "{asked}");
+    // A Secret that somebody spoiled is made anew.
+    town.api.edit_of("secrets", NAMESPACE, SECRET, |secret| {
+        secret["data"]["tls.crt"] = json!(ByteString(b"spoiled".to_vec()));
+    });
+    let mended = |store: &Store| {
+        let secret = store.get("secrets", NAMESPACE, SECRET).unwrap();
+        secret["data"]["tls.crt"] != json!(ByteString(b"spoiled".to_vec()))
+    };
+    town.api.until("another certificate", mended).await;
+    // A stranger's authority is none.
+    let stranger = Town::found().await;
+    let other = stranger.replica(&WebhookArgs::default()).await;
+    stranger.lead(&other);
+    stranger.ready(&other).await;
+    ask(&stranger.trusted().unwrap(), first.address, &review("web")).await.unwrap_err();
+    town.stop.cancel();
+    stranger.stop.cancel();
+}
+
+#[tokio::test]
+async fn files_of_the_operator_are_served_and_read_again() {
+    // Whoever made them: here two others of us.
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let mut trusted = Vec::new();
+    let mut made = Vec::new();
+    for _ in 0..2 {
+        let town = Town::found().await;
+        let replica = town.replica(&WebhookArgs::default()).await;
+        town.lead(&replica);
+        town.ready(&replica).await;
+        trusted.push(town.trusted().unwrap());
+        made.push([town.kept("tls.crt").unwrap(), town.kept("tls.key").unwrap()]);
+        town.stop.cancel();
+    }
+    let put = |[cert, key]: &[String; 2]| {
+        std::fs::write(at("key"), key).unwrap();
+        std::fs::write(at("cert"), cert).unwrap();
+    };
+    put(&made[0]);
+    let town = Town::found().await;
+    let (webhook_cert, webhook_key) = (Some(at("cert")), Some(at("key")));
+    let replica = town.replica(&WebhookArgs { webhook_cert, webhook_key, ..WebhookArgs::default() }).await;
+    // Leading changes nothing: it is not its certificate.
+    town.lead(&replica);
+    for (number, authorities) in trusted.iter().enumerate() {
+        put(&made[number]);
+        let end = Instant::now() + Duration::from_secs(20);
+        while let Err(error) = ask(authorities, replica.address, &review("web")).await {
+            assert!(Instant::now() < end, "{number}: {error:?}");
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+    assert_eq!((town.trusted(), town.kept("tls.crt")), (None, None));
+    // A key that is not the certificate's: the one before is served on.
+    std::fs::write(at("key"), &made[0][1]).unwrap();
+    std::fs::write(at("cert"), "nothing").unwrap();
+    sleep(LAG).await;
+    ask(&trusted[1], replica.address, &review("web")).await.unwrap();
+    town.stop.cancel();
+}
+
+#[tokio::test]
+async fn whoever_is_slow_or_talks_nonsense_holds_up_nobody() {
+    let town = Town::found().await;
+    let replica = town.replica(&WebhookArgs::default()).await;
+    town.lead(&replica);
+    town.ready(&replica).await;
+    let mut silent = Vec::new();
+    for _ in 0..20 {
+        silent.push(tokio::net::TcpStream::connect(replica.address).await.unwrap());
+    }
+    let answer = ask(&town.trusted().unwrap(), replica.address, &review("web")).await.unwrap();
+    assert_eq!(answer["response"]["allowed"], true);
+    let nonsense = ask(&town.trusted().unwrap(), replica.address, &json!({"what": "?"})).await.unwrap_err();
+    assert_eq!(nonsense.status().map(|status| status.as_u16()), Some(400));
+    drop(silent);
+    town.stop.cancel();
+}
