@@ -9,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{Api, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::api_server::ApiServer;
@@ -104,6 +104,37 @@ impl Site {
         Controller(command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap())
     }
 
+    /// Applying the manifests again takes nothing away of what the leader has written.
+    fn applied_again(&self) {
+        let written = || {
+            let path = "jsonpath={.webhooks[0].clientConfig.caBundle}";
+            let trust = self.done(&["get", "validatingwebhookconfiguration", "inplace", "-o", path], "");
+            let path = "jsonpath={.data}";
+            (trust, self.done(&["get", "secret", "inplace-webhook", "-n", "inplace-system", "-o", path], ""))
+        };
+        let end = Instant::now() + Duration::from_secs(60);
+        while written().0.is_empty() {
+            assert!(Instant::now() < end, "{}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let before = written();
+        assert!(before.1.contains("tls.key"));
+        self.server.apply("daemonset/base");
+        assert!(written() == before, "what the leader wrote was taken away");
+        let log = self.log();
+        assert!(!log.contains("PRIVATE KEY") && log.contains("serves with another certificate"), "{log}");
+    }
+
+    /// The program exits as refused, and says this.
+    fn undo_is_refused(&self, name: &str, to: &str, says: &str) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_inplace"));
+        let output = command.args(["rollout", "undo", name, "--to-revision", to, "--kubeconfig"]);
+        let output = output.arg(self.server.kubeconfig()).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{told}");
+        assert!(told.contains(says), "{told}");
+    }
+
     /// Until the API server asks it, and knows whom to trust.
     fn in_force(&self) {
         let end = Instant::now() + Duration::from_secs(60);
@@ -126,11 +157,13 @@ async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let by_url = json!([{"op": "replace", "path": "/webhooks/0/clientConfig",
         "value": {"url": format!("https://127.0.0.1:{port}/validate")}}]);
+    let controller = site.controller(port).await;
+    site.applied_again();
     site.done(
         &["patch", "validatingwebhookconfiguration/inplace", "--type=json", "-p", &by_url.to_string()],
         "",
     );
-    let controller = site.controller(port).await;
+    // That took the trust away: the leader gives it back.
     site.in_force();
 
     for example in EXAMPLES {
@@ -163,6 +196,18 @@ async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
     );
     let image = r#"[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"python:3.7"}]"#;
     site.done(&["patch", deployment, "--type=json", "-p", image], "");
+
+    // A way back that cannot be gone in place.
+    let object: Value = serde_json::from_str(&site.done(&["get", deployment, "-o", "json"], "")).unwrap();
+    let mut template = object["spec"]["template"].clone();
+    template["spec"]["hostNetwork"] = json!(true);
+    let revision = json!({
+        "apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 100, "data": {"spec": {"template": template}},
+        "metadata": {"name": "by-hand", "ownerReferences": [{"apiVersion": object["apiVersion"], "kind": object["kind"],
+            "name": object["metadata"]["name"], "uid": object["metadata"]["uid"], "controller": true}]},
+    });
+    site.done(create, &revision.to_string());
+    site.undo_is_refused(deployment, "100", "spec.template: spec.hostNetwork cannot be changed");
 
     // Without a controller our kinds wait for one; scaling, deletion and all other kinds do not.
     drop(controller);
