@@ -23,6 +23,9 @@ pub struct Request {
     pub id: String,
     /// What to do, in this order.
     pub containers: Vec<Target>,
+    /// True when each of them is touched only once the one before is Ready.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub each_ready: bool,
     /// Seconds between closing the readiness gate and the first stop. 0: no drain.
     #[serde(default)]
     pub grace_period_seconds: u32,
@@ -149,6 +152,7 @@ impl Request {
         Self {
             id,
             containers,
+            each_ready: false,
             grace_period_seconds: 0,
             pre_hook: None,
             post_hook: None,
@@ -159,6 +163,12 @@ impl Request {
             engine: EngineWish::default(),
             reason: String::new(),
         }
+    }
+
+    /// Seconds that the new containers must stay up, one after the other where each waits for the one before.
+    pub fn seconds_to_prove(&self) -> u64 {
+        let turns = if self.each_ready { self.containers.len().max(1) as u64 } else { 1 };
+        u64::from(self.min_ready_seconds) * turns
     }
 
     /// Reads the value of the annotation. A missing or blank one is `Ok(None)`: nothing is wished.

@@ -85,7 +85,16 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
         if let Some(note) = cut_short(operation, target, snapshot) {
             return Next::Note(note);
         }
-        if target.reached.is_some() {
+        if let Some(reached) = &target.reached {
+            if operation.request.each_ready && reached.ready_at.is_none() {
+                match verify(operation, std::iter::once(target), snapshot, now) {
+                    Verdict::Next(next) => {
+                        return within(operation, next, now, operation.forward_until(), "Swap");
+                    }
+                    Verdict::Failed(failure) => return fail(operation, failure),
+                    Verdict::Proven => {}
+                }
+            }
             continue;
         }
         if !target.touched

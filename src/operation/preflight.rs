@@ -351,7 +351,7 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
         });
     }
     let stops = stopping_seconds(targets.iter().map(|target| target.container.grace.as_secs()));
-    let waits = u64::from(request.grace_period_seconds) + u64::from(request.min_ready_seconds);
+    let waits = u64::from(request.grace_period_seconds) + request.seconds_to_prove();
     let there = stops.saturating_add(waits + SPARE_SECONDS);
     // What `Operation::forward_until` keeps for the way back of a swap must be left beside the way there.
     let swaps = targets.iter().any(|target| target.image.is_some());

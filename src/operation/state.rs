@@ -295,7 +295,7 @@ impl Operation {
 
     /// The last moment to begin touching containers. Whoever begins later could not end in time.
     pub(super) fn touch_until(&self) -> Timestamp {
-        let waits = self.seconds_to_drain() + u64::from(self.request.min_ready_seconds);
+        let waits = self.seconds_to_drain() + self.request.seconds_to_prove();
         later(self.forward_until(), -seconds(self.stopping_seconds().saturating_add(waits)))
     }
 

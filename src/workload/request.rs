@@ -2,6 +2,7 @@
 
 use crate::api::pod_template::PodTemplate;
 use crate::api::request::{HookRef, Request, Target};
+use crate::api::workload::ContainerOrder;
 use crate::workload::hooks;
 use crate::workload::pods::{Pod, Templates, View, is_off, left_closed};
 use crate::workload::turn::{Purpose, Turn};
@@ -49,6 +50,8 @@ pub fn build(wish: &Wish, pod: &Pod, turn: &Turn, containers: Vec<Target>) -> Re
     if turn.purpose == Purpose::HotPatch {
         return request;
     }
+    // Without it the next one waits until the one before runs, which is all that the other orders ask for.
+    request.each_ready = wish.update.order == ContainerOrder::OrderedReady;
     // Where the user wants no readiness gate there is nothing to drain; where it is only missing, the agent says so.
     if wish.gate || pod.gated {
         request.grace_period_seconds = wish.update.grace.min(MOST_GRACE);

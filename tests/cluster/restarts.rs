@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, sync::Mutex, thread};
 
 use inplace::api::status::{Engine, Phase, Status};
 use k8s_openapi::api::core::v1::Pod as Object;
+use serde_json::json;
 
 use crate::{
     agent::{Agent, Setup, USER, status},
@@ -99,6 +100,20 @@ fn a_restart_beside_the_kubelet_is_answered() {
     assert_eq!((kept(&after), after.running("side")), (kept(&before), before.running("side")));
     assert_eq!((adopted(&pod, "app", &after), adopted(&pod, "side", &after)), (1, 0));
     assert_eq!(always_running(&pod), []);
+}
+
+#[test]
+fn each_container_waits_for_the_one_before_where_that_is_asked_for() {
+    let probe = "readinessProbe: {exec: {command: [\"true\"]}, initialDelaySeconds: 2, periodSeconds: 1}";
+    let spec = PAIR.replace("name: app,", &format!("name: app, {probe},"));
+    let pod = Pod::run(Cluster::shared(), "each", &spec);
+    Agent::shared();
+    let ask = json!({"id": "each", "containers": [{"name": "app"}, {"name": "side"}], "eachReady": true});
+    let status = pod.ask(&ask.to_string(), Phase::Succeeded);
+    let [first, second] = &status.containers[..] else { panic!("{status:#?}") };
+    assert!(second.stopped_at.unwrap() >= first.ready_at.unwrap(), "{status:#?}");
+    let facts = pod.facts().settled();
+    assert_eq!((facts.running("app").attempt, facts.running("side").attempt), (1, 1));
 }
 
 #[test]

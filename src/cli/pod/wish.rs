@@ -28,6 +28,9 @@ pub(super) struct Wish {
     /// How long the new container must stay up before it counts
     #[arg(long, value_name = "TIME")]
     min_ready: Option<Seconds>,
+    /// Touch each container only once the one before is Ready
+    #[arg(long)]
+    each_ready: bool,
     /// How long the new container may take to become Ready [default: 2m]
     #[arg(long, value_name = "TIME")]
     ready_timeout: Option<Seconds>,
@@ -93,6 +96,7 @@ impl Wish {
             post_hook,
             hook_arg,
             min_ready,
+            each_ready,
             ready_timeout,
             deadline,
             on_failure,
@@ -112,6 +116,7 @@ impl Wish {
             grace_period_seconds: or(grace, default.grace_period_seconds),
             pre_hook: hook(pre_hook),
             post_hook: hook(post_hook),
+            each_ready,
             min_ready_seconds: or(min_ready, default.min_ready_seconds),
             ready_timeout_seconds: or(ready_timeout, default.ready_timeout_seconds),
             deadline_seconds: or(deadline, default.deadline_seconds),

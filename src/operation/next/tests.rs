@@ -555,3 +555,18 @@ fn a_pod_that_cannot_be_seen_ends_by_its_deadline() {
     operation.note(Note::End(Outcome::Succeeded));
     assert_eq!(unseen(&operation, late, "no socket"), Some(Outcome::Succeeded));
 }
+
+#[test]
+fn the_second_container_waits_until_the_first_is_ready_where_that_is_asked_for() {
+    for each_ready in [false, true] {
+        let text =
+            format!(r#"{{"containers":[{{"name":"app"}},{{"name":"side"}}],"eachReady":{each_ready}}}"#);
+        let mut bench = bench(&text);
+        while !bench.log.iter().any(|line| line == "Stop side-2") {
+            assert_eq!(bench.step(&mut |_, _| Answer::Obey), None, "{:?}", bench.log);
+        }
+        let first = bench.operation.targets[0].reached.as_ref().unwrap();
+        assert_eq!(first.ready_at.is_some(), each_ready, "{:?}", bench.log);
+        assert_eq!(bench.obey(), Outcome::Succeeded);
+    }
+}

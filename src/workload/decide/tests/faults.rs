@@ -46,6 +46,19 @@ fn no_part_of_an_update_is_lost_when_another_one_follows_within_its_grace_period
     assert_eq!(wanted, vec![vec!["a=a:2".to_owned(), "b=b:3".to_owned()]; 3]);
 }
 
+#[test]
+fn containers_wait_for_one_another_where_the_user_says_so() {
+    for (policy, waits) in [("DisOrdered", false), ("OrderedUpdated", false), ("OrderedReady", true)] {
+        let path = "/updateStrategy/inPlaceUpdateStrategy/policy";
+        let one = two_containers().with(path, json!(policy));
+        let two = other_image(&other_image(&one, 0, "a:2"), 1, "b:2");
+        let mut sight = sight(&["web-a"], &one.revision());
+        let asked = requests(&step(&mut sight, &two));
+        let names: Vec<_> = asked[0].containers.iter().map(|target| target.name.as_str()).collect();
+        assert_eq!((names, asked[0].each_ready), (vec!["a", "b"], waits), "{policy}");
+    }
+}
+
 /// 1, too late to be taken back: what the first one did is not done again, what it did not is not left out.
 #[test]
 fn an_update_that_cannot_be_taken_back_is_followed_by_the_rest() {
