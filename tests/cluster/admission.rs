@@ -152,7 +152,7 @@ impl Site {
 #[tokio::test]
 async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
     let site = Site { server: ApiServer::start().await, log: tempfile::tempdir().unwrap() };
-    site.server.know_our_kinds();
+    site.server.know_our_kinds().await;
     site.server.apply("daemonset/base");
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let by_url = json!([{"op": "replace", "path": "/webhooks/0/clientConfig",

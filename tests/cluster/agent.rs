@@ -28,7 +28,8 @@ use nix::{
 };
 
 use crate::{
-    cluster::{Cluster, Node},
+    cluster::{Cluster, Node, block_on},
+    kinds::{await_kinds, definitions},
     pod::{PATIENCE, Pod, annotation, eventually},
 };
 
@@ -228,12 +229,8 @@ fn rights_of(cluster: &Cluster, account: &'static str) -> PathBuf {
     for file in ["namespace", "serviceaccount", "clusterrole", "clusterrolebinding", "controller-rbac"] {
         cluster.kubectl(&["apply", "-f", base.join(file).with_extension("yaml").to_str().unwrap()]);
     }
-    let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset/crds");
-    cluster.kubectl(&["apply", "--server-side", "-k", crds.to_str().unwrap()]);
-    let kinds = ["hooktemplates", "hookruns", "gamedeployments", "gamestatefulsets"];
-    let kinds = kinds.map(|kind| format!("crd/{kind}.tkex.tencent.com"));
-    let wait = ["wait", "--for=condition=Established"].map(str::to_owned);
-    cluster.kubectl(&[&wait[..], &kinds[..]].concat());
+    cluster.kubectl(&["apply", "--server-side", "-k", &definitions()]);
+    block_on(await_kinds(cluster.client.clone()));
     let rights = cluster.kubeconfig_of("inplace-system", account);
     given.push((cluster.kubeconfig.clone(), account, rights.clone()));
     rights

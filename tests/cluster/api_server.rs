@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
+use crate::kinds::await_kinds;
+
 /// How long a start may take on a busy machine.
 const START: Duration = Duration::from_secs(120);
 const ADMIN: &str = "the-admin";
@@ -128,11 +130,9 @@ impl ApiServer {
     }
 
     /// Our kinds, known when this returns.
-    pub(crate) fn know_our_kinds(&self) {
+    pub(crate) async fn know_our_kinds(&self) {
         self.apply("daemonset/crds");
-        let done =
-            self.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"], "");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        await_kinds(self.admin().await).await;
     }
 
     /// `kubectl` as the administrator, with this on its standard input.

@@ -26,6 +26,7 @@ mod facts;
 mod hook_runs;
 mod hooks;
 mod installed;
+mod kinds;
 #[path = "../node/lab.rs"]
 #[allow(dead_code, reason = "the tests on a node without a cluster do more with it")]
 mod lab;

@@ -78,7 +78,7 @@ impl Site {
 #[tokio::test]
 async fn an_update_is_followed_held_and_taken_back() {
     let site = Site { server: ApiServer::start().await };
-    site.server.know_our_kinds();
+    site.server.know_our_kinds().await;
     for (name, example) in EXAMPLES {
         site.kubectl(&["apply", "-f", "-"], example);
         let first = site.get(name)["spec"]["template"].clone();

@@ -3,7 +3,7 @@
 
 pub(crate) mod asked;
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use inplace::{
     api::{hook_template::HookTemplateSpec, request::HookArg},
@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::{
     agent::{Agent, Setup},
-    cluster::{Cluster, Node},
+    cluster::{Cluster, Node, block_on},
+    kinds::{await_kinds, definitions},
     pod::eventually,
     traffic::now,
 };
@@ -48,12 +49,8 @@ struct Site<'a> {
 
 impl<'a> Site<'a> {
     fn new(cluster: &'a Cluster) -> Self {
-        let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset/crds");
-        cluster.kubectl(&["apply", "--server-side", "-k", crds.to_str().unwrap()]);
-        let known = ["wait", "--for=condition=Established", "--timeout=60s", "crd"];
-        cluster.kubectl(
-            &[&known[..], &["hookruns.tkex.tencent.com", "hooktemplates.tkex.tencent.com"]].concat(),
-        );
+        cluster.kubectl(&["apply", "--server-side", "-k", &definitions()]);
+        block_on(await_kinds(cluster.client.clone()));
         let node = cluster.node();
         let asked = Asked::start(&node.ip);
         Self { cluster, node, asked }

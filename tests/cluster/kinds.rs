@@ -1,0 +1,27 @@
+//! Our kinds at an API server.
+
+use std::path::Path;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, Client,
+    runtime::wait::{await_condition, conditions::is_crd_established},
+};
+use tokio::time::timeout;
+
+use crate::pod::PATIENCE;
+
+/// Where their definitions are.
+pub(crate) fn definitions() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset/crds").to_str().unwrap().to_owned()
+}
+
+/// Waits until the API server serves all of them. (Old releases of `kubectl wait` fail on a definition that has no status yet.)
+pub(crate) async fn await_kinds(client: Client) {
+    let all: Api<CustomResourceDefinition> = Api::all(client);
+    for kind in ["hooktemplates", "hookruns", "gamedeployments", "gamestatefulsets"] {
+        let name = format!("{kind}.tkex.tencent.com");
+        let established = await_condition(all.clone(), &name, is_crd_established());
+        timeout(PATIENCE, established).await.unwrap_or_else(|_| panic!("{name} is not served")).unwrap();
+    }
+}
