@@ -19,6 +19,8 @@ mod crowd;
 #[allow(dead_code, reason = "the tests look at more")]
 mod facts;
 mod idle;
+#[path = "../cluster/kinds.rs"]
+mod kinds;
 #[path = "../node/lab.rs"]
 #[allow(dead_code, reason = "not everything of the lab is needed here")]
 mod lab;
