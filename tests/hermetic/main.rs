@@ -18,3 +18,4 @@ mod manifests;
 mod model;
 mod rollout;
 mod runtime;
+mod workloads;

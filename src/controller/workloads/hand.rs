@@ -113,17 +113,14 @@ impl<'a> Hand<'a> {
                     carried.push(self.carry(action).boxed());
                 }
                 let done: Vec<_> = stream::iter(carried).buffered(AT_ONCE).collect().await;
-                let failed = done.iter().filter(|done| matches!(done, Err(Not::Failed(_)))).count();
+                let none = done.iter().all(Result::is_err);
                 for (action, done) in now.iter().zip(done) {
                     self.note(action, done).await;
                 }
-                if failed == now.len()
-                    && !matches!(now[0], Action::PatchPod { .. } | Action::DeletePod { .. })
-                {
-                    if matches!(now[0], Action::WriteRevision(..)) {
-                        return;
-                    }
-                    break;
+                match now[0] {
+                    Action::WriteRevision(..) if none => return,
+                    Action::CreatePod { .. } | Action::CreateRun(_) if none => break,
+                    _ => {}
                 }
                 (rest, size) = (later, size * 2);
             }

@@ -6,7 +6,7 @@ use super::door::Shared;
 use super::store::Store;
 
 /// The kinds of calls.
-const KNOWN: [&str; 20] = [
+const KNOWN: [&str; 25] = [
     "LIST pods",
     "WATCH pods",
     "GET pod",
@@ -26,7 +26,12 @@ const KNOWN: [&str; 20] = [
     "GET lease",
     "PUT lease",
     "POST lease",
+    "GET gamedeployment",
     "PATCH gamedeployment",
+    "PATCH gamedeployment/status",
+    "POST controllerrevision",
+    "POST pod",
+    "WATCH gamedeployments",
 ];
 
 /// What is to go wrong with one call.

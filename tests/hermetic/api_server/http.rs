@@ -147,18 +147,30 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
             let plural = asked.plural.as_str();
             Ok(axum_json(200, &found(plural, store.get(plural, namespace, name))?))
         }
-        "PATCH hookrun" | "PATCH hookrun/status" => {
-            let run = found("hookruns", store.get("hookruns", namespace, name))?;
-            let of_status = asked.call == "PATCH hookrun/status";
-            let changed = patch::patched(&run, &asked.media, &asked.body, of_status)?;
+        "PATCH hookrun"
+        | "PATCH hookrun/status"
+        | "PATCH gamedeployment"
+        | "PATCH gamedeployment/status"
+        | "PATCH gamestatefulset"
+        | "PATCH gamestatefulset/status"
+        | "PATCH controllerrevision"
+        | "PATCH validatingwebhookconfiguration" => {
+            let plural = asked.plural.as_str();
+            let old = found(plural, store.get(plural, namespace, name))?;
+            let of_status = asked.call.ends_with("/status");
+            let mut changed = patch::patched(&old, &asked.media, &asked.body, of_status)?;
+            if let Some(generation) =
+                old["metadata"]["generation"].as_i64().filter(|_| changed["spec"] != old["spec"])
+            {
+                changed["metadata"]["generation"] = json!(generation + 1);
+            }
             Ok(axum_json(200, &store.put(changed)))
         }
-        "PATCH gamedeployment" | "PATCH gamestatefulset" | "PATCH validatingwebhookconfiguration" => {
-            let plural = asked.plural.as_str();
-            let object = found(plural, store.get(plural, namespace, name))?;
-            Ok(axum_json(200, &store.put(patch::patched(&object, &asked.media, &asked.body, false)?)))
-        }
-        "POST hookrun" | "POST lease" => {
+        "POST hookrun"
+        | "POST lease"
+        | "POST pod"
+        | "POST controllerrevision"
+        | "POST persistentvolumeclaim" => {
             let object = parsed(&asked.body)?;
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
             if store.get(&asked.plural, namespace, name).is_some() {
@@ -175,15 +187,26 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
             }
             Ok(axum_json(200, &store.put(new)))
         }
-        "DELETE hookrun" => {
-            let run = found("hookruns", store.get("hookruns", namespace, name))?;
+        // Nobody ends what runs in a pod here: it is gone at once.
+        "DELETE hookrun" | "DELETE pod" | "DELETE controllerrevision" => {
+            let plural = asked.plural.as_str();
+            let object = found(plural, store.get(plural, namespace, name))?;
             let options = if asked.body.is_empty() { Value::Null } else { parsed(&asked.body)? };
-            let uid = &options["preconditions"]["uid"];
-            if !uid.is_null() && *uid != run["metadata"]["uid"] {
-                return Err(status(409, "Conflict", "the UID in the precondition does not match"));
+            for field in ["uid", "resourceVersion"] {
+                let wanted = &options["preconditions"][field];
+                if !wanted.is_null() && *wanted != object["metadata"][field] {
+                    return Err(status(409, "Conflict", "the precondition does not match"));
+                }
             }
-            store.remove_of("hookruns", namespace, name);
-            Ok(axum_json(200, &run))
+            store.remove_of(plural, namespace, name);
+            Ok(axum_json(200, &object))
+        }
+        "PATCH event" => {
+            let at = store.events.iter().position(|event| event["metadata"]["name"] == name);
+            let event = found("events", at.map(|at| store.events[at].clone()))?;
+            let changed = patch::patched(&event, &asked.media, &asked.body, false)?;
+            store.events[at.unwrap()] = changed.clone();
+            Ok(axum_json(200, &changed))
         }
         "POST event" => {
             let event = parsed(&asked.body)?;

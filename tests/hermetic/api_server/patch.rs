@@ -79,7 +79,7 @@ fn operate(object: &mut Value, operations: &Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// RFC 7386; strategic: conditions merge by their type.
+/// RFC 7386; strategic: conditions merge by their type, owners by their uid.
 fn merge(into: &mut Value, patch: &Value, strategic: bool) {
     let Value::Object(fields) = patch else {
         *into = patch.clone();
@@ -95,10 +95,23 @@ fn merge(into: &mut Value, patch: &Value, strategic: bool) {
             for condition in value.as_array().unwrap() {
                 merge_condition(&mut into[key], condition);
             }
+        } else if strategic && key == "ownerReferences" {
+            for owner in value.as_array().unwrap() {
+                merge_owner(&mut into[key], owner);
+            }
         } else {
             merge(&mut into[key], value, strategic);
         }
     }
+}
+
+fn merge_owner(owners: &mut Value, owner: &Value) {
+    let mut list = owners.as_array().cloned().unwrap_or_default();
+    list.retain(|known| known["uid"] != owner["uid"]);
+    if owner["$patch"] != "delete" {
+        list.push(owner.clone());
+    }
+    *owners = Value::Array(list);
 }
 
 fn merge_condition(conditions: &mut Value, condition: &Value) {

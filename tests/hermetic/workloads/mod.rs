@@ -1,0 +1,179 @@
+//! The controller of workloads against an API server that misbehaves: what is lost, late, refused or done by somebody else
+//! changes neither how many pods there are nor what they run.
+//!
+//! The test plays the kubelets and the agents.
+
+mod faults;
+mod owners;
+
+use std::collections::BTreeSet;
+
+use clap::Parser as _;
+use inplace::api::request::Request;
+use inplace::controller;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::api_server::{ApiServer, Store};
+
+#[derive(clap::Parser)]
+struct Line {
+    #[command(flatten)]
+    args: controller::Args,
+}
+
+/// A fake cluster.
+struct Site {
+    api: ApiServer,
+}
+
+/// A controller; it ends when this is dropped, as if killed.
+struct Running(JoinHandle<()>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Site {
+    async fn start() -> Self {
+        // As main does.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Self { api: ApiServer::start().await }
+    }
+
+    /// One that leads at once, whoever led before.
+    fn controller(&self) -> Running {
+        let lead = |store: &mut Store| {
+            if store.get("leases", "inplace-system", "inplace-controller").is_some() {
+                store.remove_of("leases", "inplace-system", "inplace-controller");
+            }
+        };
+        self.api.store(lead);
+        let config = self.api.kubeconfig();
+        let words = [
+            "x",
+            "--namespace=inplace-system",
+            "--listen=127.0.0.1:0",
+            "--kubeconfig",
+            config.to_str().unwrap(),
+        ];
+        let args = Line::parse_from(words).args;
+        Running(tokio::spawn(async move {
+            controller::run(args).await.unwrap();
+        }))
+    }
+
+    /// `shop/web`, updated in place.
+    fn deployment(&self, replicas: u32) {
+        self.api.put(json!({
+            "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment",
+            "metadata": {"namespace": "shop", "name": "web", "generation": 1},
+            "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": template("app:1"),
+                "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 1}},
+        }));
+    }
+
+    fn web(&self) -> Value {
+        self.api.get("gamedeployments", "shop", "web").unwrap()
+    }
+
+    /// Its user changes the spec.
+    fn wish(&self, deed: impl FnOnce(&mut Value)) {
+        self.api.edit_of("gamedeployments", "shop", "web", |web| {
+            deed(&mut web["spec"]);
+            web["metadata"]["generation"] = json!(web["metadata"]["generation"].as_i64().unwrap() + 1);
+        });
+    }
+
+    /// Kubelets bring every pod up.
+    fn kubelet(&self) {
+        let names: Vec<_> = self.api.store(|store| store.pods().map(name).collect());
+        for name in names {
+            self.api.edit("shop", &name, bring_up);
+        }
+    }
+
+    /// Waits until there are so many pods, and all of them are told to be Ready.
+    async fn ready(&self, many: usize) {
+        self.api.until("the pods are there", |store| store.pods().count() == many).await;
+        self.kubelet();
+        self.told("readyReplicas", many).await;
+    }
+
+    /// Waits for a number in the status that is of the newest spec.
+    async fn told(&self, field: &str, number: usize) {
+        let what = format!("{field} is {number}");
+        let is = |web: &Value| web["status"][field] == number;
+        self.status(&what, is).await;
+    }
+
+    async fn status(&self, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let of_now = |store: &Store| {
+            let web = store.get("gamedeployments", "shop", "web").unwrap();
+            web["status"]["observedGeneration"] == web["metadata"]["generation"] && is(&web)
+        };
+        self.api.until(what, of_now).await;
+        self.web()
+    }
+
+    fn names(&self) -> BTreeSet<String> {
+        self.api.store(|store| store.pods().map(name).collect())
+    }
+
+    /// The agents carry out everything that is asked for until all pods have the image.
+    async fn agents_bring(&self, image: &str, many: usize) {
+        let done = |store: &Store| store.pods().filter(|pod| runs(pod) == image).count() == many;
+        while !self.api.store(|store| done(store)) {
+            let asked = |store: &Store| store.pods().any(|pod| open(pod).is_some()) || done(store);
+            self.api.until("a pod is asked for", asked).await;
+            let open = self
+                .api
+                .store(|store| store.pods().filter(|pod| open(pod).is_some()).map(name).collect::<Vec<_>>());
+            // Its budget is one.
+            assert!(open.len() <= 1, "{open:?}");
+            for name in open {
+                self.api.edit("shop", &name, carry_out);
+            }
+        }
+        self.told("updatedReadyReplicas", many).await;
+    }
+}
+
+fn template(image: &str) -> Value {
+    json!({"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "app", "image": image}]}})
+}
+
+fn name(object: &Value) -> String {
+    object["metadata"]["name"].as_str().unwrap().to_owned()
+}
+
+fn runs(pod: &Value) -> &str {
+    pod["spec"]["containers"][0]["image"].as_str().unwrap()
+}
+
+fn bring_up(pod: &mut Value) {
+    pod["spec"]["nodeName"] = json!("node-1");
+    pod["status"] = json!({"phase": "Running", "podIP": "10.0.0.7", "hostIP": "192.0.2.1",
+        "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-20T10:00:05Z"}]});
+}
+
+/// The request on a pod that has no answer yet.
+fn open(pod: &Value) -> Option<Request> {
+    let annotation = |key: &str| pod["metadata"]["annotations"][key].as_str();
+    let request = Request::parse(annotation("inplace.dev/request")).unwrap()?;
+    let answer = annotation("inplace.dev/status").unwrap_or("{}");
+    let answer: Value = serde_json::from_str(answer).unwrap();
+    (answer["id"] != request.id.as_str()).then_some(request)
+}
+
+fn carry_out(pod: &mut Value) {
+    let request = open(pod).unwrap();
+    for target in &request.containers {
+        pod["spec"]["containers"][0]["image"] = json!(target.image);
+    }
+    let answer = json!({"id": request.id, "phase": "Succeeded", "step": null, "reason": "", "message": "",
+        "startedAt": null, "finishedAt": null, "containers": []});
+    pod["metadata"]["annotations"]["inplace.dev/status"] = json!(answer.to_string());
+}

@@ -1,0 +1,113 @@
+//! Whose pods and revisions are.
+
+use super::*;
+
+fn controller_of(pod: &Value) -> Option<&str> {
+    let owners = pod["metadata"]["ownerReferences"].as_array()?;
+    owners.iter().find(|owner| owner["controller"] == true)?["uid"].as_str()
+}
+
+fn orphan(name: &str) -> Value {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": name},
+        "spec": template("app:1")["spec"]});
+    pod["metadata"]["labels"] = json!({"app": "web"});
+    bring_up(&mut pod);
+    pod
+}
+
+#[tokio::test]
+async fn a_pod_that_nobody_controls_is_adopted_and_one_that_is_not_meant_any_more_is_released() {
+    let site = Site::start().await;
+    site.deployment(2);
+    site.api.put(orphan("web-alone"));
+    let _controller = site.controller();
+    let uid = site.web()["metadata"]["uid"].as_str().unwrap().to_owned();
+    site.api
+        .until("it is adopted, and one is made", |store| {
+            store.pods().count() == 2 && store.pods().all(|pod| controller_of(pod) == Some(&uid))
+        })
+        .await;
+    site.kubelet();
+    site.told("readyReplicas", 2).await;
+    site.api.edit("shop", "web-alone", |pod| pod["metadata"]["labels"]["app"] = json!("debug"));
+    site.api
+        .until("it is released, and another one is made", |store| {
+            let released = store.pod("shop", "web-alone").unwrap();
+            controller_of(&released).is_none() && store.pods().count() == 3
+        })
+        .await;
+    // One that comes later, too; then there is one too many.
+    site.kubelet();
+    site.told("readyReplicas", 2).await;
+    site.api.put(orphan("web-late"));
+    site.told("replicas", 2).await;
+    let own = |store: &Store| store.pods().filter(|pod| controller_of(pod) == Some(&uid)).count();
+    site.api.until("one of them has left", |store| own(store) == 2 && store.pods().count() == 3).await;
+}
+
+#[tokio::test]
+async fn nothing_is_adopted_for_a_workload_that_was_deleted_meanwhile() {
+    let site = Site::start().await;
+    site.deployment(0);
+    let _controller = site.controller();
+    site.told("replicas", 0).await;
+    // Deleted and made anew under its name: the watch has yet to say so.
+    site.api.on("GET gamedeployment").first(|store| {
+        store.remove_of("gamedeployments", "shop", "web");
+    });
+    site.api.put(orphan("web-alone"));
+    site.api.arrived("GET gamedeployment", 1).await;
+    site.deployment(0);
+    let uid = site.web()["metadata"]["uid"].as_str().unwrap().to_owned();
+    // The new one adopts it, and has one too many then.
+    site.api.until("it is gone", |store| store.pods().count() == 0).await;
+    let adopted: Vec<_> = site.api.calls().into_iter().filter(|call| call.starts_with("PATCH pod")).collect();
+    assert_eq!(adopted, ["PATCH pod shop/web-alone"], "once, for {uid}");
+}
+
+#[tokio::test]
+async fn a_revision_of_somebody_else_is_never_used() {
+    let site = Site::start().await;
+    let first = site.controller();
+    site.deployment(1);
+    site.ready(1).await;
+    let revision = site.api.store(|store| store.all("controllerrevisions").next().unwrap().clone());
+    drop(first);
+    // Another cluster, where that name is taken.
+    let other = Site::start().await;
+    let taken = json!({"apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 1, "data": {"other": true},
+        "metadata": {"namespace": "shop", "name": name(&revision)}});
+    other.api.put(taken);
+    let _controller = other.controller();
+    other.deployment(1);
+    other.ready(1).await;
+    let web = other.web();
+    assert_eq!(web["status"]["collisionCount"], 1, "{web:#}");
+    assert_ne!(web["status"]["updateRevision"], revision["metadata"]["name"]);
+    let pod = other.api.store(|store| store.pods().next().unwrap().clone());
+    assert_eq!(pod["metadata"]["labels"]["controller-revision-hash"], web["status"]["updateRevision"]);
+}
+
+#[tokio::test]
+async fn a_name_that_is_not_to_be_had_is_left_out() {
+    let site = Site::start().await;
+    let first = site.controller();
+    site.deployment(2);
+    site.ready(2).await;
+    let names = site.names();
+    drop(first);
+    let other = Site::start().await;
+    let mut foreign = orphan(names.first().unwrap());
+    foreign["metadata"]["labels"] = json!({"app": "other"});
+    other.api.put(foreign);
+    // The same uid gives the same names.
+    let uid = site.web()["metadata"]["uid"].clone();
+    let mut web = site.web();
+    web["metadata"] = json!({"namespace": "shop", "name": "web", "generation": 1, "uid": uid});
+    web.as_object_mut().unwrap().remove("status");
+    other.api.put(web);
+    let _controller = other.controller();
+    other.api.until("two are made beside it", |store| store.pods().count() == 3).await;
+    other.kubelet();
+    other.told("readyReplicas", 2).await;
+}
