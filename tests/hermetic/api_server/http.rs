@@ -155,15 +155,8 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         | "PATCH gamestatefulset/status"
         | "PATCH controllerrevision"
         | "PATCH validatingwebhookconfiguration" => {
-            let plural = asked.plural.as_str();
-            let old = found(plural, store.get(plural, namespace, name))?;
-            let of_status = asked.call.ends_with("/status");
-            let mut changed = patch::patched(&old, &asked.media, &asked.body, of_status)?;
-            if let Some(generation) =
-                old["metadata"]["generation"].as_i64().filter(|_| changed["spec"] != old["spec"])
-            {
-                changed["metadata"]["generation"] = json!(generation + 1);
-            }
+            let old = found(&asked.plural, store.get(&asked.plural, namespace, name))?;
+            let changed = changed(asked, &old)?;
             Ok(axum_json(200, &store.put(changed)))
         }
         "POST hookrun"
@@ -191,13 +184,7 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         "DELETE hookrun" | "DELETE pod" | "DELETE controllerrevision" => {
             let plural = asked.plural.as_str();
             let object = found(plural, store.get(plural, namespace, name))?;
-            let options = if asked.body.is_empty() { Value::Null } else { parsed(&asked.body)? };
-            for field in ["uid", "resourceVersion"] {
-                let wanted = &options["preconditions"][field];
-                if !wanted.is_null() && *wanted != object["metadata"][field] {
-                    return Err(status(409, "Conflict", "the precondition does not match"));
-                }
-            }
+            check_preconditions(asked, &object)?;
             store.remove_of(plural, namespace, name);
             Ok(axum_json(200, &object))
         }
@@ -219,6 +206,30 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         }
         call => Err(status(405, "MethodNotAllowed", call)),
     })
+}
+
+/// What a patch makes of an object. Another spec is another generation, where there are such.
+fn changed(asked: &Asked, old: &Value) -> Result<Value, Refusal> {
+    let of_status = asked.call.ends_with("/status");
+    let mut changed = patch::patched(old, &asked.media, &asked.body, of_status)?;
+    let generation = old["metadata"]["generation"].as_i64();
+    if let Some(generation) = generation.filter(|_| changed["spec"] != old["spec"]) {
+        changed["metadata"]["generation"] = json!(generation + 1);
+    }
+    Ok(changed)
+}
+
+/// That it is the very object, and the very version, that is to be deleted.
+fn check_preconditions(asked: &Asked, object: &Value) -> Result<(), Refusal> {
+    let options = if asked.body.is_empty() { Value::Null } else { parsed(&asked.body)? };
+    let differs = |field: &&str| {
+        let wanted = &options["preconditions"][field];
+        !wanted.is_null() && *wanted != object["metadata"][field]
+    };
+    match ["uid", "resourceVersion"].into_iter().find(differs) {
+        Some(field) => Err(status(409, "Conflict", &format!("the precondition on {field} does not match"))),
+        None => Ok(()),
+    }
 }
 
 /// What the API server demands of a core event (validation of events, apimachinery names).
