@@ -186,7 +186,7 @@ impl<'a> Hand<'a> {
         for made in &self.made {
             failed |= !self.site.known.hold(&self.key.namespace, made, UNTIL_SEEN).await;
         }
-        Outcome { gone: false, failed, again, doubts: self.doubts }
+        Outcome { failed, again, doubts: self.doubts }
     }
 
     async fn carry(&self, action: &Action) -> Result<Done, Not> {

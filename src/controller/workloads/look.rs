@@ -25,7 +25,8 @@ pub(super) async fn look(site: &Site, key: &Key, doubts: Vec<PodRef>) -> Outcome
         Some(outcome) => outcome,
         None => match site.known.get(key) {
             Some(workload) => bring_about(site, key, &workload).await,
-            None => Outcome { gone: true, ..Outcome::default() },
+            // It is gone, or cannot be read.
+            None => Outcome::default(),
         },
     };
     site.metrics.looked(key.kind, began.elapsed().as_secs_f64());

@@ -20,8 +20,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// How a look ended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Outcome {
-    /// The workload is not there any more.
-    pub(super) gone: bool,
     /// Something was not written.
     pub(super) failed: bool,
     /// Look again after so long at the latest.
@@ -86,12 +84,12 @@ impl Queue {
         } else {
             (entry.failures, entry.rest) = (0, None);
         }
-        if outcome.gone && heard.is_none() && !outcome.failed {
-            self.entries.remove(key);
-            return;
-        }
         for due in [heard, again].into_iter().flatten() {
             self.set(key, due);
+        }
+        // One that is at rest, or gone, is known again when something happens to it.
+        if self.entries.get(key).is_some_and(|entry| entry.due.is_none() && entry.doubts.is_empty()) {
+            self.entries.remove(key);
         }
     }
 
@@ -145,6 +143,7 @@ mod tests {
         assert_eq!(queue.take(then + SETTLE).unwrap().0, key("a"), "what came meanwhile");
         queue.end(&key("a"), Outcome::default(), then);
         assert_eq!((queue.take(then + SETTLE * 9), queue.due()), (None, None));
+        assert!(queue.entries.is_empty(), "nothing is kept of what is at rest");
     }
 
     #[tokio::test(start_paused = true)]
