@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1 as core;
 
 use crate::api::pod_template::PodTemplate;
 use crate::api::request::Request;
-use crate::api::status::{Phase, Status};
+use crate::api::status::{Phase, Status, Step};
 use crate::api::{annotation, workload_key};
 use crate::workload::adoption::ordinal;
 use crate::workload::turn::{Purpose, Stage, Standing, Turn, later};
@@ -235,13 +235,15 @@ fn is_torn(pod: &Pod, standing: &Standing, templates: &Templates<'_>) -> bool {
     stage != Stage::Done && (left_closed(pod, templates) || off())
 }
 
-/// True when the last thing that an agent carried out for us failed in the middle: the readiness gate was left closed.
+/// True when the last thing that an agent carried out for us failed in the middle: the readiness gate was left closed. Up to
+/// the swap nothing was touched, and the gate is open again.
 pub(super) fn left_closed(pod: &Pod, templates: &Templates<'_>) -> bool {
     let (Some(turn), Some(answer)) = (&pod.turn, &pod.answer) else { return false };
     let Some((hash, number)) = answer.id.rsplit_once('-') else { return false };
     let ours = number.parse().is_ok_and(|number: u32| number <= turn.number)
         && templates.keys().any(|revision| revision.rsplit('-').next() == Some(hash));
-    ours && answer.phase == Phase::Failed && turn.stage != Stage::Done
+    let touched = answer.step.is_some_and(|step| step >= Step::Swap);
+    ours && answer.phase == Phase::Failed && touched && turn.stage != Stage::Done
 }
 
 /// True when its container `name` has the image of another revision than its own.
@@ -290,6 +292,25 @@ mod tests {
             read(json!({"metadata": {"annotations": {"inplace.dev/turn": "{", "inplace.dev/status": "x",
             "controller.kubernetes.io/pod-deletion-cost": "NaN", "inplace.dev/request": "{}"}}}));
         assert_eq!((pod.turn, pod.cost, pod.request, pod.answer), (None, None, None, None));
+    }
+
+    #[test]
+    fn what_failed_before_the_swap_left_nothing_closed() {
+        let failed_in = |step: &str| {
+            let turn = json!({"purpose": "InPlace", "target": "web-2", "number": 1, "at": "2026-01-01T00:00:00Z", "stage": "Failed"});
+            let status = json!({"id": "2-1", "phase": "Failed", "step": step, "reason": "", "message": "", "startedAt": null,
+                "finishedAt": null, "containers": []});
+            let told =
+                json!({"inplace.dev/turn": turn.to_string(), "inplace.dev/status": status.to_string()});
+            read(json!({"metadata": {"annotations": told}}))
+        };
+        let template = PodTemplate(json!({}));
+        let templates = Templates::from([("web-2", &template)]);
+        for (step, closed) in
+            [("Pull", false), ("PreHook", false), ("Drain", false), ("Swap", true), ("PostHook", true)]
+        {
+            assert_eq!(left_closed(&failed_in(step), &templates), closed, "{step}");
+        }
     }
 
     #[test]

@@ -43,6 +43,7 @@ mod refusals;
 mod restarts;
 mod rollout;
 mod scene;
+mod seeds;
 mod smoke;
 mod swap;
 mod traffic;

@@ -1,0 +1,60 @@
+//! The document's section on variable arguments: what the workload and the pod give gets into the hook, and from there into the URL. The
+//! hook measures every ten seconds.
+
+use inplace::api::hook_run::HookPhase;
+use serde_json::{Value, json};
+
+use super::{ARGS, HOOKED_ARGS, Play, workload::*};
+
+pub(super) fn arguments_get_into_the_url(play: &Play<'_>) {
+    play.create(&ARGS.replace("60s", "10s"));
+    play.create(HOOKED_ARGS);
+    play.shows(DEPLOYMENT, "4 4 4 4 4");
+    let (before, pods) = (identity(&play.pods.now()), play.pods.now());
+
+    play.scale(DEPLOYMENT, 2);
+    let runs = play.runs(2, HookPhase::Running);
+    let owner = play.json(DEPLOYMENT);
+    let revision = owner["status"]["updateRevision"].as_str().unwrap();
+    for run_name in runs.keys() {
+        // As soon as it has measured: a URL that was not rendered is an error.
+        play.wait_runs("it has measured", |runs| {
+            runs.get(run_name).is_some_and(|run| {
+                let results = run.status.iter().flat_map(|status| &status.metric_results);
+                results.map(|result| result.successful).sum::<i32>() > 0
+            })
+        });
+        let run = play.json(&format!("hookrun/{run_name}"));
+        let pod = &pods[&pod_of(revision, run_name)];
+        let arg = |name: &str, value: &str| json!({"name": name, "value": value});
+        let ip = pod.status.as_ref().unwrap().pod_ip.clone().unwrap();
+        let args = run["spec"]["args"].as_array().unwrap();
+        for expected in [
+            arg("PodIP", &ip),
+            arg("PodName", &name(pod)),
+            arg("PodNamespace", "args"),
+            arg("service-name", "test-gamedeployment-svc.default.svc.cluster.local"),
+        ] {
+            assert!(args.contains(&expected), "{expected}: {run:#}");
+        }
+        let metric = &run["spec"]["metrics"][0];
+        assert_eq!(metric["provider"]["web"]["url"], "http://{{ args.PodIP }}:9091");
+        assert_eq!(
+            (&metric["count"], &metric["failureLimit"], &metric["successCondition"]),
+            (&json!(3), &json!(2), &json!("asInt(result) > 30"))
+        );
+        let measurement = &run["status"]["metricResults"][0]["measurements"][0];
+        assert_eq!((&measurement["phase"], &measurement["value"]), (&json!("Successful"), &json!("45")));
+        let of = &run["metadata"]["ownerReferences"][0];
+        assert_eq!((&of["kind"], &of["uid"]), (&json!("GameDeployment"), &owner["metadata"]["uid"]));
+        assert_eq!((&of["controller"], &of["blockOwnerDeletion"]), (&json!(true), &json!(true)));
+    }
+
+    play.shows(DEPLOYMENT, "2 2 2 2 2");
+    play.no_runs();
+    let after = play.wait_pods("two are left", |pods| pods.len() == 2);
+    let gone: Vec<_> = runs.keys().map(|run| pod_of(revision, run)).collect();
+    let left: Vec<_> = before.into_iter().filter(|pod| !gone.contains(&pod[0])).collect();
+    assert_eq!(identity(&after), left);
+    assert_eq!(play.json(DEPLOYMENT)["status"]["preDeleteHookCondition"], Value::Null);
+}

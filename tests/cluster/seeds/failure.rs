@@ -1,0 +1,81 @@
+//! The document's section on hooks that do not pass: a hook that fails holds its pod, says so, and is asked again when the user wants it. The hook measures
+//! every ten seconds.
+
+use inplace::api::hook_run::HookPhase;
+use serde_json::{Value, json};
+
+use super::{FAIL, HOOKED, Play, SUCCESS, workload::*};
+
+pub(super) fn a_failed_hook_holds_the_pod_until_it_is_retried(play: &Play<'_>) {
+    play.create(&FAIL.replace("60s", "10s"));
+    play.create(HOOKED);
+    play.shows(DEPLOYMENT, "6 6 6 6 6");
+    let before = identity(&play.pods.now());
+
+    play.scale(DEPLOYMENT, 5);
+    let run = play.runs(1, HookPhase::Running).keys().next().unwrap().clone();
+    play.shows(DEPLOYMENT, "5 6 6 6 6");
+    play.runs(1, HookPhase::Failed);
+    play.shows(DEPLOYMENT, "5 6 6 6 6");
+    let revision = play.json(DEPLOYMENT)["status"]["updateRevision"].as_str().unwrap().to_owned();
+    let pod = pod_of(&revision, &run);
+    let told = play.wait_deployment("the failure is told, and all are available", |object| {
+        object.status.as_ref().is_some_and(|status| {
+            let failed = status.pre_delete_hook_condition.iter().any(|condition| condition.phase == "Failed");
+            failed && status.available_replicas == 6
+        })
+    });
+    let status = play.json(DEPLOYMENT)["status"].clone();
+    let start = told.status.as_ref().unwrap().pre_delete_hook_condition[0].start_time.unwrap().to_string();
+    let printed = json!({
+        "availableReplicas": 6,
+        "collisionCount": 0,
+        "labelSelector": "app=test-gamedeployment",
+        "observedGeneration": 2,
+        "preDeleteHookCondition": [{"phase": "Failed", "podName": pod, "startTime": start}],
+        "readyReplicas": 6,
+        "replicas": 6,
+        "updateRevision": revision,
+        "updatedReadyReplicas": 6,
+        "updatedReplicas": 6,
+    });
+    for (field, value) in printed.as_object().unwrap() {
+        assert_eq!(status[field], *value, "{field}: {status:#}");
+    }
+    assert_eq!(identity(&play.pods.now()), before);
+
+    // Somebody mends it, and asks again.
+    let configured = play.apply(&SUCCESS.replace("60s", "10s"));
+    assert_eq!(configured, "hooktemplate.tkex.tencent.com/test configured\n");
+    play.replace(DEPLOYMENT, "/spec/preDeleteUpdateStrategy/retry", true);
+    let again = play.runs(1, HookPhase::Running);
+    assert_eq!(again.keys().collect::<Vec<_>>(), [&run]);
+    assert_eq!(play.json(DEPLOYMENT)["spec"]["preDeleteUpdateStrategy"]["retry"], false, "it is asked once");
+    play.shows(DEPLOYMENT, "5 5 5 5 5");
+    play.no_runs();
+    let left: Vec<_> = before.into_iter().filter(|known| known[0] != pod).collect();
+    let after = play.wait_pods("five are left", |pods| pods.len() == 5);
+    assert_eq!(identity(&after), left);
+    assert_eq!(play.json(DEPLOYMENT)["status"]["preDeleteHookCondition"], Value::Null);
+
+    a_failed_hook_keeps_the_old_image(play, &left);
+}
+
+/// "As with scaling", says the document: an update waits for the same hook.
+fn a_failed_hook_keeps_the_old_image(play: &Play<'_>, pods: &[[String; 4]]) {
+    play.apply(&FAIL.replace("60s", "10s"));
+    play.set_image(DEPLOYMENT, "python:3.5");
+    play.runs(2, HookPhase::Failed);
+    play.shows(DEPLOYMENT, "5 0 0 5 5");
+    play.wait_deployment("both failures are told", |object| {
+        let told = object.status.iter().flat_map(|status| &status.pre_delete_hook_condition);
+        told.filter(|condition| condition.phase == "Failed").count() == 2
+    });
+    assert!(play.pod_rows().iter().all(|(_, row)| row == "1/1 Running 0"), "{}", play.all());
+    // The way back needs no hook: it is where it was.
+    play.set_image(DEPLOYMENT, "python:latest");
+    play.no_runs();
+    play.shows(DEPLOYMENT, "5 5 5 5 5");
+    play.restarted(0);
+    assert_eq!(identity(&play.pods.now()), pods);
+}

@@ -1,0 +1,40 @@
+//! The `GameStatefulSet` of the first document: from the highest ordinal down, one after the other, down to the partition.
+
+use super::{Play, SET_IN_PLACE, workload::*};
+use crate::{cluster::block_on, facts::look};
+
+pub(super) fn from_the_highest_ordinal_down(play: &Play<'_>) {
+    play.create(SET_IN_PLACE);
+    play.shows(SET, "5 5 5 5 5");
+    let names = |ordinals: &[u32]| -> Vec<_> {
+        ordinals.iter().map(|ordinal| format!("test-gamestatefulset-{ordinal}")).collect()
+    };
+    let pods = play.pods.now();
+    assert_eq!(pods.keys().cloned().collect::<Vec<_>>(), names(&[0, 1, 2, 3, 4]));
+    let (before, mark) = (identity(&pods), play.mark());
+
+    play.set_image(SET, "python:latest");
+    play.shows(SET, "5 5 3 2 2");
+    assert_eq!(play.asked_since(mark), names(&[4, 3]));
+    let rows: Vec<_> = play.pod_rows().into_iter().map(|(_, row)| row).collect();
+    let row = |restarts: u32| format!("1/1 Running {restarts}");
+    assert_eq!(rows, [0, 0, 0, 1, 1].map(row), "{}", play.all());
+    assert_eq!(identity(&play.pods.now()), before);
+    play.never_more_than(1, mark);
+    // As the document's `docker ps`: the container's second life has the attempt 1, the others are in their first.
+    let endpoint = play.site.cluster.node().endpoint;
+    for (pod, attempt) in play.pods.now().values().zip([0, 0, 0, 1, 1]) {
+        let facts = block_on(look(&endpoint, pod.metadata.uid.as_ref().unwrap()));
+        assert_eq!(facts.running("python").attempt, attempt, "{facts:#?}");
+        // First out of traffic.
+        assert_eq!(was_drained(&play.pods.history()[mark..], &name(pod)), attempt == 1, "{}", name(pod));
+    }
+
+    let mark = play.mark();
+    play.replace(SET, "/spec/updateStrategy/rollingUpdate/partition", 0);
+    play.shows(SET, "5 5 5 5 5");
+    assert_eq!(play.asked_since(mark), names(&[2, 1, 0]));
+    play.restarted(5);
+    assert_eq!(identity(&play.pods.now()), before);
+    play.never_more_than(1, mark);
+}

@@ -1,0 +1,99 @@
+//! What a watch tells of the objects of one kind in one namespace, from the first moment on.
+
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
+
+use kube::{
+    Api, Client, Resource,
+    core::NamespaceResourceScope,
+    runtime::watcher::{self, watcher},
+};
+use serde::de::DeserializeOwned;
+use tokio::{
+    sync::watch::{self, Receiver, Sender},
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+use tokio_stream::StreamExt;
+
+use crate::cluster::{block_on, runtime};
+
+/// All objects of a kind, by name.
+pub(super) type All<K> = BTreeMap<String, Arc<K>>;
+
+/// The watch. It ends with the value.
+pub(super) struct Told<K> {
+    seen: Receiver<Vec<All<K>>>,
+    watching: JoinHandle<()>,
+}
+
+impl<K> Told<K>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
+{
+    pub(super) fn of(client: Client, namespace: &str) -> Self {
+        let (sender, seen) = watch::channel(vec![All::new()]);
+        let watching = runtime().spawn(follow(Api::namespaced(client, namespace), sender));
+        Self { seen, watching }
+    }
+
+    /// Waits until all of them together are as wanted; `None` when they never are.
+    pub(super) fn wait(&self, limit: Duration, wanted: impl Fn(&All<K>) -> bool) -> Option<All<K>> {
+        let mut seen = self.seen.clone();
+        block_on(async {
+            let found = timeout(limit, seen.wait_for(|seen| seen.last().is_some_and(&wanted))).await;
+            found.ok().and_then(|seen| seen.unwrap().last().cloned())
+        })
+    }
+
+    /// As it is now.
+    pub(super) fn now(&self) -> All<K> {
+        self.seen.borrow().last().unwrap().clone()
+    }
+
+    /// How it was after each change, oldest first.
+    pub(super) fn history(&self) -> Vec<All<K>> {
+        self.seen.borrow().clone()
+    }
+}
+
+impl<K> Drop for Told<K> {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
+async fn follow<K>(api: Api<K>, sender: Sender<Vec<All<K>>>)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let events = watcher(api, watcher::Config::default());
+    tokio::pin!(events);
+    let name = |object: &K| object.meta().name.clone().unwrap();
+    while let Some(event) = events.next().await {
+        let (name, object) = match event {
+            Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
+                (name(&object), Some(Arc::new(object)))
+            }
+            Ok(watcher::Event::Delete(object)) => (name(&object), None),
+            Ok(_) => continue,
+            Err(_) => {
+                sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        sender.send_modify(|seen| {
+            let mut all = seen.last().unwrap().clone();
+            match object {
+                Some(object) => drop(all.insert(name, object)),
+                None => drop(all.remove(&name)),
+            }
+            seen.push(all);
+        });
+    }
+}

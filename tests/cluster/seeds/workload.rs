@@ -1,0 +1,445 @@
+//! A workload in a namespace of its own, as a user has it: manifests as published, `kubectl` to apply, change and look, and a
+//! watch on all that happens.
+//!
+//! Of a manifest two things are changed: images come from the lab's registry, and hooks ask the lab's server, because
+//! nothing is ever sent to a public address. What else a test changes it says.
+
+use std::{
+    io::Write,
+    panic::resume_unwind,
+    process::{Command, Output, Stdio},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use inplace::api::{
+    annotation::{GATE, REQUEST},
+    game_deployment::GameDeployment,
+    game_stateful_set::GameStatefulSet,
+    hook_run::{HookPhase, HookRun},
+    workload::Condition,
+};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::told::{All, Told};
+use crate::{
+    agent::{Agent, Setup},
+    cluster::Cluster,
+    hook_runs::asked::Asked,
+    pod::{annotation, eventually, is, is_ready},
+};
+
+/// How long anything may take that should come, on a machine that does much else.
+const LONG: Duration = Duration::from_secs(300);
+/// What the published hooks ask.
+const PUBLIC: &str = "1.1.1.1";
+
+pub(super) const DEPLOYMENT: &str = "gamedeployment/test-gamedeployment";
+pub(super) const SET: &str = "gamestatefulset/test-gamestatefulset";
+
+/// A scene, and what its namespace is called.
+type Named<'n> = (&'n str, fn(&Play<'_>));
+
+/// A cluster with an agent, controllers, and the server that hooks ask.
+pub(super) struct Site {
+    /// They go before the cluster.
+    pub(super) controllers: Vec<Agent>,
+    _agent: Agent,
+    pub(super) cluster: Cluster,
+    hooks: String,
+}
+
+impl Site {
+    pub(super) fn new(controllers: &[&str]) -> Self {
+        let cluster = Cluster::own();
+        let node = cluster.node();
+        let hooks = Asked::start(&node.ip).address;
+        let agent = Agent::start_on(&cluster, &node, &Setup::default());
+        let controllers = controllers.iter().map(|name| Agent::controller(&cluster, name)).collect();
+        let site = Self { controllers, _agent: agent, cluster, hooks };
+        site.show_agent();
+        site
+    }
+
+    /// The agent runs as a process: this pod tells the controller that its node has one, which runs the node's hooks.
+    fn show_agent(&self) {
+        let labels = json!({"app.kubernetes.io/name": "inplace", "app.kubernetes.io/component": "agent"});
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "stand-in", "namespace": "inplace-system", "labels": labels},
+            "spec": {
+                "nodeName": self.cluster.node().name, "automountServiceAccountToken": false,
+                "containers": [{"name": "app", "image": "lab/app:v1"}],
+            },
+        });
+        self.cluster.apply(&pod.to_string());
+        let ready =
+            ["wait", "--for=condition=Ready", "--timeout=120s", "pod/stand-in", "-n", "inplace-system"];
+        self.cluster.kubectl(&ready);
+    }
+
+    /// The scenes side by side, each in a namespace of its own.
+    pub(super) fn play(&self, scenes: &[Named<'_>]) {
+        thread::scope(|scope| {
+            let running: Vec<_> = scenes
+                .iter()
+                .map(|(name, scene)| {
+                    let named = thread::Builder::new().name((*name).to_owned());
+                    named.spawn_scoped(scope, move || scene(&Play::new(self, name))).unwrap()
+                })
+                .collect();
+            // All of them have their say.
+            let ended: Vec<_> = running.into_iter().map(thread::ScopedJoinHandle::join).collect();
+            for end in ended {
+                end.unwrap_or_else(|panic| resume_unwind(panic));
+            }
+        });
+    }
+}
+
+/// A scene's own namespace, and what happens in it.
+pub(super) struct Play<'a> {
+    pub(super) site: &'a Site,
+    namespace: String,
+    pub(super) pods: Told<Pod>,
+    pub(super) runs: Told<HookRun>,
+    deployments: Told<GameDeployment>,
+    sets: Told<GameStatefulSet>,
+}
+
+impl<'a> Play<'a> {
+    fn new(site: &'a Site, namespace: &str) -> Self {
+        let client = || site.cluster.client.clone();
+        site.cluster.kubectl(&["create", "namespace", namespace]);
+        eventually("the namespace's account", || {
+            let get =
+                ["get", "serviceaccount", "default", "-n", namespace, "--ignore-not-found", "-o", "name"];
+            (!site.cluster.kubectl(&get).is_empty()).then_some(())
+        });
+        Self {
+            site,
+            namespace: namespace.to_owned(),
+            pods: Told::of(client(), namespace),
+            runs: Told::of(client(), namespace),
+            deployments: Told::of(client(), namespace),
+            sets: Told::of(client(), namespace),
+        }
+    }
+
+    // ---- what a user does ----
+
+    /// `kubectl apply` of a manifest; it must say that it was created.
+    pub(super) fn create(&self, manifest: &str) {
+        assert_eq!(self.apply(manifest), format!("{} created\n", told_name(manifest)));
+    }
+
+    /// `kubectl apply`, whatever it says.
+    pub(super) fn apply(&self, manifest: &str) -> String {
+        let apply = ["apply", "-n", &self.namespace, "-f", "-"];
+        printed(&mut self.site.cluster.kubectl_command(&apply), &self.local(manifest))
+    }
+
+    /// The manifest with the lab's registry and server.
+    fn local(&self, manifest: &str) -> String {
+        let server = self.site.hooks.split(':').next().unwrap();
+        let text = manifest.replace(PUBLIC, server).replace("image: ", &format!("image: {}", self.image("")));
+        assert!(!text.contains(PUBLIC));
+        text
+    }
+
+    /// An image of the lab's registry, under its published name.
+    pub(super) fn image(&self, name: &str) -> String {
+        self.site.cluster.image(name)
+    }
+
+    /// `kubectl` in the namespace; gives what it printed.
+    pub(super) fn kubectl(&self, args: &[&str]) -> String {
+        self.site.cluster.kubectl(&[args, &["-n", &self.namespace]].concat())
+    }
+
+    /// A JSON patch of one field.
+    pub(super) fn replace(&self, what: &str, path: &str, value: impl Into<Value>) {
+        let change = json!([{"op": "replace", "path": path, "value": value.into()}]).to_string();
+        let told = self.kubectl(&["patch", what, "--type=json", "-p", &change]);
+        let (kind, name) = what.split_once('/').unwrap();
+        assert_eq!(told.trim_end(), format!("{kind}.tkex.tencent.com/{name} patched"));
+    }
+
+    /// Another image for the first container, as the documents do it.
+    pub(super) fn set_image(&self, what: &str, image: &str) {
+        self.replace(what, "/spec/template/spec/containers/0/image", self.image(image));
+    }
+
+    /// A merge patch.
+    pub(super) fn merge(&self, what: &str, patch: &Value) {
+        self.kubectl(&["patch", what, "--type=merge", "-p", &patch.to_string()]);
+    }
+
+    pub(super) fn scale(&self, what: &str, replicas: u32) {
+        let told = self.kubectl(&["scale", &format!("--replicas={replicas}"), what]);
+        let (kind, name) = what.split_once('/').unwrap();
+        assert_eq!(told.trim_end(), format!("{kind}.tkex.tencent.com/{name} scaled"));
+    }
+
+    // ---- what a user sees ----
+
+    /// What `kubectl get` prints: the words of each line.
+    pub(super) fn listed(&self, kind: &str) -> Vec<Vec<String>> {
+        let told = self.kubectl(&["get", kind]);
+        told.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+    }
+
+    /// Waits until the counters of the workload are those, and sees that `kubectl get` prints them so, below its header.
+    pub(super) fn shows(&self, what: &str, counters: &str) {
+        let (kind, name) = what.split_once('/').unwrap();
+        let header = if what == DEPLOYMENT {
+            self.wait_deployment(counters, |object| numbers(object) == counters);
+            "NAME DESIRED UPDATED UPDATED_READY READY TOTAL AGE"
+        } else {
+            self.wait_set(counters, |object| set_numbers(object) == counters);
+            "NAME REPLICAS READYREPLICAS CURRENTREPLICAS UPDATEDREPLICAS UPDATEDREADY_REPLICAS AGE"
+        };
+        let printed = self.listed(kind);
+        assert_eq!(printed[0].join(" "), header);
+        assert_eq!(printed[1][..6].join(" "), format!("{name} {counters}"), "{}", self.all());
+    }
+
+    /// Of each pod that `kubectl get pods` lists, by name: READY, STATUS and RESTARTS.
+    pub(super) fn pod_rows(&self) -> Vec<(String, String)> {
+        let rows = self.listed("pods");
+        assert_eq!(rows[0].join(" "), "NAME READY STATUS RESTARTS AGE");
+        rows[1..].iter().map(|row| (row[0].clone(), row[1..4].join(" "))).collect()
+    }
+
+    /// Waits until so many pods are listed as running with one restart, and the others with none.
+    pub(super) fn restarted(&self, updated: usize) {
+        let is = |pod: &Pod, count: i32| is_ready(pod) && restarts(pod) == count;
+        let count = |pods: &All<Pod>, restarts| pods.values().filter(|pod| is(pod, restarts)).count();
+        let pods = self.wait_pods(&format!("{updated} have restarted once"), |pods| {
+            count(pods, 1) == updated && count(pods, 0) == pods.len() - updated
+        });
+        for (name, row) in self.pod_rows() {
+            assert_eq!(row, format!("1/1 Running {}", restarts(&pods[&name])), "{name}");
+        }
+    }
+
+    /// `kubectl get hookrun` finds none.
+    pub(super) fn no_runs(&self) {
+        self.wait_runs("there is none", All::is_empty);
+        let mut get = self.site.cluster.kubectl_command(&["get", "hookrun", "-n", &self.namespace]);
+        let told = String::from_utf8(get.output().unwrap().stderr).unwrap();
+        assert_eq!(told.trim_end(), format!("No resources found in {} namespace.", self.namespace));
+    }
+
+    /// Waits until so many HookRuns are there, all in that phase, and sees that they are printed so, under names as
+    /// published.
+    pub(super) fn runs(&self, count: usize, phase: HookPhase) -> All<HookRun> {
+        let runs = self.wait_runs(&format!("{count} are {phase:?}"), |runs| {
+            runs.len() == count && runs.values().all(|run| phase_of(run) == Some(phase))
+        });
+        let printed = self.listed("hookrun");
+        assert_eq!(printed[0].join(" "), "NAME PHASE AGE");
+        let rows: Vec<_> = printed[1..].iter().map(|row| row[..2].join(" ")).collect();
+        let expected: Vec<_> = runs.keys().map(|name| format!("{name} {phase:?}")).collect();
+        assert_eq!(rows, expected);
+        runs
+    }
+
+    /// The workload as JSON, as `kubectl` gives it.
+    pub(super) fn json(&self, what: &str) -> Value {
+        serde_json::from_str(&self.kubectl(&["get", what, "-o", "json"])).unwrap()
+    }
+
+    // ---- what a user waits for ----
+
+    pub(super) fn wait_deployment(
+        &self,
+        what: &str,
+        wanted: impl Fn(&GameDeployment) -> bool,
+    ) -> Arc<GameDeployment> {
+        let seen = self
+            .deployments
+            .wait(LONG, |all| all.get("test-gamedeployment").is_some_and(|object| wanted(object)));
+        self.found(what, seen).remove("test-gamedeployment").unwrap()
+    }
+
+    pub(super) fn wait_set(&self, what: &str, wanted: impl Fn(&GameStatefulSet) -> bool) {
+        let seen =
+            self.sets.wait(LONG, |all| all.get("test-gamestatefulset").is_some_and(|object| wanted(object)));
+        self.found(what, seen);
+    }
+
+    pub(super) fn wait_pods(&self, what: &str, wanted: impl Fn(&All<Pod>) -> bool) -> All<Pod> {
+        self.found(what, self.pods.wait(LONG, wanted))
+    }
+
+    pub(super) fn wait_runs(&self, what: &str, wanted: impl Fn(&All<HookRun>) -> bool) -> All<HookRun> {
+        self.found(what, self.runs.wait(LONG, wanted))
+    }
+
+    fn found<T>(&self, what: &str, seen: Option<T>) -> T {
+        seen.unwrap_or_else(|| panic!("{}: never seen: {what}\n{}", self.namespace, self.all()))
+    }
+
+    /// Everything there is, for whoever reads a failed test.
+    pub(super) fn all(&self) -> String {
+        let kinds = "gamedeployments,gamestatefulsets,hookruns,controllerrevisions,pods";
+        let lists = self.kubectl(&["get", kinds, "-o", "wide"]);
+        let status = "jsonpath={range .items[*]}{.kind} {.status}{\"\\n\"}{end}";
+        let status = self.kubectl(&["get", "gamedeployments,gamestatefulsets,hookruns", "-o", status]);
+        let pods = "jsonpath={range .items[*]}{.metadata.name} {.metadata.annotations}{\"\\n\"}{end}";
+        let pods = self.kubectl(&["get", "pods", "-o", pods]);
+        let events = self.kubectl(&["get", "events", "--sort-by=.lastTimestamp"]);
+        format!("{lists}\n{status}\n{pods}\n{events}")
+    }
+
+    // ---- what must hold at any time ----
+
+    /// At no time since the `from`th change were more than `most` of the workload's pods out of traffic, or on their way.
+    pub(super) fn never_more_than(&self, most: usize, from: usize) {
+        for pods in &self.pods.history()[from..] {
+            let out: Vec<_> = pods.values().filter(|pod| !serves(pod)).map(|pod| name(pod)).collect();
+            assert!(out.len() <= most, "{}: out of traffic at once: {out:?}\n{}", self.namespace, self.all());
+        }
+    }
+
+    /// So many changes of pods were seen.
+    pub(super) fn mark(&self) -> usize {
+        self.pods.history().len() - 1
+    }
+
+    /// The names of the pods in the order in which they were asked to change since then, each once.
+    pub(super) fn asked_since(&self, mark: usize) -> Vec<String> {
+        let history = self.pods.history();
+        let request = |pods: &All<Pod>, name: &str| annotation(pods.get(name)?, REQUEST).map(str::to_owned);
+        let mut asked = Vec::new();
+        for pods in &history[mark..] {
+            for name in pods.keys() {
+                let now = request(pods, name);
+                if now.is_some() && now != request(&history[mark], name) && !asked.contains(name) {
+                    asked.push(name.clone());
+                }
+            }
+        }
+        asked
+    }
+}
+
+/// What the command prints when it is given that to read; it must succeed.
+fn printed(command: &mut Command, input: &str) -> String {
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).unwrap()
+}
+
+/// What `kubectl apply` calls the object of a manifest.
+fn told_name(manifest: &str) -> String {
+    let object: Value = serde_saphyr::from_str(manifest).unwrap();
+    let kind = object["kind"].as_str().unwrap().to_lowercase();
+    format!("{kind}.tkex.tencent.com/{}", object["metadata"]["name"].as_str().unwrap())
+}
+
+/// The numbers of `kubectl get`, from DESIRED to TOTAL; nothing while they are not told of this generation.
+fn numbers(object: &GameDeployment) -> String {
+    let Some(status) = &object.status else { return String::new() };
+    if object.metadata.generation != Some(status.observed_generation) {
+        return String::new();
+    }
+    let told =
+        [status.updated_replicas, status.updated_ready_replicas, status.ready_replicas, status.replicas];
+    format!("{} {}", object.spec.replicas, told.map(|count| count.to_string()).join(" "))
+}
+
+/// The same of a set, from REPLICAS on.
+fn set_numbers(object: &GameStatefulSet) -> String {
+    let Some(status) = &object.status else { return String::new() };
+    if object.metadata.generation != Some(status.observed_generation) {
+        return String::new();
+    }
+    let told = [
+        status.ready_replicas,
+        status.current_replicas,
+        status.updated_replicas,
+        status.updated_ready_replicas,
+    ];
+    format!("{} {}", object.spec.replicas, told.map(|count| count.to_string()).join(" "))
+}
+
+pub(super) fn name(pod: &Pod) -> String {
+    pod.metadata.name.clone().unwrap()
+}
+
+/// What stays when a pod is updated in place.
+pub(super) fn identity(pods: &All<Pod>) -> Vec<[String; 4]> {
+    let of = |pod: &Pod| {
+        let (spec, status) = (pod.spec.as_ref().unwrap(), pod.status.as_ref().unwrap());
+        [
+            name(pod),
+            pod.metadata.uid.clone().unwrap(),
+            status.pod_ip.clone().unwrap(),
+            spec.node_name.clone().unwrap(),
+        ]
+    };
+    pods.values().map(|pod| of(pod)).collect()
+}
+
+/// How often its containers were started again.
+pub(super) fn restarts(pod: &Pod) -> i32 {
+    let status = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+    status.into_iter().flatten().map(|container| container.restart_count).sum()
+}
+
+/// It is Ready and not on its way out.
+pub(super) fn serves(pod: &Pod) -> bool {
+    is_ready(pod) && pod.metadata.deletion_timestamp.is_none()
+}
+
+/// The pod that a HookRun is about, by its name: `pre-delete-hook-<revision>-<instance>-test`.
+pub(super) fn pod_of(revision: &str, run: &str) -> String {
+    let instance = run.strip_prefix("pre-delete-hook-").and_then(|rest| rest.strip_prefix(revision));
+    let instance = instance.and_then(|rest| rest.strip_prefix('-')?.strip_suffix("-test"));
+    format!("test-gamedeployment-{}", instance.unwrap_or_else(|| panic!("{run} of {revision}")))
+}
+
+/// Its gate is closed, after it was open.
+pub(super) fn was_drained(history: &[All<Pod>], pod: &str) -> bool {
+    let gate = |pods: &All<Pod>| pods.get(pod).map(|pod| is(pod, GATE));
+    let mut open = history.iter().map(gate).skip_while(|open| *open != Some(true));
+    open.any(|open| open == Some(false))
+}
+
+pub(super) fn phase_of(run: &HookRun) -> Option<HookPhase> {
+    run.status.as_ref()?.phase
+}
+
+/// A condition by its name.
+pub(super) fn condition<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.kind == kind)
+}
+
+/// A `GameDeployment` whose pods go at once when they are told to, and are updated that way.
+pub(super) fn small(replicas: u32, strategy: &Value) -> String {
+    format!(
+        "
+apiVersion: tkex.tencent.com/v1alpha1
+kind: GameDeployment
+metadata: {{name: test-gamedeployment}}
+spec:
+  replicas: {replicas}
+  selector: {{matchLabels: {{app: test}}}}
+  updateStrategy: {strategy}
+  template:
+    metadata: {{labels: {{app: test}}}}
+    spec:
+      terminationGracePeriodSeconds: 2
+      containers:
+      - name: app
+        image: app:v1
+"
+    )
+}
