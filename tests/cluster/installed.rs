@@ -165,7 +165,7 @@ fn push(cluster: &Cluster, tag: &str) {
 
 /// The static release binary; `make test` builds it before the tests. One that is older than its source would show
 /// nothing.
-fn binary() -> PathBuf {
+pub(crate) fn binary() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let binary = target.join("x86_64-unknown-linux-musl/release/inplace");
     let Ok(built) = fs::metadata(&binary).and_then(|meta| meta.modified()) else {

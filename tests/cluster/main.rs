@@ -42,6 +42,7 @@ mod pull_secrets;
 mod refusals;
 mod restarts;
 mod rollout;
+mod scale2000;
 mod scene;
 mod seeds;
 mod smoke;

@@ -1,0 +1,126 @@
+//! What it costs: the API server's own count of requests, and what the kernel says of a process.
+
+#![expect(clippy::print_stderr, reason = "the figures are for whoever wants them")]
+
+use std::{collections::BTreeMap, fs, time::Duration};
+
+use kube::Client;
+use tokio::time::{Instant, sleep};
+
+use super::nodes::Nodes;
+
+/// Requests by verb and resource, as in `PATCH pods/status`.
+pub(super) type Calls = BTreeMap<String, f64>;
+
+/// What the controller may ask for. Everything else is the API server's own business.
+const RESOURCES: [&str; 7] =
+    ["pods", "events", "gamedeployments", "controllerrevisions", "hookruns", "hooktemplates", "nodes"];
+
+/// A moment.
+pub(super) struct Figures {
+    at: Instant,
+    cpu: Duration,
+    calls: Calls,
+    /// Mebibytes that are resident, at most so far.
+    pub(super) rss: f64,
+}
+
+/// Between two moments.
+pub(super) struct Span {
+    took: Duration,
+    cpu: Duration,
+    calls: Calls,
+    rss: f64,
+}
+
+impl Figures {
+    /// What there was up to now, without what the nodes asked for.
+    pub(super) async fn now(client: &Client, process: &Process, nodes: &Nodes) -> Self {
+        let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
+        let mut calls = requests(&client.request_text(request).await.unwrap());
+        for (call, count) in nodes.calls() {
+            *calls.entry(call).or_default() -= count;
+        }
+        Self { at: Instant::now(), cpu: process.cpu(), calls, rss: process.peak() }
+    }
+
+    pub(super) fn until(&self, later: &Self) -> Span {
+        let more = |(call, count): (&String, &f64)| {
+            let more = count - self.calls.get(call).unwrap_or(&0.0);
+            (more > 0.0).then(|| (call.clone(), more))
+        };
+        Span {
+            took: later.at - self.at,
+            cpu: later.cpu.saturating_sub(self.cpu),
+            calls: later.calls.iter().filter_map(more).collect(),
+            rss: later.rss,
+        }
+    }
+}
+
+impl Span {
+    /// All calls, shared among so many pods.
+    pub(super) fn calls_per(&self, pods: u32) -> f64 {
+        self.calls.values().sum::<f64>() / f64::from(pods)
+    }
+
+    pub(super) fn print(&self, what: &str, pods: u32) {
+        eprintln!("| {pods} pods {what} | |\n|---|---|");
+        eprintln!("| time | {:.1} s |", self.took.as_secs_f64());
+        eprintln!("| controller: processor | {:.1} s |", self.cpu.as_secs_f64());
+        eprintln!("| controller: memory, at most | {:.1} MiB |", self.rss);
+        eprintln!("| calls per pod | {:.2} |", self.calls_per(pods));
+        for (call, count) in &self.calls {
+            eprintln!("| {call} | {count} |");
+        }
+    }
+}
+
+/// A process of this machine.
+pub(super) struct Process(pub(super) u32);
+
+impl Process {
+    /// Time of the processor so far.
+    fn cpu(&self) -> Duration {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap();
+        let fields: Vec<_> = text.rsplit(") ").next().unwrap().split(' ').collect();
+        let ticks: u64 = [11, 12].map(|field| fields[field].parse::<u64>().unwrap()).iter().sum();
+        Duration::from_millis(ticks * 10)
+    }
+
+    /// Mebibytes that were resident, at most.
+    fn peak(&self) -> f64 {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.0)).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+        line.unwrap().trim().parse::<f64>().unwrap() / 1024.0
+    }
+
+    /// Waits until it has nothing to do for half a second; gives its time of the processor.
+    pub(super) async fn at_rest(&self) -> Duration {
+        loop {
+            let before = self.cpu();
+            sleep(Duration::from_millis(500)).await;
+            if self.cpu() == before {
+                return before;
+            }
+        }
+    }
+}
+
+/// The requests that the API server has counted, watches left out.
+fn requests(metrics: &str) -> Calls {
+    let mut calls = Calls::new();
+    for line in metrics.lines().filter(|line| line.starts_with("apiserver_request_total{")) {
+        let label =
+            |name: &str| line.split(&format!("{name}=\"")).nth(1).and_then(|rest| rest.split('"').next());
+        let (verb, resource) = (label("verb").unwrap(), label("resource").unwrap());
+        if verb == "WATCH" || !RESOURCES.contains(&resource) {
+            continue;
+        }
+        let part = label("subresource").filter(|part| !part.is_empty());
+        let part = part.map(|part| format!("/{part}")).unwrap_or_default();
+        let count: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+        *calls.entry(format!("{verb} {resource}{part}")).or_default() += count;
+    }
+    calls
+}
