@@ -1,6 +1,8 @@
 //! `GameDeployment` and `GameStatefulSet` from one end to the other: the controller and an agent with their shipped rights,
 //! real pods.
 
+mod parts;
+
 use std::{collections::BTreeMap, thread, time::Duration};
 
 use serde_json::{Value, json};
@@ -23,7 +25,18 @@ fn workloads_are_brought_about() {
         assert_eq!(controller.metric(counted).to_string(), "3", "{counted:?}");
     }
     a_game_stateful_set_is_updated_from_its_highest_ordinal_down_to_the_partition(&cluster);
-    hooks_hold_pods_until_they_let_them_pass(&cluster);
+    let asked = Asked::start(&cluster.node().ip);
+    hooks_hold_pods_until_they_let_them_pass(&cluster, &asked);
+    thread::scope(|scope| {
+        for part in [
+            parts::canary_steps_hold_the_rollout_until_they_are_passed,
+            parts::a_hook_afterwards_takes_the_image_back_until_it_passes,
+            parts::claims_stay_and_are_found_again,
+        ] {
+            let (cluster, asked) = (&cluster, &asked);
+            scope.spawn(move || part(cluster, asked));
+        }
+    });
     // Nothing that was written was beyond the rights that are shipped.
     let writes = cluster.writes();
     let denied: Vec<_> = writes.iter().filter(|write| write["responseStatus"]["code"] == 403).collect();
@@ -128,8 +141,7 @@ fn a_game_stateful_set_is_updated_from_its_highest_ordinal_down_to_the_partition
     site.delete();
 }
 
-fn hooks_hold_pods_until_they_let_them_pass(cluster: &Cluster) {
-    let asked = Asked::start(&cluster.node().ip);
+fn hooks_hold_pods_until_they_let_them_pass(cluster: &Cluster, asked: &Asked) {
     let site = Site { cluster, kind: "gamedeployment", name: "hooked" };
     site.apply(&object("GameDeployment", "hooked", &json!({
         "replicas": 2,

@@ -1,0 +1,131 @@
+//! Canary steps, the hook after an update, and volume claims.
+
+use serde_json::{Value, json};
+
+use super::{Site, condition, object, same_but_restarted};
+use crate::{cluster::Cluster, hook_runs::asked::Asked};
+
+/// A template whose hook asks `address` under its own name, once, and wants more than `wanted`; the server says 45.
+fn template(cluster: &Cluster, name: &str, address: &str, wanted: u32) {
+    let metric = json!({"name": "webtest", "count": 1, "successCondition": format!("asInt(result) > {wanted}"),
+        "provider": {"web": {"url": format!("http://{address}/{name}"), "jsonPath": "{$.age}"}}});
+    let template = json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
+        "metadata": {"name": name, "namespace": "default"}, "spec": {"metrics": [metric]}});
+    cluster.apply(&template.to_string());
+}
+
+fn is_complete(status: &Value, updated: u32) -> bool {
+    status["updatedReadyReplicas"] == updated && condition(status, "Progressing")["reason"] == "Complete"
+}
+
+pub(super) fn canary_steps_hold_the_rollout_until_they_are_passed(cluster: &Cluster, asked: &Asked) {
+    template(cluster, "step", &asked.address, 30);
+    let steps =
+        json!([{"partition": 3}, {"pause": {}}, {"partition": 1}, {"hook": {"templateName": "step"}}]);
+    let site = Site { cluster, kind: "gamedeployment", name: "steps" };
+    site.apply(&object(
+        "GameDeployment",
+        "steps",
+        &json!({
+            "replicas": 4,
+            "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 4, "canary": {"steps": steps}},
+        }),
+    ));
+    site.until("four pods are there, and no step was asked for", |status| is_complete(status, 4));
+    assert_eq!(asked.count("/step"), 0);
+    let before = site.pods();
+
+    site.image("lab/app:v2");
+    let pauses = |status: &Value| status["pauseConditions"][0]["reason"] == "PausedByCanaryPauseStep";
+    let status = site.until("it pauses after the first pod", pauses);
+    assert_eq!(
+        (&status["updatedReadyReplicas"], &status["currentStepIndex"]),
+        (&json!(1), &json!(1)),
+        "{status:#}"
+    );
+    assert_eq!(site.get()["spec"]["updateStrategy"]["paused"], true);
+    assert_eq!(asked.count("/step"), 0);
+
+    site.patch(&json!({"spec": {"updateStrategy": {"paused": false}}}));
+    let status = site.until("it is complete", |status| is_complete(status, 4));
+    assert_eq!((asked.count("/step"), &status["currentStepIndex"]), (1, &json!(4)), "{status:#}");
+    for (name, pod) in &site.pods() {
+        same_but_restarted(&before[name], pod);
+    }
+    site.delete();
+}
+
+pub(super) fn a_hook_afterwards_takes_the_image_back_until_it_passes(cluster: &Cluster, asked: &Asked) {
+    template(cluster, "check", &asked.address, 100);
+    let site = Site { cluster, kind: "gamedeployment", name: "checked" };
+    site.apply(&object(
+        "GameDeployment",
+        "checked",
+        &json!({
+            "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 1},
+            "postInplaceUpdateStrategy": {"hook": {"templateName": "check"}},
+        }),
+    ));
+    site.until("a pod is there", |status| is_complete(status, 1));
+    let image = || site.pods().values().next().unwrap()["spec"]["containers"][0]["image"].clone();
+    let before = image();
+
+    site.image("lab/app:v2");
+    let failed = |status: &Value| condition(status, "UpdateFailed")["status"] == "True";
+    let status = site.until("the hook has failed", failed);
+    assert_eq!((&status["readyReplicas"], &status["updatedReplicas"]), (&json!(1), &json!(0)), "{status:#}");
+    assert_eq!((image(), asked.count("/check")), (before.clone(), 1));
+
+    template(cluster, "check", &asked.address, 30);
+    site.patch(&json!({"spec": {"postInplaceUpdateStrategy": {"retry": true}}}));
+    let status = site.until("it is complete", |status| is_complete(status, 1));
+    assert_ne!(image(), before);
+    assert!(!failed(&status), "{status:#}");
+    assert_eq!(site.get()["spec"]["postInplaceUpdateStrategy"]["retry"], false);
+    site.delete();
+}
+
+pub(super) fn claims_stay_and_are_found_again(cluster: &Cluster, _: &Asked) {
+    for ordinal in 0..2 {
+        let path = cluster.node().dir.join(format!("kept-{ordinal}"));
+        let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("kept-{ordinal}")},
+            "spec": {"capacity": {"storage": "1Mi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "by-hand",
+                "persistentVolumeReclaimPolicy": "Retain", "hostPath": {"path": path, "type": "DirectoryOrCreate"}}});
+        cluster.apply(&volume.to_string());
+    }
+    let pod = |image: &str| {
+        json!({"metadata": {"labels": {"app": "kept"}}, "spec": {
+            "terminationGracePeriodSeconds": 2,
+            "containers": [{"name": "app", "image": cluster.named(image), "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
+        }})
+    };
+    let site = Site { cluster, kind: "gamestatefulset", name: "kept" };
+    site.apply(&object("GameStatefulSet", "kept", &json!({
+        "replicas": 2, "serviceName": "kept", "podManagementPolicy": "Parallel", "template": pod("lab/app:v1"),
+        "updateStrategy": {"type": "InplaceUpdate", "rollingUpdate": {"maxUnavailable": 2}},
+        "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {"storageClassName": "by-hand",
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}}],
+    })));
+    site.until("two pods are there", |status| is_complete(status, 2));
+    let before = site.pods();
+    site.patch(&json!({"spec": {"template": pod("lab/app:v2")}}));
+    site.until("both are updated", |status| is_complete(status, 2));
+    for (name, pod) in &site.pods() {
+        same_but_restarted(&before[name], pod);
+    }
+
+    let claims = || cluster.kubectl(&["get", "pvc", "-o", "jsonpath={.items[*].metadata.uid}"]);
+    let made = claims();
+    assert_eq!(made.split_whitespace().count(), 2);
+    for replicas in ["1", "2"] {
+        cluster.kubectl(&["scale", "gamestatefulset/kept", &format!("--replicas={replicas}")]);
+        site.wait("so many pods are there", || (site.pods().len().to_string() == replicas).then_some(()));
+    }
+    site.until("the second one is back", |status| status["readyReplicas"] == 2);
+    let pod = &site.pods()["kept-1"];
+    let volumes = pod["spec"]["volumes"].as_array().unwrap();
+    let data = volumes.iter().find(|volume| volume["name"] == "data").unwrap();
+    assert_eq!(data["persistentVolumeClaim"]["claimName"], "data-kept-1", "{pod:#}");
+    site.delete();
+    assert_eq!(claims(), made, "claims are never deleted");
+}
