@@ -19,6 +19,8 @@ use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Replacement, Target
 
 /// How long somebody else's created container may wait for its maker to start it.
 const FOREIGN_START: SignedDuration = SignedDuration::from_secs(10);
+/// What a creation may take until the runtime can tell the state of what it made.
+const CREATION: SignedDuration = SignedDuration::from_secs(3);
 /// How long the fence outlives the start. A kubelet that saw the new life before it ran asks for the guarded name a
 /// moment later, for it looks at the image in between.
 const FENCE_HOLDS: SignedDuration = SignedDuration::from_millis(250);
@@ -260,8 +262,17 @@ pub(super) fn settle<'a>(
             Some(next) => Progress::Next(next),
             None => Progress::Failed(ended(operation, target, new)),
         },
+        State::Unknown if ours && was_half_made(operation, target, new, now) => {
+            do_(remove(new, Leftover::NeverStarted))
+        }
         State::Unknown => Progress::Next(Next::Wait(unclear_state(target, now))),
     }
+}
+
+/// Whether `new`, of which the runtime can tell nothing, is what is left of a creation in the middle of which the runtime
+/// ended: nothing of this container was stopped yet, so nobody was asked to start the new one either.
+fn was_half_made(operation: &Operation, target: &Target, new: &Container, now: Timestamp) -> bool {
+    !target.touched && now >= later(new.created_at, CREATION) && operation.can_remove(&new.id)
 }
 
 /// The fence once more, where it is gone before the new life runs. A kubelet collects what is dead once a minute, and keeps

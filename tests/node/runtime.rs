@@ -74,6 +74,7 @@ fn a_runtime_that_is_killed_during_a_swap_and_on_the_way_back() {
         ("app=lab/app:v1", "after effect Stop", Phase::Succeeded, 1, "v1"),
         ("app=lab/app:v3", "before effect Fence", Phase::RolledBack, 2, "v1"),
         ("app=lab/app:v3", "after effect Start", Phase::RolledBack, 2, "v1"),
+        ("app=lab/app:v3", "before effect Create", Phase::RolledBack, 2, "v1"),
     ]
     .into_iter()
     .enumerate()

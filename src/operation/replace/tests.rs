@@ -384,3 +384,27 @@ fn while_it_starts_its_fence_is_made_again_and_nothing_else() {
     find(&mut bench.snapshot, "app-3").state = State::Running;
     assert_eq!(guard(&bench), None);
 }
+
+#[test]
+fn what_is_left_of_a_creation_in_which_the_runtime_ended_is_made_again() {
+    let mut bench = Bench::new(SWAP, pod(Owner::NodeRun));
+    let (id, mut ended) = (bench.operation.request.id.clone(), false);
+    let outcome = bench.play(|effect, snapshot| {
+        if effect.verb() != Verb::Create || ended {
+            return Answer::Obey;
+        }
+        ended = true;
+        let half = crate::operation::fixtures::life("app", 3, State::Unknown);
+        let (operation, image_id) = (Some(id.clone()), "sha:v2".to_owned());
+        snapshot.containers.push(Container { operation, image_id, ..half });
+        Answer::No(Class::Away)
+    });
+    assert_eq!(outcome, Outcome::Succeeded, "{:?}", bench.log);
+    assert_eq!(bench.log.iter().filter(|line| *line == "Remove app-3").count(), 1, "{:?}", bench.log);
+    assert_eq!(
+        bench.log.iter().filter(|line| line.starts_with("Create app 3")).count(),
+        2,
+        "{:?}",
+        bench.log
+    );
+}
