@@ -396,7 +396,7 @@ fn what_is_left_of_a_creation_in_which_the_runtime_ended_is_made_again() {
         ended = true;
         let half = crate::operation::fixtures::life("app", 3, State::Unknown);
         let (operation, image_id) = (Some(id.clone()), "sha:v2".to_owned());
-        snapshot.containers.push(Container { operation, image_id, ..half });
+        snapshot.containers.push(Container { image_id, operation, ..half });
         Answer::No(Class::Away)
     });
     assert_eq!(outcome, Outcome::Succeeded, "{:?}", bench.log);
