@@ -1,6 +1,7 @@
 //! What is kept of each kind of objects that workloads are about. An object that cannot be read hides no other one.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
@@ -37,13 +38,15 @@ pub struct Workload {
     pub version: String,
 }
 
-/// A `GameDeployment`; `None`: it cannot be read.
-#[derive(Clone, Debug)]
-pub(super) struct Deployment(pub Option<Arc<Workload>>);
+/// A `GameDeployment`.
+pub(super) type Deployment = KeptWorkload<GameDeployment>;
 
-/// A `GameStatefulSet`; `None`: it cannot be read.
+/// A `GameStatefulSet`.
+pub(super) type StatefulSet = KeptWorkload<GameStatefulSet>;
+
+/// A workload of one kind; `None`: it cannot be read.
 #[derive(Clone, Debug)]
-pub(super) struct StatefulSet(pub Option<Arc<Workload>>);
+pub(super) struct KeptWorkload<K>(pub Option<Arc<Workload>>, PhantomData<K>);
 
 /// A pod. Of those that other kinds of objects control only the name is kept.
 #[derive(Clone, Debug)]
@@ -126,62 +129,42 @@ fn readable<T: Resource<DynamicType = ()> + DeserializeOwned>(meta: &ObjectMeta,
     read
 }
 
-/// The workload itself and the others of its namespace.
-fn of_workload(meta: &ObjectMeta) -> Vec<String> {
-    vec![meta.uid.clone().unwrap_or_default(), within(namespace(meta))]
+/// A kind of workloads.
+pub(super) trait Wished: Resource<DynamicType = ()> + DeserializeOwned {
+    /// What it wants, what was told last, and the same as it stands in the object.
+    fn read(self) -> (Wish, Report, Value);
 }
 
-impl Trim for Deployment {
-    type Kind = GameDeployment;
+impl Wished for GameDeployment {
+    fn read(self) -> (Wish, Report, Value) {
+        let report = Report::of_deployment(&self.status.clone().unwrap_or_default());
+        (Wish::of_deployment(&self), report, serde_json::to_value(self.status).unwrap_or_default())
+    }
+}
+
+impl Wished for GameStatefulSet {
+    fn read(self) -> (Wish, Report, Value) {
+        let report = Report::of_stateful_set(&self.status.clone().unwrap_or_default());
+        (Wish::of_stateful_set(&self), report, serde_json::to_value(self.status).unwrap_or_default())
+    }
+}
+
+impl<K: Wished + Clone + std::fmt::Debug + Send + Sync + 'static> Trim for KeptWorkload<K> {
+    type Kind = K;
     type Source = Value;
 
     fn trim(source: Value) -> (ObjectMeta, Self) {
         let meta = meta_of(&source);
-        let workload = readable::<GameDeployment>(&meta, source).map(|object| {
-            let status = object.status.clone().unwrap_or_default();
-            Arc::new(Workload {
-                wish: Wish::of_deployment(&object),
-                report: Report::of_deployment(&status),
-                status: serde_json::to_value(object.status).unwrap_or_default(),
-                version: version(&meta),
-            })
+        let workload = readable::<K>(&meta, source).map(|object| {
+            let (wish, report, status) = object.read();
+            Arc::new(Workload { wish, report, status, version: version(&meta) })
         });
-        (meta, Self(workload))
+        (meta, Self(workload, PhantomData))
     }
 
+    /// The workload itself and the others of its namespace.
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
-        of_workload(meta)
-    }
-
-    /// What is told about it is ours.
-    fn says_the_same(&self, before: &Self) -> bool {
-        match (&self.0, &before.0) {
-            (Some(now), Some(before)) => now.wish == before.wish,
-            _ => false,
-        }
-    }
-}
-
-impl Trim for StatefulSet {
-    type Kind = GameStatefulSet;
-    type Source = Value;
-
-    fn trim(source: Value) -> (ObjectMeta, Self) {
-        let meta = meta_of(&source);
-        let workload = readable::<GameStatefulSet>(&meta, source).map(|object| {
-            let status = object.status.clone().unwrap_or_default();
-            Arc::new(Workload {
-                wish: Wish::of_stateful_set(&object),
-                report: Report::of_stateful_set(&status),
-                status: serde_json::to_value(object.status).unwrap_or_default(),
-                version: version(&meta),
-            })
-        });
-        (meta, Self(workload))
-    }
-
-    fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
-        of_workload(meta)
+        vec![meta.uid.clone().unwrap_or_default(), within(namespace(meta))]
     }
 
     /// What is told about it is ours.
