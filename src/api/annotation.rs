@@ -15,6 +15,25 @@ pub const GATE_READY: &str = "InPlaceReady";
 /// See [`GATE_DRAIN`].
 pub const GATE_FAILED: &str = "InPlaceFailed";
 
+/// Annotation on a Pod, written by the controller: what an `InPlaceRollout` is doing with it, or did last.
+pub const ROLLOUT: &str = "inplace.dev/rollout";
+/// Label on a Pod while an `InPlaceRollout` works on it: the uid of the rollout.
+pub const ROLLOUT_UID: &str = "inplace.dev/rollout-uid";
+/// Annotation on a workload: `configmap/NAME[=CONTAINER+CONTAINER],secret/NAME`, whose changes restart its containers.
+pub const RESTART_ON_CHANGE: &str = "inplace.dev/restart-on-change";
+
+/// Label on a Pod, `true`: it is not deleted or evicted before its pre-delete hook has succeeded. On a Namespace: its
+/// evictions are refused while no controller answers.
+pub const DELETE_GUARD: &str = "inplace.dev/delete-guard";
+/// Annotation on a guarded Pod: the name of the `HookTemplate` to pass.
+pub const PRE_DELETE_HOOK: &str = "inplace.dev/pre-delete-hook";
+/// Annotation on a guarded Pod, written by a person: another value than before has a hook that failed run again.
+pub const DELETE_GUARD_RETRY: &str = "inplace.dev/delete-guard-retry";
+/// Annotation on a guarded Pod or its Namespace, written by a person: it may go without its hook, and why.
+pub const DELETE_GUARD_OVERRIDE: &str = "inplace.dev/delete-guard-override";
+/// Label on a Namespace, `true`: new pods get the readiness gate by a webhook.
+pub const READINESS_GATE: &str = "inplace.dev/readiness-gate";
+
 /// Label on a HookRun: the node whose agent runs it.
 pub const NODE: &str = "inplace.dev/node";
 /// Label on a HookRun, by the name that users of bk-bcs know: what it gates.

@@ -9,6 +9,7 @@ use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::hook_run::HookRun;
 use crate::api::hook_template::HookTemplate;
+use crate::api::in_place_rollout::InPlaceRollout;
 
 /// All of them, each with the name of its file.
 pub fn all() -> Result<Vec<(&'static str, Value)>, serde_json::Error> {
@@ -17,6 +18,7 @@ pub fn all() -> Result<Vec<(&'static str, Value)>, serde_json::Error> {
         ("hookruns.yaml", HookRun::crd()),
         ("gamedeployments.yaml", GameDeployment::crd()),
         ("gamestatefulsets.yaml", GameStatefulSet::crd()),
+        ("inplacerollouts.yaml", InPlaceRollout::crd()),
     ];
     let fitted = definitions.into_iter().map(|(file, crd)| {
         let mut crd = serde_json::to_value(crd)?;

@@ -10,6 +10,7 @@ pub mod hook_manifest;
 pub mod hook_run;
 pub mod hook_template;
 pub mod image;
+pub mod in_place_rollout;
 pub mod manifest;
 pub mod pod_template;
 pub mod request;

@@ -3,6 +3,7 @@
 //! The parser is total: every text is absent, valid, or invalid with a reason that says what to change. It decides
 //! nothing about the pod; whether the containers exist is for `operation::preflight`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::image::ImageRef;
@@ -88,7 +89,7 @@ pub struct HookArg {
 }
 
 /// What follows when a swap does not come up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnFailure {
     /// Back to the image that ran before, once.
     #[default]
@@ -97,8 +98,18 @@ pub enum OnFailure {
     Keep,
 }
 
+/// When a pod counts as drained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Drain {
+    /// When the grace period is over.
+    #[default]
+    Fixed,
+    /// When no `EndpointSlice` says any more that the pod serves, and the grace period after that is over.
+    Confirmed,
+}
+
 /// The engine that a request asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum EngineWish {
     /// The plan chooses.
     #[default]

@@ -15,8 +15,13 @@ use inplace::hook::value::Value as Found;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-const FILES: [&str; 4] =
-    ["hooktemplates.yaml", "hookruns.yaml", "gamedeployments.yaml", "gamestatefulsets.yaml"];
+const FILES: [&str; 5] = [
+    "hooktemplates.yaml",
+    "hookruns.yaml",
+    "gamedeployments.yaml",
+    "gamestatefulsets.yaml",
+    "inplacerollouts.yaml",
+];
 
 #[test]
 fn what_is_committed_is_what_the_program_prints() {
@@ -180,7 +185,7 @@ fn published_templates_end_as_they_are_said_to() {
     }
 }
 
-fn definitions() -> [Value; 4] {
+fn definitions() -> [Value; FILES.len()] {
     FILES.map(|name| {
         serde_saphyr::from_str(&fs::read_to_string(format!("daemonset/crds/{name}")).unwrap()).unwrap()
     })
