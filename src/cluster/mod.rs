@@ -16,5 +16,6 @@ pub mod pod;
 pub mod pods;
 pub mod server;
 mod store;
+pub mod version;
 mod webhook;
 pub mod workloads;

@@ -2,6 +2,8 @@
 //!
 //! Only verbs and interfaces that every release since 1.20 has. Must not print an object or an answer.
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _};
@@ -28,6 +30,8 @@ const WATCH_SECONDS: u32 = 290;
 #[derive(Clone)]
 pub struct Server {
     client: kube::Client,
+    /// Groups that it last served in their older version only.
+    older: Arc<Mutex<BTreeSet<&'static str>>>,
 }
 
 impl std::fmt::Debug for Server {
@@ -83,7 +87,22 @@ struct ListMeta {
 impl Server {
     /// The one that `client` talks to.
     pub fn new(client: kube::Client) -> Self {
-        Self { client }
+        Self { client, older: Arc::default() }
+    }
+
+    /// Whether the older version of `group` is the one that it served last.
+    pub(super) fn is_older(&self, group: &str) -> bool {
+        self.older.lock().unwrap_or_else(PoisonError::into_inner).contains(group)
+    }
+
+    /// Remembers that.
+    pub(super) fn set_older(&self, group: &'static str, older: bool) {
+        let mut groups = self.older.lock().unwrap_or_else(PoisonError::into_inner);
+        if older {
+            groups.insert(group)
+        } else {
+            groups.remove(group)
+        };
     }
 
     /// The pod of this name as it is now.
