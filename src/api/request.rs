@@ -6,6 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::api::game_deployment::is_default;
 use crate::api::image::ImageRef;
 
 /// Longest annotation read, in bytes. Kubernetes allows 256 KiB for all annotations of an object.
@@ -27,9 +28,12 @@ pub struct Request {
     /// True when each of them is touched only once the one before is Ready.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub each_ready: bool,
-    /// Seconds between closing the readiness gate and the first stop. 0: no drain.
+    /// Seconds that the pod is out of traffic before the first stop. 0: no drain, unless it is to be confirmed.
     #[serde(default)]
     pub grace_period_seconds: u32,
+    /// When the pod counts as drained.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub drain: Drain,
     /// Gate to pass while the pod is still serving.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_hook: Option<HookRef>,
@@ -165,6 +169,7 @@ impl Request {
             containers,
             each_ready: false,
             grace_period_seconds: 0,
+            drain: Drain::default(),
             pre_hook: None,
             post_hook: None,
             min_ready_seconds: 0,
@@ -174,6 +179,14 @@ impl Request {
             engine: EngineWish::default(),
             reason: String::new(),
         }
+    }
+
+    /// The field by which the pod is to be taken out of traffic first; `None` when it is not.
+    pub fn drained_by(&self) -> Option<&'static str> {
+        if self.grace_period_seconds > 0 {
+            return Some("gracePeriodSeconds");
+        }
+        (self.drain == Drain::Confirmed).then_some("drain")
     }
 
     /// Seconds that the new containers must stay up, one after the other where each waits for the one before.
@@ -360,11 +373,11 @@ mod tests {
     fn every_json_field_of_the_contract_is_read() {
         let request = parse(
             r#"{"id":"web-7f9c-1","containers":[{"name":"app","image":"repo/app:v2"},{"name":"side"}],
-            "gracePeriodSeconds":30,"preHook":{"templateName":"drain","args":[{"name":"k","value":"v"}]},
+            "gracePeriodSeconds":30,"drain":"Confirmed","preHook":{"templateName":"drain","args":[{"name":"k","value":"v"}]},
             "postHook":{"templateName":"check"},"minReadySeconds":5,"readyTimeoutSeconds":60,"deadlineSeconds":300,
             "onFailure":"Keep","engine":"Recreate","reason":"ticket 42"}"#,
         );
-        assert_eq!(request.grace_period_seconds, 30);
+        assert_eq!((request.grace_period_seconds, request.drain), (30, Drain::Confirmed));
         assert_eq!(request.pre_hook.as_ref().unwrap().args[0].value, "v");
         assert_eq!(request.on_failure, OnFailure::Keep);
         assert_eq!(request.engine, EngineWish::Recreate);
@@ -403,6 +416,7 @@ mod tests {
             (r#"{"containers":[{"name":"a"}],"deadlineSeconds":0}"#, "deadlineSeconds: 1 to 86400"),
             (r#"{"containers":[{"name":"a"}],"deadlineSeconds":-1}"#, "invalid value"),
             (r#"{"containers":[{"name":"a"}],"gracePeriodSeconds":600}"#, "does not fit"),
+            (r#"{"containers":[{"name":"a"}],"drain":"Quick"}"#, "unknown variant `Quick`"),
             (r#"{"containers":[{"name":"a"}],"engine":"Magic"}"#, "unknown variant `Magic`"),
             (r#"{"containers":[{"name":"a"}],"preHook":{"templateName":""}}"#, "preHook.templateName"),
             (

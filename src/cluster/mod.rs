@@ -15,6 +15,7 @@ pub mod lease;
 pub mod pod;
 pub mod pods;
 pub mod server;
+pub mod slices;
 mod store;
 pub mod version;
 mod webhook;

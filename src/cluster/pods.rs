@@ -10,8 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::pod::Pod;
 use crate::cluster::server::{Selection, Server};
+use crate::cluster::slices::{PodSlices, Slices};
 use crate::cluster::store::{Kept, Store};
-use crate::operation::snapshot::Declared;
+use crate::operation::snapshot::{Declared, PodRef};
 
 /// The pods of a node. Clones share them, but each counts its own [`Self::changed`].
 #[derive(Clone, Debug)]
@@ -19,6 +20,7 @@ pub struct NodePods {
     server: Server,
     node: Arc<str>,
     store: Store<Pod>,
+    slices: Slices,
 }
 
 impl Kept for Pod {
@@ -38,7 +40,9 @@ impl NodePods {
             from_memory: true,
             ..Selection::default()
         };
-        Self { server: server.clone(), node: node.into(), store: Store::watch(server, selection, stop) }
+        let slices = Slices::new(server.clone());
+        let store = Store::watch(server.clone(), selection, stop);
+        Self { server, node: node.into(), store, slices }
     }
 
     /// The node.
@@ -59,6 +63,11 @@ impl NodePods {
     /// The same in the words of the decisions; `None` when the API server does not know the pod.
     pub fn declared(&self, runtime_uid: &str) -> Option<Declared> {
         self.store.look(runtime_uid, Pod::declared)
+    }
+
+    /// What the `EndpointSlice`s of its namespace say of a pod; they are watched as long as somebody holds such an answer.
+    pub fn slices(&self, pod: &PodRef) -> PodSlices {
+        self.slices.of(&pod.namespace, self.api_uid(pod))
     }
 
     /// True while the watch runs: what is told here is then as new as the API server can tell.

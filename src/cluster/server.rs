@@ -2,6 +2,7 @@
 //!
 //! Only verbs and interfaces that every release since 1.20 has. Must not print an object or an answer.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -31,7 +32,7 @@ const WATCH_SECONDS: u32 = 290;
 pub struct Server {
     client: kube::Client,
     /// Groups that it last served in their older version only.
-    older: Arc<Mutex<BTreeSet<&'static str>>>,
+    older: Arc<Mutex<BTreeSet<Cow<'static, str>>>>,
 }
 
 impl std::fmt::Debug for Server {
@@ -58,6 +59,8 @@ pub(super) struct Selection {
     pub(super) namespace: Option<String>,
     pub(super) fields: Option<String>,
     pub(super) labels: Option<String>,
+    /// Another version than that of the type.
+    pub(super) version: Option<&'static str>,
     /// The first list may come from the API server's memory (version 0, as kubelets ask): without it every agent would
     /// have the database read all pods of the cluster. What it does not know yet, the watch brings.
     pub(super) from_memory: bool,
@@ -96,12 +99,12 @@ impl Server {
     }
 
     /// Remembers that.
-    pub(super) fn set_older(&self, group: &'static str, older: bool) {
+    pub(super) fn set_older(&self, group: Cow<'static, str>, older: bool) {
         let mut groups = self.older.lock().unwrap_or_else(PoisonError::into_inner);
         if older {
             groups.insert(group)
         } else {
-            groups.remove(group)
+            groups.remove(&group)
         };
     }
 
@@ -223,7 +226,12 @@ impl Server {
 
 impl Selection {
     fn request<T: Resource<DynamicType = ()>>(&self) -> Request {
-        Request::new(T::url_path(&(), self.namespace.as_deref()))
+        let path = T::url_path(&(), self.namespace.as_deref());
+        let in_path = |version: &str| format!("/{version}/");
+        Request::new(match self.version {
+            Some(version) => path.replacen(&in_path(&T::version(&())), &in_path(version), 1),
+            None => path,
+        })
     }
 }
 

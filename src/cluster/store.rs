@@ -18,6 +18,9 @@ use crate::cluster::server::{Selection, Server};
 pub(super) trait Kept:
     Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static
 {
+    /// The version that releases have which do not know that of this type.
+    const OLDER: Option<&'static str> = None;
+
     /// What one is looked up by.
     fn key(&self) -> String;
 

@@ -66,7 +66,7 @@ impl Server {
             Err(error) if error.class() == Class::Gone => (order[1], ask(order[1]).await?),
             first => (order[0], first?),
         };
-        self.set_older(kind.group, version != VERSIONS[0]);
+        self.set_older(kind.group.into(), version != VERSIONS[0]);
         Ok(Served { version, items: list.items.unwrap_or_default() })
     }
 }

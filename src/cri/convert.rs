@@ -24,7 +24,7 @@ pub async fn observe(client: &Client, pod_uid: &str, names: Option<&[&str]>) -> 
     let label = Some((annotation::POD_UID, pod_uid));
     let (sandboxes, listed) = tokio::try_join!(client.sandboxes(label), client.containers(label))?;
     let Some(newest) = newest(sandboxes) else {
-        return Ok(Snapshot { sandbox: None, containers: Vec::new(), declared: None });
+        return Ok(Snapshot { sandbox: None, containers: Vec::new(), declared: None, serving: None });
     };
     let mut containers = Vec::with_capacity(listed.len());
     // All at once: an answer is waited for while a container is down.
@@ -48,7 +48,7 @@ pub async fn observe(client: &Client, pod_uid: &str, names: Option<&[&str]>) -> 
             containers.push(seen);
         }
     }
-    Ok(Snapshot { sandbox: Some(sandbox(newest)), containers, declared: None })
+    Ok(Snapshot { sandbox: Some(sandbox(newest)), containers, declared: None, serving: None })
 }
 
 /// The pods of this name, newest first: one that was made again is there twice for a while.

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::status::Status;
+use crate::cluster::slices::PodSlices;
 use crate::node::Node;
 use crate::node::execute::Workshop;
 use crate::node::hook::Attendant;
@@ -81,7 +82,7 @@ pub(super) async fn drive(
     let mut operation = entry.open.clone()?;
     let mut workshop = Workshop::new(node, &operation);
     let mut hooks = Attendant::new(node, &operation);
-    let mut leash = leash;
+    let (mut leash, mut slices) = (leash, None);
     let mut pause = FIRST_PAUSE;
     audience(Happening::Status(&report::status(&operation)));
     let outcome = loop {
@@ -90,7 +91,7 @@ pub(super) async fn drive(
         }
         hear(node, &mut entry, &mut operation, &mut hooks, audience).await;
         let snapshot = match look(node, &operation).await {
-            Ok(snapshot) => snapshot,
+            Ok(snapshot) => Snapshot { serving: listen(node, &operation, &mut slices), ..snapshot },
             Err(why) => {
                 if let Some(outcome) = unseen(&operation, clock::now(), &why) {
                     break outcome;
@@ -180,6 +181,15 @@ async fn look(node: &Node, operation: &Operation) -> Result<Snapshot, String> {
     let limit = share(clock::until(operation.deadline_at), Duration::ZERO);
     let client = node.client.within(limit);
     node.see(&client, &operation.pod.uid, &names).await.map_err(|error| error.to_string())
+}
+
+/// The `EndpointSlice`s that send the pod traffic, which are watched only while that matters.
+fn listen(node: &Node, operation: &Operation, slices: &mut Option<PodSlices>) -> Option<Vec<String>> {
+    let Some(pods) = node.cluster.as_ref().filter(|_| operation.awaits_slices()) else {
+        *slices = None;
+        return None;
+    };
+    slices.get_or_insert_with(|| pods.slices(&operation.pod)).serving()
 }
 
 /// Takes in every decision that needs no effect, and returns the first answer that is more.

@@ -55,6 +55,7 @@ pub(super) fn pod(owner: Owner) -> Snapshot {
         sandbox: Some(Sandbox { id: "sandbox-1".into(), pod, ready: true, owner }),
         containers,
         declared: None,
+        serving: None,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::api::status::{Action, Engine, Step};
 use crate::operation::answer::overdue;
 pub use crate::operation::answer::{Next, Waiting};
 use crate::operation::back::back;
-use crate::operation::drain::close;
+use crate::operation::drain::{close, unconfirmed};
 use crate::operation::effect::{Class, Effect, Verb};
 use crate::operation::end::end;
 use crate::operation::hook::{Moment, Passage, pass};
@@ -146,6 +146,9 @@ fn still_free(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Opt
     }
     if now >= operation.touch_until() {
         let waits = operation.targets.iter().any(|target| target.image.is_some() && target.pulled.is_none());
+        if let Some(failure) = unconfirmed(operation, snapshot) {
+            return Some(fail(operation, failure));
+        }
         let what = if waits { "Pull".to_owned() } else { during(operation, "Swap had not begun") };
         return Some(fail(operation, operation.late(&what)));
     }

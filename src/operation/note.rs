@@ -14,6 +14,8 @@ pub enum Note {
     Step(Step),
     /// The pod gets no traffic any more.
     Drained(Timestamp),
+    /// Nothing sends the pod traffic any more; `None`: something does again.
+    Confirmed(Option<Timestamp>),
     /// The life from before has ended.
     Stopped(String, Timestamp),
     /// Its kubelet has put another life in the place of the one that is to be replaced, and that has ended too.
@@ -63,6 +65,7 @@ impl Operation {
         match note {
             Note::Step(step) => self.step = step,
             Note::Drained(at) => self.drain.iter_mut().for_each(|drain| drain.left_at = Some(at)),
+            Note::Confirmed(at) => self.drain.iter_mut().for_each(|drain| drain.confirmed_at = at),
             Note::Stopped(name, at) => {
                 if let Some(index) = target(&mut self.targets, &name) {
                     self.targets[index].stopped_at = Some(at);

@@ -91,6 +91,12 @@ pub enum Failure {
         /// What the API server said.
         message: String,
     },
+    /// Something still sends the pod traffic.
+    #[error("the pod was not drained before there was no time left to go on: {message}")]
+    NotDrained {
+        /// What sends it traffic, or why that is not known.
+        message: String,
+    },
     /// It runs, and its kubelet does not call it Ready.
     #[error("the new {container} did not become Ready within {seconds} s")]
     NotReady {
@@ -195,6 +201,7 @@ impl Failure {
             Self::Hook { moment: Moment::After, .. } => "PostHookFailed",
             Self::Respec { .. } => "RespecFailed",
             Self::Gate { .. } => "GateFailed",
+            Self::NotDrained { .. } => "DrainNotConfirmed",
             Self::NotReady { .. } => "NotReady",
             Self::Rehearsal { .. } => "CannotCreate",
             Self::Sandbox { .. } => "SandboxGone",

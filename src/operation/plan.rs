@@ -143,7 +143,7 @@ impl Plan {
                 }
             })
             .collect();
-        let drains = request.grace_period_seconds > 0;
+        let drains = request.drained_by().is_some();
         let left_closed = declared.as_ref().is_some_and(|declared| declared.gate.left_closed());
         let steps = [
             swaps.then_some(Step::Pull),

@@ -140,10 +140,15 @@ pub enum Refusal {
     Deleting(Box<PodRef>),
     /// A drain that drains nothing is a lie.
     #[error(
-        "gracePeriodSeconds is set, but pod {0} has no readiness gate InPlaceUpdateReady that could take it out of \
-         traffic: remove gracePeriodSeconds, or add the gate to the pod's template"
+        "{field} is set, but pod {pod} has no readiness gate InPlaceUpdateReady that could take it out of \
+         traffic: remove {field}, or add the gate to the pod's template"
     )]
-    NoReadinessGate(Box<PodRef>),
+    NoReadinessGate {
+        /// The pod.
+        pod: Box<PodRef>,
+        /// `gracePeriodSeconds` or `drain`.
+        field: &'static str,
+    },
     /// Hooks need what is not there.
     #[error("{0} is set, but this agent runs no hooks: remove it")]
     HooksUnavailable(&'static str),
@@ -262,7 +267,7 @@ impl Refusal {
             Self::UnknownContainer { .. } => "UnknownContainer",
             Self::NotRunning { .. } => "NotRunning",
             Self::Duplicate { .. } => "Duplicate",
-            Self::NoReadinessGate(_) => "NoReadinessGate",
+            Self::NoReadinessGate { .. } => "NoReadinessGate",
             Self::HooksUnavailable(_) => "HooksUnavailable",
             Self::HookTemplateMissing { .. } => "HookTemplateMissing",
             Self::HookTemplateInvalid { .. } => "HookTemplateInvalid",
@@ -323,8 +328,10 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
     if declared.is_some_and(|declared| declared.deleting) {
         return Err(Refusal::Deleting(pod()));
     }
-    if request.grace_period_seconds > 0 && declared.is_none_or(|declared| declared.gate == Gate::Absent) {
-        return Err(Refusal::NoReadinessGate(pod()));
+    if let Some(field) = request.drained_by()
+        && declared.is_none_or(|declared| declared.gate == Gate::Absent)
+    {
+        return Err(Refusal::NoReadinessGate { pod: pod(), field });
     }
     let hooks = hooks(&request, &sandbox.pod, &situation.hooks)?;
     let mut targets = Vec::with_capacity(request.containers.len());

@@ -18,6 +18,8 @@ pub struct Snapshot {
     pub containers: Vec<Container>,
     /// The same pod as the API server shows it; `None` where there is none, or when it does not know the pod.
     pub declared: Option<Declared>,
+    /// The names of the `EndpointSlice`s that say it serves; `None` when that is not known, or was not asked for.
+    pub serving: Option<Vec<String>>,
 }
 
 /// Which pod.

@@ -242,7 +242,7 @@ impl Operation {
         now: Timestamp,
     ) -> Self {
         let deadline_at = later(now, SignedDuration::from_secs(i64::from(request.deadline_seconds)));
-        let drain = (request.grace_period_seconds > 0).then(Drain::default);
+        let drain = request.drained_by().map(|_| Drain::default());
         let step = match (targets.iter().any(|t| t.action == Action::Swap), &drain) {
             (true, _) => Step::Pull,
             (false, Some(_)) => Step::Drain,

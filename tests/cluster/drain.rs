@@ -146,6 +146,81 @@ fn nobody_is_turned_away_over_twenty_restarts_with_a_drain() {
     }
 }
 
+/// A slice that somebody made by hand: it sends traffic to the pod until it is deleted.
+fn slice(pod: &Pod<'_>, name: &str) -> String {
+    let cluster = pod.cluster;
+    let versions = cluster.kubectl(&["api-versions"]);
+    let v1 = versions.lines().any(|version| version == "discovery.k8s.io/v1");
+    let (ip, uid) = (pod.get().status.unwrap().pod_ip.unwrap(), &pod.uid);
+    let slice = json!({
+        "apiVersion": if v1 { "discovery.k8s.io/v1" } else { "discovery.k8s.io/v1beta1" },
+        "kind": "EndpointSlice", "metadata": {"name": name}, "addressType": "IPv4",
+        "endpoints": [{"addresses": [ip], "conditions": {"ready": true},
+            "targetRef": {"kind": "Pod", "namespace": "default", "name": pod.name, "uid": uid}}],
+    });
+    cluster.apply(&slice.to_string());
+    name.to_owned()
+}
+
+#[test]
+fn a_confirmed_drain_waits_for_every_slice_and_turns_nobody_away() {
+    let confirmed = |id: &str, deadline: u32| {
+        json!({"id": id, "containers": [{"name": "app"}], "gracePeriodSeconds": 1, "drain": "Confirmed",
+            "deadlineSeconds": deadline})
+        .to_string()
+    };
+    Agent::shared();
+    let cluster = Cluster::shared();
+    let served = Served::new("confirmed", &format!("[{{conditionType: {GATE}}}]"));
+    let [held, other] = &served.pods;
+    let before = held.facts();
+    let by_hand = slice(held, &format!("by-hand-{}", std::process::id()));
+    let id = held.request(&confirmed("held", 300));
+    held.wait("it drains", |pod| gate_is(pod, "False", "InPlaceDrain") && !is_ready(pod));
+    // Longer than a fixed drain would have taken, whatever its kubelet says.
+    let since = now();
+    eventually("a fixed drain to be over", || {
+        (now().duration_since(since) >= SignedDuration::from_secs(8)).then_some(())
+    });
+    assert_eq!(held.facts(), before);
+    let gone = now();
+    cluster.kubectl(&["delete", "endpointslice", &by_hand]);
+    let status = held.answer(&id);
+    assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
+    let stopped = status.containers[0].stopped_at.unwrap();
+    assert!(stopped >= gone + SignedDuration::from_secs(1), "{gone} {stopped}");
+    held.wait("it is Ready again", is_ready);
+    // By the cluster's own controller alone.
+    for turn in 0..4 {
+        let pod = &served.pods[turn % 2];
+        pod.ask(&confirmed(&format!("turn-{turn}"), 300), Phase::Succeeded);
+        pod.wait("it is Ready again", is_ready);
+        let ip = pod.get().status.unwrap().pod_ip.unwrap();
+        served.traffic.until("it is back", |turns| turns.last().unwrap().addresses.contains(&ip));
+    }
+    // One that publishes what is not Ready never lets go.
+    let peers = format!("peers-{}", std::process::id());
+    let ports = json!([{"port": 8080}]);
+    let selector = json!({"app": served.service});
+    let spec =
+        json!({"clusterIP": "None", "publishNotReadyAddresses": true, "selector": selector, "ports": ports});
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": peers}, "spec": spec});
+    cluster.apply(&service.to_string());
+    let selected = format!("kubernetes.io/service-name={peers}");
+    eventually("its slice", || {
+        let listed = cluster.kubectl(&["get", "endpointslices", "-l", &selected, "-o", "json"]);
+        listed.contains(&other.uid).then_some(())
+    });
+    let before = other.facts();
+    let failed = other.ask(&confirmed("never", 15), Phase::Failed);
+    assert_eq!(failed.reason, "DrainNotConfirmed", "{failed:#?}");
+    assert!(failed.message.contains(&format!("EndpointSlice {peers}-")), "{}", failed.message);
+    other.wait("it takes traffic again", |pod| gate_is(pod, "True", "InPlaceReady") && is_ready(pod));
+    assert_eq!(other.facts(), before);
+    cluster.kubectl(&["delete", "service", &peers]);
+    assert_eq!(served.traffic.failed(), Vec::<String>::new(), "of {}", served.traffic.served());
+}
+
 #[test]
 fn without_a_drain_somebody_is_turned_away() {
     Agent::shared();

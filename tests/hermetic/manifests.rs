@@ -14,11 +14,11 @@ type Objects = BTreeMap<(String, String, String), Value>;
 fn the_chart_installs_what_kustomize_does() {
     let own = chart(&json!({}));
     same(&own, &kustomize(&["base"]));
-    assert_eq!(own.len(), 14 + 4, "{:?}", own.keys());
+    assert_eq!(own.len(), 14 + 5, "{:?}", own.keys());
     let both = json!({"allowPullSecrets": true, "admissionPolicy": {"enabled": true}});
     let all = chart(&both);
     same(&all, &kustomize(&["base", "pull-secrets", "admission-policy"]));
-    assert_eq!(all.len(), 21 + 4, "{:?}", all.keys());
+    assert_eq!(all.len(), 21 + 5, "{:?}", all.keys());
     // Helm itself has the last word where there is one.
     if let Some(helm) = helm(&json!({})) {
         same(&helm, &own);
@@ -97,6 +97,7 @@ fn the_agent_may_no_more_than_it_needs() {
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
         {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
         {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
         {"apiGroups": ["tkex.tencent.com"], "resources": ["hooktemplates"], "verbs": ["get"]},
         {"apiGroups": ["tkex.tencent.com"], "resources": ["hookruns"],
             "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
@@ -302,8 +303,8 @@ fn kustomize(folders: &[&str]) -> Objects {
 /// With what Helm installs before the templates: the folder `crds`, as it is.
 fn chart(values: &Value) -> Objects {
     let mut all = objects(&run("bash", &["tests/lab/chart.sh", "daemonset/chart", &values.to_string()]));
-    for name in ["hooktemplates.yaml", "hookruns.yaml", "gamedeployments.yaml", "gamestatefulsets.yaml"] {
-        all.extend(objects(&read(format!("daemonset/chart/crds/{name}"))));
+    for kind in ["hooktemplates", "hookruns", "gamedeployments", "gamestatefulsets", "inplacerollouts"] {
+        all.extend(objects(&read(format!("daemonset/chart/crds/{kind}.yaml"))));
     }
     all
 }

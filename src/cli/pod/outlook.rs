@@ -187,7 +187,7 @@ fn gate(request: &Request, snapshot: &Snapshot) -> Option<String> {
             "the pod has no readiness gate InPlaceUpdateReady: it is not taken out of traffic before"
                 .to_owned(),
         ),
-        Gate::Unset | Gate::Open if request.grace_period_seconds == 0 => {
+        Gate::Unset | Gate::Open if request.drained_by().is_none() => {
             Some("without --grace it is not taken out of traffic before".to_owned())
         }
         Gate::Unset | Gate::Open => None,

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 
 use clap::{Args, ValueEnum};
 
-use crate::api::request::{EngineWish, HookRef, InvalidRequest, OnFailure, Request, Target};
+use crate::api::request::{Drain, EngineWish, HookRef, InvalidRequest, OnFailure, Request, Target};
 use crate::cli::named_value::NamedValue;
 use crate::cli::span::Seconds;
 
@@ -16,6 +16,9 @@ pub(super) struct Wish {
     /// Take the pod out of traffic and wait so long before the first stop (needs the readiness gate)
     #[arg(long, value_name = "TIME")]
     grace: Option<Seconds>,
+    /// When the pod counts as drained (needs the readiness gate) [default: fixed]
+    #[arg(long, value_name = "WHEN")]
+    drain: Option<DrainArg>,
     /// Hook (the name of its template) to pass while the pod is still serving
     #[arg(long, value_name = "NAME")]
     pre_hook: Option<String>,
@@ -49,6 +52,14 @@ pub(super) struct Wish {
     /// Why, for the people who read the history
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DrainArg {
+    /// When the time of --grace is over
+    Fixed,
+    /// When no `EndpointSlice` sends it traffic any more, and the time of --grace after that is over
+    Confirmed,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -92,6 +103,7 @@ impl Wish {
     pub(super) fn request(&self, id: String, targets: Vec<Target>) -> Result<Request, BadWish> {
         let Self {
             grace,
+            drain,
             pre_hook,
             post_hook,
             hook_arg,
@@ -114,6 +126,10 @@ impl Wish {
         let or = |given: Option<Seconds>, default: u32| given.map_or(default, |Seconds(seconds)| seconds);
         let request = Request {
             grace_period_seconds: or(grace, default.grace_period_seconds),
+            drain: match drain {
+                None | Some(DrainArg::Fixed) => Drain::Fixed,
+                Some(DrainArg::Confirmed) => Drain::Confirmed,
+            },
             pre_hook: hook(pre_hook),
             post_hook: hook(post_hook),
             each_ready,
@@ -182,14 +198,14 @@ mod tests {
     #[test]
     fn every_flag_is_a_field_of_the_contract() {
         let request = request(
-            "--grace 30s --pre-hook drain --post-hook check --hook-arg k=v --hook-arg x=a=b --min-ready 5 \
+            "--grace 30s --drain confirmed --pre-hook drain --post-hook check --hook-arg k=v --hook-arg x=a=b --min-ready 5 \
              --ready-timeout 1m --deadline 5m --on-failure keep --engine respec --reason ticket-42 --id other",
         );
         let hook = |name| json!({"templateName": name, "args": [{"name": "k", "value": "v"}, {"name": "x", "value": "a=b"}]});
         assert_eq!(
             serde_json::to_value(request.unwrap()).unwrap(),
             json!({
-                "id": "web-1", "containers": [{"name": "app"}], "gracePeriodSeconds": 30,
+                "id": "web-1", "containers": [{"name": "app"}], "gracePeriodSeconds": 30, "drain": "Confirmed",
                 "preHook": hook("drain"), "postHook": hook("check"), "minReadySeconds": 5,
                 "readyTimeoutSeconds": 60, "deadlineSeconds": 300, "onFailure": "Keep", "engine": "Respec",
                 "reason": "ticket-42",

@@ -178,7 +178,7 @@ impl NodePods {
     }
 
     /// The API server's uid of a pod: another one than the runtime's for a static pod, whose copy is in the view.
-    fn api_uid(&self, pod: &PodRef) -> String {
+    pub(super) fn api_uid(&self, pod: &PodRef) -> String {
         self.get(&pod.uid).map_or_else(|| pod.uid.clone(), |seen| seen.api_uid().to_owned())
     }
 }

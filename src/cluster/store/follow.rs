@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::chance;
 use crate::cluster::error::Error;
+use crate::cluster::server::{Listed, Selection};
 use crate::cluster::store::{Kept, Shared};
 use crate::operation::effect::Class;
 use crate::process::log::chain;
@@ -43,6 +44,8 @@ pub(super) async fn run<T: Kept>(shared: Arc<Shared<T>>, stop: CancellationToken
 /// Where the following stands.
 struct Follower<'a, T> {
     shared: &'a Shared<T>,
+    /// What is followed, in the version that the API server has.
+    selection: Selection,
     /// Where a watch can go on; `None`: nowhere, list first.
     version: Option<String>,
     /// When the present watch was opened.
@@ -56,8 +59,9 @@ struct Follower<'a, T> {
 }
 
 async fn follow<T: Kept>(shared: &Shared<T>) {
+    let selection = shared.selection.clone();
     let mut follower =
-        Follower { shared, version: None, opened: None, failures: 0, told: false, absent: false };
+        Follower { shared, selection, version: None, opened: None, failures: 0, told: false, absent: false };
     loop {
         let ended = follower.hear().await;
         shared.set_current(false);
@@ -70,9 +74,15 @@ async fn follow<T: Kept>(shared: &Shared<T>) {
 impl<T: Kept> Follower<'_, T> {
     /// One watch, after a list where there is no version to go on from. Returns when it has ended.
     async fn hear(&mut self) -> Result<(), Error> {
-        let Shared { server, selection, .. } = self.shared;
+        let server = &self.shared.server;
         if self.version.is_none() {
-            let listed = server.list(selection).await;
+            let mut listed = self.list().await;
+            if T::OLDER.is_some() && listed.as_ref().is_err_and(|error| error.class() == Class::Gone) {
+                let group = T::group(&());
+                let older = server.is_older(&group);
+                server.set_older(group, !older);
+                listed = self.list().await;
+            }
             self.learn_absence(listed.as_ref().err());
             if self.absent {
                 self.shared.replace(Vec::new());
@@ -83,7 +93,7 @@ impl<T: Kept> Follower<'_, T> {
             self.version = Some(listed.version);
         }
         let from = self.version.clone().unwrap_or_default();
-        let mut events = pin!(server.watch::<T>(selection, &from).await?);
+        let mut events = pin!(server.watch::<T>(&self.selection, &from).await?);
         self.open();
         while let Ok(event) = timeout(SILENCE, events.try_next()).await {
             let Some(event) = event? else { return Ok(()) };
@@ -98,12 +108,19 @@ impl<T: Kept> Follower<'_, T> {
                 }
                 WatchEvent::Bookmark(mark) => self.advance(Some(mark.metadata.resource_version)),
                 WatchEvent::Error(status) => {
-                    let doing = format!("watching {}", selection.what);
+                    let doing = format!("watching {}", self.selection.what);
                     return Err(Error::of(&doing, kube::Error::Api(status)));
                 }
             }
         }
         Ok(())
+    }
+
+    /// All of them, in the version that the server had last.
+    async fn list(&mut self) -> Result<Listed<T>, Error> {
+        let server = &self.shared.server;
+        self.selection.version = T::OLDER.filter(|_| server.is_older(&T::group(&())));
+        server.list(&self.selection).await
     }
 
     fn open(&mut self) {

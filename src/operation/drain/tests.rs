@@ -242,3 +242,102 @@ fn what_was_closed_is_opened_and_what_a_failure_left_closed_only_after_a_success
         assert_eq!(outcomes.map(|outcome| last_turn(drain, outcome)), turns, "{drain:?}");
     }
 }
+
+const CONFIRMED: &str = r#"{"id":"r","containers":[{"name":"app"}],"gracePeriodSeconds":20,"drain":"Confirmed","deadlineSeconds":90,"engine":"Recreate"}"#;
+
+fn slices(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// Out of traffic by its kubelet's word, and sent traffic as told.
+fn confirming(text: &str, serving: Option<Vec<String>>) -> Bench {
+    let mut bench = Bench::beside(Kubelet::Watching, text);
+    bench.snapshot.serving = serving;
+    while bench.operation.drain.as_ref().unwrap().left_at.is_none() {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    assert!(bench.operation.awaits_slices());
+    bench
+}
+
+/// Lets time pass with nothing else happening.
+fn wait_until(bench: &mut Bench, ms: i64) {
+    while bench.now < at(ms) {
+        assert_eq!(bench.step(&mut |effect, _| panic!("{effect:?}")), None);
+    }
+}
+
+fn stopped(bench: &Bench) -> Timestamp {
+    assert!(!bench.operation.awaits_slices());
+    bench.operation.targets[0].stopped_at.unwrap()
+}
+
+#[test]
+fn a_confirmed_drain_counts_from_when_nothing_sends_traffic_any_more() {
+    // As soon as it has left Ready where no slice knows it, and without a grace period too.
+    for (text, stops) in
+        [(CONFIRMED.to_owned(), 20_000), (CONFIRMED.replace("Seconds\":20", "Seconds\":0"), 0)]
+    {
+        let mut bench = confirming(&text, Some(slices(&[])));
+        assert_eq!(bench.obey(), Outcome::Succeeded);
+        let stopped = stopped(&bench);
+        assert!((at(stops)..at(stops + 200)).contains(&stopped), "{stopped}");
+        assert_eq!(gate(&bench), Gate::Open);
+        assert_eq!(bench.log[0], "Gate Drain");
+    }
+    // Silence confirms nothing, nor does a slice that still sends.
+    let mut bench = confirming(CONFIRMED, None);
+    wait_until(&mut bench, 9000);
+    bench.snapshot.serving = Some(slices(&["web-a"]));
+    wait_until(&mut bench, 18_000);
+    bench.snapshot.serving = Some(slices(&[]));
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+    let stopped = stopped(&bench);
+    assert!((at(38_000)..at(38_500)).contains(&stopped), "{stopped}");
+}
+
+#[test]
+fn traffic_that_comes_back_has_it_count_anew_and_silence_does_not() {
+    let mut bench = confirming(CONFIRMED, Some(slices(&[])));
+    bench.step(&mut |_, _| Answer::Obey);
+    assert!(bench.operation.drain.as_ref().unwrap().confirmed_at.is_some());
+    bench.now = at(15_000);
+    bench.snapshot.serving = Some(slices(&["web-a", "web-b"]));
+    wait_until(&mut bench, 16_000);
+    // What was confirmed outlives the process.
+    let journal = serde_json::to_string(&bench.operation).unwrap();
+    bench.operation = serde_json::from_str(&journal).unwrap();
+    bench.operation.resume(bench.now);
+    bench.snapshot.serving = Some(slices(&[]));
+    bench.step(&mut |_, _| Answer::Obey);
+    bench.snapshot.serving = None;
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+    let stopped = stopped(&bench);
+    assert!((at(36_000)..at(36_500)).contains(&stopped), "{stopped}");
+}
+
+#[test]
+fn a_drain_that_is_not_confirmed_in_time_touches_nothing_and_names_what_still_sends() {
+    let many: Vec<_> = (0..9).map(|number| format!("web-{number}")).collect();
+    for (serving, says, hides) in [
+        (Some(slices(&["web-a", "web-b"])), "EndpointSlice web-a, web-b still sends it traffic", "and more"),
+        (Some(many), "web-3, web-4 and more still", "web-5"),
+        (None, "not known: the API server is away", "publishNotReadyAddresses"),
+    ] {
+        let mut bench = confirming(CONFIRMED, serving);
+        let outcome = bench.obey();
+        assert!(matches!(outcome, Outcome::Failed { touched: false, .. }), "{outcome:?}");
+        assert_eq!(outcome.reason(), "DrainNotConfirmed");
+        let Outcome::Failed { failure, .. } = &outcome else { unreachable!() };
+        let message = failure.to_string();
+        assert!(message.contains(says) && !message.contains(hides), "{message}");
+        assert_eq!(bench.log, ["Gate Drain", "Gate Open"]);
+        assert_eq!((gate(&bench), bench.operation.owed_gate()), (Gate::Open, None));
+        // What is left must suffice for the grace period and the stop.
+        assert!(bench.now < at(90_000 - 20_000 - 30_000), "{}", bench.now);
+    }
+    // Cancelled in the middle, it is no failure.
+    let mut bench = confirming(CONFIRMED, Some(slices(&["web-a"])));
+    bench.operation.withdraw(Withdrawal::Deleted);
+    assert_eq!(bench.obey(), Outcome::Cancelled(Withdrawal::Deleted));
+}

@@ -132,12 +132,15 @@ fn what_the_api_server_shows_can_stand_in_the_way() {
     let swapped =
         r#"{"containers":[{"name":"app","image":"a:v2"}],"gracePeriodSeconds":20,"deadlineSeconds":98}"#;
     let (short, keep): (_, Change) = (drained.replace("57", "56"), |_| {});
-    let cases: [(&str, Change, &str, &str); 7] = [
+    let confirmed = r#"{"containers":[{"name":"app"}],"drain":"Confirmed"}"#;
+    let cases: [(&str, Change, &str, &str); 9] = [
         ("restart app", keep, "", ""),
         ("restart app", |it| it.deleting = true, "Deleting", "is being deleted"),
         (drained, keep, "", ""),
         (drained, |it| it.gate = Gate::Unset, "", ""),
         (drained, |it| it.gate = Gate::Absent, "NoReadinessGate", "add the gate to the pod's template"),
+        (confirmed, keep, "", ""),
+        (confirmed, |it| it.gate = Gate::Absent, "NoReadinessGate", "remove drain, or add the gate"),
         // The drain is part of what it takes.
         (&short, keep, "DeadlineTooShort", "may take 57 s"),
         (swapped, keep, "", ""),

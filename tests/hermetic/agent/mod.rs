@@ -4,6 +4,7 @@
 
 mod answers;
 mod away;
+mod drains;
 mod gates;
 mod requests;
 

@@ -6,7 +6,7 @@ use super::door::Shared;
 use super::store::Store;
 
 /// The kinds of calls.
-const KNOWN: [&str; 25] = [
+const KNOWN: &[&str] = &[
     "LIST pods",
     "WATCH pods",
     "GET pod",
@@ -16,6 +16,7 @@ const KNOWN: [&str; 25] = [
     "POST event",
     "GET secret",
     "LIST events",
+    "LIST endpointslices",
     "LIST hookruns",
     "WATCH hookruns",
     "GET hookrun",

@@ -47,6 +47,7 @@ async fn what_does_not_fit_the_pod() {
     let shop = Shop::open().await;
     refused(&shop, "restart other", "UnknownContainer").await;
     refused(&shop, r#"{"containers":[{"name":"app"}],"gracePeriodSeconds":5}"#, "NoReadinessGate").await;
+    refused(&shop, r#"{"containers":[{"name":"app"}],"drain":"Confirmed"}"#, "NoReadinessGate").await;
     refused(&shop, r#"{"containers":[{"name":"app"}],"engine":"Stop"}"#, "EngineUnavailable").await;
     refused(&shop, r#"{"containers":[{"name":"app"}],"deadlineSeconds":3}"#, "DeadlineTooShort").await;
     refused(&Shop::of(pod().owner(Owner::Kubelet)).await, "swap app=img:v2", "KubeletNamesImages").await;

@@ -371,7 +371,7 @@ impl World {
             let by = usize::try_from(self.dice.roll(64)).unwrap() % containers.len();
             containers.rotate_left(by);
         }
-        Snapshot { sandbox: self.sandbox.clone(), containers, declared: self.declared() }
+        Snapshot { sandbox: self.sandbox.clone(), containers, declared: self.declared(), serving: None }
     }
 
     fn declared(&mut self) -> Option<Declared> {

@@ -1,0 +1,154 @@
+//! A drain that is to be confirmed: nothing is stopped while an `EndpointSlice` sends the pod traffic, or while that is not known.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::super::api_server::Fault as ApiFault;
+use super::{Town, gate};
+
+fn restart(id: &str, drain: &str, grace: u32, deadline: u32) -> String {
+    json!({ "id": id, "containers": [{ "name": "app" }], "drain": drain, "gracePeriodSeconds": grace,
+        "deadlineSeconds": deadline })
+    .to_string()
+}
+
+impl Town {
+    /// The slice `shop/NAME` says of the pod `web-0` whether it is sent traffic.
+    fn slice(&self, name: &str, ready: bool, serving: Option<bool>) {
+        let uid = self.api.pod("shop", "web-0")["metadata"]["uid"].clone();
+        let mut conditions = json!({ "ready": ready, "terminating": false });
+        if let Some(serving) = serving {
+            conditions["serving"] = json!(serving);
+        }
+        let endpoint = |uid, conditions| {
+            json!({ "addresses": ["10.0.0.7"], "conditions": conditions,
+                "targetRef": { "kind": "Pod", "namespace": "shop", "name": "web-0", "uid": uid } })
+        };
+        let old = self.api.get("endpointslices", "shop", name);
+        let metadata =
+            old.map_or_else(|| json!({ "namespace": "shop", "name": name }), |old| old["metadata"].clone());
+        self.api.put(json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": metadata, "addressType": "IPv4",
+            "endpoints": [endpoint(uid, conditions), endpoint(json!("another"), json!({ "ready": true }))] }));
+    }
+
+    /// Waits until the gate is closed, and has the kubelet say that the pod is not Ready.
+    async fn drained(&self, name: &str) {
+        let closed = Some(("False", "InPlaceDrain"));
+        self.api.until("the drain", |store| gate(&store.pod("shop", name).unwrap()) == closed).await;
+        self.api.edit("shop", name, |pod| {
+            let conditions = pod["status"]["conditions"].as_array_mut().unwrap();
+            for condition in conditions.iter_mut().filter(|condition| condition["type"] == "Ready") {
+                condition["status"] = "False".into();
+            }
+        });
+    }
+
+    /// Waits until the agent has looked at the pod so many times more.
+    async fn looked(&self, times: usize) {
+        let before = self.runtime.calls("ListContainers").len();
+        let looks = async {
+            while self.runtime.calls("ListContainers").len() < before + times {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        };
+        self.api.patiently("more looks", looks).await;
+    }
+
+    /// Waits until the journal tells, or does not tell any more, since when the drain is confirmed.
+    async fn confirmed(&self, is: bool) {
+        let told = || {
+            let files = walk(self.state.path());
+            let text: String = files.iter().filter_map(|path| std::fs::read_to_string(path).ok()).collect();
+            text.contains("\"confirmed_at\":\"") == is && text.contains("\"confirmed_at\":")
+        };
+        let tells = async {
+            while !told() {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        };
+        self.api.patiently("the journal to tell", tells).await;
+    }
+}
+
+fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}
+
+#[tokio::test]
+async fn nothing_is_stopped_while_a_slice_sends_traffic_or_nobody_can_tell() {
+    let town = Arc::new(Town::found().await);
+    for name in ["web-0", "web-1"] {
+        town.pod(name);
+        town.kubelet(name);
+    }
+    let _agent = town.agent().await;
+    // One that need not be confirmed asks nobody.
+    town.wish("web-1", Some(&restart("fixed", "Fixed", 1, 60)));
+    town.drained("web-1").await;
+    town.told("web-1", "fixed", "Succeeded").await;
+    assert_eq!(town.api.count("LIST endpointslices"), 0);
+    town.slice("web-a", true, Some(true));
+    town.slice("by-hand", false, None);
+    // A release that does not have the newer version.
+    town.api.on("LIST endpointslices").fault(ApiFault::Answer(404, "the server could not find it"));
+    town.wish("web-0", Some(&restart("r", "Confirmed", 0, 60)));
+    town.drained("web-0").await;
+    town.api.arrived("WATCH endpointslices", 1).await;
+    assert_eq!(town.api.count("LIST endpointslices"), 2);
+    town.looked(8).await;
+    assert_eq!(town.attempt("web-0"), 0);
+    // Nobody can tell, although it has let go meanwhile.
+    town.api.go_away().await;
+    town.slice("web-a", false, Some(false));
+    town.looked(8).await;
+    assert_eq!(town.attempt("web-0"), 0);
+    town.api.come_back().await;
+    town.told("web-0", "r", "Succeeded").await;
+    assert_eq!(town.attempt("web-0"), 1);
+    assert_eq!(gate(&town.api.pod("shop", "web-0")), Some(("True", "InPlaceReady")));
+}
+
+#[tokio::test]
+async fn a_slice_that_takes_the_pod_back_undoes_the_confirmation() {
+    let town = Arc::new(Town::found().await);
+    town.pod("web-0");
+    town.kubelet("web-0");
+    town.slice("web-a", true, Some(true));
+    let agent = town.agent().await;
+    town.wish("web-0", Some(&restart("r", "Confirmed", 40, 300)));
+    town.drained("web-0").await;
+    town.api.arrived("WATCH endpointslices", 1).await;
+    town.slice("web-a", false, Some(false));
+    town.confirmed(true).await;
+    // The next process knows it too, and listens as well.
+    agent.kill();
+    let _agent = town.agent().await;
+    town.confirmed(true).await;
+    town.slice("web-a", false, Some(true));
+    town.confirmed(false).await;
+    town.wish("web-0", None);
+    town.told("web-0", "r", "Cancelled").await;
+    assert_eq!(town.attempt("web-0"), 0);
+}
+
+#[tokio::test]
+async fn a_slice_that_never_lets_go_is_named_and_nothing_is_touched() {
+    let town = Arc::new(Town::found().await);
+    town.pod("web-0");
+    // As of a Service with publishNotReadyAddresses.
+    town.slice("peers-x", true, Some(false));
+    town.slice("web-a", false, Some(false));
+    let _agent = town.agent().await;
+    town.wish("web-0", Some(&restart("r", "Confirmed", 0, 10)));
+    town.drained("web-0").await;
+    let status = town.told("web-0", "r", "Failed").await;
+    assert_eq!(status["reason"], "DrainNotConfirmed");
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains("peers-x") && !message.contains("web-a"), "{message}");
+    let open = Some(("True", "InPlaceReady"));
+    town.api.until("the gate", |store| gate(&store.pod("shop", "web-0").unwrap()) == open).await;
+    assert_eq!((town.attempt("web-0"), town.runtime.calls("StopContainer").len()), (0, 0));
+}
