@@ -4,12 +4,13 @@
 //! from the API server for a while ([`Terms::lapse`](super::Terms)) that it is still named stops measuring. Who takes a run
 //! from another that did not let it go itself waits for longer: by then the other has heard of it, or has stopped.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kube::ResourceExt as _;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus};
 use crate::cluster::error::{Class, Error};
@@ -18,7 +19,7 @@ use crate::cluster::hooks::Run;
 use crate::hook::place::Place;
 use crate::hook::program::Program;
 use crate::hook::runner::Office;
-use crate::hook::runner::progress::Progress;
+use crate::hook::runner::progress::{self, Progress};
 use crate::process::clock;
 use crate::process::log::chain;
 
@@ -209,13 +210,23 @@ impl Keeper {
             let (engine, place) = (self.office.engine.clone(), self.place.clone());
             let metrics = self.office.metrics.clone();
             let last = told.borrow().clone();
-            let running = engine.run(&spec, last, &place, |status| {
-                metrics.measured(&told.borrow(), status);
-                told.send_replace(status.clone());
-            });
-            let stop = tokio::select! {
-                ended = running => return self.end(name, &ended).await,
-                stop = self.attend(&mut progress) => stop,
+            let stop = {
+                let mut running = pin!(engine.run(&spec, last, &place, |status| {
+                    metrics.measured(&told.borrow(), status);
+                    told.send_replace(status.clone());
+                }));
+                let stop = tokio::select! {
+                    ended = &mut running => return self.end(name, &ended).await,
+                    stop = self.attend(&mut progress) => stop,
+                };
+                if matches!(stop, Stop::Release | Stop::Shutdown) {
+                    // Whoever comes next measures at once: what is being asked now is heard out first.
+                    tokio::select! {
+                        ended = running => return self.end(name, &ended).await,
+                        _ = timeout(LAST_WORDS, progress::heard_out(told.subscribe())) => {}
+                    }
+                }
+                stop
             };
             match stop {
                 Stop::Order(Order::Terminate) => spec.terminate = true,
@@ -231,7 +242,7 @@ impl Keeper {
                     let last = told.borrow().clone();
                     if progress.is_news(&last) {
                         // What is not written is measured again by whoever comes next.
-                        let _ = tokio::time::timeout(LAST_WORDS, self.write(&last)).await;
+                        let _ = timeout(LAST_WORDS, self.write(&last)).await;
                     }
                     return Err(stop);
                 }
@@ -311,7 +322,7 @@ impl Keeper {
                     tokio::select! {
                         () = sleep(pause) => {}
                         () = self.office.stop.cancelled() => {
-                            let _ = tokio::time::timeout(LAST_WORDS, self.write(status)).await;
+                            let _ = timeout(LAST_WORDS, self.write(status)).await;
                             return Err(Stop::Shutdown);
                         }
                     }

@@ -41,6 +41,16 @@ impl Progress {
     }
 }
 
+/// Returns when nothing is being measured.
+pub(super) async fn heard_out(mut told: watch::Receiver<HookRunStatus>) {
+    let is_quiet = |status: &HookRunStatus| {
+        let mut measurements = status.metric_results.iter().flat_map(|result| &result.measurements);
+        measurements.all(|measurement| measurement.finished_at.is_some())
+    };
+    // Nothing is told any more when the run is over.
+    let _ = told.wait_for(is_quiet).await;
+}
+
 /// Without what is being measured.
 fn ended(mut status: HookRunStatus) -> HookRunStatus {
     for result in &mut status.metric_results {
@@ -52,6 +62,7 @@ fn ended(mut status: HookRunStatus) -> HookRunStatus {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use jiff::Timestamp;
 
     use super::*;
@@ -83,6 +94,15 @@ mod tests {
             metric_results: vec![result],
             ..HookRunStatus::default()
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_being_measured_is_heard_out() {
+        let (told, heard) = watch::channel(status(&[true, false]));
+        let mut waiting = Box::pin(heard_out(heard));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        told.send_replace(status(&[true, true]));
+        assert_eq!(waiting.as_mut().now_or_never(), Some(()));
     }
 
     #[test]
