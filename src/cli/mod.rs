@@ -6,6 +6,7 @@ mod cluster;
 pub mod crds;
 pub mod exit;
 pub mod hook;
+mod in_place;
 mod named_value;
 pub mod node;
 mod output;

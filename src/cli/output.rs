@@ -39,6 +39,28 @@ impl Data {
     }
 }
 
+/// The form of a result that may be only a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Form {
+    /// On one line
+    Json,
+    /// A document
+    Yaml,
+    /// The name of what was made for a workload
+    Name,
+}
+
+impl Form {
+    /// `None` for a name.
+    pub(super) fn data(self) -> Option<Data> {
+        match self {
+            Self::Json => Some(Data::Json),
+            Self::Yaml => Some(Data::Yaml),
+            Self::Name => None,
+        }
+    }
+}
+
 /// Writes one line of result.
 pub(super) fn line(text: &str) {
     // Whoever closed the pipe does not want the rest.

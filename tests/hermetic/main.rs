@@ -13,6 +13,7 @@ mod cri_proto;
 mod engine;
 mod hook;
 mod hook_runs;
+mod in_place;
 mod lessons;
 mod manifests;
 mod model;

@@ -8,18 +8,18 @@ use crate::api::status::{Phase, Status, Step};
 
 /// The two annotations of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Notes {
+pub(in crate::cli) struct Notes {
     /// The request as it is written.
-    pub(super) request: Option<String>,
+    pub(in crate::cli) request: Option<String>,
     /// Its id, when it can be read.
-    pub(super) wished: Option<String>,
+    pub(in crate::cli) wished: Option<String>,
     /// The agent's answer.
-    pub(super) status: Option<Status>,
+    pub(in crate::cli) status: Option<Status>,
 }
 
 impl Notes {
     /// Reads them from an object's metadata. What cannot be read as a status is none.
-    pub(super) fn of(meta: &ObjectMeta) -> Self {
+    pub(in crate::cli) fn of(meta: &ObjectMeta) -> Self {
         let note = |key: &str| meta.annotations.as_ref().and_then(|notes| notes.get(key)).cloned();
         let request = note(annotation::REQUEST).filter(|text| !text.trim().is_empty());
         let parsed = Request::parse(request.as_deref()).ok().flatten();
@@ -83,7 +83,7 @@ pub(super) fn is_touched(status: &Status) -> bool {
 }
 
 /// One line about a status: phase, step, and what it is doing.
-pub(super) fn progress(status: &Status) -> String {
+pub(in crate::cli) fn progress(status: &Status) -> String {
     let (phase, message) = (status.phase, &status.message);
     match status.step.map(|step| step.to_string()) {
         // `Drain is under way` needs no `Drain` before it.

@@ -1,9 +1,11 @@
-//! `cancel`: takes the request off a pod, which withdraws it unless something has been touched.
+//! `cancel`: takes the request off a pod, which withdraws it unless something has been touched; deletes an `InPlaceRollout`.
 
 use clap::Args;
 use serde::Serialize;
 
 use crate::cli::exit::Exit;
+use crate::cli::in_place::change;
+use crate::cli::in_place::names::RolloutName;
 use crate::cli::output::{line, tell};
 use crate::cli::pod::answer::{Notes, is_touched};
 use crate::cli::pod::names::PodName;
@@ -16,9 +18,9 @@ const TURNS: u32 = 8;
 /// Arguments of `cancel`.
 #[derive(Debug, Args)]
 pub struct CancelArgs {
-    /// The pods: NAME or pod/NAME
-    #[arg(value_name = "POD", required = true)]
-    pods: Vec<PodName>,
+    /// The pods: NAME or pod/NAME; or an InPlaceRollout: ipr/NAME
+    #[arg(value_name = "POD|ipr/NAME", required = true)]
+    names: Vec<String>,
     /// Only this request
     #[arg(long)]
     id: Option<String>,
@@ -42,7 +44,17 @@ struct Cancelled {
 }
 
 pub(super) async fn run(args: CancelArgs) -> Result<Exit, Failed> {
-    let CancelArgs { pods, id, output, cluster } = args;
+    let CancelArgs { names, id, output, cluster } = args;
+    if let [name] = names.as_slice()
+        && let Some(rollout) = RolloutName::read(std::slice::from_ref(name))
+    {
+        if id.is_some() {
+            return Err(Failed::Usage("--id is for pods".to_owned()));
+        }
+        return change::cancel(&rollout.map_err(Failed::Usage)?, &cluster, output).await;
+    }
+    let pods = names.iter().map(|name| name.parse()).collect::<Result<Vec<PodName>, _>>();
+    let pods = pods.map_err(Failed::Usage)?;
     let server = Server::connect(&cluster).await?;
     let (mut exit, mut views) = (Exit::Done, Vec::new());
     for name in pods {

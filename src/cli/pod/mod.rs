@@ -8,7 +8,7 @@ use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
 use crate::cli::output::{Data, tell};
 
-mod answer;
+pub(super) mod answer;
 mod assemble;
 mod cancel;
 mod history;

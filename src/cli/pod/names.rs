@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use crate::api::image::ImageRef;
 use crate::api::request::Target;
+use crate::cli::in_place::names::{Kind, WorkloadName, is_name};
 
 /// The name of a pod. Displays as `pod/web`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,12 +26,7 @@ impl FromStr for PodName {
                 ));
             }
         };
-        let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-        let valid = (1..=253).contains(&name.len())
-            && name.starts_with(edge)
-            && name.ends_with(edge)
-            && name.chars().all(|c| edge(c) || c == '-' || c == '.');
-        if valid { Ok(Self(name.to_owned())) } else { Err(format!("`{name}` is not a pod's name")) }
+        if is_name(name) { Ok(Self(name.to_owned())) } else { Err(format!("`{name}` is not a pod's name")) }
     }
 }
 
@@ -40,11 +36,35 @@ impl fmt::Display for PodName {
     }
 }
 
+/// What is restarted or swapped: pods, or the pods of a workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// `web` or `pod/web`.
+    Pod(PodName),
+    /// `deploy/web`.
+    Workload(WorkloadName),
+}
+
+impl FromStr for Subject {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let Some((kind, name)) = text.split_once('/') else { return text.parse().map(Self::Pod) };
+        match Kind::read(kind) {
+            Some(kind) if is_name(name) => Ok(Self::Workload(WorkloadName { kind, name: name.to_owned() })),
+            Some(_) => Err(format!("`{name}` is not a workload's name")),
+            None => text.parse().map(Self::Pod).map_err(|why| {
+                format!("{why}; of workloads deploy, sts, ds, rs, job, gdeploy and gsts are known")
+            }),
+        }
+    }
+}
+
 /// A positional argument of commands that take pods and images side by side: no pod's name holds a `=`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// `pod/web`.
-    Pod(PodName),
+    /// `pod/web` or `deploy/web`.
+    Subject(Subject),
     /// `app=repo/app:v2`.
     Image(Target),
 }
@@ -53,23 +73,33 @@ impl FromStr for Word {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let Some((name, image)) = text.split_once('=') else { return text.parse().map(Self::Pod) };
+        let Some((name, image)) = text.split_once('=') else { return text.parse().map(Self::Subject) };
         ImageRef::parse(image).map_err(|error| error.to_string())?;
         Ok(Self::Image(Target { name: name.to_owned(), image: Some(image.to_owned()) }))
     }
 }
 
-/// The pods and the images among `words`, each in their order.
-pub(super) fn sorted(words: Vec<Word>) -> (Vec<PodName>, Vec<Target>) {
-    let (mut pods, mut images) = (Vec::new(), Vec::new());
+/// What a command line names, each in its order.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    pub(super) pods: Vec<PodName>,
+    pub(super) workloads: Vec<WorkloadName>,
+    pub(super) images: Vec<Target>,
+}
+
+/// The words by what they are. Nothing is named twice.
+pub(super) fn sorted(words: impl IntoIterator<Item = Word>) -> Named {
+    let mut named = Named::default();
     for word in words {
         match word {
-            Word::Pod(pod) if pods.contains(&pod) => {}
-            Word::Pod(pod) => pods.push(pod),
-            Word::Image(image) => images.push(image),
+            Word::Subject(Subject::Pod(pod)) if named.pods.contains(&pod) => {}
+            Word::Subject(Subject::Pod(pod)) => named.pods.push(pod),
+            Word::Subject(Subject::Workload(workload)) if named.workloads.contains(&workload) => {}
+            Word::Subject(Subject::Workload(workload)) => named.workloads.push(workload),
+            Word::Image(image) => named.images.push(image),
         }
     }
-    (pods, images)
+    named
 }
 
 #[cfg(test)]
@@ -96,9 +126,37 @@ mod tests {
     #[test]
     fn pods_and_images_stand_side_by_side() {
         let words = ["pod/web", "app=host:5000/app:v2", "po/web-2", "web"].map(|word| word.parse().unwrap());
-        let (pods, images) = sorted(words.into());
-        assert_eq!(pods, [PodName("web".into()), PodName("web-2".into())]);
-        assert_eq!(images, [Target { name: "app".into(), image: Some("host:5000/app:v2".into()) }]);
+        let named = sorted(words);
+        assert_eq!(named.pods, [PodName("web".into()), PodName("web-2".into())]);
+        assert_eq!(named.images, [Target { name: "app".into(), image: Some("host:5000/app:v2".into()) }]);
         assert!("app=Not An Image".parse::<Word>().is_err());
+    }
+
+    #[test]
+    fn a_workload_is_written_as_kubectl_takes_it() {
+        for (text, shown) in [
+            ("deploy/web", "deployment.apps/web"),
+            ("Deployments/web", "deployment.apps/web"),
+            ("deployment.apps/web", "deployment.apps/web"),
+            ("deployments.v1.apps/web", "deployment.apps/web"),
+            ("sts/db", "statefulset.apps/db"),
+            ("ds/log", "daemonset.apps/log"),
+            ("rs/web-7f9c", "replicaset.apps/web-7f9c"),
+            ("jobs.batch/load", "job.batch/load"),
+            ("gamedeployment/web", "gamedeployment.tkex.tencent.com/web"),
+            ("gsts/db", "gamestatefulset.tkex.tencent.com/db"),
+        ] {
+            let Ok(Subject::Workload(workload)) = text.parse() else { panic!("{text}") };
+            assert_eq!(workload.to_string(), shown, "{text}");
+        }
+        for (text, says) in [
+            ("deploy/", "not a workload's name"),
+            ("deploy/a/b", "not a workload's name"),
+            ("deployment.batch/web", "is not understood"),
+            ("svc/web", "of workloads deploy, sts, ds"),
+        ] {
+            let why = text.parse::<Subject>().unwrap_err();
+            assert!(why.contains(says), "{text}: {why}");
+        }
     }
 }

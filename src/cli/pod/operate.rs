@@ -12,10 +12,13 @@ use tokio::task::JoinSet;
 use crate::api::request::{Request, Target};
 use crate::api::status::Status;
 use crate::cli::exit::Exit;
-use crate::cli::output::{line, tell};
+use crate::cli::in_place::flags::RolloutFlags;
+use crate::cli::in_place::make::{self, Order};
+use crate::cli::in_place::names::WorkloadName;
+use crate::cli::output::{Form, line, tell};
 use crate::cli::pod::answer::{Answer, Notes};
 use crate::cli::pod::live::Live;
-use crate::cli::pod::names::{PodName, Word, sorted};
+use crate::cli::pod::names::{Named, PodName, Subject, Word, sorted};
 use crate::cli::pod::server::Server;
 use crate::cli::pod::wait::{Awaited, End, wait};
 use crate::cli::pod::wish::Wish;
@@ -28,9 +31,9 @@ const SPARE: Duration = Duration::from_secs(60);
 /// Arguments of `restart`.
 #[derive(Debug, Args)]
 pub struct Restart {
-    /// The pods: NAME or pod/NAME
-    #[arg(value_name = "POD", required = true)]
-    pods: Vec<PodName>,
+    /// The pods: NAME or pod/NAME; or the workload whose pods they are: deploy/NAME, sts/NAME, ds/NAME, ...
+    #[arg(value_name = "POD|WORKLOAD", required_unless_present = "selector")]
+    subjects: Vec<Subject>,
     /// The containers, in the order to restart them; not needed where there is only one
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     container: Vec<String>,
@@ -41,8 +44,8 @@ pub struct Restart {
 /// Arguments of `swap`.
 #[derive(Debug, Args)]
 pub struct Swap {
-    /// The pods, and the containers with their new images
-    #[arg(value_name = "POD|CONTAINER=IMAGE", required = true)]
+    /// The pods (NAME or pod/NAME) or their workload (deploy/NAME, sts/NAME, ...), and the containers with their new images
+    #[arg(value_name = "POD|WORKLOAD|CONTAINER=IMAGE", required = true)]
     words: Vec<Word>,
     #[command(flatten)]
     common: Common,
@@ -51,17 +54,19 @@ pub struct Swap {
 /// What both have in common.
 #[derive(Debug, Args)]
 struct Common {
-    /// Wait until it has ended, at most so long [default: its deadline and a minute]
+    /// Wait until it has ended, at most so long [default: its deadline and a minute; a workload: as long as it takes]
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     wait: Option<Patience>,
-    /// Show what would happen, as `plan` does, and touch nothing
+    /// Show what would happen, as `plan` does, and touch nothing; of a workload: what would be made
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
     /// Form of the result
     #[arg(short, long, value_name = "FORM", value_enum)]
-    output: Option<Data>,
+    output: Option<Form>,
     #[command(flatten)]
     wish: Wish,
+    #[command(flatten)]
+    rollout: RolloutFlags,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
@@ -108,21 +113,66 @@ struct Written {
 }
 
 pub(super) async fn restart(args: Restart) -> Result<Exit, Failed> {
-    let Restart { pods, container, common } = args;
-    let (pods, _) = sorted(pods.into_iter().map(Word::Pod).collect());
+    let Restart { subjects, container, common } = args;
+    let Named { pods, mut workloads, .. } = sorted(subjects.into_iter().map(Word::Subject));
+    if is_rollout(&pods, &workloads, &common)? {
+        return roll_out("restart", workloads.pop(), container, Vec::new(), common).await;
+    }
     operate("restart", pods, common, |name, pod| write::restarts(name, pod, &container)).await
 }
 
 pub(super) async fn swap(args: Swap) -> Result<Exit, Failed> {
     let Swap { words, common } = args;
-    let (pods, images) = sorted(words);
-    if pods.is_empty() {
-        return Err(Failed::Usage("which pod? write pod/NAME before the images".to_owned()));
-    }
+    let Named { pods, mut workloads, images } = sorted(words);
     if images.is_empty() {
         return Err(Failed::Usage("which image? write CONTAINER=IMAGE after the pods".to_owned()));
     }
+    if is_rollout(&pods, &workloads, &common)? {
+        return roll_out("swap", workloads.pop(), Vec::new(), images, common).await;
+    }
+    if pods.is_empty() {
+        return Err(Failed::Usage("which pod? write pod/NAME or deploy/NAME before the images".to_owned()));
+    }
     operate("swap", pods, common, |_, _| Ok(images.clone())).await
+}
+
+/// Whether it is for the pods of a workload, or for pods as they are named; what makes no sense for these is refused.
+fn is_rollout(pods: &[PodName], workloads: &[WorkloadName], common: &Common) -> Result<bool, Failed> {
+    let named = workloads.len() + usize::from(common.rollout.selector.is_some());
+    let wrong = match (pods, named) {
+        ([], 1) if common.wish.has_id() => {
+            "--id is for pods: of a workload each command makes a rollout of its own".to_owned()
+        }
+        ([], 1) => return Ok(true),
+        (_, 0) => match (common.rollout.given(), common.output) {
+            (Some(flag), _) => format!("{flag} is for workloads (deploy/NAME, sts/NAME, ...), not for pods"),
+            (None, Some(Form::Name)) => "-o name is for workloads; use json or yaml".to_owned(),
+            (None, _) => return Ok(false),
+        },
+        ([], _) => "one workload at a time: each is a rollout of its own".to_owned(),
+        (_, _) => "pods and workloads do not go together: use two commands".to_owned(),
+    };
+    Err(Failed::Usage(wrong))
+}
+
+async fn roll_out(
+    verb: &str,
+    workload: Option<WorkloadName>,
+    restarts: Vec<String>,
+    swaps: Vec<Target>,
+    common: Common,
+) -> Result<Exit, Failed> {
+    let Common { wish, wait, dry_run, output, rollout: flags, cluster } = common;
+    let wait = wait.map(|patience| match patience {
+        Patience::Own => None,
+        Patience::For(Seconds(seconds)) => Some(Duration::from_secs(seconds.into())),
+    });
+    let order = Order { verb, workload, restarts, swaps, flags, dry_run, wait, output };
+    make::run(order, &cluster, |targets| {
+        // The controller gives each pod's request an id of its own.
+        wish.request(verb.to_owned(), targets).map_err(|bad| Failed::Refused(bad.to_string()))
+    })
+    .await
 }
 
 /// A pod and the request for it.
@@ -138,7 +188,8 @@ async fn operate(
     common: Common,
     targets: impl Fn(&PodName, &Pod) -> Result<Vec<Target>, Failed>,
 ) -> Result<Exit, Failed> {
-    let Common { wish, wait: patience, dry_run, output, cluster } = common;
+    let Common { wish, wait: patience, dry_run, output, rollout: _, cluster } = common;
+    let output = output.and_then(Form::data);
     let server = Server::connect(&cluster).await?;
     let id = wish.id(verb);
     // Every pod is looked at before the first one is written to: a slip in one name changes nothing.
@@ -306,6 +357,9 @@ mod tests {
             "restart web",
             "restart pod/web po/web2 -c app,side -n demo --wait",
             "swap -n demo web --grace 30s app=repo/app:v2 --pre-hook drain side=repo/side:v3",
+            "restart deploy/web -c app --max-unavailable 10% --partition 3 --failure-threshold 2 --ttl never --wait",
+            "restart -l app=web,tier=a --paused -o name",
+            "swap sts/db app=repo/app:v2 --allow-template-drift --rollout-deadline 2h --ttl 10m",
             "plan web -c app -o yaml",
             "plan pod/web app=repo/app:v2 --kubeconfig /k --context c",
             "status",
@@ -317,8 +371,11 @@ mod tests {
         }
         for line in [
             "restart",
-            "restart deploy/web",
+            "restart svc/web",
             "restart web --wait 30s x=y",
+            "restart deploy/web --max-unavailable ten",
+            "restart -l app!=web",
+            "restart -l app=web --id a",
             "restart web --wait --dry-run",
             "restart web -o wide",
             "swap web app=Not:A:Image",
@@ -333,7 +390,7 @@ mod tests {
     fn pods_and_images_may_stand_around_flags() {
         let command = parse("swap web --grace 30s app=repo/app:v2 -n demo po/web2").unwrap();
         let PodCommand::Swap(Swap { words, common }) = command else { panic!("another command") };
-        let (pods, images) = sorted(words);
+        let Named { pods, images, .. } = sorted(words);
         assert_eq!(pods.iter().map(ToString::to_string).collect::<Vec<_>>(), ["pod/web", "pod/web2"]);
         assert_eq!(images[0].image.as_deref(), Some("repo/app:v2"));
         assert_eq!(common.wish.request("a".into(), images).unwrap().grace_period_seconds, 30);

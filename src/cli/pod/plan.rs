@@ -7,7 +7,7 @@ use crate::api::request::{Request, Target};
 use crate::cli::exit::Exit;
 use crate::cli::output::line;
 use crate::cli::pod::assemble::assemble;
-use crate::cli::pod::names::{PodName, Word, sorted};
+use crate::cli::pod::names::{Named, PodName, Word, sorted};
 use crate::cli::pod::outlook::Outlook;
 use crate::cli::pod::server::Server;
 use crate::cli::pod::wish::Wish;
@@ -35,7 +35,12 @@ pub struct PlanArgs {
 
 pub(super) async fn run(args: PlanArgs) -> Result<Exit, Failed> {
     let PlanArgs { words, container, wish, output, cluster } = args;
-    let (pods, images) = sorted(words);
+    let Named { pods, workloads, images } = sorted(words);
+    if let Some(workload) = workloads.first() {
+        return Err(Failed::Usage(format!(
+            "a plan is for pods: name one of {workload}; --dry-run of restart and swap checks what they would make for all of them"
+        )));
+    }
     if pods.is_empty() {
         return Err(Failed::Usage("which pod? write pod/NAME".to_owned()));
     }

@@ -99,6 +99,11 @@ impl Wish {
         self.id.clone().unwrap_or_else(|| fresh_id(verb))
     }
 
+    /// True when an id was asked for.
+    pub(super) fn has_id(&self) -> bool {
+        self.id.is_some()
+    }
+
     /// The request `id` for `targets`, checked.
     pub(super) fn request(&self, id: String, targets: Vec<Target>) -> Result<Request, BadWish> {
         let Self {

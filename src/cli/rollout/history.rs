@@ -37,6 +37,7 @@ struct Entry {
 
 pub(super) async fn run(args: HistoryArgs) -> Result<Exit, Failed> {
     let HistoryArgs { revision: number, about } = args;
+    about.no_rollout("revisions")?;
     let (server, workload) = about.open().await?;
     let past = past::of(&workload.wish.uid, server.revisions().await?);
     let entry = |past: &Past| Entry {

@@ -1,12 +1,14 @@
 //! `inplace rollout status|history|undo|pause|resume`: updates of a `GameDeployment` or a `GameStatefulSet`, followed,
-//! taken back and held.
+//! taken back and held; and `InPlaceRollout`s, followed and held.
 //!
-//! Writes `spec.template` and `spec.updateStrategy.paused` and nothing else; the controller does the rest.
+//! Of workloads it writes `spec.template` and `spec.updateStrategy.paused` and nothing else; the controller does the rest.
 
 use clap::{Args, Subcommand};
 
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
+use crate::cli::in_place::change;
+use crate::cli::in_place::names::RolloutName;
 use crate::cli::output::{Data, tell};
 
 mod history;
@@ -42,7 +44,7 @@ enum Verb {
 /// Which workload, where, and in which form the result is wanted.
 #[derive(Clone, Debug, Args)]
 struct About {
-    /// The workload: gamedeployment/NAME or gamestatefulset/NAME, also as two words
+    /// The workload: gamedeployment/NAME or gamestatefulset/NAME, also as two words; or ipr/NAME, an InPlaceRollout
     #[arg(value_name = "KIND/NAME", required = true, num_args = 1..=2)]
     workload: Vec<String>,
     /// Form of the result
@@ -53,6 +55,22 @@ struct About {
 }
 
 impl About {
+    /// The `InPlaceRollout`, when it is one that is named.
+    fn in_place(&self) -> Result<Option<RolloutName>, Failed> {
+        RolloutName::read(&self.workload).transpose().map_err(Failed::Usage)
+    }
+
+    /// For what only workloads have.
+    fn no_rollout(&self, what: &str) -> Result<(), Failed> {
+        match self.in_place()? {
+            None => Ok(()),
+            Some(name) => Err(Failed::Usage(format!(
+                "{name} has no {what}: what is done in place is not taken back; `inplace restart` and `inplace swap` make another \
+                 one, `inplace cancel` ends this one"
+            ))),
+        }
+    }
+
     /// The API server and the workload as it is now.
     async fn open(&self) -> Result<(server::Server, workload::Workload), Failed> {
         let name = workload::Name::read(&self.workload).map_err(Failed::Usage)?;
@@ -65,16 +83,27 @@ impl About {
 impl RolloutCommand {
     /// Runs the command to its end.
     pub async fn run(self) -> Exit {
-        let ended = match self.verb {
-            Verb::Status(args) => status::run(args).await,
-            Verb::History(args) => history::run(args).await,
-            Verb::Undo(args) => undo::run(args).await,
-            Verb::Pause(about) => pause::run(about, true).await,
-            Verb::Resume(about) => pause::run(about, false).await,
-        };
+        let ended = self.carry_out().await;
         ended.unwrap_or_else(|failed| {
             tell(&format!("inplace: {failed}"));
             failed.exit()
         })
+    }
+
+    async fn carry_out(self) -> Result<Exit, Failed> {
+        match self.verb {
+            Verb::Status(args) => status::run(args).await,
+            Verb::History(args) => history::run(args).await,
+            Verb::Undo(args) => undo::run(args).await,
+            Verb::Pause(about) => pause(about, true).await,
+            Verb::Resume(about) => pause(about, false).await,
+        }
+    }
+}
+
+async fn pause(about: About, paused: bool) -> Result<Exit, Failed> {
+    match about.in_place()? {
+        Some(name) => change::pause(&name, paused, &about.cluster, about.output).await,
+        None => pause::run(about, paused).await,
     }
 }

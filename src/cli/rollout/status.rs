@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::cli::cluster::Failed;
 use crate::cli::exit::Exit;
+use crate::cli::in_place;
 use crate::cli::output::{line, tell};
 use crate::cli::rollout::About;
 use crate::cli::rollout::server::Server;
@@ -53,6 +54,10 @@ struct View<'a> {
 
 pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
     let StatusArgs { watch, timeout, about } = args;
+    let patience = (timeout != Seconds(0)).then(|| Duration::from_secs(timeout.0.into()));
+    if let Some(name) = about.in_place()? {
+        return in_place::status::run(&name, watch, patience, &about.cluster, about.output).await;
+    }
     let (server, first) = about.open().await?;
     let text = about.output.is_none();
     let mut told = String::new();
@@ -63,7 +68,6 @@ pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
             told = now;
         }
     };
-    let patience = (timeout != Seconds(0)).then(|| Duration::from_secs(timeout.0.into()));
     let (workload, verdict, exit) = if watch {
         follow(&server, first, patience, &mut tell_change).await?
     } else {

@@ -40,6 +40,7 @@ struct Undone {
 pub(super) async fn run(args: UndoArgs) -> Result<Exit, Failed> {
     let UndoArgs { to_revision, about } = args;
     let wanted = (to_revision != 0).then_some(to_revision);
+    about.no_rollout("revision to go back to")?;
     let (server, mut workload) = about.open().await?;
     for _ in 0..TURNS {
         let past = past::of(&workload.wish.uid, server.revisions().await?);

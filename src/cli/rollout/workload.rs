@@ -58,7 +58,8 @@ impl Kind {
 impl Name {
     /// `KIND/NAME` or `KIND NAME`.
     pub(super) fn read(words: &[String]) -> Result<Self, String> {
-        const WANTED: &str = "write gamedeployment/NAME or gamestatefulset/NAME, and the namespace after -n";
+        const WANTED: &str =
+            "write gamedeployment/NAME, gamestatefulset/NAME or ipr/NAME, and the namespace after -n";
         let (kind, name) = match words {
             [one] => one.split_once('/').ok_or_else(|| format!("`{one}` has no kind: {WANTED}"))?,
             [kind, name] => (kind.as_str(), name.as_str()),

@@ -33,6 +33,7 @@ const KNOWN: &[&str] = &[
     "POST controllerrevision",
     "POST pod",
     "WATCH gamedeployments",
+    "LIST inplacerollouts",
 ];
 
 /// What is to go wrong with one call.

@@ -143,6 +143,8 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         | "GET lease"
         | "GET gamedeployment"
         | "GET gamestatefulset"
+        | "GET inplacerollout"
+        | "GET deployment"
         | "GET validatingwebhookconfiguration" => {
             let plural = asked.plural.as_str();
             Ok(axum_json(200, &found(plural, store.get(plural, namespace, name))?))
@@ -153,6 +155,8 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         | "PATCH gamedeployment/status"
         | "PATCH gamestatefulset"
         | "PATCH gamestatefulset/status"
+        | "PATCH inplacerollout"
+        | "PATCH inplacerollout/status"
         | "PATCH controllerrevision"
         | "PATCH validatingwebhookconfiguration" => {
             let old = found(&asked.plural, store.get(&asked.plural, namespace, name))?;
@@ -160,16 +164,23 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
             Ok(axum_json(200, &store.put(changed)))
         }
         "POST hookrun"
+        | "POST inplacerollout"
         | "POST lease"
         | "POST pod"
         | "POST controllerrevision"
         | "POST persistentvolumeclaim" => {
-            let object = parsed(&asked.body)?;
+            let mut object = parsed(&asked.body)?;
+            if let Some(prefix) = object["metadata"]["generateName"].as_str() {
+                object["metadata"]["name"] = json!(format!("{prefix}{:05}", store.version()));
+                object["metadata"]["namespace"] = json!(namespace);
+                object["metadata"]["generation"] = json!(1);
+            }
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
             if store.get(&asked.plural, namespace, name).is_some() {
                 return Err(status(409, "AlreadyExists", "it already exists"));
             }
-            Ok(axum_json(201, &store.put(object)))
+            let dry = asked.query.get("dryRun").is_some_and(|dry| dry == "All");
+            Ok(axum_json(201, &if dry { object } else { store.put(object) }))
         }
         "PUT lease" | "PUT secret" => {
             let plural = asked.plural.as_str();
@@ -181,7 +192,7 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
             Ok(axum_json(200, &store.put(new)))
         }
         // Nobody ends what runs in a pod here: it is gone at once.
-        "DELETE hookrun" | "DELETE pod" | "DELETE controllerrevision" => {
+        "DELETE hookrun" | "DELETE pod" | "DELETE controllerrevision" | "DELETE inplacerollout" => {
             let plural = asked.plural.as_str();
             let object = found(plural, store.get(plural, namespace, name))?;
             check_preconditions(asked, &object)?;

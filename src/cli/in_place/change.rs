@@ -1,0 +1,64 @@
+//! `rollout pause|resume ipr/NAME` and `cancel ipr/NAME`: sets `spec.paused`, deletes.
+
+use crate::cli::cluster::{ClusterArgs, Failed};
+use crate::cli::exit::Exit;
+use crate::cli::in_place::names::RolloutName;
+use crate::cli::in_place::server::Server;
+use crate::cli::output::{Data, line};
+
+/// Sets `spec.paused`, unless it has ended.
+pub(in crate::cli) async fn pause(
+    name: &RolloutName,
+    paused: bool,
+    cluster: &ClusterArgs,
+    output: Option<Data>,
+) -> Result<Exit, Failed> {
+    let server = Server::connect(cluster).await?;
+    let now = open(&server, name).await?;
+    let changed = now.spec.paused != paused;
+    let now = if changed { server.pause(name, paused).await? } else { now };
+    let (state, already, then) = if paused {
+        ("paused", "paused", "what has begun is brought to its end, no other pod is begun")
+    } else {
+        ("resumed", "not paused", "it goes on")
+    };
+    match output {
+        Some(form) => form.print(&now),
+        None if changed => line(&format!("{name} {state}: {then}")),
+        None => line(&format!("{name} was {already} already")),
+    }
+    Ok(Exit::Done)
+}
+
+/// Deletes it, unless it has ended.
+pub(in crate::cli) async fn cancel(
+    name: &RolloutName,
+    cluster: &ClusterArgs,
+    output: Option<Data>,
+) -> Result<Exit, Failed> {
+    let server = Server::connect(cluster).await?;
+    let now = open(&server, name).await?;
+    server.delete(name, now.metadata.uid.clone()).await?;
+    match output {
+        Some(form) => form.print(&now),
+        None => line(&format!(
+            "{name} deleted: pods that have been touched are brought to their end, no other one is begun"
+        )),
+    }
+    Ok(Exit::Done)
+}
+
+/// It, while there is something to change.
+async fn open(
+    server: &Server,
+    name: &RolloutName,
+) -> Result<crate::api::in_place_rollout::InPlaceRollout, Failed> {
+    let now = server.rollout(name).await?;
+    match now.status.as_ref().filter(|status| status.phase.is_terminal()) {
+        Some(status) => Err(Failed::Refused(format!(
+            "{name} has ended ({:?}): nothing was changed; make another one with `inplace restart` or `inplace swap`",
+            status.phase
+        ))),
+        None => Ok(now),
+    }
+}

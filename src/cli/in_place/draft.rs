@@ -1,0 +1,180 @@
+//! The `InPlaceRollout` that a command line asks for, and what is wrong with it for the workload that it is for. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::Value;
+
+use crate::api::hook_template::Argument;
+use crate::api::in_place_rollout::{
+    InPlaceRollout, InPlaceRolloutSpec, PodTerms, RolloutContainer, RolloutTarget,
+};
+use crate::api::request::{HookRef, Request, Target};
+use crate::api::workload::WorkloadHook;
+use crate::cli::in_place::flags::{Labels, RolloutFlags, Share};
+use crate::cli::in_place::names::WorkloadName;
+use crate::cli::span::Seconds;
+
+/// How long what a command has made stays when it has ended.
+const TTL: Seconds = Seconds(86_400);
+
+/// Whose pods. Displays for people.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Whose {
+    Workload(WorkloadName),
+    Labels(Labels),
+}
+
+impl std::fmt::Display for Whose {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Workload(name) => name.fmt(f),
+            Self::Labels(labels) => write!(f, "the pods with {}", labels.text()),
+        }
+    }
+}
+
+impl Labels {
+    /// As the API server reads it.
+    pub(super) fn text(&self) -> String {
+        self.0.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+    }
+}
+
+impl Whose {
+    fn target(&self) -> RolloutTarget {
+        match self {
+            Self::Workload(name) => {
+                RolloutTarget { workload_ref: Some(name.reference()), ..RolloutTarget::default() }
+            }
+            Self::Labels(labels) => {
+                let match_labels: BTreeMap<_, _> = labels.0.iter().cloned().collect();
+                let selector = LabelSelector { match_labels: Some(match_labels), ..LabelSelector::default() };
+                RolloutTarget { selector: Some(selector), ..RolloutTarget::default() }
+            }
+        }
+    }
+
+    /// True when `rollout` is for the same pods.
+    pub(super) fn is_target_of(&self, rollout: &InPlaceRollout) -> bool {
+        let (mine, its) = (self.target(), &rollout.spec.target);
+        let named = |target: &RolloutTarget| {
+            target.workload_ref.as_ref().map(|found| (found.kind.clone(), found.name.clone()))
+        };
+        named(&mine) == named(its) && mine.selector == its.selector
+    }
+}
+
+/// The rollout of `request` through the pods of `whose`.
+pub(super) fn draft(verb: &str, whose: &Whose, request: Request, flags: &RolloutFlags) -> InPlaceRollout {
+    let first = match whose {
+        Whose::Workload(name) => name.name.as_str(),
+        Whose::Labels(_) => "pods",
+    };
+    let share = |given: &Option<Share>, default: IntOrString| {
+        given.as_ref().map_or(default, |Share(amount)| amount.clone())
+    };
+    let ttl = flags.ttl.map_or(Some(TTL), |ttl| ttl.0);
+    let containers = request
+        .containers
+        .iter()
+        .map(|target| RolloutContainer { name: target.name.clone(), image: target.image.clone() });
+    let spec = InPlaceRolloutSpec {
+        target: whose.target(),
+        containers: containers.collect(),
+        max_unavailable: share(&flags.max_unavailable, IntOrString::String("25%".to_owned())),
+        partition: share(&flags.partition, IntOrString::Int(0)),
+        paused: flags.paused,
+        failure_threshold: share(&flags.failure_threshold, IntOrString::Int(1)),
+        allow_template_drift: flags.allow_template_drift,
+        deadline_seconds: flags.rollout_deadline.map(|Seconds(seconds)| whole(seconds)),
+        ttl_seconds_after_finished: ttl.map(|Seconds(seconds)| whole(seconds)),
+        pod: terms(request),
+    };
+    let metadata = ObjectMeta { generate_name: Some(format!("{first}-{verb}-")), ..ObjectMeta::default() };
+    InPlaceRollout { metadata, spec, status: None }
+}
+
+/// What a request says of one pod.
+fn terms(request: Request) -> PodTerms {
+    let hook = |hook: HookRef| WorkloadHook {
+        template_name: hook.template_name,
+        args: hook.args.into_iter().map(|arg| Argument { name: arg.name, value: Some(arg.value) }).collect(),
+    };
+    PodTerms {
+        each_ready: request.each_ready,
+        grace_period_seconds: whole(request.grace_period_seconds),
+        pre_hook: request.pre_hook.map(hook),
+        post_hook: request.post_hook.map(hook),
+        min_ready_seconds: whole(request.min_ready_seconds),
+        ready_timeout_seconds: whole(request.ready_timeout_seconds),
+        deadline_seconds: whole(request.deadline_seconds),
+        on_failure: request.on_failure,
+        engine: request.engine,
+        reason: request.reason,
+        ..PodTerms::default()
+    }
+}
+
+fn whole(seconds: u32) -> i32 {
+    i32::try_from(seconds).unwrap_or(i32::MAX)
+}
+
+/// Name and image of the containers in a pod's spec that can be replaced: the regular ones, and the init containers that
+/// stay.
+pub(super) fn replaceable(spec: &Value) -> Vec<(String, String)> {
+    let list = |field: &str| spec[field].as_array().cloned().unwrap_or_default();
+    let stays = |init: &Value| init["restartPolicy"] == "Always";
+    let sidecars = list("initContainers").into_iter().filter(stays);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let all = list("containers").into_iter().chain(sidecars);
+    all.map(|container| (text(&container["name"]), text(&container["image"]))).collect()
+}
+
+/// The containers to restart: those named, or the only one that there is.
+pub(super) fn restarts(
+    whose: &Whose,
+    known: &[(String, String)],
+    named: &[String],
+) -> Result<Vec<Target>, String> {
+    let target = |name: &str| Target { name: name.to_owned(), image: None };
+    match (named, known) {
+        ([], [(only, _)]) => Ok(vec![target(only)]),
+        ([], many) => Err(format!("{whose} has several containers: say which with -c ({})", names(many))),
+        (named, _) => Ok(named.iter().map(|name| target(name)).collect()),
+    }
+}
+
+/// What no pod of `subject` could be asked for: containers that are not there.
+pub(super) fn check(subject: &str, known: &[(String, String)], targets: &[Target]) -> Result<(), String> {
+    match targets.iter().find(|target| known.iter().all(|(name, _)| *name != target.name)) {
+        Some(missing) => Err(format!("{subject} has no container {}; it has {}", missing.name, names(known))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses images that the template does not name, unless that was asked for.
+pub(super) fn check_drift(
+    whose: &Whose,
+    known: &[(String, String)],
+    targets: &[Target],
+    allowed: bool,
+) -> Result<(), String> {
+    let drift = targets.iter().find_map(|target| {
+        let (_, in_template) = known.iter().find(|(name, _)| *name == target.name)?;
+        let wanted = target.image.as_ref().filter(|image| *image != in_template)?;
+        Some((&target.name, in_template, wanted))
+    });
+    match drift.filter(|_| !allowed) {
+        Some((name, in_template, wanted)) => Err(format!(
+            "the template of {whose} says {name}={in_template}, not {wanted}: every pod that it makes from now on would have \
+             {in_template} again. --allow-template-drift swaps nevertheless; nothing was made"
+        )),
+        None => Ok(()),
+    }
+}
+
+fn names(known: &[(String, String)]) -> String {
+    known.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+}

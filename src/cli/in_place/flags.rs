@@ -1,0 +1,112 @@
+//! The flags of `restart` and `swap` that a workload has and a pod has not. Pure.
+
+use std::str::FromStr;
+
+use clap::Args;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use crate::cli::span::Seconds;
+use crate::workload::amount::Amount;
+
+/// How it goes through the pods of a workload.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Through the pods of a workload")]
+pub(in crate::cli) struct RolloutFlags {
+    /// All pods with these labels, whoever controls them, instead of the pods of a workload: KEY=VALUE[,KEY=VALUE]
+    #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "id")]
+    pub(in crate::cli) selector: Option<Labels>,
+    /// How many pods may be unavailable at once: a number or a share [default: 25%]
+    #[arg(long, value_name = "AMOUNT")]
+    pub(super) max_unavailable: Option<Share>,
+    /// How many pods are left as they are: a number or a share [default: 0]
+    #[arg(long, value_name = "AMOUNT")]
+    pub(super) partition: Option<Share>,
+    /// How many pods may fail before no other one is begun: a number or a share [default: 1]
+    #[arg(long, value_name = "AMOUNT")]
+    pub(super) failure_threshold: Option<Share>,
+    /// When all of it must have ended [default: no limit; --deadline is that of each pod]
+    #[arg(long, value_name = "TIME")]
+    pub(super) rollout_deadline: Option<Seconds>,
+    /// How long it stays to be looked at when it has ended; or `never` to keep it [default: 24h]
+    #[arg(long, value_name = "TIME|never")]
+    pub(super) ttl: Option<Ttl>,
+    /// Begin with no pod before `inplace rollout resume`
+    #[arg(long)]
+    pub(super) paused: bool,
+    /// Swap although the workload's template names another image, which its next pods will have
+    #[arg(long)]
+    pub(super) allow_template_drift: bool,
+}
+
+impl RolloutFlags {
+    /// One that was given: none of them is for a pod.
+    pub(in crate::cli) fn given(&self) -> Option<&'static str> {
+        let Self {
+            selector,
+            max_unavailable,
+            partition,
+            failure_threshold,
+            rollout_deadline,
+            ttl,
+            paused,
+            allow_template_drift,
+        } = self;
+        [
+            (selector.is_some(), "-l"),
+            (max_unavailable.is_some(), "--max-unavailable"),
+            (partition.is_some(), "--partition"),
+            (failure_threshold.is_some(), "--failure-threshold"),
+            (rollout_deadline.is_some(), "--rollout-deadline"),
+            (ttl.is_some(), "--ttl"),
+            (*paused, "--paused"),
+            (*allow_template_drift, "--allow-template-drift"),
+        ]
+        .into_iter()
+        .find_map(|(given, flag)| given.then_some(flag))
+    }
+}
+
+/// A number, or a share in percent.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Share(pub(super) IntOrString);
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Amount::parse(text).map_err(|error| error.to_string())?;
+        Ok(Self(text.parse().map_or_else(|_| IntOrString::String(text.to_owned()), IntOrString::Int)))
+    }
+}
+
+/// How long an ended rollout stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ttl(pub(super) Option<Seconds>);
+
+impl FromStr for Ttl {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "never" { Ok(Self(None)) } else { text.parse().map(|span| Self(Some(span))) }
+    }
+}
+
+/// Labels that a pod must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli) struct Labels(pub(super) Vec<(String, String)>);
+
+impl FromStr for Labels {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let pair = |term: &str| {
+            let (key, value) = term.split_once("==").or_else(|| term.split_once('='))?;
+            let (key, value) = (key.trim(), value.trim());
+            let plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c));
+            (!key.is_empty() && plain(key) && plain(value)).then(|| (key.to_owned(), value.to_owned()))
+        };
+        text.split(',').map(|term| pair(term).ok_or(term)).collect::<Result<_, _>>().map(Self).map_err(
+            |term| format!("`{term}` is not KEY=VALUE; for other selectors write an InPlaceRollout as YAML"),
+        )
+    }
+}

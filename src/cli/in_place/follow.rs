@@ -1,0 +1,137 @@
+//! Following a rollout until it has ended or waits for a person.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher::Event;
+use tokio::signal::unix::Signal;
+use tokio::time::{Instant, sleep_until};
+
+use crate::api::in_place_rollout::InPlaceRollout;
+use crate::cli::cluster::Failed;
+use crate::cli::exit::Exit;
+use crate::cli::in_place::names::RolloutName;
+use crate::cli::in_place::server::Server;
+use crate::cli::in_place::table::{Board, Row, Rows};
+use crate::cli::in_place::verdict::verdict;
+use crate::process::clock;
+
+/// A controller that is there looks within this.
+const LOOK: Duration = Duration::from_secs(15);
+/// How often a terminal is drawn anew when nothing has changed but the time.
+const FRAME: Duration = Duration::from_millis(250);
+/// Longer than anybody waits.
+const FOREVER: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// How the following ended.
+pub(super) struct End {
+    pub(super) rollout: InPlaceRollout,
+    pub(super) exit: Exit,
+    /// Why, where the rollout itself does not say it.
+    pub(super) note: Option<String>,
+}
+
+/// Until it has ended, waits for a person, is gone, the time is over, or Ctrl-C.
+pub(super) async fn follow(
+    server: &Server,
+    first: InPlaceRollout,
+    patience: Option<Duration>,
+    interrupt: &mut Signal,
+) -> Result<End, Failed> {
+    let name = RolloutName(first.metadata.name.clone().unwrap_or_default());
+    let uid = first.metadata.uid.clone().unwrap_or_default();
+    let begun = Instant::now();
+    let until = begun + patience.unwrap_or(FOREVER);
+    let mut hint_at = Some(begun + LOOK);
+    let mut changes = pin!(server.watch(&name));
+    let mut pods = server.watch_pods(&first).await?;
+    let mut board = Board::new(name.clone());
+    let (mut latest, mut listed, mut away, mut blind) = (first, false, false, false);
+    let (mut rows, mut coming) = (Rows::new(), Rows::new());
+    let end = |rollout, exit, note: Option<String>| Ok(End { rollout, exit, note });
+    loop {
+        board.show(&latest, &rows, clock::now());
+        if let Some(exit) = verdict(&latest).end {
+            return end(latest, exit, None);
+        }
+        let frame = if board.is_live() { Instant::now() + FRAME } else { until };
+        let event = tokio::select! {
+            event = changes.next() => event,
+            Some(event) = pods.next() => {
+                match event {
+                    Ok(event) => {
+                        blind = false;
+                        take_in(&mut rows, &mut coming, event, &uid);
+                    }
+                    Err(error) => {
+                        if !blind {
+                            board.remark(&format!("inplace: the pods cannot be watched, trying again: {error}"));
+                        }
+                        blind = true;
+                    }
+                }
+                continue;
+            }
+            () = sleep_until(frame), if frame < until => continue,
+            () = sleep_until(hint_at.unwrap_or(until)), if hint_at.is_some() => {
+                hint_at = None;
+                if latest.status.as_ref().is_none_or(|status| status.observed_generation == 0) {
+                    board.remark(&format!("{name}: nobody has looked at it for {} s: does the inplace controller run?", LOOK.as_secs()));
+                }
+                continue;
+            }
+            () = sleep_until(until) => {
+                return end(latest, Exit::TimedOut, Some("has not ended in the time that was given; it goes on".to_owned()));
+            }
+            _ = interrupt.recv() => {
+                let note = format!(
+                    "not waiting any longer; it goes on. Look again with `inplace rollout status ipr/{}`, end it with `inplace cancel ipr/{0}`",
+                    name.0
+                );
+                return end(latest, Exit::Interrupted, Some(note));
+            }
+        };
+        let gone = "is gone: somebody has deleted it; no other pod is begun";
+        let (next, deleted) = match event {
+            Some(Err(error)) => {
+                if !away {
+                    board.remark(&format!("inplace: the API server cannot be asked, trying again: {error}"));
+                }
+                away = true;
+                continue;
+            }
+            Some(Ok(Event::Init)) => {
+                listed = false;
+                continue;
+            }
+            Some(Ok(Event::InitDone)) if listed => continue,
+            // A complete list without it.
+            None | Some(Ok(Event::InitDone)) => return end(latest, Exit::Interrupted, Some(gone.to_owned())),
+            Some(Ok(Event::Apply(next) | Event::InitApply(next))) => (next, false),
+            Some(Ok(Event::Delete(next))) => (next, true),
+        };
+        (listed, away) = (true, false);
+        if next.metadata.uid.as_deref() != Some(uid.as_str()) {
+            return end(latest, Exit::Interrupted, Some(gone.to_owned()));
+        }
+        latest = next;
+        // What has ended may be deleted at once.
+        if deleted && verdict(&latest).end.is_none() {
+            return end(latest, Exit::Interrupted, Some(gone.to_owned()));
+        }
+    }
+}
+
+/// What the watch of the pods brought.
+fn take_in(rows: &mut Rows, coming: &mut Rows, event: Event<Pod>, uid: &str) {
+    let keyed = |pod: Pod| Row::of(&pod, uid).map(|row| (pod.metadata.name.unwrap_or_default(), row));
+    match event {
+        Event::Init => coming.clear(),
+        Event::InitApply(pod) => coming.extend(keyed(pod)),
+        Event::InitDone => *rows = std::mem::take(coming),
+        Event::Apply(pod) => rows.extend(keyed(pod)),
+        Event::Delete(pod) => drop(rows.remove(pod.metadata.name.as_deref().unwrap_or_default())),
+    }
+}

@@ -1,0 +1,138 @@
+//! `restart` and `swap` of a workload: looks at it, makes the rollout, and follows it when asked to.
+
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::api::in_place_rollout::InPlaceRollout;
+use crate::api::request::{Request, Target};
+use crate::cli::cluster::{ClusterArgs, Failed};
+use crate::cli::exit::Exit;
+use crate::cli::in_place::draft::{self, Whose, draft};
+use crate::cli::in_place::flags::RolloutFlags;
+use crate::cli::in_place::follow::follow;
+use crate::cli::in_place::names::{RolloutName, WorkloadName};
+use crate::cli::in_place::server::Server;
+use crate::cli::in_place::status::tell_end;
+use crate::cli::output::{Form, line, tell, yaml};
+
+/// What is asked for.
+pub(in crate::cli) struct Order<'a> {
+    pub(in crate::cli) verb: &'a str,
+    /// `None`: the pods with the labels in `flags`.
+    pub(in crate::cli) workload: Option<WorkloadName>,
+    /// The containers to restart; without one the only one that there is.
+    pub(in crate::cli) restarts: Vec<String>,
+    /// The containers to swap.
+    pub(in crate::cli) swaps: Vec<Target>,
+    pub(in crate::cli) flags: RolloutFlags,
+    pub(in crate::cli) dry_run: bool,
+    /// Follow it, at most so long, or for as long as it takes.
+    pub(in crate::cli) wait: Option<Option<Duration>>,
+    pub(in crate::cli) output: Option<Form>,
+}
+
+/// Makes the rollout whose pods get what `request` makes of the containers.
+pub(in crate::cli) async fn run(
+    order: Order<'_>,
+    cluster: &ClusterArgs,
+    request: impl FnOnce(Vec<Target>) -> Result<Request, Failed>,
+) -> Result<Exit, Failed> {
+    let whose = match (&order.workload, &order.flags.selector) {
+        (Some(name), None) => Whose::Workload(name.clone()),
+        (None, Some(labels)) => Whose::Labels(labels.clone()),
+        _ => return Err(Failed::Usage("name a workload, or its pods with -l; not both".to_owned())),
+    };
+    let server = Server::connect(cluster).await?;
+    let request = request(targets(&server, &whose, &order).await?)?;
+    let draft = draft(order.verb, &whose, request, &order.flags);
+    for open in server.rollouts().await? {
+        let ended = open.status.as_ref().is_some_and(|status| status.phase.is_terminal());
+        if !ended && whose.is_target_of(&open) {
+            let name = open.metadata.name.unwrap_or_default();
+            tell(&format!("ipr/{name} is under way for {whose}: this one takes its place"));
+        }
+    }
+    if order.dry_run {
+        let made = server.create(&draft, true).await?;
+        match order.output {
+            Some(form) => print(form, &made),
+            None => yaml(&draft),
+        }
+        tell("nothing was made: the API server would take this");
+        return Ok(Exit::Done);
+    }
+    // From here on Ctrl-C must not leave anybody in the dark about what is made.
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| Failed::Other(error.to_string()))?;
+    let made = server.create(&draft, false).await?;
+    let name = RolloutName(made.metadata.name.clone().unwrap_or_default());
+    let Some(patience) = order.wait else {
+        match order.output {
+            Some(form) => print(form, &made),
+            None => line(&format!("{name} created")),
+        }
+        tell(&how_to_look(&name, &whose, cluster));
+        return Ok(Exit::Done);
+    };
+    tell(&format!("{name} created for {whose}"));
+    let end = follow(&server, made, patience, &mut interrupt).await?;
+    if let Some(form) = order.output {
+        print(form, &end.rollout);
+    }
+    Ok(tell_end(&end, order.output.is_none()))
+}
+
+fn print(form: Form, rollout: &InPlaceRollout) {
+    match form.data() {
+        Some(data) => data.print(rollout),
+        None => line(&RolloutName(rollout.metadata.name.clone().unwrap_or_default()).to_string()),
+    }
+}
+
+/// The containers, checked against what is there.
+async fn targets(server: &Server, whose: &Whose, order: &Order<'_>) -> Result<Vec<Target>, Failed> {
+    let choose = |known: &[(String, String)]| {
+        if order.swaps.is_empty() {
+            draft::restarts(whose, known, &order.restarts).map_err(Failed::Usage)
+        } else {
+            Ok(order.swaps.clone())
+        }
+    };
+    match whose {
+        Whose::Workload(name) => {
+            let workload = server.workload(name).await?;
+            let known = draft::replaceable(&workload.data["spec"]["template"]["spec"]);
+            let targets = choose(&known)?;
+            let subject = format!("the template of {name}");
+            draft::check(&subject, &known, &targets).map_err(Failed::Refused)?;
+            let allowed = order.flags.allow_template_drift;
+            draft::check_drift(whose, &known, &targets, allowed).map_err(Failed::Refused)?;
+            Ok(targets)
+        }
+        Whose::Labels(labels) => {
+            let mut targets = None;
+            for pod in server.pods(&labels.text()).await? {
+                let spec = serde_json::to_value(&pod.spec).unwrap_or_default();
+                let known = draft::replaceable(&spec);
+                let chosen = match &targets {
+                    Some(chosen) => chosen,
+                    None => targets.insert(choose(&known)?),
+                };
+                let subject = format!("pod/{}", pod.metadata.name.unwrap_or_default());
+                draft::check(&subject, &known, chosen).map_err(Failed::Refused)?;
+            }
+            targets.ok_or_else(|| {
+                let (labels, namespace) = (labels.text(), &server.namespace);
+                Failed::Refused(format!("no pod in namespace {namespace} has the labels {labels}"))
+            })
+        }
+    }
+}
+
+fn how_to_look(name: &RolloutName, whose: &Whose, cluster: &ClusterArgs) -> String {
+    let namespace = cluster.namespace.as_ref().map(|name| format!(" -n {name}")).unwrap_or_default();
+    format!(
+        "for {whose}; follow it with `inplace rollout status ipr/{}{namespace}`, end it with `inplace cancel ipr/{0}{namespace}`",
+        name.0
+    )
+}

@@ -1,0 +1,181 @@
+//! What the commands ask of the API server about `InPlaceRollout`s and their workloads: a few bounded calls, two watches.
+//!
+//! Decides nothing; a cluster that does not know the kind is told what to install.
+
+use futures_util::Stream;
+use futures_util::stream::{BoxStream, StreamExt, pending};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::DynamicObject;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use serde_json::json;
+
+use crate::api::in_place_rollout::InPlaceRollout;
+use crate::cli::cluster::{ClusterArgs, Failed, bounded};
+use crate::cli::in_place::names::{RolloutName, WorkloadName};
+use crate::operation::effect::Class;
+use crate::workload::selector;
+
+/// Objects per page of a list.
+const PAGE: u32 = 500;
+/// Names that are told in place of one that is not there.
+const NAMES: u32 = 20;
+const MANAGER: &str = "inplace-cli";
+
+/// The API server, and the namespace that was asked for.
+#[derive(Clone)]
+pub(super) struct Server {
+    client: Client,
+    pub(super) namespace: String,
+}
+
+impl Server {
+    pub(super) async fn connect(args: &ClusterArgs) -> Result<Self, Failed> {
+        let (client, namespace) = args.connect().await?;
+        Ok(Self { client, namespace })
+    }
+
+    fn rollouts_api(&self) -> Api<InPlaceRollout> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    fn workloads(&self, name: &WorkloadName) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &name.kind.resource())
+    }
+
+    /// The workload, or which ones there are.
+    pub(super) async fn workload(&self, name: &WorkloadName) -> Result<DynamicObject, Failed> {
+        let doing = format!("reading {name} in namespace {}", self.namespace);
+        let failed = match bounded(&doing, self.workloads(name).get(&name.name)).await {
+            Err(Failed::Cluster(error)) if error.class() == Class::Gone => error,
+            answer => return answer,
+        };
+        // Who may not list them is told that it is not there.
+        let list = ListParams::default().limit(NAMES);
+        let there = bounded(&doing, self.workloads(name).list(&list)).await.map(|list| list.items);
+        let there: Vec<_> =
+            there.unwrap_or_default().into_iter().filter_map(|found| found.metadata.name).collect();
+        match there.as_slice() {
+            [] => Err(failed.into()),
+            there => Err(Failed::Refused(format!(
+                "there is no {name} in namespace {}; there are {}",
+                self.namespace,
+                there.join(", ")
+            ))),
+        }
+    }
+
+    /// All rollouts of the namespace.
+    pub(super) async fn rollouts(&self) -> Result<Vec<InPlaceRollout>, Failed> {
+        let doing = format!("listing the InPlaceRollouts in namespace {}", self.namespace);
+        let (mut found, mut params) = (Vec::new(), ListParams::default().limit(PAGE));
+        let api = self.rollouts_api();
+        loop {
+            let page = match bounded(&doing, api.list(&params)).await {
+                Err(Failed::Cluster(error)) if error.class() == Class::Gone => {
+                    return Err(Failed::Refused(
+                        "this cluster does not know InPlaceRollouts (inplace.dev/v1alpha1): install their definition, \
+                         `inplace crds | kubectl apply -f -`, and the controller that brings them about (daemonset/README.md)"
+                            .to_owned(),
+                    ));
+                }
+                page => page?,
+            };
+            found.extend(page.items);
+            match page.metadata.continue_.filter(|more| !more.is_empty()) {
+                Some(more) => params.continue_token = Some(more),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    /// Makes it, or has the API server only say whether it would.
+    pub(super) async fn create(
+        &self,
+        draft: &InPlaceRollout,
+        dry_run: bool,
+    ) -> Result<InPlaceRollout, Failed> {
+        let doing = format!("making an InPlaceRollout in namespace {}", self.namespace);
+        let params = PostParams { dry_run, field_manager: Some(MANAGER.to_owned()) };
+        bounded(&doing, self.rollouts_api().create(&params, draft)).await
+    }
+
+    /// As it is now.
+    pub(super) async fn rollout(&self, name: &RolloutName) -> Result<InPlaceRollout, Failed> {
+        let doing = format!("reading {name} in namespace {}", self.namespace);
+        match bounded(&doing, self.rollouts_api().get(&name.0)).await {
+            Err(Failed::Cluster(error)) if error.class() == Class::Gone => {
+                self.rollouts().await?;
+                Err(error.into())
+            }
+            answer => answer,
+        }
+    }
+
+    /// Sets `spec.paused`.
+    pub(super) async fn pause(&self, name: &RolloutName, paused: bool) -> Result<InPlaceRollout, Failed> {
+        let doing = format!("changing {name} in namespace {}", self.namespace);
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let patch = Patch::Merge(json!({"spec": {"paused": paused}}));
+        bounded(&doing, self.rollouts_api().patch(&name.0, &params, &patch)).await
+    }
+
+    /// Deletes the one with this uid.
+    pub(super) async fn delete(&self, name: &RolloutName, uid: Option<String>) -> Result<(), Failed> {
+        let doing = format!("deleting {name} in namespace {}", self.namespace);
+        let params = DeleteParams::default().preconditions(Preconditions { uid, resource_version: None });
+        bounded(&doing, self.rollouts_api().delete(&name.0, &params)).await.map(|_| ())
+    }
+
+    /// It now, and whenever it changes; goes on after errors, with pauses.
+    pub(super) fn watch(
+        &self,
+        name: &RolloutName,
+    ) -> impl Stream<Item = watcher::Result<watcher::Event<InPlaceRollout>>> + Send + use<> {
+        let config = watcher::Config::default().fields(&format!("metadata.name={}", name.0));
+        watcher(self.rollouts_api(), config).default_backoff()
+    }
+
+    /// The pods with these labels, page by page.
+    pub(super) async fn pods(&self, labels: &str) -> Result<Vec<Pod>, Failed> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let (mut found, mut params) = (Vec::new(), ListParams::default().labels(labels).limit(PAGE));
+        loop {
+            let page = bounded("listing pods", api.list(&params)).await?;
+            found.extend(page.items);
+            match page.metadata.continue_.filter(|more| !more.is_empty()) {
+                Some(more) => params.continue_token = Some(more),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    /// The pods that `rollout` may be working on, now and whenever they change. Those of a workload are those that its
+    /// selector means; a workload that is gone has none.
+    pub(super) async fn watch_pods(
+        &self,
+        rollout: &InPlaceRollout,
+    ) -> Result<BoxStream<'static, watcher::Result<watcher::Event<Pod>>>, Failed> {
+        let target = &rollout.spec.target;
+        let found = match (&target.selector, target.workload_ref.as_ref().and_then(WorkloadName::of)) {
+            (Some(selector), _) => Some(selector.clone()),
+            (None, Some(name)) => match self.workload(&name).await {
+                Ok(workload) => own_selector(&workload),
+                Err(Failed::Cluster(error)) if error.class() != Class::Gone => return Err(error.into()),
+                Err(_) => None,
+            },
+            (None, None) => None,
+        };
+        let labels = found.map(|found| selector::text(&found)).filter(|labels| !labels.is_empty());
+        let Some(labels) = labels else { return Ok(pending().boxed()) };
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let config = watcher::Config::default().labels(&labels).page_size(PAGE);
+        Ok(watcher(api, config).default_backoff().boxed())
+    }
+}
+
+fn own_selector(workload: &DynamicObject) -> Option<LabelSelector> {
+    serde_json::from_value(workload.data.pointer("/spec/selector")?.clone()).ok()
+}

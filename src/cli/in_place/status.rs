@@ -1,0 +1,51 @@
+//! `rollout status ipr/NAME`: how far a rollout is; followed until it has ended or waits for a person.
+
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::cluster::{ClusterArgs, Failed};
+use crate::cli::exit::Exit;
+use crate::cli::in_place::follow::{End, follow};
+use crate::cli::in_place::names::RolloutName;
+use crate::cli::in_place::server::Server;
+use crate::cli::in_place::verdict::{failures, verdict};
+use crate::cli::output::{Data, line, tell};
+
+/// Follows it, no longer than `patience`, or tells once.
+pub(in crate::cli) async fn run(
+    name: &RolloutName,
+    watch: bool,
+    patience: Option<Duration>,
+    cluster: &ClusterArgs,
+    output: Option<Data>,
+) -> Result<Exit, Failed> {
+    let server = Server::connect(cluster).await?;
+    let first = server.rollout(name).await?;
+    let end = if watch {
+        let mut interrupt =
+            signal(SignalKind::interrupt()).map_err(|error| Failed::Other(error.to_string()))?;
+        follow(&server, first, patience, &mut interrupt).await?
+    } else {
+        let exit = verdict(&first).end.unwrap_or(Exit::Done);
+        End { rollout: first, exit, note: None }
+    };
+    if let Some(form) = output {
+        form.print(&end.rollout);
+    }
+    Ok(tell_end(&end, output.is_none()))
+}
+
+/// How it ended and who failed, for a person; beside data for programs only what is not in there.
+pub(super) fn tell_end(end: &End, text: bool) -> Exit {
+    let name = RolloutName(end.rollout.metadata.name.clone().unwrap_or_default());
+    match &end.note {
+        Some(note) => tell(&format!("inplace: {name} {note}")),
+        None if text => {
+            line(&format!("{name}: {}", verdict(&end.rollout).message));
+            failures(&end.rollout).iter().for_each(|failure| line(&format!("  {failure}")));
+        }
+        None => {}
+    }
+    end.exit
+}

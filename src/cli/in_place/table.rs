@@ -1,0 +1,271 @@
+//! What a person sees while a rollout goes on: a table on a terminal, no higher than that; elsewhere a line per change.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, IsTerminal};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use terminal_size::{Height, Width, terminal_size_of};
+
+use crate::api::annotation;
+use crate::api::in_place_rollout::InPlaceRollout;
+use crate::api::status::{ContainerReport, Phase, Status};
+use crate::cli::in_place::names::RolloutName;
+use crate::cli::in_place::verdict::verdict;
+use crate::cli::output::{self, tell};
+use crate::cli::pod::answer::{Notes, progress};
+
+const HEADINGS: [&str; 6] = ["POD", "PHASE", "STEP", "DOWN", "NODE", "MESSAGE"];
+/// Lines of a terminal that are not the pods': the first one, the headings, the rest in words, the cursor's.
+const OTHER_LINES: usize = 4;
+/// The size of a terminal that does not tell it.
+const SIZE: (usize, usize) = (80, 24);
+
+/// A pod that the rollout has begun with.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Row {
+    name: String,
+    node: String,
+    /// The answer to the rollout's request; `None` until there is one.
+    status: Option<Status>,
+}
+
+impl Row {
+    /// `None` for a pod that the rollout with this uid has not begun with.
+    pub(super) fn of(pod: &Pod, uid: &str) -> Option<Self> {
+        let meta = &pod.metadata;
+        let labelled = meta.labels.as_ref().and_then(|labels| labels.get(annotation::ROLLOUT_UID));
+        let note = meta.annotations.as_ref().and_then(|notes| notes.get(annotation::ROLLOUT));
+        let noted = note.filter(|note| note.contains(uid));
+        if noted.is_none() && labelled.is_none_or(|labelled| labelled != uid) {
+            return None;
+        }
+        // An answer to what somebody asked of the pod before is none to the rollout.
+        let its = |status: &Status| noted.is_some_and(|note| note.contains(&status.id));
+        Some(Self {
+            name: meta.name.clone().unwrap_or_default(),
+            node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
+            status: Notes::of(meta).status.filter(its),
+        })
+    }
+
+    /// Failed ones first, then what is going on, then what has ended, the latest first.
+    fn rank(&self) -> (u8, Option<std::cmp::Reverse<Timestamp>>, &str) {
+        let (rank, ended) = match &self.status {
+            Some(status) if !status.phase.is_terminal() => (1, None),
+            Some(status) if status.phase == Phase::Succeeded => (3, status.finished_at),
+            Some(status) => (0, status.finished_at),
+            None => (2, None),
+        };
+        (rank, ended.map(std::cmp::Reverse), &self.name)
+    }
+
+    fn cells(&self, now: Timestamp) -> Vec<String> {
+        let status = self.status.as_ref();
+        let text =
+            |text: Option<String>| text.filter(|text| !text.is_empty()).unwrap_or_else(|| "-".to_owned());
+        vec![
+            self.name.clone(),
+            status.map_or_else(|| "Chosen".to_owned(), |status| status.phase.to_string()),
+            text(status.and_then(|status| status.step).map(|step| step.to_string())),
+            text(status.and_then(|status| down(&status.containers, now)).map(|ms| format!("{ms}ms"))),
+            text(Some(self.node.clone())),
+            text(status.map(|status| status.message.clone())),
+        ]
+    }
+
+    fn line(&self) -> String {
+        match &self.status {
+            Some(status) if status.phase.is_terminal() => format!("{}: {}", status.phase, status.message),
+            Some(status) => progress(status),
+            None => "chosen".to_owned(),
+        }
+    }
+}
+
+/// Milliseconds that the container that was down longest was, or has been so far.
+fn down(containers: &[ContainerReport], now: Timestamp) -> Option<i64> {
+    let so_far = |container: &ContainerReport| {
+        let since = container.stopped_at.filter(|_| container.started_at.is_none());
+        let ms = since.map(|since| i64::try_from(now.duration_since(since).as_millis()).unwrap_or(i64::MAX));
+        container.downtime_ms.or(ms).map(|ms| ms.max(0))
+    };
+    containers.iter().filter_map(so_far).max()
+}
+
+/// The pods by name.
+pub(super) type Rows = BTreeMap<String, Row>;
+
+/// The table as lines of at most `size`: columns and lines.
+fn lines(
+    name: &RolloutName,
+    rollout: &InPlaceRollout,
+    rows: &Rows,
+    now: Timestamp,
+    size: (usize, usize),
+) -> Vec<String> {
+    let (columns, room) = (size.0.max(20), size.1.saturating_sub(OTHER_LINES));
+    let mut sorted: Vec<_> = rows.values().collect();
+    sorted.sort_by(|a, b| a.rank().cmp(&b.rank()));
+    let cells: Vec<_> = sorted.iter().take(room).map(|row| row.cells(now)).collect();
+    let mut lines = vec![format!("{name}: {}", verdict(rollout).message)];
+    if !cells.is_empty() {
+        lines.extend(output::rows(&HEADINGS, &cells, &mut Vec::new()));
+    }
+    if sorted.len() > room {
+        lines.push(format!("and {} more pods", sorted.len() - room));
+    }
+    lines.iter().map(|line| line.chars().take(columns - 1).collect()).collect()
+}
+
+/// Where it is shown.
+pub(super) struct Board {
+    name: RolloutName,
+    bar: Option<ProgressBar>,
+    /// What was said last, of the rollout (the empty name) and of each pod.
+    said: HashMap<String, String>,
+}
+
+impl Board {
+    pub(super) fn new(name: RolloutName) -> Self {
+        let bar = io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new_spinner();
+            if let Ok(style) = ProgressStyle::with_template("{msg}") {
+                bar.set_style(style);
+            }
+            bar
+        });
+        Self { name, bar, said: HashMap::new() }
+    }
+
+    /// True when what it shows changes with the time alone.
+    pub(super) fn is_live(&self) -> bool {
+        self.bar.is_some()
+    }
+
+    pub(super) fn show(&mut self, rollout: &InPlaceRollout, rows: &Rows, now: Timestamp) {
+        if let Some(bar) = &self.bar {
+            let size = terminal_size_of(io::stderr())
+                .map_or(SIZE, |(Width(columns), Height(lines))| (columns.into(), lines.into()));
+            bar.set_message(lines(&self.name, rollout, rows, now, size).join("\n"));
+            bar.tick();
+            return;
+        }
+        for (pod, row) in rows {
+            self.say(pod, &format!("pod/{pod}: {}", row.line()));
+        }
+        self.say("", &format!("{}: {}", self.name, verdict(rollout).message));
+    }
+
+    fn say(&mut self, about: &str, line: &str) {
+        if self.said.get(about).is_none_or(|said| said != line) {
+            tell(line);
+            self.said.insert(about.to_owned(), line.to_owned());
+        }
+    }
+
+    /// Something to know, which stays.
+    pub(super) fn remark(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| tell(text)),
+            None => tell(text),
+        }
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[expect(clippy::needless_pass_by_value, reason = "a case is written in one line")]
+    fn pod(name: &str, note: Option<&str>, label: Option<&str>, status: Value) -> Pod {
+        let mut annotations = json!({"inplace.dev/status": status.to_string()});
+        annotations["inplace.dev/rollout"] = json!(note);
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "labels": {"inplace.dev/rollout-uid": label.unwrap_or("none")},
+                "annotations": if note.is_some() { annotations } else { json!({}) }},
+            "spec": {"nodeName": "n1", "containers": []},
+        }))
+        .unwrap()
+    }
+
+    fn answer(id: &str, phase: &str, containers: Value) -> Value {
+        json!({"id": id, "phase": phase, "step": "Swap", "reason": "", "message": "so it is",
+            "startedAt": null, "finishedAt": "2026-11-20T10:00:00.000Z", "containers": containers})
+    }
+
+    fn container(more: Value) -> Value {
+        let mut report = json!({"name": "app", "action": "Restart", "engine": "Recreate",
+            "from": {"containerID": "a", "attempt": 0, "image": "i", "imageID": "s"}});
+        report.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        report
+    }
+
+    fn rollout() -> InPlaceRollout {
+        serde_json::from_value(json!({
+            "metadata": {"name": "web-restart-1", "generation": 1},
+            "spec": {"target": {}, "containers": [{"name": "app"}], "maxUnavailable": 1},
+            "status": {"observedGeneration": 1, "phase": "Running", "pods": 40, "wanted": 40, "done": 12, "busy": 2,
+                "downtimeMs": {"median": 61, "most": 95}},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn only_pods_that_it_has_begun_with_are_rows_and_only_its_own_answers_count() {
+        let done = || answer("u1-1", "Succeeded", json!([]));
+        for (pod, expect) in [
+            (pod("a", None, None, Value::Null), None),
+            (pod("a", Some("u2 u2-1"), None, done()), None),
+            (pod("a", None, Some("u1"), done()), Some(None)),
+            (pod("a", Some("u1 u1-2"), None, done()), Some(None)),
+            (pod("a", Some("u1 u1-1"), None, done()), Some(Some(Phase::Succeeded))),
+        ] {
+            let row = Row::of(&pod, "u1").map(|row| row.status.map(|status| status.phase));
+            assert_eq!(row, expect, "{pod:?}");
+        }
+    }
+
+    #[test]
+    fn the_table_has_what_is_wrong_first_and_no_more_lines_than_the_terminal() {
+        let now: Timestamp = "2026-11-20T10:00:01Z".parse().unwrap();
+        let since = json!([container(json!({"stoppedAt": "2026-11-20T10:00:00.500Z"}))]);
+        let was = json!([container(json!({"downtimeMs": 61})), container(json!({"downtimeMs": 70}))]);
+        let mut rows = Rows::new();
+        for (name, status) in [
+            ("a", answer("u1-1", "Succeeded", was)),
+            ("b", answer("u1-1", "Running", since)),
+            ("c", answer("u1-1", "Failed", json!([]))),
+            ("d", answer("other", "Failed", json!([]))),
+        ] {
+            let row = Row::of(&pod(name, Some("u1 u1-1"), None, status), "u1").unwrap();
+            rows.insert(name.to_owned(), row);
+        }
+        let name = RolloutName("web-restart-1".to_owned());
+        assert_eq!(
+            lines(&name, &rollout(), &rows, now, (200, 24)).join("\n"),
+            "\
+inplacerollout.inplace.dev/web-restart-1: Running: 12/40 done, 2 busy, 0 failed, median down 61 ms, most 95 ms
+POD  PHASE      STEP  DOWN   NODE  MESSAGE
+c    Failed     Swap  -      n1    so it is
+b    Running    Swap  500ms  n1    so it is
+d    Chosen     -     -      n1    -
+a    Succeeded  Swap  70ms   n1    so it is"
+        );
+        let small = lines(&name, &rollout(), &rows, now, (30, 6));
+        assert_eq!(small.len(), 5, "{small:?}");
+        assert_eq!(small[4], "and 2 more pods");
+        assert!(small.iter().all(|line| line.chars().count() < 30), "{small:?}");
+    }
+}

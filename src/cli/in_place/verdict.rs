@@ -1,0 +1,160 @@
+//! How far a rollout is, as its status tells it: done, going on, or standing still for good or until a person acts. Pure.
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutStatus, RolloutPhase};
+use crate::cli::exit::Exit;
+
+/// How far it is, and what a person reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// How a command that waits for it ends; `None` while it goes on by itself.
+    pub(super) end: Option<Exit>,
+    pub(super) message: String,
+}
+
+/// What is to be said of `rollout`.
+pub(super) fn verdict(rollout: &InPlaceRollout) -> Verdict {
+    let blank = InPlaceRolloutStatus::default();
+    let status = rollout.status.as_ref().unwrap_or(&blank);
+    let name = rollout.metadata.name.as_deref().unwrap_or_default();
+    let said = if status.message.is_empty() { String::new() } else { format!("{}; ", status.message) };
+    let far = format!("{said}{}", counts(status));
+    let phase = status.phase;
+    let of = |end: Exit| Verdict { end: Some(end), message: format!("{phase:?}: {far}") };
+    // What has ended stays so, whatever is written into its spec.
+    match phase {
+        RolloutPhase::Succeeded => return of(Exit::Done),
+        RolloutPhase::Failed => return of(Exit::Failed),
+        RolloutPhase::Superseded => return of(Exit::Interrupted),
+        RolloutPhase::Pending | RolloutPhase::Running | RolloutPhase::Paused => {}
+    }
+    if rollout.metadata.deletion_timestamp.is_some() {
+        return Verdict { end: None, message: format!("being deleted: {far}") };
+    }
+    if is_unseen(rollout) {
+        return Verdict {
+            end: None,
+            message: "the controller has not seen the latest change yet".to_owned(),
+        };
+    }
+    match phase {
+        RolloutPhase::Paused if rollout.spec.paused => Verdict {
+            end: Some(Exit::Failed),
+            message: format!("Paused (`inplace rollout resume ipr/{name}` goes on): {far}"),
+        },
+        RolloutPhase::Paused => Verdict {
+            end: Some(Exit::Done),
+            message: format!("as far as its partition ({}) lets it: {far}", amount(&rollout.spec.partition)),
+        },
+        _ => Verdict { end: None, message: format!("{phase:?}: {far}") },
+    }
+}
+
+fn amount(amount: &IntOrString) -> String {
+    match amount {
+        IntOrString::Int(count) => count.to_string(),
+        IntOrString::String(share) => share.clone(),
+    }
+}
+
+/// True when the controller has not taken in what is written.
+pub(super) fn is_unseen(rollout: &InPlaceRollout) -> bool {
+    let seen = rollout.status.as_ref().map_or(0, |status| status.observed_generation);
+    seen < rollout.metadata.generation.unwrap_or(1)
+}
+
+/// `12/40 done, 2 busy, 0 failed, median down 61 ms, most 95 ms`.
+pub(super) fn counts(status: &InPlaceRolloutStatus) -> String {
+    let InPlaceRolloutStatus { wanted, done, busy, failed, downtime_ms: down, .. } = status;
+    let mut text = format!("{done}/{wanted} done, {busy} busy, {failed} failed");
+    if down.most > 0 {
+        text.push_str(&format!(", median down {} ms, most {} ms", down.median, down.most));
+    }
+    text
+}
+
+/// A line for each pod that did not come through.
+pub(super) fn failures(rollout: &InPlaceRollout) -> Vec<String> {
+    let Some(status) = &rollout.status else { return Vec::new() };
+    let line = |reason: &str, message: &str| match (reason, message) {
+        ("", message) => message.to_owned(),
+        (reason, "") => reason.to_owned(),
+        (reason, message) => format!("{reason}: {message}"),
+    };
+    let told = status.failures.iter();
+    let mut lines: Vec<_> = told
+        .map(|failure| format!("pod/{}: {}", failure.pod, line(&failure.reason, &failure.message)))
+        .collect();
+    let failed = usize::try_from(status.failed).unwrap_or_default();
+    if failed > lines.len() {
+        lines.push(format!("and {} more", failed - lines.len()));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn rollout(spec: &Value, status: &Value) -> InPlaceRollout {
+        let mut whole = json!({"target": {}, "containers": [{"name": "app"}], "partition": "50%"});
+        whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        let meta = json!({"name": "web-restart-1", "generation": 2});
+        serde_json::from_value(json!({"metadata": meta, "spec": whole, "status": status})).unwrap()
+    }
+
+    #[test]
+    fn what_ends_a_wait_and_how_is_told_by_the_phase() {
+        let status = |phase: &str, seen: u32| json!({"observedGeneration": seen, "phase": phase, "message": "it is so", "wanted": 4, "done": 3, "failed": 1});
+        let none = || json!({});
+        for (spec, status, end, says) in [
+            (
+                none(),
+                status("Succeeded", 1),
+                Some(Exit::Done),
+                "Succeeded: it is so; 3/4 done, 0 busy, 1 failed",
+            ),
+            (none(), status("Failed", 2), Some(Exit::Failed), "Failed: it is so; 3/4"),
+            (none(), status("Superseded", 2), Some(Exit::Interrupted), "Superseded: it is so"),
+            (none(), status("Running", 2), None, "Running: it is so"),
+            (none(), status("Pending", 2), None, "Pending: it is so"),
+            (none(), status("Paused", 1), None, "has not seen the latest change"),
+            (none(), Value::Null, None, "has not seen the latest change"),
+            (
+                none(),
+                status("Paused", 2),
+                Some(Exit::Done),
+                "as far as its partition (50%) lets it: it is so",
+            ),
+            (
+                json!({"paused": true}),
+                status("Paused", 2),
+                Some(Exit::Failed),
+                "`inplace rollout resume ipr/web-restart-1`",
+            ),
+        ] {
+            let verdict = verdict(&rollout(&spec, &status));
+            assert_eq!(verdict.end, end, "{status}");
+            assert!(verdict.message.contains(says), "{verdict:?}");
+        }
+    }
+
+    #[test]
+    fn every_failed_pod_is_named_or_counted() {
+        let failure = |pod: &str, reason: &str, message: &str| json!({"pod": pod, "uid": "u", "reason": reason, "message": message});
+        let listed = json!([
+            failure("a", "RolledBack", "it crashed"),
+            failure("b", "Gone", ""),
+            failure("c", "", "said")
+        ]);
+        let status = json!({"phase": "Failed", "failed": 5, "failures": listed});
+        assert_eq!(
+            failures(&rollout(&json!({}), &status)),
+            ["pod/a: RolledBack: it crashed", "pod/b: Gone", "pod/c: said", "and 2 more"]
+        );
+        assert!(failures(&rollout(&json!({}), &Value::Null)).is_empty());
+    }
+}
