@@ -180,10 +180,10 @@ async fn a_rollout_is_followed_through_broken_watches_to_its_end() {
     let uid = made(&api)["metadata"]["uid"].as_str().unwrap().to_owned();
     tell(&api, &name, &status("Running", 0, &json!([])));
     api.edit("shop", "web-0", |pod| {
-        let answer = json!({"id": "r-1", "phase": "Running", "step": "Drain", "reason": "", "message": "Drain is under way",
+        let answer = json!({"id": uid, "phase": "Running", "step": "Drain", "reason": "", "message": "Drain is under way",
             "startedAt": null, "finishedAt": null, "containers": []});
         pod["metadata"]["labels"]["inplace.dev/rollout-uid"] = json!(uid);
-        pod["metadata"]["annotations"]["inplace.dev/rollout"] = json!(format!("{uid} r-1"));
+        pod["metadata"]["annotations"]["inplace.dev/rollout"] = json!(uid);
         pod["metadata"]["annotations"]["inplace.dev/status"] = json!(answer.to_string());
     });
     let (watches, pods) = (api.count("WATCH inplacerollouts"), api.count("WATCH pods"));

@@ -27,9 +27,16 @@ pub(in crate::cli) struct Order<'a> {
     pub(in crate::cli) swaps: Vec<Target>,
     pub(in crate::cli) flags: RolloutFlags,
     pub(in crate::cli) dry_run: bool,
-    /// Follow it, at most so long, or for as long as it takes.
-    pub(in crate::cli) wait: Option<Option<Duration>>,
+    pub(in crate::cli) wait: Wait,
     pub(in crate::cli) output: Option<Form>,
+}
+
+/// How long it is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) enum Wait {
+    No,
+    For(Duration),
+    AsLongAsItTakes,
 }
 
 /// Makes the rollout whose pods get what `request` makes of the containers.
@@ -66,13 +73,17 @@ pub(in crate::cli) async fn run(
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| Failed::Other(error.to_string()))?;
     let made = server.create(&draft, false).await?;
     let name = RolloutName(made.metadata.name.clone().unwrap_or_default());
-    let Some(patience) = order.wait else {
-        match order.output {
-            Some(form) => print(form, &made),
-            None => line(&format!("{name} created")),
+    let patience = match order.wait {
+        Wait::For(time) => Some(time),
+        Wait::AsLongAsItTakes => None,
+        Wait::No => {
+            match order.output {
+                Some(form) => print(form, &made),
+                None => line(&format!("{name} created")),
+            }
+            tell(&how_to_look(&name, &whose, cluster));
+            return Ok(Exit::Done);
         }
-        tell(&how_to_look(&name, &whose, cluster));
-        return Ok(Exit::Done);
     };
     tell(&format!("{name} created for {whose}"));
     let end = follow(&server, made, patience, &mut interrupt).await?;

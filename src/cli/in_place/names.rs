@@ -11,7 +11,8 @@ use crate::api::in_place_rollout::WorkloadRef;
 /// A kind whose pods an `InPlaceRollout` can work on.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::cli) struct Kind {
-    pub(in crate::cli) kind: &'static str,
+    /// As in manifests.
+    name: &'static str,
     group: &'static str,
     version: &'static str,
     short: &'static str,
@@ -19,13 +20,13 @@ pub(in crate::cli) struct Kind {
 
 /// All of them. Plurals are the lower-case kind and an `s`.
 const KINDS: [Kind; 7] = [
-    Kind { kind: "Deployment", group: "apps", version: "v1", short: "deploy" },
-    Kind { kind: "StatefulSet", group: "apps", version: "v1", short: "sts" },
-    Kind { kind: "DaemonSet", group: "apps", version: "v1", short: "ds" },
-    Kind { kind: "ReplicaSet", group: "apps", version: "v1", short: "rs" },
-    Kind { kind: "Job", group: "batch", version: "v1", short: "job" },
-    Kind { kind: "GameDeployment", group: "tkex.tencent.com", version: "v1alpha1", short: "gdeploy" },
-    Kind { kind: "GameStatefulSet", group: "tkex.tencent.com", version: "v1alpha1", short: "gsts" },
+    Kind { name: "Deployment", group: "apps", version: "v1", short: "deploy" },
+    Kind { name: "StatefulSet", group: "apps", version: "v1", short: "sts" },
+    Kind { name: "DaemonSet", group: "apps", version: "v1", short: "ds" },
+    Kind { name: "ReplicaSet", group: "apps", version: "v1", short: "rs" },
+    Kind { name: "Job", group: "batch", version: "v1", short: "job" },
+    Kind { name: "GameDeployment", group: "tkex.tencent.com", version: "v1alpha1", short: "gdeploy" },
+    Kind { name: "GameStatefulSet", group: "tkex.tencent.com", version: "v1alpha1", short: "gsts" },
 ];
 
 impl Kind {
@@ -43,7 +44,7 @@ impl Kind {
     }
 
     fn singular(&self) -> String {
-        self.kind.to_ascii_lowercase()
+        self.name.to_ascii_lowercase()
     }
 
     /// How the API server has it.
@@ -52,7 +53,7 @@ impl Kind {
             group: self.group.to_owned(),
             version: self.version.to_owned(),
             api_version: format!("{}/{}", self.group, self.version),
-            kind: self.kind.to_owned(),
+            kind: self.name.to_owned(),
             plural: format!("{}s", self.singular()),
         }
     }
@@ -70,14 +71,14 @@ impl WorkloadName {
     pub(super) fn reference(&self) -> WorkloadRef {
         WorkloadRef {
             api_version: self.kind.resource().api_version,
-            kind: self.kind.kind.to_owned(),
+            kind: self.kind.name.to_owned(),
             name: self.name.clone(),
         }
     }
 
     /// The workload that a rollout names; `None` for a kind that is not known here.
     pub(super) fn of(reference: &WorkloadRef) -> Option<Self> {
-        let kind = KINDS.iter().find(|kind| kind.kind == reference.kind)?;
+        let kind = KINDS.iter().find(|kind| kind.name == reference.kind)?;
         Some(Self { kind, name: reference.name.clone() })
     }
 }

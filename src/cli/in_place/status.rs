@@ -43,7 +43,9 @@ pub(super) fn tell_end(end: &End, text: bool) -> Exit {
         Some(note) => tell(&format!("inplace: {name} {note}")),
         None if text => {
             line(&format!("{name}: {}", verdict(&end.rollout).message));
-            failures(&end.rollout).iter().for_each(|failure| line(&format!("  {failure}")));
+            for failure in failures(&end.rollout) {
+                line(&format!("  {failure}"));
+            }
         }
         None => {}
     }

@@ -35,18 +35,17 @@ impl Row {
     /// `None` for a pod that the rollout with this uid has not begun with.
     pub(super) fn of(pod: &Pod, uid: &str) -> Option<Self> {
         let meta = &pod.metadata;
-        let labelled = meta.labels.as_ref().and_then(|labels| labels.get(annotation::ROLLOUT_UID));
-        let note = meta.annotations.as_ref().and_then(|notes| notes.get(annotation::ROLLOUT));
-        let noted = note.filter(|note| note.contains(uid));
-        if noted.is_none() && labelled.is_none_or(|labelled| labelled != uid) {
+        let label = meta.labels.as_ref().and_then(|labels| labels.get(annotation::ROLLOUT_UID));
+        let mark = meta.annotations.as_ref().and_then(|notes| notes.get(annotation::ROLLOUT));
+        let is_its = label.is_some_and(|label| label == uid) || mark.is_some_and(|mark| mark.contains(uid));
+        if !is_its {
             return None;
         }
-        // An answer to what somebody asked of the pod before is none to the rollout.
-        let its = |status: &Status| noted.is_some_and(|note| note.contains(&status.id));
         Some(Self {
             name: meta.name.clone().unwrap_or_default(),
             node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
-            status: Notes::of(meta).status.filter(its),
+            // The id of what a rollout asks of a pod is its uid: other answers are none to it.
+            status: Notes::of(meta).status.filter(|status| status.id == uid),
         })
     }
 
@@ -188,8 +187,7 @@ mod tests {
 
     use super::*;
 
-    #[expect(clippy::needless_pass_by_value, reason = "a case is written in one line")]
-    fn pod(name: &str, note: Option<&str>, label: Option<&str>, status: Value) -> Pod {
+    fn pod(name: &str, note: Option<&str>, label: Option<&str>, status: &Value) -> Pod {
         let mut annotations = json!({"inplace.dev/status": status.to_string()});
         annotations["inplace.dev/rollout"] = json!(note);
         serde_json::from_value(json!({
@@ -200,12 +198,12 @@ mod tests {
         .unwrap()
     }
 
-    fn answer(id: &str, phase: &str, containers: Value) -> Value {
+    fn answer(id: &str, phase: &str, containers: &Value) -> Value {
         json!({"id": id, "phase": phase, "step": "Swap", "reason": "", "message": "so it is",
             "startedAt": null, "finishedAt": "2026-11-20T10:00:00.000Z", "containers": containers})
     }
 
-    fn container(more: Value) -> Value {
+    fn container(more: &Value) -> Value {
         let mut report = json!({"name": "app", "action": "Restart", "engine": "Recreate",
             "from": {"containerID": "a", "attempt": 0, "image": "i", "imageID": "s"}});
         report.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -224,13 +222,14 @@ mod tests {
 
     #[test]
     fn only_pods_that_it_has_begun_with_are_rows_and_only_its_own_answers_count() {
-        let done = || answer("u1-1", "Succeeded", json!([]));
+        let done = answer("u1", "Succeeded", &json!([]));
+        let other = answer("u2", "Succeeded", &json!([]));
         for (pod, expect) in [
-            (pod("a", None, None, Value::Null), None),
-            (pod("a", Some("u2 u2-1"), None, done()), None),
-            (pod("a", None, Some("u1"), done()), Some(None)),
-            (pod("a", Some("u1 u1-2"), None, done()), Some(None)),
-            (pod("a", Some("u1 u1-1"), None, done()), Some(Some(Phase::Succeeded))),
+            (pod("a", None, None, &Value::Null), None),
+            (pod("a", Some("u2"), None, &other), None),
+            (pod("a", None, Some("u1"), &done), Some(None)),
+            (pod("a", Some("u1"), None, &other), Some(None)),
+            (pod("a", Some("u1"), None, &done), Some(Some(Phase::Succeeded))),
         ] {
             let row = Row::of(&pod, "u1").map(|row| row.status.map(|status| status.phase));
             assert_eq!(row, expect, "{pod:?}");
@@ -240,16 +239,16 @@ mod tests {
     #[test]
     fn the_table_has_what_is_wrong_first_and_no_more_lines_than_the_terminal() {
         let now: Timestamp = "2026-11-20T10:00:01Z".parse().unwrap();
-        let since = json!([container(json!({"stoppedAt": "2026-11-20T10:00:00.500Z"}))]);
-        let was = json!([container(json!({"downtimeMs": 61})), container(json!({"downtimeMs": 70}))]);
+        let since = json!([container(&json!({"stoppedAt": "2026-11-20T10:00:00.500Z"}))]);
+        let was = json!([container(&json!({"downtimeMs": 61})), container(&json!({"downtimeMs": 70}))]);
         let mut rows = Rows::new();
         for (name, status) in [
-            ("a", answer("u1-1", "Succeeded", was)),
-            ("b", answer("u1-1", "Running", since)),
-            ("c", answer("u1-1", "Failed", json!([]))),
-            ("d", answer("other", "Failed", json!([]))),
+            ("a", answer("u1", "Succeeded", &was)),
+            ("b", answer("u1", "Running", &since)),
+            ("c", answer("u1", "Failed", &json!([]))),
+            ("d", answer("other", "Failed", &json!([]))),
         ] {
-            let row = Row::of(&pod(name, Some("u1 u1-1"), None, status), "u1").unwrap();
+            let row = Row::of(&pod(name, Some("u1"), None, &status), "u1").unwrap();
             rows.insert(name.to_owned(), row);
         }
         let name = RolloutName("web-restart-1".to_owned());

@@ -67,9 +67,9 @@ pub(super) fn is_unseen(rollout: &InPlaceRollout) -> bool {
 /// `12/40 done, 2 busy, 0 failed, median down 61 ms, most 95 ms`.
 pub(super) fn counts(status: &InPlaceRolloutStatus) -> String {
     let InPlaceRolloutStatus { wanted, done, busy, failed, downtime_ms: down, .. } = status;
-    let mut text = format!("{done}/{wanted} done, {busy} busy, {failed} failed");
+    let text = format!("{done}/{wanted} done, {busy} busy, {failed} failed");
     if down.most > 0 {
-        text.push_str(&format!(", median down {} ms, most {} ms", down.median, down.most));
+        return format!("{text}, median down {} ms, most {} ms", down.median, down.most);
     }
     text
 }

@@ -13,7 +13,7 @@ use crate::api::request::{Request, Target};
 use crate::api::status::Status;
 use crate::cli::exit::Exit;
 use crate::cli::in_place::flags::RolloutFlags;
-use crate::cli::in_place::make::{self, Order};
+use crate::cli::in_place::make::{self, Order, Wait};
 use crate::cli::in_place::names::WorkloadName;
 use crate::cli::output::{Form, line, tell};
 use crate::cli::pod::answer::{Answer, Notes};
@@ -163,10 +163,11 @@ async fn roll_out(
     common: Common,
 ) -> Result<Exit, Failed> {
     let Common { wish, wait, dry_run, output, rollout: flags, cluster } = common;
-    let wait = wait.map(|patience| match patience {
-        Patience::Own => None,
-        Patience::For(Seconds(seconds)) => Some(Duration::from_secs(seconds.into())),
-    });
+    let wait = match wait {
+        None => Wait::No,
+        Some(Patience::Own) => Wait::AsLongAsItTakes,
+        Some(Patience::For(Seconds(seconds))) => Wait::For(Duration::from_secs(seconds.into())),
+    };
     let order = Order { verb, workload, restarts, swaps, flags, dry_run, wait, output };
     make::run(order, &cluster, |targets| {
         // The controller gives each pod's request an id of its own.

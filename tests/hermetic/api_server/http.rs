@@ -16,7 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::door::Shared;
 use super::faults::Fault;
 use super::patch;
-use super::store::too_old;
+use super::store::{Store, too_old};
 
 /// A no: code, reason, message.
 pub(super) type Refusal = (u16, Value);
@@ -145,43 +145,31 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         | "GET gamestatefulset"
         | "GET inplacerollout"
         | "GET deployment"
+        | "GET statefulset"
+        | "GET replicaset"
         | "GET validatingwebhookconfiguration" => {
             let plural = asked.plural.as_str();
             Ok(axum_json(200, &found(plural, store.get(plural, namespace, name))?))
         }
         "PATCH hookrun"
         | "PATCH hookrun/status"
+        | "PATCH inplacerollout"
         | "PATCH gamedeployment"
         | "PATCH gamedeployment/status"
         | "PATCH gamestatefulset"
         | "PATCH gamestatefulset/status"
-        | "PATCH inplacerollout"
-        | "PATCH inplacerollout/status"
         | "PATCH controllerrevision"
         | "PATCH validatingwebhookconfiguration" => {
             let old = found(&asked.plural, store.get(&asked.plural, namespace, name))?;
             let changed = changed(asked, &old)?;
             Ok(axum_json(200, &store.put(changed)))
         }
-        "POST hookrun"
-        | "POST inplacerollout"
+        "POST inplacerollout"
+        | "POST hookrun"
         | "POST lease"
         | "POST pod"
         | "POST controllerrevision"
-        | "POST persistentvolumeclaim" => {
-            let mut object = parsed(&asked.body)?;
-            if let Some(prefix) = object["metadata"]["generateName"].as_str() {
-                object["metadata"]["name"] = json!(format!("{prefix}{:05}", store.version()));
-                object["metadata"]["namespace"] = json!(namespace);
-                object["metadata"]["generation"] = json!(1);
-            }
-            let name = object["metadata"]["name"].as_str().unwrap_or_default();
-            if store.get(&asked.plural, namespace, name).is_some() {
-                return Err(status(409, "AlreadyExists", "it already exists"));
-            }
-            let dry = asked.query.get("dryRun").is_some_and(|dry| dry == "All");
-            Ok(axum_json(201, &if dry { object } else { store.put(object) }))
-        }
+        | "POST persistentvolumeclaim" => made(store, asked, namespace),
         "PUT lease" | "PUT secret" => {
             let plural = asked.plural.as_str();
             let old = found(plural, store.get(plural, namespace, name))?;
@@ -217,6 +205,24 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         }
         call => Err(status(405, "MethodNotAllowed", call)),
     })
+}
+
+/// A new object, under a name of its own where it has only the first part of one.
+fn made(store: &mut Store, asked: &Asked, namespace: &str) -> Result<Response, Refusal> {
+    let mut object = parsed(&asked.body)?;
+    if let (Some(first), true) =
+        (object["metadata"]["generateName"].as_str(), object["metadata"]["name"].is_null())
+    {
+        object["metadata"]["name"] = json!(format!("{first}{:05}", store.version()));
+        object["metadata"]["namespace"] = json!(namespace);
+        object["metadata"]["generation"] = json!(1);
+    }
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    if store.get(&asked.plural, namespace, name).is_some() {
+        return Err(status(409, "AlreadyExists", "it already exists"));
+    }
+    let dry = asked.query.get("dryRun").is_some_and(|dry| dry == "All");
+    Ok(axum_json(201, &if dry { object } else { store.put(object) }))
 }
 
 /// What a patch makes of an object. Another spec is another generation, where there are such.
