@@ -105,6 +105,7 @@ fn terms(request: Request) -> PodTerms {
     PodTerms {
         each_ready: request.each_ready,
         grace_period_seconds: whole(request.grace_period_seconds),
+        drain: request.drain,
         pre_hook: request.pre_hook.map(hook),
         post_hook: request.post_hook.map(hook),
         min_ready_seconds: whole(request.min_ready_seconds),
@@ -113,7 +114,6 @@ fn terms(request: Request) -> PodTerms {
         on_failure: request.on_failure,
         engine: request.engine,
         reason: request.reason,
-        ..PodTerms::default()
     }
 }
 
