@@ -17,13 +17,14 @@
 //! | [`api`] | the contract: annotations, request, status, manifests. Pure | - |
 //! | [`operation`] | the decisions. Pure: no async, no clock, no I/O | api |
 //! | [`workload`] | the decisions of workloads. Pure | api |
+//! | [`rollout`] | the decisions of rollouts over anybody's pods. Pure | api workload |
 //! | [`cri`] | the container runtime: endpoint, client, clone, conversion | api operation process |
 //! | [`hook`] | the gates: template, condition, schedule, verdict (pure); `provider`, `engine` (I/O) | api cri cluster process |
-//! | [`cluster`] | the API server: client, pods, workloads, patches, events | api operation workload process |
+//! | [`cluster`] | the API server: client, pods, workloads, patches, events | api operation workload rollout process |
 //! | [`process`] | the plumbing of a process: time, logs, signals, files, admin | - |
 //! | [`node`] | the engine on a node: journal, loop, effects | api operation hook cri cluster process |
 //! | [`agent`] | role: carries out what annotations ask for | api operation hook node cri cluster process |
-//! | [`controller`] | role: brings about what workloads want; runs the hooks that no agent runs | api workload hook cluster process |
+//! | [`controller`] | role: brings about what workloads and rollouts want; runs the hooks that no agent runs | api workload rollout hook cluster process |
 //! | [`cli`] | role: a person's commands | api operation workload hook node cri cluster process |
 //!
 //! The roles never import each other; `main.rs` picks one. A test holds the code against this table.
@@ -38,4 +39,5 @@ pub mod hook;
 pub mod node;
 pub mod operation;
 pub mod process;
+pub mod rollout;
 pub mod workload;

@@ -14,6 +14,7 @@ pub mod hooks;
 pub mod lease;
 pub mod pod;
 pub mod pods;
+pub mod rollouts;
 pub mod server;
 pub mod slices;
 mod store;

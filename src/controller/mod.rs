@@ -1,10 +1,13 @@
-//! The role that is there once per cluster: brings about what workloads want, and runs the hooks that no agent runs.
+//! The role that is there once per cluster: brings about what workloads and rollouts want, and runs the hooks that no agent runs.
 //!
 //! Any number of processes may be there; one leads, by a Lease, and runs the controllers. The others wait, and are ready
 //! as well: there is nothing that they could not do. All of them serve the admission webhooks. Never talks to a node.
 
 pub mod admission;
+mod events;
 mod hook_runs;
+mod queue;
+mod rollouts;
 mod workloads;
 
 use std::net::SocketAddr;
@@ -30,7 +33,7 @@ use crate::process::{admin, shutdown};
 /// The lease by which one process leads.
 const LEASE: &str = "inplace-controller";
 
-/// Bring about what GameDeployments and GameStatefulSets want, and run the hooks that no agent runs, until stopped
+/// Bring about what GameDeployments, GameStatefulSets and rollouts want, and run the hooks that no agent runs, until stopped
 #[derive(Debug, clap::Args)]
 // A Deployment's own arguments come after the shipped ones, and count.
 #[command(args_override_self = true)]
@@ -83,6 +86,7 @@ struct Common {
     engine: Engine,
     hook_metrics: runner::Metrics,
     workload_metrics: workloads::Metrics,
+    rollout_metrics: rollouts::Metrics,
     /// None: this process serves none.
     webhooks: Option<Webhooks>,
 }
@@ -94,6 +98,7 @@ fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'stat
     vec![
         hook_runs::run(common.clone(), agents.clone(), stop.clone()).boxed(),
         workloads::run(common.clone(), agents, stop.clone()).boxed(),
+        rollouts::run(common.clone(), stop.clone()).boxed(),
         admission::lead(common.webhooks.clone(), stop.clone()).boxed(),
     ]
 }
@@ -122,6 +127,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         engine: Engine::new(hooks.settings("the controller", None, Some(server.clone()))),
         hook_metrics: runner::Metrics::new(&mut registry),
         workload_metrics: workloads::Metrics::new(&mut registry),
+        rollout_metrics: rollouts::Metrics::new(&mut registry),
         webhooks: webhooks.clone(),
     };
     // A process that was started anew under its old name is another one.

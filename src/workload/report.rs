@@ -210,7 +210,7 @@ pub const UPDATE_FAILED: &str = "UpdateFailed";
 pub const SCALE_FAILED: &str = "ScaleFailed";
 
 /// Times of the API have no parts of seconds.
-pub(super) fn whole_seconds(time: Timestamp) -> Timestamp {
+pub(crate) fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 

@@ -177,7 +177,7 @@ fn is_zero(number: &u32) -> bool {
 }
 
 /// `time` plus `span`, at the end of time at most.
-pub(super) fn later(time: Timestamp, span: SignedDuration) -> Timestamp {
+pub(crate) fn later(time: Timestamp, span: SignedDuration) -> Timestamp {
     time.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 

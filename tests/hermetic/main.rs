@@ -18,5 +18,6 @@ mod lessons;
 mod manifests;
 mod model;
 mod rollout;
+mod rollouts;
 mod runtime;
 mod workloads;

@@ -99,6 +99,14 @@ fn the_agent_may_no_more_than_it_needs() {
         {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
         {"apiGroups": ["tkex.tencent.com"], "resources": ["hooktemplates"], "verbs": ["get"]},
+        {"apiGroups": ["inplace.dev"], "resources": ["inplacerollouts"],
+            "verbs": ["get", "list", "watch", "delete"]},
+        {"apiGroups": ["inplace.dev"], "resources": ["inplacerollouts/status"], "verbs": ["patch"]},
+        {"apiGroups": ["apps"], "resources": ["deployments", "statefulsets", "daemonsets"], "verbs": ["get"]},
+        {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["get", "list"]},
+        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get"]},
+        {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list"]},
+        {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets/status"], "verbs": ["patch"]},
         {"apiGroups": ["tkex.tencent.com"], "resources": ["hookruns"],
             "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
         {"apiGroups": ["tkex.tencent.com"], "resources": ["hookruns/status"], "verbs": ["patch"]},
@@ -193,6 +201,8 @@ fn the_webhook_can_hold_up_nothing_but_our_kinds() {
     let [webhook] = webhooks.as_array().unwrap().as_slice() else { panic!("{webhooks}") };
     let expected = json!([{"apiGroups": ["tkex.tencent.com"], "apiVersions": ["v1alpha1"],
         "resources": ["gamedeployments", "gamestatefulsets", "hooktemplates"],
+        "operations": ["CREATE", "UPDATE"], "scope": "Namespaced"},
+        {"apiGroups": ["inplace.dev"], "apiVersions": ["v1alpha1"], "resources": ["inplacerollouts"],
         "operations": ["CREATE", "UPDATE"], "scope": "Namespaced"}]);
     assert_eq!(webhook["rules"], expected);
     assert_eq!((&webhook["sideEffects"], &webhook["timeoutSeconds"]), (&json!("None"), &json!(5)));

@@ -15,6 +15,7 @@ use crate::cluster::error::Error;
 use crate::cluster::event::{self, Told};
 use crate::cluster::server::{MANAGER, Server};
 use crate::cluster::workloads::kinds::{Deployment, KeptPod, StatefulSet};
+use crate::cluster::workloads::trim::Trim;
 use crate::cluster::workloads::{Key, Kind, Trimmed, Workloads};
 use crate::operation::effect::Class;
 use crate::workload::action::{PodPatch, PodRef};
@@ -48,10 +49,10 @@ impl Server {
     }
 
     /// A pod as it is now; `None`: it is gone, or another one has its name.
-    pub async fn see_pod(&self, namespace: &str, pod: &PodRef) -> Result<Option<Trimmed<KeptPod>>, Error> {
+    pub async fn see_pod<T: Trim>(&self, namespace: &str, pod: &PodRef) -> Result<Option<Trimmed<T>>, Error> {
         let doing = format!("reading pod {namespace}/{}", pod.name);
         let request = of::<Pod>(namespace).get(&pod.name, &GetParams::default());
-        match self.ask::<Trimmed<KeptPod>>(&doing, request).await {
+        match self.ask::<Trimmed<T>>(&doing, request).await {
             Ok(seen) => Ok(Some(seen).filter(|seen| seen.meta.uid.as_ref() == Some(&pod.uid))),
             Err(error) if error.class() == Class::Gone => Ok(None),
             Err(error) => Err(error),
@@ -80,12 +81,12 @@ impl Server {
     }
 
     /// Changes labels and annotations of a pod, if it still is as it was seen.
-    pub async fn patch_pod(
+    pub async fn patch_pod<T: Trim>(
         &self,
         namespace: &str,
         pod: &PodRef,
         patch: &PodPatch,
-    ) -> Result<Trimmed<KeptPod>, Error> {
+    ) -> Result<Trimmed<T>, Error> {
         let doing = format!("changing pod {namespace}/{}", pod.name);
         let body = json!({"metadata": {
             "uid": pod.uid, "resourceVersion": pod.version,
@@ -204,25 +205,19 @@ impl Server {
         self.ask_workload(&doing, known, key, request).await
     }
 
-    /// Tells something about a workload; `host` tells where. Gives the name of the event.
-    pub async fn workload_event(
+    /// Tells something about an object; `host` tells where. Gives the name of the event.
+    pub async fn object_event(
         &self,
-        key: &Key,
-        uid: &str,
+        about: ObjectReference,
         host: &str,
         told: &Told,
     ) -> Result<String, Error> {
-        let doing = format!("writing the event {} of {key}", told.reason);
-        let about = ObjectReference {
-            api_version: Some(GameDeployment::api_version(&()).into_owned()),
-            kind: Some(key.kind.name().to_owned()),
-            namespace: Some(key.namespace.clone()),
-            name: Some(key.name.clone()),
-            uid: Some(uid.to_owned()),
-            ..ObjectReference::default()
-        };
+        let (kind, name) =
+            (about.kind.as_deref().unwrap_or_default(), about.name.as_deref().unwrap_or_default());
+        let doing = format!("writing the event {} of {kind} {name}", told.reason);
+        let namespace = about.namespace.clone().unwrap_or_default();
         let event = event::event(about, host, told);
-        self.tell(&doing, &key.namespace, &event).await?;
+        self.tell(&doing, &namespace, &event).await?;
         Ok(event.metadata.name.unwrap_or_default())
     }
 
@@ -262,6 +257,20 @@ impl Server {
                 known.sets.learn(seen);
                 Ok(version.unwrap_or_default())
             }
+        }
+    }
+}
+
+impl Key {
+    /// As events name it.
+    pub fn reference(&self, uid: &str) -> ObjectReference {
+        ObjectReference {
+            api_version: Some(GameDeployment::api_version(&()).into_owned()),
+            kind: Some(self.kind.name().to_owned()),
+            namespace: Some(self.namespace.clone()),
+            name: Some(self.name.clone()),
+            uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
         }
     }
 }

@@ -88,7 +88,7 @@ pub(super) fn node(name: &str) -> String {
 }
 
 /// Group of what is in a namespace.
-pub(super) fn within(namespace: &str) -> String {
+pub(in crate::cluster) fn within(namespace: &str) -> String {
     format!("in/{namespace}")
 }
 
@@ -106,7 +106,7 @@ fn is_workload(owner: &OwnerReference) -> bool {
         && matches!(owner.kind.as_str(), "GameDeployment" | "GameStatefulSet")
 }
 
-fn meta_of(value: &Value) -> ObjectMeta {
+pub(in crate::cluster) fn meta_of(value: &Value) -> ObjectMeta {
     value.get("metadata").and_then(|meta| ObjectMeta::deserialize(meta).ok()).unwrap_or_default()
 }
 
@@ -115,7 +115,10 @@ fn version(meta: &ObjectMeta) -> String {
 }
 
 /// What is odd about one is not told: it holds values.
-fn readable<T: Resource<DynamicType = ()> + DeserializeOwned>(meta: &ObjectMeta, source: Value) -> Option<T> {
+pub(in crate::cluster) fn readable<T: Resource<DynamicType = ()> + DeserializeOwned>(
+    meta: &ObjectMeta,
+    source: Value,
+) -> Option<T> {
     let read = serde_json::from_value(source).ok();
     if read.is_none() {
         let name = meta.name.as_deref().unwrap_or_default();

@@ -5,8 +5,8 @@
 //! what it is told once (`calls`).
 
 mod calls;
-mod kinds;
-mod trim;
+pub(super) mod kinds;
+pub(super) mod trim;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -98,11 +98,11 @@ impl<T: Trim> Resource for Trimmed<T> {
 }
 
 /// What an object of this name is looked up by.
-pub(super) fn key(namespace: &str, name: &str) -> String {
+pub(in crate::cluster) fn key(namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
 }
 
 /// Its controller.
-pub(super) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
+pub(in crate::cluster) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }

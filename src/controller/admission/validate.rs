@@ -9,18 +9,22 @@ use serde_json::Value;
 use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::hook_template::HookTemplate;
+use crate::api::in_place_rollout::InPlaceRollout;
 use crate::controller::admission::review::{Problem, Request};
 use crate::hook::check::{Invalid, template};
+use crate::rollout::check;
 use crate::workload::check::{deployment, stateful_set};
 
 /// What is wrong. Nothing is ever wrong with what is none of ours.
 pub(super) fn judge(asked: &Request) -> Vec<Problem> {
     let changes = matches!(asked.operation.as_str(), "CREATE" | "UPDATE");
     let leaves = !asked.object.pointer("/metadata/deletionTimestamp").unwrap_or(&Value::Null).is_null();
-    if asked.kind.group != "tkex.tencent.com" || !changes || leaves {
+    let ours = matches!(asked.kind.group.as_str(), "tkex.tencent.com" | "inplace.dev");
+    if !ours || !changes || leaves {
         return Vec::new();
     }
     match asked.kind.kind.as_str() {
+        "InPlaceRollout" => compared::<InPlaceRollout>(asked, check::rollout),
         "GameDeployment" => compared::<GameDeployment>(asked, deployment),
         "GameStatefulSet" => compared::<GameStatefulSet>(asked, stateful_set),
         "HookTemplate" => compared::<HookTemplate>(asked, |_, new| hook(new)),

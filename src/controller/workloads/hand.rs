@@ -17,8 +17,8 @@ use crate::api::hook_run::HookRun;
 use crate::api::{annotation, workload_key};
 use crate::cluster::error::{Class, Error};
 use crate::cluster::workloads::{Deletion, Key, Made, SeenPod, Workload};
+use crate::controller::queue::Outcome;
 use crate::controller::workloads::Site;
-use crate::controller::workloads::queue::Outcome;
 use crate::hook::check::prepare;
 use crate::process::clock;
 use crate::process::log::chain;
@@ -158,7 +158,7 @@ impl<'a> Hand<'a> {
             Err(Not::Failed(error)) => Some(error),
         };
         if let Some(event) = action.event(error.as_deref()) {
-            self.site.events.tell(self.key, &self.workload.wish.uid, &event).await;
+            self.site.events.tell(self.key.reference(&self.workload.wish.uid), &event).await;
         }
         match error {
             None => self.count(action),

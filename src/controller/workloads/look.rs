@@ -6,9 +6,9 @@ use tokio::time::Instant;
 
 use crate::cluster::error::{Class, Error};
 use crate::cluster::workloads::{Key, Kind, SeenPod, Workload};
+use crate::controller::queue::Outcome;
 use crate::controller::workloads::Site;
 use crate::controller::workloads::hand::Hand;
-use crate::controller::workloads::queue::Outcome;
 use crate::process::clock;
 use crate::process::log::chain;
 use crate::workload::action::PodRef;

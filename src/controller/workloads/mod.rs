@@ -7,11 +7,9 @@
 //! Everything that decides is in the objects; nothing here has to survive. A workload is looked at again only when what is
 //! seen includes what was written for it last. Must not decide anything itself, and never talks to a node.
 
-mod events;
 mod hand;
 mod look;
 mod metrics;
-mod queue;
 
 use std::sync::Arc;
 
@@ -23,8 +21,8 @@ use crate::cluster::agents::Agents;
 use crate::cluster::server::Server;
 use crate::cluster::workloads::Workloads;
 use crate::controller::Common;
-use events::Events;
-use queue::Queue;
+use crate::controller::events::Events;
+use crate::controller::queue::Queue;
 
 pub(super) use metrics::Metrics;
 

@@ -30,6 +30,7 @@ const KNOWN: &[&str] = &[
     "GET gamedeployment",
     "PATCH gamedeployment",
     "PATCH gamedeployment/status",
+    "PATCH inplacerollout/status",
     "POST controllerrevision",
     "POST pod",
     "WATCH gamedeployments",

@@ -159,6 +159,8 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         | "PATCH gamestatefulset"
         | "PATCH gamestatefulset/status"
         | "PATCH controllerrevision"
+        | "PATCH inplacerollout/status"
+        | "PATCH poddisruptionbudget/status"
         | "PATCH validatingwebhookconfiguration" => {
             let old = found(&asked.plural, store.get(&asked.plural, namespace, name))?;
             let changed = changed(asked, &old)?;
@@ -332,7 +334,7 @@ impl Asked {
     }
 }
 
-/// By the field selectors `spec.nodeName` and `metadata.name`, labels that equal and labels that are not there.
+/// By the field selectors `spec.nodeName` and `metadata.name`, labels that equal, that are there and that are not there.
 fn selects(query: &BTreeMap<String, String>, pod: &Value) -> bool {
     let terms = |key: &str| {
         let text = query.get(key).cloned().unwrap_or_default();
@@ -349,6 +351,10 @@ fn selects(query: &BTreeMap<String, String>, pod: &Value) -> bool {
     let absent = |label: &str| pod["metadata"]["labels"][label].is_null();
     fields
         && labels.split(',').filter_map(|term| term.strip_prefix('!')).all(absent)
+        && labels
+            .split(',')
+            .filter(|term| !term.is_empty() && !term.contains(['=', '!']))
+            .all(|label| !absent(label))
         && terms("labelSelector").iter().all(|(label, wanted)| pod["metadata"]["labels"][label] == **wanted)
 }
 

@@ -23,12 +23,12 @@ struct Line {
 }
 
 /// A fake cluster.
-struct Site {
-    api: ApiServer,
+pub(crate) struct Site {
+    pub(crate) api: ApiServer,
 }
 
 /// A controller; it ends when this is dropped, as if killed.
-struct Running(JoinHandle<()>);
+pub(crate) struct Running(JoinHandle<()>);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -37,14 +37,14 @@ impl Drop for Running {
 }
 
 impl Site {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         // As main does.
         let _ = rustls::crypto::ring::default_provider().install_default();
         Self { api: ApiServer::start().await }
     }
 
     /// One that leads at once, whoever led before.
-    fn controller(&self) -> Running {
+    pub(crate) fn controller(&self) -> Running {
         let lead = |store: &mut Store| {
             if store.get("leases", "inplace-system", "inplace-controller").is_some() {
                 store.remove_of("leases", "inplace-system", "inplace-controller");
@@ -145,7 +145,7 @@ fn template(image: &str) -> Value {
     json!({"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "app", "image": image}]}})
 }
 
-fn name(object: &Value) -> String {
+pub(crate) fn name(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap().to_owned()
 }
 
@@ -160,7 +160,7 @@ fn bring_up(pod: &mut Value) {
 }
 
 /// The request on a pod that has no answer yet.
-fn open(pod: &Value) -> Option<Request> {
+pub(crate) fn open(pod: &Value) -> Option<Request> {
     let annotation = |key: &str| pod["metadata"]["annotations"][key].as_str();
     let request = Request::parse(annotation("inplace.dev/request")).unwrap()?;
     let answer = annotation("inplace.dev/status").unwrap_or("{}");

@@ -1,4 +1,4 @@
-//! What is told on workloads, counted: the same line again is a number and not a new event, and of lines that are alike
+//! What is told on workloads and rollouts, counted: the same line again is a number and not a new event, and of lines that are alike
 //! only the first ones are events of their own.
 //!
 //! What is lost here is no harm: events are for people, everything that decides is in the objects.
@@ -7,11 +7,11 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::time::Instant;
 
 use crate::cluster::event::Told;
 use crate::cluster::server::Server;
-use crate::cluster::workloads::Key;
 use crate::process::clock;
 use crate::workload::action::Event;
 
@@ -30,7 +30,7 @@ struct Line {
     written: Instant,
 }
 
-/// A workload's uid, a reason, and the text; the empty one stands for all that are alike.
+/// An object's uid, a reason, and the text; the empty one stands for all that are alike.
 type Place = (String, &'static str, String);
 
 /// What is to be written.
@@ -54,19 +54,21 @@ impl Events {
         Self { server, host, lines: Mutex::default() }
     }
 
-    /// Tells something about a workload.
-    pub(super) async fn tell(&self, key: &Key, uid: &str, event: &Event) {
+    /// Tells something about an object.
+    pub(super) async fn tell(&self, about: ObjectReference, event: &Event) {
         let now = Instant::now();
-        let (place, write) = self.with(|lines| plan(lines, uid, event, now));
+        let uid = about.uid.clone().unwrap_or_default();
+        let namespace = about.namespace.clone().unwrap_or_default();
+        let (place, write) = self.with(|lines| plan(lines, &uid, event, now));
         let alike = place.2.is_empty() && !event.message.is_empty();
         let note =
             if alike { format!("(and more like it) {}", event.message) } else { event.message.clone() };
         let told = Told { reason: event.reason.to_owned(), warning: event.warning, note, at: clock::now() };
         let written = match write {
             Write::Nothing => return,
-            Write::Count(name, count) => self.server.count_event(&key.namespace, &name, count, &told).await,
+            Write::Count(name, count) => self.server.count_event(&namespace, &name, count, &told).await,
             Write::Create => {
-                let made = self.server.workload_event(key, uid, &self.host, &told).await;
+                let made = self.server.object_event(about, &self.host, &told).await;
                 made.map(|name| {
                     let line = Line { name, count: 1, began: now, written: now };
                     self.with(|lines| drop(lines.insert(place, line)));

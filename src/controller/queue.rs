@@ -1,14 +1,14 @@
-//! Which workload is looked at next. Each is there once however much happens to it, and never looked at twice at once; one
+//! Which object of a kind (workloads, rollouts) is looked at next. Each is there once however much happens to it, and never looked at twice at once; one
 //! whose writes fail is left alone for a while that grows.
 //!
 //! Must not look at anything but keys and times.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::cluster::workloads::Key;
 use crate::workload::action::PodRef;
 
 /// Between a happening and the look: much happens at once.
@@ -39,17 +39,23 @@ struct Entry {
     doubts: Vec<PodRef>,
 }
 
-/// The workloads that are to be looked at.
-#[derive(Debug, Default)]
-pub(super) struct Queue {
-    entries: HashMap<Key, Entry>,
+/// Those that are to be looked at.
+#[derive(Debug)]
+pub(super) struct Queue<K> {
+    entries: HashMap<K, Entry>,
     /// Those that wait and do not run.
-    line: BTreeSet<(Instant, Key)>,
+    line: BTreeSet<(Instant, K)>,
 }
 
-impl Queue {
+impl<K> Default for Queue<K> {
+    fn default() -> Self {
+        Self { entries: HashMap::new(), line: BTreeSet::new() }
+    }
+}
+
+impl<K: Clone + Ord + Hash> Queue<K> {
     /// Something has happened to it. Another `generation` than before is a new wish: its failures are forgotten.
-    pub(super) fn hear(&mut self, key: &Key, generation: i64, now: Instant) {
+    pub(super) fn hear(&mut self, key: &K, generation: i64, now: Instant) {
         let entry = self.entries.entry(key.clone()).or_default();
         if std::mem::replace(&mut entry.generation, generation) != generation {
             (entry.failures, entry.rest) = (0, None);
@@ -58,7 +64,7 @@ impl Queue {
     }
 
     /// The next one that is due, and what is in doubt about it. It runs until [`Self::end`].
-    pub(super) fn take(&mut self, now: Instant) -> Option<(Key, Vec<PodRef>)> {
+    pub(super) fn take(&mut self, now: Instant) -> Option<(K, Vec<PodRef>)> {
         let (due, _) = self.line.first()?;
         if *due > now {
             return None;
@@ -70,7 +76,7 @@ impl Queue {
     }
 
     /// It was looked at.
-    pub(super) fn end(&mut self, key: &Key, outcome: Outcome, now: Instant) {
+    pub(super) fn end(&mut self, key: &K, outcome: Outcome, now: Instant) {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.running = false;
         entry.doubts = outcome.doubts;
@@ -103,7 +109,7 @@ impl Queue {
         self.line.iter().take_while(|(due, _)| *due <= now).count()
     }
 
-    fn set(&mut self, key: &Key, due: Instant) {
+    fn set(&mut self, key: &K, due: Instant) {
         let entry = self.entries.entry(key.clone()).or_default();
         let due = entry.rest.map_or(due, |rest| due.max(rest));
         match entry.due {
@@ -121,7 +127,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::workloads::Kind;
+    use crate::cluster::workloads::{Key, Kind};
 
     fn key(name: &str) -> Key {
         Key { kind: Kind::Deployment, namespace: "shop".into(), name: name.into() }

@@ -1,0 +1,288 @@
+//! What is asked and written for rollouts. Each call is made once; every one that changes something holds only for the object,
+//! and where a decision depends on it the version, that was seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
+use kube::Resource as _;
+use kube::core::Request;
+use kube::core::params::{DeleteParams, GetParams, ListParams, Patch, PatchParams, Preconditions};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+
+use crate::api::annotation;
+use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutStatus, WorkloadRef};
+use crate::cluster::error::{Class, Error};
+use crate::cluster::rollouts::{KeptRollout, Key, Rollouts, seconds};
+use crate::cluster::server::{MANAGER, Server};
+use crate::cluster::version::{Moved, Served};
+use crate::cluster::workloads::Trimmed;
+use crate::cluster::workloads::trim::controller;
+use crate::rollout::disruption::Disruption;
+use crate::rollout::kind::{Kind, REPLICA_SET};
+use crate::rollout::target::{Target, Template};
+use crate::rollout::wish::Wish;
+use crate::workload::selector;
+
+const DISRUPTIONS: Moved = Moved { group: "policy", plural: "poddisruptionbudgets" };
+
+/// A target as it was found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Which labels its pods have.
+    pub labels: String,
+    /// Whose they are.
+    pub target: Target,
+}
+
+/// A workload, as far as all kinds of them are alike.
+#[derive(Deserialize)]
+struct Workload {
+    metadata: ObjectMeta,
+    spec: Spec,
+}
+
+#[derive(Deserialize)]
+struct Spec {
+    selector: Option<LabelSelector>,
+    #[serde(default)]
+    template: Value,
+}
+
+#[derive(Deserialize)]
+struct Owned {
+    metadata: ObjectMeta,
+}
+
+#[derive(Deserialize)]
+struct List<T> {
+    items: Option<Vec<T>>,
+}
+
+fn workloads(kind: Kind, namespace: &str) -> Request {
+    Request::new(format!("/apis/{}/namespaces/{namespace}/{}", kind.api_version(), kind.plural))
+}
+
+fn rollouts(namespace: &str) -> Request {
+    Request::new(InPlaceRollout::url_path(&(), Some(namespace)))
+}
+
+fn as_us() -> PatchParams {
+    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+impl Server {
+    /// The target of a rollout as it is now.
+    ///
+    /// # Errors
+    /// As any call. That it is not there is an answer.
+    pub async fn find_target(&self, wish: &Wish) -> Result<Found, Error> {
+        let target = &wish.spec.target;
+        let absent =
+            || Found { labels: format!("{}={}", annotation::ROLLOUT_UID, wish.uid), target: Target::Absent };
+        let Some(reference) = &target.workload_ref else {
+            let labels = target.selector.as_ref().map(selector::text).unwrap_or_default();
+            return Ok(Found { labels, target: Target::There { owners: None, templates: Vec::new() } });
+        };
+        let Some(kind) = Kind::of(reference) else { return Ok(absent()) };
+        let Some(workload) = self.workload(kind, &wish.namespace, &reference.name).await? else {
+            return Ok(absent());
+        };
+        let labels = workload.spec.selector.as_ref().map(selector::text).unwrap_or_default();
+        let (Some(uid), false) = (&workload.metadata.uid, labels.is_empty()) else { return Ok(absent()) };
+        let owners = if kind.is_deployment() {
+            self.replica_sets(&wish.namespace, &labels, uid).await?
+        } else {
+            [uid.clone()].into()
+        };
+        let template = Template { owner: wish.target(), images: images(&workload.spec.template) };
+        Ok(Found { labels, target: Target::There { owners: Some(owners), templates: vec![template] } })
+    }
+
+    /// What the template of a pod's owner says; `None`: it is gone, or of a kind that is not known.
+    ///
+    /// # Errors
+    /// As any call.
+    pub async fn template_of(
+        &self,
+        namespace: &str,
+        owner: &OwnerReference,
+    ) -> Result<Option<Template>, Error> {
+        let reference = WorkloadRef {
+            api_version: owner.api_version.clone(),
+            kind: owner.kind.clone(),
+            name: owner.name.clone(),
+        };
+        let Some(kind) = Kind::of(&reference) else { return Ok(None) };
+        let workload = self.workload(kind, namespace, &owner.name).await?;
+        let own = workload.filter(|workload| workload.metadata.uid.as_ref() == Some(&owner.uid));
+        Ok(own.map(|workload| Template {
+            owner: format!("{}/{}", owner.kind, owner.name),
+            images: images(&workload.spec.template),
+        }))
+    }
+
+    async fn workload(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Workload>, Error> {
+        let doing = format!("reading {} {namespace}/{name}", kind.name);
+        match self.ask(&doing, workloads(kind, namespace).get(name, &GetParams::default())).await {
+            Ok(workload) => Ok(Some(workload)),
+            Err(error) if error.class() == Class::Gone => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The uids of the `ReplicaSet`s of a `Deployment`.
+    async fn replica_sets(
+        &self,
+        namespace: &str,
+        labels: &str,
+        uid: &str,
+    ) -> Result<BTreeSet<String>, Error> {
+        let doing = format!("listing the ReplicaSets {labels} of namespace {namespace}");
+        let params = ListParams { label_selector: Some(labels.to_owned()), ..ListParams::default() };
+        let list: List<Owned> = self.ask(&doing, workloads(REPLICA_SET, namespace).list(&params)).await?;
+        let own = |set: &Owned| controller(&set.metadata).is_some_and(|owner| owner.uid == uid);
+        Ok(list
+            .items
+            .unwrap_or_default()
+            .into_iter()
+            .filter(own)
+            .filter_map(|set| set.metadata.uid)
+            .collect())
+    }
+
+    /// True when the rollout `uid` is there and under way.
+    ///
+    /// # Errors
+    /// As any call.
+    pub async fn is_under_way(&self, key: &Key, uid: &str) -> Result<bool, Error> {
+        let request = rollouts(&key.namespace).get(&key.name, &GetParams::default());
+        match self.ask::<Trimmed<KeptRollout>>(&format!("reading {key}"), request).await {
+            Ok(seen) => Ok(seen.value.0.is_some_and(|wish| wish.uid == uid && wish.is_active())),
+            Err(error) if error.class() == Class::Gone => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes the status of a rollout, if it still is as it was seen; `known` knows it from then on.
+    ///
+    /// # Errors
+    /// As any call.
+    pub async fn rollout_status(
+        &self,
+        known: &Rollouts,
+        wish: &Wish,
+        status: &InPlaceRolloutStatus,
+    ) -> Result<(), Error> {
+        let doing = format!("writing the status of {}", Key::of(wish));
+        let operations = json!([
+            { "op": "test", "path": "/metadata/uid", "value": wish.uid },
+            { "op": "test", "path": "/metadata/resourceVersion", "value": wish.version },
+            { "op": "add", "path": "/status", "value": status },
+        ]);
+        let operations = serde_json::from_value(operations)
+            .map_err(|error| Error::own(&doing, Class::Final, format!("no JSON patch: {error}")))?;
+        let patch = Patch::<()>::Json(operations);
+        let request = rollouts(&wish.namespace).patch_subresource("status", &wish.name, &as_us(), &patch);
+        known.store.learn(self.ask(&doing, request).await?);
+        Ok(())
+    }
+
+    /// Deletes a rollout. One that is gone is deleted.
+    ///
+    /// # Errors
+    /// As any call.
+    pub async fn delete_rollout(&self, wish: &Wish) -> Result<(), Error> {
+        let doing = format!("deleting {}", Key::of(wish));
+        let preconditions = Preconditions { uid: Some(wish.uid.clone()), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        match self.ask::<IgnoredAny>(&doing, rollouts(&wish.namespace).delete(&wish.name, &params)).await {
+            Err(error) if error.class() == Class::Gone => Ok(()),
+            deleted => deleted.map(drop),
+        }
+    }
+
+    // ---- PodDisruptionBudgets ----
+
+    /// The budgets of a namespace. None where there is no such kind.
+    ///
+    /// # Errors
+    /// As any call.
+    pub async fn disruptions(&self, namespace: &str) -> Result<Served<Disruption>, Error> {
+        match self.list_moved(&DISRUPTIONS, namespace, None).await {
+            Err(error) if error.class() == Class::Gone => Ok(Served { version: "v1", items: Vec::new() }),
+            listed => listed,
+        }
+    }
+
+    /// Claims one disruption for `pod`, as an eviction does: of the very version that was seen.
+    ///
+    /// # Errors
+    /// `Refused` when somebody else was faster.
+    pub async fn claim_disruption(
+        &self,
+        (version, namespace): (&str, &str),
+        budget: &Disruption,
+        pod: &str,
+        now: Timestamp,
+    ) -> Result<Disruption, Error> {
+        let status = json!({
+            "disruptionsAllowed": budget.status.disruptions_allowed - 1,
+            "disruptedPods": { pod: seconds(now) },
+        });
+        let metadata =
+            json!({ "uid": budget.metadata.uid, "resourceVersion": budget.metadata.resource_version });
+        self.patch_disruption(
+            (version, namespace),
+            budget,
+            &json!({ "metadata": metadata, "status": status }),
+        )
+        .await
+    }
+
+    /// Says again that `pod` is out of service, or (`None`) that it is not any more.
+    ///
+    /// # Errors
+    /// As any call.
+    pub async fn note_disruption(
+        &self,
+        at: (&str, &str),
+        budget: &Disruption,
+        pod: &str,
+        now: Option<Timestamp>,
+    ) -> Result<Disruption, Error> {
+        let status = json!({ "disruptedPods": { pod: now.map(seconds) } });
+        self.patch_disruption(
+            at,
+            budget,
+            &json!({ "metadata": { "uid": budget.metadata.uid }, "status": status }),
+        )
+        .await
+    }
+
+    async fn patch_disruption(
+        &self,
+        (version, namespace): (&str, &str),
+        budget: &Disruption,
+        body: &Value,
+    ) -> Result<Disruption, Error> {
+        let name = &budget.metadata.name;
+        let doing = format!("claiming at PodDisruptionBudget {namespace}/{name}");
+        let request = DISRUPTIONS.request(version, namespace);
+        self.ask(&doing, request.patch_subresource("status", name, &as_us(), &Patch::Merge(body))).await
+    }
+}
+
+/// Containers and images of a pod template.
+fn images(template: &Value) -> BTreeMap<String, String> {
+    let text =
+        |container: &Value, field: &str| container.get(field).and_then(Value::as_str).map(str::to_owned);
+    ["/spec/initContainers", "/spec/containers"]
+        .into_iter()
+        .filter_map(|path| template.pointer(path)?.as_array())
+        .flatten()
+        .filter_map(|container| Some((text(container, "name")?, text(container, "image")?)))
+        .collect()
+}

@@ -1,0 +1,66 @@
+//! What is kept of rollouts and of their pods.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod as Core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
+
+use crate::api::in_place_rollout::InPlaceRollout;
+use crate::cluster::workloads::kinds::{meta_of, readable, within};
+use crate::cluster::workloads::trim::Trim;
+use crate::rollout::pod::Pod;
+use crate::rollout::wish::Wish;
+
+/// A rollout; `None`: it cannot be read.
+#[derive(Clone, Debug)]
+pub struct KeptRollout(pub(super) Option<Arc<Wish>>);
+
+/// A pod of a target.
+#[derive(Clone, Debug)]
+pub struct KeptPod(pub(super) Arc<Pod>);
+
+impl Trim for KeptRollout {
+    type Kind = InPlaceRollout;
+    type Source = Value;
+
+    fn trim(source: Value) -> (ObjectMeta, Self) {
+        let meta = meta_of(&source);
+        let wish = readable::<InPlaceRollout>(&meta, source).map(|object| Arc::new(Wish::read(object)));
+        (meta, Self(wish))
+    }
+
+    /// The rollout itself, and the others of its namespace.
+    fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
+        let namespace = meta.namespace.as_deref().unwrap_or_default();
+        let own = format!("of/{namespace}/{}", meta.name.as_deref().unwrap_or_default());
+        vec![own, within(namespace)]
+    }
+
+    /// What is told about it is ours.
+    fn says_the_same(&self, before: &Self) -> bool {
+        let user = |wish: &Wish| (wish.generation, wish.deleting, wish.uid.clone());
+        match (&self.0, &before.0) {
+            (Some(now), Some(before)) => user(now) == user(before) && now.spec == before.spec,
+            _ => false,
+        }
+    }
+}
+
+impl Trim for KeptPod {
+    type Kind = Core;
+    type Source = Core;
+
+    fn trim(source: Core) -> (ObjectMeta, Self) {
+        let pod = Arc::new(Pod::read(&source));
+        (source.metadata, Self(pod))
+    }
+
+    fn groups(&self, _meta: &ObjectMeta) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn says_the_same(&self, before: &Self) -> bool {
+        self.0.says_the_same(&before.0)
+    }
+}

@@ -1,0 +1,188 @@
+//! Rollouts as the API server shows them, and the pods of their targets: all rollouts by one watch, the pods by one watch for
+//! each rollout that is under way, and those that any rollout works on by one more.
+//!
+//! Must not decide: it tells what is there, and does what it is told once (`calls`).
+
+mod calls;
+mod kinds;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource as _;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::annotation;
+use crate::api::in_place_rollout::InPlaceRollout;
+use crate::cluster::server::{Selection, Server};
+use crate::cluster::store::Store;
+use crate::cluster::workloads::Trimmed;
+use crate::cluster::workloads::kinds::within;
+use crate::cluster::workloads::trim;
+use crate::rollout::pod::Pod;
+use crate::rollout::wish::Wish;
+
+pub use calls::Found;
+pub use kinds::{KeptPod, KeptRollout};
+
+/// Which rollout.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "InPlaceRollout {}/{}", self.namespace, self.name)
+    }
+}
+
+impl Key {
+    fn of(wish: &Wish) -> Self {
+        Self { namespace: wish.namespace.clone(), name: wish.name.clone() }
+    }
+
+    /// As events name it.
+    pub fn reference(&self, uid: &str) -> ObjectReference {
+        ObjectReference {
+            api_version: Some(InPlaceRollout::api_version(&()).into_owned()),
+            kind: Some("InPlaceRollout".to_owned()),
+            namespace: Some(self.namespace.clone()),
+            name: Some(self.name.clone()),
+            uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
+        }
+    }
+}
+
+/// All rollouts. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Rollouts {
+    store: Store<Trimmed<KeptRollout>>,
+}
+
+impl Rollouts {
+    /// Watches until `stop`. Nothing is known yet when this returns: [`Self::is_current`].
+    pub fn watch(server: &Server, stop: &CancellationToken) -> Self {
+        let selection = Selection { what: "InPlaceRollouts".to_owned(), ..Selection::default() };
+        Self { store: Store::watch(server.clone(), selection, stop.clone()) }
+    }
+
+    /// True when they were listed and are as new as the API server can tell.
+    pub fn is_current(&self) -> bool {
+        self.store.has_synced() && (self.store.is_current() || self.store.is_empty())
+    }
+
+    /// Returns when anything has changed since this clone last asked.
+    pub async fn changed(&mut self) {
+        self.store.changed().await;
+    }
+
+    /// Those about which anything has changed since somebody last asked, each with its generation; those that are gone too,
+    /// and those to whom a new one of their namespace may matter. For one asker only.
+    pub fn news(&self) -> Vec<(Key, i64)> {
+        let mut news = Vec::new();
+        for group in self.store.touched() {
+            if let Some((namespace, name)) = group.strip_prefix("of/").and_then(|key| key.split_once('/')) {
+                let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
+                let generation = self.get(&key).map_or(0, |wish| wish.generation);
+                news.push((key, generation));
+            } else {
+                let others = self.store.group(&group);
+                let active =
+                    others.iter().filter_map(|kept| kept.value.0.as_ref()).filter(|wish| wish.is_active());
+                news.extend(active.map(|wish| (Key::of(wish), wish.generation)));
+            }
+        }
+        news
+    }
+
+    /// One; `None`: it is gone, or cannot be read.
+    pub fn get(&self, key: &Key) -> Option<Arc<Wish>> {
+        self.store.get(&trim::key(&key.namespace, &key.name))?.value.0.clone()
+    }
+
+    /// The name of the newest one with the same target, if it is newer.
+    pub fn newer(&self, wish: &Wish) -> Option<String> {
+        let others = self.store.group(&within(&wish.namespace));
+        let others = others.iter().filter_map(|kept| kept.value.0.as_ref());
+        others
+            .filter(|other| !other.deleting && other.has_target_of(wish) && other.is_newer_than(wish))
+            .max_by(|one, other| (one.created, &one.name).cmp(&(other.created, &other.name)))
+            .map(|newest| newest.name.clone())
+    }
+
+    /// The uids of those that are under way.
+    pub fn active(&self) -> BTreeSet<String> {
+        let all = self.store.list();
+        let active = all.iter().filter_map(|kept| kept.value.0.as_ref()).filter(|wish| wish.is_active());
+        active.map(|wish| wish.uid.clone()).collect()
+    }
+}
+
+/// Pods: those of a target, or those that any rollout works on. Clones share them.
+#[derive(Clone, Debug)]
+pub struct TargetPods {
+    store: Store<Trimmed<KeptPod>>,
+}
+
+impl TargetPods {
+    /// Watches those of `namespace` that have `labels` until `stop`.
+    pub fn watch(server: &Server, namespace: &str, labels: &str, stop: &CancellationToken) -> Self {
+        let selection = Selection {
+            what: format!("the pods {labels} of namespace {namespace}"),
+            namespace: Some(namespace.to_owned()),
+            labels: Some(labels.to_owned()),
+            ..Selection::default()
+        };
+        Self { store: Store::watch(server.clone(), selection, stop.clone()) }
+    }
+
+    /// Watches those that any rollout works on until `stop`.
+    pub fn worked_on(server: &Server, stop: &CancellationToken) -> Self {
+        let selection = Selection {
+            what: "the pods that a rollout works on".to_owned(),
+            labels: Some(annotation::ROLLOUT_UID.to_owned()),
+            ..Selection::default()
+        };
+        Self { store: Store::watch(server.clone(), selection, stop.clone()) }
+    }
+
+    /// True when they were listed and are as new as the API server can tell.
+    pub fn is_current(&self) -> bool {
+        self.store.has_synced() && self.store.is_current()
+    }
+
+    /// Returns when anything has changed since this clone last asked.
+    pub async fn changed(&mut self) {
+        self.store.changed().await;
+    }
+
+    /// All of them, each with its namespace.
+    pub fn list(&self) -> Vec<(String, Arc<Pod>)> {
+        let all = self.store.list();
+        all.iter()
+            .map(|kept| (kept.meta.namespace.clone().unwrap_or_default(), Arc::clone(&kept.value.0)))
+            .collect()
+    }
+
+    /// A pod as a write of ours was answered.
+    pub fn learn(&self, pod: Trimmed<KeptPod>) {
+        self.store.learn(pod);
+    }
+
+    /// A pod that is known to be gone.
+    pub fn forget(&self, namespace: &str, name: &str, uid: &str) {
+        self.store.forget(&trim::key(namespace, name), uid);
+    }
+}
+
+/// The end of the time of a write, as the API has it.
+fn seconds(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}

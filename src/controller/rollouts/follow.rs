@@ -1,0 +1,130 @@
+//! What is followed for each rollout that is under way: its target as it was found last, and the pods with the labels of that
+//! target, by a watch that ends with the rollout.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::cluster::error::Error;
+use crate::cluster::rollouts::{Found, Key, TargetPods};
+use crate::cluster::server::Server;
+use crate::rollout::target::{Target, Template};
+use crate::rollout::wish::Wish;
+
+/// How old what is known of a target may be.
+const OLD: Duration = Duration::from_secs(10);
+/// The same when there are pods of an owner that is not known.
+const OLD_FOR_STRANGERS: Duration = Duration::from_secs(1);
+/// Templates of so many owners are looked at where pods are chosen by labels.
+const MOST_OWNERS: usize = 50;
+
+/// What is followed for one rollout.
+#[derive(Debug)]
+pub(super) struct Follow {
+    pub(super) pods: TargetPods,
+    pub(super) target: Target,
+    labels: String,
+    at: Instant,
+    watch: Arc<DropGuard>,
+}
+
+/// What is followed for all of them.
+#[derive(Debug)]
+pub(super) struct Follows {
+    server: Server,
+    news: mpsc::UnboundedSender<Key>,
+    stop: CancellationToken,
+    by_key: Mutex<HashMap<Key, Arc<Follow>>>,
+}
+
+impl Follows {
+    pub(super) fn new(server: Server, news: mpsc::UnboundedSender<Key>, stop: CancellationToken) -> Self {
+        Self { server, news, stop, by_key: Mutex::default() }
+    }
+
+    /// Follows nothing for it any more.
+    pub(super) fn forget(&self, key: &Key) {
+        self.with(|all| drop(all.remove(key)));
+    }
+
+    /// What is followed for it; the target is looked up again when that was long ago, or `anew`.
+    pub(super) async fn of(&self, key: &Key, wish: &Wish, anew: bool) -> Result<Arc<Follow>, Error> {
+        let known = self.with(|all| all.get(key).cloned());
+        if let Some(known) = known.clone().filter(|known| !anew && !known.is_old()) {
+            return Ok(known);
+        }
+        let mut found = self.server.find_target(wish).await?;
+        let same = known.filter(|known| known.labels == found.labels);
+        let (pods, watch) = match &same {
+            Some(known) => (known.pods.clone(), Arc::clone(&known.watch)),
+            None => self.watch(key, &found.labels),
+        };
+        self.templates(wish, &pods, &mut found).await?;
+        let Found { labels, target } = found;
+        let follow = Arc::new(Follow { pods, target, labels, at: Instant::now(), watch });
+        self.with(|all| drop(all.insert(key.clone(), Arc::clone(&follow))));
+        Ok(follow)
+    }
+
+    /// Has `key` looked at whenever anything changes in the pods with these labels.
+    fn watch(&self, key: &Key, labels: &str) -> (TargetPods, Arc<DropGuard>) {
+        let stop = self.stop.child_token();
+        let pods = TargetPods::watch(&self.server, &key.namespace, labels, &stop);
+        let (mut heard, news, key) = (pods.clone(), self.news.clone(), key.clone());
+        let over = stop.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = over.cancelled() => break,
+                    () = heard.changed() => {
+                        if news.send(key.clone()).is_err() {
+                            break;
+                        }
+                    }
+                }
+            }
+        });
+        (pods, Arc::new(stop.drop_guard()))
+    }
+
+    /// The templates of the owners of pods that are chosen by labels.
+    async fn templates(&self, wish: &Wish, pods: &TargetPods, found: &mut Found) -> Result<(), Error> {
+        let Target::There { owners: None, templates } = &mut found.target else { return Ok(()) };
+        if wish.spec.allow_template_drift || wish.images().next().is_none() {
+            return Ok(());
+        }
+        let owners: BTreeMap<_, _> = pods
+            .list()
+            .into_iter()
+            .filter_map(|(_, pod)| pod.owner.clone())
+            .map(|owner| (owner.uid.clone(), owner))
+            .collect();
+        for owner in owners.values().take(MOST_OWNERS) {
+            templates.extend(self.server.template_of(&wish.namespace, owner).await?);
+        }
+        templates.sort_by(|one: &Template, other| one.owner.cmp(&other.owner));
+        Ok(())
+    }
+
+    fn with<R>(&self, work: impl FnOnce(&mut HashMap<Key, Arc<Follow>>) -> R) -> R {
+        work(&mut self.by_key.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Follow {
+    fn is_old(&self) -> bool {
+        let age = self.at.elapsed();
+        age >= OLD || age >= OLD_FOR_STRANGERS && self.has_strangers()
+    }
+
+    /// True when there are pods whose owner was not known when the target was looked up.
+    fn has_strangers(&self) -> bool {
+        let Target::There { owners: Some(owners), .. } = &self.target else { return false };
+        let pods = self.pods.list();
+        pods.iter().any(|(_, pod)| pod.owner.as_ref().is_none_or(|owner| !owners.contains(&owner.uid)))
+    }
+}

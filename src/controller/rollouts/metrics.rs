@@ -1,0 +1,80 @@
+//! What is counted of rollouts. Labels are bounded: phases, stages and kinds of objects, no names.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::api::in_place_rollout::RolloutPhase;
+use crate::api::status::Status;
+use crate::cluster::error::Error;
+use crate::rollout::mark::Stage;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Ended {
+    result: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Written {
+    object: &'static str,
+    result: String,
+}
+
+/// All of it; cheap to clone.
+#[derive(Clone, Debug)]
+pub(in crate::controller) struct Metrics {
+    looks: Histogram,
+    rollouts: Family<Ended, Counter>,
+    pods: Family<Ended, Counter>,
+    downtime: Histogram,
+    writes: Family<Written, Counter>,
+}
+
+impl Metrics {
+    /// Registers everything in `registry`.
+    pub(in crate::controller) fn new(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            looks: Histogram::new([0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 20.0, 60.0]),
+            rollouts: Family::default(),
+            pods: Family::default(),
+            downtime: Histogram::new([0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0]),
+            writes: Family::default(),
+        };
+        let looks = "What one look at an InPlaceRollout takes, with its writes";
+        registry.register_with_unit("rollout_look", looks, Unit::Seconds, metrics.looks.clone());
+        registry.register("rollouts_ended", "InPlaceRollouts that have ended", metrics.rollouts.clone());
+        registry.register("rollout_pods", "Pods with which a rollout has ended", metrics.pods.clone());
+        let downtime = "Time a container was down in a rollout, as its agent says";
+        registry.register_with_unit("rollout_downtime", downtime, Unit::Seconds, metrics.downtime.clone());
+        registry.register("rollout_writes", "Attempts to write for rollouts", metrics.writes.clone());
+        metrics
+    }
+
+    pub(super) fn looked(&self, seconds: f64) {
+        self.looks.observe(seconds);
+    }
+
+    pub(super) fn ended(&self, phase: RolloutPhase) {
+        self.rollouts.get_or_create(&Ended { result: format!("{phase:?}") }).inc();
+    }
+
+    /// A pod has ended, with what its agent says.
+    pub(super) fn pod_ended(&self, stage: Stage, answer: Option<&Status>) {
+        self.pods.get_or_create(&Ended { result: format!("{stage:?}") }).inc();
+        let containers = answer.into_iter().flat_map(|answer| &answer.containers);
+        for down in containers.filter_map(|container| container.downtime_ms) {
+            self.downtime.observe(jiff::SignedDuration::from_millis(down).as_secs_f64());
+        }
+    }
+
+    /// One attempt.
+    pub(super) fn wrote<T>(&self, object: &'static str, how: &Result<T, Error>) {
+        let result = match how {
+            Ok(_) => "Ok".to_owned(),
+            Err(error) => format!("{:?}", error.class()),
+        };
+        self.writes.get_or_create(&Written { object, result }).inc();
+    }
+}

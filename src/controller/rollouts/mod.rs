@@ -1,0 +1,98 @@
+//! Brings about what `InPlaceRollout`s want.
+//!
+//! ```text
+//!  watch of rollouts, watch of the pods ──▶ queue ──▶ look: target, pods, budgets ──▶ rollout::decide ──▶ hand: writes ──▶ status
+//!  of each one that is under way (follow)
+//!  watch of the pods that are worked on ──▶ strays: what a rollout that is gone left on them
+//! ```
+//!
+//! Everything that decides is in the objects; nothing here has to survive. A rollout is looked at again only when what is seen
+//! includes what was written for it last. Must not decide anything itself, and never talks to a node.
+
+mod follow;
+mod hand;
+mod look;
+mod metrics;
+mod strays;
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::rollouts::{Key, Rollouts};
+use crate::cluster::server::Server;
+use crate::controller::Common;
+use crate::controller::events::Events;
+use crate::controller::queue::Queue;
+use follow::Follows;
+
+pub(super) use metrics::Metrics;
+
+/// Looks at once.
+const AT_ONCE: usize = 8;
+
+/// What every look works with.
+#[derive(Debug)]
+struct Site {
+    server: Server,
+    known: Rollouts,
+    follows: Follows,
+    events: Events,
+    metrics: Metrics,
+}
+
+pub(super) async fn run(common: Common, stop: CancellationToken) {
+    let Common { server, identity, rollout_metrics: metrics, .. } = common;
+    let known = Rollouts::watch(&server, &stop);
+    let (news, pods) = mpsc::unbounded_channel();
+    let follows = Follows::new(server.clone(), news, stop.clone());
+    let events = Events::new(server.clone(), identity);
+    let site = Arc::new(Site { server, known, follows, events, metrics });
+    tokio::join!(bring_about(&site, pods, &stop), strays::run(&site, &stop));
+}
+
+async fn bring_about(site: &Arc<Site>, mut pods: mpsc::UnboundedReceiver<Key>, stop: &CancellationToken) {
+    let mut known = site.known.clone();
+    let mut queue: Queue<Key> = Queue::default();
+    let mut looks = JoinSet::new();
+    loop {
+        let now = Instant::now();
+        for (key, generation) in known.news() {
+            queue.hear(&key, generation, now);
+        }
+        let current = known.is_current();
+        while current && looks.len() < AT_ONCE {
+            let Some((key, doubts)) = queue.take(now) else { break };
+            let site = Arc::clone(site);
+            looks.spawn(async move {
+                let outcome = look::look(&site, &key, doubts).await;
+                (key, outcome)
+            });
+        }
+        let next = queue.due().filter(|_| current && looks.len() < AT_ONCE);
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = known.changed() => {}
+            Some(key) = pods.recv() => {
+                let generation = known.get(&key).map_or(0, |wish| wish.generation);
+                queue.hear(&key, generation, Instant::now());
+            }
+            Some(ended) = looks.join_next() => {
+                if let Ok((key, outcome)) = ended {
+                    queue.end(&key, outcome, Instant::now());
+                }
+            }
+            () = async {
+                match next {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            } => {}
+        }
+    }
+    // Somebody else may lead by now: what is not written is not written any more.
+    looks.shutdown().await;
+}

@@ -1,0 +1,78 @@
+//! How many pods may be begun.
+//!
+//! At most `maxUnavailable` pods are with their agents. And one that serves is begun only while, with it, no more than
+//! `maxUnavailable` are unavailable or with an agent, somebody else's too; one that does not serve loses nothing, so that broken
+//! pods never hold their own repair back.
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use crate::api::in_place_rollout::InPlaceRolloutSpec;
+use crate::rollout::view::{State, View};
+use crate::workload::amount::Amount;
+
+/// The numbers of a spec, for so many pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Unavailable at most.
+    pub unavailable: usize,
+    /// Left as they are.
+    pub held: usize,
+    /// So many failures end it.
+    pub failures: usize,
+}
+
+impl Bounds {
+    /// Of `pods`. What cannot be read is refused at admission; it holds everything back here.
+    pub fn of(spec: &InPlaceRolloutSpec, pods: usize) -> Self {
+        let read = |value: &IntOrString| Amount::read(value).ok();
+        let at_least_one = |value| read(value).map_or(1, |amount| amount.up(pods).max(1));
+        Self {
+            unavailable: at_least_one(&spec.max_unavailable),
+            held: read(&spec.partition).map_or(pods, |amount| amount.held_back(pods).min(pods)),
+            failures: at_least_one(&spec.failure_threshold),
+        }
+    }
+}
+
+/// What is left of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Budget {
+    limit: usize,
+    /// With their agents.
+    busy: usize,
+    /// Unavailable, or with an agent.
+    out: usize,
+    /// How many more may be begun at all.
+    rest: usize,
+}
+
+impl Budget {
+    pub(super) fn of(bounds: Bounds, views: &[View<'_>]) -> Self {
+        let count = |is: &dyn Fn(&View<'_>) -> bool| views.iter().filter(|view| is(view)).count();
+        let busy = count(&|view| view.is_busy());
+        let begun = busy + count(&|view| view.outcome().is_some());
+        Self {
+            limit: bounds.unavailable,
+            busy,
+            out: count(&|view| !view.available || view.is_busy() || view.state == State::Taken),
+            rest: views.len().saturating_sub(bounds.held).saturating_sub(begun),
+        }
+    }
+
+    /// True when nothing more is begun because the rest is held back.
+    pub(super) fn is_used_up(self) -> bool {
+        self.rest == 0
+    }
+
+    /// True when `view` may be begun.
+    pub(super) fn allows(self, view: &View<'_>) -> bool {
+        self.rest > 0 && self.busy < self.limit && (!view.available || self.out < self.limit)
+    }
+
+    /// It is begun.
+    pub(super) fn spend(&mut self, view: &View<'_>) {
+        self.busy += 1;
+        self.out += usize::from(view.available);
+        self.rest = self.rest.saturating_sub(1);
+    }
+}

@@ -1,0 +1,149 @@
+//! What is refused at admission, and fails a rollout where nobody was asked: specs that contradict themselves, and changes of
+//! what cannot be changed. All at once, each with the field and what to write instead.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutSpec, RolloutTarget};
+use crate::api::request::{InvalidRequest, is_dns_subdomain};
+use crate::rollout::kind::{KINDS, Kind};
+use crate::rollout::wish::request;
+use crate::workload::amount::Amount;
+
+/// Everything that is wrong with a rollout, and with the change from `old` to it.
+pub fn rollout(old: Option<&InPlaceRollout>, new: &InPlaceRollout) -> Vec<String> {
+    let mut problems = spec(&new.spec);
+    if let Some(old) = old {
+        problems.extend(changed(&old.spec, &new.spec));
+    }
+    problems
+}
+
+/// Everything that is wrong with a spec.
+pub fn spec(spec: &InPlaceRolloutSpec) -> Vec<String> {
+    let mut problems = target(&spec.target);
+    for (field, value) in [
+        ("maxUnavailable", &spec.max_unavailable),
+        ("partition", &spec.partition),
+        ("failureThreshold", &spec.failure_threshold),
+    ] {
+        problems.extend(amount(field, value));
+    }
+    let terms = &spec.pod;
+    for (field, value) in [
+        ("pod.gracePeriodSeconds", terms.grace_period_seconds),
+        ("pod.minReadySeconds", terms.min_ready_seconds),
+        ("pod.readyTimeoutSeconds", terms.ready_timeout_seconds),
+        ("pod.deadlineSeconds", terms.deadline_seconds),
+        ("deadlineSeconds", spec.deadline_seconds.unwrap_or(1)),
+        ("ttlSecondsAfterFinished", spec.ttl_seconds_after_finished.unwrap_or(0)),
+    ] {
+        if value < 0 {
+            problems.push(format!("spec.{field}: {value} is less than 0"));
+        }
+    }
+    // The id is that of an object which may have none yet.
+    match request("x", spec).check() {
+        Ok(()) => {}
+        Err(InvalidRequest::Value { field, problem }) if field.starts_with("containers") => {
+            problems.push(format!("spec.{field}: {problem}"));
+        }
+        Err(InvalidRequest::Value { field, problem }) => {
+            problems.push(format!("spec.pod.{field}: {problem}"));
+        }
+        Err(other) => problems.push(format!("spec: {other}")),
+    }
+    problems
+}
+
+fn target(target: &RolloutTarget) -> Vec<String> {
+    match (&target.workload_ref, &target.selector) {
+        (None, None) => vec!["spec.target: name a workloadRef or a selector".to_owned()],
+        (Some(_), Some(_)) => vec!["spec.target: only one of workloadRef and selector".to_owned()],
+        (None, Some(selector)) => labels(selector),
+        (Some(workload), None) => {
+            let mut problems = Vec::new();
+            if Kind::of(workload).is_none() {
+                let known: Vec<_> =
+                    KINDS.iter().map(|kind| format!("{} ({})", kind.name, kind.api_version())).collect();
+                let named = format!("{} {}", workload.api_version, workload.kind);
+                problems.push(format!(
+                    "spec.target.workloadRef.kind: `{}` is none of {}; for pods of other kinds use spec.target.selector",
+                    named.trim(),
+                    known.join(", ")
+                ));
+            }
+            if !is_dns_subdomain(&workload.name) {
+                problems.push(format!("spec.target.workloadRef.name: `{}` is not a name", workload.name));
+            }
+            problems
+        }
+    }
+}
+
+fn labels(selector: &LabelSelector) -> Vec<String> {
+    let at = "spec.target.selector";
+    let exact: Vec<_> = selector.match_labels.iter().flatten().collect();
+    let expressions: Vec<_> = selector.match_expressions.iter().flatten().collect();
+    if exact.is_empty() && expressions.is_empty() {
+        return vec![format!("{at}: it is empty: name the labels of the pods that are meant")];
+    }
+    let mut problems = Vec::new();
+    for (key, value) in exact {
+        if !is_key(key) || !is_value(value) {
+            problems.push(format!("{at}.matchLabels: `{key}={value}` is not a label"));
+        }
+    }
+    for (index, wanted) in expressions.iter().enumerate() {
+        let (at, values) =
+            (format!("{at}.matchExpressions[{index}]"), wanted.values.as_deref().unwrap_or_default());
+        if !is_key(&wanted.key) || !values.iter().all(|value| is_value(value)) {
+            problems.push(format!("{at}: `{}` and its values are not labels", wanted.key));
+        }
+        match wanted.operator.as_str() {
+            "In" | "NotIn" if values.is_empty() => problems.push(format!("{at}.values: name at least one")),
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                problems.push(format!("{at}.values: {} takes none", wanted.operator));
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            other => {
+                problems.push(format!("{at}.operator: `{other}` is none of In, NotIn, Exists, DoesNotExist"));
+            }
+        }
+    }
+    problems
+}
+
+fn is_key(key: &str) -> bool {
+    let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    !name.is_empty() && is_value(name) && prefix.is_none_or(is_dns_subdomain)
+}
+
+fn is_value(value: &str) -> bool {
+    let edge = |c: char| c.is_ascii_alphanumeric();
+    let inner = |c: char| edge(c) || matches!(c, '-' | '_' | '.');
+    value.is_empty()
+        || value.len() <= 63 && value.starts_with(edge) && value.ends_with(edge) && value.chars().all(inner)
+}
+
+fn amount(field: &str, value: &IntOrString) -> Option<String> {
+    Amount::read(value).err().map(|error| format!("spec.{field}: {error}"))
+}
+
+/// What was changed that cannot be.
+fn changed(old: &InPlaceRolloutSpec, new: &InPlaceRolloutSpec) -> Vec<String> {
+    [
+        ("target", old.target == new.target),
+        ("containers", old.containers == new.containers),
+        ("allowTemplateDrift", old.allow_template_drift == new.allow_template_drift),
+        ("pod", old.pod == new.pod),
+    ]
+    .into_iter()
+    .filter(|(_, same)| !same)
+    .map(|(field, _)| {
+        format!(
+            "spec.{field}: cannot be changed: make another InPlaceRollout, it takes the place of this one"
+        )
+    })
+    .collect()
+}

@@ -1,0 +1,74 @@
+//! Why nothing more is begun, and what the rollout comes to once the pods that are under way have ended.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::api::in_place_rollout::RolloutPhase;
+use crate::rollout::decide::Seen;
+use crate::rollout::target::Target;
+use crate::rollout::wish::Wish;
+use crate::workload::turn::later;
+
+/// Why it does not go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Halt {
+    pub(super) phase: RolloutPhase,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+    /// What is not touched yet is taken back.
+    pub(super) recalls: bool,
+}
+
+impl Halt {
+    pub(super) fn failed(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { phase: RolloutPhase::Failed, reason, message: message.into(), recalls: false }
+    }
+
+    pub(super) fn superseded(message: String) -> Self {
+        Self { phase: RolloutPhase::Superseded, reason: SUPERSEDED, message, recalls: true }
+    }
+}
+
+const SUPERSEDED: &str = "Superseded";
+const LATE: &str = "DeadlineExceeded";
+const GONE: &str = "TargetGone";
+const DRIFT: &str = "TemplateDrift";
+
+/// When it is too late.
+pub(super) fn deadline(wish: &Wish, started: Timestamp) -> Option<Timestamp> {
+    wish.spec.deadline_seconds.map(|seconds| later(started, SignedDuration::from_secs(seconds.into())))
+}
+
+/// Whether it does not go on. What once was the reason stays it, until the last pod has ended.
+pub(super) fn halt(
+    wish: &Wish,
+    seen: &Seen<'_>,
+    started: Timestamp,
+    failed: usize,
+    most: usize,
+) -> Option<Halt> {
+    let before = (wish.before.reason.as_str(), wish.before.message.clone());
+    match before {
+        (SUPERSEDED, message) => return Some(Halt::superseded(message)),
+        (LATE, message) => return Some(Halt { recalls: true, ..Halt::failed(LATE, message) }),
+        (GONE, message) => return Some(Halt::failed(GONE, message)),
+        (DRIFT, message) => return Some(Halt::failed(DRIFT, message)),
+        _ => {}
+    }
+    if let Some(newer) = seen.newer {
+        return Some(Halt::superseded(format!("InPlaceRollout {newer} is newer and has the same target")));
+    }
+    if deadline(wish, started).is_some_and(|end| end <= seen.now) {
+        let message = format!("it was not through after {} s", wish.spec.deadline_seconds.unwrap_or(0));
+        return Some(Halt { recalls: true, ..Halt::failed(LATE, message) });
+    }
+    if *seen.target == Target::Absent {
+        return Some(Halt::failed(GONE, format!("{} was deleted meanwhile", wish.target())));
+    }
+    if let Some(drift) = seen.target.drift(wish).filter(|_| !wish.spec.allow_template_drift) {
+        return Some(Halt::failed(DRIFT, drift));
+    }
+    (failed >= most).then(|| {
+        let message = format!("{failed} pods have failed, of which {most} are too many: see status.failures");
+        Halt::failed("FailureThreshold", message)
+    })
+}

@@ -1,0 +1,14 @@
+//! Who goes first: what serves nobody, then what is cheap to lose, then by name.
+
+use std::cmp::Ordering;
+
+use crate::rollout::view::View;
+
+pub(super) fn compare(one: &View<'_>, other: &View<'_>) -> Ordering {
+    let cost = |view: &View<'_>| view.pod.base.cost.unwrap_or(0.0);
+    one.available
+        .cmp(&other.available)
+        .then_with(|| one.ready.cmp(&other.ready))
+        .then_with(|| cost(one).total_cmp(&cost(other)))
+        .then_with(|| one.pod.base.name.cmp(&other.pod.base.name))
+}

@@ -1,0 +1,245 @@
+//! What is told of a rollout: counts, the failures that are remembered, phase, conditions, one line for people, events.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use crate::api::in_place_rollout::{Downtime, InPlaceRolloutStatus, PodFailure, RolloutPhase};
+use crate::api::workload::Condition;
+use crate::rollout::budget::Bounds;
+use crate::rollout::halt::Halt;
+use crate::rollout::mark::Stage;
+use crate::rollout::view::{State, View};
+use crate::rollout::wish::Wish;
+use crate::workload::action::Event;
+use crate::workload::report::whole_seconds;
+
+/// So many failures are told in detail.
+const MOST_FAILURES: usize = 100;
+
+/// What pods wait for.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    /// The names of the budgets that let nobody go.
+    pub(super) budgets: BTreeSet<String>,
+    /// Pods that somebody else works on.
+    pub(super) taken: usize,
+    /// Pods that are not available.
+    pub(super) unavailable: usize,
+}
+
+fn number(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+/// The counts.
+pub(super) fn status(wish: &Wish, views: &[View<'_>], bounds: Bounds) -> InPlaceRolloutStatus {
+    let count = |is: &dyn Fn(&View<'_>) -> bool| number(views.iter().filter(|view| is(view)).count());
+    let (failures, failed) = failures(wish, views);
+    InPlaceRolloutStatus {
+        observed_generation: wish.generation,
+        target: wish.target(),
+        pods: number(views.len()),
+        wanted: number(views.len().saturating_sub(bounds.held)),
+        done: count(&|view| view.outcome() == Some(Stage::Done)),
+        busy: count(&|view| view.is_busy()),
+        failed,
+        unavailable: count(&|view| !view.available),
+        failures,
+        conditions: wish.before.conditions.clone(),
+        downtime_ms: downtime(wish, views),
+        ..InPlaceRolloutStatus::default()
+    }
+}
+
+/// The pods that did not come through, those that are gone too, and how many they are.
+fn failures(wish: &Wish, views: &[View<'_>]) -> (Vec<PodFailure>, i32) {
+    let there: BTreeMap<&str, Option<Stage>> =
+        views.iter().map(|view| (view.pod.base.uid.as_str(), view.outcome())).collect();
+    let known = wish.before.failures.iter();
+    let mut failures: Vec<_> = known
+        .filter(|known| there.get(known.uid.as_str()).is_none_or(|outcome| *outcome == Some(Stage::Failed)))
+        .cloned()
+        .collect();
+    for view in views.iter().filter(|view| view.outcome() == Some(Stage::Failed)) {
+        if !failures.iter().any(|known| known.uid == view.pod.base.uid) {
+            failures.push(failure(view));
+        }
+    }
+    let all = number(failures.len());
+    // Of those beyond the details only the number is known.
+    let beyond = if wish.before.failures.len() >= MOST_FAILURES { wish.before.failed } else { 0 };
+    failures.truncate(MOST_FAILURES);
+    (failures, all.max(beyond))
+}
+
+fn failure(view: &View<'_>) -> PodFailure {
+    let base = &view.pod.base;
+    let (reason, message) = match (&view.state, &view.pod.mark) {
+        (State::Ended(end), _) => (end.reason.clone(), end.note.clone()),
+        (_, Some(mark)) => (mark.reason.clone(), mark.note.clone()),
+        _ => (String::new(), String::new()),
+    };
+    let at = base.answer.as_ref().and_then(|answer| answer.finished_at);
+    PodFailure { pod: base.name.clone(), uid: base.uid.clone(), reason, message, at }
+}
+
+fn downtime(wish: &Wish, views: &[View<'_>]) -> Downtime {
+    let through = views.iter().filter(|view| view.outcome() == Some(Stage::Done));
+    let answers =
+        through.filter_map(|view| view.pod.base.answer.as_ref()).filter(|answer| answer.id == wish.uid);
+    let mut times: Vec<_> =
+        answers.flat_map(|answer| &answer.containers).filter_map(|container| container.downtime_ms).collect();
+    times.sort_unstable();
+    let at = |index: usize| times.get(index).copied().unwrap_or(0);
+    Downtime { median: at(times.len() / 2), most: at(times.len().saturating_sub(1)) }
+}
+
+/// One whose target is not there yet.
+pub(super) fn pending(wish: &Wish, message: String) -> InPlaceRolloutStatus {
+    InPlaceRolloutStatus {
+        observed_generation: wish.generation,
+        target: wish.target(),
+        reason: "TargetNotFound".to_owned(),
+        message,
+        ..InPlaceRolloutStatus::default()
+    }
+}
+
+/// One that ends before it has touched anything.
+pub(super) fn ended_early(wish: &Wish, halt: &Halt, now: Timestamp) -> InPlaceRolloutStatus {
+    let mut status = InPlaceRolloutStatus {
+        observed_generation: wish.generation,
+        target: wish.target(),
+        phase: halt.phase,
+        reason: halt.reason.to_owned(),
+        message: halt.message.clone(),
+        finished_at: Some(now),
+        conditions: wish.before.conditions.clone(),
+        ..InPlaceRolloutStatus::default()
+    };
+    conditions(wish, &mut status, now);
+    status
+}
+
+/// Phase, reason, message, conditions.
+pub(super) fn phase(
+    wish: &Wish,
+    status: &mut InPlaceRolloutStatus,
+    views: &[View<'_>],
+    bounds: Bounds,
+    halt: Option<&Halt>,
+    waits: &Waits,
+    now: Timestamp,
+) {
+    let settled = |view: &View<'_>| view.outcome().is_some();
+    let through = format!("{} of {} pods are through", status.done, status.wanted);
+    let (phase, reason, message) = if let Some(halt) = halt {
+        let phase = if status.busy > 0 { RolloutPhase::Running } else { halt.phase };
+        (phase, halt.reason, halt.message.clone())
+    } else if status.busy == 0 && bounds.held == 0 && views.iter().all(settled) {
+        if status.failed > 0 {
+            let message = format!("{through}, {} failed: see status.failures", status.failed);
+            (RolloutPhase::Failed, "SomePodsFailed", message)
+        } else {
+            (RolloutPhase::Succeeded, "AllPodsThrough", through)
+        }
+    } else {
+        let held = number(views.iter().filter(|view| settled(view)).count()) >= status.wanted;
+        let line = line(&through, status, waits);
+        match (wish.spec.paused, held && status.busy == 0) {
+            (true, _) => (RolloutPhase::Paused, "Paused", format!("{line}; paused by spec.paused")),
+            (_, true) => {
+                let message = format!("{line}; spec.partition leaves {} as they are", bounds.held);
+                (RolloutPhase::Paused, "Partition", message)
+            }
+            _ => (RolloutPhase::Running, waits.reason(status), line),
+        }
+    };
+    status.phase = phase;
+    reason.clone_into(&mut status.reason);
+    status.message = message;
+    if phase.is_terminal() {
+        status.finished_at = Some(now);
+    }
+    conditions(wish, status, now);
+}
+
+fn line(through: &str, status: &InPlaceRolloutStatus, waits: &Waits) -> String {
+    let some = |count: usize, text: String| (count > 0).then_some(text);
+    let names: Vec<_> = waits.budgets.iter().map(String::as_str).collect();
+    let idle = status.busy == 0;
+    let parts = [
+        Some(through.to_owned()),
+        (status.busy > 0).then(|| format!("{} under way", status.busy)),
+        (status.failed > 0).then(|| format!("{} failed", status.failed)),
+        some(names.len(), format!("waiting for PodDisruptionBudget {}", names.join(", "))),
+        some(waits.taken, format!("waiting for {} that somebody else works on", waits.taken)),
+        some(waits.unavailable, format!("waiting for {} that are not available", waits.unavailable))
+            .filter(|_| idle),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+impl Waits {
+    /// What keeps a rollout from going on, where nothing is under way.
+    fn reason(&self, status: &InPlaceRolloutStatus) -> &'static str {
+        match status.busy {
+            0 if !self.budgets.is_empty() => "PodDisruptionBudget",
+            0 if self.taken > 0 => "PodsTaken",
+            0 if self.unavailable > 0 => "PodsUnavailable",
+            _ => "",
+        }
+    }
+}
+
+/// `Progressing`, `Complete`, `Failed`, each with the time since when it is so.
+pub(super) fn conditions(wish: &Wish, status: &mut InPlaceRolloutStatus, now: Timestamp) {
+    let phase = status.phase;
+    let ended = phase.is_terminal();
+    for (kind, is) in [
+        ("Progressing", phase == RolloutPhase::Running),
+        ("Complete", phase == RolloutPhase::Succeeded),
+        ("Failed", matches!(phase, RolloutPhase::Failed | RolloutPhase::Superseded)),
+    ] {
+        let truth = if is { "True" } else { "False" };
+        let before = wish.before.conditions.iter().find(|known| known.kind == kind);
+        let since = before.filter(|known| known.status == truth).and_then(|known| known.last_transition_time);
+        // A line that changes with every pod is told once, in status.message.
+        let message = if ended { status.message.clone() } else { String::new() };
+        let new = Condition {
+            kind: kind.to_owned(),
+            status: truth.to_owned(),
+            last_transition_time: Some(since.unwrap_or_else(|| whole_seconds(now))),
+            reason: if status.reason.is_empty() { format!("{phase:?}") } else { status.reason.clone() },
+            message,
+        };
+        match status.conditions.iter_mut().find(|known| known.kind == kind) {
+            Some(known) => *known = new,
+            None => status.conditions.push(new),
+        }
+    }
+}
+
+/// What has happened between what was told last and now.
+pub(super) fn events(wish: &Wish, status: &InPlaceRolloutStatus) -> Vec<Event> {
+    let before = &wish.before;
+    let mut events = Vec::new();
+    let mut tell = |reason, message: String, warning| events.push(Event { reason, message, warning });
+    if before.started_at.is_none() && status.started_at.is_some() {
+        tell("RolloutStarted", format!("{} pods of {}", status.pods, status.target), false);
+    }
+    for failure in status.failures.iter().filter(|new| !before.failures.iter().any(|old| old.uid == new.uid))
+    {
+        tell("PodFailed", format!("pod {}: {}: {}", failure.pod, failure.reason, failure.message), true);
+    }
+    if status.phase.is_terminal() && !before.phase.is_terminal() {
+        let (reason, warning) = match status.phase {
+            RolloutPhase::Succeeded => ("RolloutSucceeded", false),
+            RolloutPhase::Superseded => ("RolloutSuperseded", false),
+            _ => ("RolloutFailed", true),
+        };
+        tell(reason, status.message.clone(), warning);
+    }
+    events
+}

@@ -1,0 +1,60 @@
+//! The target of a rollout as it is found: whose pods they are, and which images its templates name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::rollout::pod::Pod;
+use crate::rollout::wish::Wish;
+
+/// The target now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// There is none.
+    Absent,
+    /// It is there.
+    There {
+        /// The uids that control its pods; `None`: whoever does.
+        owners: Option<BTreeSet<String>>,
+        /// What the templates of those owners say.
+        templates: Vec<Template>,
+    },
+}
+
+/// What the next pod of an owner will run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    /// Whose, as people write it: `Deployment/web`.
+    pub owner: String,
+    /// Container and image.
+    pub images: BTreeMap<String, String>,
+}
+
+impl Target {
+    /// True when `pod` is one of its own. Of a target that is gone, those that are being worked on.
+    pub fn has(&self, wish: &Wish, pod: &Pod) -> bool {
+        match self {
+            Self::Absent => pod.mark.as_ref().is_some_and(|mark| mark.rollout == wish.uid),
+            Self::There { owners: None, .. } => true,
+            Self::There { owners: Some(owners), .. } => {
+                pod.owner.as_ref().is_some_and(|owner| owners.contains(&owner.uid))
+            }
+        }
+    }
+
+    /// What the next pod of an owner would run in place of a wanted image, for people; `None`: the same.
+    pub fn drift(&self, wish: &Wish) -> Option<String> {
+        let Self::There { templates, .. } = self else { return None };
+        let drifts = |template: &Template| {
+            let mut wanted = wish.images();
+            let (container, image, named) = wanted.find_map(|(container, image)| {
+                let named = template.images.get(container)?;
+                (named != image).then_some((container, image, named))
+            })?;
+            Some(format!(
+                "the template of {} names {named} for container {container}, not {image}: the next pod that it makes would \
+                 run that again; change the template, or allow it with allowTemplateDrift: true",
+                template.owner
+            ))
+        };
+        templates.iter().find_map(drifts)
+    }
+}

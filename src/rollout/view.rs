@@ -1,0 +1,98 @@
+//! Where each pod stands for a rollout.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::rollout::mark::{End, Stage, Standing, standing};
+use crate::rollout::pod::Pod;
+use crate::rollout::wish::Wish;
+use crate::workload::pods::PodPhase;
+use crate::workload::turn::{self, later};
+
+/// A pod and what follows from it now.
+#[derive(Clone, Debug)]
+pub(super) struct View<'a> {
+    pub(super) pod: &'a Pod,
+    pub(super) state: State,
+    /// Running and Ready.
+    pub(super) ready: bool,
+    /// For as long as is wanted.
+    pub(super) available: bool,
+}
+
+/// Where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It has yet to be begun.
+    Waiting,
+    /// It has, and somebody else works on it.
+    Taken,
+    /// With the agent.
+    Busy { touched: bool },
+    /// It has ended and the pod does not say so yet.
+    Ended(End),
+    /// Through, or there was nothing to do.
+    Done,
+    /// It did not come through.
+    Failed,
+    /// It was taken back.
+    Dropped,
+}
+
+impl<'a> View<'a> {
+    /// Looks at a pod; `started` is when the rollout took its first look.
+    pub(super) fn of(pod: &'a Pod, wish: &Wish, started: Timestamp, now: Timestamp) -> Self {
+        let base = &pod.base;
+        let ready = base.phase == PodPhase::Running && base.ready_since.is_some();
+        let min_ready = SignedDuration::from_secs(wish.spec.pod.min_ready_seconds.into());
+        let available = ready && base.ready_since.is_some_and(|since| later(since, min_ready) <= now);
+        let state = match standing(
+            &wish.uid,
+            pod.mark.as_ref(),
+            base.request.as_deref(),
+            base.answer.as_ref(),
+            now,
+        ) {
+            Standing::Busy { touched } => State::Busy { touched },
+            Standing::Ended(end) => State::Ended(end),
+            Standing::Over(Stage::Done) => State::Done,
+            Standing::Over(Stage::Dropped) => State::Dropped,
+            Standing::Over(_) => State::Failed,
+            Standing::New if is_right(pod, wish, started) => State::Done,
+            Standing::New if is_taken(pod, wish, now) => State::Taken,
+            Standing::New => State::Waiting,
+        };
+        Self { pod, state, ready, available }
+    }
+
+    /// How it came out, whether it is written down or not.
+    pub(super) fn outcome(&self) -> Option<Stage> {
+        match &self.state {
+            State::Ended(end) => Some(end.stage),
+            State::Done => Some(Stage::Done),
+            State::Failed => Some(Stage::Failed),
+            State::Dropped => Some(Stage::Dropped),
+            State::Waiting | State::Taken | State::Busy { .. } => None,
+        }
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(self.state, State::Busy { .. })
+    }
+}
+
+/// True when there is nothing to do: its images are the wanted ones, and what is only restarted is younger than the rollout.
+fn is_right(pod: &Pod, wish: &Wish, started: Timestamp) -> bool {
+    let fresh = wish.only_swaps() || pod.base.created >= started;
+    fresh && wish.images().all(|(name, image)| pod.images.get(name).is_some_and(|runs| runs == image))
+}
+
+/// True while an agent carries out what somebody else asked for, or is about to, or the pod is about to leave.
+fn is_taken(pod: &Pod, wish: &Wish, now: Timestamp) -> bool {
+    let base = &pod.base;
+    let answered =
+        |id: &str| base.answer.as_ref().is_some_and(|answer| answer.id == id && answer.phase.is_terminal());
+    let asked = base.request.as_deref().is_some_and(|id| !answered(id));
+    let runs = base.answer.as_ref().is_some_and(|answer| !answer.phase.is_terminal());
+    let rollout = pod.worked_on.as_ref().is_some_and(|uid| *uid != wish.uid);
+    asked || runs || rollout || pod.evicted || base.standing(now) != turn::Standing::Over
+}

@@ -1,0 +1,228 @@
+//! The controller of `InPlaceRollout`s against an API server that misbehaves. The test plays the agents, and everybody else.
+
+mod ends;
+mod faults;
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::api_server::Store;
+use super::workloads::{Site, name, open};
+
+/// `shop/web`, a Deployment, its ReplicaSet and its pods.
+struct Shop {
+    site: Site,
+}
+
+impl Shop {
+    /// With so many pods, all Ready for long.
+    async fn with(pods: u32) -> Self {
+        let site = Site::start().await;
+        let labels = json!({"app": "web"});
+        let spec = json!({"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
+            "spec": {"containers": [{"name": "app", "image": "app:1"}]}}});
+        let deployment = site.api.put(json!({"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"namespace": "shop", "name": "web"}, "spec": spec}));
+        let owner = |kind: &str, of: &Value| json!([{"apiVersion": "apps/v1", "kind": kind, "name": name(of), "uid": of["metadata"]["uid"], "controller": true}]);
+        let set = site.api.put(json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "spec": spec,
+            "metadata": {"namespace": "shop", "name": "web-1", "labels": labels, "ownerReferences": owner("Deployment", &deployment)}}));
+        for index in 0..pods {
+            site.api.put(json!({"apiVersion": "v1", "kind": "Pod",
+                "metadata": {"namespace": "shop", "name": format!("web-1-{index}"), "labels": labels, "annotations": {},
+                    "creationTimestamp": "2026-01-01T00:00:00Z", "ownerReferences": owner("ReplicaSet", &set)},
+                "spec": {"nodeName": "node-1", "containers": [{"name": "app", "image": "app:1"}]},
+                "status": {"phase": "Running", "conditions": [
+                    {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}]}}));
+        }
+        Self { site }
+    }
+
+    /// A rollout of all of them.
+    fn restart(&self, rollout: &str, more: Value) -> String {
+        let mut spec = json!({"target": {"workloadRef": {"kind": "Deployment", "name": "web"}},
+            "containers": [{"name": "app"}], "maxUnavailable": 1});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let made = self.site.api.put(json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
+            "metadata": {"namespace": "shop", "name": rollout, "generation": 1, "creationTimestamp": jiff::Timestamp::now()},
+            "spec": spec}));
+        made["metadata"]["uid"].as_str().unwrap().to_owned()
+    }
+
+    /// Its user changes the spec.
+    fn wish(&self, rollout: &str, deed: impl FnOnce(&mut Value)) {
+        self.site.api.edit_of("inplacerollouts", "shop", rollout, |object| {
+            deed(&mut object["spec"]);
+            object["metadata"]["generation"] = json!(object["metadata"]["generation"].as_i64().unwrap() + 1);
+        });
+    }
+
+    async fn status(&self, rollout: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let there = |store: &Store| {
+            store.get("inplacerollouts", "shop", rollout).filter(|object| {
+                object["status"]["observedGeneration"] == object["metadata"]["generation"]
+                    && is(&object["status"])
+            })
+        };
+        self.site.api.until(what, |store| there(store).is_some()).await;
+        self.site.api.store(|store| there(store)).unwrap()["status"].clone()
+    }
+
+    async fn phase(&self, rollout: &str, phase: &str) -> Value {
+        self.status(rollout, phase, |status| status["phase"] == phase).await
+    }
+
+    /// The agents carry out everything that is asked for, `limit` at once at most, until the rollout is as said. Gives the
+    /// names of the pods that were asked, each as often as it was.
+    async fn agents(&self, rollout: &str, limit: usize, until: impl Fn(&Value) -> bool) -> Vec<String> {
+        let mut asked = Vec::new();
+        let there = |store: &Store| {
+            until(
+                &store
+                    .get("inplacerollouts", "shop", rollout)
+                    .map_or(Value::Null, |object| object["status"].clone()),
+            )
+        };
+        loop {
+            let open = |store: &Store| -> Vec<_> {
+                store.pods().filter(|pod| open(pod).is_some()).map(name).collect()
+            };
+            self.site
+                .api
+                .until("something is asked for, or over", |store| there(store) || !open(store).is_empty())
+                .await;
+            let now = self.site.api.store(|store| open(store));
+            if now.is_empty() {
+                return asked;
+            }
+            assert!(now.len() <= limit, "{now:?}");
+            for pod in now {
+                self.answer(&pod, "Succeeded");
+                asked.push(pod);
+            }
+        }
+    }
+
+    /// The agent of a pod says how what is asked of it has ended.
+    fn answer(&self, pod: &str, phase: &str) {
+        self.site.api.edit("shop", pod, |pod| {
+            let id = open(pod).unwrap().id;
+            say(pod, &id, phase, Value::Null);
+        });
+    }
+
+    fn pod(&self, index: u32) -> Value {
+        self.site.api.pod("shop", &format!("web-1-{index}"))
+    }
+
+    /// Waits until exactly these pods have a request that is not answered.
+    async fn open(&self, names: &[&str]) {
+        let wanted: BTreeSet<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let open =
+            |store: &Store| store.pods().filter(|pod| open(pod).is_some()).map(name).collect::<BTreeSet<_>>();
+        self.site.api.until(&format!("{names:?} are asked"), |store| open(store) == wanted).await;
+    }
+}
+
+fn say(pod: &mut Value, id: &str, phase: &str, step: Value) {
+    let container = json!({"name": "app", "action": "Restart", "engine": "Recreate", "downtimeMs": 61,
+        "from": {"containerID": "a", "attempt": 0, "image": "app:1", "imageID": "i"}});
+    let answer = json!({"id": id, "phase": phase, "step": step, "reason": "", "message": "as the agent says",
+        "startedAt": null, "finishedAt": null, "containers": [container]});
+    pod["metadata"]["annotations"]["inplace.dev/status"] = json!(answer.to_string());
+}
+
+fn mark(pod: &Value) -> Value {
+    pod["metadata"]["annotations"]["inplace.dev/rollout"]
+        .as_str()
+        .map_or(Value::Null, |text| serde_json::from_str(text).unwrap())
+}
+
+fn is_worked_on(pod: &Value) -> bool {
+    !pod["metadata"]["labels"]["inplace.dev/rollout-uid"].is_null()
+}
+
+fn all() -> Vec<String> {
+    (0..4).map(|index| format!("web-1-{index}")).collect()
+}
+
+#[tokio::test]
+async fn every_pod_is_restarted_once_under_the_budget() {
+    let shop = Shop::with(4).await;
+    let _controller = shop.site.controller();
+    let uid = shop.restart("one", json!({}));
+    let asked = shop.agents("one", 1, |status| status["phase"] == "Succeeded").await;
+    assert_eq!(asked, all(), "by name, each once");
+    let status = shop.phase("one", "Succeeded").await;
+    let count = |field: &str| status[field].as_i64().unwrap();
+    assert_eq!(
+        [count("pods"), count("wanted"), count("done"), count("busy"), count("failed")],
+        [4, 4, 4, 0, 0]
+    );
+    assert_eq!(status["downtimeMs"], json!({"median": 61, "most": 61}));
+    assert_eq!(status["target"], "Deployment/web");
+    let of = |kind: &str| {
+        let conditions = status["conditions"].as_array().unwrap();
+        conditions.iter().find(|one| one["type"] == kind).unwrap()["status"].clone()
+    };
+    assert_eq!([of("Progressing"), of("Complete"), of("Failed")], ["False", "True", "False"]);
+    for index in 0..4 {
+        let pod = shop.pod(index);
+        assert_eq!((&mark(&pod)["stage"], &mark(&pod)["rollout"]), (&json!("Done"), &json!(uid)));
+        assert!(!is_worked_on(&pod), "{pod:#}");
+    }
+    let told = |store: &Store| store.events.iter().map(|event| event["reason"].clone()).collect::<Vec<_>>();
+    let wanted = ["RolloutStarted", "RolloutSucceeded"];
+    shop.site.api.until("it is told", |store| told(store) == wanted).await;
+    // It is over: nothing is written any more, whatever happens.
+    shop.site.api.forget();
+    shop.site.api.remove("shop", "web-1-0");
+    shop.restart("two", json!({"paused": true}));
+    shop.phase("two", "Paused").await;
+    let writes = shop.site.api.writes();
+    assert!(!writes.iter().any(|line| line.contains("pod ") || line.contains("shop/one")), "{writes:#?}");
+}
+
+#[tokio::test]
+async fn a_pod_that_fails_stops_it_and_a_pause_and_a_partition_hold_it() {
+    let shop = Shop::with(4).await;
+    let _controller = shop.site.controller();
+    shop.restart("one", json!({"partition": 3}));
+    shop.open(&["web-1-0"]).await;
+    shop.answer("web-1-0", "Succeeded");
+    let status = shop.status("one", "it is held", |status| status["reason"] == "Partition").await;
+    assert_eq!((&status["phase"], &status["wanted"]), (&json!("Paused"), &json!(1)));
+    shop.wish("one", |spec| {
+        spec["partition"] = json!(0);
+        spec["paused"] = json!(true);
+    });
+    shop.status("one", "it is paused", |status| status["reason"] == "Paused").await;
+    shop.open(&[]).await;
+    shop.wish("one", |spec| spec["paused"] = json!(false));
+    shop.open(&["web-1-1"]).await;
+    shop.answer("web-1-1", "Failed");
+    let status = shop.phase("one", "Failed").await;
+    assert_eq!((&status["reason"], &status["failed"]), (&json!("FailureThreshold"), &json!(1)), "{status:#}");
+    let failure = &status["failures"][0];
+    assert_eq!((&failure["pod"], &failure["message"]), (&json!("web-1-1"), &json!("as the agent says")));
+    shop.open(&[]).await;
+    let told = |store: &Store| {
+        let warnings = store.events.iter().filter(|event| event["type"] == "Warning");
+        warnings.map(|event| event["reason"].clone()).collect::<Vec<_>>()
+    };
+    shop.site.api.until("it is told", |store| told(store) == ["PodFailed", "RolloutFailed"]).await;
+}
+
+#[tokio::test]
+async fn a_spec_that_contradicts_itself_fails_where_nobody_refused_it() {
+    let shop = Shop::with(1).await;
+    let _controller = shop.site.controller();
+    shop.restart("one", json!({"containers": [{"name": "App"}], "maxUnavailable": "many"}));
+    let status = shop.phase("one", "Failed").await;
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        message.contains("spec.maxUnavailable: `many`") && message.contains("spec.containers[0].name"),
+        "{message}"
+    );
+    assert_eq!(status["reason"], "Invalid");
+}
