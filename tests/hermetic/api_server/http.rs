@@ -116,13 +116,7 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         return Ok(watch(shared, asked));
     }
     if asked.call.starts_with("LIST ") && asked.plural != "events" {
-        let (items, version) = shared.read(|store| {
-            let items: Vec<_> =
-                store.all(&asked.plural).filter(|object| asked.selects(object)).cloned().collect();
-            (items, store.version().to_string())
-        });
-        let list = json!({ "kind": "List", "metadata": { "resourceVersion": version }, "items": items });
-        return Ok(axum_json(200, &list));
+        return Ok(list(shared, asked));
     }
     let found = |kind: &str, object: Option<Value>| {
         object.ok_or_else(|| status(404, "NotFound", &format!("{kind} \"{name}\" not found")))
@@ -227,6 +221,16 @@ fn made(store: &mut Store, asked: &Asked, namespace: &str) -> Result<Response, R
     Ok(axum_json(201, &if dry { object } else { store.put(object) }))
 }
 
+fn list(shared: &Arc<Shared>, asked: &Asked) -> Response {
+    let (items, version) = shared.read(|store| {
+        let items: Vec<_> =
+            store.all(&asked.plural).filter(|object| asked.selects(object)).cloned().collect();
+        (items, store.version().to_string())
+    });
+    let list = json!({ "kind": "List", "metadata": { "resourceVersion": version }, "items": items });
+    axum_json(200, &list)
+}
+
 /// What a patch makes of an object. Another spec is another generation, where there are such.
 fn changed(asked: &Asked, old: &Value) -> Result<Value, Refusal> {
     let of_status = asked.call.ends_with("/status");
@@ -285,13 +289,18 @@ fn watch(shared: &Arc<Shared>, asked: &Asked) -> Response {
                     .since(place)
                     .iter()
                     .map(|now| {
-                        let wanted = matches!(now.kind, "BOOKMARK" | "ERROR")
-                            || (now.plural == plural
-                                && namespace
-                                    .as_ref()
-                                    .is_none_or(|of| now.object["metadata"]["namespace"] == *of)
-                                && selects(&selector, &now.object));
-                        (now.kind == "ERROR", wanted.then(|| line(now.kind, &now.object)))
+                        let here = now.plural == plural
+                            && namespace.as_ref().is_none_or(|of| now.object["metadata"]["namespace"] == *of);
+                        let line = match now.kind {
+                            kind @ ("BOOKMARK" | "ERROR") => Some(line(kind, &now.object)),
+                            kind if here && selects(&selector, &now.object) => Some(line(kind, &now.object)),
+                            // What has lost the labels is gone for this watch.
+                            "MODIFIED" if here && selector.contains_key("labelSelector") => {
+                                Some(line("DELETED", &now.object))
+                            }
+                            _ => None,
+                        };
+                        (now.kind == "ERROR", line)
                     })
                     .collect();
                 (store.generation != generation, lines)

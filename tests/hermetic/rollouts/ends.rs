@@ -6,11 +6,11 @@ use super::*;
 async fn what_a_deleted_rollout_asked_for_is_taken_back_where_nothing_is_touched() {
     let shop = Shop::with(4).await;
     let controller = shop.site.controller();
-    let uid = shop.restart("one", json!({"maxUnavailable": 3}));
+    let uid = shop.restart("one", &json!({"maxUnavailable": 3}));
     shop.open(&["web-1-0", "web-1-1", "web-1-2"]).await;
     // One is in the middle of it, one waits with its agent, of one nobody has said anything.
-    shop.site.api.edit("shop", "web-1-0", |pod| say(pod, &uid, "Running", json!("Swap")));
-    shop.site.api.edit("shop", "web-1-1", |pod| say(pod, &uid, "Pending", Value::Null));
+    shop.site.api.edit("shop", "web-1-0", |pod| say(pod, &uid, "Running", "Swap"));
+    shop.site.api.edit("shop", "web-1-1", |pod| say(pod, &uid, "Pending", ""));
     drop(controller);
     shop.site.api.store(|store| store.remove_of("inplacerollouts", "shop", "one"));
     let _next = shop.site.controller();
@@ -22,8 +22,8 @@ async fn what_a_deleted_rollout_asked_for_is_taken_back_where_nothing_is_touched
             is(1) && is(2) && !is(0)
         })
         .await;
-    shop.site.api.edit("shop", "web-1-1", |pod| say(pod, &uid, "Cancelled", Value::Null));
-    shop.site.api.edit("shop", "web-1-0", |pod| say(pod, &uid, "Succeeded", Value::Null));
+    shop.site.api.edit("shop", "web-1-1", |pod| say(pod, &uid, "Cancelled", ""));
+    shop.site.api.edit("shop", "web-1-0", |pod| say(pod, &uid, "Succeeded", ""));
     shop.site.api.until("nobody is worked on", |store| !store.pods().any(is_worked_on)).await;
     let stages: Vec<_> = (0..4).map(|index| mark(&shop.pod(index))["stage"].clone()).collect();
     assert_eq!(stages, [json!("Done"), json!("Dropped"), json!("Dropped"), Value::Null]);
@@ -33,9 +33,9 @@ async fn what_a_deleted_rollout_asked_for_is_taken_back_where_nothing_is_touched
 async fn a_newer_one_of_the_same_target_takes_its_place() {
     let shop = Shop::with(4).await;
     let _controller = shop.site.controller();
-    let first = shop.restart("one", json!({"maxUnavailable": 2}));
+    let first = shop.restart("one", &json!({"maxUnavailable": 2}));
     shop.open(&["web-1-0", "web-1-1"]).await;
-    shop.site.api.edit("shop", "web-1-0", |pod| say(pod, &first, "Running", json!("Swap")));
+    shop.site.api.edit("shop", "web-1-0", |pod| say(pod, &first, "Running", "Swap"));
     shop.site.api.put(json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
         "metadata": {"namespace": "shop", "name": "two", "generation": 1, "creationTimestamp": "2099-01-01T00:00:00Z"},
         "spec": {"target": {"workloadRef": {"kind": "Deployment", "name": "web"}}, "containers": [{"name": "app"}],
@@ -45,7 +45,7 @@ async fn a_newer_one_of_the_same_target_takes_its_place() {
     // The budget of the newer one counts what the older one has begun.
     let status = shop.status("two", "it runs", |status| status["phase"] == "Running").await;
     assert_eq!((&status["done"], &status["busy"]), (&json!(0), &json!(0)), "{status:#}");
-    shop.site.api.edit("shop", "web-1-0", |pod| say(pod, &first, "Succeeded", Value::Null));
+    shop.site.api.edit("shop", "web-1-0", |pod| say(pod, &first, "Succeeded", ""));
     let status = shop.phase("one", "Superseded").await;
     assert!(status["message"].as_str().unwrap().contains("two"), "{status:#}");
     let asked = shop.agents("two", 1, |status| status["phase"] == "Succeeded").await;
@@ -56,7 +56,7 @@ async fn a_newer_one_of_the_same_target_takes_its_place() {
 async fn a_target_that_is_not_there_is_waited_for_and_one_that_vanishes_ends_it() {
     let shop = Shop::with(2).await;
     let _controller = shop.site.controller();
-    shop.restart("one", json!({"target": {"workloadRef": {"kind": "StatefulSet", "name": "web"}}}));
+    shop.restart("one", &json!({"target": {"workloadRef": {"kind": "StatefulSet", "name": "web"}}}));
     let status = shop.status("one", "it waits", |status| status["reason"] == "TargetNotFound").await;
     assert_eq!(status["phase"], "Pending");
     assert!(status["message"].as_str().unwrap().contains("StatefulSet/web"), "{status:#}");
@@ -64,13 +64,13 @@ async fn a_target_that_is_not_there_is_waited_for_and_one_that_vanishes_ends_it(
     shop.site.api.edit_of("inplacerollouts", "shop", "one", late);
     assert_eq!(shop.phase("one", "Failed").await["reason"], "TargetNotFound");
 
-    let uid = shop.restart("two", json!({}));
+    let uid = shop.restart("two", &json!({}));
     shop.open(&["web-1-0"]).await;
     shop.site.api.store(|store| store.remove_of("deployments", "shop", "web"));
     let gone = |status: &Value| status["reason"] == "TargetGone";
     let status = shop.status("two", "it is noticed", gone).await;
     assert_eq!(status["phase"], "Running", "until what was begun has ended");
-    shop.site.api.edit("shop", "web-1-0", |pod| say(pod, &uid, "Succeeded", Value::Null));
+    shop.site.api.edit("shop", "web-1-0", |pod| say(pod, &uid, "Succeeded", ""));
     assert_eq!(shop.phase("two", "Failed").await["reason"], "TargetGone");
     shop.open(&[]).await;
 }
@@ -81,12 +81,12 @@ async fn an_image_that_the_template_does_not_name_is_swapped_only_where_that_is_
     let _controller = shop.site.controller();
     let swap =
         |drift: bool| json!({"containers": [{"name": "app", "image": "app:2"}], "allowTemplateDrift": drift});
-    shop.restart("one", swap(false));
+    shop.restart("one", &swap(false));
     let status = shop.phase("one", "Failed").await;
     assert_eq!(status["reason"], "TemplateDrift");
     assert!(status["message"].as_str().unwrap().contains("allowTemplateDrift: true"), "{status:#}");
     assert!(mark(&shop.pod(0)).is_null(), "before anything is touched");
-    shop.restart("two", swap(true));
+    shop.restart("two", &swap(true));
     let asked = shop.agents("two", 1, |status| status["phase"] == "Succeeded").await;
     assert_eq!(asked, ["web-1-0", "web-1-1"]);
 }
@@ -95,7 +95,7 @@ async fn an_image_that_the_template_does_not_name_is_swapped_only_where_that_is_
 async fn it_is_over_at_its_deadline_and_deleted_when_its_time_is_over() {
     let shop = Shop::with(2).await;
     let _controller = shop.site.controller();
-    shop.restart("one", json!({"deadlineSeconds": 1, "ttlSecondsAfterFinished": 1}));
+    shop.restart("one", &json!({"deadlineSeconds": 1, "ttlSecondsAfterFinished": 1}));
     shop.open(&["web-1-0"]).await;
     let status = shop.phase("one", "Failed").await;
     assert_eq!((&status["reason"], &status["failed"]), (&json!("DeadlineExceeded"), &json!(0)), "{status:#}");

@@ -11,7 +11,7 @@ async fn a_write_whose_answer_is_lost_asks_no_pod_twice() {
         let shop = Shop::with(4).await;
         shop.site.api.on("PATCH pod").fault(fault);
         let _controller = shop.site.controller();
-        shop.restart("one", json!({}));
+        shop.restart("one", &json!({}));
         let asked = shop.agents("one", 1, |status| status["phase"] == "Succeeded").await;
         assert_eq!(asked, all());
     }
@@ -22,7 +22,7 @@ async fn whoever_leads_next_goes_on_where_the_last_one_was_killed() {
     let shop = Shop::with(4).await;
     let first = shop.site.controller();
     shop.site.api.on("PATCH pod").fault(Fault::HangAfterEffect);
-    shop.restart("one", json!({}));
+    shop.restart("one", &json!({}));
     shop.site.api.arrived("PATCH pod", 1).await;
     drop(first);
     let second = shop.site.controller();
@@ -51,7 +51,7 @@ async fn a_pod_that_somebody_changes_meanwhile_is_looked_at_again() {
         store.edit_of("inplacerollouts", "shop", "one", |one| one["metadata"]["labels"] = json!({"a": "b"}));
     });
     let _controller = shop.site.controller();
-    shop.restart("one", json!({}));
+    shop.restart("one", &json!({}));
     let asked = shop.agents("one", 1, |status| status["phase"] == "Succeeded").await;
     assert_eq!(asked, all());
 }
@@ -77,7 +77,7 @@ async fn a_disruption_budget_is_claimed_before_and_given_back_afterwards() {
     let shop = Shop::with(4).await;
     budget(&shop, 0);
     let _controller = shop.site.controller();
-    shop.restart("one", json!({"maxUnavailable": 3}));
+    shop.restart("one", &json!({"maxUnavailable": 3}));
     let status = shop.status("one", "it waits", |status| status["reason"] == "PodDisruptionBudget").await;
     assert!(status["message"].as_str().unwrap().contains("PodDisruptionBudget web"), "{status:#}");
     shop.open(&[]).await;
@@ -110,7 +110,7 @@ async fn a_claim_of_which_nothing_came_is_given_back() {
         });
     });
     let _controller = shop.site.controller();
-    shop.restart("one", json!({}));
+    shop.restart("one", &json!({}));
     let free = |store: &Store| {
         let budget = store.get("poddisruptionbudgets", "shop", "web").unwrap();
         let has = budget["status"]["disruptedPods"].as_object().is_some_and(|pods| !pods.is_empty());
@@ -129,7 +129,7 @@ async fn a_pod_that_somebody_else_works_on_waits() {
         pod["metadata"]["annotations"]["inplace.dev/request"] = json!("restart app #mine");
     });
     let _controller = shop.site.controller();
-    shop.restart("one", json!({"maxUnavailable": 2}));
+    shop.restart("one", &json!({"maxUnavailable": 2}));
     shop.open(&["web-1-0", "web-1-1"]).await;
     assert!(mark(&shop.pod(0)).is_null());
     shop.answer("web-1-1", "Succeeded");

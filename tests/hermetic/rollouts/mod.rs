@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::api_server::Store;
 use super::workloads::{Site, name, open};
 
-/// `shop/web`, a Deployment, its ReplicaSet and its pods.
+/// `shop/web`, a `Deployment`, its `ReplicaSet` and its pods.
 struct Shop {
     site: Site,
 }
@@ -39,12 +39,12 @@ impl Shop {
     }
 
     /// A rollout of all of them.
-    fn restart(&self, rollout: &str, more: Value) -> String {
+    fn restart(&self, rollout: &str, more: &Value) -> String {
         let mut spec = json!({"target": {"workloadRef": {"kind": "Deployment", "name": "web"}},
             "containers": [{"name": "app"}], "maxUnavailable": 1});
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let made = self.site.api.put(json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
-            "metadata": {"namespace": "shop", "name": rollout, "generation": 1, "creationTimestamp": jiff::Timestamp::now()},
+            "metadata": {"namespace": "shop", "name": rollout, "generation": 1, "creationTimestamp": inplace::process::clock::now()},
             "spec": spec}));
         made["metadata"]["uid"].as_str().unwrap().to_owned()
     }
@@ -107,7 +107,7 @@ impl Shop {
     fn answer(&self, pod: &str, phase: &str) {
         self.site.api.edit("shop", pod, |pod| {
             let id = open(pod).unwrap().id;
-            say(pod, &id, phase, Value::Null);
+            say(pod, &id, phase, "");
         });
     }
 
@@ -124,10 +124,10 @@ impl Shop {
     }
 }
 
-fn say(pod: &mut Value, id: &str, phase: &str, step: Value) {
+fn say(pod: &mut Value, id: &str, phase: &str, step: &str) {
     let container = json!({"name": "app", "action": "Restart", "engine": "Recreate", "downtimeMs": 61,
         "from": {"containerID": "a", "attempt": 0, "image": "app:1", "imageID": "i"}});
-    let answer = json!({"id": id, "phase": phase, "step": step, "reason": "", "message": "as the agent says",
+    let answer = json!({"id": id, "phase": phase, "step": Some(step).filter(|step| !step.is_empty()), "reason": "", "message": "as the agent says",
         "startedAt": null, "finishedAt": null, "containers": [container]});
     pod["metadata"]["annotations"]["inplace.dev/status"] = json!(answer.to_string());
 }
@@ -150,7 +150,7 @@ fn all() -> Vec<String> {
 async fn every_pod_is_restarted_once_under_the_budget() {
     let shop = Shop::with(4).await;
     let _controller = shop.site.controller();
-    let uid = shop.restart("one", json!({}));
+    let uid = shop.restart("one", &json!({}));
     let asked = shop.agents("one", 1, |status| status["phase"] == "Succeeded").await;
     assert_eq!(asked, all(), "by name, each once");
     let status = shop.phase("one", "Succeeded").await;
@@ -177,7 +177,7 @@ async fn every_pod_is_restarted_once_under_the_budget() {
     // It is over: nothing is written any more, whatever happens.
     shop.site.api.forget();
     shop.site.api.remove("shop", "web-1-0");
-    shop.restart("two", json!({"paused": true}));
+    shop.restart("two", &json!({"paused": true}));
     shop.phase("two", "Paused").await;
     let writes = shop.site.api.writes();
     assert!(!writes.iter().any(|line| line.contains("pod ") || line.contains("shop/one")), "{writes:#?}");
@@ -187,7 +187,7 @@ async fn every_pod_is_restarted_once_under_the_budget() {
 async fn a_pod_that_fails_stops_it_and_a_pause_and_a_partition_hold_it() {
     let shop = Shop::with(4).await;
     let _controller = shop.site.controller();
-    shop.restart("one", json!({"partition": 3}));
+    shop.restart("one", &json!({"partition": 3}));
     shop.open(&["web-1-0"]).await;
     shop.answer("web-1-0", "Succeeded");
     let status = shop.status("one", "it is held", |status| status["reason"] == "Partition").await;
@@ -217,7 +217,7 @@ async fn a_pod_that_fails_stops_it_and_a_pause_and_a_partition_hold_it() {
 async fn a_spec_that_contradicts_itself_fails_where_nobody_refused_it() {
     let shop = Shop::with(1).await;
     let _controller = shop.site.controller();
-    shop.restart("one", json!({"containers": [{"name": "App"}], "maxUnavailable": "many"}));
+    shop.restart("one", &json!({"containers": [{"name": "App"}], "maxUnavailable": "many"}));
     let status = shop.phase("one", "Failed").await;
     let message = status["message"].as_str().unwrap();
     assert!(
