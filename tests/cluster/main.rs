@@ -41,6 +41,7 @@ mod policy;
 mod pull_secrets;
 mod refusals;
 mod restarts;
+mod rolled;
 mod rollout;
 mod scale2000;
 mod scene;

@@ -1,0 +1,252 @@
+//! `inplace restart|swap` of a Deployment, a `StatefulSet` and a `DaemonSet` from one end to the other: the controller and agents
+//! with their shipped rights, a person with no more than the README says, real pods on two nodes.
+
+mod budget;
+mod parts;
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    thread,
+};
+
+use inplace::api::annotation::GATE;
+use serde_json::{Value, json};
+
+use crate::{
+    agent::{Agent, Setup},
+    cluster::Cluster,
+    pod::eventually,
+    traffic::{SERVING, Traffic, service},
+};
+use budget::Budget;
+
+#[test]
+fn the_pods_of_any_workload_are_restarted_in_place_under_a_budget() {
+    let cluster = Cluster::own();
+    let other = cluster.add_node("node-2");
+    let _agents = [Agent::start(&cluster, &[]), Agent::start_on(&cluster, &other, &Setup::default())];
+    let controller = Agent::controller(&cluster, "one");
+    let site = Site { cluster: &cluster, person: person(&cluster) };
+    thread::scope(|scope| {
+        for (kind, count) in [("Deployment", 4), ("StatefulSet", 3), ("DaemonSet", 2)] {
+            let site = &site;
+            scope.spawn(move || nobody_is_turned_away(site, kind, count));
+        }
+    });
+    thread::scope(|scope| {
+        for part in [
+            parts::one_failed_pod_stops_it_and_has_its_image_back,
+            parts::the_newer_one_of_two_takes_over,
+            parts::a_target_that_is_deleted_ends_it,
+            parts::what_has_not_begun_when_it_is_cancelled_never_begins,
+        ] {
+            let site = &site;
+            scope.spawn(move || part(site));
+        }
+    });
+    parts::nobody_is_restarted_twice_by_two_controllers(&site, &controller);
+    // Nothing that was written was beyond the rights that are shipped.
+    let writes = cluster.writes();
+    let denied: Vec<_> = writes.iter().filter(|write| write["responseStatus"]["code"] == 403).collect();
+    assert!(denied.is_empty(), "{denied:#?}");
+}
+
+/// A rolling restart with a drain, behind a Service that is asked all the time and a budget that is stricter than
+/// `--max-unavailable`.
+fn nobody_is_turned_away(site: &Site<'_>, kind: &str, count: usize) {
+    let name = kind.to_lowercase();
+    let load = Load { site, kind, name: &name };
+    service(site.cluster, &name);
+    load.apply(count, true);
+    site.cluster.apply(
+        &json!({"apiVersion": budget::interface(site.cluster), "kind": "PodDisruptionBudget",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"minAvailable": count - 1, "selector": {"matchLabels": {"app": name}}}})
+        .to_string(),
+    );
+    let budget = Budget::watch(site.cluster, &name, count);
+    let traffic = Traffic::to(site.cluster, &name, count);
+    let before = load.pods();
+    let sets = load.replica_sets();
+
+    let target = format!("{name}/{name}");
+    let args = [
+        "restart",
+        &target,
+        "-c",
+        "app",
+        "--max-unavailable",
+        "2",
+        "--grace",
+        "2s",
+        "--wait=4m",
+        "-o",
+        "json",
+    ];
+    let output = site.inplace(&args).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{kind}: {told}");
+    let rollout: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let status = &rollout["status"];
+    assert_eq!(
+        (&status["phase"], &status["done"], &status["failed"]),
+        (&json!("Succeeded"), &json!(count), &json!(0))
+    );
+    assert!(status["downtimeMs"]["most"].as_i64() > Some(0), "{status:#}");
+    for pod in before.keys() {
+        assert!(told.contains(&format!("pod/{pod}: Running")), "{pod} was shown: {told}");
+    }
+
+    load.same_but_restarted(&before, 1);
+    assert_eq!(load.replica_sets(), sets, "its owner has noticed nothing");
+    assert_eq!(traffic.failed(), Vec::<String>::new(), "{kind}: of {}", traffic.served());
+    assert!(traffic.served() > 20, "{kind}: {} requests are no proof", traffic.served());
+    budget.was_never_broken(count - 1);
+}
+
+/// A cluster, and a person who may do what the README says.
+struct Site<'a> {
+    cluster: &'a Cluster,
+    person: PathBuf,
+}
+
+impl Site<'_> {
+    /// The program as that person.
+    fn inplace(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_inplace"));
+        command.args(args).env("KUBECONFIG", &self.person).args(["-n", "default"]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn rollout(&self, name: &str) -> Value {
+        let text = self.cluster.kubectl(&["get", "ipr", name, "-o", "json"]);
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Begins one; its name.
+    fn begin(&self, args: &[&str]) -> String {
+        let output = self.inplace(&[args, &["-o", "name"]].concat()).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.trim().strip_prefix("inplacerollout.inplace.dev/").unwrap().to_owned()
+    }
+
+    /// Follows one from another terminal.
+    fn follow(&self, name: &str) -> Child {
+        self.inplace(&["rollout", "status", &format!("ipr/{name}"), "--timeout=3m"]).spawn().unwrap()
+    }
+}
+
+/// A kubeconfig with the rights that the README asks for, and no others.
+fn person(cluster: &Cluster) -> PathBuf {
+    let rule = |group: &str, resources: Value, verbs: Value| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
+    let rules = json!([
+        rule("apps", json!(["deployments", "statefulsets", "daemonsets"]), json!(["get"])),
+        rule(
+            "inplace.dev",
+            json!(["inplacerollouts"]),
+            json!(["create", "get", "list", "watch", "patch", "delete"])
+        ),
+        rule("", json!(["pods"]), json!(["list", "watch"])),
+    ]);
+    let name = json!({"name": "person", "namespace": "default"});
+    for object in [
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": name}),
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": name, "rules": rules}),
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": name,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "person"},
+            "subjects": [{"kind": "ServiceAccount", "name": "person", "namespace": "default"}]}),
+    ] {
+        cluster.apply(&object.to_string());
+    }
+    cluster.kubeconfig_of("default", "person")
+}
+
+/// A workload with its pods, which have the label `app: NAME`.
+struct Load<'a> {
+    site: &'a Site<'a>,
+    kind: &'a str,
+    name: &'a str,
+}
+
+impl Load<'_> {
+    /// Makes it, and waits until its pods are Ready. A pod that serves has the gate.
+    fn apply(&self, count: usize, serves: bool) {
+        let container = if serves {
+            serde_saphyr::from_str::<Value>(&format!("- name: app{}", SERVING.trim_end())).unwrap()
+        } else {
+            json!([{"name": "app", "image": "lab/app:v1"}])
+        };
+        let labels = json!({"app": self.name});
+        let mut spec = json!({
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"terminationGracePeriodSeconds": 2,
+                "readinessGates": [{"conditionType": GATE}], "containers": container}},
+        });
+        match self.kind {
+            "DaemonSet" => {}
+            "StatefulSet" => {
+                spec["replicas"] = count.into();
+                spec["serviceName"] = self.name.into();
+                spec["podManagementPolicy"] = "Parallel".into();
+            }
+            _ => spec["replicas"] = count.into(),
+        }
+        self.site.cluster.apply(
+            &json!({"apiVersion": "apps/v1", "kind": self.kind, "metadata": {"name": self.name, "namespace": "default"},
+                "spec": spec})
+            .to_string(),
+        );
+        eventually(&format!("{count} pods of {} are Ready", self.name), || {
+            let pods = self.pods();
+            (pods.len() == count && pods.values().all(is_ready)).then_some(())
+        });
+    }
+
+    fn pods(&self) -> BTreeMap<String, Value> {
+        let labels = format!("app={}", self.name);
+        let list = self.site.cluster.kubectl(&["get", "pods", "-l", &labels, "-o", "json"]);
+        let list: Value = serde_json::from_str(&list).unwrap();
+        let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
+        list["items"].as_array().unwrap().iter().map(|pod| (name(pod), pod.clone())).collect()
+    }
+
+    /// Names and templates of its `ReplicaSet`s; those of others have none.
+    fn replica_sets(&self) -> String {
+        let labels = format!("app={}", self.name);
+        let columns =
+            "custom-columns=N:.metadata.name,H:.metadata.labels.pod-template-hash,G:.metadata.generation";
+        self.site.cluster.kubectl(&["get", "rs", "-l", &labels, "-o", columns])
+    }
+
+    /// The same pods at the same addresses, their containers so many lives further, and Ready.
+    fn same_but_restarted(&self, before: &BTreeMap<String, Value>, lives: u64) {
+        let kept = |pods: &BTreeMap<String, Value>| -> Vec<_> {
+            pods.iter()
+                .map(|(name, pod)| {
+                    (name.clone(), pod["metadata"]["uid"].clone(), pod["status"]["podIP"].clone())
+                })
+                .collect()
+        };
+        let after = eventually(&format!("all of {} are Ready again", self.name), || {
+            let pods = self.pods();
+            pods.values().all(is_ready).then_some(pods)
+        });
+        assert_eq!(kept(&after), kept(before));
+        for (name, pod) in &after {
+            assert_eq!(restarts(pod), lives, "{name}: {:#}", pod["status"]);
+        }
+    }
+}
+
+fn restarts(pod: &Value) -> u64 {
+    pod["status"]["containerStatuses"][0]["restartCount"].as_u64().unwrap_or_default()
+}
+
+fn is_ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|one| one["type"] == "Ready" && one["status"] == "True")
+}
