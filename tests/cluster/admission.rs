@@ -48,6 +48,18 @@ metadata: {name: bad, namespace: default}
 spec: {metrics: [{name: webtest, count: 3, provider: {web: {url: 'http://127.0.0.1', jsonPath: '{$.age}'}}}]}
 ";
 
+/// A kind, an image and an amount that are none; a grace period that does not fit.
+const ROLLOUT: &str = "
+apiVersion: inplace.dev/v1alpha1
+kind: InPlaceRollout
+metadata: {name: bad, namespace: default}
+spec:
+  target: {workloadRef: {kind: Gadget, name: web}}
+  containers: [{name: app, image: 'Not An Image'}]
+  maxUnavailable: many
+  pod: {gracePeriodSeconds: 900}
+";
+
 /// A controller as a process; killed when it is dropped.
 struct Controller(Child);
 
@@ -178,6 +190,20 @@ async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
         &["GameDeployment \"stray\" is invalid", "spec.selector: ", "spec.updateStrategy.maxSurge: "],
     );
     site.refused(create, HOOK, &["spec.metrics[webtest].interval: it is needed for a count of more than 1"]);
+
+    site.refused(
+        create,
+        ROLLOUT,
+        &["spec.target.workloadRef.kind: ", "spec.maxUnavailable: ", "spec.containers[0].image: "],
+    );
+    let late = ROLLOUT.replace("Gadget", "Deployment").replace("Not An Image", "app:1").replace("many", "1");
+    site.refused(create, &late, &["spec.pod.gracePeriodSeconds: "]);
+    let good = late.replace("gracePeriodSeconds: 900", "minReadySeconds: 1");
+    site.done(create, &good);
+    site.refused(create, &good.replace("name: app", "nam: app"), &["spec.containers"]);
+    let patch = |change: &'static str| ["patch", "ipr/bad", "--type=merge", "-p", change];
+    site.refused(&patch(r#"{"spec":{"containers":[{"name":"side"}]}}"#), "", &["spec.containers: "]);
+    site.done(&patch(r#"{"spec":{"maxUnavailable":"50%","paused":true}}"#), "");
 
     site.done(&["apply", "-f", "-"], EXAMPLES[1]);
     site.done(&["apply", "-f", "-"], EXAMPLES[9]);

@@ -19,8 +19,9 @@ pub(crate) fn definitions() -> String {
 /// Waits until the API server serves all of them. (Old releases of `kubectl wait` fail on a definition that has no status yet.)
 pub(crate) async fn await_kinds(client: Client) {
     let all: Api<CustomResourceDefinition> = Api::all(client);
-    for kind in ["hooktemplates", "hookruns", "gamedeployments", "gamestatefulsets"] {
-        let name = format!("{kind}.tkex.tencent.com");
+    let ours = ["hooktemplates", "hookruns", "gamedeployments", "gamestatefulsets"];
+    let ours = ours.map(|kind| format!("{kind}.tkex.tencent.com"));
+    for name in ours.into_iter().chain(["inplacerollouts.inplace.dev".to_owned()]) {
         let established = await_condition(all.clone(), &name, is_crd_established());
         timeout(PATIENCE, established).await.unwrap_or_else(|_| panic!("{name} is not served")).unwrap();
     }
