@@ -33,3 +33,10 @@ pub mod stray;
 pub mod target;
 mod view;
 pub mod wish;
+
+#[cfg(test)]
+mod fixtures;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod world;

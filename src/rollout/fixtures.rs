@@ -1,0 +1,96 @@
+//! A rollout and pods for tests.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::api::in_place_rollout::InPlaceRollout;
+use crate::rollout::decide::{Seen, Write};
+use crate::rollout::disruption::{Disruption, Room};
+use crate::rollout::pod::Pod;
+use crate::rollout::target::{Target, Template};
+use crate::rollout::wish::Wish;
+
+/// The uid of the rollout.
+pub(super) const UID: &str = "r-1";
+
+/// So many seconds after the rollout was made.
+pub(super) fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).unwrap()
+}
+
+/// A restart of `Deployment/web`, begun at 0.
+pub(super) fn wish(more: &Value) -> Wish {
+    let mut spec = json!({"target": {"workloadRef": {"kind": "Deployment", "name": "web"}},
+        "containers": [{"name": "app"}], "maxUnavailable": 1});
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let object = json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout", "spec": spec,
+        "metadata": {"namespace": "shop", "name": "one", "uid": UID, "generation": 1, "creationTimestamp": at(0)}});
+    let mut wish = Wish::read(serde_json::from_value::<InPlaceRollout>(object).unwrap());
+    wish.before.started_at = Some(at(0));
+    wish
+}
+
+/// A pod as the API has it: old and Ready.
+pub(super) fn pod(index: usize) -> Value {
+    json!({"metadata": {"name": format!("web-{index}"), "uid": format!("u{index}"), "resourceVersion": "1",
+            "labels": {"app": "web"}, "annotations": {}, "creationTimestamp": at(-1000),
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "rs", "controller": true}]},
+        "spec": {"nodeName": "n", "containers": [{"name": "app", "image": "app:1"}]},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": at(-900)}]}})
+}
+
+pub(super) fn read(pod: &Value) -> Pod {
+    Pod::read(&serde_json::from_value(pod.clone()).unwrap())
+}
+
+pub(super) fn target() -> Target {
+    let images = BTreeMap::from([("app".to_owned(), "app:1".to_owned())]);
+    let template = Template { owner: "Deployment/web".to_owned(), images };
+    Target::There { owners: Some(["rs".to_owned()].into()), templates: vec![template] }
+}
+
+pub(super) fn seen<'a>(
+    target: &'a Target,
+    pods: &'a [Pod],
+    budgets: &[Disruption],
+    now: Timestamp,
+) -> Seen<'a> {
+    let room = Room::new(budgets.to_vec(), "v1");
+    Seen { target, pods: pods.iter().collect(), room, newer: None, now }
+}
+
+/// As the API server carries a write out.
+pub(super) fn apply(pod: &mut Value, write: &Write) {
+    for (field, changes) in [("labels", &write.patch.labels), ("annotations", &write.patch.annotations)] {
+        let map = pod["metadata"][field].as_object_mut().unwrap();
+        for (key, value) in changes {
+            match value {
+                Some(value) => drop(map.insert(key.clone(), json!(value))),
+                None => drop(map.remove(key)),
+            }
+        }
+    }
+}
+
+/// What the agent says.
+pub(super) fn say(pod: &mut Value, phase: &str, step: Option<&str>) {
+    let answer = json!({"id": UID, "phase": phase, "step": step, "reason": "", "message": "said", "startedAt": null,
+        "finishedAt": null, "containers": []});
+    pod["metadata"]["annotations"]["inplace.dev/status"] = json!(answer.to_string());
+}
+
+/// Makes it Ready, or not.
+pub(super) fn ready(pod: &mut Value, is: bool, now: Timestamp) {
+    let status = if is { "True" } else { "False" };
+    pod["status"]["conditions"] = json!([{"type": "Ready", "status": status, "lastTransitionTime": now}]);
+}
+
+/// A budget of all of them that lets so many go.
+pub(super) fn budget(allowed: i64) -> Disruption {
+    serde_json::from_value(json!({"metadata": {"name": "pdb", "uid": "p", "resourceVersion": "1", "generation": 1},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}},
+        "status": {"observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 4, "desiredHealthy": 3}}))
+    .unwrap()
+}

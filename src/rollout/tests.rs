@@ -1,0 +1,267 @@
+//! One look at a time: what follows from what is seen.
+
+use serde_json::{Value, json};
+
+use super::check;
+use super::decide::{Decision, What, decide};
+use super::disruption::{Disruption, Room};
+use super::fixtures::*;
+use super::pod::Pod;
+use super::target::Target;
+use crate::api::in_place_rollout::{InPlaceRollout, RolloutPhase};
+
+fn look(more: &Value, pods: &[Value], budgets: &[Disruption], now: i64) -> Decision {
+    let pods: Vec<Pod> = pods.iter().map(read).collect();
+    decide(&wish(more), seen(&target(), &pods, budgets, at(now)))
+}
+
+fn begun(decision: &Decision) -> Vec<&str> {
+    let begins = decision.writes.iter().filter(|write| matches!(write.what, What::Begin(_)));
+    begins.map(|write| write.pod.name.as_str()).collect()
+}
+
+#[test]
+fn what_serves_nobody_goes_first_and_costs_nothing_then_what_is_cheap_then_by_name() {
+    let mut pods: Vec<_> = (0..4).map(pod).collect();
+    pods[2]["metadata"]["annotations"]["controller.kubernetes.io/pod-deletion-cost"] = json!("-5");
+    assert_eq!(begun(&look(&json!({}), &pods, &[], 1)), ["web-2"]);
+    ready(&mut pods[3], false, at(0));
+    assert_eq!(begun(&look(&json!({}), &pods, &[], 1)), ["web-3"]);
+    assert_eq!(begun(&look(&json!({"maxUnavailable": "50%"}), &pods, &[], 1)), ["web-3", "web-2"]);
+    // Ready, and not for long enough.
+    ready(&mut pods[3], true, at(0));
+    let decision = look(&json!({"pod": {"minReadySeconds": 30}}), &pods, &[], 1);
+    assert_eq!((begun(&decision), decision.look_again), (vec!["web-3"], Some(at(30))));
+}
+
+#[test]
+fn what_is_right_already_is_let_alone() {
+    let mut pods: Vec<_> = (0..3).map(pod).collect();
+    pods[0]["metadata"]["creationTimestamp"] = json!(at(5));
+    assert_eq!(begun(&look(&json!({}), &pods, &[], 6)), ["web-1"], "a restart");
+    pods[1]["spec"]["containers"][0]["image"] = json!("app:2");
+    let swap = json!({"containers": [{"name": "app", "image": "app:2"}], "allowTemplateDrift": true});
+    let decision = look(&swap, &pods, &[], 6);
+    assert_eq!((begun(&decision), decision.status.done), (vec!["web-0"], 1), "a swap");
+    // Neither what leaves or has ended, nor what is somebody else's.
+    pods[0]["metadata"]["deletionTimestamp"] = json!(at(1));
+    pods[1]["status"]["phase"] = json!("Succeeded");
+    pods[2]["metadata"]["ownerReferences"][0]["uid"] = json!("other");
+    let decision = look(&json!({}), &pods, &[], 6);
+    assert_eq!((decision.status.pods, decision.status.phase), (0, RolloutPhase::Succeeded));
+}
+
+#[test]
+fn who_gives_no_answer_has_failed_and_is_never_asked_again() {
+    let mut pods = vec![pod(0)];
+    let order = look(&json!({}), &pods, &[], 1);
+    apply(&mut pods[0], &order.writes[0]);
+    assert!(look(&json!({}), &pods, &[], 120).writes.is_empty());
+    let decision = look(&json!({}), &pods, &[], 121);
+    apply(&mut pods[0], &decision.writes[0]);
+    let annotations = pods[0]["metadata"]["annotations"].as_object().unwrap();
+    assert!(!annotations.contains_key("inplace.dev/request"), "nobody takes it up later: {annotations:?}");
+    assert_eq!(pods[0]["metadata"]["labels"].get("inplace.dev/rollout-uid"), None);
+    assert_eq!(
+        (decision.status.phase, decision.status.failures[0].reason.as_str()),
+        (RolloutPhase::Failed, "NoAgent")
+    );
+    // Nor one whose request somebody took away, or wrote over.
+    for (with, reason) in [(None, "RequestRemoved"), (Some("restart app #mine"), "RequestReplaced")] {
+        let mut pods = vec![pod(0)];
+        apply(&mut pods[0], &order.writes[0]);
+        pods[0]["metadata"]["annotations"]["inplace.dev/request"] = json!(with);
+        if with.is_none() {
+            pods[0]["metadata"]["annotations"].as_object_mut().unwrap().remove("inplace.dev/request");
+        }
+        let decision = look(&json!({}), &pods, &[], 2);
+        assert_eq!(decision.status.failures[0].reason, reason);
+        apply(&mut pods[0], &decision.writes[0]);
+        assert!(begun(&look(&json!({"failureThreshold": 9}), &pods, &[], 3)).is_empty());
+    }
+}
+
+#[test]
+fn a_failure_is_remembered_when_its_pod_is_gone() {
+    let mut pods: Vec<_> = (0..3).map(pod).collect();
+    let order = look(&json!({}), &pods, &[], 1);
+    apply(&mut pods[0], &order.writes[0]);
+    say(&mut pods[0], "RolledBack", None);
+    let failed = look(&json!({}), &pods, &[], 2);
+    assert_eq!(
+        (failed.status.phase, failed.status.reason.as_str()),
+        (RolloutPhase::Failed, "FailureThreshold")
+    );
+    let mut goes_on = wish(&json!({"failureThreshold": 2}));
+    goes_on.before = look(&json!({"failureThreshold": 2}), &pods, &[], 2).status;
+    let left: Vec<_> = pods[1..].iter().map(read).collect();
+    let decision = decide(&goes_on, seen(&target(), &left, &[], at(3)));
+    assert_eq!((decision.status.failed, decision.status.pods, begun(&decision)), (1, 2, vec!["web-1"]));
+    // All others come through: it has failed all the same.
+    let through: Vec<_> = pods[1..]
+        .iter()
+        .map(|pod| {
+            let mut pod = pod.clone();
+            say(&mut pod, "Succeeded", None);
+            read(&pod)
+        })
+        .collect();
+    let decision = decide(&goes_on, seen(&target(), &through, &[], at(3)));
+    assert_eq!(
+        (decision.status.phase, decision.status.reason.as_str()),
+        (RolloutPhase::Failed, "SomePodsFailed")
+    );
+}
+
+#[test]
+fn at_the_deadline_only_what_is_not_touched_is_taken_back() {
+    let more = json!({"maxUnavailable": 2, "deadlineSeconds": 60});
+    let mut pods: Vec<_> = (0..3).map(pod).collect();
+    let order = look(&more, &pods, &[], 1);
+    assert_eq!(order.look_again, Some(at(60)));
+    for (pod, write) in pods.iter_mut().zip(&order.writes) {
+        apply(pod, write);
+    }
+    say(&mut pods[1], "Running", Some("Swap"));
+    let decision = look(&more, &pods, &[], 60);
+    let recalled: Vec<_> = decision.writes.iter().map(|write| (&*write.pod.name, &write.what)).collect();
+    assert_eq!(recalled, [("web-0", &What::Recall)]);
+    assert_eq!(
+        (decision.status.phase, decision.status.reason.as_str()),
+        (RolloutPhase::Running, "DeadlineExceeded")
+    );
+}
+
+#[test]
+fn a_budget_that_lets_nobody_go_is_waited_for_and_one_that_is_not_counted_yet_too() {
+    let pods: Vec<_> = (0..4).map(pod).collect();
+    let more = json!({"maxUnavailable": 4});
+    assert_eq!(begun(&look(&more, &pods, &[budget(2)], 1)), ["web-0", "web-1"]);
+    let decision = look(&more, &pods, &[budget(0)], 1);
+    assert_eq!((begun(&decision).len(), decision.look_again), (0, Some(at(2))));
+    assert_eq!(decision.status.message, "0 of 4 pods are through, waiting for PodDisruptionBudget pdb");
+    let mut old = budget(2);
+    old.metadata.generation = 2;
+    assert!(begun(&look(&more, &pods, &[old], 1)).is_empty());
+    // Both must let it go.
+    let other = Disruption {
+        metadata: super::disruption::Meta { name: "other".into(), ..budget(0).metadata },
+        ..budget(1)
+    };
+    let decision = look(&more, &pods, &[budget(2), other], 1);
+    assert_eq!(begun(&decision), ["web-0"]);
+    assert_eq!(decision.writes[0].what, What::Begin(vec!["pdb".into(), "other".into()]));
+    // One that is being evicted is left alone.
+    let mut evicting = budget(2);
+    evicting.status.disrupted_pods = [("web-0".to_owned(), at(0))].into();
+    assert_eq!(begun(&look(&more, &pods, &[evicting], 1)), ["web-1", "web-2"]);
+}
+
+#[test]
+fn what_does_not_serve_goes_without_a_claim_while_enough_others_do() {
+    let mut sick = pod(0);
+    ready(&mut sick, false, at(0));
+    let claims = |budget: Disruption| Room::new(vec![budget], "v1").claim(&read(&sick), false);
+    assert_eq!(claims(budget(0)), Ok(Vec::new()));
+    let mut short = budget(0);
+    short.status.current_healthy = 2;
+    assert_eq!(claims(short.clone()), Err("pdb".to_owned()));
+    short.spec.unhealthy_pod_eviction_policy = Some("AlwaysAllow".to_owned());
+    assert_eq!(claims(short), Ok(Vec::new()));
+    // An empty selector means all pods, or none, by the version of the interface.
+    let mut all = budget(0);
+    all.spec.selector = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector::default());
+    assert!(Room::new(vec![all.clone()], "v1").claim(&read(&pod(0)), true).is_err());
+    assert_eq!(Room::new(vec![all], "v1beta1").claim(&read(&pod(0)), true), Ok(Vec::new()));
+}
+
+#[test]
+fn a_claim_is_written_anew_before_it_lapses() {
+    let mut one = pod(0);
+    let order = look(&json!({}), &[one.clone()], &[budget(1)], 1);
+    apply(&mut one, &order.writes[0]);
+    let mut claimed = budget(0);
+    claimed.status.disrupted_pods = [("web-0".to_owned(), at(1))].into();
+    let fresh = look(&json!({}), &[one.clone()], &[claimed.clone()], 30);
+    assert_eq!((fresh.renewals.len(), fresh.look_again), (0, Some(at(61))));
+    say(&mut one, "Running", Some("PreHook"));
+    let due = look(&json!({}), &[one], &[claimed], 61);
+    assert_eq!(due.renewals, [("pdb".to_owned(), "web-0".to_owned())]);
+}
+
+#[test]
+fn a_target_is_waited_for_for_a_minute() {
+    let mut new = wish(&json!({}));
+    new.before.started_at = None;
+    let decision = |now| decide(&new, seen(&Target::Absent, &[], &[], at(now)));
+    assert_eq!((decision(5).status.phase, decision(5).look_again), (RolloutPhase::Pending, Some(at(7))));
+    assert_eq!(decision(60).status.reason, "TargetNotFound");
+    // The first look is written down before anything is begun.
+    let pods = [read(&pod(0))];
+    let first = decide(&new, seen(&target(), &pods, &[], at(3)));
+    assert_eq!(
+        (first.writes.len(), first.status.started_at, first.look_again),
+        (0, Some(at(3)), Some(at(3)))
+    );
+}
+
+#[test]
+fn every_bad_field_is_named() {
+    let problems = |spec: Value| {
+        let object = json!({"metadata": {"name": "one"}, "spec": spec});
+        check::rollout(None, &serde_json::from_value::<InPlaceRollout>(object).unwrap()).join("; ")
+    };
+    let target = json!({"workloadRef": {"kind": "Deployment", "name": "web"}});
+    let containers = json!([{"name": "app"}]);
+    assert_eq!(problems(json!({"target": target, "containers": containers})), "");
+    for (spec, says) in [
+        (json!({"target": {}, "containers": containers}), "spec.target: name a workloadRef or a selector"),
+        (json!({"target": {"selector": {}}, "containers": containers}), "spec.target.selector: it is empty"),
+        (
+            json!({"target": {"workloadRef": {"kind": "CronJob", "name": "a"}}, "containers": containers}),
+            "spec.target.workloadRef.kind: `CronJob` is none of Deployment (apps/v1)",
+        ),
+        (
+            json!({"target": {"selector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}, "containers": containers}),
+            "matchExpressions[0].operator: `Like`",
+        ),
+        (json!({"target": target, "containers": []}), "spec.containers: name 1 to 64"),
+        (
+            json!({"target": target, "containers": [{"name": "app", "image": "A"}]}),
+            "spec.containers[0].image: `A`",
+        ),
+        (
+            json!({"target": target, "containers": containers, "maxUnavailable": "x"}),
+            "spec.maxUnavailable: `x`",
+        ),
+        (json!({"target": target, "containers": containers, "partition": -1}), "spec.partition: `-1`"),
+        (
+            json!({"target": target, "containers": containers, "pod": {"gracePeriodSeconds": 600}}),
+            "spec.pod.gracePeriodSeconds: 600 does not fit into deadlineSeconds 600",
+        ),
+        (
+            json!({"target": target, "containers": containers, "pod": {"minReadySeconds": -3}}),
+            "spec.pod.minReadySeconds: -3",
+        ),
+    ] {
+        let told = problems(spec);
+        assert!(told.contains(says), "{says} in {told}");
+    }
+}
+
+#[test]
+fn only_how_fast_and_how_long_can_be_changed() {
+    let object = |more: Value| {
+        let mut spec =
+            json!({"target": {"selector": {"matchLabels": {"a": "b"}}}, "containers": [{"name": "app"}]});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value::<InPlaceRollout>(json!({"metadata": {"name": "one"}, "spec": spec})).unwrap()
+    };
+    let old = object(json!({}));
+    let fine = json!({"maxUnavailable": 3, "partition": 1, "paused": true, "failureThreshold": 2, "deadlineSeconds": 9,
+        "ttlSecondsAfterFinished": 9});
+    assert!(check::rollout(Some(&old), &object(fine)).is_empty());
+    let other =
+        check::rollout(Some(&old), &object(json!({"containers": [{"name": "b"}], "pod": {"reason": "x"}})));
+    assert!(other[0].starts_with("spec.containers: cannot be changed") && other.len() == 2, "{other:?}");
+}

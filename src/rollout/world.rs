@@ -1,0 +1,131 @@
+//! Random worlds: whatever happens in whatever order, budgets hold, every pod is asked once, and it ends.
+
+use serde_json::Value;
+
+use super::decide::{What, decide};
+use super::fixtures::*;
+use super::pod::Pod;
+use crate::api::in_place_rollout::RolloutPhase;
+
+/// Chance that is the same every time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % limit
+    }
+}
+
+#[derive(Default)]
+struct Life {
+    orders: usize,
+    failed: bool,
+}
+
+#[test]
+fn budgets_hold_and_no_pod_is_asked_twice_in_any_order_of_events() {
+    for seed in 0..100 {
+        run(&mut Dice(seed));
+    }
+}
+
+fn run(dice: &mut Dice) {
+    let count = 1 + dice.below(8);
+    let (limit, least) = (1 + dice.below(3), dice.below(count));
+    let more = serde_json::json!({"maxUnavailable": limit, "failureThreshold": 1 + dice.below(3)});
+    let mut wish = wish(&more);
+    let mut pods: Vec<Value> = (0..count).map(pod).collect();
+    let mut lives: Vec<Life> = (0..count).map(|_| Life::default()).collect();
+    let mut entries = std::collections::BTreeMap::new();
+    for step in 0..2000 {
+        let now = at(1 + step);
+        // The disruption controller counts.
+        let mut counted = budget(0);
+        let serves = |pod: &Value| pod["status"]["conditions"][0]["status"] == "True";
+        let healthy = pods
+            .iter()
+            .filter(|pod| serves(pod) && !entries.contains_key(pod["metadata"]["name"].as_str().unwrap()));
+        counted.status.current_healthy = i64::try_from(healthy.count()).unwrap();
+        counted.status.desired_healthy = i64::try_from(least).unwrap();
+        counted.status.disruptions_allowed =
+            (counted.status.current_healthy - counted.status.desired_healthy).max(0);
+        counted.status.disrupted_pods = entries.clone();
+        let seen_pods: Vec<Pod> = pods.iter().map(read).collect();
+        let allowed = usize::try_from(counted.status.disruptions_allowed).unwrap();
+        let enough = counted.status.current_healthy >= counted.status.desired_healthy && least > 0;
+        let decision = decide(&wish, seen(&target(), &seen_pods, &[counted], now));
+        // Who serves goes with a claim, and there are no more of these than are allowed.
+        let begins = decision.writes.iter().filter_map(|write| match &write.what {
+            What::Begin(claims) => Some((&write.pod.uid, claims)),
+            _ => None,
+        });
+        for (uid, claims) in begins.clone() {
+            let pod = pods.iter().find(|pod| pod["metadata"]["uid"] == **uid).unwrap();
+            assert!(!claims.is_empty() || !serves(pod) && enough, "{uid} goes without a claim");
+        }
+        let claimed = begins.filter(|(_, claims)| !claims.is_empty()).count();
+        assert!(claimed <= allowed, "{claimed} claims, {allowed} allowed");
+        // The process is killed after some of the writes, before the status.
+        let killed = dice.below(4) == 0;
+        let written = if killed { dice.below(decision.writes.len() + 1) } else { decision.writes.len() };
+        for write in &decision.writes[..written] {
+            let index = pods.iter().position(|pod| pod["metadata"]["uid"] == *write.pod.uid).unwrap();
+            match &write.what {
+                What::Begin(claims) => {
+                    lives[index].orders += 1;
+                    if !claims.is_empty() {
+                        entries.insert(write.pod.name.clone(), now);
+                    }
+                }
+                What::End(..) => drop(entries.remove(&write.pod.name)),
+                What::Recall => panic!("nobody wants that"),
+            }
+            apply(&mut pods[index], write);
+        }
+        let busy = |pod: &Value| !pod["metadata"]["labels"]["inplace.dev/rollout-uid"].is_null();
+        assert!(pods.iter().filter(|pod| busy(pod)).count() <= limit, "more than {limit} at once");
+        assert!(lives.iter().all(|life| life.orders <= 1), "asked twice");
+        if !killed {
+            wish.before = decision.status.clone();
+            if decision.status.phase.is_terminal() {
+                let failed = lives.iter().any(|life| life.failed);
+                assert_eq!(decision.status.phase == RolloutPhase::Failed, failed, "{:?}", decision.status);
+                assert!(failed || lives.iter().all(|life| life.orders == 1), "all of them");
+                return;
+            }
+        }
+        happen(dice, &mut pods, &mut lives, step);
+    }
+    panic!("it does not end: {:?}", wish.before);
+}
+
+/// Something happens to one of them.
+fn happen(dice: &mut Dice, pods: &mut [Value], lives: &mut [Life], step: i64) {
+    let index = dice.below(pods.len());
+    let (pod, life) = (&mut pods[index], &mut lives[index]);
+    let ordered = !pod["metadata"]["labels"]["inplace.dev/rollout-uid"].is_null();
+    let told = pod["metadata"]["annotations"]["inplace.dev/status"].as_str().unwrap_or_default().to_owned();
+    let (running, over) = (told.contains("Running"), told.contains("Succeeded") || told.contains("Failed"));
+    if !ordered || over {
+        // What is not being worked on falls ill now and then, and gets well.
+        ready(pod, dice.below(8) != 0, at(1 + step));
+        return;
+    }
+    match dice.below(4) {
+        0 if !running => say(pod, "Pending", None),
+        0 | 1 => {
+            ready(pod, false, at(1 + step));
+            say(pod, "Running", Some("Swap"));
+        }
+        2 => {
+            ready(pod, true, at(1 + step));
+            say(pod, "Succeeded", None);
+        }
+        _ if dice.below(6) == 0 => {
+            life.failed = true;
+            say(pod, "Failed", Some("Verify"));
+        }
+        _ => {}
+    }
+}
