@@ -23,8 +23,11 @@ pub const ROLLOUT_UID: &str = "inplace.dev/rollout-uid";
 pub const RESTART_ON_CHANGE: &str = "inplace.dev/restart-on-change";
 
 /// Label on a Pod, `true`: it is not deleted or evicted before its pre-delete hook has succeeded. On a Namespace: its
-/// evictions are refused while no controller answers.
+/// evictions are refused while no controller answers. On a HookRun, [`FINISH`].
 pub const DELETE_GUARD: &str = "inplace.dev/delete-guard";
+/// Value of [`DELETE_GUARD`] on a HookRun: whoever wanted its pod deleted does not ask again, so the controller does once it
+/// has succeeded.
+pub const FINISH: &str = "finish";
 /// Annotation on a guarded Pod: the name of the `HookTemplate` to pass.
 pub const PRE_DELETE_HOOK: &str = "inplace.dev/pre-delete-hook";
 /// Annotation on a guarded Pod, written by a person: another value than before has a hook that failed run again.

@@ -37,6 +37,13 @@ impl Error {
         &self.message
     }
 
+    /// Nothing can be made in a namespace that is being deleted.
+    pub fn is_namespace_terminating(&self) -> bool {
+        let Some(kube::Error::Api(status)) = &self.source else { return false };
+        let mut causes = status.details.iter().flat_map(|details| &details.causes);
+        causes.any(|cause| cause.reason == "NamespaceTerminating")
+    }
+
     /// The object is another one than the patch was made for (a JSON patch's `test`, or a uid that differs).
     pub(super) fn is_test_failed(&self) -> bool {
         self.test_failed

@@ -103,6 +103,14 @@ impl Server {
         self.ask(&doing, runs(&namespace).create(&params, body)).await
     }
 
+    /// Marks a run: the deletion that it stands before is asked for again by the controller.
+    pub async fn finish_hook_run(&self, namespace: &str, name: &str) -> Result<(), Error> {
+        let doing = format!("marking HookRun {namespace}/{name}");
+        let body = json!({"metadata": {"labels": {annotation::DELETE_GUARD: annotation::FINISH}}});
+        let request = runs(namespace).patch(name, &as_us(), &Patch::Merge(body));
+        self.ask::<IgnoredAny>(&doing, request).await.map(drop)
+    }
+
     /// Writes how far a run is.
     ///
     /// # Errors

@@ -1,7 +1,9 @@
 //! What the admission webhooks keep at the API server: their Secret, and whom the API server trusts.
 
 use k8s_openapi::ByteString;
-use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
 use k8s_openapi::api::core::v1::Secret;
 use kube::core::Request;
 use kube::core::params::{GetParams, Patch, PatchParams, PostParams};
@@ -10,6 +12,15 @@ use serde_json::{Value, json};
 
 use crate::cluster::error::{Class, Error};
 use crate::cluster::server::{MANAGER, Server};
+
+/// A configuration of webhooks, by its name.
+#[derive(Clone, Copy, Debug)]
+pub enum Webhooks<'a> {
+    /// Those that refuse.
+    Validating(&'a str),
+    /// Those that change.
+    Mutating(&'a str),
+}
 
 impl Server {
     /// Puts a secret in the place of the version that it was read as.
@@ -25,25 +36,33 @@ impl Server {
 
     /// Has the API server trust these authorities, and no other ones, for all webhooks of a configuration. False: it did so
     /// already.
-    pub async fn trust(&self, name: &str, authorities: &str) -> Result<bool, Error> {
-        let doing = format!("reading validatingwebhookconfiguration {name}");
-        let all = Request::new(ValidatingWebhookConfiguration::url_path(&(), None));
-        let found: ValidatingWebhookConfiguration =
-            self.ask(&doing, all.get(name, &GetParams::default())).await?;
-        let wanted = ByteString(authorities.as_bytes().to_vec());
-        let changes = found.webhooks.iter().flatten().enumerate();
-        let changes =
-            changes.filter(|(_, webhook)| webhook.client_config.ca_bundle.as_ref() != Some(&wanted));
+    ///
+    /// # Errors
+    /// `Gone` when there is no such configuration.
+    pub async fn trust(&self, of: Webhooks<'_>, authorities: &str) -> Result<bool, Error> {
+        let (kind, name, path) = match of {
+            Webhooks::Validating(name) => {
+                ("validating", name, ValidatingWebhookConfiguration::url_path(&(), None))
+            }
+            Webhooks::Mutating(name) => ("mutating", name, MutatingWebhookConfiguration::url_path(&(), None)),
+        };
+        let all = Request::new(path);
+        let doing = format!("reading {kind}webhookconfiguration {name}");
+        let found: Value = self.ask(&doing, all.get(name, &GetParams::default())).await?;
+        let wanted = json!(ByteString(authorities.as_bytes().to_vec()));
+        let webhooks = found["webhooks"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let changes = webhooks.iter().enumerate();
+        let changes = changes.filter(|(_, webhook)| webhook["clientConfig"]["caBundle"] != wanted);
         let path = |(at, _)| format!("/webhooks/{at}/clientConfig/caBundle");
         let changes: Vec<_> =
             changes.map(|change| json!({"op": "add", "path": path(change), "value": wanted})).collect();
         if changes.is_empty() {
             return Ok(false);
         }
-        let version =
-            json!({"op": "test", "path": "/metadata/resourceVersion", "value": found.resource_version()});
+        let version = &found["metadata"]["resourceVersion"];
+        let version = json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
         let operations: Vec<_> = std::iter::once(version).chain(changes).collect();
-        let doing = format!("writing validatingwebhookconfiguration {name}");
+        let doing = format!("writing {kind}webhookconfiguration {name}");
         let operations = serde_json::from_value(operations.into())
             .map_err(|error| Error::own(&doing, Class::Final, format!("no JSON patch: {error}")))?;
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };

@@ -175,21 +175,10 @@ pub fn gate(
 pub fn run(wish: &Wish, pod: &Pod, turn: &Turn, modified: &[String]) -> Option<RunWish> {
     let (kind, hook) = of(wish, turn.purpose)?;
     let mut args = given(hook);
-    let mut inject = |name: String, value: &str| {
-        if !value.is_empty() {
-            args.push(HookArg { name, value: value.to_owned() });
-        }
-    };
-    inject("PodName".to_owned(), &pod.name);
-    inject("PodNamespace".to_owned(), &wish.namespace);
-    inject("PodIP".to_owned(), pod.ip.as_deref().unwrap_or_default());
-    inject("HostIP".to_owned(), pod.host_ip.as_deref().unwrap_or_default());
-    for (at, (container, _)) in pod.images.iter().enumerate() {
-        inject(format!("PodContainer[{at}]"), container);
-    }
+    args.extend(injected(&wish.namespace, pod));
     if kind == HookType::PreInplace {
         for (at, container) in modified.iter().enumerate() {
-            inject(format!("ModifiedContainer[{at}]"), container);
+            args.push(HookArg { name: format!("ModifiedContainer[{at}]"), value: container.clone() });
         }
     }
     let bounded = |text: &str| name::bounded(text, name::LABEL);
@@ -209,6 +198,22 @@ pub fn run(wish: &Wish, pod: &Pod, turn: &Turn, modified: &[String]) -> Option<R
         ]),
         node: pod.node.clone(),
     })
+}
+
+/// What every hook is told of its pod. What is not known is left to the template.
+pub(super) fn injected(namespace: &str, pod: &Pod) -> Vec<HookArg> {
+    let address = |ip: &Option<String>| ip.clone().unwrap_or_default();
+    let known = [
+        ("PodName", pod.name.clone()),
+        ("PodNamespace", namespace.to_owned()),
+        ("PodIP", address(&pod.ip)),
+        ("HostIP", address(&pod.host_ip)),
+    ];
+    let known = known.into_iter().map(|(name, value)| (name.to_owned(), value));
+    let containers = pod.images.iter().enumerate();
+    let containers = containers.map(|(at, (name, _))| (format!("PodContainer[{at}]"), name.clone()));
+    let all = known.chain(containers).filter(|(_, value)| !value.is_empty());
+    all.map(|(name, value)| HookArg { name, value }).collect()
 }
 
 /// The run of the canary step `index`; `key` names steps and revision.

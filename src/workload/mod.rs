@@ -37,6 +37,7 @@ pub mod canary;
 pub mod check;
 pub mod decide;
 pub mod diff;
+pub mod guard;
 pub mod hooks;
 mod name;
 pub mod order;

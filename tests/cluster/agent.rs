@@ -91,9 +91,14 @@ impl Agent {
 
     /// Starts a controller, which is told from others by its name. It listens when this returns.
     pub(crate) fn controller(cluster: &Cluster, name: &str) -> Self {
-        let args =
+        Self::controller_with(cluster, name, &[])
+    }
+
+    /// The same with more arguments.
+    pub(crate) fn controller_with(cluster: &Cluster, name: &str, args: &[&str]) -> Self {
+        let fixed =
             ["controller", "--namespace", "inplace-system", "--identity", name, "--listen", "127.0.0.1:0"];
-        let mut command = cluster.inplace(&args);
+        let mut command = cluster.inplace(&[&fixed[..], args].concat());
         command.env("KUBECONFIG", rights_of(cluster, "inplace-controller"));
         Self::spawn(command, &cluster.node())
     }

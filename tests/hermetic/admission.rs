@@ -1,6 +1,8 @@
 //! The admission webhooks over real TLS, asked as an API server asks: by what its configuration says it may trust, and what
 //! it read there is a moment old.
 
+mod guard;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -100,10 +102,19 @@ impl Town {
 
 /// One review over a connection of its own, by somebody who trusts `authorities` alone.
 async fn ask(authorities: &str, address: SocketAddr, review: &Value) -> Result<Value, reqwest::Error> {
+    ask_at("validate", authorities, address, review).await
+}
+
+async fn ask_at(
+    path: &str,
+    authorities: &str,
+    address: SocketAddr,
+    review: &Value,
+) -> Result<Value, reqwest::Error> {
     let roots = reqwest::Certificate::from_pem_bundle(authorities.as_bytes())?;
     let client =
         reqwest::Client::builder().tls_certs_only(roots).resolve(HOST, address).no_proxy().build()?;
-    let url = format!("https://{HOST}:{}/validate", address.port());
+    let url = format!("https://{HOST}:{}/{path}", address.port());
     let answer = client.post(url).body(review.to_string()).send().await?.error_for_status()?;
     Ok(serde_json::from_str(&answer.text().await?).unwrap())
 }

@@ -15,10 +15,10 @@ fn the_chart_installs_what_kustomize_does() {
     let own = chart(&json!({}));
     same(&own, &kustomize(&["base"]));
     assert_eq!(own.len(), 14 + 5, "{:?}", own.keys());
-    let both = json!({"allowPullSecrets": true, "admissionPolicy": {"enabled": true}});
+    let both = json!({"allowPullSecrets": true, "admissionPolicy": {"enabled": true}, "webhook": {"readinessGate": true}});
     let all = chart(&both);
-    same(&all, &kustomize(&["base", "pull-secrets", "admission-policy"]));
-    assert_eq!(all.len(), 21 + 5, "{:?}", all.keys());
+    same(&all, &kustomize(&["base", "pull-secrets", "admission-policy", "readiness-gate"]));
+    assert_eq!(all.len(), 22 + 5, "{:?}", all.keys());
     // Helm itself has the last word where there is one.
     if let Some(helm) = helm(&json!({})) {
         same(&helm, &own);
@@ -54,6 +54,7 @@ fn every_value_of_the_chart_does_something() {
         json!({"tolerations": [{"key": "game"}]}),
         json!({"seLinuxOptions": {"type": "spc_t"}}),
         json!({"webhook": {"enabled": false}}),
+        json!({"webhook": {"readinessGate": true}}),
         json!({"controller": {"replicas": 1}}),
         json!({"controller": {"port": 9999}}),
         json!({"controller": {"extraArgs": ["--log-json"]}}),
@@ -152,16 +153,19 @@ fn the_controller_may_no_more_than_it_needs() {
         {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets/status"], "verbs": ["patch"]},
         {"apiGroups": ["tkex.tencent.com"], "resources": ["hookruns"],
             "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
-        {"apiGroups": ["tkex.tencent.com"], "resources": ["hooktemplates"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["tkex.tencent.com"], "resources": ["hooktemplates"], "verbs": ["get", "list", "watch"]},
         {"apiGroups": ["tkex.tencent.com"], "resources": ["hookruns/status"], "verbs": ["patch"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
         {"apiGroups": ["apps"], "resources": ["controllerrevisions"],
             "verbs": ["list", "watch", "create", "patch", "delete"]},
         {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list", "watch", "create"]},
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
+        {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]},
         {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
         {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["validatingwebhookconfigurations"],
             "resourceNames": ["inplace"], "verbs": ["get", "patch"]},
+        {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["mutatingwebhookconfigurations"],
+            "resourceNames": ["inplace-readiness-gate"], "verbs": ["get", "patch"]},
     ]);
     assert_eq!(base[&key("ClusterRole", "", "inplace-controller")]["rules"], expected);
     let expected = json!([
@@ -194,11 +198,11 @@ fn the_controller_may_no_more_than_it_needs() {
 }
 
 #[test]
-fn the_webhook_can_hold_up_nothing_but_our_kinds() {
+fn the_webhooks_can_hold_up_nothing_but_our_kinds_and_what_is_guarded() {
     use inplace::controller::admission::{CONFIGURATION, SECRET};
     let base = kustomize(&["base"]);
     let webhooks = &base[&key("ValidatingWebhookConfiguration", "", CONFIGURATION)]["webhooks"];
-    let [webhook] = webhooks.as_array().unwrap().as_slice() else { panic!("{webhooks}") };
+    let [webhook, guards @ ..] = webhooks.as_array().unwrap().as_slice() else { panic!("{webhooks}") };
     let expected = json!([{"apiGroups": ["tkex.tencent.com"], "apiVersions": ["v1alpha1"],
         "resources": ["gamedeployments", "gamestatefulsets", "hooktemplates"],
         "operations": ["CREATE", "UPDATE"], "scope": "Namespaced"},
@@ -222,6 +226,29 @@ fn the_webhook_can_hold_up_nothing_but_our_kinds() {
     assert!(container["args"].as_array().unwrap().contains(&json!(listen)), "{listen}");
     // Empty, so that the controller needs no right to make Secrets: with that it could get anybody's token there.
     assert_eq!(base[&key("Secret", "inplace-system", SECRET)].get("data"), None);
+    // What the guard can hold up: pods with its label, and their evictions in namespaces with the same.
+    let (delete, evict) = (json!(["pods"]), json!(["pods/eviction"]));
+    let labelled = json!({"matchLabels": {"inplace.dev/delete-guard": "true"}});
+    let others = json!({"matchExpressions": [{"key": "inplace.dev/delete-guard", "operator": "NotIn", "values": ["true"]}]});
+    let expected = [
+        ("Fail", &delete, &labelled, &Value::Null),
+        ("Fail", &evict, &Value::Null, &labelled),
+        ("Ignore", &evict, &Value::Null, &others),
+    ];
+    assert_eq!(guards.len(), expected.len());
+    for (guard, expected) in guards.iter().zip(expected) {
+        let policy = guard["failurePolicy"].as_str().unwrap();
+        let found =
+            (policy, &guard["rules"][0]["resources"], &guard["objectSelector"], &guard["namespaceSelector"]);
+        assert_eq!(found, expected);
+        let operation = if expected.1 == &delete { "DELETE" } else { "CREATE" };
+        assert_eq!(guard["rules"][0]["operations"], json!([operation]));
+        assert_eq!(
+            (&guard["rules"].as_array().unwrap().len(), &guard["sideEffects"]),
+            (&1, &json!("NoneOnDryRun"))
+        );
+        assert_eq!(guard["clientConfig"]["service"]["path"], "/guard");
+    }
     let off = chart(&json!({"webhook": {"enabled": false}}));
     let named = |object: &Value| object.to_string().contains("webhook");
     let left: Vec<_> =

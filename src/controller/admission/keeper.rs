@@ -7,8 +7,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::error::Error as ClusterError;
+use crate::cluster::error::{Class, Error as ClusterError};
 use crate::cluster::server::Server;
+use crate::cluster::webhook::Webhooks;
 use crate::controller::admission::certificate;
 use crate::controller::admission::kept::{Kept, Step, Terms, step};
 use crate::controller::admission::shown::{NoCertificate, Shown};
@@ -19,6 +20,8 @@ use crate::process::log::chain;
 pub const SECRET: &str = "inplace-webhook";
 /// The `ValidatingWebhookConfiguration`; every webhook in it is one of ours.
 pub const CONFIGURATION: &str = "inplace";
+/// The `MutatingWebhookConfiguration`, where somebody has installed it.
+pub const GATE_CONFIGURATION: &str = "inplace-readiness-gate";
 /// Between looks while there is nothing to serve yet.
 const HURRY: Duration = Duration::from_secs(1);
 
@@ -122,9 +125,18 @@ impl Keeper {
 
     async fn trust(&self, kept: &Kept, trusted: &mut Option<(String, Instant)>) -> Result<(), Error> {
         let bundle = kept.trust();
-        if self.server.trust(CONFIGURATION, &bundle).await? {
+        if self.server.trust(Webhooks::Validating(CONFIGURATION), &bundle).await? {
             tracing::info!(configuration = CONFIGURATION, "the API server was told whom to trust");
             *trusted = None;
+        }
+        match self.server.trust(Webhooks::Mutating(GATE_CONFIGURATION), &bundle).await {
+            Ok(true) => {
+                tracing::info!(configuration = GATE_CONFIGURATION, "the API server was told whom to trust");
+                *trusted = None;
+            }
+            Ok(false) => {}
+            Err(error) if error.class() == Class::Gone => {}
+            Err(error) => return Err(error.into()),
         }
         if trusted.as_ref().is_none_or(|(known, _)| *known != bundle) {
             *trusted = Some((bundle, Instant::now()));

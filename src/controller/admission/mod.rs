@@ -1,15 +1,19 @@
-//! The admission webhooks: what would contradict itself or could never be carried out is refused before it is stored.
+//! The admission webhooks: what would contradict itself or could never be carried out is refused before it is stored, a
+//! guarded pod stays until its hook has succeeded, and new pods get a readiness gate where a namespace wants that.
 //!
-//! Every process serves them; the leader keeps the certificates. Judging has no side effects. Only our own kinds are asked
-//! about, so nothing else in the cluster can be held up.
+//! Every process serves them; the leader keeps the certificates. Asked about are our own kinds, pods with the label of the
+//! guard, evictions, and new pods in namespaces with a label: nothing else in the cluster can be held up.
 //!
 //! ```text
 //!  API server ──▶ serve (HTTPS) ──▶ review ──▶ validate ──▶ workload::check, hook::check
-//!                   ▲ shown
-//!                   └── keeper: kept in the Secret, made by certificate, trusted through the configuration
+//!                   ▲ shown               ├──▶ guard ─────▶ workload::guard ──▶ HookRuns
+//!                   │                     └──▶ gate
+//!                   └── keeper: kept in the Secret, made by certificate, trusted through the configurations
 //! ```
 
 mod certificate;
+mod gate;
+mod guard;
 mod keeper;
 mod kept;
 mod review;
@@ -25,13 +29,14 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::server::Server;
+use guard::Guard;
 use keeper::{Keeper, Source};
 use shown::Shown;
 
-pub use keeper::{CONFIGURATION, SECRET};
+pub use keeper::{CONFIGURATION, GATE_CONFIGURATION, SECRET};
 pub use kept::Terms;
 
-/// Keeps the certificates of the webhooks, if there are any, while this process leads.
+/// Keeps the webhooks, if there are any, while this process leads.
 pub(super) async fn lead(webhooks: Option<Webhooks>, stop: CancellationToken) {
     if let Some(webhooks) = webhooks {
         webhooks.lead(&stop).await;
@@ -79,13 +84,15 @@ impl Webhooks {
     /// When TLS cannot be had at all.
     pub async fn serve(&self, listener: TcpListener, stop: CancellationToken) -> std::io::Result<()> {
         let config = serve::config(Arc::clone(&self.0.shown)).map_err(std::io::Error::other)?;
-        tokio::join!(serve::run(listener, config, stop.clone()), self.0.follow(&stop));
+        let guard = Guard { server: self.0.server.clone() };
+        tokio::join!(serve::run(listener, config, guard, stop.clone()), self.0.follow(&stop));
         Ok(())
     }
 
-    /// What only one process does: makes and rotates the certificates, until `stop`.
+    /// What only one process does: makes and rotates the certificates, and asks again for those who ask the guard only once,
+    /// until `stop`.
     pub async fn lead(&self, stop: &CancellationToken) {
-        self.0.lead(stop).await;
+        tokio::join!(self.0.lead(stop), guard::finish::run(&self.0.server, stop));
     }
 
     /// Says what is missing.

@@ -20,8 +20,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
+use crate::controller::admission::guard::Guard;
+use crate::controller::admission::review::Answer;
 use crate::controller::admission::shown::Shown;
-use crate::controller::admission::{review, validate};
+use crate::controller::admission::{gate, review, validate};
 
 /// A review holds the object twice, and an object may have 1.5 MiB.
 const LARGEST: usize = 8 << 20;
@@ -37,17 +39,34 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 type Connection = (TlsStream<TcpStream>, SocketAddr);
 
 /// The paths. Another webhook is another line here and another entry in the manifests' configuration.
-fn router() -> Router {
+fn router(guard: Guard) -> Router {
     Router::new()
-        .route("/validate", post(async |body: Bytes| answer(&review::answer(&body, validate::judge))))
+        .route("/validate", post(async |body: Bytes| judged(&body, |asked| validate::judge(asked).into())))
+        .route("/mutate-pods", post(async |body: Bytes| judged(&body, gate::judge)))
+        .route(
+            "/guard",
+            post(async move |body: Bytes| match review::read(&body) {
+                Ok(asked) => answer(&asked, &guard.judge(&asked).await),
+                Err(_) => no_review(),
+            }),
+        )
         .layer(DefaultBodyLimit::max(LARGEST))
 }
 
-fn answer(answered: &Result<serde_json::Value, serde_json::Error>) -> Response {
-    match answered {
-        Ok(review) => ([(header::CONTENT_TYPE, "application/json")], review.to_string()).into_response(),
-        Err(_) => (StatusCode::BAD_REQUEST, "no AdmissionReview\n").into_response(),
+fn judged(body: &[u8], judge: impl FnOnce(&review::Request) -> Answer) -> Response {
+    match review::read(body) {
+        Ok(asked) => answer(&asked, &judge(&asked)),
+        Err(_) => no_review(),
     }
+}
+
+fn answer(asked: &review::Request, answer: &Answer) -> Response {
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    (json, review::reply(asked, answer).to_string()).into_response()
+}
+
+fn no_review() -> Response {
+    (StatusCode::BAD_REQUEST, "no AdmissionReview\n").into_response()
 }
 
 /// How connections are made: with whatever certificate is shown at that time.
@@ -60,12 +79,12 @@ pub(super) fn config(shown: Arc<Shown>) -> Result<ServerConfig, rustls::Error> {
 }
 
 /// Answers reviews on `listener` until `stop`, and a moment longer.
-pub(super) async fn run(listener: TcpListener, config: ServerConfig, stop: CancellationToken) {
+pub(super) async fn run(listener: TcpListener, config: ServerConfig, guard: Guard, stop: CancellationToken) {
     let Ok(address) = listener.local_addr() else { return };
     let (ready, connections) = mpsc::channel(HANDSHAKES);
     let last = CancellationToken::new();
     let door = Door { connections, address };
-    let serving = axum::serve(door, router()).with_graceful_shutdown(last.clone().cancelled_owned());
+    let serving = axum::serve(door, router(guard)).with_graceful_shutdown(last.clone().cancelled_owned());
     tokio::select! {
         _ = serving.into_future() => {}
         () = greet(listener, TlsAcceptor::from(Arc::new(config)), ready) => {}

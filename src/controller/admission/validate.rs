@@ -88,7 +88,8 @@ mod tests {
         let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
         let body = json!({"request": {"uid": "u", "operation": operation, "name": "web", "object": new, "oldObject": old,
             "kind": {"group": "tkex.tencent.com", "version": "v1alpha1", "kind": kind}}});
-        let answer = review::answer(body.to_string().as_bytes(), judge).unwrap();
+        let asked = review::read(body.to_string().as_bytes()).unwrap();
+        let answer = review::reply(&asked, &judge(&asked).into());
         answer["response"]["status"]["message"].as_str().unwrap_or_default().to_owned()
     }
 

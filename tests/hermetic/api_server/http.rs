@@ -141,6 +141,8 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         | "GET deployment"
         | "GET statefulset"
         | "GET replicaset"
+        | "GET namespace"
+        | "GET mutatingwebhookconfiguration"
         | "GET validatingwebhookconfiguration" => {
             let plural = asked.plural.as_str();
             Ok(axum_json(200, &found(plural, store.get(plural, namespace, name))?))
@@ -155,6 +157,7 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         | "PATCH controllerrevision"
         | "PATCH inplacerollout/status"
         | "PATCH poddisruptionbudget/status"
+        | "PATCH mutatingwebhookconfiguration"
         | "PATCH validatingwebhookconfiguration" => {
             let old = found(&asked.plural, store.get(&asked.plural, namespace, name))?;
             let changed = changed(asked, &old)?;

@@ -1,0 +1,93 @@
+//! What the delete guard reads, and what it tells on pods. Everything is read as it is now, and kept by nobody.
+
+use k8s_openapi::api::core::v1 as core;
+use kube::core::Request;
+use kube::core::params::GetParams;
+use kube::{Resource, ResourceExt as _};
+use serde_json::Value;
+
+use crate::api::annotation;
+use crate::api::game_deployment::GameDeployment;
+use crate::api::game_stateful_set::GameStatefulSet;
+use crate::api::hook_run::HookRunStatus;
+use crate::api::workload::WorkloadHook;
+use crate::cluster::error::{Class, Error};
+use crate::cluster::event::{self, Told};
+use crate::cluster::hooks::Run;
+use crate::cluster::server::{Selection, Server};
+use crate::operation::snapshot::PodRef;
+use crate::workload::guard::{Attempt, Namespace};
+
+impl Server {
+    /// The whole pod of this name; `None` when there is none.
+    pub async fn whole_pod(&self, namespace: &str, name: &str) -> Result<Option<core::Pod>, Error> {
+        let request = Request::new(core::Pod::url_path(&(), Some(namespace)));
+        let request = request.get(name, &GetParams::default());
+        present(self.ask(&format!("reading pod {namespace}/{name}"), request).await)
+    }
+
+    /// What the guard wants to know of a namespace.
+    pub async fn guarded_namespace(&self, name: &str) -> Result<Namespace, Error> {
+        let request = Request::new(core::Namespace::url_path(&(), None)).get(name, &GetParams::default());
+        let found: core::Namespace = self.ask(&format!("reading namespace {name}"), request).await?;
+        let overridden = found.annotations().get(annotation::DELETE_GUARD_OVERRIDE);
+        let overridden = overridden.map(|reason| reason.trim().to_owned());
+        Ok(Namespace {
+            overridden: overridden.filter(|reason| !reason.is_empty()),
+            terminating: found.metadata.deletion_timestamp.is_some(),
+        })
+    }
+
+    /// The hooks before deletions in a namespace, of pods with this label of instance.
+    pub async fn attempts(&self, namespace: &str, instance: &str) -> Result<Vec<Attempt>, Error> {
+        let (of_type, of_instance) = (annotation::HOOK_TYPE, crate::api::workload_key::HOOK_INSTANCE);
+        let selection = Selection {
+            what: format!("the HookRuns before deletions in {namespace}"),
+            namespace: Some(namespace.to_owned()),
+            labels: Some(format!("{of_type}={},{of_instance}={instance}", annotation::PRE_DELETE)),
+            ..Selection::default()
+        };
+        let unread = HookRunStatus::default();
+        let read = |run: &Run| Attempt::read(run.meta(), run.status().unwrap_or(&unread));
+        Ok(self.list::<Run>(&selection).await?.items.iter().filter_map(read).collect())
+    }
+
+    /// The hook before deletions of a workload of ours; `None` when it has none, or is gone.
+    pub async fn pre_delete_hook(
+        &self,
+        namespace: &str,
+        (kind, name): (&str, &str),
+    ) -> Result<Option<WorkloadHook>, Error> {
+        let path = match kind {
+            "GameStatefulSet" => GameStatefulSet::url_path(&(), Some(namespace)),
+            _ => GameDeployment::url_path(&(), Some(namespace)),
+        };
+        let doing = format!("reading {kind} {namespace}/{name}");
+        let request = Request::new(path).get(name, &GetParams::default());
+        let found: Option<Value> = present(self.ask(&doing, request).await)?;
+        let hook = found.and_then(|found| found.pointer("/spec/preDeleteUpdateStrategy/hook").cloned());
+        Ok(hook.and_then(|hook| serde_json::from_value(hook).ok()))
+    }
+
+    /// Tells something about a pod; `host` tells where. Told again, it is there already, which is as good.
+    pub async fn pod_event(&self, pod: &core::Pod, host: &str, told: &Told) -> Result<(), Error> {
+        let pod = PodRef {
+            namespace: pod.namespace().unwrap_or_default(),
+            name: pod.name_any(),
+            uid: pod.uid().unwrap_or_default(),
+        };
+        let doing = format!("writing the event {} of pod {pod}", told.reason);
+        match self.tell(&doing, &pod.namespace, &event::event(event::pod(&pod), host, told)).await {
+            Err(error) if error.class() == Class::Refused => Ok(()),
+            told => told,
+        }
+    }
+}
+
+fn present<T>(found: Result<T, Error>) -> Result<Option<T>, Error> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.class() == Class::Gone => Ok(None),
+        Err(error) => Err(error),
+    }
+}

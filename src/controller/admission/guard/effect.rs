@@ -1,0 +1,140 @@
+//! What follows from a verdict of the guard: the HookRun that is asked for, and what is told of it. In a dry run nothing.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Resource as _, ResourceExt as _};
+
+use crate::api::annotation;
+use crate::api::hook_run::HookRun;
+use crate::cluster::error::{Class, Error};
+use crate::cluster::event::Told;
+use crate::controller::admission::guard::Guard;
+use crate::controller::admission::review::Request;
+use crate::hook::check::prepare;
+use crate::process::clock;
+use crate::workload::action::RunWish;
+use crate::workload::guard::{self, Verdict};
+
+/// Whoever is named as the source of events.
+const HOST: &str = "inplace-controller";
+/// Whose deletions are not tried again: the taint manager's, which was a part of the node controller once.
+const ASK_ONCE: [&str; 2] = [
+    "system:serviceaccount:kube-system:node-controller",
+    "system:serviceaccount:kube-system:taint-eviction-controller",
+];
+
+impl Guard {
+    /// Carries out `verdict`, and says what is answered: yes, with a warning maybe, or no, and why. `finishes`: the deletion
+    /// of this pod is to be asked for again by us.
+    pub(super) async fn carry_out(
+        &self,
+        asked: &Request,
+        pod: &Pod,
+        verdict: Verdict,
+        finishes: bool,
+    ) -> Result<Result<Option<String>, String>, Error> {
+        let by = &asked.user_info.username;
+        let name = pod.name_any();
+        let finishes = finishes || ASK_ONCE.contains(&by.as_str());
+        match verdict {
+            Verdict::Passed(run, at) => {
+                let note = format!("{by} may delete it: HookRun {run} has succeeded");
+                self.tell(
+                    asked,
+                    pod,
+                    Told { reason: "DeleteGuardPassed".to_owned(), warning: false, note, at },
+                )
+                .await;
+                Ok(Ok(None))
+            }
+            Verdict::Overridden(place, reason) => {
+                let note =
+                    format!("{by} deletes it without its pre-delete hook, as the {place} says: {reason}");
+                tracing::warn!(namespace = asked.namespace, pod = name, "{note}");
+                let told = Told {
+                    reason: "DeleteGuardOverridden".to_owned(),
+                    warning: true,
+                    note: note.clone(),
+                    at: clock::now(),
+                };
+                self.tell(asked, pod, told).await;
+                Ok(Ok(Some(format!("pod {name}: {note}"))))
+            }
+            Verdict::Held(run, message) => {
+                let run = run.filter(|run| finishes && !run.finishes && !asked.is_dry_run());
+                if let Some(run) = run {
+                    self.server.finish_hook_run(&asked.namespace, &run.name).await?;
+                }
+                Ok(Err(message))
+            }
+            Verdict::Ask(run, why) => self.ask(asked, pod, &run, why.as_deref(), finishes).await.map(Err),
+        }
+    }
+
+    /// Has the hook started, and says so.
+    async fn ask(
+        &self,
+        asked: &Request,
+        pod: &Pod,
+        run: &RunWish,
+        why: Option<&str>,
+        finishes: bool,
+    ) -> Result<String, Error> {
+        let name = pod.name_any();
+        let namespace = &asked.namespace;
+        let Some(template) = self.server.hook_template(namespace, &run.template).await? else {
+            return Ok(format!(
+                "pod {name} is guarded, but HookTemplate {namespace}/{}, which it has to pass, is not there: create it",
+                run.template
+            ));
+        };
+        let spec = match prepare(&template.spec, &run.args, None) {
+            Ok(spec) => spec,
+            Err(problem) => {
+                return Ok(format!(
+                    "pod {name} is guarded, but HookTemplate {namespace}/{}, which it has to pass, cannot be used for it: \
+                     {problem}",
+                    run.template
+                ));
+            }
+        };
+        if asked.is_dry_run() {
+            return Ok(guard::would_ask(&name, run, why));
+        }
+        let mut object = HookRun::new(&run.name, spec);
+        let mut labels = run.labels.clone();
+        labels.extend(run.node.iter().map(|node| (annotation::NODE.to_owned(), node.clone())));
+        if finishes {
+            labels.insert(annotation::DELETE_GUARD.to_owned(), annotation::FINISH.to_owned());
+        }
+        object.metadata.namespace = Some(namespace.clone());
+        object.metadata.labels = Some(labels);
+        object.metadata.annotations = Some(run.annotations.clone());
+        object.metadata.owner_references = pod.owner_ref(&()).map(|owner| vec![owner]);
+        match self.server.create_hook_run(&object).await {
+            Ok(_) => {
+                let note = format!(
+                    "{} wants to delete it: it stays until HookRun {} has succeeded",
+                    asked.user_info.username, run.name
+                );
+                let told =
+                    Told { reason: "DeleteGuardAsked".to_owned(), warning: false, note, at: clock::now() };
+                self.tell(asked, pod, told).await;
+            }
+            // Somebody else wanted the same at the same time.
+            Err(error) if error.class() == Class::Refused => {}
+            Err(error) if error.is_namespace_terminating() => return Ok(guard::terminating(pod)),
+            Err(error) => return Err(error),
+        }
+        Ok(guard::asked(&name, run, why))
+    }
+
+    /// Events are for people; one that cannot be written, as in a namespace that is being deleted, holds up nothing.
+    async fn tell(&self, asked: &Request, pod: &Pod, told: Told) {
+        if asked.is_dry_run() {
+            return;
+        }
+        if let Err(error) = self.server.pod_event(pod, HOST, &told).await {
+            tracing::info!("{}: {}: {error}", told.reason, told.note);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The delete guard: whether a guarded pod may be deleted or evicted now, and if not, why and what to do.
+//!
+//! Graceful or not at all: only a hook that has succeeded, or a person's word, lets it go. Nothing is remembered: the
+//! attempts are HookRuns, and the same look gives the same decision, whoever looks.
+
+mod attempt;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1 as core;
+
+use crate::api::annotation;
+use crate::api::hook_run::HookPhase;
+use crate::api::workload::WorkloadHook;
+use crate::workload::action::RunWish;
+use crate::workload::pods::{Pod, PodPhase};
+use crate::workload::turn::later;
+
+pub use attempt::Attempt;
+pub use words::{asked, would_ask};
+
+/// An approval holds for so long: what was prepared then need not be true later.
+pub const FRESH: SignedDuration = SignedDuration::from_mins(10);
+/// On the API server's copy of a pod that a kubelet has from a file.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// What is known when somebody wants a guarded pod to go.
+#[derive(Clone, Debug)]
+pub struct Seen<'a> {
+    /// The pod.
+    pub pod: &'a core::Pod,
+    /// The pre-delete hook of the `GameDeployment` or `GameStatefulSet` that controls it.
+    pub of_owner: Option<WorkloadHook>,
+    /// The pre-delete hooks so far, of this pod and maybe of others.
+    pub attempts: Vec<Attempt>,
+    /// Its namespace.
+    pub namespace: Namespace,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// What counts of a namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Namespace {
+    /// Why all its pods may go without their hooks.
+    pub overridden: Option<String>,
+    /// True when it is being deleted: nothing can be made in it.
+    pub terminating: bool,
+}
+
+/// What follows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// It may go: this HookRun has succeeded, then.
+    Passed(String, Timestamp),
+    /// It may go without: a person said so, there, for this reason.
+    Overridden(&'static str, String),
+    /// It may not go yet; the sentence says why and what to do. With the attempt that is under way, if one is.
+    Held(Option<Box<Attempt>>, String),
+    /// It may not go yet: this run has to be made first. Why it is not the first one, if it is not.
+    Ask(Box<RunWish>, Option<String>),
+}
+
+/// True when this pod has to be asked about at all. What has ended or never began has nothing to prepare; what is on its way
+/// out already is deleted by its kubelet; a static pod's file decides, not its copy here.
+pub fn is_held(pod: &core::Pod) -> bool {
+    let meta = &pod.metadata;
+    let guarded = meta.labels.as_ref().and_then(|all| all.get(annotation::DELETE_GUARD));
+    let mirror = note(pod, MIRROR).is_some();
+    let seen = Pod::read(pod);
+    let over = matches!(seen.phase, PodPhase::Succeeded | PodPhase::Failed);
+    let placed = seen.node.is_some_and(|node| !node.is_empty());
+    guarded.is_some_and(|value| value == "true") && !mirror && !seen.deleting && !over && placed
+}
+
+/// The kind and the name of the workload of ours that controls a pod whose hook is not named by itself.
+pub fn owner(pod: &core::Pod) -> Option<(&str, &str)> {
+    if note(pod, annotation::PRE_DELETE_HOOK).is_some() {
+        return None;
+    }
+    let owners = pod.metadata.owner_references.as_ref()?;
+    let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
+    let ours = owner.api_version.starts_with("tkex.tencent.com/")
+        && matches!(owner.kind.as_str(), "GameDeployment" | "GameStatefulSet");
+    ours.then_some((owner.kind.as_str(), owner.name.as_str()))
+}
+
+/// Decides about a pod that [`is_held`].
+pub fn decide(seen: &Seen<'_>) -> Verdict {
+    let pod = Pod::read(seen.pod);
+    let namespace = seen.pod.metadata.namespace.as_deref().unwrap_or_default();
+    if let Some(reason) = note(seen.pod, annotation::DELETE_GUARD_OVERRIDE) {
+        return Verdict::Overridden("pod", reason.to_owned());
+    }
+    if let Some(reason) = &seen.namespace.overridden {
+        return Verdict::Overridden("namespace", reason.clone());
+    }
+    let named = note(seen.pod, annotation::PRE_DELETE_HOOK);
+    let named = named.map(|name| WorkloadHook { template_name: name.to_owned(), args: Vec::new() });
+    let by_owner = named.is_none();
+    let Some(hook) = named.or_else(|| seen.of_owner.clone()) else {
+        return Verdict::Held(None, words::no_hook(namespace, &pod));
+    };
+    let about = |attempt: &&Attempt| {
+        attempt.pod_uid == pod.uid
+            && match &attempt.turn {
+                attempt::Turn::Guard { template, .. } => *template == hook.template_name,
+                // The one that the workload's own controller made to delete this pod: nobody is asked twice.
+                attempt::Turn::Workload => by_owner,
+            }
+    };
+    let (leaving, attempts): (Vec<_>, Vec<_>) =
+        seen.attempts.iter().filter(about).partition(|attempt| attempt.deleting);
+    let fresh = |attempt: &&&Attempt| attempt.has_passed() && !is_stale(attempt, seen.now);
+    if let Some(passed) = attempts.iter().find(fresh) {
+        return Verdict::Passed(passed.name.clone(), passed.ended);
+    }
+    let going = |attempt: &&&Attempt| !attempt.has_passed() && !attempt.phase.is_completed();
+    if let Some(going) = attempts.iter().find(going) {
+        return Verdict::Held(Some(Box::new((*going).clone())), words::going(&pod, going));
+    }
+    let retry = attempt::retry(note(seen.pod, annotation::DELETE_GUARD_RETRY));
+    let numbered = attempts.iter().filter_map(|attempt| match &attempt.turn {
+        attempt::Turn::Guard { retry: of, number, .. } if *of == retry => Some((*number, attempt)),
+        _ => None,
+    });
+    let (number, why) = match numbered.max_by_key(|(number, _)| *number) {
+        None => (1, None),
+        Some((number, last)) if last.has_passed() => (number + 1, Some(words::stale(last))),
+        Some((_, last)) => return Verdict::Held(None, words::failed(namespace, &pod, last)),
+    };
+    if seen.namespace.terminating {
+        return Verdict::Held(None, words::terminating(namespace, &pod));
+    }
+    let run = attempt::run(namespace, &pod, &hook, &retry, number);
+    if leaving.iter().any(|attempt| attempt.name == run.name) {
+        return Verdict::Held(None, words::leaving(&pod, &run.name));
+    }
+    Verdict::Ask(Box::new(run), why)
+}
+
+/// The label by which the attempts of a pod are found.
+pub fn instance(pod: &core::Pod) -> String {
+    attempt::instance(&Pod::read(pod))
+}
+
+/// Says that nothing can be made in a namespace that is being deleted, as [`decide`] does when it is known before.
+pub fn terminating(pod: &core::Pod) -> String {
+    words::terminating(pod.metadata.namespace.as_deref().unwrap_or_default(), &Pod::read(pod))
+}
+
+/// What a person approved stays approved for this pod.
+fn is_stale(attempt: &Attempt, now: Timestamp) -> bool {
+    attempt.phase == HookPhase::Successful && !attempt.approved && later(attempt.ended, FRESH) <= now
+}
+
+/// An annotation that is not empty.
+fn note<'a>(pod: &'a core::Pod, key: &str) -> Option<&'a str> {
+    let value = pod.metadata.annotations.as_ref()?.get(key)?.trim();
+    (!value.is_empty()).then_some(value)
+}

@@ -1,0 +1,153 @@
+//! One attempt to pass a pod's pre-delete hook: what is read of its HookRun, and the one that is to be made.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::api::hook_run::{HookPhase, HookRunStatus, MetricResult};
+use crate::api::workload::WorkloadHook;
+use crate::api::{annotation, workload_key};
+use crate::workload::action::RunWish;
+use crate::workload::hooks::{self, HookType};
+use crate::workload::name;
+use crate::workload::pods::Pod;
+
+/// What the key of an attempt begins with; those of workloads begin with a purpose.
+const GUARD: &str = "DeleteGuard";
+/// More metrics are not told of.
+const METRICS_TOLD: usize = 4;
+/// No more bytes of what a hook says are told.
+const LONGEST_SAID: usize = 300;
+
+/// A HookRun before the deletion of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// Its name.
+    pub name: String,
+    /// The pod that it is about.
+    pub pod_uid: String,
+    /// Who made it, and what for.
+    pub(super) turn: Turn,
+    /// Its phase; `Pending` until somebody took it up.
+    pub phase: HookPhase,
+    /// True when a person approved it.
+    pub approved: bool,
+    /// When it was made.
+    pub created: Timestamp,
+    /// When its last measurement ended.
+    pub ended: Timestamp,
+    /// True when it is on its way out.
+    pub deleting: bool,
+    /// True when the deletion is to be asked for again once it has succeeded.
+    pub finishes: bool,
+    /// How far it is.
+    pub(super) progress: String,
+}
+
+/// Whose attempt it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// The guard's.
+    Guard { template: String, retry: String, number: u32 },
+    /// That of the controller of a workload, for a deletion.
+    Workload,
+}
+
+impl Attempt {
+    /// Reads one; none when it is about something else.
+    pub fn read(meta: &ObjectMeta, status: &HookRunStatus) -> Option<Self> {
+        let notes = meta.annotations.as_ref()?;
+        let created = meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        let measured = status.metric_results.iter().flat_map(|result| &result.measurements);
+        let ended = measured.filter_map(|one| one.finished_at).max().or(status.started_at);
+        let finishes = meta.labels.as_ref().and_then(|labels| labels.get(annotation::DELETE_GUARD));
+        Some(Self {
+            name: meta.name.clone()?,
+            pod_uid: notes.get(workload_key::HOOK_POD)?.clone(),
+            turn: turn(notes.get(workload_key::TURN)?)?,
+            phase: status.phase.unwrap_or(HookPhase::Pending),
+            approved: notes.get(annotation::APPROVE).is_some_and(|value| value == "true"),
+            created,
+            ended: ended.unwrap_or(created),
+            deleting: meta.deletion_timestamp.is_some(),
+            finishes: finishes.is_some_and(|value| value == annotation::FINISH),
+            progress: progress(status),
+        })
+    }
+
+    /// True when it lets the pod go.
+    pub fn has_passed(&self) -> bool {
+        self.approved || self.phase == HookPhase::Successful
+    }
+}
+
+/// `DeleteGuard/TEMPLATE/RETRY/NUMBER`, or `ScaleIn/...` and `Recreate/...` of a workload.
+fn turn(key: &str) -> Option<Turn> {
+    let mut parts = key.split('/');
+    match parts.next()? {
+        GUARD => {
+            let (template, retry) = (parts.next()?.to_owned(), parts.next()?.to_owned());
+            Some(Turn::Guard { template, retry, number: parts.next()?.parse().ok()? })
+        }
+        "ScaleIn" | "Recreate" => Some(Turn::Workload),
+        _ => None,
+    }
+}
+
+/// What a person's word to try again is in names; empty without one.
+pub(super) fn retry(value: Option<&str>) -> String {
+    value.map(name::safe_hash).unwrap_or_default()
+}
+
+/// The label by which the attempts of a pod are found: that of a workload's own hooks.
+pub(super) fn instance(pod: &Pod) -> String {
+    name::bounded(&pod.instance, name::LABEL)
+}
+
+/// The run of one attempt. Its name is the same whoever makes it.
+pub(super) fn run(namespace: &str, pod: &Pod, hook: &WorkloadHook, retry: &str, number: u32) -> RunWish {
+    let template = &hook.template_name;
+    let uid: String = pod.uid.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
+    let retried = if retry.is_empty() { String::new() } else { format!("-{retry}") };
+    let whole = format!("pre-delete-hook-{}-{uid}-{template}{retried}-{number}", pod.name);
+    let mut args = hooks::given(hook);
+    args.extend(hooks::injected(namespace, pod));
+    RunWish {
+        name: name::bounded(&whole, name::NAME),
+        kind: HookType::PreDelete,
+        template: template.clone(),
+        args,
+        labels: BTreeMap::from([
+            (annotation::HOOK_TYPE.to_owned(), annotation::PRE_DELETE.to_owned()),
+            (workload_key::HOOK_INSTANCE.to_owned(), instance(pod)),
+        ]),
+        annotations: BTreeMap::from([
+            (workload_key::TURN.to_owned(), format!("{GUARD}/{template}/{retry}/{number}")),
+            (workload_key::HOOK_POD.to_owned(), pod.uid.clone()),
+        ]),
+        node: pod.node.clone(),
+    }
+}
+
+/// What has been measured, metric by metric, and what the hook says; never what was measured.
+fn progress(status: &HookRunStatus) -> String {
+    let metric = |result: &MetricResult| {
+        let MetricResult { name, phase, successful, failed, inconclusive, error, .. } = result;
+        let other = if inconclusive + error == 0 {
+            String::new()
+        } else {
+            format!(", {inconclusive} neither, {error} not measurable")
+        };
+        format!("{name} {phase:?}: {successful} successful, {failed} failed{other}")
+    };
+    let mut told: Vec<_> = status.metric_results.iter().take(METRICS_TOLD).map(metric).collect();
+    if !status.message.is_empty() {
+        let mut end = LONGEST_SAID.min(status.message.len());
+        while !status.message.is_char_boundary(end) {
+            end -= 1;
+        }
+        told.push(status.message[..end].to_owned());
+    }
+    if told.is_empty() { "nothing measured yet".to_owned() } else { told.join("; ") }
+}

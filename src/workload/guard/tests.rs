@@ -1,0 +1,225 @@
+//! Each decision of the guard, with what leads to it.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::hook_run::HookRunStatus;
+
+const NOW: &str = "2026-03-01T12:00:00Z";
+
+/// A guarded pod that runs, with what `more` says beside.
+fn pod(more: &Value) -> core::Pod {
+    let mut pod = json!({
+        "metadata": {"namespace": "shop", "name": "web-0", "uid": "1234-56789", "labels": {"inplace.dev/delete-guard": "true"},
+            "annotations": {"inplace.dev/pre-delete-hook": "drain"}},
+        "spec": {"nodeName": "n1", "containers": [{"name": "app", "image": "app:1"}]},
+        "status": {"phase": "Running", "podIP": "10.0.0.7", "hostIP": "10.0.0.1"},
+    });
+    merge(&mut pod, more);
+    serde_json::from_value(pod).unwrap()
+}
+
+fn merge(into: &mut Value, more: &Value) {
+    match (into, more) {
+        (Value::Object(into), Value::Object(more)) => {
+            for (key, value) in more {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, more) => *into = more.clone(),
+    }
+}
+
+fn note(key: &str, value: &str) -> Value {
+    json!({"metadata": {"annotations": {format!("inplace.dev/{key}"): value}}})
+}
+
+/// A run of the guard, or of whoever `turn` says.
+fn attempt(turn: &str, phase: Option<&str>, ended: &str, more: &Value) -> Attempt {
+    let mut meta = json!({"name": turn.replace('/', "-"), "creationTimestamp": "2026-03-01T11:00:00Z",
+        "annotations": {"inplace.dev/turn": turn, "inplace.dev/pod-uid": "1234-56789"}});
+    merge(&mut meta, more);
+    let measured =
+        json!([{"phase": "Successful", "startedAt": ended, "finishedAt": ended, "value": "a secret"}]);
+    let status = json!({"phase": phase, "message": "so it is", "metricResults": [{"name": "webtest", "phase": "Running",
+        "successful": 2, "failed": 1, "error": 3, "measurements": measured}]});
+    let (meta, status): (ObjectMeta, HookRunStatus) =
+        (serde_json::from_value(meta).unwrap(), serde_json::from_value(status).unwrap());
+    Attempt::read(&meta, &status).unwrap()
+}
+
+fn decided(pod: &core::Pod, attempts: &[Attempt]) -> Verdict {
+    let (namespace, now) = (Namespace::default(), NOW.parse().unwrap());
+    decide(&Seen { pod, of_owner: None, attempts: attempts.to_vec(), namespace, now })
+}
+
+/// The message of a no; anything else is a failure.
+fn held(verdict: Verdict) -> String {
+    match verdict {
+        Verdict::Held(_, message) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn ask(verdict: Verdict) -> (RunWish, Option<String>) {
+    match verdict {
+        Verdict::Ask(run, why) => (*run, why),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn only_what_is_guarded_and_lives_is_held() {
+    assert!(is_held(&pod(&json!({}))));
+    assert!(is_held(&pod(&json!({"status": {"phase": "Pending"}}))), "what has begun to start is held too");
+    for exempt in [
+        json!({"metadata": {"labels": {"inplace.dev/delete-guard": "false"}}}),
+        json!({"metadata": {"labels": null}}),
+        json!({"metadata": {"deletionTimestamp": NOW}}),
+        json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}}),
+        json!({"status": {"phase": "Succeeded"}}),
+        json!({"status": {"phase": "Failed"}}),
+        json!({"spec": {"nodeName": null}}),
+        json!({"spec": {"nodeName": ""}}),
+    ] {
+        assert!(!is_held(&pod(&exempt)), "{exempt}");
+    }
+}
+
+#[test]
+fn the_first_who_asks_has_the_hook_started_and_it_is_always_the_same_one() {
+    let pod = pod(&json!({}));
+    let (run, why) = ask(decided(&pod, &[]));
+    assert_eq!((run.name.as_str(), why), ("pre-delete-hook-web-0-12345678-drain-1", None));
+    assert_eq!((run.template.as_str(), run.node.as_deref()), ("drain", Some("n1")));
+    assert_eq!(run.labels["hookrun-type"], "pre-delete-step");
+    assert_eq!(run.labels["instance-id"], instance(&pod));
+    let args: Vec<_> = run.args.iter().map(|arg| format!("{}={}", arg.name, arg.value)).collect();
+    let expected =
+        ["PodName=web-0", "PodNamespace=shop", "PodIP=10.0.0.7", "HostIP=10.0.0.1", "PodContainer[0]=app"];
+    assert_eq!(args, expected);
+    assert_eq!(ask(decided(&pod, &[])).0, run);
+    // What is read back of it is its own attempt.
+    let meta =
+        ObjectMeta { name: Some(run.name.clone()), annotations: Some(run.annotations), ..Default::default() };
+    let mut made = Attempt::read(&meta, &HookRunStatus::default()).unwrap();
+    let told = held(decided(&pod, std::slice::from_ref(&made)));
+    assert!(told.contains(&run.name) && told.contains("Pending") && told.contains("nothing measured yet"));
+    made.deleting = true;
+    assert!(held(decided(&pod, &[made])).contains("just being deleted"));
+}
+
+#[test]
+fn a_hook_lets_its_pod_go_when_it_has_succeeded_and_for_a_while() {
+    let pod = pod(&json!({}));
+    let key = "DeleteGuard/drain//1";
+    let going = attempt(key, Some("Running"), "2026-03-01T11:59:00Z", &json!({}));
+    let told = held(decided(&pod, &[going]));
+    for part in [
+        "web-0",
+        "DeleteGuard-drain--1",
+        "Running since 2026-03-01T11:00:00Z",
+        "webtest",
+        "2 successful, 1 failed",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert!(!told.contains("a secret"), "{told}");
+    let passed = attempt(key, Some("Successful"), "2026-03-01T11:50:01Z", &json!({}));
+    let verdict = decided(&pod, &[passed]);
+    assert!(matches!(&verdict, Verdict::Passed(run, _) if run == "DeleteGuard-drain--1"), "{verdict:?}");
+    let stale = attempt(key, Some("Successful"), "2026-03-01T11:50:00Z", &json!({}));
+    let (run, why) = ask(decided(&pod, std::slice::from_ref(&stale)));
+    assert!(run.name.ends_with("-drain-2") && why.as_ref().unwrap().contains("11:50:00"), "{run:?} {why:?}");
+    // What belongs to another pod, another template or an update in place counts for nothing.
+    for stranger in [
+        attempt(key, Some("Successful"), NOW, &json!({"annotations": {"inplace.dev/pod-uid": "other"}})),
+        attempt("DeleteGuard/other//1", Some("Successful"), NOW, &json!({})),
+        attempt("ScaleIn//1", Some("Successful"), NOW, &json!({})),
+    ] {
+        assert_eq!(ask(decided(&pod, &[stranger])).0.name, "pre-delete-hook-web-0-12345678-drain-1");
+    }
+    assert_eq!(Attempt::read(&ObjectMeta::default(), &HookRunStatus::default()), None);
+    // A person's approval holds for this pod, also when the hook has failed.
+    let by_hand = json!({"annotations": {"inplace.dev/approve": "true"}});
+    for phase in [None, Some("Failed"), Some("Successful")] {
+        let approved = attempt(key, phase, "2026-03-01T10:00:00Z", &by_hand);
+        assert!(matches!(decided(&pod, &[approved]), Verdict::Passed(..)), "{phase:?}");
+    }
+}
+
+#[test]
+fn a_hook_that_failed_holds_until_a_person_says_something() {
+    let key = "DeleteGuard/drain//1";
+    for phase in ["Failed", "Error", "Inconclusive"] {
+        let failed = attempt(key, Some(phase), "2026-03-01T11:00:00Z", &json!({}));
+        let told = held(decided(&pod(&json!({})), std::slice::from_ref(&failed)));
+        let parts = [phase, "so it is", "delete-guard-retry=", "delete-guard-override=", "-n shop"];
+        assert!(parts.iter().all(|part| told.contains(part)), "{told}");
+        // Exactly one new attempt for one new word.
+        let retried = pod(&note("delete-guard-retry", "again 1"));
+        let (run, why) = ask(decided(&retried, std::slice::from_ref(&failed)));
+        assert_eq!(
+            (ask(decided(&retried, std::slice::from_ref(&failed))).0.name, why),
+            (run.name.clone(), None)
+        );
+        let again = attempt(&run.annotations["inplace.dev/turn"], Some("Failed"), NOW, &json!({}));
+        held(decided(&retried, &[failed.clone(), again.clone()]));
+        let (third, _) = ask(decided(&pod(&note("delete-guard-retry", "again 2")), &[failed.clone(), again]));
+        assert_ne!(third.name, run.name);
+        // While one is under way, a word starts no second one.
+        let going = attempt(key, Some("Running"), NOW, &json!({}));
+        held(decided(&retried, &[going]));
+        let overridden = pod(&note("delete-guard-override", " it burns "));
+        assert_eq!(decided(&overridden, &[failed]), Verdict::Overridden("pod", "it burns".to_owned()));
+    }
+    ask(decided(&pod(&note("delete-guard-override", " ")), &[]));
+}
+
+#[test]
+fn the_hook_of_the_workload_counts_and_so_does_its_own_run() {
+    let owned = |kind: &str, version: &str| {
+        pod(&json!({"metadata": {"annotations": null, "ownerReferences":
+            [{"apiVersion": version, "kind": kind, "name": "web", "uid": "w", "controller": true}]}}))
+    };
+    let ours = owned("GameDeployment", "tkex.tencent.com/v1alpha1");
+    assert_eq!(owner(&ours), Some(("GameDeployment", "web")));
+    assert_eq!(owner(&owned("GameDeployment", "other/v1")), None);
+    assert_eq!(owner(&owned("ReplicaSet", "apps/v1")), None);
+    assert_eq!(owner(&pod(&json!({}))), None, "what the pod names itself comes first");
+    assert!(held(decided(&ours, &[])).contains("inplace.dev/pre-delete-hook=TEMPLATE"));
+    let with = |attempts: &[Attempt]| {
+        let hook = WorkloadHook { template_name: "leave".to_owned(), args: Vec::new() };
+        let (namespace, now) = (Namespace::default(), NOW.parse().unwrap());
+        decide(&Seen { pod: &ours, of_owner: Some(hook), attempts: attempts.to_vec(), namespace, now })
+    };
+    assert_eq!(ask(with(&[])).0.template, "leave");
+    for turn in ["ScaleIn//1", "Recreate/web-2/4"] {
+        assert!(matches!(with(&[attempt(turn, Some("Successful"), NOW, &json!({}))]), Verdict::Passed(..)));
+        held(with(&[attempt(turn, Some("Running"), NOW, &json!({}))]));
+    }
+    let meta = json!({"name": "x", "annotations": {"inplace.dev/turn": "InPlace/web-2/4", "inplace.dev/pod-uid": "u"}});
+    let in_place = Attempt::read(&serde_json::from_value(meta).unwrap(), &HookRunStatus::default());
+    assert_eq!(in_place, None, "an update in place is no deletion");
+}
+
+#[test]
+fn a_namespace_that_goes_has_a_way_out() {
+    let pod = pod(&json!({}));
+    let within = |namespace: Namespace, attempts: &[Attempt]| {
+        let now = NOW.parse().unwrap();
+        decide(&Seen { pod: &pod, of_owner: None, attempts: attempts.to_vec(), namespace, now })
+    };
+    let going = Namespace { overridden: None, terminating: true };
+    let told = held(within(going.clone(), &[]));
+    assert!(
+        told.contains("kubectl annotate namespace shop inplace.dev/delete-guard-override=REASON"),
+        "{told}"
+    );
+    assert_eq!(told, terminating(&pod));
+    let passed = attempt("DeleteGuard/drain//1", Some("Successful"), NOW, &json!({}));
+    assert!(matches!(within(going, &[passed]), Verdict::Passed(..)));
+    let overridden = Namespace { overridden: Some("all over".to_owned()), terminating: true };
+    assert_eq!(within(overridden, &[]), Verdict::Overridden("namespace", "all over".to_owned()));
+}

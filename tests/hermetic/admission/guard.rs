@@ -1,0 +1,300 @@
+//! The delete guard and the readiness gate as the API server asks them: what is answered, what is written, and what becomes of
+//! it when the API server does not answer back.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_util::future::join_all;
+use inplace::controller::admission::GATE_CONFIGURATION;
+
+use super::*;
+use crate::api_server::Fault;
+
+/// Two processes that answer in turn, and a namespace with a guarded pod and its hook.
+struct Post {
+    town: Town,
+    replicas: [Replica; 2],
+    asked: AtomicUsize,
+    pod: Value,
+}
+
+impl Post {
+    async fn found() -> Self {
+        let town = Town::found().await;
+        let args = WebhookArgs::default();
+        let replicas = [town.replica(&args).await, town.replica(&args).await];
+        town.lead(&replicas[0]);
+        town.ready(&replicas[0]).await;
+        town.ready(&replicas[1]).await;
+        town.api.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
+        let metric = json!({"name": "webtest", "count": 1, "successCondition": "asInt(result) > 0",
+            "provider": {"web": {"url": "http://{{ args.PodIP }}/leave", "jsonPath": "{$.done}"}}});
+        town.api.put(json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
+            "metadata": {"namespace": "shop", "name": "leave"}, "spec": {"metrics": [metric]}}));
+        let pod = town.api.put(json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "shop", "name": "web-0", "labels": {"inplace.dev/delete-guard": "true"},
+                "annotations": {"inplace.dev/pre-delete-hook": "leave"}},
+            "spec": {"nodeName": "n1", "containers": [{"name": "app", "image": "app:1"}]},
+            "status": {"phase": "Running", "podIP": "10.0.0.7"},
+        }));
+        town.api.forget();
+        Self { town, replicas, asked: AtomicUsize::new(0), pod }
+    }
+
+    async fn asked(&self, path: &str, request: &Value) -> Value {
+        let mut whole = json!({"uid": "u", "namespace": "shop", "userInfo": {"username": "ann"}});
+        whole.as_object_mut().unwrap().extend(request.as_object().unwrap().clone());
+        let review =
+            json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": whole});
+        let trusted = self.town.trusted().unwrap();
+        let replica = &self.replicas[self.asked.fetch_add(1, Ordering::Relaxed) % 2];
+        ask_at(path, &trusted, replica.address, &review).await.unwrap()["response"].take()
+    }
+
+    /// Somebody deletes the pod; `more` says how.
+    async fn deleted(&self, more: Value) -> Value {
+        let mut request = json!({"operation": "DELETE", "name": "web-0", "object": null, "oldObject": self.pod,
+            "kind": {"group": "", "version": "v1", "kind": "Pod"}});
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.asked("guard", &request).await
+    }
+
+    /// Somebody drains its node.
+    async fn evicted(&self, name: &str, options: Value) -> Value {
+        let eviction = json!({"metadata": {"namespace": "shop", "name": name}, "deleteOptions": options});
+        let request = json!({"operation": "CREATE", "name": name, "subResource": "eviction", "object": eviction,
+            "kind": {"group": "policy", "version": "v1beta1", "kind": "Eviction"}});
+        self.asked("guard", &request).await
+    }
+
+    fn runs(&self) -> Vec<Value> {
+        self.town.api.store(|store| store.all("hookruns").cloned().collect())
+    }
+
+    /// The runner says how the hook ended.
+    fn ends(&self, run: &Value, phase: &str) {
+        let at = inplace::process::clock::now().to_string();
+        let name = run["metadata"]["name"].as_str().unwrap();
+        self.town.api.edit_of("hookruns", "shop", name, |run| {
+            let measured = json!([{"phase": phase, "startedAt": at, "finishedAt": at}]);
+            run["status"] = json!({"phase": phase, "metricResults": [{"name": "webtest", "phase": phase,
+                "measurements": measured}]});
+        });
+    }
+
+    fn events(&self, reason: &str) -> Vec<String> {
+        let all = self.town.api.events();
+        let told = all.iter().filter(|event| event["reason"] == reason);
+        told.map(|event| event["message"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+impl Drop for Post {
+    fn drop(&mut self) {
+        self.town.stop.cancel();
+    }
+}
+
+/// What a no says; its code must be this one.
+fn no(response: &Value, code: u16) -> &str {
+    assert_eq!(
+        (&response["allowed"], &response["status"]["code"]),
+        (&json!(false), &json!(code)),
+        "{response}"
+    );
+    response["status"]["message"].as_str().unwrap()
+}
+
+fn is_yes(response: &Value) {
+    assert_eq!(*response, json!({"uid": "u", "allowed": true}));
+}
+
+#[tokio::test]
+async fn fifty_deletions_at_once_are_one_hook_and_all_pass_once_it_has_succeeded() {
+    let post = Post::found().await;
+    let answers = join_all((0..50).map(|_| post.deleted(json!({})))).await;
+    let [run] = post.runs().try_into().unwrap();
+    let name = run["metadata"]["name"].as_str().unwrap();
+    for answer in &answers {
+        assert!(no(answer, 403).contains(name), "{answer}");
+    }
+    assert!(name.starts_with("pre-delete-hook-web-0-") && name.ends_with("-leave-1"), "{name}");
+    let meta = &run["metadata"];
+    assert_eq!(
+        (&meta["labels"]["hookrun-type"], &meta["labels"]["inplace.dev/node"]),
+        (&json!("pre-delete-step"), &json!("n1"))
+    );
+    let owner = &meta["ownerReferences"][0];
+    assert_eq!((&owner["kind"], &owner["uid"]), (&json!("Pod"), &post.pod["metadata"]["uid"]));
+    assert!(run["spec"]["args"].as_array().unwrap().contains(&json!({"name": "PodIP", "value": "10.0.0.7"})));
+    assert_eq!(
+        post.events("DeleteGuardAsked"),
+        [format!("ann wants to delete it: it stays until HookRun {name} has succeeded")]
+    );
+
+    post.ends(&run, "Running");
+    assert!(no(&post.deleted(json!({})).await, 403).contains("is Running"));
+    post.ends(&run, "Successful");
+    for answer in join_all((0..50).map(|_| post.deleted(json!({})))).await {
+        is_yes(&answer);
+    }
+    assert_eq!((post.runs().len(), post.events("DeleteGuardPassed").len()), (1, 1));
+}
+
+#[tokio::test]
+async fn an_eviction_is_held_as_a_drain_expects_it_and_a_dry_run_changes_nothing() {
+    let post = Post::found().await;
+    let dry = post.deleted(json!({"dryRun": true})).await;
+    assert!(no(&dry, 403).contains("would be started as HookRun pre-delete-hook-web-0-"), "{dry}");
+    let dry = post.evicted("web-0", json!({"dryRun": ["All"]})).await;
+    assert!(no(&dry, 429).contains("without the dry run"), "{dry}");
+    // Certificates come and go beside.
+    let mut writes = post.town.api.writes();
+    writes.retain(|call| call.contains("hookrun") || call.contains("event") || call.contains("pod"));
+    assert_eq!(writes, Vec::<String>::new());
+
+    let held = post.evicted("web-0", Value::Null).await;
+    assert_eq!(held["status"]["reason"], "TooManyRequests");
+    // With it kubectl would wait in silence.
+    assert_eq!(held["status"]["details"].get("retryAfterSeconds"), None);
+    let [run] = post.runs().try_into().unwrap();
+    post.ends(&run, "Failed");
+    let told = post.evicted("web-0", json!({})).await;
+    assert!(no(&told, 429).contains("inplace.dev/delete-guard-retry="), "{told}");
+    post.town.api.edit("shop", "web-0", |pod| {
+        pod["metadata"]["annotations"]["inplace.dev/delete-guard-retry"] = json!("1");
+    });
+    no(&post.evicted("web-0", json!({})).await, 429);
+    let again = post.runs().into_iter().find(|other| other["metadata"]["name"] != run["metadata"]["name"]);
+    post.ends(&again.unwrap(), "Successful");
+    is_yes(&post.evicted("web-0", json!({})).await);
+    assert_eq!(post.runs().len(), 2);
+
+    // Nobody else is held.
+    post.town.api.edit("shop", "web-0", |pod| pod["metadata"]["labels"] = json!({}));
+    is_yes(&post.evicted("web-0", json!({})).await);
+    is_yes(&post.evicted("nobody", json!({})).await);
+    let mut going = post.pod.clone();
+    going["metadata"]["deletionTimestamp"] = json!("2026-03-01T12:00:00Z");
+    is_yes(&post.deleted(json!({"oldObject": going})).await);
+}
+
+#[tokio::test]
+async fn without_the_api_servers_answer_the_answer_is_no_and_comes_in_time() {
+    let post = Post::found().await;
+    post.town.api.on("LIST hookruns").times(2).fault(Fault::Hang);
+    let began = Instant::now();
+    let (deleted, evicted) = tokio::join!(post.deleted(json!({})), post.evicted("web-0", json!({})));
+    assert!(began.elapsed() < Duration::from_secs(5), "the API server waits no longer");
+    for (answer, code) in [(deleted, 403), (evicted, 429)] {
+        assert!(no(&answer, code).contains("takes too long to answer. Try again"), "{answer}");
+    }
+    post.town.api.on("LIST hookruns").fault(Fault::Answer(500, "etcd is busy"));
+    assert!(no(&post.deleted(json!({})).await, 403).contains("etcd is busy"));
+    post.town.api.on("POST hookrun").fault(Fault::CutAfterEffect);
+    assert!(no(&post.deleted(json!({})).await, 403).contains("Try again"));
+    // It was made all the same: whoever comes next finds it.
+    assert!(no(&post.deleted(json!({})).await, 403).contains("is Pending"));
+    assert_eq!(post.runs().len(), 1);
+    post.town.api.go_away().await;
+    assert!(no(&post.deleted(json!({})).await, 403).contains("connection refused"));
+    post.town.api.come_back().await;
+    post.ends(&post.runs()[0], "Successful");
+    is_yes(&post.deleted(json!({})).await);
+}
+
+#[tokio::test]
+async fn what_is_missing_is_named_and_a_person_has_the_last_word() {
+    let post = Post::found().await;
+    let with = |notes: Value| {
+        let mut pod = post.pod.clone();
+        pod["metadata"]["annotations"] = notes;
+        json!({"oldObject": pod})
+    };
+    let told = post.deleted(with(json!({}))).await;
+    assert!(no(&told, 403).contains("annotate pod web-0 inplace.dev/pre-delete-hook=TEMPLATE"), "{told}");
+    let told = post.deleted(with(json!({"inplace.dev/pre-delete-hook": "other"}))).await;
+    assert!(no(&told, 403).contains("HookTemplate shop/other, which it has to pass, is not there"), "{told}");
+    let told = post.deleted(with(json!({"inplace.dev/delete-guard-override": "ticket 42"}))).await;
+    assert_eq!(told["allowed"], true);
+    assert!(
+        told["warnings"][0].as_str().unwrap().contains("ann deletes it without its pre-delete hook"),
+        "{told}"
+    );
+    let expected = "ann deletes it without its pre-delete hook, as the pod says: ticket 42";
+    assert_eq!(post.events("DeleteGuardOverridden"), [expected]);
+    assert_eq!(post.town.api.events()[0]["type"], "Warning");
+
+    // A namespace that goes: no hook can be started there any more.
+    let api = &post.town.api;
+    api.edit_of("namespaces", "", "shop", |space| {
+        space["metadata"]["deletionTimestamp"] = json!("2026-03-01T12:00:00Z");
+    });
+    let told = post.deleted(json!({})).await;
+    assert!(
+        no(&told, 403).contains("kubectl annotate namespace shop inplace.dev/delete-guard-override=REASON"),
+        "{told}"
+    );
+    api.edit_of("namespaces", "", "shop", |space| {
+        space["metadata"]["annotations"] = json!({"inplace.dev/delete-guard-override": "closing down"});
+    });
+    assert_eq!(post.deleted(json!({})).await["allowed"], true);
+    assert_eq!(post.runs(), Vec::<Value>::new());
+
+    // The hook of the workload that controls it, and the run that its controller made.
+    api.edit_of("namespaces", "", "shop", |space| space["metadata"]["annotations"] = json!({}));
+    api.put(json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment",
+        "metadata": {"namespace": "shop", "name": "web"},
+        "spec": {"preDeleteUpdateStrategy": {"hook": {"templateName": "leave"}}}}));
+    api.put(json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
+        "metadata": {"namespace": "shop", "name": "of-web",
+            "labels": {"hookrun-type": "pre-delete-step", "instance-id": "0"},
+            "annotations": {"inplace.dev/turn": "ScaleIn//1", "inplace.dev/pod-uid": post.pod["metadata"]["uid"]}},
+        "spec": {"metrics": []}}));
+    let mut of_web = with(json!({}));
+    of_web["oldObject"]["metadata"]["ownerReferences"] = json!([{"apiVersion": "tkex.tencent.com/v1alpha1",
+        "kind": "GameDeployment", "name": "web", "uid": "w", "controller": true}]);
+    assert!(no(&post.deleted(of_web.clone()).await, 403).contains("HookRun of-web is Pending"));
+    post.ends(&post.runs()[0], "Successful");
+    is_yes(&post.deleted(of_web).await);
+}
+
+#[tokio::test]
+async fn who_asks_only_once_is_asked_for() {
+    let post = Post::found().await;
+    let node_controller = json!({"username": "system:serviceaccount:kube-system:node-controller"});
+    no(&post.deleted(json!({})).await, 403);
+    let marked = |run: &Value| run["metadata"]["labels"]["inplace.dev/delete-guard"] == "finish";
+    assert!(!marked(&post.runs()[0]));
+    no(&post.deleted(json!({"userInfo": node_controller, "dryRun": true})).await, 403);
+    assert!(!marked(&post.runs()[0]));
+    no(&post.deleted(json!({"userInfo": node_controller})).await, 403);
+    assert!(marked(&post.runs()[0]));
+    post.ends(&post.runs()[0], "Running");
+    post.ends(&post.runs()[0], "Successful");
+    post.town.api.until("the pod is deleted", |store| store.pod("shop", "web-0").is_none()).await;
+    assert_eq!(post.town.api.count("DELETE pod shop/web-0"), 1);
+}
+
+#[tokio::test]
+async fn new_pods_get_the_gate_by_a_configuration_of_its_own() {
+    let post = Post::found().await;
+    let api = &post.town.api;
+    let webhook =
+        json!({"name": "readiness-gate.inplace.dev", "clientConfig": {"service": {"name": SECRET}}});
+    // It may come later than the controller.
+    api.put(json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": GATE_CONFIGURATION}, "webhooks": [webhook]}));
+    let trusted = |store: &Store| {
+        let found = store.get("mutatingwebhookconfigurations", "", GATE_CONFIGURATION).unwrap();
+        found["webhooks"][0]["clientConfig"]["caBundle"].is_string()
+    };
+    api.until("it is trusted", trusted).await;
+    let pod = json!({"operation": "CREATE", "object": {"metadata": {"generateName": "web-"}, "spec": {"containers": []}},
+        "kind": {"group": "", "version": "v1", "kind": "Pod"}});
+    let answer = post.asked("mutate-pods", &pod).await;
+    assert_eq!((&answer["allowed"], &answer["patchType"]), (&json!(true), &json!("JSONPatch")));
+    let patch: ByteString = serde_json::from_value(answer["patch"].clone()).unwrap();
+    let patch: Value = serde_json::from_slice(&patch.0).unwrap();
+    assert_eq!(patch[0]["value"], json!([{"conditionType": "InPlaceUpdateReady"}]));
+}
