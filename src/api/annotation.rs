@@ -21,6 +21,12 @@ pub const ROLLOUT: &str = "inplace.dev/rollout";
 pub const ROLLOUT_UID: &str = "inplace.dev/rollout-uid";
 /// Annotation on a workload: `configmap/NAME[=CONTAINER+CONTAINER],secret/NAME`, whose changes restart its containers.
 pub const RESTART_ON_CHANGE: &str = "inplace.dev/restart-on-change";
+/// Annotation on such a workload, written by the controller: hashes of what was handled last, by object.
+pub const RESTART_ON_CHANGE_SEEN: &str = "inplace.dev/restart-on-change-seen";
+/// Annotation on such a workload: how many pods may be unavailable through the restarts; a number or a share.
+pub const RESTART_ON_CHANGE_MAX_UNAVAILABLE: &str = "inplace.dev/restart-on-change-max-unavailable";
+/// Annotation on a Pod, written by the controller: a mark of the change that its kubelet was told of.
+pub const CONFIGURATION: &str = "inplace.dev/configuration";
 
 /// Label on a Pod, `true`: it is not deleted or evicted before its pre-delete hook has succeeded. On a Namespace: its
 /// evictions are refused while no controller answers. On a HookRun, [`FINISH`].

@@ -6,6 +6,7 @@
 pub mod agents;
 pub mod annotations;
 mod chance;
+pub mod changes;
 pub mod client;
 pub mod credentials;
 pub mod error;

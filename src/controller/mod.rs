@@ -4,6 +4,7 @@
 //! as well: there is nothing that they could not do. All of them serve the admission webhooks. Never talks to a node.
 
 pub mod admission;
+mod changes;
 mod events;
 mod hook_runs;
 mod queue;
@@ -99,6 +100,7 @@ fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'stat
         hook_runs::run(common.clone(), agents.clone(), stop.clone()).boxed(),
         workloads::run(common.clone(), agents, stop.clone()).boxed(),
         rollouts::run(common.clone(), stop.clone()).boxed(),
+        changes::run(common.clone(), stop.clone()).boxed(),
         admission::lead(common.webhooks.clone(), stop.clone()).boxed(),
     ]
 }

@@ -34,6 +34,7 @@ pub mod adoption;
 pub mod amount;
 pub mod birth;
 pub mod canary;
+pub mod changes;
 pub mod check;
 pub mod decide;
 pub mod diff;

@@ -15,10 +15,11 @@ fn the_chart_installs_what_kustomize_does() {
     let own = chart(&json!({}));
     same(&own, &kustomize(&["base"]));
     assert_eq!(own.len(), 14 + 5, "{:?}", own.keys());
-    let both = json!({"allowPullSecrets": true, "admissionPolicy": {"enabled": true}, "webhook": {"readinessGate": true}});
-    let all = chart(&both);
-    same(&all, &kustomize(&["base", "pull-secrets", "admission-policy", "readiness-gate"]));
-    assert_eq!(all.len(), 22 + 5, "{:?}", all.keys());
+    let every = json!({"allowPullSecrets": true, "restartOnSecretChange": true, "admissionPolicy": {"enabled": true},
+        "webhook": {"readinessGate": true}});
+    let all = chart(&every);
+    same(&all, &kustomize(&["base", "pull-secrets", "change-secrets", "admission-policy", "readiness-gate"]));
+    assert_eq!(all.len(), 24 + 5, "{:?}", all.keys());
     // Helm itself has the last word where there is one.
     if let Some(helm) = helm(&json!({})) {
         same(&helm, &own);
@@ -44,6 +45,7 @@ fn every_value_of_the_chart_does_something() {
         json!({"stateDir": "/data/inplace"}),
         json!({"port": 9999}),
         json!({"allowPullSecrets": true}),
+        json!({"restartOnSecretChange": true}),
         json!({"admissionPolicy": {"enabled": true}}),
         json!({"extraArgs": ["--log-json"]}),
         json!({"extraEnv": [{"name": "INPLACE_LOG", "value": "debug"}]}),
@@ -162,6 +164,10 @@ fn the_controller_may_no_more_than_it_needs() {
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
         {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]},
         {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+        {"apiGroups": ["apps"], "resources": ["deployments", "statefulsets", "daemonsets"],
+            "verbs": ["get", "list", "watch", "patch"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["inplace.dev"], "resources": ["inplacerollouts"], "verbs": ["create"]},
         {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["validatingwebhookconfigurations"],
             "resourceNames": ["inplace"], "verbs": ["get", "patch"]},
         {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["mutatingwebhookconfigurations"],

@@ -17,6 +17,7 @@ const KNOWN: &[&str] = &[
     "GET secret",
     "LIST events",
     "LIST endpointslices",
+    "LIST secrets",
     "LIST hookruns",
     "WATCH hookruns",
     "GET hookrun",

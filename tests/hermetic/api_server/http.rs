@@ -153,6 +153,7 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         | "PATCH gamedeployment"
         | "PATCH gamedeployment/status"
         | "PATCH gamestatefulset"
+        | "PATCH deployment"
         | "PATCH gamestatefulset/status"
         | "PATCH controllerrevision"
         | "PATCH inplacerollout/status"

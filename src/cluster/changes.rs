@@ -1,0 +1,433 @@
+//! Workloads that are restarted when their configuration changes, that configuration, and what is written for it.
+//!
+//! Of a `ConfigMap` or `Secret` only a hash ever becomes a value of this program. Must not decide: it tells what is there, and
+//! does what it is told once.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, PodSpec, PodTemplateSpec, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use kube::core::Request;
+use kube::core::params::{GetParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Resource, ResourceExt as _};
+use ring::digest;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::json;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::api::annotation;
+use crate::api::game_deployment::GameDeployment;
+use crate::api::game_stateful_set::GameStatefulSet;
+use crate::api::in_place_rollout::InPlaceRollout;
+use crate::cluster::error::{Class, Error};
+use crate::cluster::event::{self, Told};
+use crate::cluster::server::{MANAGER, Selection, Server};
+use crate::cluster::store::{Kept, Store};
+use crate::cluster::workloads::Trimmed;
+use crate::cluster::workloads::trim::Trim;
+use crate::workload::changes::{Content, Seen, Source};
+use crate::workload::selector;
+
+/// The group of those that carry the annotation.
+const MARKED: &str = "marked";
+
+/// A workload with the annotation.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Its kind, its interface and its path.
+    pub kind: &'static str,
+    api_version: String,
+    plural: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Which objects restart which containers.
+    pub text: String,
+    /// What was handled, as it was written down.
+    pub seen: Option<Seen>,
+    /// How many pods may be unavailable.
+    pub max_unavailable: Option<String>,
+}
+
+/// What is kept of a workload.
+#[derive(Clone, Debug)]
+struct Marks<K> {
+    marks: BTreeMap<String, String>,
+    kind: PhantomData<K>,
+}
+
+#[derive(Deserialize)]
+struct Annotated {
+    #[serde(default)]
+    metadata: ObjectMeta,
+}
+
+impl<K> Trim for Marks<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
+{
+    type Kind = K;
+    type Source = Annotated;
+
+    fn trim(source: Annotated) -> (ObjectMeta, Self) {
+        let mut marks = source.metadata.annotations.clone().unwrap_or_default();
+        marks.retain(|key, _| key.starts_with(annotation::RESTART_ON_CHANGE));
+        (source.metadata, Self { marks, kind: PhantomData })
+    }
+
+    fn groups(&self, _meta: &ObjectMeta) -> Vec<String> {
+        let marked = self.marks.contains_key(annotation::RESTART_ON_CHANGE);
+        marked.then(|| MARKED.to_owned()).into_iter().collect()
+    }
+
+    fn says_the_same(&self, before: &Self) -> bool {
+        self.marks == before.marks
+    }
+}
+
+/// All workloads that carry the annotation.
+#[derive(Debug)]
+pub struct Subjects {
+    deployments: Store<Trimmed<Marks<Deployment>>>,
+    stateful_sets: Store<Trimmed<Marks<StatefulSet>>>,
+    daemon_sets: Store<Trimmed<Marks<DaemonSet>>>,
+    game_deployments: Store<Trimmed<Marks<GameDeployment>>>,
+    game_stateful_sets: Store<Trimmed<Marks<GameStatefulSet>>>,
+}
+
+impl Subjects {
+    /// Watches until `stop`.
+    pub fn watch(server: &Server, stop: &CancellationToken) -> Self {
+        Self {
+            deployments: store(server, "Deployments", stop),
+            stateful_sets: store(server, "StatefulSets", stop),
+            daemon_sets: store(server, "DaemonSets", stop),
+            game_deployments: store(server, "GameDeployments", stop),
+            game_stateful_sets: store(server, "GameStatefulSets", stop),
+        }
+    }
+
+    /// Those of all kinds that can be heard of.
+    pub fn list(&self) -> Vec<Subject> {
+        let mut all = subjects("Deployment", &self.deployments);
+        all.extend(subjects("StatefulSet", &self.stateful_sets));
+        all.extend(subjects("DaemonSet", &self.daemon_sets));
+        all.extend(subjects("GameDeployment", &self.game_deployments));
+        all.extend(subjects("GameStatefulSet", &self.game_stateful_sets));
+        all
+    }
+}
+
+fn store<T: Kept>(server: &Server, kind: &str, stop: &CancellationToken) -> Store<T> {
+    let selection =
+        Selection { what: format!("{kind} that name their configuration"), ..Selection::default() };
+    Store::watch(server.clone(), selection, stop.clone())
+}
+
+fn subjects<K>(kind: &'static str, store: &Store<Trimmed<Marks<K>>>) -> Vec<Subject>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
+{
+    if !store.is_current() {
+        return Vec::new();
+    }
+    let all = store.group(MARKED).into_iter();
+    all.filter(|found| found.meta.deletion_timestamp.is_none()).map(|found| subject(kind, &found)).collect()
+}
+
+fn subject<K>(kind: &'static str, found: &Arc<Trimmed<Marks<K>>>) -> Subject
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
+{
+    let mark = |key: &str| found.value.marks.get(key).cloned();
+    Subject {
+        kind,
+        api_version: K::api_version(&()).into_owned(),
+        plural: K::plural(&()).into_owned(),
+        namespace: found.meta.namespace.clone().unwrap_or_default(),
+        name: found.name_any(),
+        uid: found.uid().unwrap_or_default(),
+        text: mark(annotation::RESTART_ON_CHANGE).unwrap_or_default(),
+        seen: mark(annotation::RESTART_ON_CHANGE_SEEN).and_then(|seen| serde_json::from_str(&seen).ok()),
+        max_unavailable: mark(annotation::RESTART_ON_CHANGE_MAX_UNAVAILABLE),
+    }
+}
+
+/// One `ConfigMap` or `Secret`, watched as long as this lives.
+#[derive(Debug)]
+pub struct Watched {
+    store: Configuration,
+    _stop: DropGuard,
+}
+
+#[derive(Debug)]
+enum Configuration {
+    ConfigMap(Store<Hashed<ConfigMap>>),
+    Secret(Store<Hashed<Secret>>),
+}
+
+impl Watched {
+    /// Watches one object, and no other one: a right to read that one is enough.
+    pub fn new(server: &Server, source: Source, namespace: &str, name: &str) -> Self {
+        let stop = CancellationToken::new();
+        let (server, selection, token) = (server.clone(), one(source, namespace, name), stop.clone());
+        let store = match source {
+            Source::ConfigMap => Configuration::ConfigMap(Store::watch(server, selection, token)),
+            Source::Secret => Configuration::Secret(Store::watch(server, selection, token)),
+        };
+        Self { store, _stop: stop.drop_guard() }
+    }
+
+    /// What is known of it.
+    pub fn content(&self) -> Content {
+        match &self.store {
+            Configuration::ConfigMap(store) => content(store),
+            Configuration::Secret(store) => content(store),
+        }
+    }
+}
+
+fn one(source: Source, namespace: &str, name: &str) -> Selection {
+    let kind = match source {
+        Source::ConfigMap => "ConfigMap",
+        Source::Secret => "Secret",
+    };
+    Selection {
+        what: format!("{kind} {namespace}/{name}"),
+        namespace: Some(namespace.to_owned()),
+        fields: Some(format!("metadata.name={name}")),
+        ..Selection::default()
+    }
+}
+
+fn content<K>(store: &Store<Hashed<K>>) -> Content
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
+{
+    if !store.has_synced() || !store.is_current() {
+        return Content::Unknown;
+    }
+    store.list().first().map_or(Content::Absent, |found| found.value.content.clone())
+}
+
+/// An object of which the hash is kept.
+type Hashed<K> = Trimmed<Hash<K>>;
+
+#[derive(Clone, Debug)]
+struct Hash<K> {
+    content: Content,
+    kind: PhantomData<K>,
+}
+
+/// The content, as long as it takes to hash it. In the words of the API: values of a `Secret` are base64.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Configured {
+    #[serde(default)]
+    metadata: ObjectMeta,
+    data: Option<BTreeMap<String, String>>,
+    binary_data: Option<BTreeMap<String, String>>,
+}
+
+impl<K> Trim for Hash<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
+{
+    type Kind = K;
+    type Source = Configured;
+
+    fn trim(source: Configured) -> (ObjectMeta, Self) {
+        let Configured { metadata, data, binary_data } = source;
+        let is_secret = K::kind(&()) == "Secret";
+        // Two secrets of one content must not look alike.
+        let salt = metadata.uid.as_deref().filter(|_| is_secret).unwrap_or_default();
+        let hash = hash(salt, [data, binary_data]);
+        let version = metadata.resource_version.clone().unwrap_or_default();
+        (metadata, Self { content: Content::There { hash, version }, kind: PhantomData })
+    }
+
+    fn groups(&self, _meta: &ObjectMeta) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn says_the_same(&self, before: &Self) -> bool {
+        self.content == before.content
+    }
+}
+
+fn hash(salt: &str, parts: [Option<BTreeMap<String, String>>; 2]) -> String {
+    let mut context = digest::Context::new(&digest::SHA256);
+    let mut add = |text: &str| {
+        context.update(&(text.len() as u64).to_be_bytes());
+        context.update(text.as_bytes());
+    };
+    add(salt);
+    for (part, values) in ["data", "binaryData"].into_iter().zip(parts) {
+        add(part);
+        values.into_iter().flatten().for_each(|(key, value)| {
+            add(&key);
+            add(&value);
+        });
+    }
+    // Enough to tell one content from another, and too little to find a secret by.
+    let beginning =
+        context.finish().as_ref().iter().take(8).fold(0, |all: u64, byte| all << 8 | u64::from(*byte));
+    format!("{beginning:016x}")
+}
+
+/// A workload, as far as all kinds of them are alike.
+#[derive(Deserialize)]
+struct Workload {
+    spec: Spec,
+}
+
+#[derive(Deserialize)]
+struct Spec {
+    selector: Option<LabelSelector>,
+    template: Option<PodTemplateSpec>,
+}
+
+#[derive(Deserialize)]
+struct List {
+    items: Option<Vec<Annotated>>,
+}
+
+/// What a restart of a workload is made from.
+#[derive(Clone, Debug)]
+pub struct Anatomy {
+    /// The template of its pods.
+    pub pod: PodSpec,
+    /// Which labels its pods have; empty: none can be found.
+    pub labels: String,
+}
+
+fn merged() -> PatchParams {
+    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+fn pods(namespace: &str) -> Request {
+    Request::new(k8s_openapi::api::core::v1::Pod::url_path(&(), Some(namespace)))
+}
+
+impl Subject {
+    fn request(&self) -> Request {
+        Request::new(format!("/apis/{}/namespaces/{}/{}", self.api_version, self.namespace, self.plural))
+    }
+
+    /// Group and version of its interface.
+    pub fn api_version(&self) -> &str {
+        &self.api_version
+    }
+}
+
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+    }
+}
+
+impl Server {
+    /// Why a referred object cannot be read; `None` when it can.
+    pub async fn unreadable(&self, source: Source, namespace: &str, name: &str) -> Option<Error> {
+        let selection = one(source, namespace, name);
+        match source {
+            Source::ConfigMap => self.list::<Hashed<ConfigMap>>(&selection).await.err(),
+            Source::Secret => self.list::<Hashed<Secret>>(&selection).await.err(),
+        }
+    }
+
+    /// The template and the selector of a workload.
+    ///
+    /// # Errors
+    /// As any call.
+    pub async fn anatomy(&self, subject: &Subject) -> Result<Anatomy, Error> {
+        let doing = format!("reading {subject}");
+        let found: Workload =
+            self.ask(&doing, subject.request().get(&subject.name, &GetParams::default())).await?;
+        let pod = found.spec.template.and_then(|template| template.spec).unwrap_or_default();
+        let labels = found.spec.selector.as_ref().map(selector::text).unwrap_or_default();
+        Ok(Anatomy { pod, labels })
+    }
+
+    /// The names of the pods with these labels.
+    ///
+    /// # Errors
+    /// As any call.
+    pub async fn pods_with(&self, namespace: &str, labels: &str) -> Result<Vec<String>, Error> {
+        let doing = format!("listing the pods {labels} of namespace {namespace}");
+        let params = ListParams { label_selector: Some(labels.to_owned()), ..ListParams::default() };
+        let list: List = self.ask(&doing, pods(namespace).list(&params)).await?;
+        Ok(list.items.unwrap_or_default().into_iter().filter_map(|pod| pod.metadata.name).collect())
+    }
+
+    /// Changes an annotation of a pod: its kubelet looks at its volumes then. One that is gone needs none.
+    ///
+    /// # Errors
+    /// As any call.
+    pub async fn touch_pod(&self, namespace: &str, name: &str, mark: &str) -> Result<(), Error> {
+        let doing = format!("having the kubelet of pod {namespace}/{name} refresh its volumes");
+        let body = json!({ "metadata": { "annotations": { annotation::CONFIGURATION: mark } } });
+        match self
+            .ask::<IgnoredAny>(&doing, pods(namespace).patch(name, &merged(), &Patch::Merge(&body)))
+            .await
+        {
+            Err(error) if error.class() == Class::Gone => Ok(()),
+            touched => touched.map(drop),
+        }
+    }
+
+    /// Writes down on the workload what was handled.
+    ///
+    /// # Errors
+    /// As any call. `Refused` when another one has its name.
+    pub async fn note_seen(&self, subject: &Subject, seen: &Seen) -> Result<(), Error> {
+        let doing = format!("writing to {subject} which configuration was seen");
+        let text = json!(seen).to_string();
+        let body = json!({ "metadata": { "uid": subject.uid,
+            "annotations": { annotation::RESTART_ON_CHANGE_SEEN: text } } });
+        let request = subject.request().patch(&subject.name, &merged(), &Patch::Merge(&body));
+        self.ask::<IgnoredAny>(&doing, request).await.map(drop)
+    }
+
+    /// Makes a rollout. One that is there already is as good.
+    ///
+    /// # Errors
+    /// As any call.
+    pub async fn make_rollout(&self, rollout: &InPlaceRollout) -> Result<(), Error> {
+        let (namespace, name) = (rollout.namespace().unwrap_or_default(), rollout.name_any());
+        let doing = format!("making InPlaceRollout {namespace}/{name}");
+        let body = serde_json::to_vec(rollout)
+            .map_err(|error| Error::own(&doing, Class::Final, format!("it has no JSON form: {error}")))?;
+        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+        let request = Request::new(InPlaceRollout::url_path(&(), Some(&namespace)));
+        match self.ask::<IgnoredAny>(&doing, request.create(&params, body)).await {
+            Err(error) if error.class() == Class::Refused => Ok(()),
+            made => made.map(drop),
+        }
+    }
+
+    /// Tells something about a workload.
+    ///
+    /// # Errors
+    /// As any call.
+    pub async fn subject_event(&self, subject: &Subject, host: &str, told: &Told) -> Result<(), Error> {
+        let about = ObjectReference {
+            api_version: Some(subject.api_version.clone()),
+            kind: Some(subject.kind.to_owned()),
+            namespace: Some(subject.namespace.clone()),
+            name: Some(subject.name.clone()),
+            uid: Some(subject.uid.clone()),
+            ..ObjectReference::default()
+        };
+        let doing = format!("writing the event {} of {subject}", told.reason);
+        self.tell(&doing, &subject.namespace, &event::event(about, host, told)).await
+    }
+}

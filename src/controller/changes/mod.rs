@@ -1,0 +1,230 @@
+//! Restarts containers when a `ConfigMap` or `Secret` that their workload names has changed.
+//!
+//! What was handled is on the workload; what is noticed and not handled yet is noticed again by whoever leads next. Must not
+//! decide when that is due (`workload::changes`), and touches no container: it makes `InPlaceRollout`s.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::in_place_rollout::InPlaceRollout;
+use crate::cluster::changes::{Subject, Subjects, Watched};
+use crate::cluster::error::{Class, Error};
+use crate::cluster::event::Told;
+use crate::cluster::server::Server;
+use crate::controller::Common;
+use crate::process::clock;
+use crate::process::log::chain;
+use crate::workload::changes::{self, Change, Content, Reference, Source, Step, containers, decide};
+
+/// How often it is looked what has changed: at what is in memory.
+const TICK: Duration = Duration::from_secs(1);
+/// An object that cannot be read for so long is asked for why.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Pods that are touched at once.
+const AT_ONCE: usize = 8;
+/// A finished rollout is kept for a day, for whoever asks what happened.
+const KEPT_SECONDS: i32 = 86_400;
+/// So much of a workload's name is in that of the rollout.
+const STEM: usize = 60;
+
+/// Kind, namespace and name of an object that a workload names.
+type Place = (Source, String, String);
+
+struct Changes {
+    server: Server,
+    host: String,
+    subjects: Subjects,
+    watched: BTreeMap<Place, (Watched, Instant)>,
+    /// What was noticed, by the uid of the workload.
+    open: HashMap<String, Change>,
+    /// What was told about a workload, by its uid: once is enough.
+    told: HashSet<(String, String)>,
+}
+
+pub(super) async fn run(common: Common, stop: CancellationToken) {
+    let Common { server, identity, .. } = common;
+    let subjects = Subjects::watch(&server, &stop);
+    let (watched, open, told) = (BTreeMap::new(), HashMap::new(), HashSet::new());
+    let mut changes = Changes { server, host: identity, subjects, watched, open, told };
+    let working = async {
+        loop {
+            changes.look().await;
+            sleep(TICK).await;
+        }
+    };
+    stop.run_until_cancelled(working).await;
+}
+
+impl Changes {
+    async fn look(&mut self) {
+        let subjects = self.subjects.list();
+        let mut named = BTreeSet::new();
+        for subject in &subjects {
+            let read = changes::parse(&subject.text).and_then(|references| {
+                Ok((references, changes::max_unavailable(subject.max_unavailable.as_deref())?))
+            });
+            match read {
+                Ok((references, most)) => {
+                    named.extend(references.iter().map(|reference| place(subject, reference)));
+                    let most = json!(most);
+                    if let Err(error) = self.attend(subject, &references, most).await {
+                        self.trouble(subject, &error).await;
+                    }
+                }
+                Err(error) => {
+                    let note = format!("its configuration is not watched: {error}");
+                    self.tell(subject, "InvalidRestartOnChange", true, note).await;
+                }
+            }
+        }
+        let there: HashSet<_> = subjects.into_iter().map(|subject| subject.uid).collect();
+        self.watched.retain(|place, _| named.contains(place));
+        self.open.retain(|uid, _| there.contains(uid));
+        self.told.retain(|(uid, _)| there.contains(uid));
+    }
+
+    async fn attend(
+        &mut self,
+        subject: &Subject,
+        references: &[Reference],
+        most: serde_json::Value,
+    ) -> Result<(), Error> {
+        let mut contents = Vec::new();
+        for reference in references {
+            contents.push(self.content(subject, reference).await);
+        }
+        let mut change = self.open.remove(&subject.uid);
+        let step =
+            decide(&subject.uid, references, &contents, subject.seen.as_ref(), &mut change, clock::now());
+        let done = self.take(&step, subject, references, change.as_mut(), most).await;
+        if let Some(change) = change.filter(|_| step != Step::Restart || done.is_err()) {
+            self.open.insert(subject.uid.clone(), change);
+        }
+        done
+    }
+
+    async fn take(
+        &mut self,
+        step: &Step,
+        subject: &Subject,
+        references: &[Reference],
+        change: Option<&mut Change>,
+        most: serde_json::Value,
+    ) -> Result<(), Error> {
+        match (step, change) {
+            (Step::Record(seen), _) => self.server.note_seen(subject, seen).await,
+            (Step::Refresh, Some(change)) => {
+                let labels = self.server.anatomy(subject).await?.labels;
+                if !labels.is_empty() {
+                    let pods = self.server.pods_with(&subject.namespace, &labels).await?;
+                    let touch = |pod: String| {
+                        let (server, namespace, mark) = (&self.server, &subject.namespace, &change.mark);
+                        async move { server.touch_pod(namespace, &pod, mark).await }
+                    };
+                    stream::iter(pods.into_iter().map(touch))
+                        .buffer_unordered(AT_ONCE)
+                        .try_collect::<()>()
+                        .await?;
+                }
+                change.refreshed = Some(clock::now());
+                Ok(())
+            }
+            (Step::Restart, Some(change)) => {
+                let pod = self.server.anatomy(subject).await?.pod;
+                let names = containers(&pod, references, &change.changed);
+                let what = change.changed.join(", ");
+                if names.is_empty() {
+                    let note = format!(
+                        "{what} changed, but no container of the template uses it or is named for it: write {what}=CONTAINER"
+                    );
+                    self.tell(subject, "NothingToRestart", true, note).await;
+                } else {
+                    let rollout = rollout(subject, change, &names, &most);
+                    self.server.make_rollout(&rollout).await?;
+                    let name = kube::ResourceExt::name_any(&rollout);
+                    tracing::info!(%subject, rollout = name, what, "the configuration has changed");
+                    let note = format!("{what} changed: InPlaceRollout {name} restarts {}", names.join(", "));
+                    self.tell(subject, "ConfigurationChanged", false, note).await;
+                }
+                self.server.note_seen(subject, &change.seen).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What is known of an object that the workload names.
+    async fn content(&mut self, subject: &Subject, reference: &Reference) -> Content {
+        let server = &self.server;
+        let (watched, asked) = self.watched.entry(place(subject, reference)).or_insert_with(|| {
+            let watched = Watched::new(server, reference.source, &subject.namespace, &reference.name);
+            (watched, Instant::now())
+        });
+        let content = watched.content();
+        if content == Content::Unknown && asked.elapsed() >= PATIENCE {
+            *asked = Instant::now();
+            let error = server.unreadable(reference.source, &subject.namespace, &reference.name).await;
+            if let Some(error) = error.filter(|error| !error.class().is_away()) {
+                let grant = match reference.source {
+                    Source::ConfigMap => "",
+                    Source::Secret => " (daemonset/change-secrets lets it read Secrets)",
+                };
+                let note =
+                    format!("{reference} is not watched: the controller may not read it{grant}: {error}");
+                self.tell(subject, "ConfigurationUnreadable", true, note).await;
+            }
+        }
+        content
+    }
+
+    async fn trouble(&mut self, subject: &Subject, error: &Error) {
+        let why = chain(error);
+        tracing::debug!(%subject, error = why, "tried again");
+        // What is away is told by whoever watches it, and what is gone is not there to be told of.
+        if !error.class().is_away() && !matches!(error.class(), Class::Gone | Class::Refused) {
+            self.tell(subject, "RestartOnChangeFailed", true, format!("tried again: {why}")).await;
+        }
+    }
+
+    async fn tell(&mut self, subject: &Subject, reason: &str, warning: bool, note: String) {
+        let key = (subject.uid.clone(), note.clone());
+        if warning && self.told.contains(&key) {
+            return;
+        }
+        let told = Told { reason: reason.to_owned(), warning, note, at: clock::now() };
+        match self.server.subject_event(subject, &self.host, &told).await {
+            Ok(()) => drop(self.told.insert(key)),
+            Err(error) => tracing::debug!(%subject, error = chain(&error), "an event is not told"),
+        }
+    }
+}
+
+fn place(subject: &Subject, reference: &Reference) -> Place {
+    (reference.source, subject.namespace.clone(), reference.name.clone())
+}
+
+/// The rollout for `change`: of the same name for whoever makes it, and gone with the workload.
+fn rollout(subject: &Subject, change: &Change, names: &[String], most: &serde_json::Value) -> InPlaceRollout {
+    let stem = subject.name.get(..STEM).unwrap_or(&subject.name).trim_end_matches(['-', '.']);
+    let containers: Vec<_> = names.iter().map(|name| json!({ "name": name })).collect();
+    let reason = format!("{} changed", change.changed.join(", "));
+    let made = json!({
+        "apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
+        "metadata": {
+            "name": format!("{stem}-{}", change.mark), "namespace": subject.namespace,
+            "ownerReferences": [{ "apiVersion": subject.api_version(), "kind": subject.kind,
+                "name": subject.name, "uid": subject.uid }],
+        },
+        "spec": {
+            "target": { "workloadRef": { "apiVersion": subject.api_version(), "kind": subject.kind,
+                "name": subject.name } },
+            "containers": containers, "maxUnavailable": most, "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "pod": { "reason": reason },
+        },
+    });
+    serde_json::from_value(made).unwrap_or_else(|_| unreachable!("all of its fields are in the type"))
+}

@@ -1,0 +1,265 @@
+//! Containers that are restarted when a `ConfigMap` or `Secret` of theirs changes: which ones, and when that is due.
+//!
+//! A change is let settle, then the pods' kubelets are made to refresh what they have mounted, and then there is one rollout.
+//! What was handled is kept on the workload as hashes; what is seen for the first time restarts nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Container, PodSpec, Volume};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use crate::api::request::{fingerprint, is_dns_label, is_dns_subdomain};
+
+/// Nothing more has changed for so long: it has settled.
+const QUIET: SignedDuration = SignedDuration::from_secs(10);
+/// What never settles is taken as it is after so long.
+const LONGEST: SignedDuration = SignedDuration::from_secs(60);
+/// How long kubelets get to refresh what is mounted, once they were told to look.
+const MOUNTS: SignedDuration = SignedDuration::from_secs(10);
+/// Most objects that one workload may name.
+const MOST: usize = 32;
+
+/// A kind of objects that hold configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    /// `ConfigMap`.
+    ConfigMap,
+    /// `Secret`.
+    Secret,
+}
+
+/// One object that a workload names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// Its kind.
+    pub source: Source,
+    /// Its name, in the workload's namespace.
+    pub name: String,
+    /// The containers that it restarts; empty: those that mount it or have environment values from it.
+    pub containers: Vec<String>,
+}
+
+/// An annotation that cannot be followed. The message says what to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// One of its entries.
+    #[error(
+        "`{0}` is not understood: write configmap/NAME or secret/NAME, with =CONTAINER+CONTAINER after it if need be"
+    )]
+    Entry(String),
+    /// The same object again.
+    #[error("{0} is named twice")]
+    Twice(String),
+    /// Too many of them.
+    #[error("it names more than {MOST} objects")]
+    TooMany,
+    /// The other annotation.
+    #[error("`{0}` is neither a number of pods, from 1, nor a share like 25%")]
+    MaxUnavailable(String),
+}
+
+impl std::fmt::Display for Reference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match self.source {
+            Source::ConfigMap => "configmap",
+            Source::Secret => "secret",
+        };
+        write!(f, "{kind}/{}", self.name)
+    }
+}
+
+/// Reads `configmap/NAME[=CONTAINER+CONTAINER],secret/NAME`.
+///
+/// # Errors
+/// When it is anything else.
+pub fn parse(text: &str) -> Result<Vec<Reference>, Malformed> {
+    let mut references: Vec<Reference> = Vec::new();
+    for entry in text.split(',').map(str::trim) {
+        let reference = entry_of(entry).ok_or_else(|| Malformed::Entry(entry.chars().take(64).collect()))?;
+        if references.iter().any(|known| (known.source, &known.name) == (reference.source, &reference.name)) {
+            return Err(Malformed::Twice(reference.to_string()));
+        }
+        references.push(reference);
+    }
+    if references.len() > MOST { Err(Malformed::TooMany) } else { Ok(references) }
+}
+
+fn entry_of(entry: &str) -> Option<Reference> {
+    let (object, containers) = match entry.split_once('=') {
+        Some((object, containers)) => (object, containers.split('+').map(str::to_owned).collect()),
+        None => (entry, Vec::new()),
+    };
+    let (kind, name) = object.split_once('/')?;
+    let source = match kind {
+        "configmap" => Source::ConfigMap,
+        "secret" => Source::Secret,
+        _ => return None,
+    };
+    let right = is_dns_subdomain(name) && containers.iter().all(|container| is_dns_label(container));
+    right.then(|| Reference { source, name: name.to_owned(), containers })
+}
+
+/// Reads how many pods may be unavailable; a quarter unless told.
+///
+/// # Errors
+/// When it is neither a number nor a share.
+pub fn max_unavailable(text: Option<&str>) -> Result<IntOrString, Malformed> {
+    let Some(text) = text.map(str::trim) else { return Ok(IntOrString::String("25%".to_owned())) };
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<u16>().ok().filter(|number| *number > 0);
+    match number {
+        Some(share) if text.ends_with('%') && share <= 100 => Ok(IntOrString::String(text.to_owned())),
+        Some(number) if !text.ends_with('%') => Ok(IntOrString::Int(number.into())),
+        _ => Err(Malformed::MaxUnavailable(text.chars().take(64).collect())),
+    }
+}
+
+/// What is known of one of the objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing yet.
+    Unknown,
+    /// It is not there.
+    Absent,
+    /// It is there.
+    There {
+        /// Stands for its content.
+        hash: String,
+        /// Its version: the same content again is another change.
+        version: String,
+    },
+}
+
+/// What was handled: hash by object.
+pub type Seen = BTreeMap<String, String>;
+
+/// A change that was noticed and is not handled yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Which objects have changed.
+    pub changed: Vec<String>,
+    /// What is handled when this is.
+    pub seen: Seen,
+    /// Names it: the same for whoever notices the same change.
+    pub mark: String,
+    /// Set once the kubelets were told to look. What changes from then on is another change.
+    pub refreshed: Option<Timestamp>,
+    noticed: Timestamp,
+    last: Timestamp,
+}
+
+/// What to do about one workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing, at this moment.
+    Nothing,
+    /// Write down what there is. Nothing is restarted for it.
+    Record(Seen),
+    /// Have the kubelets of its pods look at what is mounted.
+    Refresh,
+    /// Restart the containers.
+    Restart,
+}
+
+/// What to do about the workload `uid`, whose `references` are as `contents` tell. `seen`: what was handled; `change`: what was
+/// noticed so far.
+pub fn decide(
+    uid: &str,
+    references: &[Reference],
+    contents: &[Content],
+    seen: Option<&Seen>,
+    change: &mut Option<Change>,
+    now: Timestamp,
+) -> Step {
+    if let Some(Change { refreshed: Some(at), .. }) = change {
+        return if now >= later(*at, MOUNTS) { Step::Restart } else { Step::Nothing };
+    }
+    if contents.contains(&Content::Unknown) {
+        return Step::Nothing;
+    }
+    let (mut next, mut changed, mut versions) = (Seen::new(), Vec::new(), Vec::new());
+    for (reference, content) in references.iter().zip(contents) {
+        let key = reference.to_string();
+        let before = seen.and_then(|seen| seen.get(&key));
+        match (content, before) {
+            (Content::There { hash, version }, before) => {
+                if before.is_some_and(|before| before != hash) {
+                    changed.push(key.clone());
+                    versions.push(version.as_str());
+                }
+                next.insert(key, hash.clone());
+            }
+            // When it comes back it is compared with what it was.
+            (_, Some(before)) => drop(next.insert(key, before.clone())),
+            (_, None) => {}
+        }
+    }
+    if changed.is_empty() {
+        *change = None;
+        return if seen == Some(&next) { Step::Nothing } else { Step::Record(next) };
+    }
+    let mark = format!("{:016x}", fingerprint(&format!("{uid} {next:?} {versions:?}")));
+    let known = change.take();
+    let noticed = known.as_ref().map_or(now, |known| known.noticed);
+    let last = known.filter(|known| known.seen == next).map_or(now, |known| known.last);
+    *change = Some(Change { changed, seen: next, mark, refreshed: None, noticed, last });
+    let due = later(last, QUIET).min(later(noticed, LONGEST));
+    if now >= due { Step::Refresh } else { Step::Nothing }
+}
+
+fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
+    at.saturating_add(by).unwrap_or(at)
+}
+
+/// The containers of `pod` that are restarted for `changed`, in the order of the template: those that are named, else those
+/// that use it.
+pub fn containers(pod: &PodSpec, references: &[Reference], changed: &[String]) -> Vec<String> {
+    let changed: Vec<_> =
+        references.iter().filter(|reference| changed.contains(&reference.to_string())).collect();
+    // Init containers that stay run beside the others.
+    let sidecars = pod.init_containers.iter().flatten();
+    let sidecars = sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
+    let restarts = |container: &&Container| {
+        changed.iter().any(|reference| match reference.containers.as_slice() {
+            [] => uses(pod, container, reference),
+            named => named.contains(&container.name),
+        })
+    };
+    pod.containers.iter().chain(sidecars).filter(restarts).map(|container| container.name.clone()).collect()
+}
+
+fn uses(pod: &PodSpec, container: &Container, reference: &Reference) -> bool {
+    let is = |source, name: &str| source == reference.source && name == reference.name;
+    let volumes: BTreeSet<_> = pod
+        .volumes
+        .iter()
+        .flatten()
+        .filter(|volume| holds(volume, &is))
+        .map(|volume| volume.name.as_str())
+        .collect();
+    let mounts = container.volume_mounts.iter().flatten().any(|mount| volumes.contains(mount.name.as_str()));
+    let whole = container.env_from.iter().flatten().any(|from| {
+        from.config_map_ref.as_ref().is_some_and(|map| is(Source::ConfigMap, &map.name))
+            || from.secret_ref.as_ref().is_some_and(|secret| is(Source::Secret, &secret.name))
+    });
+    let values = container.env.iter().flatten().filter_map(|value| value.value_from.as_ref());
+    let mut values = values.map(|from| {
+        from.config_map_key_ref.as_ref().is_some_and(|key| is(Source::ConfigMap, &key.name))
+            || from.secret_key_ref.as_ref().is_some_and(|key| is(Source::Secret, &key.name))
+    });
+    mounts || whole || values.any(|used| used)
+}
+
+fn holds(volume: &Volume, is: &impl Fn(Source, &str) -> bool) -> bool {
+    let map = volume.config_map.as_ref().is_some_and(|map| is(Source::ConfigMap, &map.name));
+    let secret = volume.secret.as_ref().and_then(|secret| secret.secret_name.as_deref());
+    let sources = volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten());
+    let mut projected = sources.map(|source| {
+        source.config_map.as_ref().is_some_and(|map| is(Source::ConfigMap, &map.name))
+            || source.secret.as_ref().is_some_and(|secret| is(Source::Secret, &secret.name))
+    });
+    map || secret.is_some_and(|name| is(Source::Secret, name)) || projected.any(|held| held)
+}
+
+#[cfg(test)]
+mod tests;

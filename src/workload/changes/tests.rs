@@ -1,0 +1,175 @@
+//! Unit tests of the module above; nothing here is part of the product.
+
+use serde_json::json;
+
+use super::*;
+
+fn at(seconds: i64) -> Timestamp {
+    "2026-11-20T10:00:00Z".parse::<Timestamp>().unwrap() + SignedDuration::from_secs(seconds)
+}
+
+fn there(hash: &str, version: &str) -> Content {
+    Content::There { hash: hash.into(), version: version.into() }
+}
+
+fn seen(hashes: &[(&str, &str)]) -> Seen {
+    hashes.iter().map(|(key, hash)| ((*key).to_owned(), (*hash).to_owned())).collect()
+}
+
+/// A workload that names one `ConfigMap`, looked at again and again.
+struct Watcher {
+    references: Vec<Reference>,
+    seen: Option<Seen>,
+    change: Option<Change>,
+}
+
+impl Watcher {
+    fn new() -> Self {
+        let seen = Some(seen(&[("configmap/app", "a")]));
+        Self { references: parse("configmap/app").unwrap(), seen, change: None }
+    }
+
+    fn look(&mut self, content: Content, now: i64) -> Step {
+        decide("u-1", &self.references, &[content], self.seen.as_ref(), &mut self.change, at(now))
+    }
+}
+
+#[test]
+fn the_annotation_is_read_as_a_whole_or_not_at_all() {
+    let read = parse("configmap/app, secret/tls.web=web+side").unwrap();
+    assert_eq!(read.iter().map(ToString::to_string).collect::<Vec<_>>(), ["configmap/app", "secret/tls.web"]);
+    assert_eq!(read[1].containers, ["web", "side"]);
+    for (text, says) in [
+        ("", "``"),
+        ("app", "`app` is not understood"),
+        ("configmap/", "`configmap/`"),
+        ("configmaps/app", "write configmap/NAME"),
+        ("configmap/app,", "``"),
+        ("configmap/App", "`configmap/App`"),
+        ("configmap/app=", "`configmap/app=`"),
+        ("configmap/app=web,side", "`side`"),
+        ("configmap/app,configmap/app=web", "configmap/app is named twice"),
+    ] {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.contains(says), "{text}: {error}");
+    }
+    let many: Vec<_> = (0..=MOST).map(|number| format!("secret/s{number}")).collect();
+    assert_eq!(parse(&many.join(",")), Err(Malformed::TooMany));
+    for (text, right) in [
+        ("2", true),
+        ("30%", true),
+        ("100%", true),
+        ("0", false),
+        ("0%", false),
+        ("101%", false),
+        ("x", false),
+    ] {
+        assert_eq!(max_unavailable(Some(text)).is_ok(), right, "{text}");
+    }
+    assert_eq!(max_unavailable(None), Ok(IntOrString::String("25%".into())));
+}
+
+#[test]
+fn what_is_seen_first_is_written_down_and_restarts_nothing() {
+    let mut watcher = Watcher::new();
+    watcher.seen = None;
+    assert_eq!(watcher.look(Content::Unknown, 0), Step::Nothing);
+    assert_eq!(watcher.look(Content::Absent, 0), Step::Record(Seen::new()));
+    assert_eq!(watcher.look(there("a", "1"), 0), Step::Record(seen(&[("configmap/app", "a")])));
+    // Nor does one that is named from now on, and what is named no more is forgotten.
+    watcher.seen = Some(seen(&[("configmap/other", "b")]));
+    assert_eq!(watcher.look(there("a", "1"), 0), Step::Record(seen(&[("configmap/app", "a")])));
+    // What is gone for a while is compared with what it was.
+    let mut watcher = Watcher::new();
+    assert_eq!(watcher.look(Content::Absent, 0), Step::Nothing);
+    assert_eq!(watcher.look(there("a", "7"), 5), Step::Nothing);
+    assert_eq!(watcher.change, None);
+}
+
+#[test]
+fn a_change_settles_is_refreshed_and_restarts_once() {
+    let mut watcher = Watcher::new();
+    assert_eq!(watcher.look(there("b", "2"), 0), Step::Nothing);
+    assert_eq!(watcher.look(there("c", "3"), 5), Step::Nothing);
+    assert_eq!(watcher.look(there("c", "3"), 14), Step::Nothing);
+    assert_eq!(watcher.look(Content::Unknown, 15), Step::Nothing);
+    assert_eq!(watcher.look(there("c", "3"), 15), Step::Refresh);
+    let change = watcher.change.as_mut().unwrap();
+    assert_eq!(
+        (change.changed.as_slice(), &change.seen),
+        (&["configmap/app".to_owned()][..], &seen(&[("configmap/app", "c")]))
+    );
+    change.refreshed = Some(at(16));
+    // What changes now is not in what was refreshed: it is the next change.
+    assert_eq!(watcher.look(there("d", "4"), 25), Step::Nothing);
+    assert_eq!(watcher.look(there("d", "4"), 26), Step::Restart);
+    let change = watcher.change.take().unwrap();
+    assert_eq!(change.seen, seen(&[("configmap/app", "c")]));
+    watcher.seen = Some(change.seen);
+    assert_eq!(watcher.look(there("d", "4"), 27), Step::Nothing);
+    assert_ne!(watcher.change.as_ref().unwrap().mark, change.mark);
+    assert_eq!(watcher.look(there("d", "4"), 37), Step::Refresh);
+}
+
+#[test]
+fn what_never_settles_is_taken_after_a_minute_and_what_is_taken_back_is_no_change() {
+    let mut watcher = Watcher::new();
+    for second in 0..12 {
+        assert_eq!(watcher.look(there(&format!("b{second}"), "2"), second * 5), Step::Nothing);
+    }
+    assert_eq!(watcher.look(there("b12", "2"), 60), Step::Refresh);
+    let mut watcher = Watcher::new();
+    assert_eq!(watcher.look(there("b", "2"), 0), Step::Nothing);
+    assert_eq!(watcher.look(there("a", "3"), 5), Step::Nothing);
+    assert_eq!(watcher.change, None);
+}
+
+#[test]
+fn the_same_change_has_the_same_name_for_whoever_notices_it_and_the_same_content_later_has_not() {
+    let mark = |version: &str, uid: &str| {
+        let mut change = None;
+        let references = parse("configmap/app").unwrap();
+        let before = seen(&[("configmap/app", "a")]);
+        decide(uid, &references, &[there("b", version)], Some(&before), &mut change, at(0));
+        change.unwrap().mark
+    };
+    assert_eq!(mark("2", "u-1"), mark("2", "u-1"));
+    assert_ne!(mark("2", "u-1"), mark("4", "u-1"));
+    assert_ne!(mark("2", "u-1"), mark("2", "u-2"));
+}
+
+#[test]
+fn restarted_is_what_is_named_else_what_uses_it() {
+    let pod: PodSpec = serde_json::from_value(json!({
+        "initContainers": [
+            {"name": "setup", "envFrom": [{"configMapRef": {"name": "app"}}]},
+            {"name": "proxy", "restartPolicy": "Always", "envFrom": [{"secretRef": {"name": "tls"}}]},
+        ],
+        "containers": [
+            {"name": "mounts", "volumeMounts": [{"name": "config", "mountPath": "/etc/app"}]},
+            {"name": "projected", "volumeMounts": [{"name": "all", "mountPath": "/all"}]},
+            {"name": "value", "env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "app", "key": "a"}}}]},
+            {"name": "secret", "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "tls", "key": "a"}}}]},
+            {"name": "plain", "envFrom": [{"configMapRef": {"name": "other"}}],
+                "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}]},
+        ],
+        "volumes": [
+            {"name": "config", "configMap": {"name": "app"}},
+            {"name": "all", "projected": {"sources": [{"secret": {"name": "tls"}}, {"configMap": {"name": "app"}}]}},
+            {"name": "scratch", "emptyDir": {}},
+        ],
+    }))
+    .unwrap();
+    let of = |annotation: &str, changed: &[&str]| {
+        let changed: Vec<_> = changed.iter().map(|key| (*key).to_owned()).collect();
+        containers(&pod, &parse(annotation).unwrap(), &changed)
+    };
+    assert_eq!(of("configmap/app", &["configmap/app"]), ["mounts", "projected", "value"]);
+    assert_eq!(of("secret/tls", &["secret/tls"]), ["projected", "secret", "proxy"]);
+    assert_eq!(of("configmap/app=plain,secret/tls", &["configmap/app"]), ["plain"]);
+    assert_eq!(
+        of("configmap/app=plain,secret/tls", &["configmap/app", "secret/tls"]),
+        ["projected", "secret", "plain", "proxy"]
+    );
+    assert!(of("secret/app", &["secret/app"]).is_empty());
+}

@@ -1,0 +1,102 @@
+//! A `ConfigMap` that is changed restarts what has it mounted: once, in place, with what is new.
+
+use serde_json::{Value, json};
+
+use crate::{agent::Agent, cluster::Cluster, pod::eventually};
+
+/// Tells what it was started with, whatever its volume says later.
+const STARTED: &str = "cat /etc/app/level >/started; exec app";
+
+struct Site {
+    cluster: &'static Cluster,
+    name: String,
+}
+
+impl Site {
+    fn json(&self, what: &[&str]) -> Value {
+        serde_json::from_str(&self.cluster.kubectl(&[what, &["-o", "json"]].concat())).unwrap()
+    }
+
+    /// Name, uid and restarts of each pod.
+    fn pods(&self) -> Vec<(String, String, u64)> {
+        let listed = self.json(&["get", "pods", "-l", &format!("app={}", self.name)]);
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let pods = listed["items"].as_array().unwrap().iter();
+        pods.map(|pod| {
+            let restarts = pod["status"]["containerStatuses"][0]["restartCount"].as_u64().unwrap_or_default();
+            (text(&pod["metadata"]["name"]), text(&pod["metadata"]["uid"]), restarts)
+        })
+        .collect()
+    }
+
+    /// What each container was started with.
+    fn started(&self) -> Vec<String> {
+        let read = |(pod, ..): (String, String, u64)| {
+            let mut command =
+                self.cluster.kubectl_command(&["exec", &pod, "-c", "app", "--", "cat", "/started"]);
+            String::from_utf8(command.output().unwrap().stdout).unwrap()
+        };
+        self.pods().into_iter().map(read).collect()
+    }
+
+    fn level(&self, level: &str) {
+        let patch = json!({"data": {"level": level}}).to_string();
+        self.cluster.kubectl(&["patch", "configmap", &self.name, "--type=merge", "-p", &patch]);
+    }
+
+    fn rollouts(&self) -> Vec<Value> {
+        let listed = self.json(&["get", "inplacerollouts"]);
+        let ours = |rollout: &&Value| rollout["spec"]["target"]["workloadRef"]["name"] == *self.name;
+        listed["items"].as_array().unwrap().iter().filter(ours).cloned().collect()
+    }
+}
+
+#[test]
+fn a_configmap_that_is_changed_twice_restarts_each_container_once_with_what_is_new() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let _controller = Agent::controller(cluster, "changes");
+    let site = Site { cluster, name: format!("changes-{}", std::process::id()) };
+    let name = site.name.as_str();
+    let config =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"level": "1"}});
+    cluster.apply(&config.to_string());
+    let container = json!({"name": "app", "image": cluster.image("app:v1"), "command": ["sh", "-c", STARTED],
+        "volumeMounts": [{"name": "config", "mountPath": "/etc/app"}]});
+    let spec = json!({"terminationGracePeriodSeconds": 2, "containers": [container],
+        "volumes": [{"name": "config", "configMap": {"name": name}}]});
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": name, "annotations": {
+            "inplace.dev/restart-on-change": format!("configmap/{name}"),
+            "inplace.dev/restart-on-change-max-unavailable": "2",
+        }},
+        "spec": {"replicas": 3, "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": spec}},
+    });
+    cluster.apply(&deployment.to_string());
+    eventually("three pods that are Ready, and what there is written down", || {
+        let now = site.json(&["get", "deployment", name]);
+        let seen = &now["metadata"]["annotations"]["inplace.dev/restart-on-change-seen"];
+        (now["status"]["readyReplicas"] == 3 && seen.is_string()).then_some(())
+    });
+    let before = site.pods();
+    assert_eq!(site.started(), ["1"; 3]);
+    site.level("2");
+    site.level("3");
+    let rollout = eventually("a rollout that has succeeded", || {
+        site.rollouts().into_iter().find(|rollout| rollout["status"]["phase"] == "Succeeded")
+    });
+    assert_eq!(rollout["status"]["done"], 3, "{rollout:#}");
+    assert_eq!(site.started(), ["3"; 3]);
+    let after = eventually("the kubelet to tell the restarts", || {
+        let pods = site.pods();
+        pods.iter().all(|(.., restarts)| *restarts > 0).then_some(pods)
+    });
+    let expected: Vec<_> = before.into_iter().map(|(pod, uid, _)| (pod, uid, 1)).collect();
+    assert_eq!(after, expected);
+    assert_eq!(site.rollouts().len(), 1);
+    cluster.kubectl(&["delete", "deployment", name]);
+    cluster.kubectl(&["delete", "configmap", name]);
+    eventually("its rollout to go with it", || site.rollouts().is_empty().then_some(()));
+}

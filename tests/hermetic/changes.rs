@@ -1,0 +1,131 @@
+//! Containers are restarted when the configuration of their workload changes: once per change, and only where that can be read.
+
+use clap::Parser as _;
+use inplace::api::annotation;
+use inplace::controller;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::api_server::{ApiServer, Fault, Store, pods};
+
+#[derive(clap::Parser)]
+struct Line {
+    #[command(flatten)]
+    args: controller::Args,
+}
+
+/// A controller; it ends when this is dropped, as if killed.
+struct Running(JoinHandle<()>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn start() -> ApiServer {
+    // As main does.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    ApiServer::start().await
+}
+
+/// One that leads at once, whoever led before.
+fn lead(api: &ApiServer) -> Running {
+    api.store(|store| {
+        if store.get("leases", "inplace-system", "inplace-controller").is_some() {
+            store.remove_of("leases", "inplace-system", "inplace-controller");
+        }
+    });
+    let config = api.kubeconfig();
+    let words =
+        ["x", "--namespace=inplace-system", "--listen=127.0.0.1:0", "--kubeconfig", config.to_str().unwrap()];
+    let args = Line::parse_from(words).args;
+    Running(tokio::spawn(async move { controller::run(args).await.unwrap() }))
+}
+
+/// `shop/NAME`, whose container `web` has environment values from `configmap/app`.
+fn deployment(api: &ApiServer, name: &str, annotation: &str) {
+    let from = json!([{ "configMapRef": { "name": "app" } }]);
+    let template = json!({ "metadata": { "labels": { "app": name } },
+        "spec": { "containers": [{ "name": "web", "image": "web:1", "envFrom": from }, { "name": "side", "image": "side:1" }] } });
+    api.put(json!({ "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": { "namespace": "shop", "name": name, "annotations": { annotation::RESTART_ON_CHANGE: annotation } },
+        "spec": { "selector": { "matchLabels": { "app": name } }, "template": template } }));
+}
+
+fn config(kind: &str, name: &str, data: &Value) -> Value {
+    json!({ "apiVersion": "v1", "kind": kind, "metadata": { "namespace": "shop", "name": name }, "data": data })
+}
+
+fn seen(store: &Store, name: &str) -> Option<Value> {
+    let deployment = store.get("deployments", "shop", name)?;
+    serde_json::from_str(deployment["metadata"]["annotations"][annotation::RESTART_ON_CHANGE_SEEN].as_str()?)
+        .ok()
+}
+
+fn rollouts(store: &Store) -> Vec<Value> {
+    store.all("inplacerollouts").cloned().collect()
+}
+
+#[tokio::test]
+async fn a_change_touches_the_pods_and_then_makes_one_rollout() {
+    let api = start().await;
+    api.put(config("ConfigMap", "app", &json!({ "a": "1" })));
+    api.put(config("Secret", "tls", &json!({ "key": "c2VjcmV0" })));
+    deployment(&api, "web", "configmap/app,secret/tls=side");
+    for name in ["web-0", "web-1"] {
+        api.put(pods::pod("shop", name, "node-1"));
+    }
+    let first = lead(&api);
+    api.until("what there is is written down", |store| seen(store, "web").is_some()).await;
+    let before = api.store(|store| seen(store, "web")).unwrap();
+    assert_eq!(before.as_object().unwrap().len(), 2);
+    assert!(!before.to_string().contains("c2VjcmV0"));
+    // Twice, and somebody else leads before it is due: it is noticed again.
+    api.edit_of("configmaps", "shop", "app", |map| map["data"]["a"] = json!("2"));
+    drop(first);
+    api.edit_of("configmaps", "shop", "app", |map| map["data"]["a"] = json!("3"));
+    let second = lead(&api);
+    let touched = |pod: &Value| pod["metadata"]["annotations"][annotation::CONFIGURATION].is_string();
+    api.until("the kubelets are told to look", |store| store.pods().all(touched)).await;
+    assert_eq!(api.store(|store| rollouts(store)), Vec::<Value>::new());
+    api.until("a rollout", |store| !rollouts(store).is_empty()).await;
+    let rollout = &api.store(|store| rollouts(store))[0];
+    let spec = &rollout["spec"];
+    assert_eq!(
+        spec["target"]["workloadRef"],
+        json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": "web" })
+    );
+    assert_eq!(spec["containers"], json!([{ "name": "web" }]));
+    assert_eq!((&spec["maxUnavailable"], &spec["ttlSecondsAfterFinished"]), (&json!("25%"), &json!(86_400)));
+    assert_eq!(spec["pod"]["reason"], "configmap/app changed");
+    assert_eq!(rollout["metadata"]["ownerReferences"][0]["name"], "web");
+    api.until("it is handled", |store| seen(store, "web").is_some_and(|now| now != before)).await;
+    let after = api.store(|store| seen(store, "web")).unwrap();
+    assert_eq!(after["secret/tls"], before["secret/tls"]);
+    // Nobody who leads later does it again.
+    drop(second);
+    deployment(&api, "other", "configmap/app,configmaps/b");
+    let _third = lead(&api);
+    api.until("a look", |store| store.events.iter().any(|event| event["reason"] == "InvalidRestartOnChange"))
+        .await;
+    assert_eq!(api.store(|store| rollouts(store)).len(), 1);
+    let event = api.events().into_iter().find(|event| event["reason"] == "InvalidRestartOnChange").unwrap();
+    assert_eq!((&event["type"], &event["involvedObject"]["name"]), (&json!("Warning"), &json!("other")));
+    assert!(event["message"].as_str().unwrap().contains("`configmaps/b` is not understood"), "{event}");
+}
+
+#[tokio::test]
+async fn a_secret_that_may_not_be_read_is_told_of_and_nothing_is_done() {
+    let api = start().await;
+    api.put(config("Secret", "tls", &json!({ "key": "c2VjcmV0" })));
+    api.on("LIST secrets").times(1000).fault(Fault::Answer(403, "secrets is forbidden"));
+    deployment(&api, "web", "secret/tls");
+    let _controller = lead(&api);
+    let told = |store: &Store| store.events.iter().any(|event| event["reason"] == "ConfigurationUnreadable");
+    api.until("the event", told).await;
+    let message = api.events()[0]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("secret/tls") && message.contains("daemonset/change-secrets"), "{message}");
+    assert_eq!(api.store(|store| seen(store, "web")), None);
+    assert_eq!(api.store(|store| rollouts(store)), Vec::<Value>::new());
+}
