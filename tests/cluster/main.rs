@@ -24,6 +24,7 @@ mod engines;
 #[path = "../node/facts.rs"]
 #[allow(dead_code, reason = "the tests on a node without a cluster look at more")]
 mod facts;
+mod guard;
 mod hook_runs;
 mod hooks;
 mod installed;

@@ -1,0 +1,479 @@
+//! The delete guard on a real cluster: each way by which a pod goes, what holds it and what lets it go, and whoever dies
+//! meanwhile. The controller has the rights that the manifests give it, and the configurations are the shipped ones but for
+//! their URLs: the API server of this lab cannot reach a Service.
+
+use std::{
+    net::TcpListener,
+    process::{Child, Stdio},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use inplace::controller::admission::{CONFIGURATION, GATE_CONFIGURATION};
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::DeleteParams};
+use serde_json::{Value, json};
+
+use crate::{
+    agent::Agent,
+    cluster::{Cluster, block_on},
+    oracle::Oracle,
+    traffic::now,
+};
+
+/// Longer than control loops pause between their tries.
+const LONG: Duration = Duration::from_secs(120);
+const GUARD: &str = "inplace.dev/delete-guard";
+const OVERRIDE: &str = "inplace.dev/delete-guard-override";
+
+#[test]
+fn a_guarded_pod_goes_gracefully_or_not_at_all() {
+    let cluster = Cluster::own();
+    let _agent = Agent::start(&cluster, &[]);
+    let site = Site::new(&cluster);
+    let first = site.controller("one");
+    site.installed();
+    let controller = site.a_deletion_is_held_until_the_hook_has_succeeded_whoever_dies(&first);
+    let site = &site;
+    let (over, lost) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        let end = End(&over);
+        // All that follows happens while the certificate is changed, with somebody asking all the time.
+        scope.spawn(|| site.asks_all_the_time(&over, &lost));
+        let rotated = site.certificates_change();
+        let parts = [
+            scope.spawn(|| site.a_failed_hook_holds_until_a_person_says_something()),
+            scope.spawn(|| site.a_namespace_goes_when_a_person_says_so()),
+            scope.spawn(|| site.new_pods_get_the_gate()),
+        ];
+        site.control_loops_come_back_until_they_may();
+        let ended: Vec<_> = parts.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        site.until("the next certificate is served", || (site.serving() != rotated).then_some(()));
+        drop(end);
+        assert!(ended.iter().all(Result::is_ok), "a part failed");
+    });
+    let lost = lost.into_inner().unwrap();
+    assert!(lost.is_empty(), "{lost:?}");
+    let log = controller.log();
+    assert!(
+        !log.contains("PRIVATE KEY") && log.contains("the webhook serves with another certificate"),
+        "{log}"
+    );
+}
+
+/// Whoever asks all the time is told to stop, also by a test that fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Site<'a> {
+    cluster: &'a Cluster,
+    oracle: Oracle,
+    /// Of the webhooks.
+    port: u16,
+}
+
+impl<'a> Site<'a> {
+    fn new(cluster: &'a Cluster) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        Self { cluster, oracle: Oracle::open(), port }
+    }
+
+    fn controller(&self, name: &str) -> Agent {
+        let listen = format!("127.0.0.1:{}", self.port);
+        Agent::controller_with(
+            self.cluster,
+            name,
+            &["--webhook-listen", &listen, "--webhook-names", "127.0.0.1"],
+        )
+    }
+
+    /// The shipped configurations by URL, and two hooks: one that is polled until it may go, one that is asked once.
+    fn installed(&self) {
+        for (folder, kind, name) in [
+            ("base", "validatingwebhookconfiguration", CONFIGURATION),
+            ("readiness-gate", "mutatingwebhookconfiguration", GATE_CONFIGURATION),
+        ] {
+            let file = format!("{}/daemonset/{folder}/webhook.yaml", env!("CARGO_MANIFEST_DIR"));
+            self.kubectl(&["apply", "-f", &file]);
+            let configuration: Value =
+                serde_json::from_str(&self.kubectl(&["get", kind, name, "-o", "json"])).unwrap();
+            let webhooks = configuration["webhooks"].as_array().unwrap();
+            let by_url = |(at, webhook): (usize, &Value)| {
+                let config = format!("/webhooks/{at}/clientConfig");
+                let path = webhook["clientConfig"]["service"]["path"].as_str().unwrap();
+                let url = format!("https://127.0.0.1:{}{path}", self.port);
+                [
+                    json!({"op": "remove", "path": format!("{config}/service")}),
+                    json!({"op": "add", "path": format!("{config}/url"), "value": url}),
+                ]
+            };
+            let patch: Vec<_> = webhooks.iter().enumerate().flat_map(by_url).collect();
+            self.kubectl(&["patch", kind, name, "--type=json", "-p", &json!(patch).to_string()]);
+        }
+        // Until the API server knows: it asks and trusts.
+        self.run("probe", "nothing");
+        self.until("the guard is in force", || {
+            let (_, told) = self.tried(&["delete", "pod", "probe", "--dry-run=server"]);
+            told.contains("HookTemplate default/nothing, which it has to pass, is not there").then_some(())
+        });
+        for namespace in ["default", "closing"] {
+            let space = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+            self.cluster.apply(&space.to_string());
+            self.template(namespace, "leave", &json!({"interval": "200ms", "successfulLimit": 1}));
+            self.template(namespace, "once", &json!({"count": 1}));
+        }
+    }
+
+    fn template(&self, namespace: &str, name: &str, more: &Value) {
+        let url = format!("http://{}:{}/{{{{ args.PodName }}}}", self.cluster.node().ip, self.oracle.port);
+        let mut metric = json!({"name": "webtest", "successCondition": "asInt(result) == 1",
+            "provider": {"web": {"url": url, "jsonPath": "{$.done}"}}});
+        metric.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.cluster.apply(
+            &json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
+            "metadata": {"name": name, "namespace": namespace}, "spec": {"metrics": [metric]}})
+            .to_string(),
+        );
+    }
+
+    // ---- the parts ----
+
+    fn a_deletion_is_held_until_the_hook_has_succeeded_whoever_dies(&self, controller: &Agent) -> Agent {
+        self.run("warm", "leave");
+        self.run("plain", "");
+        let delete = ["delete", "pod", "warm", "--wait=false"];
+        self.refused(
+            &["delete", "pod", "warm", "--dry-run=server"],
+            &["(Forbidden)", "would be started as HookRun"],
+        );
+        assert_eq!(self.runs("warm"), Vec::<Value>::new());
+        self.refused(&delete, &["(Forbidden)", "guard-delete.inplace.dev", "HookRun pre-delete-hook-warm-"]);
+        self.until("the hook is polled", || (self.oracle.asked("warm").len() > 2).then_some(()));
+        self.refused(&delete, &["is Running since", "webtest"]);
+        // Fifty at once, and an eviction.
+        for deleted in block_on(join_all((0..50).map(|_| self.deleted("warm")))) {
+            let deleted = deleted.unwrap_err();
+            assert!(deleted.0 == 403 && deleted.1.contains("is Running"), "{deleted:?}");
+        }
+        let (evicted, told) = self.evicted("warm", false);
+        assert!(!evicted && told.contains("(TooManyRequests)") && told.contains("is Running"), "{told}");
+        // An eviction has no labels of its pod: what selects by these is not even asked. The pod is let go, in a dry run.
+        let proof = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": "proof"}, "webhooks": [{"name": "proof.example.com", "admissionReviewVersions": ["v1"],
+                "sideEffects": "None", "failurePolicy": "Fail", "clientConfig": {"url": "https://127.0.0.1:1/"},
+                "objectSelector": {"matchLabels": {GUARD: "true"}}, "rules": [{"apiGroups": [""], "apiVersions": ["v1"],
+                    "resources": ["pods", "pods/eviction"], "operations": ["CREATE", "DELETE"]}]}]});
+        self.cluster.apply(&proof.to_string());
+        self.until("the proof is in force", || {
+            let (_, told) = self.tried(&["delete", "pod", "probe", "--dry-run=server"]);
+            told.contains("proof.example.com").then_some(())
+        });
+        self.kubectl(&["annotate", "pod", "probe", &format!("{OVERRIDE}=for the proof")]);
+        assert!(self.evicted("probe", true).0);
+        self.kubectl(&["delete", "validatingwebhookconfiguration", "proof"]);
+
+        // Without a controller only what is guarded is held, and evictions where a namespace wants that.
+        controller.kill();
+        let down = ["failed calling webhook \"guard-delete.inplace.dev\""];
+        self.refused(&delete, &down);
+        assert!(self.evicted("plain", true).0);
+        self.kubectl(&["label", "namespace", "default", &format!("{GUARD}=true")]);
+        self.until("evictions are held", || {
+            let (_, told) = self.evicted("plain", true);
+            told.contains("failed calling webhook \"guard-evict.inplace.dev\"").then_some(())
+        });
+        self.kubectl(&["label", "namespace", "default", &format!("{GUARD}-")]);
+        self.kubectl(&["delete", "pod", "plain", "--wait=false"]);
+        // What had begun goes on, and the next controller finds it.
+        self.oracle.say("warm", 1);
+        let next = self.controller("two");
+        self.until("it may go", || self.tried(&delete).0.then_some(()));
+        let asked = self.events("warm", "DeleteGuardAsked");
+        assert!(
+            asked.contains(told.split("HookRun ").nth(1).unwrap().split(['.', ' ']).next().unwrap()),
+            "{asked}"
+        );
+        assert!(self.events("warm", "DeleteGuardPassed").contains("has succeeded"));
+        assert_eq!(self.oracle.asked("warm").iter().filter(|asked| asked.said == 1).count(), 1);
+        self.gone("warm");
+        next
+    }
+
+    fn a_failed_hook_holds_until_a_person_says_something(&self) {
+        let pod = "cold";
+        self.run(pod, "once");
+        let delete = ["delete", "pod", pod, "--wait=false"];
+        self.refused(&delete, &["HookRun pre-delete-hook-cold-"]);
+        let failed = || {
+            self.until("it has failed", || self.tried(&delete).1.contains("is Failed since").then_some(()));
+        };
+        failed();
+        self.kubectl(&["annotate", "pod", pod, "inplace.dev/delete-guard-retry=1"]);
+        self.refused(&delete, &["HookRun pre-delete-hook-cold-"]);
+        failed();
+        assert_eq!((self.runs(pod).len(), self.oracle.asked(pod).len()), (2, 2));
+        self.kubectl(&["annotate", "pod", pod, &format!("{OVERRIDE}=ticket 42")]);
+        self.kubectl(&delete);
+        let told = self.events(pod, "DeleteGuardOverridden");
+        assert!(told.contains("Warning") && told.contains("as the pod says: ticket 42"), "{told}");
+    }
+
+    fn a_namespace_goes_when_a_person_says_so(&self) {
+        self.run_in("closing", "stays", "leave");
+        self.kubectl(&["delete", "namespace", "closing", "--wait=false"]);
+        let delete = ["delete", "pod", "stays", "-n", "closing", "--wait=false"];
+        self.refused(
+            &delete,
+            &["kubectl annotate namespace closing inplace.dev/delete-guard-override=REASON"],
+        );
+        self.until("the namespace says what holds it", || {
+            let told = self.kubectl(&["get", "namespace", "closing", "-o", "json"]);
+            told.contains("delete-guard-override=REASON").then_some(())
+        });
+        self.kubectl(&["annotate", "namespace", "closing", &format!("{OVERRIDE}=closing down")]);
+        self.until("it is gone", || {
+            self.kubectl(&["get", "namespace", "closing", "--ignore-not-found"]).is_empty().then_some(())
+        });
+    }
+
+    fn new_pods_get_the_gate(&self) {
+        let space = json!({"apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": "gated", "labels": {"inplace.dev/readiness-gate": "true"}}});
+        self.cluster.apply(&space.to_string());
+        let create = |namespace: &str| {
+            let image = self.cluster.image("app:v1");
+            let args = ["run", "new", "-n", namespace, "--image", &image, "--dry-run=server", "-o", "json"];
+            self.tried(&args).1
+        };
+        self.until("the gate is added", || create("gated").contains("InPlaceUpdateReady").then_some(()));
+        assert!(!create("default").contains("InPlaceUpdateReady"));
+    }
+
+    fn control_loops_come_back_until_they_may(&self) {
+        let template = json!({
+            "metadata": {"labels": {"app": "web", GUARD: "true"}, "annotations": {"inplace.dev/pre-delete-hook": "leave"}},
+            "spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "app", "image": self.cluster.image("app:v1")}]},
+        });
+        self.cluster.apply(
+            &json!({"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": template}})
+            .to_string(),
+        );
+        self.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+
+        // Scaling in.
+        self.kubectl(&["scale", "deployment/web", "--replicas=1"]);
+        let leaving = self.held();
+        assert_eq!(self.web().len(), 2);
+        self.oracle.say(&leaving, 1);
+        self.gone(&leaving);
+
+        // A rollout: another one is there already, the old one stays until it may go.
+        let old = self.web().remove(0);
+        self.kubectl(&["rollout", "restart", "deployment/web"]);
+        assert_eq!(self.held(), old);
+        self.oracle.say(&old, 1);
+        self.gone(&old);
+        self.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+
+        // A drain tries again as long as it is told to.
+        let node = self.cluster.node().name;
+        let old = self.web().remove(0);
+        let drain = self.background(&["drain", &node, "--pod-selector=app=web", "--timeout=100s"]);
+        assert_eq!(self.held(), old);
+        self.oracle.say(&old, 1);
+        let drained = drain.wait_with_output().unwrap();
+        let told = String::from_utf8([drained.stdout, drained.stderr].concat()).unwrap();
+        assert!(
+            drained.status.success() && told.contains("will retry after 5s") && told.contains("is guarded"),
+            "{told}"
+        );
+        self.gone(&old);
+        self.kubectl(&["uncordon", &node]);
+        self.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+
+        // An eviction by a taint, which nobody tries again: the controller does.
+        let old = self.web().remove(0);
+        self.kubectl(&["taint", "node", &node, "gone=yes:NoExecute"]);
+        assert_eq!(self.held(), old);
+        self.oracle.say(&old, 1);
+        self.gone(&old);
+        self.kubectl(&["taint", "node", &node, "gone-"]);
+    }
+
+    /// The certificate is about to run out, it says. Gives what is served until then.
+    fn certificates_change(&self) -> String {
+        let before = self.serving();
+        let soon = now() + SignedDuration::from_hours(24);
+        let note = format!("inplace.dev/webhook-until={soon}");
+        self.kubectl(&[
+            "annotate",
+            "--overwrite",
+            "secret",
+            "inplace-webhook",
+            "-n",
+            "inplace-system",
+            &note,
+        ]);
+        before
+    }
+
+    fn serving(&self) -> String {
+        let data = "jsonpath={.data.tls\\.crt}";
+        self.kubectl(&["get", "secret", "inplace-webhook", "-n", "inplace-system", "-o", data])
+    }
+
+    /// Deletes what is held, again and again; writes down what is not answered by the guard.
+    fn asks_all_the_time(&self, over: &AtomicBool, lost: &Mutex<Vec<String>>) {
+        self.run("asked", "leave");
+        while !over.load(Ordering::Relaxed) {
+            match block_on(self.deleted("asked")) {
+                Err((403, told)) if told.contains("is guarded") => {}
+                other => lost.lock().unwrap().push(format!("{other:?}")),
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    // ---- what is looked at ----
+
+    /// The pod of the Deployment that is guarded just now: its hook is being polled and it is not on its way out.
+    fn held(&self) -> String {
+        self.until("a pod is held", || {
+            self.web().into_iter().find(|name| !self.oracle.asked(name).is_empty())
+        })
+    }
+
+    /// The pods of the Deployment that run and are to stay.
+    fn web(&self) -> Vec<String> {
+        let list: Value =
+            serde_json::from_str(&self.kubectl(&["get", "pods", "-l", "app=web", "-o", "json"])).unwrap();
+        let stays = |pod: &&Value| {
+            pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
+        };
+        let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
+        list["items"].as_array().unwrap().iter().filter(stays).map(name).collect()
+    }
+
+    fn is_leaving(&self, pod: &str) -> bool {
+        let at = "jsonpath={.metadata.deletionTimestamp}";
+        !self.kubectl(&["get", "pod", pod, "-o", at, "--ignore-not-found"]).is_empty()
+    }
+
+    /// It is on its way out, or not there any more.
+    fn gone(&self, pod: &str) {
+        self.until(&format!("{pod} is gone"), || {
+            let there = !self.kubectl(&["get", "pod", pod, "--ignore-not-found"]).is_empty();
+            (!there || self.is_leaving(pod)).then_some(())
+        });
+    }
+
+    fn runs(&self, pod: &str) -> Vec<Value> {
+        let list: Value = serde_json::from_str(&self.kubectl(&["get", "hookruns", "-o", "json"])).unwrap();
+        let mut items = list["items"].as_array().unwrap().clone();
+        items.retain(|run| run["metadata"]["ownerReferences"][0]["name"] == pod);
+        items
+    }
+
+    fn events(&self, pod: &str, reason: &str) -> String {
+        let select = format!("involvedObject.name={pod},reason={reason}");
+        self.until(&format!("the event {reason}"), || {
+            let told = self.kubectl(&["get", "events", "--field-selector", &select, "--no-headers"]);
+            told.contains(reason).then_some(told)
+        })
+    }
+
+    // ---- what is done ----
+
+    /// Runs a pod that is guarded by this hook; by none: not guarded.
+    fn run(&self, name: &str, hook: &str) {
+        self.run_in("default", name, hook);
+    }
+
+    fn run_in(&self, namespace: &str, name: &str, hook: &str) {
+        let guarded = if hook.is_empty() { json!({}) } else { json!({GUARD: "true"}) };
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace, "labels": guarded,
+                "annotations": {"inplace.dev/pre-delete-hook": hook}},
+            "spec": {"terminationGracePeriodSeconds": 1,
+                "containers": [{"name": "app", "image": self.cluster.image("app:v1")}]}});
+        // Its service account may not be there yet.
+        self.until("the pod is made", || {
+            let file = self.cluster.lab().dir.join(format!("{name}.json"));
+            std::fs::write(&file, pod.to_string()).unwrap();
+            self.tried(&["apply", "-f", file.to_str().unwrap()]).0.then_some(())
+        });
+        self.kubectl(&["wait", "--for=condition=Ready", "pod", name, "-n", namespace, "--timeout=60s"]);
+    }
+
+    async fn deleted(&self, pod: &str) -> Result<(), (u16, String)> {
+        let api: Api<Pod> = Api::namespaced(self.cluster.client.clone(), "default");
+        api.delete(pod, &DeleteParams::default()).await.map(drop).map_err(said)
+    }
+
+    /// By kubectl: kube's client would try again by itself what is answered 429.
+    fn evicted(&self, pod: &str, dry_run: bool) -> (bool, String) {
+        let file = self.cluster.lab().dir.join(format!("{pod}.eviction.json"));
+        std::fs::write(&file, json!({"metadata": {"name": pod, "namespace": "default"}}).to_string())
+            .unwrap();
+        let dry = if dry_run { "?dryRun=All" } else { "" };
+        let url = format!("/api/v1/namespaces/default/pods/{pod}/eviction{dry}");
+        self.tried(&["create", "--raw", &url, "-f", file.to_str().unwrap()])
+    }
+
+    fn kubectl(&self, args: &[&str]) -> String {
+        self.cluster.kubectl(args)
+    }
+
+    /// Whether it was done, and all that was said.
+    fn tried(&self, args: &[&str]) -> (bool, String) {
+        let output = self.cluster.kubectl_command(args).output().unwrap();
+        (output.status.success(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    }
+
+    /// It must be refused, and say all of this.
+    fn refused(&self, args: &[&str], says: &[&str]) -> String {
+        let (done, told) = self.tried(args);
+        assert!(!done && says.iter().all(|words| told.contains(words)), "{args:?}, {says:?}: {told}");
+        told
+    }
+
+    fn background(&self, args: &[&str]) -> Child {
+        self.cluster.kubectl_command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn until<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+        let end = now() + LONG;
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            assert!(
+                now() < end,
+                "never happened: {what}: {}",
+                self.kubectl(&["get", "pods,hookruns,events", "-A"])
+            );
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Code and message of a no.
+fn said(error: kube::Error) -> (u16, String) {
+    match error {
+        kube::Error::Api(status) => (status.code, status.message.clone()),
+        other => (0, other.to_string()),
+    }
+}
