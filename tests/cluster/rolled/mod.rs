@@ -6,8 +6,9 @@ mod parts;
 
 use std::{
     collections::BTreeMap,
+    io::{BufRead, BufReader, Read},
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStderr, Command, Stdio},
     thread,
 };
 
@@ -134,9 +135,28 @@ impl Site<'_> {
         text.trim().strip_prefix("inplacerollout.inplace.dev/").unwrap().to_owned()
     }
 
-    /// Follows one from another terminal.
-    fn follow(&self, name: &str) -> Child {
-        self.inplace(&["rollout", "status", &format!("ipr/{name}"), "--timeout=3m"]).spawn().unwrap()
+    /// Follows one from another terminal: something of it was seen there when this returns.
+    fn follow(&self, name: &str) -> Follower {
+        let mut command = self.inplace(&["rollout", "status", &format!("ipr/{name}"), "--timeout=3m"]);
+        let mut child = command.spawn().unwrap();
+        let (mut lines, mut told) = (BufReader::new(child.stderr.take().unwrap()), String::new());
+        assert!(lines.read_line(&mut told).unwrap() > 0, "{name}: {child:?} says nothing");
+        Follower { child, lines, told }
+    }
+}
+
+struct Follower {
+    child: Child,
+    lines: BufReader<ChildStderr>,
+    told: String,
+}
+
+impl Follower {
+    /// How it ended, and all that it said.
+    fn end(mut self) -> (Option<i32>, String) {
+        self.lines.read_to_string(&mut self.told).unwrap();
+        let output = self.child.wait_with_output().unwrap();
+        (output.status.code(), self.told + &String::from_utf8_lossy(&output.stdout))
     }
 }
 

@@ -53,9 +53,8 @@ pub(super) fn the_newer_one_of_two_takes_over(site: &Site<'_>) {
     let told = String::from_utf8_lossy(&second.stderr).into_owned();
     assert_eq!(second.status.code(), Some(0), "{told}");
     assert!(told.contains(&format!("ipr/{first} is under way")), "{told}");
-    let output = follower.wait_with_output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(output.status.code(), Some(5), "{told}");
+    let (code, told) = follower.end();
+    assert_eq!(code, Some(5), "{told}");
     assert!(told.contains("Superseded: ") && told.contains("is newer and has the same target"), "{told}");
     load.same_but_restarted(&before, 1);
 }
@@ -67,10 +66,8 @@ pub(super) fn a_target_that_is_deleted_ends_it(site: &Site<'_>) {
     drains(&load);
     let follower = site.follow(&name);
     site.cluster.kubectl(&["delete", "deployment", "doomed", "--wait=false"]);
-    let output = follower.wait_with_output().unwrap();
-    let told = [output.stdout, output.stderr].concat();
-    let told = String::from_utf8_lossy(&told);
-    assert_eq!(output.status.code(), Some(1), "{told}");
+    let (code, told) = follower.end();
+    assert_eq!(code, Some(1), "{told}");
     assert_eq!(site.rollout(&name)["status"]["reason"], "TargetGone", "{told}");
 
     // One that was never there is waited for, and said.
@@ -97,9 +94,8 @@ pub(super) fn what_has_not_begun_when_it_is_cancelled_never_begins(site: &Site<'
     let follower = site.follow(&name);
     let cancelled = site.inplace(&["cancel", &format!("ipr/{name}")]).output().unwrap();
     assert!(cancelled.status.success(), "{}", String::from_utf8_lossy(&cancelled.stderr));
-    let output = follower.wait_with_output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(5), "{told}");
+    let (code, told) = follower.end();
+    assert_eq!(code, Some(5), "{told}");
     assert!(told.contains("is gone: somebody has deleted it"), "{told}");
     load.same_but_restarted(&before, 0);
     for (name, pod) in &load.pods() {
@@ -124,7 +120,7 @@ pub(super) fn nobody_is_restarted_twice_by_two_controllers(site: &Site<'_>, firs
     first.kill();
     assert_ne!(phase_of(site, &name), "Succeeded", "it was killed too late to show anything");
     let _second = Agent::controller(site.cluster, "two");
-    let output = follower.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let (code, told) = follower.end();
+    assert_eq!(code, Some(0), "{told}");
     load.same_but_restarted(&before, 1);
 }
