@@ -277,7 +277,7 @@ fn hash(salt: &str, parts: [Option<BTreeMap<String, String>>; 2]) -> String {
             add(&value);
         });
     }
-    // Enough to tell one content from another, and too little to find a secret by.
+    // Enough to tell one content from another. A guess at a weak secret could be checked against it: the README says so.
     let beginning =
         context.finish().as_ref().iter().take(8).fold(0, |all: u64, byte| all << 8 | u64::from(*byte));
     format!("{beginning:016x}")

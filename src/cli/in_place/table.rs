@@ -17,8 +17,8 @@ use crate::cli::output::{self, tell};
 use crate::cli::pod::answer::{Notes, progress};
 
 const HEADINGS: [&str; 6] = ["POD", "PHASE", "STEP", "DOWN", "NODE", "MESSAGE"];
-/// Lines of a terminal that are not the pods': the first one, the headings, the rest in words, the cursor's.
-const OTHER_LINES: usize = 4;
+/// Lines of a terminal that are not the pods': the first two, the headings, the rest in words, the cursor's.
+const OTHER_LINES: usize = 5;
 /// The size of a terminal that does not tell it.
 const SIZE: (usize, usize) = (80, 24);
 
@@ -108,7 +108,9 @@ fn lines(
     let mut sorted: Vec<_> = rows.values().collect();
     sorted.sort_by(|a, b| a.rank().cmp(&b.rank()));
     let cells: Vec<_> = sorted.iter().take(room).map(|row| row.cells(now)).collect();
-    let mut lines = vec![format!("{name}: {}", verdict(rollout).message)];
+    let message = verdict(rollout).message;
+    // What it does and how far it is: both must be seen on a narrow terminal.
+    let mut lines: Vec<_> = format!("ipr/{}: {message}", name.0).splitn(2, "; ").map(str::to_owned).collect();
     if !cells.is_empty() {
         lines.extend(output::rows(&HEADINGS, &cells, &mut Vec::new()));
     }
@@ -214,7 +216,7 @@ mod tests {
         serde_json::from_value(json!({
             "metadata": {"name": "web-restart-1", "generation": 1},
             "spec": {"target": {}, "containers": [{"name": "app"}], "maxUnavailable": 1},
-            "status": {"observedGeneration": 1, "phase": "Running", "pods": 40, "wanted": 40, "done": 12, "busy": 2,
+            "status": {"observedGeneration": 1, "phase": "Running", "message": "12 of 40 pods are through", "pods": 40, "wanted": 40, "done": 12, "busy": 2,
                 "downtimeMs": {"median": 61, "most": 95}},
         }))
         .unwrap()
@@ -255,16 +257,17 @@ mod tests {
         assert_eq!(
             lines(&name, &rollout(), &rows, now, (200, 24)).join("\n"),
             "\
-inplacerollout.inplace.dev/web-restart-1: Running: 12/40 done, 2 busy, 0 failed, median down 61 ms, most 95 ms
+ipr/web-restart-1: Running: 12 of 40 pods are through
+12/40 done, 2 busy, 0 failed, median down 61 ms, most 95 ms
 POD  PHASE      STEP  DOWN   NODE  MESSAGE
 c    Failed     Swap  -      n1    so it is
 b    Running    Swap  500ms  n1    so it is
 d    Chosen     -     -      n1    -
 a    Succeeded  Swap  70ms   n1    so it is"
         );
-        let small = lines(&name, &rollout(), &rows, now, (30, 6));
-        assert_eq!(small.len(), 5, "{small:?}");
-        assert_eq!(small[4], "and 2 more pods");
+        let small = lines(&name, &rollout(), &rows, now, (30, 7));
+        assert_eq!(small.len(), 6, "{small:?}");
+        assert_eq!(small[5], "and 2 more pods");
         assert!(small.iter().all(|line| line.chars().count() < 30), "{small:?}");
     }
 }
