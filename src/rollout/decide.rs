@@ -208,9 +208,7 @@ impl Hand<'_> {
             State::Ended(end) => {
                 self.decision.writes.push(end_of(view.pod, &mark, end));
             }
-            State::Busy { touched: false }
-                if halt.is_some_and(|halt| halt.recalls) && mark.stage == Stage::Ordered =>
-            {
+            State::Busy { touched: false } if halt.is_some() && mark.stage == Stage::Ordered => {
                 self.decision.writes.push(recall_of(view.pod, &mark));
             }
             _ => {}

@@ -1,4 +1,4 @@
-//! Why nothing more is begun, and what the rollout comes to once the pods that are under way have ended.
+//! Why nothing more is begun, what is not touched yet is taken back, and what the rollout comes to once the rest has ended.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -14,17 +14,15 @@ pub(super) struct Halt {
     pub(super) phase: RolloutPhase,
     pub(super) reason: &'static str,
     pub(super) message: String,
-    /// What is not touched yet is taken back.
-    pub(super) recalls: bool,
 }
 
 impl Halt {
     pub(super) fn failed(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { phase: RolloutPhase::Failed, reason, message: message.into(), recalls: false }
+        Self { phase: RolloutPhase::Failed, reason, message: message.into() }
     }
 
     pub(super) fn superseded(message: String) -> Self {
-        Self { phase: RolloutPhase::Superseded, reason: SUPERSEDED, message, recalls: true }
+        Self { phase: RolloutPhase::Superseded, reason: SUPERSEDED, message }
     }
 }
 
@@ -49,7 +47,7 @@ pub(super) fn halt(
     let before = (wish.before.reason.as_str(), wish.before.message.clone());
     match before {
         (SUPERSEDED, message) => return Some(Halt::superseded(message)),
-        (LATE, message) => return Some(Halt { recalls: true, ..Halt::failed(LATE, message) }),
+        (LATE, message) => return Some(Halt::failed(LATE, message)),
         (GONE, message) => return Some(Halt::failed(GONE, message)),
         (DRIFT, message) => return Some(Halt::failed(DRIFT, message)),
         _ => {}
@@ -59,7 +57,7 @@ pub(super) fn halt(
     }
     if deadline(wish, started).is_some_and(|end| end <= seen.now) {
         let message = format!("it was not through after {} s", wish.spec.deadline_seconds.unwrap_or(0));
-        return Some(Halt { recalls: true, ..Halt::failed(LATE, message) });
+        return Some(Halt::failed(LATE, message));
     }
     if *seen.target == Target::Absent {
         return Some(Halt::failed(GONE, format!("{} was deleted meanwhile", wish.target())));

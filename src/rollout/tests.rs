@@ -114,6 +114,26 @@ fn a_failure_is_remembered_when_its_pod_is_gone() {
 }
 
 #[test]
+fn at_the_threshold_nothing_more_is_touched() {
+    let more = json!({"maxUnavailable": 3});
+    let mut pods: Vec<_> = (0..3).map(pod).collect();
+    let order = look(&more, &pods, &[], 1);
+    for (pod, write) in pods.iter_mut().zip(&order.writes) {
+        apply(pod, write);
+    }
+    say(&mut pods[0], "Failed", None);
+    say(&mut pods[1], "Running", Some("Pull"));
+    say(&mut pods[2], "Running", Some("Verify"));
+    let decision = look(&more, &pods, &[], 2);
+    let recalls = decision.writes.iter().filter(|write| write.what == What::Recall);
+    assert_eq!(recalls.map(|write| &*write.pod.name).collect::<Vec<_>>(), ["web-1"]);
+    assert_eq!(
+        (decision.status.phase, &*decision.status.reason),
+        (RolloutPhase::Running, "FailureThreshold")
+    );
+}
+
+#[test]
 fn at_the_deadline_only_what_is_not_touched_is_taken_back() {
     let more = json!({"maxUnavailable": 2, "deadlineSeconds": 60});
     let mut pods: Vec<_> = (0..3).map(pod).collect();
