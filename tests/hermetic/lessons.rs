@@ -77,11 +77,14 @@ const LESSONS: [(u8, &str, &[&str]); 29] = [
         "an approval is for one target, once",
         &["an_approval_is_worth_nothing_for_another_target_and_nothing_twice"],
     ),
-    // Deletions that do not come from the workload are for the delete guard, which is not built yet.
+    // Deletions that do not come from the workload are held by the delete guard.
     (
         12,
         "no way to delete a pod goes around its hook",
-        &["scale_in_from_6_to_5_waits_for_its_hook_and_shows_it"],
+        &[
+            "scale_in_from_6_to_5_waits_for_its_hook_and_shows_it",
+            "a_guarded_pod_goes_gracefully_or_not_at_all",
+        ],
     ),
     (
         13,
