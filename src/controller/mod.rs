@@ -7,6 +7,7 @@ pub mod admission;
 mod changes;
 mod events;
 mod hook_runs;
+mod looks;
 mod queue;
 mod rollouts;
 mod workloads;

@@ -18,21 +18,16 @@ mod strays;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::rollouts::{Key, Rollouts};
 use crate::cluster::server::Server;
 use crate::controller::Common;
 use crate::controller::events::Events;
-use crate::controller::queue::Queue;
+use crate::controller::looks::Looks;
 use follow::Follows;
 
 pub(super) use metrics::Metrics;
-
-/// Looks at once.
-const AT_ONCE: usize = 8;
 
 /// What every look works with.
 #[derive(Debug)]
@@ -56,43 +51,27 @@ pub(super) async fn run(common: Common, stop: CancellationToken) {
 
 async fn bring_about(site: &Arc<Site>, mut pods: mpsc::UnboundedReceiver<Key>, stop: &CancellationToken) {
     let mut known = site.known.clone();
-    let mut queue: Queue<Key> = Queue::default();
-    let mut looks = JoinSet::new();
+    let mut looks = Looks::new();
     loop {
-        let now = Instant::now();
         for (key, generation) in known.news() {
-            queue.hear(&key, generation, now);
+            looks.hear(&key, generation);
         }
         let current = known.is_current();
-        while current && looks.len() < AT_ONCE {
-            let Some((key, doubts)) = queue.take(now) else { break };
-            let site = Arc::clone(site);
-            looks.spawn(async move {
-                let outcome = look::look(&site, &key, doubts).await;
-                (key, outcome)
+        if current {
+            looks.begin(|key, doubts| {
+                let site = Arc::clone(site);
+                async move { look::look(&site, &key, doubts).await }
             });
         }
-        let next = queue.due().filter(|_| current && looks.len() < AT_ONCE);
         tokio::select! {
             () = stop.cancelled() => break,
             () = known.changed() => {}
             Some(key) = pods.recv() => {
                 let generation = known.get(&key).map_or(0, |wish| wish.generation);
-                queue.hear(&key, generation, Instant::now());
+                looks.hear(&key, generation);
             }
-            Some(ended) = looks.join_next() => {
-                if let Ok((key, outcome)) = ended {
-                    queue.end(&key, outcome, Instant::now());
-                }
-            }
-            () = async {
-                match next {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            } => {}
+            () = looks.turned(current) => {}
         }
     }
-    // Somebody else may lead by now: what is not written is not written any more.
     looks.shutdown().await;
 }

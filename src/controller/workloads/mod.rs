@@ -13,8 +13,6 @@ mod metrics;
 
 use std::sync::Arc;
 
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::agents::Agents;
@@ -22,12 +20,9 @@ use crate::cluster::server::Server;
 use crate::cluster::workloads::Workloads;
 use crate::controller::Common;
 use crate::controller::events::Events;
-use crate::controller::queue::Queue;
+use crate::controller::looks::Looks;
 
 pub(super) use metrics::Metrics;
-
-/// Looks at once.
-const AT_ONCE: usize = 8;
 
 /// What every look works with.
 #[derive(Debug)]
@@ -44,40 +39,24 @@ pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken)
     let mut known = Workloads::watch(&server, &stop);
     let events = Events::new(server.clone(), identity);
     let site = Arc::new(Site { server, known: known.clone(), agents, events, metrics });
-    let mut queue = Queue::default();
-    let mut looks = JoinSet::new();
+    let mut looks = Looks::new();
     loop {
-        let now = Instant::now();
         for (key, generation) in known.news() {
-            queue.hear(&key, generation, now);
+            looks.hear(&key, generation);
         }
         let current = known.is_current();
-        while current && looks.len() < AT_ONCE {
-            let Some((key, doubts)) = queue.take(now) else { break };
-            let site = Arc::clone(&site);
-            looks.spawn(async move {
-                let outcome = look::look(&site, &key, doubts).await;
-                (key, outcome)
+        if current {
+            looks.begin(|key, doubts| {
+                let site = Arc::clone(&site);
+                async move { look::look(&site, &key, doubts).await }
             });
         }
-        site.metrics.queue.set(i64::try_from(queue.depth(now)).unwrap_or(i64::MAX));
-        let next = queue.due().filter(|_| current && looks.len() < AT_ONCE);
+        site.metrics.queue.set(i64::try_from(looks.depth()).unwrap_or(i64::MAX));
         tokio::select! {
             () = stop.cancelled() => break,
             () = known.changed() => {}
-            Some(ended) = looks.join_next() => {
-                if let Ok((key, outcome)) = ended {
-                    queue.end(&key, outcome, Instant::now());
-                }
-            }
-            () = async {
-                match next {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            } => {}
+            () = looks.turned(current) => {}
         }
     }
-    // Somebody else may lead by now: what is not written is not written any more.
     looks.shutdown().await;
 }
