@@ -31,6 +31,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=proto");
 
+    // A static program moves itself to its address: the packed list of what is to be moved is 30 KB, the plain one 1.4 MB, which
+    // every agent would keep in memory.
+    if env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "musl") {
+        println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+    }
     if env::var("PROFILE").is_ok_and(|profile| profile == "release")
         && env::var_os("CARGO_FEATURE_FAULTS").is_some()
     {

@@ -38,6 +38,8 @@ enum Role {
     Agent(agent::Args),
     Controller(controller::Args),
     Crds(inplace::cli::crds::CrdsCommand),
+    #[command(hide = true)]
+    Hold(inplace::process::hold::HoldCommand),
 }
 
 fn main() -> ExitCode {
@@ -66,6 +68,10 @@ fn main() -> ExitCode {
         Role::Hook(command) => runtime.block_on(command.run()).into(),
         Role::Rollout(command) => runtime.block_on(command.run()).into(),
         Role::Crds(command) => command.run().into(),
+        Role::Hold(command) => match runtime.block_on(command.run()) {
+            Ok(()) => Exit::Done.into(),
+            Err(error) => fail(&log::chain(&error)),
+        },
         Role::Agent(args) => match runtime.block_on(agent::run(args)) {
             Ok(()) => Exit::Done.into(),
             Err(error) => {

@@ -26,6 +26,7 @@ use crate::cri::client::{Client, Readiness};
 use crate::hook::engine::Engine;
 use crate::hook::runner::Metrics as HookMetrics;
 use crate::hook::settings::HookArgs;
+use crate::node::holder::{Holder, HolderArgs};
 use crate::node::hook::{Forgotten, Hooks, Shelf, Templates};
 use crate::node::lock::{LockError, NodeLock};
 use crate::node::settings::NodeArgs;
@@ -94,6 +95,8 @@ struct ClusterArgs {
     /// Read the secrets that a pod names to pull its images; takes the right to do so
     #[arg(long, env = "INPLACE_ALLOW_PULL_SECRETS")]
     allow_pull_secrets: bool,
+    #[command(flatten)]
+    holder: HolderArgs,
 }
 
 /// Why the agent cannot work.
@@ -181,7 +184,7 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     let writes = Writes::new(&mut registry);
     register_cache(&mut registry, &pods);
     let node = node
-        .with_cluster(pods.clone(), cluster.allow_pull_secrets)
+        .with_cluster(pods.clone(), Holder::new(cluster.holder), cluster.allow_pull_secrets)
         .with_hooks(Hooks { engine, templates: Templates::Cluster { server, runs } });
     let answers = Answers::new(pods.clone(), writes.clone());
     let wishes = Watched::new(pods.clone(), answers.clone(), node.journal.clone(), writes);

@@ -80,6 +80,8 @@ pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 
 /// What a fence has in place of its container's name.
 pub const FENCE_NAME: &str = "inplace-fence";
+/// Label on a fence that runs and does nothing. One without it is a clone of its container that is never started.
+pub const HOLDER: &str = "inplace.dev/holder";
 
 /// The kubelet's annotations on containers (pkg/kubelet/kuberuntime/labels.go): decimal restart count.
 pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";

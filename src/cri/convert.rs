@@ -138,6 +138,7 @@ fn container(listed: v1::Container) -> Container {
         id: listed.id,
         name,
         fence,
+        holder: listed.labels.contains_key(annotation::HOLDER),
         attempt: metadata.attempt,
         state,
         image_id: first_filled([listed.image_id, listed.image_ref, image.image.clone()]),
@@ -151,6 +152,11 @@ fn container(listed: v1::Container) -> Container {
         grace: grace.map_or(DEFAULT_GRACE, Duration::from_secs),
         has_pre_stop: annotations.contains_key(annotation::PRE_STOP),
     }
+}
+
+/// The runtime's id of the image of a container, by what the list tells.
+pub fn image_id(listed: v1::Container) -> String {
+    container(listed).image_id
 }
 
 /// Adds what only the container's own status tells, which is also newer than the list.

@@ -15,12 +15,15 @@ use crate::cri::client::Client;
 use crate::cri::clone::{self, Source};
 use crate::cri::proto::v1;
 use crate::node::Node;
+use crate::node::fence;
+use crate::node::holder::Holder;
 use crate::node::image::{self, Wanted};
 use crate::node::pre_stop;
 use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Leftover, Trouble};
 use crate::operation::report;
 use crate::operation::snapshot::PodRef;
 use crate::operation::state::Operation;
+use crate::process::clock;
 
 /// What the effects of one operation are carried out with.
 #[derive(Debug)]
@@ -29,10 +32,11 @@ pub(super) struct Workshop {
     pulls: Arc<Semaphore>,
     image_reserve: u64,
     cluster: Option<NodePods>,
+    pub(super) holder: Option<Holder>,
     allow_pull_secrets: bool,
-    pod: PodRef,
+    pub(super) pod: PodRef,
     sandbox_id: String,
-    operation_id: String,
+    pub(super) operation_id: String,
     /// Configurations, with the secrets in them: read before the stop, so that nothing is asked in between. Memory
     /// only.
     sources: HashMap<String, Source>,
@@ -49,6 +53,7 @@ impl Workshop {
             pulls: Arc::clone(&node.pulls),
             image_reserve: node.image_reserve,
             cluster: node.cluster.clone(),
+            holder: node.holder.clone().filter(|_| !operation.unsupervised),
             allow_pull_secrets: node.allow_pull_secrets,
             pod: operation.pod.clone(),
             sandbox_id: operation.sandbox_id.clone(),
@@ -69,10 +74,10 @@ impl Workshop {
         let client = self.client.within(limit);
         match effect {
             Effect::Pull { image, like, anew, .. } => self.pull(image, like, *anew, limit, progress).await,
-            Effect::Fence { source, attempt, image, .. } => {
-                let operation_id = self.operation_id.clone();
-                let config = self.source(source).await?.fence(*attempt, image.as_ref(), &operation_id);
-                self.create(&client, config).await.map(|_| Learned::Nothing)
+            Effect::Fence { source, attempt, image, rehearse, .. } => {
+                let left = clock::until(operation.deadline_at);
+                let (attempt, image, rehearse) = (*attempt, image.as_ref(), *rehearse);
+                self.fence(&client, fence::Wanted { source, attempt, image, rehearse, left }).await
             }
             Effect::PreStop { container, id, budget_seconds } => {
                 self.pre_stop(container, id, Duration::from_secs(*budget_seconds).min(limit)).await
@@ -206,7 +211,11 @@ impl Workshop {
         }
     }
 
-    async fn create(&mut self, client: &Client, config: v1::ContainerConfig) -> Result<String, Trouble> {
+    pub(super) async fn create(
+        &mut self,
+        client: &Client,
+        config: v1::ContainerConfig,
+    ) -> Result<String, Trouble> {
         let sandbox_id = self.sandbox_id.clone();
         let sandbox = self.sandbox().await?.clone();
         Ok(client.create(&sandbox_id, config, sandbox).await?)
@@ -226,7 +235,7 @@ impl Workshop {
     }
 
     /// The configuration of the container `id`, read once.
-    async fn source(&mut self, id: &str) -> Result<&Source, Trouble> {
+    pub(super) async fn source(&mut self, id: &str) -> Result<&Source, Trouble> {
         if !self.sources.contains_key(id) {
             let source = read_source(&self.client, id).await?;
             self.sources.insert(id.to_owned(), source);

@@ -15,6 +15,7 @@ use crate::cluster::pods::NodePods;
 use crate::cri::client::Client;
 use crate::cri::convert;
 use crate::node::drive::{Audience, Leash};
+use crate::node::holder::Holder;
 use crate::node::hook::Hooks;
 use crate::node::journal::{Journal, JournalError, PodLock};
 use crate::operation::effect::{Class, Trouble};
@@ -26,6 +27,8 @@ use crate::process::clock;
 mod alias;
 pub mod drive;
 mod execute;
+mod fence;
+pub mod holder;
 pub mod hook;
 mod image;
 pub mod journal;
@@ -50,6 +53,8 @@ pub struct Node {
     pub cluster: Option<NodePods>,
     /// Whether secrets that pods name may be read to pull their images.
     pub allow_pull_secrets: bool,
+    /// What holds a name beside a kubelet; `None` where there is none.
+    pub holder: Option<Holder>,
     /// What hooks are run with; `None` where none are.
     pub hooks: Option<Hooks>,
 }
@@ -114,14 +119,15 @@ impl Node {
         let journal = Journal::open(state)?;
         let image_reserve = image_reserve_mib.saturating_mul(1 << 20);
         let pulls = Arc::new(Semaphore::new(pulls));
-        let (cluster, hooks) = (None, None);
-        Ok(Self { client, journal, pulls, image_reserve, cluster, allow_pull_secrets: false, hooks })
+        let (cluster, holder, hooks) = (None, None, None);
+        Ok(Self { client, journal, pulls, image_reserve, cluster, allow_pull_secrets: false, holder, hooks })
     }
 
     /// The same engine beside a kubelet, with the pods of its node as the API server shows them.
     #[must_use]
-    pub fn with_cluster(mut self, pods: NodePods, allow_pull_secrets: bool) -> Self {
+    pub fn with_cluster(mut self, pods: NodePods, holder: Holder, allow_pull_secrets: bool) -> Self {
         self.cluster = Some(pods);
+        self.holder = Some(holder);
         self.allow_pull_secrets = allow_pull_secrets;
         self
     }

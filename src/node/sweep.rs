@@ -55,7 +55,7 @@ fn is_forgotten(journal: &Journal, container: &Container) -> bool {
     let fence = label(annotation::CONTAINER_NAME) == Some(annotation::FENCE_NAME);
     let ours = label(annotation::OPERATION).is_some();
     let never_ran = container.state == i32::from(ContainerState::ContainerCreated);
-    if !never_ran || !(fence || ours) {
+    if !(fence || ours && never_ran) {
         return false;
     }
     // An operation that is open takes care of everything of its pod itself.

@@ -33,6 +33,9 @@ pub enum Effect {
         attempt: u32,
         /// The image of the replacement; `None` for the one of the source.
         image: Option<ImageChoice>,
+        /// Whether it is to be found out as well that the replacement can be created: nothing is stopped yet.
+        #[serde(default)]
+        rehearse: bool,
     },
     /// Run the preStop handler of container `id` for at most `budget_seconds`. Its failure stops nothing, as with
     /// the kubelet.

@@ -28,6 +28,7 @@ pub(super) fn life(name: &str, attempt: u32, state: State) -> Container {
         id: format!("{name}-{attempt}"),
         name: name.into(),
         fence: false,
+        holder: false,
         attempt,
         state,
         image: "repo/app:v1".into(),
@@ -300,7 +301,7 @@ impl Bench {
                 let id = image_id(image);
                 return Learned::Image(ImageChoice { reference: image.clone(), id, spec_hash: None });
             }
-            Effect::Fence { container, source, attempt, image }
+            Effect::Fence { container, source, attempt, image, .. }
             | Effect::Create { container, source, attempt, image } => {
                 let mut new = self.snapshot.by_id(source).unwrap().clone();
                 new.fence = effect.verb() == Verb::Fence;

@@ -72,7 +72,8 @@ pub(super) fn replace<'a>(
 }
 
 /// Whether `life` is what a kubelet made in the place of the one that ended, counted from the beginning. Its collection of
-/// dead containers, once a minute, keeps the newest of a name: the fence. Kubelets before 1.24 forget the attempts then.
+/// dead containers, once a minute, keeps the newest of a name: a fence that does not run. Kubelets before 1.24 forget the
+/// attempts then.
 pub(super) fn is_counted_anew(
     operation: &Operation,
     target: &Target,
@@ -102,8 +103,9 @@ pub(super) fn make<'a>(
     let guarded = replacement.attempt.saturating_add(1);
     let guard = snapshot.fences(name).find(|fence| fence.attempt == guarded);
     let fenced = guard.is_some();
-    // A kubelet's collection of dead containers keeps the newest of a name, which may be the fence: it is a clone too.
-    let Some(source) = source_of(target, replacement, snapshot).or(guard).map(|life| &life.id) else {
+    // A kubelet's collection of dead containers keeps the newest of a name, which may be the fence: it may be a clone too.
+    let spare = guard.filter(|fence| !fence.holder);
+    let Some(source) = source_of(target, replacement, snapshot).or(spare).map(|life| &life.id) else {
         let message = "every earlier container of that name is gone, with the configuration to clone";
         return Progress::Failed(Failure::Create { container: container(), message: message.to_owned() });
     };
@@ -111,6 +113,11 @@ pub(super) fn make<'a>(
     let image = image_of(operation, target)
         .or_else(|| (*source != target.from.container_id).then(|| image_before(target)));
     if !fenced {
+        // What has shown that the replacement can be created, and whose maker had no time to remove it.
+        let rehearsed = |fence: &&Container| fence.attempt > guarded && operation.can_remove(&fence.id);
+        if let Some(fence) = snapshot.fences(name).find(rehearsed) {
+            return do_(remove(fence, Leftover::Fence));
+        }
         if let Some(message) = failed(Verb::Fence) {
             return Progress::Failed(Failure::Rehearsal { container: container(), message });
         }
@@ -119,7 +126,16 @@ pub(super) fn make<'a>(
             source: source.clone(),
             attempt: guarded,
             image,
+            rehearse: !target.touched,
         });
+    }
+    // A process that never began, or is over, holds the name still; but a kubelet collects it.
+    let idle = |fence: &&Container| fence.holder && fence.state != State::Running;
+    if let Some(fence) = guard.filter(idle)
+        && !target.touched
+        && operation.can_remove(&fence.id)
+    {
+        return do_(remove(fence, Leftover::Fence));
     }
     // On the way back the fence of the way there holds the name that is needed now.
     if let Some(fence) = snapshot.fences(name).find(|fence| fence.attempt != guarded) {
@@ -275,8 +291,8 @@ fn was_half_made(operation: &Operation, target: &Target, new: &Container, now: T
     !target.touched && now >= later(new.created_at, CREATION) && operation.can_remove(&new.id)
 }
 
-/// The fence once more, where it is gone before the new life runs. A kubelet collects what is dead once a minute, and keeps
-/// the newest of a name that does not run: for the moment before its start that is the new life, and the fence goes.
+/// The fence once more, where it is gone before the new life runs. A kubelet collects what does not run once a minute, and
+/// keeps the newest of a name: for the moment before its start that is the new life, and a fence that does not run goes.
 fn fence_again(
     operation: &Operation,
     target: &Target,
@@ -289,7 +305,8 @@ fn fence_again(
     if guarded || operation.unsupervised || operation.given_up(Verb::Fence, &target.name).is_some() {
         return None;
     }
-    Some(Effect::Fence { container: target.name.clone(), source: new.id.clone(), attempt, image: None })
+    let (container, source) = (target.name.clone(), new.id.clone());
+    Some(Effect::Fence { container, source, attempt, image: None, rehearse: false })
 }
 
 /// The same while the start of the container `id` takes its time, as it does on a busy node.

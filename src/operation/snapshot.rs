@@ -184,8 +184,10 @@ pub struct Container {
     pub id: String,
     /// Name in the pod spec; for a fence the name it guards.
     pub name: String,
-    /// True for a container that only holds a name and is never started.
+    /// True for a container that only holds a name.
     pub fence: bool,
+    /// True for a fence that is no clone of its container: it runs, and does nothing.
+    pub holder: bool,
     /// The attempt in its name.
     pub attempt: u32,
     /// Where it stands.

@@ -7,5 +7,6 @@ pub mod cause;
 pub mod clock;
 pub mod fault;
 pub mod file;
+pub mod hold;
 pub mod log;
 pub mod shutdown;

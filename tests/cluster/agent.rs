@@ -85,6 +85,8 @@ impl Agent {
         let fixed = ["agent", "--node-name", &node.name, "--state-dir", state, "--listen", "127.0.0.1:0"];
         let mut command = node.inplace(&[&fixed[..], setup.args].concat());
         command.env("KUBECONFIG", rights(cluster)).env("INPLACE_IMAGE_RESERVE", "1");
+        // As a process of the node it has no image of its own.
+        command.env("INPLACE_HOLDER_IMAGE", "localhost/pause:1");
         command.envs(setup.env.iter().copied());
         Self::spawn(command, node)
     }

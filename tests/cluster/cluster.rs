@@ -67,12 +67,7 @@ impl Cluster {
 
     /// A cluster for the caller alone, gone when it is dropped.
     pub(crate) fn own() -> Self {
-        Self::own_with(&Options::default())
-    }
-
-    /// The same with what is said of its nodes.
-    pub(crate) fn own_with(options: &Options) -> Self {
-        let lab = Lab::made_by("cluster.sh", options);
+        let lab = Lab::made_by("cluster.sh", &Options::default());
         let kubeconfig = PathBuf::from(setting(&lab.dir, "KUBECONFIG"));
         Self { client: client(&kubeconfig), kubeconfig, registry: lab.registry.clone(), lab: Some(lab) }
     }

@@ -256,9 +256,18 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
 }
 
 /// The same where `look` gives what there is instead.
+pub(crate) fn eventually_or<T, E: fmt::Display>(what: &str, look: impl FnMut() -> Result<T, E>) -> T {
+    eventually_within(PATIENCE, what, look)
+}
+
+/// The same for what others do in their own time.
 #[allow(clippy::disallowed_methods, reason = "the cluster's time is the machine's")]
-pub(crate) fn eventually_or<T, E: fmt::Display>(what: &str, mut look: impl FnMut() -> Result<T, E>) -> T {
-    let end = Instant::now() + PATIENCE;
+pub(crate) fn eventually_within<T, E: fmt::Display>(
+    patience: Duration,
+    what: &str,
+    mut look: impl FnMut() -> Result<T, E>,
+) -> T {
+    let end = Instant::now() + patience;
     loop {
         match look() {
             Ok(found) => return found,

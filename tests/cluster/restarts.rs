@@ -13,7 +13,6 @@ use crate::{
     agent::{Agent, Setup, USER, status},
     cluster::Cluster,
     facts::Facts,
-    lab::Options,
     lives::Lives,
     pod::{PAIR, Pod, container, is_ready},
 };
@@ -119,9 +118,7 @@ fn each_container_waits_for_the_one_before_where_that_is_asked_for() {
 
 #[test]
 fn two_hundred_restarts_and_the_kubelet_never_starts_a_second_one() {
-    // Between create and start a kubelet's collection, once a minute, can take the fence away: a hole that is known (README,
-    // Guarantees), and looked at by `crash::slow_start`. What is shown here is a kubelet that does not collect just then.
-    let cluster = Cluster::own_with(&Options { collect_after: Some("30m"), ..Options::default() });
+    let cluster = Cluster::own();
     let pods: Vec<_> = (0..PODS).map(|_| Pod::create(&cluster, "many", PAIR)).collect();
     let before: Vec<_> = pods
         .iter()

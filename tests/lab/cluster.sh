@@ -197,8 +197,6 @@ T
 start_kubelet() {
   local flags=(--config "$dir/kubelet.yaml" --kubeconfig "$cluster/kubelet-$(setting NODE).kubeconfig" --root-dir /var/lib/kubelet
     --cert-dir "$dir/kubelet/pki" --hostname-override "$(setting NODE)" --node-ip "$(node_ip)" --v 2)
-  # Once a minute a kubelet collects what is dead and old enough; 0s, its default, is everything.
-  if [ "$(setting COLLECT_AFTER)" != 0s ]; then flags+=(--minimum-container-ttl-duration "$(setting COLLECT_AFTER)"); fi
   if [ "$(minor kubelet)" -lt 27 ]; then flags+=(--container-runtime remote --container-runtime-endpoint "unix://$dir/containerd.sock"); fi
   background kubelet "$(binary kubelet)" "${flags[@]}"
 }
@@ -207,7 +205,7 @@ start_kubelet() {
 join() {
   mkdir -p "$dir/manifests" "$dir/var/lib/kubelet"
   ln -sfn var/lib/kubelet "$dir/kubelet"
-  printf 'NODE=%s\nNODE_IP=%s\nKUBECONFIG=%s\nKUBE_SERVER=%s\nCOLLECT_AFTER=%s\n' "$1" "$(node_ip)" "$cluster/admin.kubeconfig" "$(server)" "${LAB_COLLECT_AFTER:-0s}" >>"$dir/env"
+  printf 'NODE=%s\nNODE_IP=%s\nKUBECONFIG=%s\nKUBE_SERVER=%s\n' "$1" "$(node_ip)" "$cluster/admin.kubeconfig" "$(server)" >>"$dir/env"
   kubeconfig "kubelet-$1" "/O=system:nodes/CN=system:node:$1"
   cover_sysctls
   make_cgroups

@@ -183,7 +183,7 @@ def main():
     if what == "apps":
         apps(out, *rest)
     elif what == "pause":
-        write(out, "pause:1", Image([layer([("pause", read(rest[0]), 0o755)])], {"Entrypoint": ["/pause"]}))
+        write(out, "pause:1", Image([layer([("pause", read(rest[0]), 0o755), ("inplace", "pause", 0o777)])], {"Entrypoint": ["/pause"]}))
     elif what == "big":
         big(out, rest[0], int(rest[1]))
     else:

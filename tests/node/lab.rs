@@ -26,8 +26,6 @@ pub(crate) struct Options {
     pub(crate) root_size: Option<String>,
     /// Another containerd binary.
     pub(crate) containerd: Option<PathBuf>,
-    /// How old what is dead must be before a kubelet collects it, as in `30m`; without it everything is.
-    pub(crate) collect_after: Option<&'static str>,
 }
 
 /// A running containerd with an empty store, a registry with the images of `tests/lab/images.sh`, and a network.
@@ -69,10 +67,9 @@ impl Lab {
         // The guard comes first, so that a test killed while the lab starts leaves nothing either.
         run(lab.script("guard").arg(process::id().to_string()));
         let mut up = lab.script("up");
-        up.env_remove("LAB_ROOT_SIZE").env_remove("LAB_CONTAINERD").env_remove("LAB_COLLECT_AFTER");
+        up.env_remove("LAB_ROOT_SIZE").env_remove("LAB_CONTAINERD");
         up.envs(options.root_size.as_ref().map(|size| ("LAB_ROOT_SIZE", size)));
         up.envs(options.containerd.as_ref().map(|path| ("LAB_CONTAINERD", path)));
-        up.envs(options.collect_after.map(|age| ("LAB_COLLECT_AFTER", age)));
         run(&mut up);
         lab.endpoint = setting(&lab.dir, "INPLACE_RUNTIME_ENDPOINT");
         lab.registry = setting(&lab.dir, "REGISTRY");

@@ -125,6 +125,7 @@ fn lives(
         id: status.and_then(|status| status.container_id.as_deref()).map(bare_id).unwrap_or_default(),
         name: spec.name.clone(),
         fence: false,
+        holder: false,
         attempt: count,
         state: State::Created,
         image: spec.image.clone().unwrap_or_default(),

@@ -3,6 +3,7 @@
 //! Complete or not at all: what cannot be handed back in full is refused. Must not print a value: environments hold
 //! secrets, so what is said of a configuration is the names of its fields and variables.
 
+mod fence;
 mod files;
 mod live;
 
@@ -99,19 +100,6 @@ impl Source {
         if let Some(count) = config.annotations.get_mut(annotation::RESTART_COUNT) {
             *count = attempt.to_string();
         }
-        config
-    }
-
-    /// What holds the name of `attempt` and is never started. All else is the replacement's, so that creating it also
-    /// proves that the replacement can be created.
-    pub fn fence(
-        &self,
-        attempt: u32,
-        image: Option<&ImageChoice>,
-        operation_id: &str,
-    ) -> v1::ContainerConfig {
-        let mut config = self.with(attempt, image, operation_id);
-        config.labels.insert(annotation::CONTAINER_NAME.to_owned(), annotation::FENCE_NAME.to_owned());
         config
     }
 

@@ -1,5 +1,7 @@
 //! What a clone keeps, what it changes, and what it refuses.
 
+use std::time::Duration;
+
 use super::*;
 
 fn info(config: &str, spec: &str) -> HashMap<String, String> {
@@ -70,6 +72,66 @@ fn a_fence_has_the_name_and_not_the_label() {
     expected.labels.insert(annotation::OPERATION.to_owned(), "op-1".to_owned());
     expected.labels.insert(annotation::CONTAINER_NAME.to_owned(), annotation::FENCE_NAME.to_owned());
     assert_eq!(fence, expected);
+}
+
+#[test]
+fn a_holder_has_its_pods_namespaces_and_nothing_of_its_container() {
+    let config = CONFIG.replacen(
+        r#""resources": {"#,
+        r#""security_context": {"privileged": true, "run_as_user": {"value": 0},
+            "capabilities": {"add_capabilities": ["SYS_ADMIN"]}, "seccomp": {"profile_type": 2, "localhost_ref": "own"},
+            "selinux_options": {"level": "s0:c1"}, "namespace_options": {"network": 2, "pid": 3, "target_id": "other"}},
+           "resources": {"#,
+        1,
+    );
+    let config = config.replacen(
+        r#""annotations": {"#,
+        r#""devices": [{"host_path": "/dev/kvm", "container_path": "/dev/kvm"}],
+           "annotations": {"io.kubernetes.container.preStopHandler": "{}", "mine": "secret", "#,
+        1,
+    );
+    let source = source(&config, SPEC).unwrap();
+    let holder = source.holder(5, "sha256:9", Duration::from_millis(61_500), "op-1");
+    let linux = v1::LinuxContainerConfig {
+        resources: Some(v1::LinuxContainerResources {
+            cpu_shares: 2,
+            oom_score_adj: 900,
+            ..Default::default()
+        }),
+        security_context: Some(v1::LinuxContainerSecurityContext {
+            run_as_user: Some(v1::Int64Value { value: 65534 }),
+            run_as_group: Some(v1::Int64Value { value: 65534 }),
+            no_new_privs: true,
+            readonly_rootfs: true,
+            capabilities: Some(v1::Capability {
+                drop_capabilities: vec!["ALL".to_owned()],
+                ..Default::default()
+            }),
+            seccomp: Some(v1::SecurityProfile::default()),
+            selinux_options: Some(v1::SeLinuxOption { level: "s0:c1".to_owned(), ..Default::default() }),
+            namespace_options: Some(v1::NamespaceOption { network: 2, pid: 1, ..Default::default() }),
+            ..Default::default()
+        }),
+    };
+    let map = |pairs: &[(&str, &str)]| {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    let expected = v1::ContainerConfig {
+        metadata: Some(v1::ContainerMetadata { name: "app".to_owned(), attempt: 5 }),
+        image: Some(v1::ImageSpec { image: "sha256:9".to_owned(), ..Default::default() }),
+        command: vec!["/inplace".to_owned(), "hold".to_owned()],
+        args: vec!["62".to_owned()],
+        labels: map(&[
+            (annotation::POD_UID, "6d1c"),
+            (annotation::CONTAINER_NAME, annotation::FENCE_NAME),
+            (annotation::OPERATION, "op-1"),
+            (annotation::HOLDER, "true"),
+        ]),
+        annotations: map(&[(annotation::RESTART_COUNT, "3"), (annotation::SPEC_HASH, "a2f567d5")]),
+        linux: Some(linux),
+        ..Default::default()
+    };
+    assert_eq!(holder, expected);
 }
 
 #[test]

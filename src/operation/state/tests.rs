@@ -24,7 +24,13 @@ fn pre_stop() -> Effect {
 fn only_what_a_container_may_feel_touches_it() {
     let image = None;
     let (container, source, id) = ("app".to_owned(), "app-2".to_owned(), "app-2".to_owned());
-    let fence = Effect::Fence { container: container.clone(), source: source.clone(), attempt: 4, image };
+    let fence = Effect::Fence {
+        container: container.clone(),
+        source: source.clone(),
+        attempt: 4,
+        image,
+        rehearse: true,
+    };
     let create = Effect::Create { container: container.clone(), source, attempt: 3, image: None };
     let start = Effect::Start { container: container.clone(), id: id.clone() };
     let remove = Effect::Remove { container, id, what: Leftover::Fence };

@@ -22,7 +22,6 @@ use std::{
 use crate::{
     agent::{Agent, Setup},
     cluster::Cluster,
-    lab::Options,
     pod::eventually,
 };
 use hold::Holds;
@@ -45,9 +44,7 @@ impl Theatre {
         // One cluster at a time, whatever became of the one before.
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is held up waits created for seconds. Would its kubelet collect the fence just then, once a minute, it could
-        // start the container a second time for a moment (README, Guarantees); `slow_start` shows what is done about it.
-        let cluster = Cluster::own_with(&Options { collect_after: Some("30m"), ..Options::default() });
+        let cluster = Cluster::own();
         let node = cluster.node();
         Self { holds: Holds::below(&node.dir), witness: Witness::of(&node.endpoint), cluster, _alone: alone }
     }

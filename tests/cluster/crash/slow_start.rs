@@ -1,39 +1,58 @@
-//! A start that takes its time: whoever takes the fence away meanwhile, as a kubelet's collection of what is dead does once
-//! a minute, it is there again before the kubelet can make use of its name.
+//! A start that takes its time, beside a kubelet that collects what does not run, once a minute: the fence runs, and stays.
+//! Whoever takes it away all the same finds another one.
 
 use inplace::{
     api::annotation::{CONTAINER_NAME, FENCE_NAME},
-    cri::{client::Client, endpoint::Endpoint},
+    cri::{
+        client::Client,
+        endpoint::Endpoint,
+        proto::v1::{Container, ContainerState},
+    },
 };
 
 use crate::{
     cluster::block_on,
-    crash::{Theatre, Way, assert_held},
-    pod::{Pod, eventually},
+    crash::{LONG, Scene, Theatre, Way, assert_held},
+    pod::{eventually, eventually_within},
     scene::containers,
 };
 
-/// The id of the fence in a pod.
-fn fence(pod: &Pod<'_>) -> Option<String> {
+/// The fence in a pod, running.
+fn fence(scene: &Scene<'_>) -> Option<String> {
     let is_fence = |name: Option<&String>| name.is_some_and(|name| name == FENCE_NAME);
-    containers(pod).into_iter().find(|c| is_fence(c.labels.get(CONTAINER_NAME))).map(|fence| fence.id)
+    let all = containers(&scene.subject.pod).into_iter();
+    let fence = all
+        .filter(|c| is_fence(c.labels.get(CONTAINER_NAME)) && c.state() == ContainerState::ContainerRunning);
+    fence.map(|fence| fence.id).next()
+}
+
+/// The ids of what has run and does not any more.
+fn dead(scene: &Scene<'_>) -> Vec<String> {
+    let is_dead = |container: &Container| container.state() == ContainerState::ContainerExited;
+    containers(&scene.subject.pod).into_iter().filter(is_dead).map(|container| container.id).collect()
 }
 
 #[test]
-fn the_fence_is_looked_after_until_the_container_runs() {
+fn the_fence_stays_until_the_container_runs() {
     let theatre = Theatre::open();
     let _agent = theatre.agent();
     let subjects = theatre.cast(&[Way::Recreate, Way::Drain]);
     let scenes: Vec<_> = subjects.iter().map(|subject| (subject, "before effect Start".to_owned())).collect();
     let scenes = theatre.bring(&scenes, "collected");
     assert_held(&scenes);
+    let fences: Vec<_> = scenes.iter().map(|scene| fence(scene).unwrap()).collect();
+    assert!(scenes.iter().all(|scene| dead(scene).len() == 1));
+    eventually_within(LONG, "the kubelet to collect the old lives", || {
+        let left: Vec<_> = scenes.iter().flat_map(dead).collect();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    });
+    assert_eq!(scenes.iter().map(|scene| fence(scene).unwrap()).collect::<Vec<_>>(), fences);
+
     let endpoint = Endpoint::parse(&theatre.cluster.node().endpoint).unwrap();
-    for scene in &scenes {
-        let pod = &scene.subject.pod;
-        let first = fence(pod).unwrap();
-        block_on(async { Client::new(&endpoint, None).remove(&first).await.unwrap() });
-        let second = eventually("a new fence", || fence(pod));
-        assert_ne!(first, second);
+    for (scene, first) in scenes.iter().zip(&fences) {
+        block_on(async { Client::new(&endpoint, None).remove(first).await.unwrap() });
+        let second = eventually("a new fence", || fence(scene));
+        assert_ne!(*first, second);
     }
     theatre.holds.release();
     for scene in scenes {

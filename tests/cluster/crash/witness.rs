@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use inplace::cri::{client::Client, endpoint::Endpoint, proto::v1::ContainerState};
+use inplace::{
+    api::annotation::HOLDER,
+    cri::{client::Client, endpoint::Endpoint, proto::v1::ContainerState},
+};
 use tokio::{task::JoinHandle, time::sleep};
 
 use crate::cluster::runtime;
@@ -59,6 +62,7 @@ async fn watch(endpoint: Endpoint, seen: Arc<Seen>) {
         let mut running: Vec<_> = containers
             .iter()
             .filter(|container| container.state() == ContainerState::ContainerRunning)
+            .filter(|container| !container.labels.contains_key(HOLDER))
             .map(|container| {
                 let name = container.metadata.as_ref().map_or("", |metadata| metadata.name.as_str());
                 (container.pod_sandbox_id.as_str(), name, container.id.as_str())

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tonic::Code;
 
 use super::super::runtime::{Call, Exec, Fault, Pod};
-use super::{Shop, nobody, pod, pod_ref, request};
+use super::{HOLDER, Shop, nobody, pod, pod_ref, request, shared_pod};
 
 /// When the process dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +23,10 @@ enum Moment {
     After,
 }
 
-/// With a preStop handler; `img:v3` dies at once.
-async fn shop() -> Shop {
-    let shop = Shop::of(pod().pre_stop(r#"{"exec":{"command":["bye"]}}"#)).await;
+/// With a preStop handler; `img:v3` dies at once. In a pod of others' a process holds the name.
+async fn shop(alone: bool) -> Shop {
+    let pod = if alone { pod() } else { shared_pod() };
+    let shop = Shop::of(pod.pre_stop(r#"{"exec":{"command":["bye"]}}"#)).await.held_by(HOLDER);
     shop.fake.model(|m| m.image("img:v3").dies_after = Some((Duration::from_millis(50), 3)));
     shop.fake.exec(|_, _| Exec::ok("bye"));
     shop
@@ -61,8 +62,8 @@ impl Shop {
 }
 
 /// The changes of a run that nothing disturbs.
-async fn changes(text: &str) -> Vec<Call> {
-    let shop = shop().await;
+async fn changes(text: &str, alone: bool) -> Vec<Call> {
+    let shop = shop(alone).await;
     shop.ask(request(text)).await.unwrap();
     shop.fake.all_calls().into_iter().filter(Call::mutates).collect()
 }
@@ -70,35 +71,43 @@ async fn changes(text: &str) -> Vec<Call> {
 #[tokio::test]
 async fn at_every_change_the_next_process_brings_it_to_its_end() {
     let mut cells = JoinSet::new();
-    for (text, phase, image) in [
+    let jobs = [
         ("restart app", Phase::Succeeded, "img:v1"),
         ("swap app=img:v2", Phase::Succeeded, "img:v2"),
         ("swap app=img:v3", Phase::RolledBack, "img:v1"),
-    ] {
-        let changes = changes(text).await;
+    ];
+    for ((text, phase, image), alone) in jobs.into_iter().flat_map(|job| [(job, true), (job, false)]) {
+        let changes = changes(text, alone).await;
         assert!(changes.len() >= 6, "{changes:?}");
         for call in changes {
             for moment in [Moment::Before, Moment::After] {
                 for asked_again in [false, true] {
-                    cells.spawn(dies_and_goes_on(text, phase, image, call.clone(), moment, asked_again));
+                    cells.spawn(dies_and_goes_on(
+                        text,
+                        alone,
+                        (phase, image),
+                        call.clone(),
+                        moment,
+                        asked_again,
+                    ));
                 }
             }
         }
     }
-    assert!(cells.len() > 80);
+    assert!(cells.len() > 180, "{}", cells.len());
     cells.join_all().await;
 }
 
 async fn dies_and_goes_on(
     text: &str,
-    phase: Phase,
-    image: &str,
+    alone: bool,
+    (phase, image): (Phase, &str),
     call: Call,
     moment: Moment,
     asked_again: bool,
 ) {
-    let what = format!("{text}: {moment:?} {call}, asked again: {asked_again}");
-    let mut shop = shop().await;
+    let what = format!("{text}, alone: {alone}, {moment:?} {call}, asked again: {asked_again}");
+    let mut shop = shop(alone).await;
     shop.die_at(request(text), moment, call.name, &call.about).await;
     // What touches nobody is done again when somebody asks again.
     assert!(shop.is_open(), "{what}");
@@ -117,20 +126,22 @@ async fn dies_and_goes_on(
 
 #[tokio::test]
 async fn dying_again_and_again_ends_the_same() {
-    let mut shop = shop().await;
-    for call in changes("restart app").await {
-        shop.die_at(request("restart app"), Moment::After, call.name, &call.about).await;
+    for alone in [true, false] {
+        let mut shop = shop(alone).await;
+        for call in changes("restart app", alone).await {
+            shop.die_at(request("restart app"), Moment::After, call.name, &call.about).await;
+        }
+        let ended = shop.restart().await.unwrap();
+        assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
+        shop.reached(&ended, "img:v1");
+        assert_eq!((shop.starts(), shop.handled()), (1, 1));
     }
-    let ended = shop.restart().await.unwrap();
-    assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
-    shop.reached(&ended, "img:v1");
-    assert_eq!((shop.starts(), shop.handled()), (1, 1));
 }
 
 /// The runtime is away when the next process comes, and comes back later.
 #[tokio::test]
 async fn the_runtime_dies_too() {
-    let mut shop = shop().await;
+    let mut shop = shop(true).await;
     shop.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
     shop.fake.go_away();
     let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
@@ -157,7 +168,7 @@ async fn meanwhile_a_kubelet_brought_it_up() {
 
 #[tokio::test]
 async fn meanwhile_the_pod_is_gone() {
-    let mut shop = shop().await;
+    let mut shop = shop(true).await;
     shop.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
     shop.fake.model(|m| {
         let id = m.sandboxes[0].id.clone();
@@ -173,7 +184,7 @@ async fn meanwhile_the_pod_is_gone() {
 #[tokio::test]
 async fn a_damaged_journal_is_the_trouble_of_its_pod_alone() {
     for damage in ["", "{", r#"{"version":99}"#, "cut"] {
-        let mut shop = shop().await;
+        let mut shop = shop(true).await;
         let other = shop.fake.put(Pod::new("shop", "web-1").owner(Owner::NodeRun).container("db", "img:v1"));
         shop.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
         let path = shop.node.journal.path(&shop.pod.uid);
@@ -202,7 +213,7 @@ async fn a_damaged_journal_is_the_trouble_of_its_pod_alone() {
 /// The disk fills up while a container is down: it must come up all the same.
 #[tokio::test]
 async fn a_journal_that_cannot_be_written_any_more_leaves_nobody_down() {
-    let shop = shop().await;
+    let shop = shop(true).await;
     let fresh = shop.node.journal.path(&shop.pod.uid);
     let fresh = fresh.with_file_name(format!(".{}.new", fresh.file_name().unwrap().to_str().unwrap()));
     let full = fresh.clone();
@@ -222,7 +233,7 @@ async fn a_journal_that_cannot_be_written_any_more_leaves_nobody_down() {
 #[tokio::test]
 async fn the_handler_is_begun_once() {
     for moment in [Moment::Before, Moment::After] {
-        let mut shop = shop().await;
+        let mut shop = shop(true).await;
         shop.die_at(request("restart app"), moment, "ExecSync", "app#0").await;
         shop.fake.on("ExecSync").always().fault(Fault::Fail(Code::Internal, "it was begun again"));
         shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");

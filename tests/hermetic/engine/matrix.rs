@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tonic::Code;
 
 use super::super::runtime::{Exec, Fault};
-use super::{Shop, pod, request, shared_pod, short};
+use super::{HOLDER, Shop, pod, request, shared_pod, short};
 
 /// Cells that run at the same time.
 const SIDE_BY_SIDE: usize = 48;
@@ -87,6 +87,8 @@ impl Job {
             What::Restart => Shop::of(pod.pre_stop(r#"{"exec":{"command":["bye"]}}"#)).await.aged(),
             What::Swap | What::Back => Shop::of(pod).await,
         };
+        // Where nobody else acts, no process is asked to hold a name.
+        let shop = shop.held_by(HOLDER);
         if self.what == What::Back {
             shop.fake.model(|m| m.image("img:v2").dies_after = Some((MOMENT, 3)));
         }

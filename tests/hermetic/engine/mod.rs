@@ -4,6 +4,7 @@
 //! behind. Each file adds one kind of trouble.
 
 mod crash;
+mod holder;
 mod hook;
 mod matrix;
 mod race;
@@ -24,6 +25,7 @@ use inplace::cri::client::Client;
 use inplace::cri::endpoint::Endpoint;
 use inplace::cri::proto::v1::ContainerState;
 use inplace::node::drive::{Audience, Leash};
+use inplace::node::holder::{Holder, HolderArgs};
 use inplace::node::{Error, Node};
 use inplace::operation::outcome::Withdrawal;
 use inplace::operation::snapshot::{Owner, PodRef};
@@ -32,6 +34,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::runtime::{Fake, Made, Pod};
 
+/// An image that is on the node, for what holds names.
+const HOLDER: &str = "inplace:v1";
 /// Only reached by a test that fails.
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -149,7 +153,18 @@ impl Shop {
     fn next_process(&mut self) {
         self.shutdown = CancellationToken::new();
         self.withdraw = watch::Sender::new(None);
-        self.node = node(&self.fake, self.state.path());
+        let holder = self.node.holder.take();
+        self.node = Node { holder, ..node(&self.fake, self.state.path()) };
+    }
+
+    /// With an agent that was told of `image` for what holds names beside a kubelet.
+    fn held_by(mut self, image: &str) -> Self {
+        self.fake.model(|m| {
+            m.image(HOLDER);
+        });
+        let wanted = HolderArgs { holder_image: Some(image.to_owned()), pod_uid: None };
+        self.node.holder = Some(Holder::new(wanted));
+        self
     }
 
     async fn resume(&self) -> Result<Option<Status>, Error> {
@@ -173,7 +188,8 @@ impl Shop {
         let history = self.fake.history();
         assert!(most_at_once(&self.born, &history) <= 1, "{what}: two of one name ran: {history:#?}");
         let left = self.fake.model(|m| {
-            let left = m.containers.iter().filter(|c| c.state == ContainerState::ContainerCreated);
+            let left = m.containers.iter();
+            let left = left.filter(|c| c.state == ContainerState::ContainerCreated || c.is_fence());
             left.map(whose).collect::<Vec<_>>()
         });
         assert!(left.is_empty(), "{what}: left behind: {left:?}\n{history:#?}");

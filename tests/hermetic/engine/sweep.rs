@@ -50,10 +50,12 @@ async fn what_is_ours_and_forgotten_goes_and_what_is_others_stays() {
     let shop = Shop::open().await;
     shop.neighbour();
     let (theirs, ran) = shop.fake.model(|m| {
-        create(m, "app", 2, &FENCE);
+        // A fence may run.
+        let running = create(m, "app", 2, &FENCE);
+        m.start(&running).unwrap();
         create(m, "db", 2, &FENCE);
         create(m, "app", 3, &OURS);
-        // Our label on what has run is its history: nothing that ran is ever swept.
+        // Our label on what has run is its history: no life that ran is ever swept.
         let ran = create(m, "db", 3, &OURS);
         m.start(&ran).unwrap();
         (create(m, "app", 1, &[]), ran)

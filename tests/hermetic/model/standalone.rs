@@ -245,6 +245,7 @@ impl World {
             id: id.clone(),
             name: name.into(),
             fence,
+            holder: false,
             attempt,
             state: State::Created,
             image: image_id.replace("sha", "repo/app"),
@@ -451,7 +452,7 @@ impl World {
             })),
             Effect::PreStop { .. } => Ok(Learned::Nothing),
             Effect::Respec { .. } | Effect::Gate { .. } => trouble(Class::Final),
-            Effect::Fence { container, source, attempt, image }
+            Effect::Fence { container, source, attempt, image, .. }
             | Effect::Create { container, source, attempt, image } => {
                 let fence = effect.verb() == Verb::Fence;
                 let Some(source) = self.life(source).map(|life| life.seen.image_id.clone()) else {

@@ -30,6 +30,7 @@ mod world;
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 struct Sabotage {
     fences_hold_nothing: bool,
+    fences_do_not_run: bool,
     journal_is_not_written: bool,
     /// A new life counts when it has the right image, whatever spec it was made from.
     image_is_enough: bool,
@@ -241,6 +242,26 @@ fn finds(sabotage: Sabotage, what: &str) {
 #[test]
 fn without_the_fence_the_search_finds_two_running() {
     finds(Sabotage { fences_hold_nothing: true, ..Sabotage::default() }, "run at once");
+}
+
+/// Starts that take their time, in the middle of which the kubelet collects what does not run.
+#[test]
+fn a_fence_that_does_not_run_is_collected_and_the_search_finds_what_comes_of_it() {
+    let worlds = scenario().prop_map(|scenario| Scenario {
+        swaps: vec![false],
+        engine: EngineWish::Auto,
+        policy: RestartPolicy::Always,
+        old_image: Image::Good,
+        relist: 100,
+        swept_at: Some(20 + scenario.swept_at.unwrap_or(0) % 600),
+        ..scenario
+    });
+    let honest = search(cases(1000), &worlds, |scenario| run(scenario, Sabotage::default()));
+    honest.unwrap_or_else(|broken| panic!("{broken}"));
+    let sabotage = Sabotage { fences_do_not_run: true, ..Sabotage::default() };
+    let found = search(cases(5000), &worlds, |scenario| run(scenario, sabotage)).unwrap_err();
+    // Or its kubelet counts from the beginning, because the fence was the last of that name.
+    assert!(["run at once", "not a new life"].iter().any(|what| found.contains(what)), "{found}");
 }
 
 #[test]

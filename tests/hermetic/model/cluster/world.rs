@@ -247,6 +247,7 @@ impl World {
             id: id.clone(),
             name: name.into(),
             fence,
+            holder: fence && !self.sabotage.fences_do_not_run,
             attempt,
             state: State::Created,
             image: image.into(),
@@ -261,6 +262,14 @@ impl World {
             has_pre_stop: self.scenario.pre_stop,
         });
         id
+    }
+
+    /// The process in a fence is there.
+    fn hold(&mut self, id: &str) {
+        let now = self.now;
+        if let Some(fence) = self.life(id) {
+            (fence.state, fence.started_at) = (State::Running, Some(now));
+        }
     }
 
     /// What happens when the runtime starts `id`; false when the image will not start.
@@ -333,11 +342,12 @@ impl World {
                 self.sandbox = None;
             }
             Event::Swept => {
+                // The newest of a name that does not run is kept: a fence has the name that it guards.
                 let mut newest = BTreeMap::new();
-                for life in self.lives.iter().filter(|life| !life.fence) {
+                for life in self.lives.iter().filter(|life| life.state != State::Running) {
                     newest.insert(life.name.clone(), life.id.clone());
                 }
-                self.lives.retain(|life| life.state != State::Exited || newest[&life.name] == life.id);
+                self.lives.retain(|life| life.state == State::Running || newest[&life.name] == life.id);
             }
             event => self.kubelet_does(event),
         }
@@ -484,7 +494,7 @@ impl World {
                 self.turn(*gate);
                 Ok(Learned::Nothing)
             }
-            Effect::Fence { container, source, attempt, image }
+            Effect::Fence { container, source, attempt, image, .. }
             | Effect::Create { container, source, attempt, image } => {
                 let fence = effect.verb() == Verb::Fence;
                 let Some(source) = self.life(source).cloned() else { return trouble(Class::Gone) };
@@ -504,7 +514,10 @@ impl World {
                 self.felt |= !fence;
                 self.helped |= !fence && image.as_ref().is_some_and(|image| image.spec_hash.is_some());
                 let hash = hash.unwrap_or(&source.spec_hash);
-                self.create(container, *attempt, reference, id, hash, Some(ID), fence);
+                let id = self.create(container, *attempt, reference, id, hash, Some(ID), fence);
+                if fence && !self.sabotage.fences_do_not_run {
+                    self.hold(&id);
+                }
                 Ok(Learned::Nothing)
             }
             Effect::Stop { id, .. } => {

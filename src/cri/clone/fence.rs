@@ -1,0 +1,106 @@
+//! What holds the name of an attempt, so that nobody else can make that one: a clone that is never started, or a holder,
+//! which runs and does nothing.
+//!
+//! A kubelet collects what does not run, once a minute, and the clone with it; what runs it never collects. A holder has
+//! nothing of its container: no volume, no variable, no right, no handler. It leaves by itself when nobody is left to take
+//! it away.
+
+use std::time::Duration;
+
+use super::Source;
+use crate::api::annotation;
+use crate::cri::proto::v1::{
+    Capability, ContainerConfig, ContainerMetadata, ImageSpec, Int64Value, LinuxContainerConfig,
+    LinuxContainerResources, LinuxContainerSecurityContext, NamespaceMode, SecurityProfile,
+    security_profile::ProfileType,
+};
+use crate::operation::effect::ImageChoice;
+
+/// The program in a holder's image, and the word that has it hold a name.
+const PROGRAM: [&str; 2] = ["/inplace", "hold"];
+/// Nobody's user and group: nothing on a node is theirs.
+const NOBODY: i64 = 65534;
+/// The least that the kernel gives: a holder sleeps.
+const CPU_SHARES: i64 = 2;
+/// What of the container's annotations is about its pod's bookkeeping. The others are about what it runs: a kubelet that
+/// knows the pod no more would run a handler that is named there.
+const BOOKKEEPING: [&str; 3] =
+    [annotation::RESTART_COUNT, annotation::SPEC_HASH, annotation::TERMINATION_GRACE];
+
+impl Source {
+    /// The fence that is never started. All else is the replacement's, so that creating it also proves that the
+    /// replacement can be created.
+    pub fn fence(&self, attempt: u32, image: Option<&ImageChoice>, operation_id: &str) -> ContainerConfig {
+        let mut config = self.with(attempt, image, operation_id);
+        config.labels.insert(annotation::CONTAINER_NAME.to_owned(), annotation::FENCE_NAME.to_owned());
+        config
+    }
+
+    /// The fence that runs, from the image with the id `image_id`, for at most `longest` (whole seconds, rounded up).
+    pub fn holder(
+        &self,
+        attempt: u32,
+        image_id: &str,
+        longest: Duration,
+        operation_id: &str,
+    ) -> ContainerConfig {
+        let seconds = longest.as_secs().saturating_add(u64::from(longest.subsec_nanos() > 0));
+        let mut labels = self.config.labels.clone();
+        for (label, value) in [
+            (annotation::CONTAINER_NAME, annotation::FENCE_NAME),
+            (annotation::OPERATION, operation_id),
+            (annotation::HOLDER, "true"),
+        ] {
+            labels.insert(label.to_owned(), value.to_owned());
+        }
+        let annotations = self.config.annotations.iter();
+        ContainerConfig {
+            metadata: Some(ContainerMetadata { name: self.name().to_owned(), attempt }),
+            image: Some(ImageSpec { image: image_id.to_owned(), ..ImageSpec::default() }),
+            command: PROGRAM.map(str::to_owned).to_vec(),
+            args: vec![seconds.to_string()],
+            labels,
+            annotations: annotations
+                .filter(|(key, _)| BOOKKEEPING.contains(&key.as_str()))
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect(),
+            linux: Some(self.confined()),
+            ..ContainerConfig::default()
+        }
+    }
+
+    /// The namespaces of the pod, and nothing that one could do there.
+    fn confined(&self) -> LinuxContainerConfig {
+        let linux = self.config.linux.clone().unwrap_or_default();
+        let pods = linux.security_context.unwrap_or_default();
+        let mut namespaces = pods.namespace_options.unwrap_or_default();
+        namespaces.pid = NamespaceMode::Container.into();
+        namespaces.target_id.clear();
+        // Where the container may call everything, its node may not know how to forbid it.
+        let unconfined = |profile: &SecurityProfile| profile.profile_type() == ProfileType::Unconfined;
+        let default =
+            || SecurityProfile { profile_type: ProfileType::RuntimeDefault.into(), ..Default::default() };
+        let seccomp = pods.seccomp.map(|given| if unconfined(&given) { given } else { default() });
+        let capabilities = Capability { drop_capabilities: vec!["ALL".to_owned()], ..Capability::default() };
+        LinuxContainerConfig {
+            resources: Some(LinuxContainerResources {
+                cpu_shares: CPU_SHARES,
+                oom_score_adj: linux.resources.map_or(0, |resources| resources.oom_score_adj),
+                ..LinuxContainerResources::default()
+            }),
+            security_context: Some(LinuxContainerSecurityContext {
+                run_as_user: Some(Int64Value { value: NOBODY }),
+                run_as_group: Some(Int64Value { value: NOBODY }),
+                no_new_privs: true,
+                readonly_rootfs: true,
+                capabilities: Some(capabilities),
+                selinux_options: pods.selinux_options,
+                seccomp,
+                namespace_options: Some(namespaces),
+                masked_paths: pods.masked_paths,
+                readonly_paths: pods.readonly_paths,
+                ..LinuxContainerSecurityContext::default()
+            }),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Putting a fence up: before anything is stopped, a clone shows that the replacement can be created; then the name is
+//! held, beside a kubelet by a process.
+//!
+//! Decides nothing about when. Where no process can be had, a clone that is not started holds the name: a kubelet that
+//! collects dead containers in the middle of a start takes that one away.
+
+use std::time::Duration;
+
+use crate::cri::client::Client;
+use crate::node::execute::Workshop;
+use crate::operation::effect::{Class, ImageChoice, Learned, Trouble};
+
+/// How much longer than its operation may take a process holds a name: whoever put it up may have to come back first.
+const HOLDS_ON: Duration = Duration::from_secs(60);
+
+/// What is to be fenced.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    /// The container whose configuration is cloned.
+    pub source: &'a str,
+    /// The attempt whose name is held.
+    pub attempt: u32,
+    /// The image of the replacement; `None` for the one of the source.
+    pub image: Option<&'a ImageChoice>,
+    /// Whether to find out that the replacement can be created.
+    pub rehearse: bool,
+    /// What the operation may take still.
+    pub left: Duration,
+}
+
+impl Workshop {
+    /// Puts a fence up.
+    pub(super) async fn fence(&mut self, client: &Client, wanted: Wanted<'_>) -> Result<Learned, Trouble> {
+        let Some(holder) = self.holder(client).await? else {
+            self.clone_holds(client, wanted, wanted.attempt).await?;
+            return Ok(Learned::Nothing);
+        };
+        if wanted.rehearse {
+            let id = self.clone_holds(client, wanted, wanted.attempt.saturating_add(1)).await?;
+            client.remove(&id).await?;
+        }
+        match self.process_holds(client, wanted, &holder).await {
+            Ok(()) => Ok(Learned::Nothing),
+            Err(trouble) if trouble.class.is_away() || trouble.class == Class::NameTaken => Err(trouble),
+            Err(trouble) => {
+                tracing::warn!(pod = %self.pod, trouble = trouble.message, "no process can hold the name: a clone does");
+                self.clone_holds(client, wanted, wanted.attempt).await?;
+                Ok(Learned::Nothing)
+            }
+        }
+    }
+
+    /// The image to hold names with, if one is on the node.
+    async fn holder(&self, client: &Client) -> Result<Option<String>, Trouble> {
+        let Some(holder) = &self.holder else { return Ok(None) };
+        Ok(holder.image(client).await?.map(str::to_owned))
+    }
+
+    async fn clone_holds(
+        &mut self,
+        client: &Client,
+        wanted: Wanted<'_>,
+        attempt: u32,
+    ) -> Result<String, Trouble> {
+        let operation_id = self.operation_id.clone();
+        let config = self.source(wanted.source).await?.fence(attempt, wanted.image, &operation_id);
+        self.create(client, config).await
+    }
+
+    async fn process_holds(
+        &mut self,
+        client: &Client,
+        wanted: Wanted<'_>,
+        image: &str,
+    ) -> Result<(), Trouble> {
+        let operation_id = self.operation_id.clone();
+        let longest = wanted.left.saturating_add(HOLDS_ON);
+        let source = self.source(wanted.source).await?;
+        let config = source.holder(wanted.attempt, image, longest, &operation_id);
+        let id = self.create(client, config).await?;
+        let Err(error) = client.start(&id).await else { return Ok(()) };
+        // What never ran still holds the name, but is no clone: one that is takes its place.
+        if !error.class.is_away() {
+            client.remove(&id).await?;
+        }
+        Err(error.into())
+    }
+}

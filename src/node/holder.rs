@@ -1,0 +1,79 @@
+//! Where the process comes from that holds a name while a container is replaced: an image that has this program in it and is
+//! on the node already. In a DaemonSet that is the agent's own.
+//!
+//! Pulls nothing. Without such an image, names are held by containers that do not run.
+
+use std::sync::Arc;
+
+use tokio::sync::OnceCell;
+
+use crate::api::annotation;
+use crate::cri::client::Client;
+use crate::cri::convert;
+use crate::cri::error::Error;
+use crate::cri::proto::v1::ContainerState;
+
+/// What the shipped manifests call the agent's container.
+const AGENT: &str = "agent";
+
+/// How an agent finds the image.
+#[derive(Clone, Debug, clap::Args)]
+pub struct HolderArgs {
+    /// Image with this program as /inplace that is on the node, for the process that holds a container's name while it is
+    /// replaced; without it the agent's own image, where the agent is a pod
+    #[arg(long, env = "INPLACE_HOLDER_IMAGE", value_name = "IMAGE")]
+    pub holder_image: Option<String>,
+    /// The uid of the agent's own pod.
+    #[arg(long, env = "INPLACE_POD_UID", hide = true)]
+    pub pod_uid: Option<String>,
+}
+
+/// The image, looked for when it is needed first.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    wanted: HolderArgs,
+    found: Arc<OnceCell<Option<String>>>,
+}
+
+impl Holder {
+    /// The image that is named, or that of the agent's own pod.
+    pub fn new(wanted: HolderArgs) -> Self {
+        Self { wanted, found: Arc::default() }
+    }
+
+    /// The runtime's id of the image, if there is one.
+    pub(super) async fn image(&self, client: &Client) -> Result<Option<&str>, Error> {
+        Ok(self.found.get_or_try_init(|| self.find(client)).await?.as_deref())
+    }
+
+    async fn find(&self, client: &Client) -> Result<Option<String>, Error> {
+        let found = match (&self.wanted.holder_image, &self.wanted.pod_uid) {
+            (Some(image), _) => {
+                client.image(image, false).await?.and_then(|answer| answer.image).map(|image| image.id)
+            }
+            (None, Some(uid)) => own_image(client, uid).await?,
+            (None, None) => None,
+        };
+        if let Some(image) = &found {
+            tracing::info!(image, "names are held by a process from this image");
+        } else {
+            tracing::warn!(
+                wanted = ?self.wanted,
+                "no image for what holds a name is on the node (--holder-image): a kubelet that collects dead containers \
+                 in the middle of a start may start one beside it"
+            );
+        }
+        Ok(found)
+    }
+}
+
+/// The image of the agent in the pod with this uid.
+async fn own_image(client: &Client, uid: &str) -> Result<Option<String>, Error> {
+    let running = i32::from(ContainerState::ContainerRunning);
+    let mut containers = client.containers(Some((annotation::POD_UID, uid))).await?;
+    containers.retain(|container| {
+        container.state == running
+            && container.labels.get(annotation::CONTAINER_NAME).is_some_and(|name| name == AGENT)
+    });
+    Ok(containers.pop().map(convert::image_id))
+}

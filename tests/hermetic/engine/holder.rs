@@ -1,0 +1,84 @@
+//! Beside a kubelet a process holds the name: what is done for that, and what is left where it cannot be had.
+
+use inplace::operation::snapshot::Owner;
+
+use super::super::runtime::{Container, Fault};
+use super::{HOLDER, Shop, pod};
+
+/// A pod that a kubelet looks after.
+async fn beside_a_kubelet(image: &str) -> Shop {
+    Shop::of(pod().owner(Owner::Kubelet)).await.held_by(image)
+}
+
+impl Shop {
+    /// What was created, started, ended and removed, in that order.
+    fn events(&self) -> Vec<String> {
+        let history = self.fake.history().into_iter();
+        let told = |event: &String| {
+            ["created", "started", "did not start", "exited", "removed"]
+                .iter()
+                .any(|verb| event.starts_with(verb))
+        };
+        history.filter(told).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_clone_shows_that_it_can_be_created_and_a_process_holds_the_name() {
+    let shop = beside_a_kubelet(HOLDER).await;
+    shop.fake.before("StopContainer", |m| {
+        let fences: Vec<_> = m.fences("app").into_iter().map(Container::is_running).collect();
+        m.history.push(format!("exited none, fences running: {fences:?}"));
+    });
+    shop.succeeded(shop.restart().await, "img:v1");
+    let expected = [
+        "created fence app#3",
+        "removed fence app#3",
+        "created fence app#2",
+        "started fence app#2",
+        "exited none, fences running: [true]",
+        "exited app#0 143",
+        "created app#1",
+        "started app#1",
+        "exited fence app#2 137",
+        "removed fence app#2",
+    ];
+    assert_eq!(shop.events(), expected);
+}
+
+#[tokio::test]
+async fn what_cannot_be_created_is_found_out_before_anything_is_touched() {
+    let shop = beside_a_kubelet(HOLDER).await;
+    shop.fake.model(|m| m.image("img:v1").refuses_create = Some("no such device".to_owned()));
+    let ended = shop.restart().await.unwrap();
+    assert!(ended.message.contains("no such device"), "{ended:?}");
+    shop.untouched();
+    assert_eq!(shop.fake.times("created fence app#2"), 0);
+}
+
+#[tokio::test]
+async fn where_no_process_can_be_had_a_clone_holds_the_name() {
+    for (image, refusal) in [("inplace:gone", None), (HOLDER, Some("exec format error"))] {
+        let shop = beside_a_kubelet(image).await;
+        shop.fake.model(|m| m.image(HOLDER).refuses_start = refusal.map(str::to_owned));
+        shop.fake.before("StopContainer", |m| {
+            let fences: Vec<_> = m.fences("app").into_iter().map(|fence| fence.image().to_owned()).collect();
+            m.history.push(format!("held by {fences:?}"));
+        });
+        shop.succeeded(shop.restart().await, "img:v1");
+        assert!(
+            shop.fake.history().contains(&r#"held by ["img:v1"]"#.to_owned()),
+            "{:#?}",
+            shop.fake.history()
+        );
+    }
+}
+
+/// Whether it runs cannot be known; the name is taken, and all goes on.
+#[tokio::test]
+async fn a_start_whose_answer_is_lost_is_good_enough() {
+    let shop = beside_a_kubelet(HOLDER).await;
+    shop.fake.on("StartContainer").about("fence app#2").fault(Fault::FailAfterEffect);
+    shop.succeeded(shop.restart().await, "img:v1");
+    assert_eq!(shop.fake.times("created fence app#2"), 1);
+}
