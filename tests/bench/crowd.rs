@@ -26,6 +26,7 @@ pub(crate) async fn idle(scale: &Scale, report: &mut Report) {
     command.args(["agent", "--listen", "127.0.0.1:0", "--node-name"]).arg(setting(&lab.dir, "NODE"));
     command.arg("--state-dir").arg(lab.dir.join("agent")).arg("--runtime-endpoint").arg(&lab.endpoint);
     command.env("KUBECONFIG", setting(&lab.dir, "KUBECONFIG"));
+    command.env("INPLACE_HOLDER_IMAGE", "localhost/pause:1");
     let agent = Agent::start(command, &lab.dir.join("agent.log"));
     let fresh = agent.rest(scale).await;
     let began = Instant::now();

@@ -3,7 +3,17 @@
 
 use std::{fs, thread, time::Duration};
 
-use inplace::api::status::{Engine, Phase, Status, Step};
+use inplace::{
+    api::{
+        annotation::{CONTAINER_NAME, FENCE_NAME, POD_UID},
+        status::{Engine, Phase, Status, Step},
+    },
+    cri::{
+        client::Client,
+        endpoint::Endpoint,
+        proto::v1::{Container, ContainerState},
+    },
+};
 use k8s_openapi::api::core::v1::Pod as Object;
 use kube::{
     Api, Error,
@@ -19,6 +29,7 @@ use crate::{
         writes,
     },
     pod::{PAIR, Pod, container, eventually, is, is_ready},
+    scene::containers,
 };
 
 const GATE: &str = "InPlaceUpdateReady";
@@ -47,13 +58,20 @@ containers:
 - {name: app, image: lab/app:v1}
 ";
 
+/// There is time to look while it stops.
+const SLOW: &str = "
+terminationGracePeriodSeconds: 4
+containers:
+- {name: app, image: lab/app:v1, lifecycle: {preStop: {exec: {command: [sleep, \"2\"]}}}}
+";
+
 #[test]
 fn the_daemonset_does_what_is_asked_for_with_the_rights_it_has() {
     let cluster = Cluster::own();
     install(&cluster, "one");
     let cluster = &cluster;
     thread::scope(|scope| {
-        for test in [plain, gated, odd, once, fixed] {
+        for test in [plain, gated, odd, once, fixed, fenced] {
             scope.spawn(move || test(cluster));
         }
     });
@@ -89,6 +107,24 @@ fn plain(cluster: &Cluster) {
             ["InPlaceStarted", "InPlaceSucceeded", "InPlaceRolledBack", "InPlaceRefused", "InPlaceFailed"];
         wanted.into_iter().all(told).then_some(())
     });
+}
+
+/// A process from the agent's own image holds the name.
+fn fenced(cluster: &Cluster) {
+    let pod = Pod::run(cluster, "fenced", SLOW);
+    pod.request("restart app #1");
+    let fence = eventually("a fence that runs", || {
+        let is_fence = |c: &Container| c.labels.get(CONTAINER_NAME).is_some_and(|name| name == FENCE_NAME);
+        let all = containers(&pod).into_iter();
+        all.filter(is_fence).find(|fence| fence.state() == ContainerState::ContainerRunning)
+    });
+    let uid = agent_on(cluster, &cluster.node()).metadata.uid.unwrap();
+    let endpoint = Endpoint::parse(&cluster.node().endpoint).unwrap();
+    let own =
+        block_on(async { Client::new(&endpoint, None).containers(Some((POD_UID, &uid))).await.unwrap() });
+    assert!(own.iter().any(|agent| agent.image_ref == fence.image_ref), "{fence:#?}");
+    pod.wait("it has restarted", |pod| status(pod).is_some_and(|status| status.phase == Phase::Succeeded));
+    assert!(containers(&pod).iter().all(|container| container.id != fence.id));
 }
 
 fn gated(cluster: &Cluster) {
