@@ -17,3 +17,4 @@ pub mod request;
 pub mod status;
 pub mod workload;
 pub mod workload_key;
+pub mod workload_kind;

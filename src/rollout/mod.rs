@@ -24,7 +24,6 @@ pub mod check;
 pub mod decide;
 pub mod disruption;
 mod halt;
-pub mod kind;
 pub mod mark;
 mod order;
 pub mod pod;

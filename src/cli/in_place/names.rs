@@ -7,62 +7,23 @@ use std::fmt;
 use kube::core::ApiResource;
 
 use crate::api::in_place_rollout::WorkloadRef;
+use crate::api::workload_kind::Kind;
 
-/// A kind whose pods an `InPlaceRollout` can work on.
-#[derive(Debug, PartialEq, Eq)]
-pub(in crate::cli) struct Kind {
-    /// As in manifests.
-    name: &'static str,
-    group: &'static str,
-    version: &'static str,
-    short: &'static str,
-}
-
-/// All of them. Plurals are the lower-case kind and an `s`.
-const KINDS: [Kind; 7] = [
-    Kind { name: "Deployment", group: "apps", version: "v1", short: "deploy" },
-    Kind { name: "StatefulSet", group: "apps", version: "v1", short: "sts" },
-    Kind { name: "DaemonSet", group: "apps", version: "v1", short: "ds" },
-    Kind { name: "ReplicaSet", group: "apps", version: "v1", short: "rs" },
-    Kind { name: "Job", group: "batch", version: "v1", short: "job" },
-    Kind { name: "GameDeployment", group: "tkex.tencent.com", version: "v1alpha1", short: "gdeploy" },
-    Kind { name: "GameStatefulSet", group: "tkex.tencent.com", version: "v1alpha1", short: "gsts" },
-];
-
-impl Kind {
-    /// By its short name, its singular or its plural, the latter two also with the group.
-    pub(in crate::cli) fn read(text: &str) -> Option<&'static Self> {
-        let text = text.to_ascii_lowercase();
-        let (name, group) =
-            text.split_once('.').map_or((text.as_str(), None), |(name, group)| (name, Some(group)));
-        KINDS.iter().find(|kind| {
-            let versioned = format!("{}.{}", kind.version, kind.group);
-            let in_group = group.is_none_or(|group| group == kind.group || group == versioned);
-            let singular = kind.singular();
-            in_group && (name == kind.short || name == singular || name.strip_suffix('s') == Some(&singular))
-        })
-    }
-
-    fn singular(&self) -> String {
-        self.name.to_ascii_lowercase()
-    }
-
-    /// How the API server has it.
-    pub(in crate::cli) fn resource(&self) -> ApiResource {
-        ApiResource {
-            group: self.group.to_owned(),
-            version: self.version.to_owned(),
-            api_version: format!("{}/{}", self.group, self.version),
-            kind: self.name.to_owned(),
-            plural: format!("{}s", self.singular()),
-        }
+/// How the API server has a kind.
+pub(in crate::cli) fn resource(kind: Kind) -> ApiResource {
+    ApiResource {
+        group: kind.group.to_owned(),
+        version: kind.version.to_owned(),
+        api_version: kind.api_version(),
+        kind: kind.name.to_owned(),
+        plural: kind.plural(),
     }
 }
 
 /// A workload. Displays as kubectl prints it: `deployment.apps/web`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) struct WorkloadName {
-    pub(in crate::cli) kind: &'static Kind,
+    pub(in crate::cli) kind: Kind,
     pub(in crate::cli) name: String,
 }
 
@@ -70,7 +31,7 @@ impl WorkloadName {
     /// As a rollout names it.
     pub(super) fn reference(&self) -> WorkloadRef {
         WorkloadRef {
-            api_version: self.kind.resource().api_version,
+            api_version: self.kind.api_version(),
             kind: self.kind.name.to_owned(),
             name: self.name.clone(),
         }
@@ -78,8 +39,7 @@ impl WorkloadName {
 
     /// The workload that a rollout names; `None` for a kind that is not known here.
     pub(super) fn of(reference: &WorkloadRef) -> Option<Self> {
-        let kind = KINDS.iter().find(|kind| kind.name == reference.kind)?;
-        Some(Self { kind, name: reference.name.clone() })
+        Some(Self { kind: Kind::of(reference)?, name: reference.name.clone() })
     }
 }
 

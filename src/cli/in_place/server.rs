@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cli::cluster::{ClusterArgs, Failed, bounded};
-use crate::cli::in_place::names::{RolloutName, WorkloadName};
+use crate::cli::in_place::names::{RolloutName, WorkloadName, resource};
 use crate::operation::effect::Class;
 use crate::workload::selector;
 
@@ -42,7 +42,7 @@ impl Server {
     }
 
     fn workloads(&self, name: &WorkloadName) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), &self.namespace, &name.kind.resource())
+        Api::namespaced_with(self.client.clone(), &self.namespace, &resource(name.kind))
     }
 
     /// The workload, or which ones there are.

@@ -7,7 +7,8 @@ use std::str::FromStr;
 
 use crate::api::image::ImageRef;
 use crate::api::request::Target;
-use crate::cli::in_place::names::{Kind, WorkloadName, is_name};
+use crate::api::workload_kind::Kind;
+use crate::cli::in_place::names::{WorkloadName, is_name};
 
 /// The name of a pod. Displays as `pod/web`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::api::annotation;
 use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutStatus, WorkloadRef};
+use crate::api::workload_kind::{Kind, REPLICA_SET};
 use crate::cluster::error::{Class, Error};
 use crate::cluster::rollouts::{KeptRollout, Key, Rollouts, seconds};
 use crate::cluster::server::{MANAGER, Server};
@@ -21,7 +22,6 @@ use crate::cluster::version::{Moved, Served};
 use crate::cluster::workloads::Trimmed;
 use crate::cluster::workloads::trim::controller;
 use crate::rollout::disruption::Disruption;
-use crate::rollout::kind::{Kind, REPLICA_SET};
 use crate::rollout::target::{Target, Template};
 use crate::rollout::wish::Wish;
 use crate::workload::selector;
@@ -62,7 +62,7 @@ struct List<T> {
 }
 
 fn workloads(kind: Kind, namespace: &str) -> Request {
-    Request::new(format!("/apis/{}/namespaces/{namespace}/{}", kind.api_version(), kind.plural))
+    Request::new(format!("/apis/{}/namespaces/{namespace}/{}", kind.api_version(), kind.plural()))
 }
 
 fn rollouts(namespace: &str) -> Request {
