@@ -22,6 +22,8 @@ const PROGRAM: [&str; 2] = ["/inplace", "hold"];
 const NOBODY: i64 = 65534;
 /// The least that the kernel gives: a holder sleeps.
 const CPU_SHARES: i64 = 2;
+/// In a pod that is at its limit the kernel ends the holder, and not what it stands beside.
+const OOM_SCORE_ADJ: i64 = 1000;
 /// What of the container's annotations is about its pod's bookkeeping. The others are about what it runs: a kubelet that
 /// knows the pod no more would run a handler that is named there.
 const BOOKKEEPING: [&str; 3] =
@@ -72,6 +74,7 @@ impl Source {
     /// The namespaces of the pod, and nothing that one could do there.
     fn confined(&self) -> LinuxContainerConfig {
         let linux = self.config.linux.clone().unwrap_or_default();
+        let limits = linux.resources.unwrap_or_default();
         let pods = linux.security_context.unwrap_or_default();
         let mut namespaces = pods.namespace_options.unwrap_or_default();
         namespaces.pid = NamespaceMode::Container.into();
@@ -85,7 +88,10 @@ impl Source {
         LinuxContainerConfig {
             resources: Some(LinuxContainerResources {
                 cpu_shares: CPU_SHARES,
-                oom_score_adj: linux.resources.map_or(0, |resources| resources.oom_score_adj),
+                oom_score_adj: OOM_SCORE_ADJ,
+                // Not on what others have for themselves.
+                cpuset_cpus: limits.cpuset_cpus,
+                cpuset_mems: limits.cpuset_mems,
                 ..LinuxContainerResources::default()
             }),
             security_context: Some(LinuxContainerSecurityContext {

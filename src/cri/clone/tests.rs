@@ -81,7 +81,7 @@ fn a_holder_has_its_pods_namespaces_and_nothing_of_its_container() {
         r#""security_context": {"privileged": true, "run_as_user": {"value": 0},
             "capabilities": {"add_capabilities": ["SYS_ADMIN"]}, "seccomp": {"profile_type": 2, "localhost_ref": "own"},
             "selinux_options": {"level": "s0:c1"}, "namespace_options": {"network": 2, "pid": 3, "target_id": "other"}},
-           "resources": {"#,
+           "resources": {"cpuset_cpus": "2-3", "#,
         1,
     );
     let config = config.replacen(
@@ -95,7 +95,8 @@ fn a_holder_has_its_pods_namespaces_and_nothing_of_its_container() {
     let linux = v1::LinuxContainerConfig {
         resources: Some(v1::LinuxContainerResources {
             cpu_shares: 2,
-            oom_score_adj: 900,
+            oom_score_adj: 1000,
+            cpuset_cpus: "2-3".to_owned(),
             ..Default::default()
         }),
         security_context: Some(v1::LinuxContainerSecurityContext {
