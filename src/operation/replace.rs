@@ -103,9 +103,11 @@ pub(super) fn make<'a>(
     let guarded = replacement.attempt.saturating_add(1);
     let guard = snapshot.fences(name).find(|fence| fence.attempt == guarded);
     let fenced = guard.is_some();
-    // A kubelet's collection of dead containers keeps the newest of a name, which may be the fence: it may be a clone too.
+    // A kubelet's collection of dead containers keeps the newest of a name, which may be the fence: it may be a clone too. Where
+    // nothing is left, its configuration was read before the stop.
     let spare = guard.filter(|fence| !fence.holder);
-    let Some(source) = source_of(target, replacement, snapshot).or(spare).map(|life| &life.id) else {
+    let source = source_of(target, replacement, snapshot).or(spare).map(|life| &life.id);
+    let Some(source) = source.or(target.touched.then_some(&target.from.container_id)) else {
         let message = "every earlier container of that name is gone, with the configuration to clone";
         return Progress::Failed(Failure::Create { container: container(), message: message.to_owned() });
     };

@@ -99,7 +99,10 @@ fn burst(cluster: &Cluster, pods: &[Pod<'_>], text: &str, turn: i32) -> Vec<Stat
             is_ready(pod) && container(pod, "app").is_some_and(|app| app.restart_count == turn)
         });
         let facts = pod.facts().settled();
-        assert_eq!(facts.running("app").attempt.cast_signed(), turn, "{facts:#?}");
+        // Or its kubelet has collected all that was dead in the middle of a swap, and made the new one itself: it counts
+        // lives from the beginning then.
+        let attempt = facts.running("app").attempt.cast_signed();
+        assert!(attempt == turn || (attempt == 0 && facts.lives.len() == 1), "{facts:#?}");
     }
     let shown = open.into_inner().unwrap().into_iter().fold(0.0, f64::max);
     let most = most_at_once(&answers);

@@ -74,6 +74,17 @@ async fn where_no_process_can_be_had_a_clone_holds_the_name() {
     }
 }
 
+/// Its configuration was read before the stop. One that is read after it would be lost with it.
+#[tokio::test]
+async fn a_life_that_is_collected_right_after_its_end_is_replaced_all_the_same() {
+    let shop = beside_a_kubelet(HOLDER).await;
+    shop.fake.after("StopContainer", |m| {
+        let old = m.lives("app")[0].id.clone();
+        m.vanish(&old);
+    });
+    shop.succeeded(shop.restart().await, "img:v1");
+}
+
 /// Whether it runs cannot be known; the name is taken, and all goes on.
 #[tokio::test]
 async fn a_start_whose_answer_is_lost_is_good_enough() {
