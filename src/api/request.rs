@@ -6,7 +6,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::game_deployment::is_default;
 use crate::api::image::ImageRef;
 
 /// Longest annotation read, in bytes. Kubernetes allows 256 KiB for all annotations of an object.
@@ -32,7 +31,7 @@ pub struct Request {
     #[serde(default)]
     pub grace_period_seconds: u32,
     /// When the pod counts as drained.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(default, skip_serializing_if = "Drain::is_fixed")]
     pub drain: Drain,
     /// Gate to pass while the pod is still serving.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,6 +109,14 @@ pub enum Drain {
     Fixed,
     /// When no `EndpointSlice` says any more that the pod serves, and the grace period after that is over.
     Confirmed,
+}
+
+impl Drain {
+    /// Whether it is what is not written.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+    fn is_fixed(&self) -> bool {
+        *self == Self::Fixed
+    }
 }
 
 /// The engine that a request asks for.
