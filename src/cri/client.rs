@@ -294,7 +294,7 @@ fn image_named(reference: &str) -> v1::ImageSpec {
 }
 
 /// Whole seconds, rounded up: half a second of grace must not become none.
-fn seconds(duration: Duration) -> i64 {
+pub(super) fn seconds(duration: Duration) -> i64 {
     let whole = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
     i64::try_from(whole).unwrap_or(i64::MAX)
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::Source;
 use crate::api::annotation;
+use crate::cri::client::seconds;
 use crate::cri::proto::v1::{
     Capability, ContainerConfig, ContainerMetadata, ImageSpec, Int64Value, LinuxContainerConfig,
     LinuxContainerResources, LinuxContainerSecurityContext, NamespaceMode, SecurityProfile,
@@ -46,7 +47,6 @@ impl Source {
         longest: Duration,
         operation_id: &str,
     ) -> ContainerConfig {
-        let seconds = longest.as_secs().saturating_add(u64::from(longest.subsec_nanos() > 0));
         let mut labels = self.config.labels.clone();
         for (label, value) in [
             (annotation::CONTAINER_NAME, annotation::FENCE_NAME),
@@ -60,7 +60,7 @@ impl Source {
             metadata: Some(ContainerMetadata { name: self.name().to_owned(), attempt }),
             image: Some(ImageSpec { image: image_id.to_owned(), ..ImageSpec::default() }),
             command: PROGRAM.map(str::to_owned).to_vec(),
-            args: vec![seconds.to_string()],
+            args: vec![seconds(longest).to_string()],
             labels,
             annotations: annotations
                 .filter(|(key, _)| BOOKKEEPING.contains(&key.as_str()))

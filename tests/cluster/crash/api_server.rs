@@ -55,16 +55,16 @@ fn away_in_the_middle_it_delays_and_spoils_nothing() {
     let mut agent = theatre.agent();
     let subjects = theatre.cast(&SCENES.map(|(way, _)| way));
     let before = resident(&agent);
+    // A kubelet may hear of the way back up to a minute after its API server is back, and ends until then what takes the
+    // place of the image that crashes: this is tried again at once, and after 2, 4, 8, 16 and 32 s.
+    for subject in &subjects {
+        subject.tries.set(8);
+    }
     for (what, away) in [("kube-apiserver", SHORT), ("etcd", SHORT), ("kube-apiserver", LONG_AWAY)] {
         let scenes = theatre.bring(&scenes(&subjects), &format!("{what}-{}", away.as_secs()));
         assert_held(&scenes);
         theatre.cluster.kill(what);
         theatre.holds.release();
-        // A kubelet may hear of the way back up to a minute after its API server is back, and ends until then what takes the
-        // place of the image that crashes: this is tried again at once, and after 2, 4, 8, 16 and 32 s.
-        for subject in &subjects {
-            subject.tries.set(8);
-        }
         if away == LONG_AWAY {
             // Who needs nothing of it ends without it.
             for scene in scenes.iter().filter(|scene| scene.subject.way == Way::Recreate) {

@@ -78,10 +78,7 @@ async fn where_no_process_can_be_had_a_clone_holds_the_name() {
 #[tokio::test]
 async fn a_life_that_is_collected_right_after_its_end_is_replaced_all_the_same() {
     let shop = beside_a_kubelet(HOLDER).await;
-    shop.fake.after("StopContainer", |m| {
-        let old = m.lives("app")[0].id.clone();
-        m.vanish(&old);
-    });
+    shop.collect_after("StopContainer");
     shop.succeeded(shop.restart().await, "img:v1");
 }
 

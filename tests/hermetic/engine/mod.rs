@@ -157,6 +157,14 @@ impl Shop {
         self.node = Node { holder, ..node(&self.fake, self.state.path()) };
     }
 
+    /// The first life of `app` is gone right after every `call`, as if its kubelet had collected it.
+    fn collect_after(&self, call: &'static str) {
+        self.fake.after(call, |m| {
+            let old = m.lives("app")[0].id.clone();
+            m.vanish(&old);
+        });
+    }
+
     /// With an agent that was told of `image` for what holds names beside a kubelet.
     fn held_by(mut self, image: &str) -> Self {
         self.fake.model(|m| {

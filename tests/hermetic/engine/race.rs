@@ -17,10 +17,7 @@ fn kubelets() -> Pod {
 #[tokio::test]
 async fn a_container_that_is_gone_between_list_and_status_is_no_trouble() {
     let shop = Shop::of(kubelets()).await.aged();
-    shop.fake.after("ListContainers", |m| {
-        let old = m.lives("app")[0].id.clone();
-        m.vanish(&old);
-    });
+    shop.collect_after("ListContainers");
     shop.succeeded(shop.restart().await, "img:v1");
 }
 
@@ -29,10 +26,7 @@ async fn a_container_that_is_gone_between_list_and_status_is_no_trouble() {
 async fn the_old_life_may_be_removed_right_after_its_end() {
     for text in ["restart app", "swap app=img:v2"] {
         let shop = Shop::open().await;
-        shop.fake.after("StopContainer", |m| {
-            let old = m.lives("app")[0].id.clone();
-            m.vanish(&old);
-        });
+        shop.collect_after("StopContainer");
         let image = if text.starts_with("swap") { "img:v2" } else { "img:v1" };
         shop.succeeded(shop.ask(request(text)).await, image);
     }
