@@ -2,11 +2,14 @@
 //!
 //! Makes the connection; what is asked is the commands' own.
 
+use std::fmt::Debug;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use kube::Client;
+use kube::api::ListParams;
+use kube::{Api, Client};
+use serde::de::DeserializeOwned;
 
 use crate::cli::exit::Exit;
 use crate::cluster;
@@ -16,6 +19,8 @@ use crate::operation::effect::Class;
 
 /// How long one call may take.
 const CALL: Duration = Duration::from_secs(10);
+/// Objects per page of a list.
+pub(super) const PAGE: u32 = 500;
 
 /// Which cluster, as kubectl has it.
 #[derive(Clone, Debug, Default, Args)]
@@ -83,4 +88,20 @@ pub(super) async fn bounded<T>(
         Err(_) => Err(Error::late(doing, CALL)),
     };
     Ok(answer?)
+}
+
+/// All that `params` ask for, page by page, each within its time.
+pub(super) async fn listed<K>(doing: &str, api: &Api<K>, params: ListParams) -> Result<Vec<K>, Failed>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let (mut found, mut params) = (Vec::new(), params.limit(PAGE));
+    loop {
+        let page = bounded(doing, api.list(&params)).await?;
+        found.extend(page.items);
+        match page.metadata.continue_.filter(|more| !more.is_empty()) {
+            Some(more) => params.continue_token = Some(more),
+            None => return Ok(found),
+        }
+    }
 }

@@ -13,13 +13,11 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use crate::api::in_place_rollout::InPlaceRollout;
-use crate::cli::cluster::{ClusterArgs, Failed, bounded};
+use crate::cli::cluster::{ClusterArgs, Failed, PAGE, bounded, listed};
 use crate::cli::in_place::names::{RolloutName, WorkloadName, resource};
 use crate::operation::effect::Class;
 use crate::workload::selector;
 
-/// Objects per page of a list.
-const PAGE: u32 = 500;
 /// Names that are told in place of one that is not there.
 const NAMES: u32 = 20;
 const MANAGER: &str = "inplace-cli";
@@ -70,24 +68,13 @@ impl Server {
     /// All rollouts of the namespace.
     pub(super) async fn rollouts(&self) -> Result<Vec<InPlaceRollout>, Failed> {
         let doing = format!("listing the InPlaceRollouts in namespace {}", self.namespace);
-        let (mut found, mut params) = (Vec::new(), ListParams::default().limit(PAGE));
-        let api = self.rollouts_api();
-        loop {
-            let page = match bounded(&doing, api.list(&params)).await {
-                Err(Failed::Cluster(error)) if error.class() == Class::Gone => {
-                    return Err(Failed::Refused(
-                        "this cluster does not know InPlaceRollouts (inplace.dev/v1alpha1): install their definition, \
-                         `inplace crds | kubectl apply -f -`, and the controller that brings them about (daemonset/README.md)"
-                            .to_owned(),
-                    ));
-                }
-                page => page?,
-            };
-            found.extend(page.items);
-            match page.metadata.continue_.filter(|more| !more.is_empty()) {
-                Some(more) => params.continue_token = Some(more),
-                None => return Ok(found),
-            }
+        match listed(&doing, &self.rollouts_api(), ListParams::default()).await {
+            Err(Failed::Cluster(error)) if error.class() == Class::Gone => Err(Failed::Refused(
+                "this cluster does not know InPlaceRollouts (inplace.dev/v1alpha1): install their definition, \
+                 `inplace crds | kubectl apply -f -`, and the controller that brings them about (daemonset/README.md)"
+                    .to_owned(),
+            )),
+            rollouts => rollouts,
         }
     }
 
@@ -138,18 +125,10 @@ impl Server {
         watcher(self.rollouts_api(), config).default_backoff()
     }
 
-    /// The pods with these labels, page by page.
+    /// The pods with these labels.
     pub(super) async fn pods(&self, labels: &str) -> Result<Vec<Pod>, Failed> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
-        let (mut found, mut params) = (Vec::new(), ListParams::default().labels(labels).limit(PAGE));
-        loop {
-            let page = bounded("listing pods", api.list(&params)).await?;
-            found.extend(page.items);
-            match page.metadata.continue_.filter(|more| !more.is_empty()) {
-                Some(more) => params.continue_token = Some(more),
-                None => return Ok(found),
-            }
-        }
+        listed("listing pods", &api, ListParams::default().labels(labels)).await
     }
 
     /// The pods that `rollout` may be working on, now and whenever they change. Those of a workload are those that its

@@ -2,8 +2,6 @@
 //!
 //! Decides nothing; errors say which object it was about.
 
-use std::time::Duration;
-
 use futures_util::Stream;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{ListParams, Patch, PatchParams};
@@ -13,7 +11,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use crate::api::hook_template::HookTemplate;
-use crate::cli::cluster::bounded;
+use crate::cli::cluster::{bounded, listed};
 use crate::cli::pod::names::PodName;
 use crate::cli::pod::{ClusterArgs, Failed};
 use crate::cluster;
@@ -22,11 +20,6 @@ use crate::operation::effect::Class;
 
 /// A pod without spec and status.
 type Meta = PartialObjectMeta<Pod>;
-
-/// How long one call may take.
-const CALL: Duration = Duration::from_secs(10);
-/// Objects per page of a list.
-const PAGE: u32 = 500;
 
 /// The API server, and the namespace that was asked for.
 #[derive(Clone)]
@@ -68,7 +61,7 @@ impl Server {
     /// The node, when this person may read nodes and it is there.
     pub(super) async fn node(&self, name: &str) -> Option<Node> {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        tokio::time::timeout(CALL, nodes.get(name)).await.ok()?.ok()
+        bounded("reading the node", nodes.get(name)).await.ok()
     }
 
     /// The template of this name, if it is there.
@@ -100,18 +93,13 @@ impl Server {
 
     /// The metadata of all pods in `scope`.
     pub(super) async fn list(&self, scope: &Scope) -> Result<Vec<ObjectMeta>, Failed> {
-        let mut params = ListParams::default().limit(PAGE);
-        params.label_selector = scope.selector.clone();
-        params.field_selector = scope.name.as_ref().map(|name| format!("metadata.name={name}"));
-        let (mut found, api) = (Vec::new(), self.scoped(scope));
-        loop {
-            let page = bounded("listing pods", api.list(&params)).await?;
-            found.extend(page.items.into_iter().map(|pod| pod.metadata));
-            match page.metadata.continue_.filter(|more| !more.is_empty()) {
-                Some(more) => params.continue_token = Some(more),
-                None => return Ok(found),
-            }
-        }
+        let params = ListParams {
+            label_selector: scope.selector.clone(),
+            field_selector: scope.name.as_ref().map(|name| format!("metadata.name={name}")),
+            ..ListParams::default()
+        };
+        let found = listed("listing pods", &self.scoped(scope), params).await?;
+        Ok(found.into_iter().map(|pod| pod.metadata).collect())
     }
 
     /// The metadata of the pods in `scope` now, and whenever it changes; goes on after errors, with pauses.
@@ -134,17 +122,9 @@ impl Server {
     /// The events about pods of this name.
     pub(super) async fn events(&self, name: &PodName) -> Result<Vec<Event>, Failed> {
         let selector = format!("involvedObject.kind=Pod,involvedObject.name={}", name.0);
-        let mut params = ListParams::default().fields(&selector).limit(PAGE);
         let api: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
-        let mut found = Vec::new();
-        loop {
-            let page = bounded(&self.doing("reading the events of", name), api.list(&params)).await?;
-            found.extend(page.items);
-            match page.metadata.continue_.filter(|more| !more.is_empty()) {
-                Some(more) => params.continue_token = Some(more),
-                None => return Ok(found),
-            }
-        }
+        let doing = self.doing("reading the events of", name);
+        listed(&doing, &api, ListParams::default().fields(&selector)).await
     }
 
     /// `reading pod demo/web`.

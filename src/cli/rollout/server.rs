@@ -8,12 +8,9 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use serde_json::Value;
 
-use crate::cli::cluster::{ClusterArgs, Failed, bounded};
+use crate::cli::cluster::{ClusterArgs, Failed, bounded, listed};
 use crate::cli::rollout::workload::{Name, Workload};
 use crate::operation::effect::Class;
-
-/// Objects per page of a list.
-const PAGE: u32 = 500;
 
 /// The API server, and the namespace that was asked for.
 pub(super) struct Server {
@@ -54,15 +51,7 @@ impl Server {
     pub(super) async fn revisions(&self) -> Result<Vec<ControllerRevision>, Failed> {
         let doing = format!("listing the revisions in namespace {}", self.namespace);
         let api: Api<ControllerRevision> = Api::namespaced(self.client.clone(), &self.namespace);
-        let (mut found, mut params) = (Vec::new(), ListParams::default().limit(PAGE));
-        loop {
-            let page = bounded(&doing, api.list(&params)).await?;
-            found.extend(page.items);
-            match page.metadata.continue_.filter(|more| !more.is_empty()) {
-                Some(more) => params.continue_token = Some(more),
-                None => return Ok(found),
-            }
-        }
+        listed(&doing, &api, ListParams::default()).await
     }
 
     /// It now, and whenever it changes; goes on after errors, with pauses.
