@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Map, Value, json};
 
 use crate::api::pod_template::PodTemplate;
@@ -59,15 +60,15 @@ pub fn pod(wish: &Wish, birth: &Birth<'_>, template: &PodTemplate) -> Value {
 }
 
 /// The reference to the workload in what it owns.
-pub fn owner(wish: &Wish) -> Value {
-    json!({
-        "apiVersion": "tkex.tencent.com/v1alpha1",
-        "kind": wish.kind_name(),
-        "name": wish.name,
-        "uid": wish.uid,
-        "controller": true,
-        "blockOwnerDeletion": true,
-    })
+pub fn owner(wish: &Wish) -> OwnerReference {
+    OwnerReference {
+        api_version: "tkex.tencent.com/v1alpha1".to_owned(),
+        kind: wish.kind_name().to_owned(),
+        name: wish.name.clone(),
+        uid: wish.uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
 }
 
 /// The claims of the pod with ordinal `instance`, by name. They stay when the pod goes.

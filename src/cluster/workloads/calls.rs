@@ -3,6 +3,7 @@
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use kube::core::Request;
 use kube::core::params::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
@@ -100,13 +101,12 @@ impl Server {
         &self,
         namespace: &str,
         pod: &PodRef,
-        owner: &Value,
+        owner: &OwnerReference,
         own: bool,
     ) -> Result<Trimmed<KeptPod>, Error> {
         let doing = format!("{} pod {namespace}/{}", if own { "adopting" } else { "releasing" }, pod.name);
         // Owner references merge by their uid.
-        let reference =
-            if own { owner.clone() } else { json!({"$patch": "delete", "uid": owner.get("uid")}) };
+        let reference = if own { json!(owner) } else { json!({"$patch": "delete", "uid": owner.uid}) };
         let body = json!({"metadata": {
             "uid": pod.uid, "resourceVersion": pod.version, "ownerReferences": [reference],
         }});

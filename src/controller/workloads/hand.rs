@@ -268,13 +268,12 @@ impl<'a> Hand<'a> {
 
     async fn create_revision(&self, revision: &Revision) -> Result<Done, Not> {
         let wish = &self.workload.wish;
-        let owner = serde_json::from_value(birth::owner(wish)).ok();
         let object = ControllerRevision {
             metadata: ObjectMeta {
                 name: Some(revision.name.clone()),
                 namespace: Some(wish.namespace.clone()),
                 labels: Some(revision.template.labels()),
-                owner_references: owner.map(|owner| vec![owner]),
+                owner_references: Some(vec![birth::owner(wish)]),
                 ..ObjectMeta::default()
             },
             data: Some(RawExtension(revision::data(&revision.template))),
@@ -331,8 +330,7 @@ impl<'a> Hand<'a> {
         object.metadata.namespace = Some(wish.namespace.clone());
         object.metadata.labels = Some(labels);
         object.metadata.annotations = Some(run.annotations.clone());
-        object.metadata.owner_references =
-            serde_json::from_value(birth::owner(wish)).ok().map(|owner| vec![owner]);
+        object.metadata.owner_references = Some(vec![birth::owner(wish)]);
         let done = self.site.server.create_hook_run(&object).await;
         self.site.metrics.wrote("create", &done);
         match done {
