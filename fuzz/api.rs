@@ -4,6 +4,8 @@
 pub mod image;
 #[path = "../src/api/request.rs"]
 pub mod request;
+#[path = "../src/api/unsaid.rs"]
+mod unsaid;
 
 /// As in the product, without its schema.
 pub mod hook_template {

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::pod_template::PodTemplate;
+use crate::api::unsaid::is_default;
 use crate::api::workload::{
     Canary, CanaryStatus, Condition, HookCondition, HookStrategy, InPlaceUpdateStrategy, PauseCondition,
     everything, nothing, one, quarter, ten,
@@ -207,10 +208,6 @@ impl Default for UpdateStrategy {
             canary: None,
         }
     }
-}
-
-pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 #[cfg(test)]

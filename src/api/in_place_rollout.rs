@@ -9,8 +9,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::game_deployment::is_default;
 use crate::api::request::{Drain, EngineWish, OnFailure};
+use crate::api::unsaid::is_default;
 use crate::api::workload::{Condition, WorkloadHook, nothing, quarter};
 
 /// What is done once to every pod of a target. Only `maxUnavailable`, `partition`, `paused`, `failureThreshold`,

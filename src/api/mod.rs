@@ -15,6 +15,7 @@ pub mod manifest;
 pub mod pod_template;
 pub mod request;
 pub mod status;
+mod unsaid;
 pub mod workload;
 pub mod workload_key;
 pub mod workload_kind;

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::image::ImageRef;
+use crate::api::unsaid::is_default;
 
 /// Longest annotation read, in bytes. Kubernetes allows 256 KiB for all annotations of an object.
 const MAX_TEXT: usize = 16 * 1024;
@@ -31,7 +32,7 @@ pub struct Request {
     #[serde(default)]
     pub grace_period_seconds: u32,
     /// When the pod counts as drained.
-    #[serde(default, skip_serializing_if = "Drain::is_fixed")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub drain: Drain,
     /// Gate to pass while the pod is still serving.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -109,14 +110,6 @@ pub enum Drain {
     Fixed,
     /// When no `EndpointSlice` says any more that the pod serves, and the grace period after that is over.
     Confirmed,
-}
-
-impl Drain {
-    /// Whether it is what is not written.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
-    fn is_fixed(&self) -> bool {
-        *self == Self::Fixed
-    }
 }
 
 /// The engine that a request asks for.
