@@ -7,10 +7,14 @@ use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::api::game_deployment::{GameDeployment, UpdateType};
-use crate::api::game_stateful_set::{GameStatefulSet, PodManagementPolicy, RollingUpdate};
+use crate::api::game_deployment::{
+    GameDeployment, GameDeploymentSpec, ScaleStrategy, UpdateStrategy, UpdateType,
+};
+use crate::api::game_stateful_set::{
+    GameStatefulSet, GameStatefulSetSpec, PodManagementPolicy, RollingUpdate,
+};
 use crate::api::pod_template::{ClaimTemplate, PodTemplate};
-use crate::api::workload::{Canary, ContainerOrder, HookStrategy, InPlaceUpdateStrategy, WorkloadHook};
+use crate::api::workload::{Canary, ContainerOrder, HookStrategy, WorkloadHook};
 use crate::api::workload_key;
 use crate::workload::amount::{Amount, Bounds};
 
@@ -131,49 +135,19 @@ pub struct Hooks {
 impl Wish {
     /// Of a `GameDeployment`. Amounts that are not valid are refused at admission; where they got in, the default stands in.
     pub fn of_deployment(object: &GameDeployment) -> Self {
-        let spec = &object.spec;
-        let update = &spec.update_strategy;
+        let spec = object.spec.clone();
         let about = About::of(&object.metadata);
         let deployment = Deployment {
             pods_to_delete: spec.scale_strategy.pods_to_delete.iter().cloned().collect(),
             dear_first: about.says(workload_key::COST_ORDER, "descend"),
             indices: about.indices(),
         };
-        let mut wish = Self {
-            kind: Kind::Deployment(deployment),
-            replicas: count(spec.replicas),
-            selector: spec.selector.clone(),
-            template: spec.template.clone(),
-            min_ready: SignedDuration::from_secs(i64::from(spec.min_ready_seconds.max(0))),
-            history: count(spec.revision_history_limit),
-            create_batch: amount(&spec.scale_strategy.create_batch, Amount::Percent(100)),
-            gate: !spec.disable_readiness_gate,
-            update: Update {
-                way: update.kind,
-                partition: amount(&update.partition, Amount::Count(0)),
-                max_unavailable: amount(&update.max_unavailable, Amount::Percent(25)),
-                max_surge: amount(&update.max_surge, Amount::Count(0)),
-                ..about.update(&update.in_place_update_strategy)
-            },
-            hooks: Hooks::of(
-                spec.pre_delete_update_strategy.as_ref(),
-                spec.pre_inplace_update_strategy.as_ref(),
-                spec.post_inplace_update_strategy.as_ref(),
-            ),
-            ..about.wish()
-        };
-        wish.update.paused = update.paused;
-        wish.update.canary.clone_from(&update.canary);
-        wish
+        about.wish(Kind::Deployment(deployment), spec)
     }
 
     /// Of a `GameStatefulSet`; see [`Self::of_deployment`].
     pub fn of_stateful_set(object: &GameStatefulSet) -> Self {
         let spec = &object.spec;
-        let update = &spec.update_strategy;
-        let about = About::of(&object.metadata);
-        let rolling = update.rolling_update.clone().unwrap_or_default();
-        let RollingUpdate { partition, max_unavailable, max_surge } = &rolling;
         let set = StatefulSet {
             service: spec.service_name.clone(),
             ordered: spec.pod_management_policy == PodManagementPolicy::OrderedReady,
@@ -185,32 +159,7 @@ impl Wish {
                 .get(workload_key::NODE_LOST)
                 .is_some_and(|text| text == "true"),
         };
-        let mut wish = Self {
-            kind: Kind::StatefulSet(set),
-            replicas: count(spec.replicas),
-            selector: spec.selector.clone(),
-            template: spec.template.clone(),
-            min_ready: SignedDuration::from_secs(i64::from(spec.min_ready_seconds.max(0))),
-            history: count(spec.revision_history_limit),
-            create_batch: amount(&spec.scale_strategy.create_batch, Amount::Percent(100)),
-            gate: !spec.disable_readiness_gate,
-            update: Update {
-                way: update.kind,
-                partition: amount(partition, Amount::Count(0)),
-                max_unavailable: amount(max_unavailable, Amount::Percent(25)),
-                max_surge: amount(max_surge, Amount::Count(0)),
-                ..about.update(&update.in_place_update_strategy)
-            },
-            hooks: Hooks::of(
-                spec.pre_delete_update_strategy.as_ref(),
-                spec.pre_inplace_update_strategy.as_ref(),
-                spec.post_inplace_update_strategy.as_ref(),
-            ),
-            ..about.wish()
-        };
-        wish.update.paused = update.paused;
-        wish.update.canary.clone_from(&update.canary);
-        wish
+        About::of(&object.metadata).wish(Kind::StatefulSet(set), same(spec.clone()))
     }
 
     /// Its stateful part, if it has one.
@@ -253,19 +202,20 @@ impl Wish {
 
 impl Hooks {
     fn of(
-        pre_delete: Option<&HookStrategy>,
-        pre_inplace: Option<&HookStrategy>,
-        post_inplace: Option<&HookStrategy>,
+        pre_delete: Option<HookStrategy>,
+        pre_inplace: Option<HookStrategy>,
+        post_inplace: Option<HookStrategy>,
     ) -> Self {
-        let hook = |strategy: Option<&HookStrategy>| strategy.and_then(|strategy| strategy.hook.clone());
-        let retry = |strategy: Option<&HookStrategy>| strategy.is_some_and(|strategy| strategy.retry);
+        let hook = |strategy: Option<HookStrategy>| strategy.and_then(|strategy| strategy.hook);
+        let retry =
+            |strategy: &Option<HookStrategy>| strategy.as_ref().is_some_and(|strategy| strategy.retry);
         Self {
+            retry_pre_delete: retry(&pre_delete),
+            retry_pre_inplace: retry(&pre_inplace),
+            retry_post_inplace: retry(&post_inplace),
             pre_delete: hook(pre_delete),
             pre_inplace: hook(pre_inplace),
             post_inplace: hook(post_inplace),
-            retry_pre_delete: retry(pre_delete),
-            retry_pre_inplace: retry(pre_inplace),
-            retry_post_inplace: retry(post_inplace),
         }
     }
 }
@@ -298,43 +248,77 @@ impl<'a> About<'a> {
         (self.says(workload_key::INDEX_ON, "true") && first <= last).then_some((first, last))
     }
 
-    /// What annotations say about updates, and defaults for all else.
-    fn update(&self, in_place: &InPlaceUpdateStrategy) -> Update {
-        let threshold = self.annotations.get(workload_key::FAILURE_THRESHOLD);
-        Update {
-            way: UpdateType::default(),
-            partition: Amount::Count(0),
-            max_unavailable: Amount::Percent(25),
-            max_surge: Amount::Count(0),
-            paused: false,
-            grace: u32::try_from(in_place.grace_period_seconds).unwrap_or(0),
-            order: in_place.policy,
-            canary: None,
-            fallback: self.says(workload_key::FALLBACK, "Recreate"),
-            threshold: threshold.and_then(|text| Amount::parse(text).ok()),
-            retry: self.annotations.contains_key(workload_key::RETRY),
-        }
-    }
-
-    /// Who it is, and nothing wanted.
-    fn wish(&self) -> Wish {
+    /// All of it.
+    fn wish(&self, kind: Kind, spec: GameDeploymentSpec) -> Wish {
         Wish {
-            kind: Kind::Deployment(Deployment::default()),
+            kind,
             name: self.metadata.name.clone().unwrap_or_default(),
             namespace: self.metadata.namespace.clone().unwrap_or_default(),
             uid: self.metadata.uid.clone().unwrap_or_default(),
             generation: self.metadata.generation.unwrap_or_default(),
             deleting: self.metadata.deletion_timestamp.is_some(),
-            replicas: 0,
-            selector: LabelSelector::default(),
-            template: PodTemplate::default(),
-            min_ready: SignedDuration::ZERO,
-            history: 0,
-            create_batch: Amount::Percent(100),
-            gate: true,
-            update: self.update(&InPlaceUpdateStrategy::default()),
-            hooks: Hooks::default(),
+            replicas: count(spec.replicas),
+            selector: spec.selector,
+            template: spec.template,
+            min_ready: SignedDuration::from_secs(i64::from(spec.min_ready_seconds.max(0))),
+            history: count(spec.revision_history_limit),
+            create_batch: amount(&spec.scale_strategy.create_batch, Amount::Percent(100)),
+            gate: !spec.disable_readiness_gate,
+            update: self.update(spec.update_strategy),
+            hooks: Hooks::of(
+                spec.pre_delete_update_strategy,
+                spec.pre_inplace_update_strategy,
+                spec.post_inplace_update_strategy,
+            ),
         }
+    }
+
+    fn update(&self, strategy: UpdateStrategy) -> Update {
+        let threshold = self.annotations.get(workload_key::FAILURE_THRESHOLD);
+        Update {
+            way: strategy.kind,
+            partition: amount(&strategy.partition, Amount::Count(0)),
+            max_unavailable: amount(&strategy.max_unavailable, Amount::Percent(25)),
+            max_surge: amount(&strategy.max_surge, Amount::Count(0)),
+            paused: strategy.paused,
+            grace: u32::try_from(strategy.in_place_update_strategy.grace_period_seconds).unwrap_or(0),
+            order: strategy.in_place_update_strategy.policy,
+            canary: strategy.canary,
+            fallback: self.says(workload_key::FALLBACK, "Recreate"),
+            threshold: threshold.and_then(|text| Amount::parse(text).ok()),
+            retry: self.annotations.contains_key(workload_key::RETRY),
+        }
+    }
+}
+
+/// What a set wants in the fields of a deployment, all but what only a [`StatefulSet`] has.
+fn same(spec: GameStatefulSetSpec) -> GameDeploymentSpec {
+    let update = spec.update_strategy;
+    let RollingUpdate { partition, max_unavailable, max_surge } = update.rolling_update.unwrap_or_default();
+    GameDeploymentSpec {
+        replicas: spec.replicas,
+        selector: spec.selector,
+        template: spec.template,
+        service_name: None,
+        min_ready_seconds: spec.min_ready_seconds,
+        revision_history_limit: spec.revision_history_limit,
+        scale_strategy: ScaleStrategy {
+            pods_to_delete: Vec::new(),
+            create_batch: spec.scale_strategy.create_batch,
+        },
+        disable_readiness_gate: spec.disable_readiness_gate,
+        update_strategy: UpdateStrategy {
+            kind: update.kind,
+            partition,
+            max_unavailable,
+            max_surge,
+            paused: update.paused,
+            in_place_update_strategy: update.in_place_update_strategy,
+            canary: update.canary,
+        },
+        pre_delete_update_strategy: spec.pre_delete_update_strategy,
+        pre_inplace_update_strategy: spec.pre_inplace_update_strategy,
+        post_inplace_update_strategy: spec.post_inplace_update_strategy,
     }
 }
 
