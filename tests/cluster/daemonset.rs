@@ -5,14 +5,10 @@ use std::{fs, thread, time::Duration};
 
 use inplace::{
     api::{
-        annotation::{CONTAINER_NAME, FENCE_NAME, POD_UID},
+        annotation::POD_UID,
         status::{Engine, Phase, Status, Step},
     },
-    cri::{
-        client::Client,
-        endpoint::Endpoint,
-        proto::v1::{Container, ContainerState},
-    },
+    cri::{client::Client, endpoint::Endpoint},
 };
 use k8s_openapi::api::core::v1::Pod as Object;
 use kube::{
@@ -29,7 +25,7 @@ use crate::{
         writes,
     },
     pod::{PAIR, Pod, container, eventually, is, is_ready},
-    scene::containers,
+    scene::{containers, running_fence},
 };
 
 const GATE: &str = "InPlaceUpdateReady";
@@ -113,11 +109,7 @@ fn plain(cluster: &Cluster) {
 fn fenced(cluster: &Cluster) {
     let pod = Pod::run(cluster, "fenced", SLOW);
     pod.request("restart app #1");
-    let fence = eventually("a fence that runs", || {
-        let is_fence = |c: &Container| c.labels.get(CONTAINER_NAME).is_some_and(|name| name == FENCE_NAME);
-        let all = containers(&pod).into_iter();
-        all.filter(is_fence).find(|fence| fence.state() == ContainerState::ContainerRunning)
-    });
+    let fence = eventually("a fence that runs", || running_fence(&pod));
     let uid = agent_on(cluster, &cluster.node()).metadata.uid.unwrap();
     let endpoint = Endpoint::parse(&cluster.node().endpoint).unwrap();
     let own =

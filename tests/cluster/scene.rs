@@ -184,6 +184,16 @@ pub(crate) fn containers(pod: &Pod<'_>) -> Vec<Container> {
     block_on(async { Client::new(&endpoint, None).containers(Some((POD_UID, &pod.uid))).await.unwrap() })
 }
 
+/// The fence that runs in a pod.
+pub(crate) fn running_fence(pod: &Pod<'_>) -> Option<Container> {
+    let runs = |container: &Container| container.state() == ContainerState::ContainerRunning;
+    containers(pod).into_iter().find(|container| is_fence(container) && runs(container))
+}
+
+fn is_fence(container: &Container) -> bool {
+    container.labels.get(CONTAINER_NAME).is_some_and(|name| name == FENCE_NAME)
+}
+
 /// Removes the sandboxes of a pod that is gone, as its kubelet does sooner or later.
 pub(crate) fn remove_sandboxes(pod: &Pod<'_>) {
     let endpoint = Endpoint::parse(&pod.cluster.node().endpoint).unwrap();
@@ -210,8 +220,7 @@ pub(crate) fn watch_it_go(scene: &Scene<'_>, limit: Duration) {
         }
         assert!(crate::traffic::now() < end, "{scene:?} does not go: {left:#?}");
         for container in left {
-            let ours = container.labels.contains_key(OPERATION)
-                || container.labels.get(CONTAINER_NAME).is_some_and(|name| name == FENCE_NAME);
+            let ours = container.labels.contains_key(OPERATION) || is_fence(&container);
             if ours && !there.contains(&container.id) && !made.contains(&container.id) {
                 made.push(container.id);
             }

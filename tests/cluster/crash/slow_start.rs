@@ -1,29 +1,22 @@
 //! A start that takes its time, beside a kubelet that collects what does not run, once a minute: the fence runs, and stays.
 //! Whoever takes it away all the same finds another one.
 
-use inplace::{
-    api::annotation::{CONTAINER_NAME, FENCE_NAME},
-    cri::{
-        client::Client,
-        endpoint::Endpoint,
-        proto::v1::{Container, ContainerState},
-    },
+use inplace::cri::{
+    client::Client,
+    endpoint::Endpoint,
+    proto::v1::{Container, ContainerState},
 };
 
 use crate::{
     cluster::block_on,
     crash::{LONG, Scene, Theatre, Way, assert_held},
     pod::{eventually, eventually_within},
-    scene::containers,
+    scene::{containers, running_fence},
 };
 
 /// The fence in a pod, running.
 fn fence(scene: &Scene<'_>) -> Option<String> {
-    let is_fence = |name: Option<&String>| name.is_some_and(|name| name == FENCE_NAME);
-    let all = containers(&scene.subject.pod).into_iter();
-    let fence = all
-        .filter(|c| is_fence(c.labels.get(CONTAINER_NAME)) && c.state() == ContainerState::ContainerRunning);
-    fence.map(|fence| fence.id).next()
+    running_fence(&scene.subject.pod).map(|fence| fence.id)
 }
 
 /// The ids of what has run and does not any more.
