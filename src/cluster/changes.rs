@@ -25,7 +25,6 @@ use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cluster::error::{Class, Error};
-use crate::cluster::event::{self, Told};
 use crate::cluster::server::{MANAGER, Selection, Server};
 use crate::cluster::store::{Kept, Store};
 use crate::cluster::workloads::Trimmed;
@@ -326,6 +325,18 @@ impl Subject {
     pub fn api_version(&self) -> &str {
         &self.api_version
     }
+
+    /// As events name it.
+    pub fn reference(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some(self.api_version.clone()),
+            kind: Some(self.kind.to_owned()),
+            namespace: Some(self.namespace.clone()),
+            name: Some(self.name.clone()),
+            uid: Some(self.uid.clone()),
+            ..ObjectReference::default()
+        }
+    }
 }
 
 impl std::fmt::Display for Subject {
@@ -412,22 +423,5 @@ impl Server {
             Err(error) if error.class() == Class::Refused => Ok(()),
             made => made.map(drop),
         }
-    }
-
-    /// Tells something about a workload.
-    ///
-    /// # Errors
-    /// As any call.
-    pub async fn subject_event(&self, subject: &Subject, host: &str, told: &Told) -> Result<(), Error> {
-        let about = ObjectReference {
-            api_version: Some(subject.api_version.clone()),
-            kind: Some(subject.kind.to_owned()),
-            namespace: Some(subject.namespace.clone()),
-            name: Some(subject.name.clone()),
-            uid: Some(subject.uid.clone()),
-            ..ObjectReference::default()
-        };
-        let doing = format!("writing the event {} of {subject}", told.reason);
-        self.tell(&doing, &subject.namespace, &event::event(about, host, told)).await
     }
 }

@@ -1,5 +1,5 @@
-//! What is told on workloads and rollouts, counted: the same line again is a number and not a new event, and of lines that are alike
-//! only the first ones are events of their own.
+//! What is told on workloads, whoever made them, and on rollouts, counted: the same line again is a number and not a new
+//! event, and of lines that are alike only the first ones are events of their own.
 //!
 //! What is lost here is no harm: events are for people, everything that decides is in the objects.
 
@@ -54,8 +54,8 @@ impl Events {
         Self { server, host, lines: Mutex::default() }
     }
 
-    /// Tells something about an object.
-    pub(super) async fn tell(&self, about: ObjectReference, event: &Event) {
+    /// Tells something about an object. False: it is lost.
+    pub(super) async fn tell(&self, about: ObjectReference, event: &Event) -> bool {
         let now = Instant::now();
         let uid = about.uid.clone().unwrap_or_default();
         let namespace = about.namespace.clone().unwrap_or_default();
@@ -65,7 +65,7 @@ impl Events {
             if alike { format!("(and more like it) {}", event.message) } else { event.message.clone() };
         let told = Told { reason: event.reason.to_owned(), warning: event.warning, note, at: clock::now() };
         let written = match write {
-            Write::Nothing => return,
+            Write::Nothing => return true,
             Write::Count(name, count) => self.server.count_event(&namespace, &name, count, &told).await,
             Write::Create => {
                 let made = self.server.object_event(about, &self.host, &told).await;
@@ -75,9 +75,10 @@ impl Events {
                 })
             }
         };
-        if let Err(error) = written {
+        if let Err(error) = &written {
             tracing::debug!("an event is not told: {error}");
         }
+        written.is_ok()
     }
 
     fn with<R>(&self, work: impl FnOnce(&mut HashMap<Place, Line>) -> R) -> R {

@@ -14,11 +14,12 @@ use tokio_util::sync::CancellationToken;
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cluster::changes::{Subject, Subjects, Watched};
 use crate::cluster::error::{Class, Error};
-use crate::cluster::event::Told;
 use crate::cluster::server::Server;
 use crate::controller::Common;
+use crate::controller::events::Events;
 use crate::process::clock;
 use crate::process::log::chain;
+use crate::workload::action::Event;
 use crate::workload::changes::{self, Change, Content, Reference, Source, Step, containers, decide};
 
 /// How often it is looked what has changed: at what is in memory.
@@ -37,20 +38,21 @@ type Place = (Source, String, String);
 
 struct Changes {
     server: Server,
-    host: String,
     subjects: Subjects,
     watched: BTreeMap<Place, (Watched, Instant)>,
     /// What was noticed, by the uid of the workload.
     open: HashMap<String, Change>,
-    /// What was told about a workload, by its uid: once is enough.
+    events: Events,
+    /// The warnings that were told about a workload, by its uid: once is enough.
     told: HashSet<(String, String)>,
 }
 
 pub(super) async fn run(common: Common, stop: CancellationToken) {
     let Common { server, identity, .. } = common;
     let subjects = Subjects::watch(&server, &stop);
+    let events = Events::new(server.clone(), identity);
     let (watched, open, told) = (BTreeMap::new(), HashMap::new(), HashSet::new());
-    let mut changes = Changes { server, host: identity, subjects, watched, open, told };
+    let mut changes = Changes { server, subjects, watched, open, events, told };
     let working = async {
         loop {
             changes.look().await;
@@ -190,15 +192,14 @@ impl Changes {
         }
     }
 
-    async fn tell(&mut self, subject: &Subject, reason: &str, warning: bool, note: String) {
-        let key = (subject.uid.clone(), note.clone());
+    async fn tell(&mut self, subject: &Subject, reason: &'static str, warning: bool, message: String) {
+        let key = (subject.uid.clone(), message.clone());
         if warning && self.told.contains(&key) {
             return;
         }
-        let told = Told { reason: reason.to_owned(), warning, note, at: clock::now() };
-        match self.server.subject_event(subject, &self.host, &told).await {
-            Ok(()) => drop(self.told.insert(key)),
-            Err(error) => tracing::debug!(%subject, error = chain(&error), "an event is not told"),
+        let event = Event { reason, message, warning };
+        if self.events.tell(subject.reference(), &event).await && warning {
+            self.told.insert(key);
         }
     }
 }
