@@ -134,13 +134,18 @@ impl Cluster {
 
     /// `kubectl apply` of a manifest, in which `lab/app:v1` is an image of the registry.
     pub(crate) fn apply(&self, manifest: &str) -> String {
-        let mut child = self.kubectl_command(&["apply", "-f", "-"]);
+        self.try_apply(&[], manifest).unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// The same with more arguments, for one that may be refused: what was said.
+    pub(crate) fn try_apply(&self, more: &[&str], manifest: &str) -> Result<String, String> {
+        let mut child = self.kubectl_command(&[&["apply", "-f", "-"], more].concat());
         let mut child =
             child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(self.named(manifest).as_bytes()).unwrap();
         let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
-        assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
-        String::from_utf8(stdout).unwrap()
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        if status.success() { Ok(text(stdout)) } else { Err(text(stderr)) }
     }
 
     /// `kubectl`, to be started by the caller.

@@ -2,6 +2,7 @@
 //! real pods.
 
 mod parts;
+mod shipped;
 
 use std::{collections::BTreeMap, thread, time::Duration};
 

@@ -111,7 +111,8 @@ T
     --kubelet-preferred-address-types InternalIP --service-account-issuer https://kubernetes.default.svc \
     --service-account-key-file "$dir/pki/accounts.pub" --service-account-signing-key-file "$dir/pki/accounts.key" \
     --audit-policy-file "$dir/audit.yaml" --audit-log-path "$dir/logs/writes.jsonl" \
-    --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction --allow-privileged=true
+    --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction --allow-privileged=true \
+    --enable-aggregator-routing # nobody else knows where a Service's pods are: webhooks are asked there
 }
 
 start_kube-controller-manager() {

@@ -1,0 +1,127 @@
+//! The controller as people install it: from its image, as the pods of its Deployment, asked by the API server through its
+//! Service, also while it is replaced. What it brings about is scaled by the cluster's own autoscaler.
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use serde_json::{Value, json};
+
+use super::{LONG, Site, condition, object, same_but_restarted};
+use crate::{
+    cluster::Cluster,
+    installed::{NAMESPACE, install, rolled_out, upgrade_by_chart},
+    pod::eventually_within,
+};
+
+#[test]
+fn the_controller_as_shipped_is_asked_through_its_service_and_replaced_unnoticed() {
+    let cluster = Cluster::own();
+    install(&cluster, "one");
+    let site = Site { cluster: &cluster, kind: "gamedeployment", name: "web" };
+    let strategy = json!({"type": "InplaceUpdate", "maxUnavailable": 1});
+    let good = object("GameDeployment", "web", &json!({"replicas": 2, "updateStrategy": strategy}));
+    let mut bad = good.clone();
+    bad["spec"]["selector"]["matchLabels"]["app"] = "another".into();
+    eventually_within(LONG, "the API server asks the controller", || judged(&cluster, &good, &bad));
+
+    site.apply(&good);
+    site.until("two pods are Ready", |status| status["readyReplicas"] == 2);
+    let before = site.pods();
+    let (over, wrong, asked) = (AtomicBool::new(false), Mutex::new(Vec::new()), Mutex::new(0));
+    thread::scope(|scope| {
+        let _end = End(&over);
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                wrong.lock().unwrap().extend(judged(&cluster, &good, &bad).err());
+                *asked.lock().unwrap() += 1;
+            }
+        });
+        upgrade_by_chart(&cluster, "two");
+        controllers_rolled_out(&cluster);
+        rolled_out(&cluster);
+        site.image("lab/app:v2");
+        let first = leader(&cluster);
+        cluster.kubectl(&["delete", "pod", &first, "-n", NAMESPACE, "--wait=false"]);
+        eventually_within(LONG, "another one leads", || {
+            Some(leader(&cluster)).filter(|now| *now != first).ok_or(first.as_str())
+        });
+        let complete = |status: &Value| {
+            status["updatedReadyReplicas"] == 2 && condition(status, "Progressing")["reason"] == "Complete"
+        };
+        site.until("both are updated", complete);
+        controllers_rolled_out(&cluster);
+    });
+    let (wrong, asked) = (wrong.into_inner().unwrap(), asked.into_inner().unwrap());
+    assert!(wrong.is_empty(), "of {asked}: {wrong:#?}");
+    assert!(asked > 5, "{asked} are no proof");
+    for (name, pod) in &site.pods() {
+        same_but_restarted(&before[name], pod);
+    }
+    an_autoscaler_scales_it(&cluster);
+}
+
+/// Whoever asks all the time is told to stop, also by a test that fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Fails with what is said about one that is right and one that is not, unless it is what should be said.
+fn judged(cluster: &Cluster, good: &Value, bad: &Value) -> Result<(), String> {
+    let asked = |object: &Value| cluster.try_apply(&["--dry-run=server"], &object.to_string());
+    asked(good)?;
+    match asked(bad) {
+        Err(told) if told.contains("spec.selector") => Ok(()),
+        Ok(told) | Err(told) => Err(told),
+    }
+}
+
+fn controllers_rolled_out(cluster: &Cluster) {
+    let wait = ["rollout", "status", "deployment/inplace-controller", "--timeout=180s", "-n", NAMESPACE];
+    cluster.kubectl(&wait);
+}
+
+/// The pod that leads.
+fn leader(cluster: &Cluster) -> String {
+    let path = "jsonpath={.spec.holderIdentity}";
+    let holder = cluster.kubectl(&["get", "lease", "inplace-controller", "-n", NAMESPACE, "-o", path]);
+    holder.split('_').next().unwrap().to_owned()
+}
+
+/// One pod uses four times what it asks for, so there are to be as many as may be. The measurements are objects that the test
+/// writes: to the autoscaler they look as those of a metrics server.
+fn an_autoscaler_scales_it(cluster: &Cluster) {
+    let site = Site { cluster, kind: "gamedeployment", name: "scaled" };
+    let container = json!({"name": "app", "image": "lab/app:v1", "resources": {"requests": {"cpu": "10m"}}});
+    let template = json!({"metadata": {"labels": {"app": "scaled"}},
+        "spec": {"terminationGracePeriodSeconds": 2, "containers": [container]}});
+    site.apply(&object("GameDeployment", "scaled", &json!({"replicas": 1, "template": template})));
+    site.until("a pod is Ready", |status| status["readyReplicas"] == 1);
+    let pod = site.pods().into_keys().next().unwrap();
+
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    site.apply(&json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "pods.metrics.k8s.io", "annotations": {"api-approved.kubernetes.io": "unapproved, a stand-in"}},
+        "spec": {"group": "metrics.k8s.io", "scope": "Namespaced", "names": {"plural": "pods", "kind": "PodMetrics"},
+            "versions": [{"name": "v1beta1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}}));
+    let measured = json!({"apiVersion": "metrics.k8s.io/v1beta1", "kind": "PodMetrics",
+        "metadata": {"name": pod, "namespace": "default", "labels": {"app": "scaled"}},
+        "timestamp": "2999-01-01T00:00:00Z", "window": "30s",
+        "containers": [{"name": "app", "usage": {"cpu": "40m", "memory": "1Mi"}}]});
+    site.wait("measurements can be written", || cluster.try_apply(&[], &measured.to_string()).ok());
+    site.apply(&json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "scaled", "namespace": "default"},
+        "spec": {"scaleTargetRef": {"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": "scaled"},
+            "minReplicas": 1, "maxReplicas": 3, "targetCPUUtilizationPercentage": 50}}));
+    site.until("three pods are Ready", |status| status["readyReplicas"] == 3);
+    assert_eq!(site.get()["spec"]["replicas"], 3);
+    assert!(site.pods().contains_key(&pod));
+}
