@@ -59,9 +59,9 @@ impl Budget {
         }
     }
 
-    /// True when nothing more is begun because the rest is held back.
-    pub(super) fn is_used_up(self) -> bool {
-        self.rest == 0
+    /// How many more may be begun at all.
+    pub(super) fn rest(self) -> usize {
+        self.rest
     }
 
     /// True when `view` may be begun.

@@ -143,12 +143,23 @@ fn begin(wish: &Wish, seen: &Seen<'_>) -> Decision {
         return refused(wish, &Halt::failed("TemplateDrift", drift), now);
     }
     let views: Vec<_> = seen.pods.iter().map(|pod| View::of(pod, wish, now, now)).collect();
-    let mut status = report::status(wish, &views, Bounds::of(&wish.spec, views.len()));
+    let bounds = Bounds::of(&wish.spec, views.len());
+    if let Some(halt) = given_up(wish, seen.target, &views, bounds) {
+        return refused(wish, &halt, now);
+    }
+    let mut status = report::status(wish, &views, bounds);
     status.started_at = Some(now);
     status.phase = if wish.spec.paused { RolloutPhase::Paused } else { RolloutPhase::Running };
     report::conditions(wish, &mut status, now);
     let events = report::events(wish, &status);
     Decision { status, events, look_again: Some(now), ..Decision::default() }
+}
+
+/// The owner would take what is still to be begun for failures, too many of them.
+fn given_up(wish: &Wish, target: &Target, views: &[View<'_>], bounds: Bounds) -> Option<Halt> {
+    let more = Budget::of(bounds, views).rest() * wish.spec.containers.len();
+    let why = target.gives_up(wish, views.iter().map(|view| view.pod), more)?;
+    Some(Halt::failed("BackoffLimit", why))
 }
 
 fn carry_on(wish: &Wish, mut seen: Seen<'_>, started: Timestamp) -> Decision {
@@ -159,7 +170,8 @@ fn carry_on(wish: &Wish, mut seen: Seen<'_>, started: Timestamp) -> Decision {
     let mut status = report::status(wish, &views, bounds);
     status.started_at = Some(started);
     let failed = usize::try_from(status.failed).unwrap_or(0);
-    let halt = halt(wish, &seen, started, failed, bounds.failures);
+    let halt = halt(wish, &seen, started, failed, bounds.failures)
+        .or_else(|| given_up(wish, seen.target, &views, bounds));
 
     let mut hand = Hand { wish, now, decision: Decision::default(), waits: report::Waits::default() };
     for view in &views {
@@ -242,7 +254,7 @@ impl Hand<'_> {
         let mut next: Vec<_> = views.iter().filter(|view| view.state == State::Waiting).collect();
         next.sort_by(|one, other| order::compare(one, other));
         for view in next {
-            if budget.is_used_up() {
+            if budget.rest() == 0 {
                 break;
             }
             if room.is_disrupted(view.pod) {

@@ -16,6 +16,8 @@ pub enum Target {
         owners: Option<BTreeSet<String>>,
         /// What the templates of those owners say.
         templates: Vec<Template>,
+        /// At so many restarts of its containers the owner ends all its pods; `None`: it does not count them.
+        gives_up_at: Option<usize>,
     },
 }
 
@@ -38,6 +40,26 @@ impl Target {
                 pod.owner.as_ref().is_some_and(|owner| owners.contains(&owner.uid))
             }
         }
+    }
+
+    /// What comes of `more` restarts in its `pods`, for people; `None`: their owner bears them.
+    pub fn gives_up<'a>(
+        &self,
+        wish: &Wish,
+        pods: impl IntoIterator<Item = &'a Pod>,
+        more: usize,
+    ) -> Option<String> {
+        let Self::There { gives_up_at: Some(limit), .. } = self else { return None };
+        let restarts = pods.into_iter().map(|pod| usize::try_from(pod.base.restarts).unwrap_or(0));
+        let before: usize = restarts.sum();
+        (more > 0 && before + more >= *limit).then(|| {
+            format!(
+                "{} takes restarts for failures, and ends all its pods at {limit} of them (spec.backoffLimit): there were \
+                 {before}, and {more} are to come; with a backoffLimit of {} it bears them",
+                wish.target(),
+                before + more + 1
+            )
+        })
     }
 
     /// What the next pod of an owner would run in place of a wanted image, for people; `None`: the same.

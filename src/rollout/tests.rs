@@ -8,6 +8,7 @@ use super::disruption::{Disruption, Room};
 use super::fixtures::*;
 use super::pod::Pod;
 use super::target::Target;
+use super::wish::Wish;
 use crate::api::in_place_rollout::{InPlaceRollout, RolloutPhase};
 
 fn look(more: &Value, pods: &[Value], budgets: &[Disruption], now: i64) -> Decision {
@@ -223,6 +224,53 @@ fn a_target_is_waited_for_for_a_minute() {
         (first.writes.len(), first.status.started_at, first.look_again),
         (0, Some(at(3)), Some(at(3)))
     );
+}
+
+#[test]
+fn of_two_of_the_same_second_the_newer_is_the_one_that_was_looked_at_later() {
+    let made = |name: &str| {
+        let mut made = wish(&json!({}));
+        (made.name, made.before.started_at) = (name.to_owned(), None);
+        made
+    };
+    let (mut first, mut second) = (made("b"), made("a"));
+    let in_order = |first: &Wish, second: &Wish| second.is_newer_than(first) && !first.is_newer_than(second);
+    assert!(in_order(&second, &first), "by name while nobody has looked");
+    first.before.phase = RolloutPhase::Failed;
+    first.before.finished_at = Some(at(0));
+    assert!(in_order(&first, &second), "it ended at the first look");
+    first.before.started_at = Some(at(0));
+    assert!(in_order(&first, &second));
+    second.before.started_at = Some(at(1));
+    assert!(in_order(&first, &second));
+    second.before.phase = RolloutPhase::Superseded;
+    assert!(!second.is_newer_than(&first) && !first.is_newer_than(&second), "one is left");
+}
+
+#[test]
+fn an_owner_that_would_take_the_restarts_for_failures_is_not_asked_to() {
+    let mut pods: Vec<_> = (0..3).map(pod).collect();
+    pods[0]["status"]["containerStatuses"] = json!([{"name": "app", "image": "app:1", "imageID": "", "ready": true,
+        "restartCount": 2}]);
+    let pods: Vec<Pod> = pods.iter().map(read).collect();
+    let decision = |more: Value, limit: usize, started: Option<i64>| {
+        let mut target = target();
+        let Target::There { gives_up_at, .. } = &mut target else { unreachable!() };
+        *gives_up_at = Some(limit);
+        let mut wish = wish(&more);
+        wish.before.started_at = started.map(at);
+        decide(&wish, seen(&target, &pods, &[], at(1)))
+    };
+    for started in [None, Some(0)] {
+        let status = decision(json!({}), 5, started).status;
+        assert_eq!((status.phase, &*status.reason), (RolloutPhase::Failed, "BackoffLimit"));
+        assert!(status.message.contains("there were 2, and 3 are to come"), "{}", status.message);
+        assert!(status.message.ends_with("with a backoffLimit of 6 it bears them"), "{}", status.message);
+        for (more, limit) in [(json!({}), 6), (json!({"partition": 1}), 5), (json!({"partition": 3}), 1)] {
+            let decision = decision(more, limit, started);
+            assert!(!decision.status.phase.is_terminal(), "{:?}", decision.status);
+        }
+    }
 }
 
 #[test]

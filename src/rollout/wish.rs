@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::api::in_place_rollout::{
-    InPlaceRollout, InPlaceRolloutSpec, InPlaceRolloutStatus, RolloutContainer,
+    InPlaceRollout, InPlaceRolloutSpec, InPlaceRolloutStatus, RolloutContainer, RolloutPhase,
 };
 use crate::api::request::{HookArg, HookRef, Request, Target};
 use crate::api::workload::WorkloadHook;
@@ -75,9 +75,16 @@ impl Wish {
         same && self.namespace == other.namespace
     }
 
-    /// True when it was made after `other`.
+    /// True when it was made after `other`, and takes its place. One whose own place was taken takes no other's.
     pub fn is_newer_than(&self, other: &Self) -> bool {
-        (self.created, &self.name, &self.uid) > (other.created, &other.name, &other.uid)
+        self.before.phase != RolloutPhase::Superseded && self.age() > other.age()
+    }
+
+    /// Grows from older to newer ones. The API server tells whole seconds: of two from the same one, the first that was looked
+    /// at is the older.
+    pub fn age(&self) -> (Timestamp, Timestamp, &str, &str) {
+        let looked_at = self.before.started_at.or(self.before.finished_at);
+        (self.created, looked_at.unwrap_or(Timestamp::MAX), &self.name, &self.uid)
     }
 
     /// What is asked of each pod.

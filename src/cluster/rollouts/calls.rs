@@ -45,10 +45,21 @@ struct Workload {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Spec {
     selector: Option<LabelSelector>,
     #[serde(default)]
     template: Value,
+    /// Of a `Job`.
+    backoff_limit: Option<usize>,
+}
+
+impl Spec {
+    /// A `Job` counts the restarts of pods that it has restarted on failure, whoever made them, and bears none at 0.
+    fn gives_up_at(&self) -> Option<usize> {
+        let counts = self.template["spec"]["restartPolicy"] == "OnFailure";
+        self.backoff_limit.filter(|_| counts).map(|limit| limit.max(1))
+    }
 }
 
 #[derive(Deserialize)]
@@ -84,7 +95,8 @@ impl Server {
             || Found { labels: format!("{}={}", annotation::ROLLOUT_UID, wish.uid), target: Target::Absent };
         let Some(reference) = &target.workload_ref else {
             let labels = target.selector.as_ref().map(selector::text).unwrap_or_default();
-            return Ok(Found { labels, target: Target::There { owners: None, templates: Vec::new() } });
+            let target = Target::There { owners: None, templates: Vec::new(), gives_up_at: None };
+            return Ok(Found { labels, target });
         };
         let Some(kind) = Kind::of(reference) else { return Ok(absent()) };
         let Some(workload) = self.workload(kind, &wish.namespace, &reference.name).await? else {
@@ -98,7 +110,9 @@ impl Server {
             [uid.clone()].into()
         };
         let template = Template { owner: wish.target(), images: images(&workload.spec.template) };
-        Ok(Found { labels, target: Target::There { owners: Some(owners), templates: vec![template] } })
+        let (owners, templates) = (Some(owners), vec![template]);
+        let target = Target::There { owners, templates, gives_up_at: workload.spec.gives_up_at() };
+        Ok(Found { labels, target })
     }
 
     /// What the template of a pod's owner says; `None`: it is gone, or of a kind that is not known.

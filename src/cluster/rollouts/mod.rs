@@ -113,7 +113,7 @@ impl Rollouts {
         let others = others.iter().filter_map(|kept| kept.value.0.as_ref());
         others
             .filter(|other| !other.deleting && other.has_target_of(wish) && other.is_newer_than(wish))
-            .max_by(|one, other| (one.created, &one.name).cmp(&(other.created, &other.name)))
+            .max_by(|one, other| one.age().cmp(&other.age()))
             .map(|newest| newest.name.clone())
     }
 

@@ -93,7 +93,7 @@ impl Follows {
 
     /// The templates of the owners of pods that are chosen by labels.
     async fn templates(&self, wish: &Wish, pods: &TargetPods, found: &mut Found) -> Result<(), Error> {
-        let Target::There { owners: None, templates } = &mut found.target else { return Ok(()) };
+        let Target::There { owners: None, templates, .. } = &mut found.target else { return Ok(()) };
         if wish.spec.allow_template_drift || wish.images().next().is_none() {
             return Ok(());
         }

@@ -1,7 +1,9 @@
-//! `inplace restart|swap` of a Deployment, a `StatefulSet` and a `DaemonSet` from one end to the other: the controller and agents
-//! with their shipped rights, a person with no more than the README says, real pods on two nodes.
+//! `inplace restart|swap` of workloads of every kind from one end to the other: the controller and agents with their shipped
+//! rights, a person with no more than the README says, real pods on two nodes.
 
 mod budget;
+mod hooked;
+mod kinds;
 mod parts;
 
 use std::{
@@ -12,7 +14,10 @@ use std::{
     thread,
 };
 
-use inplace::api::annotation::GATE;
+use inplace::api::{
+    annotation::GATE,
+    workload_kind::{KINDS, Kind},
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -47,6 +52,22 @@ fn the_pods_of_any_workload_are_restarted_in_place_under_a_budget() {
             scope.spawn(move || part(site));
         }
     });
+    thread::scope(|scope| {
+        let site = &site;
+        for kind in ["ReplicaSet", "GameDeployment", "GameStatefulSet"] {
+            scope.spawn(move || kinds::an_owner_has_nothing_to_do(site, kind));
+        }
+        for policy in ["Never", "OnFailure"] {
+            scope.spawn(move || kinds::a_job_goes_on(site, policy));
+        }
+        for part in [
+            kinds::labels_mean_pods_of_any_owner,
+            hooked::each_pod_passes_its_hooks_before_and_after,
+            hooked::a_pod_whose_hook_fails_is_not_touched_and_the_last,
+        ] {
+            scope.spawn(move || part(site));
+        }
+    });
     parts::nobody_is_restarted_twice_by_two_controllers(&site, &controller);
     // Nothing that was written was beyond the rights that are shipped.
     let writes = cluster.writes();
@@ -73,28 +94,8 @@ fn nobody_is_turned_away(site: &Site<'_>, kind: &str, count: usize) {
     let sets = load.replica_sets();
 
     let target = format!("{name}/{name}");
-    let args = [
-        "restart",
-        &target,
-        "-c",
-        "app",
-        "--max-unavailable",
-        "2",
-        "--grace",
-        "2s",
-        "--wait=4m",
-        "-o",
-        "json",
-    ];
-    let output = site.inplace(&args).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(0), "{kind}: {told}");
-    let rollout: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let status = &rollout["status"];
-    assert_eq!(
-        (&status["phase"], &status["done"], &status["failed"]),
-        (&json!("Succeeded"), &json!(count), &json!(0))
-    );
+    let args = ["restart", &target, "-c", "app", "--max-unavailable", "2", "--grace", "2s"];
+    let (status, told) = site.through(&args, count);
     assert!(status["downtimeMs"]["most"].as_i64() > Some(0), "{status:#}");
     for pod in before.keys() {
         assert!(told.contains(&format!("pod/{pod}: Running")), "{pod} was shown: {told}");
@@ -135,6 +136,21 @@ impl Site<'_> {
         text.trim().strip_prefix("inplacerollout.inplace.dev/").unwrap().to_owned()
     }
 
+    /// Goes through with one, which must succeed with so many pods: its status, and what was told meanwhile.
+    fn through(&self, args: &[&str], count: usize) -> (Value, String) {
+        let output = self.inplace(&[args, &["--wait=4m", "-o", "json"]].concat()).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {told}");
+        let rollout: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let status = &rollout["status"];
+        assert_eq!(
+            (&status["phase"], &status["done"], &status["failed"]),
+            (&json!("Succeeded"), &json!(count), &json!(0)),
+            "{args:?}: {status:#}"
+        );
+        (status.clone(), told)
+    }
+
     /// Follows one from another terminal: something of it was seen there when this returns.
     fn follow(&self, name: &str) -> Follower {
         let mut command = self.inplace(&["rollout", "status", &format!("ipr/{name}"), "--timeout=3m"]);
@@ -163,15 +179,15 @@ impl Follower {
 /// A kubeconfig with the rights that the README asks for, and no others.
 fn person(cluster: &Cluster) -> PathBuf {
     let rule = |group: &str, resources: Value, verbs: Value| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
-    let rules = json!([
-        rule("apps", json!(["deployments", "statefulsets", "daemonsets"]), json!(["get"])),
+    let mut rules = vec![
         rule(
             "inplace.dev",
             json!(["inplacerollouts"]),
-            json!(["create", "get", "list", "watch", "patch", "delete"])
+            json!(["create", "get", "list", "watch", "patch", "delete"]),
         ),
         rule("", json!(["pods"]), json!(["list", "watch"])),
-    ]);
+    ];
+    rules.extend(KINDS.map(|kind| rule(kind.group, json!([kind.plural()]), json!(["get"]))));
     let name = json!({"name": "person", "namespace": "default"});
     for object in [
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": name}),
@@ -193,30 +209,27 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// Makes it, and waits until its pods are Ready. A pod that serves has the gate.
+    /// Makes it, and waits until its pods are Ready.
     fn apply(&self, count: usize, serves: bool) {
-        let container = if serves {
-            serde_saphyr::from_str::<Value>(&format!("- name: app{}", SERVING.trim_end())).unwrap()
-        } else {
-            json!([{"name": "app", "image": "lab/app:v1"}])
-        };
-        let labels = json!({"app": self.name});
-        let mut spec = json!({
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": {"terminationGracePeriodSeconds": 2,
-                "readinessGates": [{"conditionType": GATE}], "containers": container}},
-        });
+        let mut spec =
+            json!({"selector": {"matchLabels": {"app": self.name}}, "template": self.template(serves)});
         match self.kind {
             "DaemonSet" => {}
-            "StatefulSet" => {
+            "StatefulSet" | "GameStatefulSet" => {
                 spec["replicas"] = count.into();
                 spec["serviceName"] = self.name.into();
                 spec["podManagementPolicy"] = "Parallel".into();
             }
             _ => spec["replicas"] = count.into(),
         }
+        self.make(count, &spec);
+    }
+
+    /// The same of a spec.
+    fn make(&self, count: usize, spec: &Value) {
+        let version = Kind::read(self.kind).unwrap().api_version();
         self.site.cluster.apply(
-            &json!({"apiVersion": "apps/v1", "kind": self.kind, "metadata": {"name": self.name, "namespace": "default"},
+            &json!({"apiVersion": version, "kind": self.kind, "metadata": {"name": self.name, "namespace": "default"},
                 "spec": spec})
             .to_string(),
         );
@@ -224,6 +237,17 @@ impl Load<'_> {
             let pods = self.pods();
             (pods.len() == count && pods.values().all(is_ready)).then_some(())
         });
+    }
+
+    /// Of pods with the gate.
+    fn template(&self, serves: bool) -> Value {
+        let containers = if serves {
+            serde_saphyr::from_str::<Value>(&format!("- name: app{}", SERVING.trim_end())).unwrap()
+        } else {
+            json!([{"name": "app", "image": "lab/app:v1"}])
+        };
+        json!({"metadata": {"labels": {"app": self.name}}, "spec": {"terminationGracePeriodSeconds": 2,
+            "readinessGates": [{"conditionType": GATE}], "containers": containers}})
     }
 
     fn pods(&self) -> BTreeMap<String, Value> {

@@ -141,6 +141,7 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         | "GET deployment"
         | "GET statefulset"
         | "GET replicaset"
+        | "GET job"
         | "GET namespace"
         | "GET mutatingwebhookconfiguration"
         | "GET validatingwebhookconfiguration" => {

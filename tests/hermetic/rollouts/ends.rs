@@ -92,6 +92,36 @@ async fn an_image_that_the_template_does_not_name_is_swapped_only_where_that_is_
 }
 
 #[tokio::test]
+async fn a_job_that_would_take_the_restarts_for_failures_keeps_its_pods() {
+    let shop = Shop::with(1).await;
+    let labels = json!({"app": "web"});
+    let job = |policy: &str| {
+        let template = json!({"metadata": {"labels": labels}, "spec": {"restartPolicy": policy,
+            "containers": [{"name": "app", "image": "app:1"}]}});
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"namespace": "shop", "name": policy.to_lowercase()},
+            "spec": {"selector": {"matchLabels": labels}, "backoffLimit": 1, "template": template}})
+    };
+    let _controller = shop.site.controller();
+    for (policy, phase, reason) in
+        [("OnFailure", "Failed", "BackoffLimit"), ("Never", "Succeeded", "AllPodsThrough")]
+    {
+        let job = shop.site.api.put(job(policy));
+        let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": name(&job), "uid": job["metadata"]["uid"],
+            "controller": true}]);
+        shop.site.api.edit("shop", "web-1-0", |pod| pod["metadata"]["ownerReferences"] = owner);
+        let rollout = name(&job);
+        shop.restart(&rollout, &json!({"target": {"workloadRef": {"kind": "Job", "name": rollout}}}));
+        let asked = shop.agents(&rollout, 1, |status| status["finishedAt"].is_string()).await;
+        let status = shop.phase(&rollout, phase).await;
+        assert_eq!(
+            (&status["reason"], asked.len()),
+            (&json!(reason), usize::from(policy == "Never")),
+            "{status:#}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn it_is_over_at_its_deadline_and_deleted_when_its_time_is_over() {
     let shop = Shop::with(2).await;
     let _controller = shop.site.controller();

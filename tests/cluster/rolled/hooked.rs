@@ -1,0 +1,78 @@
+//! Hooks in a rollout: each pod has to pass its own.
+
+use serde_json::{Value, json};
+
+use super::{Load, Site};
+use crate::{oracle::Oracle, pod::eventually};
+
+/// Asks the oracle for the pod's own name.
+fn asks(site: &Site<'_>, oracle: &Oracle) -> Value {
+    let url = format!("http://{}:{}/{{{{ args.PodName }}}}", site.cluster.node().ip, oracle.port);
+    json!({"name": "asks", "interval": "1s", "successCondition": "asInt(result) == 1",
+        "provider": {"web": {"url": url, "jsonPath": "{$.done}"}}})
+}
+
+/// Is right when the command is in the pod's container.
+fn runs(command: &[&str]) -> Value {
+    json!({"name": "runs", "provider": {"exec": {"container": "app", "command": command}}})
+}
+
+fn template(site: &Site<'_>, name: &str, metrics: &[Value]) {
+    let template = json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
+        "metadata": {"name": name, "namespace": "default"}, "spec": {"metrics": metrics}});
+    site.cluster.apply(&template.to_string());
+}
+
+pub(super) fn each_pod_passes_its_hooks_before_and_after(site: &Site<'_>) {
+    let oracle = Oracle::open();
+    let mut polls = asks(site, &oracle);
+    polls["successfulLimit"] = 1.into();
+    // What the first hook leaves in the old container is not in the new one.
+    template(site, "leave", &[polls, runs(&["touch", "/left"])]);
+    template(site, "return", &[runs(&["test", "!", "-e", "/left"])]);
+    let load = Load { site, kind: "Deployment", name: "hooked" };
+    load.apply(2, false);
+    let before = load.pods();
+    let hooks = ["--pre-hook", "leave", "--post-hook", "return"];
+    let name = site.begin(&[&["restart", "deploy/hooked", "--max-unavailable", "1"][..], &hooks].concat());
+    let follower = site.follow(&name);
+    let asked = || before.keys().filter(|pod| !oracle.asked(pod).is_empty()).count();
+    eventually("one of them is asked for again", || {
+        before.keys().any(|pod| oracle.asked(pod).len() > 1).then_some(())
+    });
+    assert_eq!(asked(), 1, "one at a time");
+    load.same_but_restarted(&before, 0);
+    for pod in before.keys() {
+        oracle.say(pod, 1);
+    }
+    let (code, told) = follower.end();
+    assert_eq!(code, Some(0), "{told}");
+    assert_eq!(asked(), 2);
+    load.same_but_restarted(&before, 1);
+}
+
+pub(super) fn a_pod_whose_hook_fails_is_not_touched_and_the_last(site: &Site<'_>) {
+    let oracle = Oracle::open();
+    let mut once = asks(site, &oracle);
+    once["count"] = 1.into();
+    template(site, "never", &[once]);
+    let load = Load { site, kind: "Deployment", name: "unhooked" };
+    load.apply(2, false);
+    let before = load.pods();
+    let flags = ["--max-unavailable", "1", "--pre-hook", "never", "--wait=3m", "-o", "json"];
+    let output = site.inplace(&[&["restart", "deploy/unhooked"][..], &flags].concat()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    let rollout: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let status = &rollout["status"];
+    assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("FailureThreshold")));
+    assert_eq!((&status["done"], &status["busy"], &status["failed"]), (&json!(0), &json!(0), &json!(1)));
+    let failure = &status["failures"][0];
+    let why = failure["message"].as_str().unwrap();
+    assert!(
+        why.starts_with("hook never (HookRun ") && why.contains("did not pass: metric asks is Failed"),
+        "{why}"
+    );
+    let asked: Vec<_> = before.keys().flat_map(|pod| oracle.asked(pod)).map(|asked| asked.path).collect();
+    assert_eq!(json!(asked), json!([failure["pod"]]), "the other one was never begun");
+    load.same_but_restarted(&before, 0);
+}

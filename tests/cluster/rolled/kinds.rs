@@ -1,0 +1,82 @@
+//! The other kinds of targets, and pods that are meant by their labels alone.
+
+use inplace::api::workload_kind::Kind;
+use serde_json::{Value, json};
+
+use super::{Load, Site};
+use crate::pod::eventually;
+
+/// Pods of each workload.
+const COUNT: usize = 2;
+
+pub(super) fn an_owner_has_nothing_to_do(site: &Site<'_>, kind: &str) {
+    let load = Load { site, kind, name: &kind.to_lowercase() };
+    load.apply(COUNT, false);
+    goes_through(&load, "readyReplicas");
+}
+
+pub(super) fn a_job_goes_on(site: &Site<'_>, policy: &str) {
+    let load = Load { site, kind: "Job", name: &policy.to_lowercase() };
+    let mut template = load.template(false);
+    template["spec"]["restartPolicy"] = policy.into();
+    let spec =
+        json!({"parallelism": COUNT, "completions": COUNT, "backoffLimit": COUNT, "template": template});
+    load.make(COUNT, &spec);
+    if policy == "OnFailure" {
+        is_spared(&load);
+    }
+    goes_through(&load, "active");
+}
+
+/// It would take so many restarts for failures and give up; then it bears one more.
+fn is_spared(load: &Load<'_>) {
+    let (before, target) = (load.pods(), format!("job/{}", load.name));
+    let output = load.site.inplace(&["restart", &target, "--wait=3m"]).output().unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let bears = COUNT + 1;
+    assert!(told.contains(&format!("with a backoffLimit of {bears} it bears them")), "{told}");
+    load.same_but_restarted(&before, 0);
+    let patch = json!({"spec": {"backoffLimit": bears}}).to_string();
+    load.site.cluster.kubectl(&["patch", "job", load.name, "--type=merge", "-p", &patch]);
+}
+
+/// It is restarted, and its owner, which counts its pods in that field, wants and has what it had.
+fn goes_through(load: &Load<'_>, field: &str) {
+    let (before, owner) = (load.pods(), counted(load, field));
+    let target = format!("{}/{}", Kind::read(load.kind).unwrap().short, load.name);
+    load.site.through(&["restart", &target, "--max-unavailable", "1"], COUNT);
+    load.same_but_restarted(&before, 1);
+    let after = counted(load, field);
+    assert_eq!(after["spec"], owner["spec"]);
+    let status = &after["status"];
+    assert!(status["failed"].is_null() && status["succeeded"].is_null(), "{status:#}");
+}
+
+/// The owner, once it counts all of them.
+fn counted(load: &Load<'_>, field: &str) -> Value {
+    eventually(&format!("{} counts its pods", load.name), || {
+        let owner = load.site.cluster.kubectl(&["get", load.kind, load.name, "-o", "json"]);
+        let owner: Value = serde_json::from_str(&owner).unwrap();
+        (owner["status"][field] == COUNT).then_some(owner)
+    })
+}
+
+pub(super) fn labels_mean_pods_of_any_owner(site: &Site<'_>) {
+    let loads =
+        [("Deployment", "motley"), ("StatefulSet", "mixed")].map(|(kind, name)| Load { site, kind, name });
+    for load in &loads {
+        load.apply(COUNT, false);
+    }
+    site.cluster.kubectl(&["label", "pods", "-l", "app in (motley, mixed)", "crew=all"]);
+    let before = loads.each_ref().map(Load::pods);
+    let image = format!("app={}", site.cluster.image("app:v2"));
+    let refused = site.inplace(&["swap", "-l", "crew=all", &image, "--wait=3m"]).output().unwrap();
+    let told = String::from_utf8(refused.stdout).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{told}");
+    assert!(told.contains("Failed: the template of ReplicaSet/motley-"), "{told}");
+    site.through(&["restart", "-l", "crew=all", "--max-unavailable", "1"], 2 * COUNT);
+    for (load, before) in loads.iter().zip(&before) {
+        load.same_but_restarted(before, 1);
+    }
+}
