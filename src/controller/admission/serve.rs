@@ -31,8 +31,9 @@ const LARGEST: usize = 8 << 20;
 const HANDSHAKES: usize = 256;
 /// Nobody needs longer for one.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// A process that is told to stop goes on for so long: the API server's side hears of it a moment later.
-const LINGER: Duration = Duration::from_secs(3);
+/// A process that is told to stop goes on for so long: the API server's side hears of it a moment later, and on a busy one
+/// some seconds.
+const LINGER: Duration = Duration::from_secs(10);
 /// What an answer under way may take then.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 

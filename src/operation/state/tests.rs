@@ -87,6 +87,25 @@ fn time_for_the_way_back_is_kept_where_there_is_one() {
 }
 
 #[test]
+fn what_nobody_answered_does_not_count_against_the_first_answer() {
+    let mut operation = operation("swap app=a:v2");
+    let respec = Effect::Respec { container: "app".into(), from: "a:v1".into(), to: "a:v2".into() };
+    let mut told = |class, seconds| {
+        let trouble = Trouble { class, message: "m".into() };
+        operation.record(&respec, Err(trouble), at(seconds));
+        (operation.setback.as_ref().unwrap().count, operation.given_up(Verb::Respec, "app").is_some())
+    };
+    for second in 0..60 {
+        assert!(!told(Class::Unreached, second).1);
+    }
+    for second in 60..67 {
+        assert!(!told(Class::Denied, second).1);
+    }
+    assert_eq!(told(Class::Denied, 67), (8, true));
+    assert_eq!(told(Class::Unreached, 68), (1, false));
+}
+
+#[test]
 fn repeating_loses_its_sense_after_so_many_times() {
     use Class::{Away, Denied, Final, Gone, NameTaken, Refused, Unreached};
     for (class, verb, text, tries) in [
