@@ -362,12 +362,11 @@ impl Operation {
                 self.remark(format!("preStop of {}: {}", effect.container(), trouble.message));
             }
             Err(trouble) => {
-                // Tries that nobody answered say nothing about how often the first answer is to be doubted: a server that
-                // has just begun denies what it allows a moment later.
+                // A server that has just begun denies what it allows a moment later, however long it was tried before.
                 let again = |setback: &&Setback| {
                     setback.verb == effect.verb()
                         && setback.container == effect.container()
-                        && setback.trouble.class.is_away() == trouble.class.is_away()
+                        && (trouble.class != Class::Denied || setback.trouble.class == Class::Denied)
                 };
                 let count = self.setback.as_ref().filter(again).map_or(0, |setback| setback.count) + 1;
                 let container = effect.container().to_owned();
