@@ -215,7 +215,7 @@ fn the_webhooks_can_hold_up_nothing_but_our_kinds_and_what_is_guarded() {
         {"apiGroups": ["inplace.dev"], "apiVersions": ["v1alpha1"], "resources": ["inplacerollouts"],
         "operations": ["CREATE", "UPDATE"], "scope": "Namespaced"}]);
     assert_eq!(webhook["rules"], expected);
-    assert_eq!((&webhook["sideEffects"], &webhook["timeoutSeconds"]), (&json!("None"), &json!(5)));
+    assert_eq!((&webhook["sideEffects"], &webhook["timeoutSeconds"]), (&json!("None"), &json!(10)));
     // The way from the API server to the controller, name by name.
     let service = &base[&key("Service", "inplace-system", SECRET)]["spec"];
     let expected = json!({"name": SECRET, "namespace": "inplace-system", "path": "/validate", "port": 443});

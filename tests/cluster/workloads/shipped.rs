@@ -15,7 +15,7 @@ use super::{LONG, Site, condition, object, same_but_restarted};
 use crate::{
     cluster::Cluster,
     installed::{NAMESPACE, install, rolled_out, upgrade_by_chart},
-    pod::eventually_within,
+    pod::{eventually, eventually_within},
 };
 
 #[test]
@@ -89,11 +89,13 @@ fn controllers_rolled_out(cluster: &Cluster) {
     cluster.kubectl(&wait);
 }
 
-/// The pod that leads.
+/// The pod that leads; for a moment there may be none.
 fn leader(cluster: &Cluster) -> String {
     let path = "jsonpath={.spec.holderIdentity}";
-    let holder = cluster.kubectl(&["get", "lease", "inplace-controller", "-n", NAMESPACE, "-o", path]);
-    holder.split('_').next().unwrap().to_owned()
+    eventually("a leader", || {
+        let holder = cluster.kubectl(&["get", "lease", "inplace-controller", "-n", NAMESPACE, "-o", path]);
+        holder.split('_').next().filter(|pod| !pod.is_empty()).map(str::to_owned)
+    })
 }
 
 /// One pod uses four times what it asks for, so there are to be as many as may be. The measurements are objects that the test
