@@ -22,7 +22,8 @@ use std::{
 use crate::{
     agent::{Agent, Setup},
     cluster::Cluster,
-    pod::eventually,
+    pod::eventually_or,
+    scene::containers,
 };
 use hold::Holds;
 use subject::{Ask, Subject, Way, prepare};
@@ -78,9 +79,10 @@ impl Theatre {
         }
         let asks: Vec<_> = scenes.iter().map(|(subject, _)| (*subject, subject.ask(round))).collect();
         let brought = asks.into_iter().map(|(subject, ask)| {
-            let held_at = eventually(&format!("{ask:?} to come to its point or to end"), || {
+            let held_at = eventually_or(&format!("{ask:?} to come to its point or to end"), || {
                 let held = self.holds.held(subject.uid());
-                (held.is_some() || subject.has_ended(&ask)).then_some(held)
+                let is_there = held.is_some() || subject.has_ended(&ask);
+                if is_there { Ok(held) } else { Err(format!("{:#?}", containers(&subject.pod))) }
             });
             Scene { subject, ask, held_at }
         });

@@ -9,7 +9,7 @@ use inplace::cri::{
 
 use crate::{
     cluster::block_on,
-    crash::{LONG, Scene, Theatre, Way},
+    crash::{LONG, Scene, Theatre, Way, assert_held},
     pod::{eventually, eventually_within},
     scene::{containers, running_fence},
 };
@@ -29,25 +29,23 @@ fn dead(scene: &Scene<'_>) -> Vec<String> {
 fn the_fence_stays_until_the_container_runs() {
     let theatre = Theatre::open();
     let _agent = theatre.agent();
-    let subjects = theatre.cast(&[Way::Recreate, Way::Drain]);
+    let subjects = theatre.cast(&[Way::Recreate, Way::Drain, Way::Recreate, Way::Drain]);
     let scenes: Vec<_> = subjects.iter().map(|subject| (subject, "before effect Start".to_owned())).collect();
-    // A kubelet may be faster than the agent where a name is free for a moment, which is not what is shown here.
-    theatre.cluster.kill("kubelet");
     let scenes = theatre.bring(&scenes, "collected");
-    assert!(scenes.iter().all(|scene| scene.held_at.is_some()));
-    let fences: Vec<_> = scenes.iter().map(|scene| fence(scene).unwrap()).collect();
-    assert!(scenes.iter().all(|scene| dead(scene).len() == 1));
-    theatre.cluster.start("kubelet");
+    assert_held(&scenes);
+    let held: Vec<_> = scenes.iter().filter(|scene| scene.held_at.is_some()).collect();
+    let fences = || held.iter().map(|scene| fence(scene).unwrap()).collect::<Vec<_>>();
+    let first = fences();
     eventually_within(LONG, "the kubelet to collect the old lives", || {
-        let left: Vec<_> = scenes.iter().flat_map(dead).collect();
+        let left: Vec<_> = held.iter().flat_map(|scene| dead(scene)).collect();
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     });
-    assert_eq!(scenes.iter().map(|scene| fence(scene).unwrap()).collect::<Vec<_>>(), fences);
+    assert_eq!(fences(), first);
 
     let endpoint = Endpoint::parse(&theatre.cluster.node().endpoint).unwrap();
-    // The same once more.
+    // It may be faster than the agent where the name is free for a moment, which is not what is shown here.
     theatre.cluster.kill("kubelet");
-    for (scene, first) in scenes.iter().zip(&fences) {
+    for (scene, first) in held.iter().zip(&first) {
         block_on(async { Client::new(&endpoint, None).remove(first).await.unwrap() });
         let second = eventually("a new fence", || fence(scene));
         assert_ne!(*first, second);
