@@ -187,6 +187,16 @@ impl Cluster {
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
+    /// Those that were denied. A kubelet is at first also denied what a pod of its own gives it a right to.
+    pub(crate) fn denied(&self) -> Vec<Value> {
+        let mut writes = self.writes();
+        let is_kubelet = |user: &Value| user.as_str().is_some_and(|user| user.starts_with("system:node:"));
+        writes.retain(|write| {
+            write["responseStatus"]["code"] == 403 && !is_kubelet(&write["user"]["username"])
+        });
+        writes
+    }
+
     /// The program under test on this machine, as the administrator of this cluster.
     pub(crate) fn inplace<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_inplace"));

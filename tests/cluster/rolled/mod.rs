@@ -70,8 +70,7 @@ fn the_pods_of_any_workload_are_restarted_in_place_under_a_budget() {
     });
     parts::nobody_is_restarted_twice_by_two_controllers(&site, &controller);
     // Nothing that was written was beyond the rights that are shipped.
-    let writes = cluster.writes();
-    let denied: Vec<_> = writes.iter().filter(|write| write["responseStatus"]["code"] == 403).collect();
+    let denied = cluster.denied();
     assert!(denied.is_empty(), "{denied:#?}");
 }
 
