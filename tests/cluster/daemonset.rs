@@ -21,8 +21,8 @@ use crate::{
     agent::{samples, status},
     cluster::{Cluster, Node, block_on},
     installed::{
-        NAMESPACE, agent_on, install, knows_policies, metrics, rolled_out, upgrade_by_chart, with_token_of,
-        writes,
+        AGENT, NAMESPACE, agent_on, install, knows_policies, metrics, rolled_out, upgrade_by_chart,
+        with_token_of, writes,
     },
     pod::{PAIR, Pod, container, eventually, is, is_ready},
     scene::{containers, running_fence},
@@ -308,7 +308,7 @@ fn an_agent_that_is_replaced_loses_no_operation_and_serves_its_own_node() {
     // An upgrade, one node after the other.
     busy.iter_mut().for_each(Busy::begin);
     upgrade_by_chart(&cluster, "two");
-    rolled_out(&cluster);
+    rolled_out(&cluster, AGENT);
     for (busy, node) in busy.iter().zip(&nodes) {
         busy.finish(node);
         let agent = agent_on(&cluster, node);

@@ -24,7 +24,7 @@ use crate::{
     agent::Agent,
     cluster::{Cluster, block_on},
     oracle::Oracle,
-    traffic::now,
+    traffic::{End, now},
 };
 
 /// Longer than control loops pause between their tries.
@@ -65,15 +65,6 @@ fn a_guarded_pod_goes_gracefully_or_not_at_all() {
         !log.contains("PRIVATE KEY") && log.contains("the webhook serves with another certificate"),
         "{log}"
     );
-}
-
-/// Whoever asks all the time is told to stop, also by a test that fails.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 struct Site<'a> {

@@ -32,6 +32,9 @@ use crate::{
 
 /// Where the agent lives.
 pub(crate) const NAMESPACE: &str = "inplace-system";
+/// What the manifests make of agent and controller.
+pub(crate) const AGENT: &str = "daemonset/inplace-agent";
+pub(crate) const CONTROLLER: &str = "deployment/inplace-controller";
 /// Where it listens.
 const PORT: u16 = 9464;
 /// The first minor release of Kubernetes 1 with policies.
@@ -65,7 +68,7 @@ pub(crate) fn install(cluster: &Cluster, tag: &str) {
     if knows_policies(cluster) {
         cluster.kubectl(&["apply", "-k", file("daemonset/admission-policy").to_str().unwrap()]);
     }
-    rolled_out(cluster);
+    rolled_out(cluster, AGENT);
 }
 
 /// Puts the image into the registry under another tag, and what the chart makes of it over what is there: an upgrade. It
@@ -85,10 +88,9 @@ pub(crate) fn upgrade_by_chart(cluster: &Cluster, tag: &str) {
     cluster.kubectl(&["apply", "-f", rendered.to_str().unwrap()]);
 }
 
-/// Waits until every node has the agent that is wanted.
-pub(crate) fn rolled_out(cluster: &Cluster) {
-    let wait = ["rollout", "status", "daemonset/inplace-agent", "--timeout=180s", "-n", NAMESPACE];
-    cluster.kubectl(&wait);
+/// Waits until all pods of [`AGENT`] or [`CONTROLLER`] are the ones that are wanted.
+pub(crate) fn rolled_out(cluster: &Cluster, workload: &str) {
+    cluster.kubectl(&["rollout", "status", workload, "--timeout=180s", "-n", NAMESPACE]);
 }
 
 /// Whether the API server can be told policies.

@@ -1,6 +1,6 @@
 //! A pod with a request that is under way and has come to a certain moment, in which a test then does something.
 
-use std::{process::Command, time::Duration};
+use std::{fmt, process::Command, time::Duration};
 
 use inplace::{
     api::{
@@ -182,6 +182,15 @@ impl std::fmt::Debug for Scene<'_> {
 pub(crate) fn containers(pod: &Pod<'_>) -> Vec<Container> {
     let endpoint = Endpoint::parse(&pod.cluster.node().endpoint).unwrap();
     block_on(async { Client::new(&endpoint, None).containers(Some((POD_UID, &pod.uid))).await.unwrap() })
+}
+
+/// The same for a message: they are looked up when it is written.
+pub(crate) struct Shown<'a>(pub(crate) &'a Pod<'a>);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:#?}", containers(self.0))
+    }
 }
 
 /// The fence that runs in a pod.

@@ -6,7 +6,7 @@ use std::{
     fmt::Write as _,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -176,6 +176,15 @@ async fn ask(address: &str) -> Result<(), String> {
     let answer = String::from_utf8_lossy(&answer).into_owned();
     let whole = answer.contains(" 200 OK\r\n") && answer.ends_with("served\n");
     if whole { Ok(()) } else { Err(format!("{answer:?}")) }
+}
+
+/// Whoever asks all the time is told to stop, also by a test that fails.
+pub(crate) struct End<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A Service for the pods that have the label `app: NAME`, and nothing else of it than its endpoints.

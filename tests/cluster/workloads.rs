@@ -60,11 +60,7 @@ fn a_game_deployment_is_made_updated_in_place_scaled_and_deleted(cluster: &Clust
     assert_eq!(before.len(), 3);
 
     site.image("lab/app:v2");
-    let complete = |status: &Value| {
-        let progressing = condition(status, "Progressing");
-        status["updatedReadyReplicas"] == 3 && progressing["reason"] == "Complete"
-    };
-    site.until("three pods are updated", complete);
+    site.until("three pods are updated", |status| is_complete(status, 3));
     let after = site.pods();
     for (name, pod) in &after {
         same_but_restarted(&before[name], pod);
@@ -266,6 +262,11 @@ fn same_but_restarted(before: &Value, after: &Value) {
     assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
     assert_eq!(after["status"]["podIP"], before["status"]["podIP"]);
     assert_eq!(after["status"]["containerStatuses"][0]["restartCount"], 1, "{after:#}");
+}
+
+/// So many pods are updated and Ready, and nothing is left to do.
+fn is_complete(status: &Value, updated: u32) -> bool {
+    status["updatedReadyReplicas"] == updated && condition(status, "Progressing")["reason"] == "Complete"
 }
 
 fn condition<'a>(status: &'a Value, kind: &str) -> &'a Value {

@@ -23,7 +23,7 @@ use crate::{
     agent::{Agent, Setup},
     cluster::Cluster,
     pod::eventually_or,
-    scene::containers,
+    scene::Shown,
 };
 use hold::Holds;
 use subject::{Ask, Subject, Way, prepare};
@@ -82,7 +82,7 @@ impl Theatre {
             let held_at = eventually_or(&format!("{ask:?} to come to its point or to end"), || {
                 let held = self.holds.held(subject.uid());
                 let is_there = held.is_some() || subject.has_ended(&ask);
-                if is_there { Ok(held) } else { Err(format!("{:#?}", containers(&subject.pod))) }
+                if is_there { Ok(held) } else { Err(Shown(&subject.pod)) }
             });
             Scene { subject, ask, held_at }
         });

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Site, condition, object, same_but_restarted};
+use super::{Site, condition, is_complete, object, same_but_restarted};
 use crate::{cluster::Cluster, hook_runs::asked::Asked};
 
 /// A template whose hook asks `address` under its own name, once, and wants more than `wanted`; the server says 45.
@@ -12,10 +12,6 @@ fn template(cluster: &Cluster, name: &str, address: &str, wanted: u32) {
     let template = json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
         "metadata": {"name": name, "namespace": "default"}, "spec": {"metrics": [metric]}});
     cluster.apply(&template.to_string());
-}
-
-fn is_complete(status: &Value, updated: u32) -> bool {
-    status["updatedReadyReplicas"] == updated && condition(status, "Progressing")["reason"] == "Complete"
 }
 
 pub(super) fn canary_steps_hold_the_rollout_until_they_are_passed(cluster: &Cluster, asked: &Asked) {

@@ -11,11 +11,12 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{LONG, Site, condition, object, same_but_restarted};
+use super::{LONG, Site, is_complete, object, same_but_restarted};
 use crate::{
     cluster::Cluster,
-    installed::{NAMESPACE, install, rolled_out, upgrade_by_chart},
+    installed::{AGENT, CONTROLLER, NAMESPACE, install, rolled_out, upgrade_by_chart},
     pod::{eventually, eventually_within},
+    traffic::End,
 };
 
 #[test]
@@ -42,19 +43,16 @@ fn the_controller_as_shipped_is_asked_through_its_service_and_replaced_unnoticed
             }
         });
         upgrade_by_chart(&cluster, "two");
-        controllers_rolled_out(&cluster);
-        rolled_out(&cluster);
+        rolled_out(&cluster, CONTROLLER);
+        rolled_out(&cluster, AGENT);
         site.image("lab/app:v2");
         let first = leader(&cluster);
         cluster.kubectl(&["delete", "pod", &first, "-n", NAMESPACE, "--wait=false"]);
         eventually_within(LONG, "another one leads", || {
             Some(leader(&cluster)).filter(|now| *now != first).ok_or(first.as_str())
         });
-        let complete = |status: &Value| {
-            status["updatedReadyReplicas"] == 2 && condition(status, "Progressing")["reason"] == "Complete"
-        };
-        site.until("both are updated", complete);
-        controllers_rolled_out(&cluster);
+        site.until("both are updated", |status| is_complete(status, 2));
+        rolled_out(&cluster, CONTROLLER);
     });
     let (wrong, asked) = (wrong.into_inner().unwrap(), asked.into_inner().unwrap());
     assert!(wrong.is_empty(), "of {asked}: {wrong:#?}");
@@ -65,15 +63,6 @@ fn the_controller_as_shipped_is_asked_through_its_service_and_replaced_unnoticed
     an_autoscaler_scales_it(&cluster);
 }
 
-/// Whoever asks all the time is told to stop, also by a test that fails.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Fails with what is said about one that is right and one that is not, unless it is what should be said.
 fn judged(cluster: &Cluster, good: &Value, bad: &Value) -> Result<(), String> {
     let asked = |object: &Value| cluster.try_apply(&["--dry-run=server"], &object.to_string());
@@ -82,11 +71,6 @@ fn judged(cluster: &Cluster, good: &Value, bad: &Value) -> Result<(), String> {
         Err(told) if told.contains("spec.selector") => Ok(()),
         Ok(told) | Err(told) => Err(told),
     }
-}
-
-fn controllers_rolled_out(cluster: &Cluster) {
-    let wait = ["rollout", "status", "deployment/inplace-controller", "--timeout=180s", "-n", NAMESPACE];
-    cluster.kubectl(&wait);
 }
 
 /// The pod that leads; for a moment there may be none.
