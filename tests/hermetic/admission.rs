@@ -2,6 +2,7 @@
 //! it read there is a moment old.
 
 mod guard;
+mod kept;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -42,6 +43,8 @@ struct Town {
 struct Replica {
     webhooks: Webhooks,
     address: SocketAddr,
+    /// It serves no more.
+    over: CancellationToken,
 }
 
 impl Town {
@@ -65,9 +68,13 @@ impl Town {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let webhooks = Webhooks::new(args, server, NAMESPACE, terms());
-        let (serving, stop) = (webhooks.clone(), self.stop.clone());
-        tokio::spawn(async move { serving.serve(listener, stop).await.unwrap() });
-        Replica { webhooks, address }
+        let (serving, stop, over) = (webhooks.clone(), self.stop.clone(), CancellationToken::new());
+        let end = over.clone().drop_guard();
+        tokio::spawn(async move {
+            let _end = end;
+            serving.serve(listener, stop).await.unwrap();
+        });
+        Replica { webhooks, address, over }
     }
 
     fn lead(&self, replica: &Replica) -> CancellationToken {

@@ -118,7 +118,9 @@ take_slot() {
   for slot in $(shuf -i 1-254); do
     # The second network is for a cluster's services.
     ! { ip -4 route show to match "10.201.$slot.1" && ip -4 route show to match "10.202.$slot.1"; } | grep -qv ^default || continue
-    ip link add "inpl$slot" type bridge 2>/dev/null || continue
+    # The hardware address is given: otherwise it is the lowest among those of the ports, another one when that pod goes, and
+    # what the pods send in that moment is lost.
+    ip link add "inpl$slot" address "$(printf '0a:00:0a:c9:%02x:01' "$slot")" type bridge 2>/dev/null || continue
     echo "inpl$slot" >"$dir/bridge"
     ip addr add "10.201.$slot.1/24" dev "inpl$slot"
     ip link set "inpl$slot" up

@@ -1,24 +1,34 @@
 //! HTTPS for the API server: the paths, the handshakes, and an end that loses no request.
+//!
+//! An API server keeps connections, and asks on one that is dead until its time is over. Nobody can tell it otherwise once
+//! the pod's network is gone, so connections are ended well before that, each at a moment at which nobody asks on it:
+//!
+//! ```text
+//!  stop ──▶ each answer is the last of its connection ──EASE──▶ those at rest are closed ──FAREWELL──▶ nobody is let in
+//! ```
 
-use std::future::IntoFuture as _;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::map_response;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::controller::admission::guard::Guard;
 use crate::controller::admission::review::Answer;
@@ -31,13 +41,13 @@ const LARGEST: usize = 8 << 20;
 const HANDSHAKES: usize = 256;
 /// Nobody needs longer for one.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// A process that is told to stop goes on for so long: the API server's side hears of it a moment later, and on a busy one
-/// some seconds.
-const LINGER: Duration = Duration::from_secs(10);
+/// For so long after the stop, a connection that is in use is left by its next answer.
+const EASE: Duration = Duration::from_secs(7);
+/// For so long, word of a closed connection may be lost and sent again, and those who have not heard of the stop are let in:
+/// the API server's side hears of it a moment later, and on a busy one some seconds.
+const FAREWELL: Duration = Duration::from_secs(5);
 /// What an answer under way may take then.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-
-type Connection = (TlsStream<TcpStream>, SocketAddr);
 
 /// The paths. Another webhook is another line here and another entry in the manifests' configuration.
 fn router(guard: Guard) -> Router {
@@ -81,58 +91,76 @@ pub(super) fn config(shown: Arc<Shown>) -> Result<ServerConfig, rustls::Error> {
 
 /// Answers reviews on `listener` until `stop`, and a moment longer.
 pub(super) async fn run(listener: TcpListener, config: ServerConfig, guard: Guard, stop: CancellationToken) {
-    let Ok(address) = listener.local_addr() else { return };
-    let (ready, connections) = mpsc::channel(HANDSHAKES);
-    let last = CancellationToken::new();
-    let door = Door { connections, address };
-    let serving = axum::serve(door, router(guard)).with_graceful_shutdown(last.clone().cancelled_owned());
+    let (rest, open) = (CancellationToken::new(), TaskTracker::new());
+    let leaving = stop.clone();
+    let router = router(guard).layer(map_response(move |mut answer: Response| {
+        if leaving.is_cancelled() {
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        std::future::ready(answer)
+    }));
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let desk = Desk { acceptor, router, stop: stop.clone(), rest: rest.clone() };
     tokio::select! {
-        _ = serving.into_future() => {}
-        () = greet(listener, TlsAcceptor::from(Arc::new(config)), ready) => {}
+        () = greet(listener, &desk, &open) => {}
         () = async {
             stop.cancelled().await;
-            sleep(LINGER).await;
-            last.cancel();
-            sleep(LAST_ANSWERS).await;
+            sleep(EASE).await;
+            rest.cancel();
+            sleep(FAREWELL).await;
         } => {}
     }
+    open.close();
+    // Whoever is still there asks nothing, or is too slow.
+    let _ = timeout(LAST_ANSWERS, open.wait()).await;
 }
 
-/// Shakes hands with everybody, each for itself: one who is slow holds up nobody.
-async fn greet(mut listener: TcpListener, acceptor: TlsAcceptor, ready: mpsc::Sender<Connection>) {
+/// Lets everybody in, each for itself: one who is slow holds up nobody.
+async fn greet(mut listener: TcpListener, desk: &Desk, open: &TaskTracker) {
     let room = Arc::new(Semaphore::new(HANDSHAKES));
     while let Ok(place) = Arc::clone(&room).acquire_owned().await {
+        // Goes on, after a pause, when there is no file descriptor.
         let (stream, from) = Listener::accept(&mut listener).await;
-        let (acceptor, ready) = (acceptor.clone(), ready.clone());
-        tokio::spawn(async move {
-            match timeout(HANDSHAKE, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => drop(ready.send((stream, from)).await),
+        let desk = desk.clone();
+        open.spawn(async move {
+            let shaken = timeout(HANDSHAKE, desk.acceptor.accept(stream)).await;
+            drop(place);
+            match shaken {
+                Ok(Ok(stream)) => desk.answer(stream).await,
                 Ok(Err(error)) => tracing::debug!(%from, "no handshake: {error}"),
                 Err(_) => tracing::debug!(%from, "no handshake in time"),
             }
-            drop(place);
         });
     }
 }
 
-/// Where connections come from whose handshake is over.
-struct Door {
-    connections: mpsc::Receiver<Connection>,
-    address: SocketAddr,
+/// What a connection needs.
+#[derive(Clone)]
+struct Desk {
+    acceptor: TlsAcceptor,
+    router: Router,
+    /// Who comes after this asks once; that is left to the header.
+    stop: CancellationToken,
+    /// From when on a connection at rest is closed, of those that were there before.
+    rest: CancellationToken,
 }
 
-impl Listener for Door {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> Connection {
-        match self.connections.recv().await {
-            Some(connection) => connection,
-            None => std::future::pending().await,
+impl Desk {
+    /// Answers what is asked on one connection, until either side ends it.
+    async fn answer(self, stream: TlsStream<TcpStream>) {
+        let newcomer = self.stop.is_cancelled();
+        let service = TowerToHyperService::new(self.router);
+        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+        let mut connection = std::pin::pin!(connection);
+        let ended = tokio::select! {
+            ended = &mut connection => ended,
+            () = self.rest.cancelled(), if !newcomer => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!("a connection ended: {error}");
         }
-    }
-
-    fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        Ok(self.address)
     }
 }

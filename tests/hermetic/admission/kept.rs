@@ -1,0 +1,93 @@
+//! Connections that are kept, as an API server keeps them, and how they end when the process is told to stop: in time, and
+//! each at a moment at which nobody asks on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use inplace::controller::admission::WebhookArgs;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::{HOST, Replica, Town, review};
+
+/// Longer than any end takes.
+const LONG: Duration = Duration::from_secs(60);
+
+struct Connection(BufReader<TlsStream<TcpStream>>);
+
+impl Connection {
+    async fn to(town: &Town, replica: &Replica) -> Self {
+        let mut roots = RootCertStore::empty();
+        for authority in CertificateDer::pem_slice_iter(town.trusted().unwrap().as_bytes()) {
+            roots.add(authority.unwrap()).unwrap();
+        }
+        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let stream = TcpStream::connect(replica.address).await.unwrap();
+        let host = ServerName::try_from(HOST).unwrap();
+        Self(BufReader::new(TlsConnector::from(Arc::new(config)).connect(host, stream).await.unwrap()))
+    }
+
+    /// Asks, and returns whether the other side goes after its answer.
+    async fn ask(&mut self) -> bool {
+        let body = review("web").to_string();
+        let head =
+            format!("POST /validate HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {}\r\n\r\n", body.len());
+        self.0.write_all((head + &body).as_bytes()).await.unwrap();
+        let (mut goes, mut length, mut line) = (false, 0, String::new());
+        self.0.read_line(&mut line).await.unwrap();
+        assert_eq!(line.trim_end(), "HTTP/1.1 200 OK");
+        while line != "\r\n" {
+            line.clear();
+            self.0.read_line(&mut line).await.unwrap();
+            match line.trim_end().to_ascii_lowercase().split_once(": ") {
+                Some(("connection", "close")) => goes = true,
+                Some(("content-length", told)) => length = told.parse().unwrap(),
+                _ => {}
+            }
+        }
+        let mut answer = vec![0; length];
+        self.0.read_exact(&mut answer).await.unwrap();
+        assert!(String::from_utf8(answer).unwrap().contains(r#""allowed":true"#));
+        goes
+    }
+
+    /// Waits for the other side's farewell; without one this fails.
+    async fn ends(mut self) {
+        let read = timeout(LONG, self.0.read(&mut [0])).await.expect("it ends");
+        assert_eq!(read.unwrap(), 0);
+    }
+}
+
+#[tokio::test]
+async fn whoever_is_told_to_stop_takes_leave_of_every_connection_while_it_answers() {
+    let town = Town::found().await;
+    let replica = town.replica(&WebhookArgs::default()).await;
+    town.lead(&replica);
+    town.ready(&replica).await;
+    let mut used = Connection::to(&town, &replica).await;
+    let mut rests = Connection::to(&town, &replica).await;
+    let silent = Connection::to(&town, &replica).await;
+    for _ in 0..2 {
+        assert!(!used.ask().await && !rests.ask().await);
+    }
+
+    town.stop.cancel();
+    assert!(used.ask().await, "another answer would not be its last");
+    used.ends().await;
+    assert!(Connection::to(&town, &replica).await.ask().await);
+    rests.ends().await;
+    silent.ends().await;
+    // What was closed has time to be heard of: whoever has not heard of the stop is answered still.
+    assert!(!replica.over.is_cancelled());
+    let late = Connection::to(&town, &replica).await;
+    assert!(Connection::to(&town, &replica).await.ask().await);
+    timeout(LONG, replica.over.cancelled()).await.expect("it ends");
+    drop(late);
+    TcpStream::connect(replica.address).await.unwrap_err();
+}
