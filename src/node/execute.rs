@@ -74,10 +74,10 @@ impl Workshop {
         let client = self.client.within(limit);
         match effect {
             Effect::Pull { image, like, anew, .. } => self.pull(image, like, *anew, limit, progress).await,
-            Effect::Fence { source, attempt, image, rehearse, .. } => {
+            Effect::Fence { container, source, attempt, image, rehearse } => {
                 let left = clock::until(operation.deadline_at);
                 let (attempt, image, rehearse) = (*attempt, image.as_ref(), *rehearse);
-                self.fence(&client, fence::Wanted { source, attempt, image, rehearse, left }).await
+                self.fence(&client, fence::Wanted { container, source, attempt, image, rehearse, left }).await
             }
             Effect::PreStop { container, id, budget_seconds } => {
                 self.pre_stop(container, id, Duration::from_secs(*budget_seconds).min(limit)).await

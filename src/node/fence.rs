@@ -1,14 +1,17 @@
 //! Putting a fence up: before anything is stopped, a clone shows that the replacement can be created; then the name is
 //! held, beside a kubelet by a process.
 //!
-//! Decides nothing about when. Where no process can be had, a clone that is not started holds the name: a kubelet that
-//! collects dead containers in the middle of a start takes that one away.
+//! Decides nothing about when, but steps back for a kubelet that made the replacement in the same moment. Where no process
+//! can be had, a clone that is not started holds the name: a kubelet that collects dead containers in the middle of a start
+//! takes that one away.
 
 use std::time::Duration;
 
 use crate::cri::client::Client;
+use crate::cri::convert;
 use crate::node::execute::Workshop;
 use crate::operation::effect::{Class, ImageChoice, Learned, Trouble};
+use crate::operation::snapshot::State;
 
 /// How much longer than its operation may take a process holds a name: whoever put it up may have to come back first.
 const HOLDS_ON: Duration = Duration::from_secs(60);
@@ -16,6 +19,8 @@ const HOLDS_ON: Duration = Duration::from_secs(60);
 /// What is to be fenced.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
+    /// The name of the container.
+    pub container: &'a str,
     /// The container whose configuration is cloned.
     pub source: &'a str,
     /// The attempt whose name is held.
@@ -78,11 +83,27 @@ impl Workshop {
         let source = self.source(wanted.source).await?;
         let config = source.holder(wanted.attempt, image, longest, &operation_id);
         let id = self.create(client, config).await?;
+        if !wanted.rehearse && self.was_overtaken(client, wanted).await {
+            client.remove(&id).await?;
+            return Ok(());
+        }
         let Err(error) = client.start(&id).await else { return Ok(()) };
         // What never ran still holds the name, but is no clone: one that is takes its place.
         if !error.class.is_away() {
             client.remove(&id).await?;
         }
         Err(error.into())
+    }
+
+    /// Whether a kubelet has made the replacement while the fence was made, and not started it yet. Its collection keeps
+    /// the newest of what does not run: it would note that one as to be removed, for being older than the fence, and remove
+    /// it even if it runs by then.
+    async fn was_overtaken(&self, client: &Client, wanted: Wanted<'_>) -> bool {
+        let Ok(snapshot) = convert::observe(client, &self.pod.uid, Some(&[])).await else { return false };
+        snapshot.lives(wanted.container).into_iter().any(|life| {
+            life.state == State::Created
+                && life.attempt.saturating_add(1) == wanted.attempt
+                && life.id != wanted.source
+        })
     }
 }

@@ -46,7 +46,7 @@ impl<'a> Hand<'a> {
         room: &'a Room,
         version: &'static str,
     ) -> Self {
-        let budgets = Budgets { site, namespace: &key.namespace, version, room, newer: HashMap::new() };
+        let budgets = Budgets::new(site, &key.namespace, version, room);
         Self { site, key, wish, pods, budgets, stale: false, failure: None, doubts: Vec::new() }
     }
 

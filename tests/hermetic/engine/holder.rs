@@ -90,3 +90,24 @@ async fn a_start_whose_answer_is_lost_is_good_enough() {
     shop.succeeded(shop.restart().await, "img:v1");
     assert_eq!(shop.fake.times("created fence app#2"), 1);
 }
+
+/// Its collection would note the older of two that do not run, and remove it even if it runs by then.
+#[tokio::test]
+async fn a_fence_steps_back_for_what_a_kubelet_made_in_the_same_moment() {
+    let shop = beside_a_kubelet(HOLDER).await;
+    shop.fake.after("StopContainer", |m| {
+        let fence = m.fences("app")[0].id.clone();
+        m.vanish(&fence);
+    });
+    shop.fake.on("CreateContainer").about("fence app#2").nth(2).first(|m| {
+        m.kubelet_creates("app", None).unwrap();
+    });
+    shop.fake.on("RemoveContainer").about("fence app#2").then(|m| {
+        let made = m.lives("app").last().unwrap().id.clone();
+        m.start(&made).unwrap();
+    });
+    shop.succeeded(shop.restart().await, "img:v1");
+    assert_eq!(shop.fake.times("created fence app#2"), 2);
+    assert_eq!(shop.fake.times("started fence app#2"), 1);
+    assert_eq!(shop.fake.times("created app#1"), 1);
+}
