@@ -11,7 +11,7 @@ use crate::cri::client::Client;
 use crate::cri::convert;
 use crate::node::execute::Workshop;
 use crate::operation::effect::{Class, ImageChoice, Learned, Trouble};
-use crate::operation::snapshot::State;
+use crate::operation::replace::is_overtaken;
 
 /// How much longer than its operation may take a process holds a name: whoever put it up may have to come back first.
 const HOLDS_ON: Duration = Duration::from_secs(60);
@@ -95,15 +95,9 @@ impl Workshop {
         Err(error.into())
     }
 
-    /// Whether a kubelet has made the replacement while the fence was made, and not started it yet. Its collection keeps
-    /// the newest of what does not run: it would note that one as to be removed, for being older than the fence, and remove
-    /// it even if it runs by then.
+    /// Without an answer the fence stays up.
     async fn was_overtaken(&self, client: &Client, wanted: Wanted<'_>) -> bool {
-        let Ok(snapshot) = convert::observe(client, &self.pod.uid, Some(&[])).await else { return false };
-        snapshot.lives(wanted.container).into_iter().any(|life| {
-            life.state == State::Created
-                && life.attempt.saturating_add(1) == wanted.attempt
-                && life.id != wanted.source
-        })
+        let seen = convert::observe(client, &self.pod.uid, Some(&[])).await;
+        seen.is_ok_and(|seen| is_overtaken(&seen, wanted.container, wanted.attempt, wanted.source))
     }
 }

@@ -323,6 +323,15 @@ pub fn while_it_starts(
     fence_again(operation, target, snapshot, new)
 }
 
+/// Whether a kubelet has made the replacement while the fence of `attempt`, which does not run yet, was made from `source`,
+/// and not started it yet. Its collection keeps the newest of what does not run: it would note that one as to be removed,
+/// for being older than the fence, and remove it even if it runs by then.
+pub fn is_overtaken(snapshot: &Snapshot, container: &str, attempt: u32, source: &str) -> bool {
+    snapshot.lives(container).into_iter().any(|life| {
+        life.state == State::Created && life.attempt.saturating_add(1) == attempt && life.id != source
+    })
+}
+
 /// What to do about the one created here when a kubelet has started `other` before it: that is the new life then. A fence
 /// that is collected before the start guards nothing.
 fn give_way(

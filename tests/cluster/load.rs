@@ -26,6 +26,7 @@ use crate::{
     cluster::{Cluster, block_on, runtime},
     installed::{install, metrics, process, writes},
     pod::{Pod, container, eventually, eventually_or, is_ready},
+    traffic::End,
 };
 
 /// With the agent and one more these are the 110 of the budget.
@@ -82,6 +83,7 @@ fn requests_on_all_pods_of_a_full_node_at_once() {
 fn burst(cluster: &Cluster, pods: &[Pod<'_>], text: &str, turn: i32) -> Vec<Status> {
     let (over, open) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     let answers: Vec<Status> = thread::scope(|scope| {
+        let _end = End(&over);
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 let found = samples(&metrics(&cluster.node()), &["inplace_open_operations"]);
@@ -91,9 +93,7 @@ fn burst(cluster: &Cluster, pods: &[Pod<'_>], text: &str, turn: i32) -> Vec<Stat
         });
         request(pods, text);
         let id = Request::parse(Some(text)).unwrap().unwrap().id;
-        let answers = pods.iter().map(|pod| pod.answer_within(LONG, &id)).collect();
-        over.store(true, Ordering::Relaxed);
-        answers
+        pods.iter().map(|pod| pod.answer_within(LONG, &id)).collect()
     });
     for (pod, answer) in pods.iter().zip(&answers) {
         assert_eq!(answer.phase, Phase::Succeeded, "{pod:?}: {answer:#?}\n{:#?}", pod.facts());

@@ -62,6 +62,15 @@ impl Town {
         Self { api, stop: CancellationToken::new() }
     }
 
+    /// The same with one process that leads and has a certificate.
+    async fn settled() -> (Self, Replica) {
+        let town = Self::found().await;
+        let replica = town.replica(&WebhookArgs::default()).await;
+        town.lead(&replica);
+        town.ready(&replica).await;
+        (town, replica)
+    }
+
     async fn replica(&self, args: &WebhookArgs) -> Replica {
         let target = Target { kubeconfig: Some(self.api.kubeconfig()), context: None };
         let server = Server::new(connect(&target).await.unwrap().0);
@@ -186,10 +195,7 @@ async fn no_review_is_lost_while_certificates_change() {
     };
     town.api.until("another certificate", mended).await;
     // A stranger's authority is none.
-    let stranger = Town::found().await;
-    let other = stranger.replica(&WebhookArgs::default()).await;
-    stranger.lead(&other);
-    stranger.ready(&other).await;
+    let (stranger, _other) = Town::settled().await;
     ask(&stranger.trusted().unwrap(), first.address, &review("web")).await.unwrap_err();
     town.stop.cancel();
     stranger.stop.cancel();
@@ -203,10 +209,7 @@ async fn files_of_the_operator_are_served_and_read_again() {
     let mut trusted = Vec::new();
     let mut made = Vec::new();
     for _ in 0..2 {
-        let town = Town::found().await;
-        let replica = town.replica(&WebhookArgs::default()).await;
-        town.lead(&replica);
-        town.ready(&replica).await;
+        let (town, _replica) = Town::settled().await;
         trusted.push(town.trusted().unwrap());
         made.push([town.kept("tls.crt").unwrap(), town.kept("tls.key").unwrap()]);
         town.stop.cancel();
@@ -240,10 +243,7 @@ async fn files_of_the_operator_are_served_and_read_again() {
 
 #[tokio::test]
 async fn whoever_is_slow_or_talks_nonsense_holds_up_nobody() {
-    let town = Town::found().await;
-    let replica = town.replica(&WebhookArgs::default()).await;
-    town.lead(&replica);
-    town.ready(&replica).await;
+    let (town, replica) = Town::settled().await;
     let mut silent = Vec::new();
     for _ in 0..20 {
         silent.push(tokio::net::TcpStream::connect(replica.address).await.unwrap());

@@ -19,11 +19,8 @@ struct Post {
 
 impl Post {
     async fn found() -> Self {
-        let town = Town::found().await;
-        let args = WebhookArgs::default();
-        let replicas = [town.replica(&args).await, town.replica(&args).await];
-        town.lead(&replicas[0]);
-        town.ready(&replicas[0]).await;
+        let (town, leader) = Town::settled().await;
+        let replicas = [leader, town.replica(&WebhookArgs::default()).await];
         town.ready(&replicas[1]).await;
         town.api.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
         let metric = json!({"name": "webtest", "count": 1, "successCondition": "asInt(result) > 0",

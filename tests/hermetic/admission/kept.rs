@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use inplace::controller::admission::WebhookArgs;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -66,10 +65,7 @@ impl Connection {
 
 #[tokio::test]
 async fn whoever_is_told_to_stop_takes_leave_of_every_connection_while_it_answers() {
-    let town = Town::found().await;
-    let replica = town.replica(&WebhookArgs::default()).await;
-    town.lead(&replica);
-    town.ready(&replica).await;
+    let (town, replica) = Town::settled().await;
     let mut used = Connection::to(&town, &replica).await;
     let mut rests = Connection::to(&town, &replica).await;
     let silent = Connection::to(&town, &replica).await;
