@@ -15,11 +15,14 @@ CLUSTER := /tmp/inplace-cluster
 
 FUZZ_SECONDS ?= 20
 
-.PHONY: setup build release image check fmt clippy doc deny test fuzz demo cluster cluster-down bench clean
+.PHONY: setup kubernetes build release image check fmt clippy doc deny test fuzz demo cluster cluster-down bench clean
 
 setup: ## installs what is missing and fetches the published CRI definition the tests compare with
 	@bash tests/lab/install.sh
 	@bash tests/lab/cri-reference.sh "$(CRI)"
+
+kubernetes: setup ## the Kubernetes that the cluster tests run on: built once, about four minutes
+	@bash tests/lab/kube.sh
 
 build:
 	cargo build --locked
@@ -54,7 +57,7 @@ $(DENY):
 	@if command -v cargo-deny >/dev/null; then mkdir -p "$(@D)" && ln -s "$$(command -v cargo-deny)" "$@"; \
 	else cargo install --locked cargo-deny --root "$(INPLACE_CACHE)"; fi
 
-test: setup check release ## everything that can go wrong, for real
+test: setup kubernetes check release ## everything that can go wrong, for real
 	cargo test --locked --lib --bins --test hermetic
 	cargo test --locked --features faults --test node
 	cargo test --locked --features faults --test cluster

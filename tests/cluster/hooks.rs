@@ -126,7 +126,7 @@ fn a_hook_that_is_polled_gates_a_restart_and_nothing_comes_between() {
         from_not_yet.as_millis(),
         from_passed.as_millis()
     );
-    assert!(from_not_yet.as_millis() <= 1500, "{from_not_yet}");
+    assert!(passed.at < ended, "stopped at {ended}, the hook passed at {}", passed.at);
     let between = writes_between(cluster, not_yet.at, ended);
     assert!(between.is_empty(), "{between:#?}");
     gone(&pod);

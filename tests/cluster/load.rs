@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     agent::samples,
+    asked::request as request_text,
     cluster::{Cluster, block_on, runtime},
     installed::{install, metrics, process, writes},
     pod::{Pod, container, eventually, eventually_or, is_ready},
@@ -63,9 +64,9 @@ fn requests_on_all_pods_of_a_full_node_at_once() {
     let own = memory(process, "RssAnon:");
 
     let before = writes(&cluster).len();
-    let answers = burst(&cluster, &pods, "restart app", 1);
+    let answers = burst(&cluster, &pods, None, 1);
     within_budget(&cluster, &pods, &answers, before);
-    burst(&cluster, &pods, &format!("swap app={}", cluster.image("app:v2")), 2);
+    burst(&cluster, &pods, Some("app:v2"), 2);
     assert!(pods.iter().all(|pod| pod.facts().running("app").version == "v2"));
 
     at_rest(&cluster, process);
@@ -79,8 +80,10 @@ fn requests_on_all_pods_of_a_full_node_at_once() {
     assert!(worked <= RSS_WORKED, "{worked} MiB at rest after work");
 }
 
-/// Asks all pods at once for the same, and waits until all have ended as they should.
-fn burst(cluster: &Cluster, pods: &[Pod<'_>], text: &str, turn: i32) -> Vec<Status> {
+/// Asks all pods at once for the same, a restart or a swap to that image, and waits until all have ended as they should.
+/// Each operation takes so long that the requests of most pods are there before the first one ends.
+fn burst(cluster: &Cluster, pods: &[Pod<'_>], image: Option<&str>, turn: i32) -> Vec<Status> {
+    let text = &request_text(cluster, &[("app", image)], json!({"minReadySeconds": 3}));
     let (over, open) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     let answers: Vec<Status> = thread::scope(|scope| {
         let _end = End(&over);

@@ -15,6 +15,7 @@ mod engine;
 mod hook;
 mod hook_runs;
 mod in_place;
+mod kube_script;
 mod lessons;
 mod manifests;
 mod model;

@@ -10,6 +10,9 @@ store=${INPLACE_CACHE:-${HOME:-/root}/.cache/inplace}/kube
 version=1.20.2
 names="kube-apiserver kube-controller-manager kube-scheduler kubelet"
 
+# For a person; the log goes to standard output.
+progress() { echo "kube.sh: $*" >&3; }
+
 die() { echo "kube.sh: $*" >&2; exit 1; }
 
 # has DIR: are all four there?
@@ -21,6 +24,7 @@ has() {
 # The source as Debian has it, checked by apt, without a change to this machine's list of sources. The library reflect2 in it
 # is older than Go 1.18, with which its users panic now and then: the one that Debian has takes its place.
 fetch_source() { # into the current folder
+  progress "fetches the source"
   local mirror keys=/usr/share/keyrings/debian-archive-keyring.gpg
   # shellcheck disable=SC2016 # apt's own variables
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Codename: bookworm' 2>/dev/null | grep -v security | head -n 1) || true
@@ -46,8 +50,12 @@ compile() { # from the current folder, into $1
   cd go/src/k8s.io/kubernetes
   # What generates code asks for the version, which an archive does not know by itself.
   export KUBE_GIT_VERSION=v$version KUBE_GIT_MAJOR=1 KUBE_GIT_MINOR=20 KUBE_GIT_TREE_STATE=archive KUBE_GIT_COMMIT=archive
+  progress "generates code"
   make generated_files
-  for name in $names; do go build -ldflags "$stamp" -o "$1/$name" "k8s.io/kubernetes/cmd/$name"; done
+  for name in $names; do
+    progress "compiles $name"
+    go build -ldflags "$stamp" -o "$1/$name" "k8s.io/kubernetes/cmd/$name"
+  done
 }
 
 build() { # into $1, whole or not at all
@@ -60,7 +68,13 @@ build() { # into $1, whole or not at all
   work=$(mktemp -d "$store/.build.XXXXXX")
   trap 'rm -rf "$work"' EXIT
   mkdir "$work/bin"
-  (cd "$work" && fetch_source && compile "$work/bin") >"$work/log" 2>&1 9>&- || {
+  # In the background, because `set -e` does not hold in what stands before `||`: the first step that fails ends it.
+  (
+    cd "$work"
+    fetch_source
+    compile "$work/bin"
+  ) 3>&2 >"$work/log" 2>&1 9>&- &
+  wait $! && has "$work/bin" || {
     tail -n 20 "$work/log" >&2
     die "Kubernetes could not be built"
   }

@@ -1,6 +1,12 @@
 //! What is to be seen of a pod on its node, through the runtime and the kernel, whoever runs it.
 
-use std::{collections::BTreeMap, fs};
+#![expect(clippy::disallowed_methods, reason = "real processes live in real time")]
+
+use std::{
+    collections::BTreeMap,
+    fs, thread,
+    time::{Duration, Instant},
+};
 
 use inplace::cri::{
     client::Client,
@@ -114,6 +120,7 @@ impl Life {
         let state = status.state();
         let running = state == ContainerState::ContainerRunning;
         let pid = if running { u32::try_from(info["pid"].as_u64().unwrap()).unwrap() } else { 0 };
+        await_program(pid);
         let namespace = |kind: &str| fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap_or_default();
         let version = fs::read_to_string(format!("/proc/{pid}/root/etc/version")).unwrap_or_default();
         let metadata = status.metadata.unwrap();
@@ -132,6 +139,20 @@ impl Life {
             version: version.trim().to_owned(),
             namespaces: format!("{} {}", namespace("net").display(), namespace("ipc").display()),
         }
+    }
+}
+
+/// The runtime calls a container running a moment before its first process has executed the container's program. Until
+/// then that process is the runtime's own, and its root folder cannot be read. Returns at once for one that has ended.
+fn await_program(pid: u32) {
+    let end = Instant::now() + Duration::from_secs(20);
+    let is_runtime = || {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        name.starts_with("runc")
+    };
+    while is_runtime() {
+        assert!(Instant::now() < end, "process {pid} does not execute its program");
+        thread::sleep(Duration::from_millis(2));
     }
 }
 

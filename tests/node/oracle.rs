@@ -25,11 +25,11 @@ struct Shared {
 }
 
 /// One question.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     /// Without the leading slash.
     pub(crate) path: String,
-    /// When it had been answered.
+    /// When it was there, before it was answered.
     pub(crate) at: Timestamp,
     pub(crate) said: u32,
 }
@@ -66,11 +66,12 @@ fn answer(mut stream: TcpStream, shared: &Mutex<Shared>) {
     let read = stream.read(&mut head).unwrap_or(0);
     let head = String::from_utf8_lossy(&head[..read]).into_owned();
     let path = head.split(' ').nth(1).unwrap_or_default().trim_start_matches('/').to_owned();
+    let at = Timestamp::now();
     let said = shared.lock().unwrap().says.get(&path).copied().unwrap_or(0);
     let body = format!("{{\"done\":{said}}}");
     let length = body.len();
     let kind = "Content-Type: application/json\r\nConnection: close";
     let answer = format!("HTTP/1.1 200 OK\r\n{kind}\r\nContent-Length: {length}\r\n\r\n{body}");
+    shared.lock().unwrap().asked.push(Asked { path, at, said });
     let _ = stream.write_all(answer.as_bytes());
-    shared.lock().unwrap().asked.push(Asked { path, at: Timestamp::now(), said });
 }

@@ -108,11 +108,12 @@ impl<'a> Site<'a> {
         self.measured("resumed", 1);
         agent.kill();
         drop(agent);
+        let lost = self.lost("resumed");
         let agent = self.agent();
         let run = self.ended("resumed");
         assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
         assert_eq!(run["status"]["metricResults"][0]["measurements"].as_array().unwrap().len(), 4, "{run:#}");
-        assert_eq!(self.asked.count("/resumed"), 4, "a measurement that had ended was made again");
+        assert_eq!(self.asked.count("/resumed"), 4 + lost, "a measurement that was stored was made again");
         agent
     }
 
@@ -136,16 +137,17 @@ impl<'a> Site<'a> {
         self.polling("followed", 4, "3s", None);
         self.measured("followed", 1);
         first.kill();
+        let lost = self.lost("followed");
         let run = self.ended("followed");
         assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
-        assert_eq!(self.asked.count("/followed"), 4, "a measurement that had ended was made again");
+        assert_eq!(self.asked.count("/followed"), 4 + lost, "a measurement that was stored was made again");
         assert!(second.metric(&["inplace_leads"]) > 0.0);
-        // One that is told to stop gives the lease back: the next one leads sooner than a lease runs out.
+        // One that is told to stop gives the lease back: the next one need not wait until it runs out.
         let third = Agent::controller(self.cluster, "three");
         second.stop();
-        let since = now();
+        let log = second.log();
+        assert!(log.contains("given back"), "{log}");
         eventually("the third leads", || (third.metric(&["inplace_leads"]) > 0.0).then_some(()));
-        assert!(now() < since + Duration::from_secs(10), "{}", third.log());
         [third, Agent::controller(self.cluster, "four")]
     }
 
@@ -166,13 +168,13 @@ impl<'a> Site<'a> {
         self.wait("the agent has it again", "moved", |run| runner(run) == own);
         let known = self.total("moved");
         self.wait("the agent measures", "moved", |run| total(run) >= known + 2);
-        // The one that was in flight at the kill may be lost.
-        let (seen, known) = (self.asked.count("/moved"), self.total("moved"));
-        assert!(seen <= known + 2 && known <= seen, "{seen} were made, {known} are known");
-        assert_eq!(self.asked.most_at_once("/moved"), 1);
         self.cluster.kubectl(&["annotate", "hookrun", "moved", "inplace.dev/approve=true"]);
         let run = self.ended("moved");
         assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
+        // Those in flight are not stored: at the kill, when the agent takes it back, and at the approval.
+        let (seen, stored) = (self.asked.count("/moved"), total(&run));
+        assert!(stored <= seen && seen <= stored + 3, "{seen} were made, {stored} are stored");
+        assert_eq!(self.asked.most_at_once("/moved"), 1);
         for leader in leaders {
             assert!(!leader.has_ended(), "{}", leader.log());
         }
@@ -222,6 +224,13 @@ impl<'a> Site<'a> {
 
     fn measured(&self, name: &str, times: u64) {
         self.wait("it has measured", name, |run| total(run) >= times);
+    }
+
+    /// How many measurements are under way at the death of who makes them, at most one: it was asked for and is not stored.
+    fn lost(&self, name: &str) -> u64 {
+        let lost = self.asked.count(&format!("/{name}")) - self.total(name);
+        assert!(lost <= 1, "{lost} measurements were made and not stored");
+        lost
     }
 
     fn total(&self, name: &str) -> u64 {

@@ -23,6 +23,7 @@ use inplace::hook::settings::Settings;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::api_server::{ApiServer, Store};
@@ -31,19 +32,21 @@ use super::api_server::{ApiServer, Store};
 const AGENT: &str = "node/node-1";
 const CONTROLLER: &str = "controller";
 
+/// The paths that were asked for and when, in order.
+type Log = Arc<Mutex<Vec<(String, Instant)>>>;
+
 /// An HTTP server that is asked by hooks.
 struct Asked {
     address: String,
-    /// The paths that were asked for, in their order.
-    log: Arc<Mutex<Vec<String>>>,
+    log: Log,
 }
 
 impl Asked {
     async fn start() -> Self {
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let answer = async |State(log): State<Arc<Mutex<Vec<String>>>>, request: axum::extract::Request| {
+        let log = Log::default();
+        let answer = async |State(log): State<Log>, request: axum::extract::Request| {
             let path = request.uri().path().to_owned();
-            log.lock().unwrap().push(path.clone());
+            log.lock().unwrap().push((path.clone(), Instant::now()));
             if path.ends_with("/hang") {
                 std::future::pending::<()>().await;
             }
@@ -58,6 +61,12 @@ impl Asked {
 
     fn count(&self) -> u64 {
         self.log.lock().unwrap().len().try_into().unwrap()
+    }
+
+    /// The longest time between one question and the next.
+    fn longest_pause(&self) -> Duration {
+        let log = self.log.lock().unwrap();
+        log.windows(2).map(|pair| pair[1].1 - pair[0].1).max().unwrap_or_default()
     }
 }
 
@@ -200,6 +209,11 @@ impl Site {
         let results = run["status"]["metricResults"].as_array();
         let all = results.into_iter().flatten().filter_map(|result| result["measurements"].as_array());
         all.flatten().filter(|measurement| !measurement["finishedAt"].is_null()).count()
+    }
+
+    /// The measurements of its first metric that are stored as successful.
+    fn successful(run: &Value) -> u64 {
+        run["status"]["metricResults"][0]["successful"].as_u64().unwrap_or(0)
     }
 
     fn runner_of(run: &Value) -> Option<&str> {
