@@ -99,6 +99,10 @@ impl<B: Board> Desk<B> {
 
     /// Serves until the process is to end, and then until nothing is in flight any more.
     pub(super) async fn run(mut self, mut wishes: impl Wishes) {
+        // Before anything else. While the runtime is away, the sweeps try it again.
+        if let Err(error) = sweep::remove_unsafe_fences(&self.node.client, None).await {
+            tracing::warn!(error = chain(&error), "fences of earlier releases are looked for later");
+        }
         self.take_up(&wishes);
         let mut sweeps = interval(SWEEP);
         sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -11,6 +11,7 @@ use tonic::{Response, Status};
 
 use crate::cri::endpoint::Endpoint;
 use crate::cri::error::Error;
+use crate::cri::log_path;
 use crate::cri::proto::v1::{self, image_service_client as image, runtime_service_client as runtime};
 use crate::operation::effect::Class;
 use crate::operation::preflight::Runtime;
@@ -130,13 +131,15 @@ impl Client {
         there(call!(self.runtime.container_status, "ContainerStatus", ASK, request))
     }
 
-    /// Creates a container and tells its id.
+    /// Creates a container and tells its id. Beside a kubelet, one without a log of its own is refused here, whoever
+    /// planned it (see [`log_path`]).
     pub async fn create(
         &self,
         sandbox_id: &str,
         config: v1::ContainerConfig,
         sandbox_config: v1::PodSandboxConfig,
     ) -> Result<String, Error> {
+        log_path::check(&config, &sandbox_config).map_err(|error| Error::forbidden("CreateContainer", &error))?;
         let request = v1::CreateContainerRequest {
             pod_sandbox_id: sandbox_id.to_owned(),
             config: Some(config),

@@ -72,6 +72,11 @@ impl Error {
         Self { call, class: Class::Away, message, source: None }
     }
 
+    /// A call that is not made, because it would do harm.
+    pub(super) fn forbidden(call: &'static str, why: &impl ToString) -> Self {
+        Self { call, class: Class::Final, message: why.to_string(), source: None }
+    }
+
     /// An answer with which nothing can be done.
     pub(super) fn nonsense(call: &'static str) -> Self {
         let message = "the runtime's answer holds no id".to_owned();

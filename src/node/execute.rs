@@ -224,7 +224,11 @@ impl Workshop {
     async fn remove(&self, client: &Client, id: &str, what: Leftover) -> Result<Learned, Trouble> {
         let log = match what {
             Leftover::Old => client.container(id, false).await?.and_then(|answer| answer.status),
-            Leftover::Fence | Leftover::NeverStarted => None,
+            Leftover::NeverStarted => None,
+            Leftover::Fence => {
+                fence::remove(client, id).await?;
+                return Ok(Learned::Nothing);
+            }
         };
         client.remove(id).await?;
         // Nobody rotates or removes the logs of a pod without a kubelet.

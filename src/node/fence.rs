@@ -5,10 +5,14 @@
 //! can be had, a clone that is not started holds the name: a kubelet that collects dead containers in the middle of a start
 //! takes that one away.
 
+use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cri::client::Client;
 use crate::cri::convert;
+use crate::cri::error::Error;
+use crate::cri::log_path;
 use crate::node::execute::Workshop;
 use crate::operation::effect::{Class, ImageChoice, Learned, Trouble};
 use crate::operation::replace::is_overtaken;
@@ -33,6 +37,20 @@ pub(super) struct Wanted<'a> {
     pub left: Duration,
 }
 
+/// Removes a fence and its log: nobody else knows of that file.
+pub(super) async fn remove(client: &Client, id: &str) -> Result<(), Error> {
+    let status = client.container(id, false).await?.and_then(|answer| answer.status);
+    client.remove(id).await?;
+    let log = status.map(|status| PathBuf::from(status.log_path)).filter(|log| log_path::is_fences(log));
+    if let Some(log) = log
+        && let Err(error) = std::fs::remove_file(&log)
+        && error.kind() != ErrorKind::NotFound
+    {
+        tracing::warn!(log = %log.display(), %error, "the log of a fence is left behind");
+    }
+    Ok(())
+}
+
 impl Workshop {
     /// Puts a fence up.
     pub(super) async fn fence(&mut self, client: &Client, wanted: Wanted<'_>) -> Result<Learned, Trouble> {
@@ -42,7 +60,7 @@ impl Workshop {
         };
         if wanted.rehearse {
             let id = self.clone_holds(client, wanted, wanted.attempt.saturating_add(1)).await?;
-            client.remove(&id).await?;
+            remove(client, &id).await?;
         }
         match self.process_holds(client, wanted, &holder).await {
             Ok(()) => Ok(Learned::Nothing),
@@ -84,13 +102,13 @@ impl Workshop {
         let config = source.holder(wanted.attempt, image, longest, &operation_id);
         let id = self.create(client, config).await?;
         if !wanted.rehearse && self.was_overtaken(client, wanted).await {
-            client.remove(&id).await?;
+            remove(client, &id).await?;
             return Ok(());
         }
         let Err(error) = client.start(&id).await else { return Ok(()) };
         // What never ran still holds the name, but is no clone: one that is takes its place.
         if !error.class.is_away() {
-            client.remove(&id).await?;
+            remove(client, &id).await?;
         }
         Err(error.into())
     }

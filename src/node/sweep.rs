@@ -5,34 +5,69 @@
 //! A fence that stays would keep a kubelet from ever starting that attempt. What belongs to a pod whose journal
 //! cannot be read is left alone.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::api::annotation;
 use crate::cri::client::Client;
 use crate::cri::convert;
 use crate::cri::error::Error;
-use crate::cri::proto::v1::{Container, ContainerState};
+use crate::cri::proto::v1::ContainerState;
+use crate::node::fence;
 use crate::node::journal::Journal;
 use crate::operation::snapshot::PodRef;
 
-/// Removes everything forgotten, of one pod or of all, and returns how many there were.
-pub async fn sweep(client: &Client, journal: &Journal, only: Option<&PodRef>) -> Result<usize, Error> {
-    let filter = only.map(|pod| (annotation::POD_UID, pod.uid.as_str()));
-    let mut removed = 0;
+/// Removes everything forgotten, of one pod whose journal the caller holds or of all, and returns how many there were.
+pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) -> Result<usize, Error> {
+    let filter = held.map(|pod| (annotation::POD_UID, pod.uid.as_str()));
+    let mut removed = remove_unsafe_fences(client, held).await?;
     for container in client.containers(filter).await? {
-        if !is_forgotten(journal, &container) {
+        let pod = convert::pod(&container.labels);
+        if !is_ours(&container.labels, container.state()) {
             continue;
         }
-        let pod = convert::pod(&container.labels);
-        match client.remove(&container.id).await {
-            Ok(()) => {
-                removed += 1;
-                tracing::warn!(%pod, container = name(&container), id = container.id, "removed a forgotten fence");
-            }
-            Err(error) => tracing::warn!(%pod, id = container.id, %error, "a forgotten fence stays for now"),
+        // An operation that begins meanwhile takes care of everything of its pod itself.
+        let _lock = match held {
+            Some(_) => None,
+            None => match journal.hold(&pod) {
+                Ok(lock) => Some(lock),
+                Err(_) => continue,
+            },
+        };
+        if journal.load(&pod).is_ok_and(|entry| entry.open.is_none()) && is_still_ours(client, &container.id).await? {
+            removed += usize::from(remove(client, &pod, &container.id, "removed a forgotten fence").await);
         }
     }
     Ok(removed)
+}
+
+/// Removes the fences of earlier releases that have no log path, of one pod or of all, and returns how many there were: a
+/// kubelet that collects one deletes the files of its own working directory (see [`crate::cri::log_path`]). Whatever the
+/// journal says: an operation that needs a fence puts up another one.
+pub async fn remove_unsafe_fences(client: &Client, only: Option<&PodRef>) -> Result<usize, Error> {
+    let filter = only.map(|pod| (annotation::POD_UID, pod.uid.as_str()));
+    let mut removed = 0;
+    for container in client.containers(filter).await? {
+        if !is_fence(&container.labels) {
+            continue;
+        }
+        let status = client.container(&container.id, false).await?.and_then(|answer| answer.status);
+        if status.is_some_and(|status| status.log_path.is_empty()) {
+            let pod = convert::pod(&container.labels);
+            let done = "removed a fence of an earlier release, which endangered files of this node";
+            removed += usize::from(remove(client, &pod, &container.id, done).await);
+        }
+    }
+    Ok(removed)
+}
+
+/// One that cannot be removed is tried again with the next sweep.
+async fn remove(client: &Client, pod: &PodRef, id: &str, done: &str) -> bool {
+    let removed = fence::remove(client, id).await;
+    match &removed {
+        Ok(()) => tracing::warn!(%pod, id, "{done}"),
+        Err(error) => tracing::warn!(%pod, id, %error, "a fence cannot be removed now"),
+    }
+    removed.is_ok()
 }
 
 /// Forgets the pods that are gone: a uid never comes back. What is open or cannot be read stays for a person to see.
@@ -50,18 +85,17 @@ pub async fn forget_gone(client: &Client, journal: &Journal) -> Result<(), Error
     Ok(())
 }
 
-fn is_forgotten(journal: &Journal, container: &Container) -> bool {
-    let label = |key: &str| container.labels.get(key).map(String::as_str);
-    let fence = label(annotation::CONTAINER_NAME) == Some(annotation::FENCE_NAME);
-    let ours = label(annotation::OPERATION).is_some();
-    let never_ran = container.state == i32::from(ContainerState::ContainerCreated);
-    if !(fence || ours && never_ran) {
-        return false;
-    }
-    // An operation that is open takes care of everything of its pod itself.
-    journal.load(&convert::pod(&container.labels)).is_ok_and(|entry| entry.open.is_none())
+/// A fence, or what an operation created and nobody started.
+fn is_ours(labels: &HashMap<String, String>, state: ContainerState) -> bool {
+    is_fence(labels) || labels.contains_key(annotation::OPERATION) && state == ContainerState::ContainerCreated
 }
 
-fn name(container: &Container) -> &str {
-    container.metadata.as_ref().map_or("", |metadata| metadata.name.as_str())
+/// The same, asked again: since the list was taken it may have been started.
+async fn is_still_ours(client: &Client, id: &str) -> Result<bool, Error> {
+    let status = client.container(id, false).await?.and_then(|answer| answer.status);
+    Ok(status.is_some_and(|status| is_ours(&status.labels, status.state())))
+}
+
+fn is_fence(labels: &HashMap<String, String>) -> bool {
+    labels.get(annotation::CONTAINER_NAME).is_some_and(|name| name == annotation::FENCE_NAME)
 }

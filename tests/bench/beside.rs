@@ -106,7 +106,7 @@ fn floor(client: &Client, pod: &Pod<'_>, turn: u32) -> f64 {
             "bare".clone_into(&mut config.metadata.get_or_insert_default().name);
             config.labels.insert(annotation::CONTAINER_NAME.to_owned(), "bare".to_owned());
             config.labels.remove(annotation::OPERATION);
-            config.log_path = format!("bare-{number}.log");
+            config.log_path = format!("{number}.log");
             let id = client.create(sandbox, config, sandbox_config.clone()).await.unwrap();
             client.start(&id).await.unwrap();
             id

@@ -3,13 +3,14 @@
 //!
 //! A kubelet collects what does not run, once a minute, and the clone with it; what runs it never collects. A holder has
 //! nothing of its container: no volume, no variable, no right, no handler. It leaves by itself when nobody is left to take
-//! it away.
+//! it away. Each has a log of its own (see [`log_path`]), which is removed together with it.
 
 use std::time::Duration;
 
 use super::Source;
 use crate::api::annotation;
 use crate::cri::client::seconds;
+use crate::cri::log_path;
 use crate::cri::proto::v1::{
     Capability, ContainerConfig, ContainerMetadata, ImageSpec, Int64Value, LinuxContainerConfig,
     LinuxContainerResources, LinuxContainerSecurityContext, NamespaceMode, SecurityProfile,
@@ -35,6 +36,7 @@ impl Source {
     /// replacement can be created.
     pub fn fence(&self, attempt: u32, image: Option<&ImageChoice>, operation_id: &str) -> ContainerConfig {
         let mut config = self.with(attempt, image, operation_id);
+        config.log_path = log_path::of_fence(&self.config.log_path, attempt);
         config.labels.insert(annotation::CONTAINER_NAME.to_owned(), annotation::FENCE_NAME.to_owned());
         config
     }
@@ -62,6 +64,7 @@ impl Source {
             command: PROGRAM.map(str::to_owned).to_vec(),
             args: vec![seconds(longest).to_string()],
             labels,
+            log_path: log_path::of_fence(&self.config.log_path, attempt),
             annotations: annotations
                 .filter(|(key, _)| BOOKKEEPING.contains(&key.as_str()))
                 .map(|(key, value)| (key.clone(), value.clone()))

@@ -72,18 +72,6 @@ pub(super) fn is_kubelets(path: &Path, uid: &str, name: &str) -> bool {
         && parts.next() == Some("pods")
 }
 
-/// The log path of the next life: where the file is named after the old attempt, it is named after the new one.
-pub(super) fn next_log_path(path: &str, old: u32, new: u32) -> String {
-    let (folder, file) = path.rsplit_once('/').map_or(("", path), |(folder, file)| (folder, file));
-    match file.strip_prefix(&old.to_string()) {
-        Some(ending) if ending.is_empty() || ending.starts_with('.') => {
-            let slash = if folder.len() == path.len() - file.len() { "" } else { "/" };
-            format!("{folder}{slash}{new}{ending}")
-        }
-        _ => path.to_owned(),
-    }
-}
-
 /// The link by which log shippers find the log of a kubelet's container, and what it points to.
 pub fn legacy_log_link(
     pod: &PodRef,
@@ -117,23 +105,6 @@ pub fn link_like(like: &Path, link: &Path, target: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_log_is_named_after_the_attempt() {
-        for (path, expected) in [
-            ("app/3.log", "app/4.log"),
-            ("3.log", "4.log"),
-            ("/3.log", "/4.log"),
-            ("a/b/3", "a/b/4"),
-            ("app/30.log", "app/30.log"),
-            ("app/2.log", "app/2.log"),
-            ("app/x.log", "app/x.log"),
-            ("3/app.log", "3/app.log"),
-            ("", ""),
-        ] {
-            assert_eq!(next_log_path(path, 3, 4), expected);
-        }
-    }
 
     #[test]
     fn only_the_kubelets_file_is_the_kubelets() {

@@ -18,6 +18,7 @@ use serde_json::Value;
 pub use self::files::{TerminationLog, fresh_termination_log, legacy_log_link, link_like};
 use crate::api::annotation;
 use crate::cri::convert::is_id;
+use crate::cri::log_path;
 use crate::cri::proto::{strict_value, v1};
 use crate::operation::effect::ImageChoice;
 
@@ -119,7 +120,7 @@ impl Source {
         let mut config = self.config.clone();
         let old = self.config.metadata.as_ref().map_or(0, |metadata| metadata.attempt);
         config.metadata.get_or_insert_default().attempt = attempt;
-        config.log_path = files::next_log_path(&config.log_path, old, attempt);
+        config.log_path = log_path::next(&config.log_path, old, attempt);
         if let Some(choice) = image {
             let spec = config.image.get_or_insert_default();
             spec.image.clone_from(&choice.id);

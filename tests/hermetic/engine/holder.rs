@@ -111,3 +111,34 @@ async fn a_fence_steps_back_for_what_a_kubelet_made_in_the_same_moment() {
     assert_eq!(shop.fake.times("started fence app#2"), 1);
     assert_eq!(shop.fake.times("created app#1"), 1);
 }
+
+/// A kubelet that collects a container without one deletes the files of its own working directory.
+#[tokio::test]
+async fn every_container_has_a_log_of_its_own() {
+    let shop = beside_a_kubelet(HOLDER).await;
+    shop.fake.before("StopContainer", |m| {
+        let paths: Vec<_> = m.fences("app").into_iter().map(|fence| fence.config.log_path.clone()).collect();
+        m.history.push(format!("fences log to {paths:?}"));
+    });
+    shop.succeeded(shop.restart().await, "img:v1");
+    let expected = r#"fences log to ["app/inplace-fence-2.log"]"#;
+    assert!(shop.fake.history().iter().any(|line| line == expected), "{:#?}", shop.fake.history());
+    assert_eq!(shop.fake.only("app").config.log_path, "app/1.log");
+}
+
+/// Whoever planned it: the pod's container has no log path, so that neither a fence nor a replacement can have its own.
+#[tokio::test]
+async fn what_would_have_no_log_of_its_own_is_not_created() {
+    let shop = beside_a_kubelet(HOLDER).await;
+    shop.fake.model(|m| {
+        let id = m.running("app")[0].id.clone();
+        m.container_mut(&id).unwrap().config.log_path.clear();
+        for sandbox in &mut m.sandboxes {
+            sandbox.config.log_directory.clear();
+        }
+    });
+    let ended = shop.restart().await.unwrap();
+    assert!(ended.message.contains("deletes files of others"), "{ended:#?}");
+    shop.untouched();
+    assert_eq!(shop.fake.times("created"), 0);
+}

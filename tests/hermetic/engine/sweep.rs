@@ -128,3 +128,45 @@ async fn a_pod_that_is_gone_is_forgotten() {
     forget_gone(client, journal).await.unwrap();
     assert!(known(&shop.pod) && !known(&gone.pod));
 }
+
+/// A container of ours that is created when the list is taken, and runs when it is its turn.
+#[tokio::test]
+async fn what_has_started_since_the_list_was_taken_is_not_ended() {
+    let shop = Shop::open().await;
+    let started = shop.fake.model(|m| create(m, "app", 1, &OURS));
+    let id = started.clone();
+    shop.fake.on("ListContainers").nth(2).then(move |m| m.start(&id).unwrap());
+    assert_eq!(shop.sweep().await, 0);
+    let lives = shop.fake.lives("app");
+    assert!(lives.iter().any(|life| life.id == started && life.is_running()), "{lives:#?}");
+}
+
+/// Whoever works on a pod has its journal: what is made there is not forgotten.
+#[tokio::test]
+async fn a_pod_that_is_worked_on_is_not_swept() {
+    let shop = Shop::open().await;
+    shop.fake.model(|m| create(m, "app", 2, &FENCE));
+    let held = shop.node.journal.hold(&shop.pod).unwrap();
+    assert_eq!((shop.sweep().await, shop.fake.fences().len()), (0, 1));
+    drop(held);
+    assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0));
+}
+
+/// As the release before made them. A kubelet that collects one deletes the files of its own working directory.
+#[tokio::test]
+async fn a_fence_without_a_log_path_goes_whatever_the_journal_says() {
+    let mut shop = Shop::open().await;
+    shop.die_fenced().await;
+    shop.fake.model(|m| {
+        let fence = m.fences("app")[0].id.clone();
+        m.container_mut(&fence).unwrap().config.log_path.clear();
+    });
+    assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0));
+    shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
+    std::fs::write(shop.node.journal.path(&shop.pod.uid), "{").unwrap();
+    shop.fake.model(|m| {
+        let fence = create(m, "app", 5, &FENCE);
+        m.container_mut(&fence).unwrap().config.log_path.clear();
+    });
+    assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0));
+}

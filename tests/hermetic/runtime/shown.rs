@@ -82,7 +82,7 @@ pub(super) fn container_status(model: &Model, container: &Container) -> cri::Con
         (true, 0) => "Completed",
         (true, _) => "Error",
     };
-    let folder = &container.pod_config.log_directory;
+    let folder = container.pod_config.log_directory.as_str();
     cri::ContainerStatus {
         id: container.id.clone(),
         metadata: container.config.metadata.clone(),
@@ -99,9 +99,14 @@ pub(super) fn container_status(model: &Model, container: &Container) -> cri::Con
         labels: container.config.labels.clone(),
         annotations: container.config.annotations.clone(),
         mounts: container.config.mounts.clone(),
-        log_path: format!("{folder}/{}", container.config.log_path),
+        log_path: log_path(folder, &container.config.log_path),
         resources: Some(cri::ContainerResources { linux: container.resources.clone(), windows: None }),
         user: None,
         stop_signal: 0,
     }
+}
+
+/// Without a folder or a file there is no log path.
+fn log_path(folder: &str, file: &str) -> String {
+    if folder.is_empty() || file.is_empty() { String::new() } else { format!("{folder}/{file}") }
 }
