@@ -139,7 +139,8 @@ impl Client {
         config: v1::ContainerConfig,
         sandbox_config: v1::PodSandboxConfig,
     ) -> Result<String, Error> {
-        log_path::check(&config, &sandbox_config).map_err(|error| Error::forbidden("CreateContainer", &error))?;
+        log_path::check(&config, &sandbox_config)
+            .map_err(|error| Error::forbidden("CreateContainer", &error))?;
         let request = v1::CreateContainerRequest {
             pod_sandbox_id: sandbox_id.to_owned(),
             config: Some(config),

@@ -62,7 +62,9 @@ pub(super) fn next(path: &str, old: u32, new: u32) -> String {
         return with_name(path, &format!("{new}{ENDING}"));
     }
     match file.strip_prefix(&old.to_string()) {
-        Some(ending) if ending.is_empty() || ending.starts_with('.') => with_name(path, &format!("{new}{ending}")),
+        Some(ending) if ending.is_empty() || ending.starts_with('.') => {
+            with_name(path, &format!("{new}{ending}"))
+        }
         _ => path.to_owned(),
     }
 }
@@ -171,7 +173,9 @@ mod tests {
         assert_eq!(of_fence("3.log", 5), "inplace-fence-5.log");
         assert_eq!(of_fence("app/inplace-fence-4.log", 5), "app/inplace-fence-5.log");
         assert!(is_fences(Path::new("/var/log/pods/shop_web_6d1c/app/inplace-fence-5.log")));
-        for other in ["app/5.log", "app/inplace-fence-.log", "app/inplace-fence-5.log/x", "inplace-fence-x.log", ""] {
+        for other in
+            ["app/5.log", "app/inplace-fence-.log", "app/inplace-fence-5.log/x", "inplace-fence-x.log", ""]
+        {
             assert!(!is_fences(Path::new(other)), "{other}");
         }
     }

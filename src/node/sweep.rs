@@ -33,7 +33,9 @@ pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) ->
                 Err(_) => continue,
             },
         };
-        if journal.load(&pod).is_ok_and(|entry| entry.open.is_none()) && is_still_ours(client, &container.id).await? {
+        if journal.load(&pod).is_ok_and(|entry| entry.open.is_none())
+            && is_still_ours(client, &container.id).await?
+        {
             removed += usize::from(remove(client, &pod, &container.id, "removed a forgotten fence").await);
         }
     }
@@ -87,7 +89,8 @@ pub async fn forget_gone(client: &Client, journal: &Journal) -> Result<(), Error
 
 /// A fence, or what an operation created and nobody started.
 fn is_ours(labels: &HashMap<String, String>, state: ContainerState) -> bool {
-    is_fence(labels) || labels.contains_key(annotation::OPERATION) && state == ContainerState::ContainerCreated
+    is_fence(labels)
+        || labels.contains_key(annotation::OPERATION) && state == ContainerState::ContainerCreated
 }
 
 /// The same, asked again: since the list was taken it may have been started.

@@ -134,6 +134,11 @@ impl Agent {
         self.end(Signal::SIGKILL);
     }
 
+    /// SIGSTOP: it does nothing any more, and is still there.
+    pub(crate) fn freeze(&self) {
+        kill(self.pid, Signal::SIGSTOP).unwrap();
+    }
+
     /// Asks it to end, as a node does with a pod; it is gone when this returns.
     pub(crate) fn stop(&self) {
         self.end(Signal::SIGTERM);

@@ -5,11 +5,13 @@
 //! [`Cluster::own`]. [`Cluster::any`] is for tests that talk to the API server alone.
 
 use std::{
+    collections::BTreeSet,
     env,
     ffi::OsStr,
     fs,
     future::Future,
     io::Write,
+    iter,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::OnceLock,
@@ -127,6 +129,26 @@ impl Cluster {
         text.replace("lab/", &format!("{}/", self.registry))
     }
 
+    /// Holds while no kubelet of this cluster has deleted what `cluster.sh` laid into its working directory.
+    pub(crate) fn assert_bait_whole(&self) {
+        let Some(lab) = &self.lab else { return };
+        let others = fs::read_dir(lab.dir.join("nodes")).into_iter().flatten().flatten();
+        for node in iter::once(lab.dir.clone()).chain(others.map(|node| node.path())) {
+            let folder = node.join("kubelet-folder");
+            let names =
+                fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            assert_eq!(
+                names.collect::<BTreeSet<_>>(),
+                ["empty", "file", "full", "link"].map(str::to_owned).into(),
+                "a kubelet has deleted files of its working directory {}",
+                folder.display()
+            );
+            for file in ["file", "full/file", "link/file"] {
+                assert_eq!(fs::read_to_string(folder.join(file)).unwrap(), "bait\n", "{file}");
+            }
+        }
+    }
+
     /// Runs `kubectl` as the administrator; it must succeed. Gives what it printed.
     pub(crate) fn kubectl<S: AsRef<OsStr>>(&self, args: &[S]) -> String {
         run(&mut self.kubectl_command(args))
@@ -202,6 +224,15 @@ impl Cluster {
         let mut command = Command::new(env!("CARGO_BIN_EXE_inplace"));
         command.args(args).env("KUBECONFIG", &self.kubeconfig).stdin(Stdio::null());
         command
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // A second panic would hide the first.
+        if !thread::panicking() {
+            self.assert_bait_whole();
+        }
     }
 }
 

@@ -38,6 +38,7 @@ mod load;
 mod new_life;
 #[path = "../node/oracle.rs"]
 mod oracle;
+mod orphaned_fence;
 mod pod;
 mod policy;
 mod pull_secrets;

@@ -33,7 +33,7 @@ use crate::{
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// What a pod may take to go when nothing runs in it any more. Kubelets before 1.22 forget its containers when the last one
 /// dies, and, when they miss that moment, with what they collect once a minute; then volumes and status have their turn.
-const GOING: Duration = Duration::from_secs(180);
+pub(crate) const GOING: Duration = Duration::from_secs(180);
 
 /// Two containers, `app` and `side`, that go at once when they are told to.
 pub(crate) const PAIR: &str = "
@@ -208,6 +208,7 @@ impl Drop for Pod<'_> {
         // A pod that failed its test goes with its cluster.
         if !thread::panicking() {
             self.remove(&DeleteParams::default().grace_period(1));
+            self.cluster.assert_bait_whole();
         }
         self.watching.abort();
     }

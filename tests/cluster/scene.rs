@@ -199,7 +199,7 @@ pub(crate) fn running_fence(pod: &Pod<'_>) -> Option<Container> {
     containers(pod).into_iter().find(|container| is_fence(container) && runs(container))
 }
 
-fn is_fence(container: &Container) -> bool {
+pub(crate) fn is_fence(container: &Container) -> bool {
     container.labels.get(CONTAINER_NAME).is_some_and(|name| name == FENCE_NAME)
 }
 

@@ -6,34 +6,34 @@ use std::{
 };
 
 /// The folder in which agents look at each of their points.
-pub(super) struct Holds(PathBuf);
+pub(crate) struct Holds(PathBuf);
 
 impl Holds {
-    pub(super) fn below(dir: &Path) -> Self {
+    pub(crate) fn below(dir: &Path) -> Self {
         let folder = dir.join("holds");
         fs::create_dir(&folder).unwrap();
         Self(folder)
     }
 
     /// For `INPLACE_FAULT_HOLD`.
-    pub(super) fn folder(&self) -> &str {
+    pub(crate) fn folder(&self) -> &str {
         self.0.to_str().unwrap()
     }
 
     /// Holds the work on this pod up at a point: its name, or how many points from now.
-    pub(super) fn set(&self, uid: &str, point: &str) {
+    pub(crate) fn set(&self, uid: &str, point: &str) {
         let new = self.0.join(format!("{uid}.new"));
         fs::write(&new, point).unwrap();
         fs::rename(new, self.0.join(uid)).unwrap();
     }
 
     /// The name of the point at which the work on this pod is held up now.
-    pub(super) fn held(&self, uid: &str) -> Option<String> {
+    pub(crate) fn held(&self, uid: &str) -> Option<String> {
         fs::read_to_string(self.0.join(format!("{uid}.held"))).ok()
     }
 
     /// Lets all work go on, and holds none up any more.
-    pub(super) fn release(&self) {
+    pub(crate) fn release(&self) {
         for file in fs::read_dir(&self.0).unwrap() {
             // An agent may be about to rename it.
             let _ = fs::remove_file(file.unwrap().path());

@@ -7,7 +7,7 @@
 mod agent;
 mod api_server;
 mod back_off;
-mod hold;
+pub(crate) mod hold;
 mod kubelet;
 mod runtime;
 mod slow_start;

@@ -1,0 +1,118 @@
+//! What an agent that is gone leaves behind: a fence, which a kubelet collects sooner or later. A kubelet that collects a
+//! container without a log path deletes the files of its own working directory; here these are bait (see `cluster.sh`).
+
+use std::{fs, path::PathBuf};
+
+use inplace::cri::{client::Client, endpoint::Endpoint};
+use k8s_openapi::api::core::v1::Pod as Object;
+use kube::api::DeleteParams;
+use nix::{
+    errno::Errno,
+    sys::signal::{Signal, kill},
+    unistd::Pid as Process,
+};
+
+use crate::{
+    agent::{Agent, Setup},
+    asked::ONE,
+    cluster::{Cluster, block_on},
+    crash::hold::Holds,
+    pod::{GOING, Pod, container, eventually, eventually_within, is_ready},
+    scene::{containers, is_fence, running_fence},
+};
+
+/// The operation has started the replacement, and has not removed the fence yet.
+const FENCED: &str = "after effect Start";
+
+#[test]
+fn an_orphaned_fence_costs_no_file_of_the_node_and_no_pod_for_long() {
+    let cluster = Cluster::own();
+    let holds = Holds::below(&cluster.node().dir);
+    let setup = [("INPLACE_FAULT_HOLD", holds.folder())];
+    let agent = Agent::start_with(&cluster, &Setup { env: &setup, ..Setup::default() });
+    let pods = ["deleted", "crashes", "rebooted"].map(|name| Pod::run(&cluster, name, ONE));
+    let [deleted, crashes, rebooted] = &pods;
+    for pod in &pods {
+        holds.set(&pod.uid, FENCED);
+        pod.request("restart app");
+    }
+    for pod in &pods {
+        eventually("the replacement to run beside the fence", || holds.held(&pod.uid));
+        assert!(running_fence(pod).is_some(), "{:#?}", containers(pod));
+    }
+
+    // The agent freezes, a pod is deleted, and the agent is gone for good.
+    agent.freeze();
+    block_on(deleted.api.delete(&deleted.name, &DeleteParams::default())).unwrap();
+    agent.kill();
+    deleted.until(GOING, "it goes", |seen| seen.gone);
+
+    // While the fence runs, its name is taken: a container that ends is not started again.
+    end_process(&cluster, &crashes.facts().running("app").id);
+    crashes.wait("its kubelet cannot create the next attempt", is_refused);
+    // The fence ends by itself in the end; here its process is killed, as for lack of memory. The kubelet collects it.
+    end_process(&cluster, &running_fence(crashes).unwrap().id);
+    crashes.wait_for(GOING, "its kubelet has started it again", is_ready);
+    assert_eq!(crashes.facts().running("app").attempt, 2);
+
+    // A node that comes back finds the fence dead, with everything else.
+    let ids: Vec<_> = containers(rebooted).into_iter().map(|container| container.id).collect();
+    let sandbox = rebooted.facts().sandbox;
+    cluster.kill("kubelet");
+    ids.iter().chain([&sandbox]).for_each(|id| end_process(&cluster, id));
+    cluster.start("kubelet");
+    rebooted.wait_for(GOING, "it is back in another sandbox", |object| {
+        is_ready(object) && container(object, "app").is_some_and(|app| app.restart_count >= 2)
+    });
+
+    for round in 1..=2 {
+        collection(&cluster, round);
+        cluster.assert_bait_whole();
+    }
+    let _next = Agent::start(&cluster, &[]);
+    eventually("the next agent to remove what is left", || {
+        let left = |pod: &&Pod<'_>| containers(pod).iter().any(is_fence);
+        (!pods.iter().any(|pod| left(&pod))).then_some(())
+    });
+    assert_eq!(fence_logs(&cluster), Vec::<PathBuf>::new());
+}
+
+fn is_refused(object: &Object) -> bool {
+    let waiting = container(object, "app").and_then(|app| app.state.as_ref()?.waiting.as_ref());
+    waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some("CreateContainerError"))
+}
+
+/// `kill -9` for the first process of a container or a sandbox; it is gone when this returns.
+fn end_process(cluster: &Cluster, id: &str) {
+    let endpoint = Endpoint::parse(&cluster.node().endpoint).unwrap();
+    let info = block_on(async {
+        let client = Client::new(&endpoint, None);
+        match client.container(id, true).await.unwrap() {
+            Some(answer) => answer.info,
+            None => client.sandbox(id, true).await.unwrap().unwrap().info,
+        }
+    });
+    let info: serde_json::Value = serde_json::from_str(&info["info"]).unwrap();
+    let process = Process::from_raw(info["pid"].as_i64().unwrap().try_into().unwrap());
+    if process.as_raw() > 0 && kill(process, Signal::SIGKILL).is_ok() {
+        eventually("the process to end", || (kill(process, None) == Err(Errno::ESRCH)).then_some(()));
+    }
+}
+
+/// Waits until the kubelet has collected once more: it removes the logs of a pod that is gone.
+fn collection(cluster: &Cluster, round: u32) {
+    let pod = Pod::run(cluster, &format!("collected-{round}"), ONE);
+    let folder = format!("var/log/pods/{}_{}_{}", pod.namespace, pod.name, pod.uid);
+    let folder = cluster.node().dir.join(folder);
+    assert!(folder.exists());
+    pod.delete();
+    eventually_within(GOING, "the kubelet to collect", || if folder.exists() { Err("") } else { Ok(()) });
+}
+
+/// The logs of fences on the node.
+fn fence_logs(cluster: &Cluster) -> Vec<PathBuf> {
+    let below =
+        |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let logs = below(cluster.node().dir.join("var/log/pods")).flat_map(below).flat_map(below);
+    logs.filter(|log| inplace::cri::log_path::is_fences(log)).collect()
+}
