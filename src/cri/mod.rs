@@ -6,4 +6,5 @@ pub mod clone;
 pub mod convert;
 pub mod endpoint;
 pub mod error;
+pub mod identity;
 pub mod proto;

@@ -180,7 +180,7 @@ async fn look(node: &Node, operation: &Operation) -> Result<Snapshot, String> {
     // Not so long that one lost answer takes all the time there is.
     let limit = share(clock::until(operation.deadline_at), Duration::ZERO);
     let client = node.client.within(limit);
-    node.see(&client, &operation.pod.uid, &names).await.map_err(|error| error.to_string())
+    node.see(&client, &operation.pod, &names).await.map_err(|error| error.to_string())
 }
 
 /// The `EndpointSlice`s that send the pod traffic, which are watched only while that matters.

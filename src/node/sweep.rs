@@ -20,10 +20,10 @@ pub async fn sweep(client: &Client, journal: &Journal, only: Option<&PodRef>) ->
     let filter = only.map(|pod| (annotation::POD_UID, pod.uid.as_str()));
     let mut removed = 0;
     for container in client.containers(filter).await? {
-        if !is_forgotten(journal, &container) {
+        let pod = convert::pod(&container.labels);
+        if only.is_some_and(|only| *only != pod) || !is_forgotten(journal, &pod, &container) {
             continue;
         }
-        let pod = convert::pod(&container.labels);
         match client.remove(&container.id).await {
             Ok(()) => {
                 removed += 1;
@@ -50,7 +50,7 @@ pub async fn forget_gone(client: &Client, journal: &Journal) -> Result<(), Error
     Ok(())
 }
 
-fn is_forgotten(journal: &Journal, container: &Container) -> bool {
+fn is_forgotten(journal: &Journal, pod: &PodRef, container: &Container) -> bool {
     let label = |key: &str| container.labels.get(key).map(String::as_str);
     let fence = label(annotation::CONTAINER_NAME) == Some(annotation::FENCE_NAME);
     let ours = label(annotation::OPERATION).is_some();
@@ -59,7 +59,7 @@ fn is_forgotten(journal: &Journal, container: &Container) -> bool {
         return false;
     }
     // An operation that is open takes care of everything of its pod itself.
-    journal.load(&convert::pod(&container.labels)).is_ok_and(|entry| entry.open.is_none())
+    journal.load(pod).is_ok_and(|entry| entry.open.is_none())
 }
 
 fn name(container: &Container) -> &str {
