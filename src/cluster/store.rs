@@ -251,6 +251,16 @@ impl<T: Kept> Shared<T> {
         });
     }
 
+    /// The newest version among `version` and those of the objects, where they are numbers.
+    fn newest_after(&self, version: &str) -> String {
+        let Ok(version) = version.parse::<u64>() else { return version.to_owned() };
+        let known = |view: &View<T>| {
+            let versions = view.objects.values().filter_map(|object| object.resource_version()?.parse().ok());
+            versions.fold(version, u64::max)
+        };
+        self.read(known).to_string()
+    }
+
     fn learn(&self, object: T) {
         let key = object.key();
         if self.read(|view| view.objects.contains_key(&key)) {

@@ -37,6 +37,7 @@ pub mod journal;
 pub mod launch;
 pub mod lock;
 mod pre_stop;
+mod reread;
 pub mod settings;
 pub mod sweep;
 

@@ -138,6 +138,16 @@ impl NodePods {
         Ok(credentials::ordered(found))
     }
 
+    /// Reads the pod, so that what is known of it is as new as this call.
+    ///
+    /// # Errors
+    /// `Gone` when the pod is not there, or is another one by now.
+    pub async fn reread(&self, pod: &PodRef) -> Result<(), Error> {
+        let seen = self.look(&format!("reading pod {pod}"), pod).await?;
+        self.learn(seen);
+        Ok(())
+    }
+
     /// Writes what `fit` makes of the pod as it is known, and if that does not fit (any more), of a fresh look.
     async fn write(&self, doing: &str, pod: &PodRef, fit: impl Fn(&Pod) -> Fit) -> Result<(), Error> {
         let server = &self.server;
