@@ -11,7 +11,7 @@ use kube::Resource;
 
 use crate::api::annotation;
 use crate::api::status::Status;
-use crate::operation::snapshot::{Declared, Gate, PodRef};
+use crate::operation::snapshot::{Declared, Gate, Origin, PodRef};
 
 /// On the API server's copy of a pod that a kubelet has from a file: the uid that the pod has on its node
 /// (`mirror_client.go` in pkg/kubelet/pod writes the hash, `common.go` in pkg/kubelet/config makes it the pod's uid).
@@ -53,7 +53,8 @@ impl Place {
 }
 
 impl Pod {
-    /// Which pod, with the uid that its runtime knows: a static pod has another one at the API server.
+    /// Which pod, with the uid that its node has: a static pod has another one at the API server. For a mirror pod the
+    /// annotation says it, which users can write: it is believed only where the sandbox agrees (`cri::identity`).
     pub fn reference(&self) -> PodRef {
         PodRef {
             namespace: self.metadata.namespace.clone().unwrap_or_default(),
@@ -67,9 +68,14 @@ impl Pod {
         self.metadata.uid.as_deref().unwrap_or_default()
     }
 
-    /// True for the API server's copy of a static pod: its spec is in a file on its node.
+    /// True when it says that it is the copy of a static pod, whose spec is in a file on its node.
     pub fn is_mirror(&self) -> bool {
         self.mirrored().is_some()
+    }
+
+    /// Where it says that it comes from.
+    pub fn origin(&self) -> Origin {
+        if self.is_mirror() { Origin::Mirror } else { Origin::Api }
     }
 
     /// The node it is bound to; empty before that.

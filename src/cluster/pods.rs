@@ -12,7 +12,7 @@ use crate::cluster::pod::Pod;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::slices::{PodSlices, Slices};
 use crate::cluster::store::{Kept, Store};
-use crate::operation::snapshot::{Declared, PodRef};
+use crate::operation::snapshot::{Declared, Origin, PodRef};
 
 /// The pods of a node. Clones share them, but each counts its own [`Self::changed`].
 #[derive(Clone, Debug)]
@@ -24,9 +24,9 @@ pub struct NodePods {
 }
 
 impl Kept for Pod {
-    /// The uid that the runtime knows.
+    /// The API server's own uid: no two pods share it, whatever their annotations say.
     fn key(&self) -> String {
-        self.reference().uid
+        self.api_uid().to_owned()
     }
 }
 
@@ -55,14 +55,23 @@ impl NodePods {
         self.store.list()
     }
 
-    /// The pod with this uid, the one that the runtime knows.
-    pub fn get(&self, runtime_uid: &str) -> Option<Arc<Pod>> {
-        self.store.get(runtime_uid)
+    /// The pod of this namespace, name and uid: the uid that its node has, which [`Pod::reference`] tells.
+    pub fn get(&self, pod: &PodRef) -> Option<Arc<Pod>> {
+        let is = |shown: &Arc<Pod>| shown.reference() == *pod;
+        // A static pod has another uid here.
+        self.store.get(&pod.uid).filter(is).or_else(|| self.store.list().into_iter().find(is))
     }
 
     /// The same in the words of the decisions; `None` when the API server does not know the pod.
-    pub fn declared(&self, runtime_uid: &str) -> Option<Declared> {
-        self.store.look(runtime_uid, Pod::declared)
+    pub fn declared(&self, pod: &PodRef) -> Option<Declared> {
+        // First whether it is current: what is found then is at least as new.
+        let current = self.is_current();
+        self.get(pod).map(|shown| shown.declared(current))
+    }
+
+    /// Where the pod comes from, as far as the API server tells.
+    pub fn origin(&self, pod: &PodRef) -> Origin {
+        self.get(pod).map_or(Origin::Unknown, |shown| shown.origin())
     }
 
     /// What the `EndpointSlice`s of its namespace say of a pod; they are watched as long as somebody holds such an answer.

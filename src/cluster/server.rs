@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{Event, Secret};
 use kube::Resource;
-use kube::core::params::{GetParams, ListParams, Patch, PatchParams, PostParams, WatchParams};
+use kube::core::params::{GetParams, ListParams, Patch, PatchParams, PostParams, VersionMatch, WatchParams};
 use kube::core::{Request, WatchEvent, request};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -61,9 +61,21 @@ pub(super) struct Selection {
     pub(super) labels: Option<String>,
     /// Another version than that of the type.
     pub(super) version: Option<&'static str>,
-    /// The first list may come from the API server's memory (version 0, as kubelets ask): without it every agent would
-    /// have the database read all pods of the cluster. What it does not know yet, the watch brings.
+    /// Lists may come from the API server's memory (as kubelets ask): without it every agent would have the database read
+    /// all pods of the cluster. What the first one does not know yet, the watch brings.
     pub(super) from_memory: bool,
+}
+
+/// How old a list may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Age {
+    /// Of any age: from the API server's memory.
+    Any,
+    /// From its memory, once that is as new as this version: what was seen before is not taken back by an API server that
+    /// lags behind.
+    NotOlderThan(String),
+    /// The newest state.
+    Newest,
 }
 
 /// What there is at one moment.
@@ -157,13 +169,25 @@ impl Server {
     where
         T: Resource<DynamicType = ()> + DeserializeOwned,
     {
+        self.list_of_age(selection, &Age::Newest).await
+    }
+
+    /// All of them in a state of that age.
+    pub(super) async fn list_of_age<T>(&self, selection: &Selection, age: &Age) -> Result<Listed<T>, Error>
+    where
+        T: Resource<DynamicType = ()> + DeserializeOwned,
+    {
         let doing = format!("listing {}", selection.what);
         let params = ListParams {
             label_selector: selection.labels.clone(),
             field_selector: selection.fields.clone(),
             ..Default::default()
         };
-        let params = if selection.from_memory { params.match_any() } else { params };
+        let params = match age {
+            Age::Any => params.match_any(),
+            Age::NotOlderThan(version) => params.matching(VersionMatch::NotOlderThan).at(version),
+            Age::Newest => params,
+        };
         let list: List<T> = self.ask(&doing, selection.request::<T>().list(&params)).await?;
         if list.metadata.resource_version.is_empty() {
             return Err(Error::own(

@@ -159,11 +159,6 @@ impl<T: Kept> Store<T> {
         touched
     }
 
-    /// What `look` makes of an object and of whether this is current.
-    pub(super) fn look<R>(&self, key: &str, look: impl FnOnce(&T, bool) -> R) -> Option<R> {
-        self.shared.read(|view| view.objects.get(key).map(|object| look(object, view.current)))
-    }
-
     /// True while the watch runs: what is told here is then as new as the API server can tell.
     pub(super) fn is_current(&self) -> bool {
         self.shared.read(|view| view.current)
@@ -249,12 +244,21 @@ impl<T: Kept> Shared<T> {
 
     fn remove(&self, key: &str, uid: Option<&str>) {
         self.change(|view| {
-            // What is made anew under the same key has another uid: what is deleted late must not take it along. (A
-            // static pod's copy, for one, is always the same one on its node.)
+            // What is made anew under the same key has another uid: what is deleted late must not take it along.
             if view.objects.get(key).is_some_and(|known| known.uid().as_deref() == uid) {
                 view.take(key);
             }
         });
+    }
+
+    /// The newest version among `version` and those of the objects, where they are numbers.
+    fn newest_after(&self, version: &str) -> String {
+        let Ok(version) = version.parse::<u64>() else { return version.to_owned() };
+        let known = |view: &View<T>| {
+            let versions = view.objects.values().filter_map(|object| object.resource_version()?.parse().ok());
+            versions.fold(version, u64::max)
+        };
+        self.read(known).to_string()
     }
 
     fn learn(&self, object: T) {

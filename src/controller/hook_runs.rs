@@ -72,8 +72,8 @@ impl Duty for Orphans {
     }
 
     /// The pod that its arguments name, if any, is found by its name: no runtime is at hand to tell it by its uid.
-    fn place(&self, run: &Run) -> Place {
-        Place { namespace: kube::ResourceExt::namespace(run).unwrap_or_default(), pod: None }
+    fn place(&self, run: &Run) -> Result<Place, String> {
+        Ok(Place { namespace: kube::ResourceExt::namespace(run).unwrap_or_default(), pod: None })
     }
 
     async fn changed(&mut self) {

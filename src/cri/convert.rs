@@ -12,35 +12,36 @@ use tokio::task::JoinSet;
 use crate::api::annotation;
 use crate::cri::client::Client;
 use crate::cri::error::Error;
+use crate::cri::identity::{self, Asked};
 use crate::cri::proto::v1;
 use crate::operation::snapshot::{Container, Owner, PodRef, Sandbox, Snapshot, State};
 
 /// What Kubernetes takes where a pod does not say it.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
-/// The pod with this uid as it is now. With `names`, only these containers get what takes a question of its own:
-/// start, end, exit code, the image by name. The others have what the list holds.
-pub async fn observe(client: &Client, pod_uid: &str, names: Option<&[&str]>) -> Result<Snapshot, Error> {
-    let label = Some((annotation::POD_UID, pod_uid));
-    let (sandboxes, listed) = tokio::try_join!(client.sandboxes(label), client.containers(label))?;
-    let Some(newest) = newest(sandboxes) else {
+/// The pod that is asked for as it is now; a sandbox that is not that pod's is not there. With `names`, only these
+/// containers get what takes a question of its own: start, end, exit code, the image by name. The others have what the list
+/// holds.
+pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> Result<Snapshot, Error> {
+    let Ok(Some((newest, listed))) = identity::look_up(client, asked).await? else {
         return Ok(Snapshot { sandbox: None, containers: Vec::new(), declared: None, serving: None });
     };
     let mut containers = Vec::with_capacity(listed.len());
     // All at once: an answer is waited for while a container is down.
-    let mut asked = JoinSet::new();
-    for listed in listed.into_iter().filter(|container| container.pod_sandbox_id == newest.id) {
+    let mut answers = JoinSet::new();
+    for listed in listed {
         let seen = container(listed);
         let wanted = names.is_none_or(|names| names.contains(&seen.name.as_str()));
         // What never ran has nothing more to tell.
         if wanted && !seen.fence && seen.state != State::Created {
             let client = client.clone();
-            asked.spawn(async move { client.container(&seen.id, false).await.map(|answer| (seen, answer)) });
+            answers
+                .spawn(async move { client.container(&seen.id, false).await.map(|answer| (seen, answer)) });
         } else {
             containers.push(seen);
         }
     }
-    for answered in asked.join_all().await {
+    for answered in answers.join_all().await {
         let (mut seen, answer) = answered?;
         // None: it vanished after it was listed.
         if let Some(status) = answer.and_then(|answer| answer.status) {
@@ -48,13 +49,14 @@ pub async fn observe(client: &Client, pod_uid: &str, names: Option<&[&str]>) -> 
             containers.push(seen);
         }
     }
-    Ok(Snapshot { sandbox: Some(sandbox(newest)), containers, declared: None, serving: None })
+    let sandbox = Some(sandbox(newest, &asked.pod));
+    Ok(Snapshot { sandbox, containers, declared: None, serving: None })
 }
 
 /// The pods of this name, newest first: one that was made again is there twice for a while.
 pub async fn find_pod(client: &Client, namespace: &str, name: &str) -> Result<Vec<PodRef>, Error> {
     let mut pods = pods(client.sandboxes(Some((annotation::POD_NAME, name))).await?);
-    pods.retain(|pod| pod.namespace == namespace);
+    pods.retain(|pod| pod.namespace == namespace && pod.name == name);
     Ok(pods)
 }
 
@@ -66,21 +68,10 @@ pub async fn list_pods(client: &Client) -> Result<Vec<PodRef>, Error> {
 fn pods(mut sandboxes: Vec<v1::PodSandbox>) -> Vec<PodRef> {
     sandboxes.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.created_at));
     let mut seen = BTreeSet::new();
-    sandboxes
-        .iter()
-        .filter(|sandbox| sandbox.labels.contains_key(annotation::POD_UID))
-        .map(|sandbox| pod(&sandbox.labels))
-        .filter(|pod| seen.insert(pod.uid.clone()))
-        .collect()
+    sandboxes.iter().filter_map(identity::pod_of).filter(|pod| seen.insert(pod.clone())).collect()
 }
 
-fn newest(sandboxes: Vec<v1::PodSandbox>) -> Option<v1::PodSandbox> {
-    sandboxes.into_iter().max_by_key(|sandbox| {
-        (sandbox.metadata.as_ref().map_or(0, |metadata| metadata.attempt), sandbox.created_at)
-    })
-}
-
-/// Whose a sandbox or container is, by its labels; what they do not say is empty.
+/// Whose a container is, by its labels, which a kubelet writes without those of its pod; what they do not say is empty.
 pub(crate) fn pod(labels: &HashMap<String, String>) -> PodRef {
     let label = |key| labels.get(key).cloned().unwrap_or_default();
     PodRef {
@@ -97,7 +88,8 @@ pub fn owner(sandbox: &v1::PodSandbox) -> Owner {
         "api" => Owner::Kubelet,
         "" if node_run => Owner::NodeRun,
         "" => Owner::Nobody,
-        _ => Owner::KubeletStatic,
+        "file" | "http" => Owner::KubeletStatic,
+        _ => Owner::Kubelet,
     }
 }
 
@@ -109,15 +101,15 @@ pub async fn sandboxes_of(
 ) -> Result<Vec<v1::PodSandbox>, Error> {
     let mut sandboxes = client.sandboxes(Some((annotation::POD_NAME, name))).await?;
     sandboxes.retain(|sandbox| {
-        sandbox.labels.get(annotation::POD_NAMESPACE).is_some_and(|given| given == namespace)
+        identity::pod_of(sandbox).is_some_and(|pod| pod.namespace == namespace && pod.name == name)
     });
     Ok(sandboxes)
 }
 
-fn sandbox(sandbox: v1::PodSandbox) -> Sandbox {
+fn sandbox(sandbox: v1::PodSandbox, pod: &PodRef) -> Sandbox {
     let owner = owner(&sandbox);
     Sandbox {
-        pod: pod(&sandbox.labels),
+        pod: pod.clone(),
         ready: sandbox.state() == v1::PodSandboxState::SandboxReady,
         id: sandbox.id,
         owner,
@@ -267,27 +259,34 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_sandbox_and_its_owner() {
-        let made = |id: &str, attempt, created_at, source: &str| v1::PodSandbox {
-            id: id.to_owned(),
-            metadata: Some(v1::PodSandboxMetadata { attempt, ..Default::default() }),
+    fn pods_are_told_newest_first_and_their_sandboxes_have_an_owner() {
+        let made = |uid: &str, attempt, created_at, source: &str| v1::PodSandbox {
+            id: uid.to_owned(),
+            metadata: Some(v1::PodSandboxMetadata {
+                name: "web".to_owned(),
+                namespace: "shop".to_owned(),
+                uid: uid.to_owned(),
+                attempt,
+            }),
             created_at,
-            labels: map(&[(annotation::POD_UID, id)]),
+            labels: map(&[
+                (annotation::POD_UID, uid),
+                (annotation::POD_NAME, "web"),
+                (annotation::POD_NAMESPACE, "shop"),
+            ]),
             annotations: map(&[(annotation::CONFIG_SOURCE, source)]),
             ..Default::default()
         };
         let all = || vec![made("a", 0, 9, "api"), made("c", 1, 2, "file"), made("b", 1, 1, "")];
-        let newest = newest(all()).unwrap();
-        assert_eq!(newest.id, "c");
-        assert_eq!(sandbox(newest).owner, Owner::KubeletStatic);
-        let [api, _, nobody] = <[_; 3]>::try_from(all()).unwrap();
-        assert_eq!(sandbox(nobody).owner, Owner::Nobody);
-        assert_eq!(sandbox(api.clone()).owner, Owner::Kubelet);
+        let [api, file, nobody] = <[_; 3]>::try_from(all()).unwrap();
+        assert_eq!(owner(&file), Owner::KubeletStatic);
+        assert_eq!(owner(&nobody), Owner::Nobody);
+        assert_eq!(owner(&api), Owner::Kubelet);
         let mut marked = api;
         marked.labels.insert(annotation::NODE_RUN.to_owned(), "true".to_owned());
-        assert_eq!(sandbox(marked.clone()).owner, Owner::Kubelet);
+        assert_eq!(owner(&marked), Owner::Kubelet);
         marked.annotations.clear();
-        assert_eq!(sandbox(marked).owner, Owner::NodeRun);
+        assert_eq!(owner(&marked), Owner::NodeRun);
         let order: Vec<_> = pods(all()).into_iter().map(|pod| pod.uid).collect();
         assert_eq!(order, ["a", "c", "b"]);
     }

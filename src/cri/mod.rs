@@ -6,5 +6,6 @@ pub mod clone;
 pub mod convert;
 pub mod endpoint;
 pub mod error;
+pub mod identity;
 pub mod log_path;
 pub mod proto;

@@ -43,8 +43,8 @@ pub trait Duty: Send {
     /// Whose it is.
     fn turn(&mut self, run: &Run) -> Turn;
 
-    /// Where its measurements are made. Only for those that are ours.
-    fn place(&self, run: &Run) -> Place;
+    /// Where its measurements are made, or why none may be made. Only for those that are ours.
+    fn place(&self, run: &Run) -> Result<Place, String>;
 
     /// Returns when some answers may be others than before.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;

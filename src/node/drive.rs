@@ -16,6 +16,7 @@ use crate::node::Node;
 use crate::node::execute::Workshop;
 use crate::node::hook::Attendant;
 use crate::node::journal::{Entry, JournalError};
+use crate::node::reread::Reread;
 use crate::operation::effect::{Class, Effect, Verb};
 use crate::operation::next::{Next, next, unseen};
 use crate::operation::note::Note;
@@ -82,7 +83,7 @@ pub(super) async fn drive(
     let mut operation = entry.open.clone()?;
     let mut workshop = Workshop::new(node, &operation);
     let mut hooks = Attendant::new(node, &operation);
-    let (mut leash, mut slices) = (leash, None);
+    let (mut leash, mut slices, mut reread) = (leash, None, Reread::default());
     let mut pause = FIRST_PAUSE;
     audience(Happening::Status(&report::status(&operation)));
     let outcome = loop {
@@ -90,7 +91,7 @@ pub(super) async fn drive(
             operation.withdraw(withdrawal);
         }
         hear(node, &mut entry, &mut operation, &mut hooks, audience).await;
-        let snapshot = match look(node, &operation).await {
+        let mut snapshot = match look(node, &operation).await {
             Ok(snapshot) => Snapshot { serving: listen(node, &operation, &mut slices), ..snapshot },
             Err(why) => {
                 if let Some(outcome) = unseen(&operation, clock::now(), &why) {
@@ -107,7 +108,14 @@ pub(super) async fn drive(
             }
         };
         pause = FIRST_PAUSE;
-        let next = settle(&mut operation, &snapshot, audience);
+        let next = match settle(&mut operation, &snapshot, audience, false) {
+            Some(next) => next,
+            None => {
+                snapshot = reread.confirm(node, &operation.pod, snapshot).await;
+                let Some(next) = settle(&mut operation, &snapshot, audience, true) else { continue };
+                next
+            }
+        };
         hooks.attend(&operation);
         if entry.open.as_ref().is_some_and(|written| written.drain != operation.drain) {
             // What is not to be seen on the node: when the grace period began.
@@ -180,7 +188,7 @@ async fn look(node: &Node, operation: &Operation) -> Result<Snapshot, String> {
     // Not so long that one lost answer takes all the time there is.
     let limit = share(clock::until(operation.deadline_at), Duration::ZERO);
     let client = node.client.within(limit);
-    node.see(&client, &operation.pod.uid, &names).await.map_err(|error| error.to_string())
+    node.see(&client, &operation.pod, &names).await.map_err(|error| error.to_string())
 }
 
 /// The `EndpointSlice`s that send the pod traffic, which are watched only while that matters.
@@ -192,10 +200,18 @@ fn listen(node: &Node, operation: &Operation, slices: &mut Option<PodSlices>) ->
     slices.get_or_insert_with(|| pods.slices(&operation.pod)).serving()
 }
 
-/// Takes in every decision that needs no effect, and returns the first answer that is more.
-fn settle(operation: &mut Operation, snapshot: &Snapshot, audience: &Audience) -> Next {
+/// Takes in every decision that needs no effect, and returns the first answer that is more. `None`: a decision rests on
+/// what a kubelet told, and that is to be `confirmed` first.
+fn settle(
+    operation: &mut Operation,
+    snapshot: &Snapshot,
+    audience: &Audience,
+    confirmed: bool,
+) -> Option<Next> {
+    let in_cluster = snapshot.declared.is_some();
     loop {
         match next(operation, snapshot, clock::now()) {
+            Next::Note(note) if !confirmed && in_cluster && note.needs_confirmation() => return None,
             Next::Note(note) => {
                 let tell = matches!(note, Note::Step(_) | Note::TurnBack(_) | Note::Reached(..));
                 operation.note(note);
@@ -203,7 +219,7 @@ fn settle(operation: &mut Operation, snapshot: &Snapshot, audience: &Audience) -
                     audience(Happening::Status(&report::status(operation)));
                 }
             }
-            other => return other,
+            other => return Some(other),
         }
     }
 }

@@ -139,7 +139,7 @@ impl Workshop {
     }
 
     fn names_pull_secrets(&self) -> bool {
-        let declared = self.cluster.as_ref().and_then(|pods| pods.declared(&self.pod.uid));
+        let declared = self.cluster.as_ref().and_then(|pods| pods.declared(&self.pod));
         declared.is_some_and(|declared| declared.has_pull_secrets)
     }
 

@@ -12,10 +12,12 @@ use std::time::Duration;
 use crate::cri::client::Client;
 use crate::cri::convert;
 use crate::cri::error::Error;
+use crate::cri::identity::Asked;
 use crate::cri::log_path;
 use crate::node::execute::Workshop;
 use crate::operation::effect::{Class, ImageChoice, Learned, Trouble};
 use crate::operation::replace::is_overtaken;
+use crate::operation::snapshot::Origin;
 
 /// How much longer than its operation may take a process holds a name: whoever put it up may have to come back first.
 const HOLDS_ON: Duration = Duration::from_secs(60);
@@ -115,7 +117,9 @@ impl Workshop {
 
     /// Without an answer the fence stays up.
     async fn was_overtaken(&self, client: &Client, wanted: Wanted<'_>) -> bool {
-        let seen = convert::observe(client, &self.pod.uid, Some(&[])).await;
+        // That the sandbox is the pod's was seen before.
+        let asked = Asked { pod: self.pod.clone(), origin: Origin::Unknown };
+        let seen = convert::observe(client, &asked, Some(&[])).await;
         seen.is_ok_and(|seen| is_overtaken(&seen, wanted.container, wanted.attempt, wanted.source))
     }
 }

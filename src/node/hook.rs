@@ -28,6 +28,7 @@ use crate::node::hook::mirror::Mirror;
 use crate::node::hook::restore::restore;
 use crate::operation::hook::{Hook, Moment};
 use crate::operation::outcome::{Failure, Outcome};
+use crate::operation::snapshot::Origin;
 use crate::operation::state::Operation;
 use crate::process::clock;
 
@@ -78,6 +79,7 @@ pub(super) struct Attendant {
     mirrors: Vec<Mirror>,
     node: Option<String>,
     owner: Option<String>,
+    origin: Origin,
     under_way: Option<UnderWay>,
     told: Instant,
 }
@@ -103,12 +105,14 @@ pub(super) struct News {
 impl Attendant {
     pub(super) fn new(node: &Node, operation: &Operation) -> Self {
         let pods = node.cluster.as_ref();
-        let owner = pods.and_then(|pods| Some(pods.get(&operation.pod.uid)?.api_uid().to_owned()));
+        let owner = pods.and_then(|pods| Some(pods.get(&operation.pod)?.api_uid().to_owned()));
+        let origin = pods.map_or(Origin::Unknown, |pods| pods.origin(&operation.pod));
         let mut attendant = Self {
             hooks: node.hooks.clone(),
             mirrors: Vec::new(),
             node: pods.map(|pods| pods.node().to_owned()),
             owner,
+            origin,
             under_way: None,
             told: Instant::now(),
         };
@@ -135,7 +139,8 @@ impl Attendant {
         self.show(operation, hook);
         self.told = Instant::now();
         let (sender, status) = watch::channel(hook.status.clone());
-        let pod = HookPod { name: operation.pod.name.clone(), uid: operation.pod.uid.clone() };
+        let (name, uid) = (operation.pod.name.clone(), operation.pod.uid.clone());
+        let pod = HookPod { name, uid, origin: self.origin };
         let place = Place { namespace: operation.pod.namespace.clone(), pod: Some(pod) };
         let mut task = JoinSet::new();
         task.spawn(run(hooks, hook.clone(), place, sender));

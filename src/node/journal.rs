@@ -90,6 +90,16 @@ pub enum JournalError {
         /// What it has.
         found: u64,
     },
+    /// Of another pod.
+    #[error("the journal {path} is that of pod {of}, not of {pod}: nothing is done to either by it")]
+    OtherPod {
+        /// The file.
+        path: PathBuf,
+        /// Whose it is.
+        of: PodRef,
+        /// Who was asked for.
+        pod: PodRef,
+    },
     /// Another process works on the pod.
     #[error("another inplace command is at work on pod {0}: wait for it to end")]
     Busy(PodRef),
@@ -165,7 +175,11 @@ impl Journal {
     /// What is known of `pod`.
     pub fn load(&self, pod: &PodRef) -> Result<Entry, JournalError> {
         let path = self.path(&pod.uid);
-        Ok(read(&path)?.unwrap_or_else(|| Entry::new(pod.clone())))
+        match read(&path)? {
+            None => Ok(Entry::new(pod.clone())),
+            Some(entry) if entry.pod == *pod => Ok(entry),
+            Some(Entry { pod: of, .. }) => Err(JournalError::OtherPod { path, of, pod: pod.clone() }),
+        }
     }
 
     /// Writes `entry`, durably, before it returns. Blocks on the disk.

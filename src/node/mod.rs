@@ -9,11 +9,13 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
+use crate::api::annotation;
 use crate::api::request::Request;
 use crate::api::status::Status;
 use crate::cluster::pods::NodePods;
 use crate::cri::client::Client;
 use crate::cri::convert;
+use crate::cri::identity::{self, Asked};
 use crate::node::drive::{Audience, Leash};
 use crate::node::holder::Holder;
 use crate::node::hook::Hooks;
@@ -21,7 +23,7 @@ use crate::node::journal::{Journal, JournalError, PodLock};
 use crate::operation::effect::{Class, Trouble};
 use crate::operation::plan::Plan;
 use crate::operation::preflight::{self, Refusal, Situation, Source};
-use crate::operation::snapshot::{PodRef, Snapshot, State};
+use crate::operation::snapshot::{Origin, PodRef, Snapshot, State};
 use crate::process::clock;
 
 mod alias;
@@ -35,6 +37,7 @@ pub mod journal;
 pub mod launch;
 pub mod lock;
 mod pre_stop;
+mod reread;
 pub mod settings;
 pub mod sweep;
 
@@ -139,15 +142,35 @@ impl Node {
         self
     }
 
+    /// How the runtime is asked for `pod`.
+    fn asked(&self, pod: &PodRef) -> Asked {
+        let origin = self.cluster.as_ref().map_or(Origin::Unknown, |pods| pods.origin(pod));
+        Asked { pod: pod.clone(), origin }
+    }
+
+    /// Fails unless what the node has under the uid of `pod` is that pod: before its journal is so much as opened.
+    async fn identify(&self, pod: &PodRef) -> Result<(), Error> {
+        let asked = self.asked(pod);
+        let sandboxes = self.client.sandboxes(Some((annotation::POD_UID, &pod.uid))).await?;
+        match identity::own(&asked, sandboxes) {
+            Err(mismatch) => Err(Refusal::IdentityMismatch(mismatch.to_string()).into()),
+            // Whose uid that is shows only with the sandbox.
+            Ok(own) if own.is_empty() && asked.origin == Origin::Mirror => {
+                Err(Refusal::PodNotFound(pod.to_string()).into())
+            }
+            Ok(_) => Ok(()),
+        }
+    }
+
     /// The pod as it is now, by its runtime and by its API server.
     async fn see(
         &self,
         client: &Client,
-        pod_uid: &str,
+        pod: &PodRef,
         names: &[&str],
     ) -> Result<Snapshot, crate::cri::error::Error> {
-        let snapshot = convert::observe(client, pod_uid, Some(names)).await?;
-        let declared = self.cluster.as_ref().and_then(|pods| pods.declared(pod_uid));
+        let snapshot = convert::observe(client, &self.asked(pod), Some(names)).await?;
+        let declared = self.cluster.as_ref().and_then(|pods| pods.declared(pod));
         Ok(Snapshot { declared, ..snapshot })
     }
 
@@ -160,6 +183,11 @@ impl Node {
 
     /// What would be done. Touches nothing.
     pub async fn plan(&self, pod: &PodRef, request: Request) -> Result<Plan, Error> {
+        self.identify(pod).await?;
+        self.planned(pod, request).await
+    }
+
+    async fn planned(&self, pod: &PodRef, request: Request) -> Result<Plan, Error> {
         let situation = self.situation(pod, &request).await?;
         match preflight::admit(request, &situation) {
             Ok(admitted) => Ok(Plan::of(admitted)),
@@ -176,6 +204,7 @@ impl Node {
         leash: Leash,
         audience: &Audience,
     ) -> Result<Status, Error> {
+        self.identify(pod).await?;
         let held = self.journal.hold(pod)?;
         if let Some(status) = self.resume_held(pod, &held, leash.clone(), audience).await?
             && status.id == request.id
@@ -188,7 +217,7 @@ impl Node {
             return last.ok_or_else(|| Refusal::AlreadyEnded(request.id).into());
         }
         sweep::sweep(&self.client, &self.journal, Some(pod)).await?;
-        let plan = self.plan(pod, request).await?;
+        let plan = self.planned(pod, request).await?;
         entry.open = Some(plan.begin(clock::now()));
         Box::pin(drive::drive(self, entry, leash, audience)).await.ok_or(Error::Interrupted)
     }
@@ -222,7 +251,11 @@ impl Node {
     async fn situation(&self, pod: &PodRef, request: &Request) -> Result<Situation, Error> {
         let runtime = self.client.version().await?;
         let names: Vec<_> = request.containers.iter().map(|target| target.name.as_str()).collect();
-        let snapshot = self.see(&self.client, &pod.uid, &names).await?;
+        let snapshot = self.see(&self.client, pod, &names).await?;
+        if self.cluster.is_some() && snapshot.declared.is_none() {
+            // What its spec declares is not known, and nobody asks for it any more.
+            return Err(Refusal::PodNotFound(pod.to_string()).into());
+        }
         let mut sources = BTreeMap::new();
         for name in names {
             if let Some(source) = self.source(&snapshot, name).await? {

@@ -22,7 +22,7 @@ pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) ->
     let mut removed = remove_unsafe_fences(client, held).await?;
     for container in client.containers(filter).await? {
         let pod = convert::pod(&container.labels);
-        if !is_ours(&container.labels, container.state()) {
+        if held.is_some_and(|held| *held != pod) || !is_ours(&container.labels, container.state()) {
             continue;
         }
         // An operation that begins meanwhile takes care of everything of its pod itself.
@@ -49,12 +49,12 @@ pub async fn remove_unsafe_fences(client: &Client, only: Option<&PodRef>) -> Res
     let filter = only.map(|pod| (annotation::POD_UID, pod.uid.as_str()));
     let mut removed = 0;
     for container in client.containers(filter).await? {
-        if !is_fence(&container.labels) {
+        let pod = convert::pod(&container.labels);
+        if only.is_some_and(|only| *only != pod) || !is_fence(&container.labels) {
             continue;
         }
         let status = client.container(&container.id, false).await?.and_then(|answer| answer.status);
         if status.is_some_and(|status| status.log_path.is_empty()) {
-            let pod = convert::pod(&container.labels);
             let done = "removed a fence of an earlier release, which endangered files of this node";
             removed += usize::from(remove(client, &pod, &container.id, done).await);
         }

@@ -58,6 +58,20 @@ impl Note {
     }
 }
 
+impl Note {
+    /// True when what a kubelet told speaks against a container: to be confirmed first.
+    pub fn needs_confirmation(&self) -> bool {
+        let unready = |failure: &Failure| matches!(failure, Failure::NotReady { .. });
+        match self {
+            Self::TurnBack(failure) => unready(failure),
+            Self::End(Outcome::Failed { failure, then, .. }) => {
+                then.as_ref().map_or(unready(failure), unready)
+            }
+            _ => false,
+        }
+    }
+}
+
 impl Operation {
     /// Takes a decision in.
     pub fn note(&mut self, note: Note) {

@@ -100,6 +100,9 @@ pub enum Refusal {
     /// No such pod on this node.
     #[error("there is no pod {0} on this node")]
     PodNotFound(String),
+    /// What the node has under the uid that was given is not the pod that was asked for.
+    #[error("{0}")]
+    IdentityMismatch(String),
     /// The sandbox does not run.
     #[error("the sandbox of pod {0} is not ready: the pod is stopping, or has to be made again")]
     SandboxNotReady(Box<PodRef>),
@@ -112,6 +115,19 @@ pub enum Refusal {
         name: String,
         /// The names there are.
         known: String,
+    },
+    /// What a kubelet runs once, or somebody put beside its containers, would not come back.
+    #[error(
+        "container {name} of pod {pod} is not one that its spec declares to keep running (an init or ephemeral container, \
+         say): only these can be replaced in place: {declared}"
+    )]
+    UndeclaredContainer {
+        /// The pod.
+        pod: Box<PodRef>,
+        /// The name in the request.
+        name: String,
+        /// The names that can be replaced.
+        declared: String,
     },
     /// Only what runs can be replaced in place.
     #[error("container {name} of pod {pod} is not running: it is {state}. {advice}")]
@@ -262,9 +278,11 @@ impl Refusal {
             Self::Invalid(_) => "InvalidRequest",
             Self::AlreadyEnded(_) => "AlreadyEnded",
             Self::PodNotFound(_) => "PodNotFound",
+            Self::IdentityMismatch(_) => "IdentityMismatch",
             Self::SandboxNotReady(_) => "SandboxNotReady",
             Self::Deleting(_) => "Deleting",
             Self::UnknownContainer { .. } => "UnknownContainer",
+            Self::UndeclaredContainer { .. } => "UndeclaredContainer",
             Self::NotRunning { .. } => "NotRunning",
             Self::Duplicate { .. } => "Duplicate",
             Self::NoReadinessGate { .. } => "NoReadinessGate",
@@ -421,6 +439,11 @@ fn replaceable<'a>(
         let known = snapshot.names().join(", ");
         return Err(Refusal::UnknownContainer { pod: pod(), name: name.to_owned(), known });
     };
+    if let Some(declared) = snapshot.declared.as_ref().filter(|declared| declared.container(name).is_none()) {
+        let declared: Vec<_> = declared.containers.iter().map(|container| container.name.as_str()).collect();
+        let declared = declared.join(", ");
+        return Err(Refusal::UndeclaredContainer { pod: pod(), name: name.to_owned(), declared });
+    }
     let running: Vec<_> = lives.iter().filter(|life| life.state == State::Running).collect();
     match running.as_slice() {
         // Created: its kubelet is about to start it once more.

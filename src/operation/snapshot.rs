@@ -39,6 +39,17 @@ impl std::fmt::Display for PodRef {
     }
 }
 
+/// What the API server says of where a pod comes from. Its own word: users can write the annotation of a mirror pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// From the API server itself.
+    Api,
+    /// It is called the copy of a pod that a kubelet has from a file or URL.
+    Mirror,
+    /// There is no API server, or it does not show the pod.
+    Unknown,
+}
+
 /// The pod's sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {

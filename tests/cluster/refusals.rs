@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::{
     agent::{Agent, status},
     cluster::Cluster,
-    pod::{PAIR, Pod, annotation, eventually},
+    pod::{PAIR, Pod, annotation, container, eventually},
 };
 
 /// Waits for the event that says the same as the answer.
@@ -118,4 +118,35 @@ fn a_pod_of_another_node_is_left_to_its_agent() {
     // Without a kubelet nobody else ends it.
     cluster.kubectl(&["delete", "pod", &theirs.name, "--force", "--grace-period=0"]);
     cluster.kubectl(&["delete", "node", &node]);
+}
+
+/// As in a Job that gets ready: its kubelet would take the end of the init container for that of the pod.
+#[test]
+fn an_init_container_is_refused_and_runs_on() {
+    Agent::shared();
+    let cluster = Cluster::shared();
+    let spec = "
+restartPolicy: Never
+terminationGracePeriodSeconds: 1
+initContainers: [{name: setup, image: lab/app:v1}]
+containers: [{name: app, image: lab/app:v1}]
+";
+    let pod = Pod::create(cluster, "gets-ready", spec);
+    pod.wait("its init container runs", |pod| {
+        let state = container(pod, "setup").and_then(|status| status.state.as_ref());
+        state.is_some_and(|state| state.running.is_some())
+    });
+    let before = pod.facts();
+    let image = cluster.image("app:v2");
+    for text in [
+        "restart setup".to_owned(),
+        format!("swap setup={image}"),
+        r#"{"containers":[{"name":"setup"}],"engine":"Recreate"}"#.to_owned(),
+        r#"{"containers":[{"name":"setup"}],"engine":"Stop"}"#.to_owned(),
+    ] {
+        let status = pod.ask(&text, Phase::Refused);
+        assert_eq!(status.reason, "UndeclaredContainer", "{text}: {status:#?}");
+        assert!(status.message.contains("can be replaced in place: app"), "{}", status.message);
+    }
+    assert_eq!(pod.facts(), before);
 }

@@ -4,7 +4,7 @@ use std::{fs, process::Command};
 
 use inplace::{
     api::hook_run::{HookPhase, HookRunSpec, HookRunStatus, Measurement},
-    cri::{client::Client, endpoint::Endpoint},
+    cri::{client::Client, endpoint::Endpoint, identity::Origin},
     hook::{
         engine::Engine,
         place::{HookPod, Place},
@@ -47,7 +47,7 @@ pub(crate) fn measure(
 }
 
 fn place(pod: &Pod<'_>) -> Place {
-    let subject = HookPod { name: pod.name.clone(), uid: pod.uid.clone() };
+    let subject = HookPod { name: pod.name.clone(), uid: pod.uid.clone(), origin: Origin::Unknown };
     Place { namespace: "default".to_owned(), pod: Some(subject) }
 }
 

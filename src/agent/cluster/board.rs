@@ -90,7 +90,7 @@ impl Answers {
         if !self.0.open.is_cancelled() {
             let recalled = std::mem::take(&mut self.0.books().recalled);
             for (pod, last) in recalled {
-                let Some(shown) = pods.get(&pod.uid) else { continue };
+                let Some(shown) = pods.get(&pod) else { continue };
                 if !self.0.knows(&pod)
                     && recall::is_missing(&last, shown.status().as_ref(), wished(&shown).as_deref())
                 {
@@ -112,7 +112,7 @@ impl Answers {
             if kept.task.is_some() {
                 return true;
             }
-            match pods.get(&pod.uid) {
+            match pods.get(pod) {
                 None => !is_current,
                 Some(shown) => {
                     let ended = kept.slot.told().filter(|told| told.phase.is_terminal());
@@ -137,7 +137,7 @@ impl Board for Answers {
     fn told(&self, key: &Key) -> Option<Status> {
         let pod = key.pod()?;
         let told = self.0.books().slots.get(&pod).and_then(|kept| kept.slot.told().cloned());
-        told.or_else(|| self.0.pods.get(&pod.uid)?.status())
+        told.or_else(|| self.0.pods.get(&pod)?.status())
     }
 
     fn tell(&self, key: &Key, status: &Status) {
@@ -150,7 +150,7 @@ impl Board for Answers {
         if !self.0.pods.has_synced() {
             return None;
         }
-        let shown = key.uid.as_deref().and_then(|uid| self.0.pods.get(uid));
+        let shown = key.pod().and_then(|pod| self.0.pods.get(&pod));
         let asks = |pod: &Pod| wished(pod).is_some_and(|wished| wished == id);
         let tells = |pod: &Pod| pod.status().is_some_and(|status| status.id == id);
         Some(shown.is_some_and(|pod| asks(&pod) || tells(&pod)))
@@ -282,7 +282,7 @@ impl Shared {
         match error.class() {
             Class::Gone => true,
             class if class.is_away() => false,
-            _ => self.pods.is_current() && self.pods.get(&pod.uid).is_none(),
+            _ => self.pods.is_current() && self.pods.get(pod).is_none(),
         }
     }
 

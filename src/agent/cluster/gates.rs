@@ -33,8 +33,8 @@ pub(super) struct Gates {
     journal: Journal,
     writes: Writes,
     turns: Arc<Semaphore>,
-    /// By the pod's uid; only pods with something to wait for.
-    waits: HashMap<String, Wait>,
+    /// Only pods with something to wait for.
+    waits: HashMap<PodRef, Wait>,
     ended: mpsc::UnboundedReceiver<(PodRef, Result<(), Error>)>,
     end: mpsc::UnboundedSender<(PodRef, Result<(), Error>)>,
 }
@@ -53,8 +53,8 @@ impl Gates {
     }
 
     /// Whether the gate of this pod is being written.
-    pub(super) fn is_under_way(&self, uid: &str) -> bool {
-        self.waits.get(uid).is_some_and(|wait| wait.under_way)
+    pub(super) fn is_under_way(&self, pod: &PodRef) -> bool {
+        self.waits.get(pod).is_some_and(|wait| wait.under_way)
     }
 
     /// Waits for the end of a write.
@@ -74,8 +74,8 @@ impl Gates {
         for pod in &pods {
             self.look_at(pod, busy, now);
         }
-        self.waits.retain(|uid, wait| {
-            wait.under_way || wait.not_before > now && pods.iter().any(|pod| pod.reference().uid == *uid)
+        self.waits.retain(|waiting, wait| {
+            wait.under_way || wait.not_before > now && pods.iter().any(|pod| pod.reference() == *waiting)
         });
         self.waits.values().filter(|wait| !wait.under_way).map(|wait| wait.not_before).min()
     }
@@ -83,19 +83,19 @@ impl Gates {
     fn look_at(&mut self, pod: &Pod, busy: &dyn Fn(&Key) -> bool, now: Instant) {
         let over = pod.is_deleting() || pod.is_finished();
         let reference = pod.reference();
-        if self.is_under_way(&reference.uid) {
+        if self.is_under_way(&reference) {
             return;
         }
         if busy(&Key::from(&reference)) {
             let wait = Wait { under_way: false, not_before: now + SETTLES, pause: FIRST_PAUSE };
-            self.waits.insert(reference.uid, wait);
+            self.waits.insert(reference, wait);
             return;
         }
         let turn = |owed| gate::turn(pod.gate(), over, false, owed);
         let Some(likely) = turn(None) else { return };
         // Who knows what an earlier process did last to one that is closed.
         let first = if likely == Turn::OpenNew { now } else { now + SETTLES };
-        let wait = self.waits.entry(reference.uid.clone()).or_insert(Wait {
+        let wait = self.waits.entry(reference.clone()).or_insert(Wait {
             under_way: false,
             not_before: first,
             pause: FIRST_PAUSE,
@@ -121,7 +121,7 @@ impl Gates {
 
     fn take_in(&mut self, pod: &PodRef, result: Result<(), Error>) {
         self.writes.count("gate", result.as_ref().err().map(Error::class));
-        let Some(wait) = self.waits.get_mut(&pod.uid) else { return };
+        let Some(wait) = self.waits.get_mut(pod) else { return };
         wait.under_way = false;
         match result {
             Ok(()) => {

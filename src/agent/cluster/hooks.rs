@@ -1,23 +1,31 @@
 //! Which HookRuns an agent runs: those that carry the name of its node, with the pods of that node.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt as _;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::hook_template::Argument;
 use crate::cluster::hooks::{HookRuns, Run};
+use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
 use crate::cluster::server::Server;
 use crate::hook::engine::Engine;
 use crate::hook::place::{HookPod, Place};
 use crate::hook::runner::{Duty, Identity, Metrics, Office, Runner, Terms, Turn};
+use crate::operation::snapshot::PodRef;
 
 /// HookRuns at once; most of them only wait for the next measurement.
 const MAX_RUNS: usize = 512;
 /// A controller that took over while no agent was here lets go as soon as it sees this one ready. One that is gone for
 /// good does not.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// What the watch of the pods may take to bring a pod that a run names.
+const SHOWS: Duration = Duration::from_secs(10);
 
 /// Runs the HookRuns of the node of `pods`, which `runs` shows, until `stop`.
 pub(in crate::agent) fn runner(
@@ -30,49 +38,92 @@ pub(in crate::agent) fn runner(
     let identity = Identity { runner: format!("node/{node}"), host: node, patience: PATIENCE };
     let office =
         Office { server, engine, runs, identity, terms: Terms::default(), max_runs: MAX_RUNS, metrics, stop };
-    Runner::new(office, OwnNode { pods })
+    Runner::new(office, OwnNode { pods, awaited: HashMap::new() })
 }
 
 /// All of them, once the node's pods are known.
 struct OwnNode {
     pods: NodePods,
+    /// Runs of pods that the node does not show: until when the watch of the pods is given the time to bring them.
+    awaited: HashMap<String, Instant>,
 }
 
 impl Duty for OwnNode {
-    fn turn(&mut self, _run: &Run) -> Turn {
-        if self.pods.has_synced() { Turn::Ours } else { Turn::Unknown }
+    fn turn(&mut self, run: &Run) -> Turn {
+        if !self.pods.has_synced() {
+            return Turn::Unknown;
+        }
+        let key = run.uid().unwrap_or_default();
+        if run.is_completed()
+            || subject(run).is_none_or(|(namespace, name)| self.shown(&namespace, name).is_some())
+        {
+            self.awaited.remove(&key);
+            return Turn::Ours;
+        }
+        let now = Instant::now();
+        self.awaited.retain(|_, until| *until + SHOWS > now);
+        let until = *self.awaited.entry(key).or_insert(now + SHOWS);
+        if until > now || !self.pods.is_current() { Turn::Unknown } else { Turn::Ours }
     }
 
-    /// The pod that the arguments name, if it is on this node and in the run's own namespace: a hook reaches no other.
-    fn place(&self, run: &Run) -> Place {
+    /// The pod that the arguments name, in the run's own namespace and on this node: a hook reaches no other. One that
+    /// names another is not run at all.
+    fn place(&self, run: &Run) -> Result<Place, String> {
         let namespace = run.namespace().unwrap_or_default();
-        let args = run.spec().map(|spec| spec.args.as_slice()).unwrap_or_default();
-        let pod = named(args, &namespace).and_then(|name| {
-            let pods = self.pods.list().into_iter().map(|pod| pod.reference());
-            let mut found = pods.filter(|pod| pod.namespace == namespace && pod.name == name);
-            found.next().map(|pod| HookPod { name: pod.name, uid: pod.uid })
-        });
-        Place { namespace, pod }
+        let Some((of, name)) = subject(run) else { return Ok(Place { namespace, pod: None }) };
+        if of != namespace {
+            return Err(format!("PodNamespace is {of}, but the HookRun is in namespace {namespace}"));
+        }
+        let shown = self.shown(&namespace, name);
+        let Some(shown) = shown else {
+            let node = self.pods.node();
+            return Err(format!(
+                "there is no pod {namespace}/{name} on node {node}, whose agent is to run this"
+            ));
+        };
+        let others = |owner: &OwnerReference| owner.kind == "Pod" && owner.uid != shown.api_uid();
+        if run.owner_references().iter().any(others) {
+            return Err(format!("the HookRun belongs to another pod than the {namespace}/{name} of now"));
+        }
+        let (origin, PodRef { name, uid, .. }) = (shown.origin(), shown.reference());
+        Ok(Place { namespace, pod: Some(HookPod { name, uid, origin }) })
     }
 
     async fn changed(&mut self) {
-        if self.pods.has_synced() {
+        let now = Instant::now();
+        let next = self.awaited.values().filter(|until| **until > now).min().copied();
+        if self.pods.has_synced() && self.awaited.is_empty() {
             return std::future::pending().await;
         }
-        self.pods.changed().await;
+        tokio::select! {
+            () = self.pods.changed() => {}
+            () = sleep_until(next.unwrap_or(now)), if next.is_some() => {}
+        }
     }
 }
 
-/// The pod that the arguments name; none when they name one of another namespace.
-fn named<'a>(args: &'a [Argument], namespace: &str) -> Option<&'a str> {
+impl OwnNode {
+    fn shown(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        self.pods.list().into_iter().find(|pod| {
+            let PodRef { namespace: of, name: called, .. } = pod.reference();
+            of == namespace && called == name
+        })
+    }
+}
+
+/// Namespace and name of the pod that the arguments name.
+fn subject(run: &Run) -> Option<(String, &str)> {
+    let args = run.spec().map(|spec| spec.args.as_slice()).unwrap_or_default();
+    named(args, &run.namespace().unwrap_or_default())
+}
+
+/// The pod that the arguments name, of the run's namespace unless they say another one.
+fn named<'a>(args: &'a [Argument], namespace: &str) -> Option<(String, &'a str)> {
     let value = |name: &str| {
         let found = args.iter().find(|arg| arg.name == name)?;
         found.value.as_deref().filter(|value| !value.is_empty())
     };
-    if value("PodNamespace").is_some_and(|of| of != namespace) {
-        return None;
-    }
-    value("PodName")
+    Some((value("PodNamespace").unwrap_or(namespace).to_owned(), value("PodName")?))
 }
 
 #[cfg(test)]
@@ -80,12 +131,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_of_another_namespace_is_not_the_hooks() {
+    fn the_arguments_name_a_pod() {
         let arg = |name: &str, value: &str| Argument { name: name.into(), value: Some(value.into()) };
-        let of = |args: &[Argument]| named(args, "shop").map(str::to_owned);
-        assert_eq!(of(&[arg("PodName", "web")]).as_deref(), Some("web"));
-        assert_eq!(of(&[arg("PodName", "web"), arg("PodNamespace", "shop")]).as_deref(), Some("web"));
-        assert_eq!(of(&[arg("PodName", "web"), arg("PodNamespace", "kube-system")]), None);
+        let of =
+            |args: &[Argument]| named(args, "shop").map(|(namespace, name)| format!("{namespace}/{name}"));
+        assert_eq!(of(&[arg("PodName", "web")]).as_deref(), Some("shop/web"));
+        assert_eq!(of(&[arg("PodName", "web"), arg("PodNamespace", "shop")]).as_deref(), Some("shop/web"));
+        let other = [arg("PodName", "web"), arg("PodNamespace", "kube-system")];
+        assert_eq!(of(&other).as_deref(), Some("kube-system/web"));
         assert_eq!(of(&[arg("PodName", "")]), None);
         assert_eq!(of(&[Argument { name: "PodName".into(), value: None }]), None);
     }

@@ -33,9 +33,9 @@ impl Watched {
         if pod.is_finished() || pod.is_deleting() {
             return None;
         }
-        let key = Key::from(&pod.reference());
-        let held = key.uid.as_deref().is_some_and(|uid| self.gates.is_under_way(uid));
-        Some((key, Wish { uid: None, held, request }))
+        let reference = pod.reference();
+        let held = self.gates.is_under_way(&reference);
+        Some((Key::from(&reference), Wish { uid: None, held, request }))
     }
 }
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 
-use crate::api::annotation::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
+use crate::api::annotation::{CONTAINER_NAME, POD_UID};
 use crate::cli::hook::Failed;
 use crate::cluster::error::Error;
-use crate::cri;
+use crate::cri::identity::{self, Origin};
 use crate::cri::proto::v1::PodSandboxState;
+use crate::cri::{self, convert};
 use crate::hook::args::Injected;
 use crate::hook::place::{HookPod, Place};
 
@@ -38,7 +39,7 @@ pub(super) async fn in_cluster(
         modified: Vec::new(),
     };
     let uid = pod.metadata.uid.unwrap_or_default();
-    Ok((place(namespace, name, uid), injected))
+    Ok((place(namespace, name, uid, Origin::Api), injected))
 }
 
 /// As the runtime shows it. The order of its containers is that of their beginnings.
@@ -47,21 +48,19 @@ pub(super) async fn on_node(
     namespace: &str,
     name: &str,
 ) -> Result<(Place, Injected), Failed> {
-    let is = |labels: &std::collections::HashMap<String, String>, key, value: &str| {
-        labels.get(key).is_some_and(|label| label == value)
-    };
-    let sandboxes = client.sandboxes(Some((POD_NAME, name))).await?;
+    let sandboxes = convert::sandboxes_of(client, namespace, name).await?;
     let ready = |state| state == i32::from(PodSandboxState::SandboxReady);
     let sandbox = sandboxes
         .into_iter()
-        .filter(|sandbox| is(&sandbox.labels, POD_NAMESPACE, namespace) && ready(sandbox.state))
-        .max_by_key(|sandbox| sandbox.created_at);
-    let Some(sandbox) = sandbox else {
+        .filter(|sandbox| ready(sandbox.state))
+        .max_by_key(|sandbox| sandbox.created_at)
+        .and_then(|sandbox| Some((identity::pod_of(&sandbox)?, sandbox)));
+    let Some((pod, sandbox)) = sandbox else {
         return Err(Failed::Refused(format!("no pod {namespace}/{name} runs on this node")));
     };
-    let uid = sandbox.labels.get(POD_UID).cloned().unwrap_or_default();
     let status = client.sandbox(&sandbox.id, false).await?.and_then(|answer| answer.status);
-    let mut containers = client.containers(Some((POD_UID, &uid))).await?;
+    let mut containers = client.containers(Some((POD_UID, &pod.uid))).await?;
+    containers.retain(|container| container.pod_sandbox_id == sandbox.id);
     containers.sort_by_key(|container| container.created_at);
     let mut names: Vec<String> = Vec::new();
     for container in containers {
@@ -78,9 +77,9 @@ pub(super) async fn on_node(
         containers: names,
         modified: Vec::new(),
     };
-    Ok((place(namespace, name, uid), injected))
+    Ok((place(namespace, name, pod.uid, Origin::Unknown), injected))
 }
 
-fn place(namespace: &str, name: &str, uid: String) -> Place {
-    Place { namespace: namespace.to_owned(), pod: Some(HookPod { name: name.to_owned(), uid }) }
+fn place(namespace: &str, name: &str, uid: String, origin: Origin) -> Place {
+    Place { namespace: namespace.to_owned(), pod: Some(HookPod { name: name.to_owned(), uid, origin }) }
 }

@@ -9,6 +9,7 @@ use crate::cli::exit::Exit;
 use crate::cli::node::{Failed, PodName, engine};
 use crate::cli::output::{self, Format, age};
 use crate::cri::convert;
+use crate::cri::identity::{Asked, Origin};
 use crate::node::Node;
 use crate::node::settings::NodeArgs;
 use crate::operation::snapshot::PodRef;
@@ -66,7 +67,8 @@ pub(super) async fn run(settings: &NodeArgs, format: Format, args: &Ps) -> Resul
 }
 
 async fn view(node: &Node, pod: PodRef) -> Result<Option<PodView>, Failed> {
-    let snapshot = convert::observe(&node.client, &pod.uid, None).await?;
+    let asked = Asked { pod: pod.clone(), origin: Origin::Unknown };
+    let snapshot = convert::observe(&node.client, &asked, None).await?;
     let Some(sandbox) = &snapshot.sandbox else { return Ok(None) };
     let (last_operation, journal_error) = match node.journal.load(&pod) {
         Ok(entry) => (entry.open.as_ref().map(crate::operation::report::status).or(entry.last), None),

@@ -123,7 +123,7 @@ impl NodePods {
     /// What the pod's own secrets offer for pulling images, in the order in which to try them. Needs the right to read
     /// secrets. A secret that is not there is passed over, as the kubelet does.
     pub async fn pull_credentials(&self, pod: &PodRef) -> Result<Vec<Credential>, Error> {
-        let seen = match self.get(&pod.uid) {
+        let seen = match self.get(pod) {
             Some(seen) => seen,
             None => std::sync::Arc::new(self.look(&format!("reading the secrets of pod {pod}"), pod).await?),
         };
@@ -138,11 +138,21 @@ impl NodePods {
         Ok(credentials::ordered(found))
     }
 
+    /// Reads the pod, so that what is known of it is as new as this call.
+    ///
+    /// # Errors
+    /// `Gone` when the pod is not there, or is another one by now.
+    pub async fn reread(&self, pod: &PodRef) -> Result<(), Error> {
+        let seen = self.look(&format!("reading pod {pod}"), pod).await?;
+        self.learn(seen);
+        Ok(())
+    }
+
     /// Writes what `fit` makes of the pod as it is known, and if that does not fit (any more), of a fresh look.
     async fn write(&self, doing: &str, pod: &PodRef, fit: impl Fn(&Pod) -> Fit) -> Result<(), Error> {
         let server = &self.server;
         // What is known may be old: only what it says to write counts, for that carries its tests along.
-        if let Some(Fit::Write(change)) = self.get(&pod.uid).map(|seen| fit(&seen)) {
+        if let Some(Fit::Write(change)) = self.get(pod).map(|seen| fit(&seen)) {
             match server.change(doing, &pod.namespace, &pod.name, &change).await {
                 Ok(pod) => {
                     self.learn(pod);
@@ -170,7 +180,7 @@ impl NodePods {
     /// The pod as it is now, if it is still the same one.
     async fn look(&self, doing: &str, pod: &PodRef) -> Result<Pod, Error> {
         let seen = self.server.pod(&pod.namespace, &pod.name).await?;
-        if seen.reference().uid == pod.uid {
+        if seen.reference() == *pod {
             return Ok(seen);
         }
         let message = "it is gone; another pod has its name now".to_owned();
@@ -179,7 +189,7 @@ impl NodePods {
 
     /// The API server's uid of a pod: another one than the runtime's for a static pod, whose copy is in the view.
     pub(super) fn api_uid(&self, pod: &PodRef) -> String {
-        self.get(&pod.uid).map_or_else(|| pod.uid.clone(), |seen| seen.api_uid().to_owned())
+        self.get(pod).map_or_else(|| pod.uid.clone(), |seen| seen.api_uid().to_owned())
     }
 }
 

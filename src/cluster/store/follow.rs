@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::chance;
 use crate::cluster::error::Error;
-use crate::cluster::server::{Listed, Selection};
+use crate::cluster::server::{Age, Listed, Selection};
 use crate::cluster::store::{Kept, Shared};
 use crate::operation::effect::Class;
 use crate::process::log::chain;
@@ -28,8 +28,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// How soon a kind that the API server does not know is looked for again.
 const UNTIL_INSTALLED: Duration = Duration::from_secs(60);
-/// So many failures in a row, and the place in the history is given up: a server that was set back in time would
-/// refuse it for ever.
+/// So many failures in a row, and the place in the history is given up, and after as many again the newest version that was
+/// seen: a server that was set back in time would refuse both for ever.
 const TRUSTED_FAILURES: u32 = 3;
 
 /// Runs until told to stop. From then on nothing is current any more.
@@ -48,6 +48,10 @@ struct Follower<'a, T> {
     selection: Selection,
     /// Where a watch can go on; `None`: nowhere, list first.
     version: Option<String>,
+    /// The newest version that was seen.
+    newest: Option<String>,
+    /// Lists that failed since the last good one.
+    failed_lists: u32,
     /// When the present watch was opened.
     opened: Option<Instant>,
     /// Attempts since the last good one.
@@ -60,8 +64,17 @@ struct Follower<'a, T> {
 
 async fn follow<T: Kept>(shared: &Shared<T>) {
     let selection = shared.selection.clone();
-    let mut follower =
-        Follower { shared, selection, version: None, opened: None, failures: 0, told: false, absent: false };
+    let mut follower = Follower {
+        shared,
+        selection,
+        version: None,
+        newest: None,
+        failed_lists: 0,
+        opened: None,
+        failures: 0,
+        told: false,
+        absent: false,
+    };
     loop {
         let ended = follower.hear().await;
         shared.set_current(false);
@@ -88,8 +101,11 @@ impl<T: Kept> Follower<'_, T> {
                 self.shared.replace(Vec::new());
                 return Ok(());
             }
+            self.failed_lists = if listed.is_err() { self.failed_lists.saturating_add(1) } else { 0 };
             let listed = listed?;
             self.shared.replace(listed.items);
+            // It is believed also where it is older: then it is the newest that there is.
+            self.newest = Some(listed.version.clone());
             self.version = Some(listed.version);
         }
         let from = self.version.clone().unwrap_or_default();
@@ -120,7 +136,22 @@ impl<T: Kept> Follower<'_, T> {
     async fn list(&mut self) -> Result<Listed<T>, Error> {
         let server = &self.shared.server;
         self.selection.version = T::OLDER.filter(|_| server.is_older(&T::group(&())));
-        server.list(&self.selection).await
+        server.list_of_age(&self.selection, &self.age()).await
+    }
+
+    /// How old the next list may be: one that took back what was seen would look like somebody's change.
+    fn age(&self) -> Age {
+        if !self.selection.from_memory {
+            return Age::Newest;
+        }
+        match self.newest.as_ref() {
+            None => Age::Any,
+            // Answers to writes may be newer than what the watch has brought.
+            Some(newest) if self.failed_lists < TRUSTED_FAILURES => {
+                Age::NotOlderThan(self.shared.newest_after(newest))
+            }
+            Some(_) => Age::Newest,
+        }
     }
 
     fn open(&mut self) {
@@ -150,6 +181,7 @@ impl<T: Kept> Follower<'_, T> {
 
     fn advance(&mut self, to: Option<String>) {
         if let Some(to) = to.filter(|to| !to.is_empty()) {
+            self.newest = Some(to.clone());
             self.version = Some(to);
         }
     }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use tonic::Code;
 
-use crate::api::annotation::{CONTAINER_NAME, POD_UID};
+use crate::api::annotation::CONTAINER_NAME;
 use crate::api::hook_template::{Argument, Exec};
 use crate::cri::client::Client;
+use crate::cri::identity::{self, Asked};
 use crate::cri::proto::v1::{Container, ContainerState, ExecSyncResponse};
 use crate::hook::measured::Measured;
 use crate::hook::place::Place;
@@ -38,11 +39,11 @@ pub(super) async fn measure(
             settings.role
         ));
     };
-    let Some(pod) = &place.pod else { return Err("exec: the hook has no pod".to_owned()) };
+    let Some(asked) = place.asked() else { return Err("exec: the hook has no pod".to_owned()) };
     let command: Vec<_> =
         exec.command.iter().map(|word| rendered("command", word, args)).collect::<Result<_, _>>()?;
-    let Some(id) = running(runtime, &pod.uid, &exec.container).await? else {
-        return Err(format!("exec: pod {} has no running container {}", pod.name, exec.container));
+    let Some(id) = running(runtime, &asked, &exec.container).await? else {
+        return Err(format!("exec: pod {} has no running container {}", asked.pod.name, exec.container));
     };
     let limit = seconds(exec.timeout_seconds).unwrap_or(LIMIT);
     let answer = runtime.exec_bounded(&id, command, limit, LARGEST_ANSWER).await.map_err(|error| {
@@ -62,8 +63,9 @@ pub(super) async fn measure(
 }
 
 /// The container of this name that runs. After a restart in place there may be an old one that does not.
-async fn running(runtime: &Client, uid: &str, name: &str) -> Result<Option<String>, String> {
-    let all = runtime.containers(Some((POD_UID, uid))).await.map_err(|error| format!("exec: {error}"))?;
+async fn running(runtime: &Client, asked: &Asked, name: &str) -> Result<Option<String>, String> {
+    let found = identity::look_up(runtime, asked).await.map_err(|error| format!("exec: {error}"))?;
+    let Some((_, all)) = found.map_err(|mismatch| format!("exec: {mismatch}"))? else { return Ok(None) };
     let fits = |container: &&Container| {
         container.labels.get(CONTAINER_NAME).is_some_and(|label| label == name)
             && container.state == i32::from(ContainerState::ContainerRunning)

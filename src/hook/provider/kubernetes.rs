@@ -100,6 +100,7 @@ fn field(field: &Field) -> Result<(&str, &str), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cri::identity::Origin;
     use crate::hook::place::HookPod;
 
     fn arg(name: &str, value: &str) -> Argument {
@@ -107,7 +108,7 @@ mod tests {
     }
 
     fn place(pod: Option<&str>) -> Place {
-        let pod = pod.map(|name| HookPod { name: name.to_owned(), uid: "u".to_owned() });
+        let pod = pod.map(|name| HookPod { name: name.to_owned(), uid: "u".to_owned(), origin: Origin::Api });
         Place { namespace: "shop".to_owned(), pod }
     }
 

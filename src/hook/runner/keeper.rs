@@ -38,7 +38,8 @@ pub(super) struct Keeper {
     sight: watch::Receiver<bool>,
     /// The newest that is known.
     run: Run,
-    place: Place,
+    /// Where it is measured, or why it must not be.
+    place: Result<Place, String>,
     /// When a call began that showed that the run is ours.
     heard: Instant,
 }
@@ -65,7 +66,12 @@ enum Order {
 }
 
 impl Keeper {
-    pub(super) fn new(office: Arc<Office>, sight: watch::Receiver<bool>, run: Run, place: Place) -> Self {
+    pub(super) fn new(
+        office: Arc<Office>,
+        sight: watch::Receiver<bool>,
+        run: Run,
+        place: Result<Place, String>,
+    ) -> Self {
         Self { office, sight, run, place, heard: Instant::now() }
     }
 
@@ -192,22 +198,27 @@ impl Keeper {
         if self.run.is_completed() {
             return Ok(());
         }
-        let (mut spec, status) = match (self.run.spec(), self.run.status()) {
-            (Ok(spec), Ok(status)) => (spec.clone(), status.clone()),
-            (Err(why), _) | (_, Err(why)) => {
-                let status = HookRunStatus {
-                    phase: Some(HookPhase::Error),
-                    message: why.to_string(),
-                    ..HookRunStatus::default()
-                };
-                return self.end(name, &status).await;
+        let readable = match (self.run.spec(), self.run.status()) {
+            (Ok(spec), Ok(status)) => Ok((spec.clone(), status.clone())),
+            (Err(why), _) | (_, Err(why)) => Err((HookRunStatus::default(), why.to_string())),
+        };
+        let ready = readable.and_then(|(spec, status)| match self.place.clone() {
+            Ok(place) => Ok((spec, status, place)),
+            Err(why) => Err((status, why)),
+        });
+        let (mut spec, status, place) = match ready {
+            Ok(ready) => ready,
+            Err((status, message)) => {
+                return self
+                    .end(name, &HookRunStatus { phase: Some(HookPhase::Error), message, ..status })
+                    .await;
             }
         };
         tracing::info!(hook_run = name, "taken up");
         let (told, _) = watch::channel(status);
         loop {
             let mut progress = Progress::new(told.subscribe(), self.run.status().ok().cloned());
-            let (engine, place) = (self.office.engine.clone(), self.place.clone());
+            let engine = self.office.engine.clone();
             let metrics = self.office.metrics.clone();
             let last = told.borrow().clone();
             let stop = {

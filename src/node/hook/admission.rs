@@ -36,7 +36,7 @@ impl Node {
 
     /// What the pod brings along.
     async fn injected(&self, pod: &PodRef, sandbox: &str, snapshot: &Snapshot) -> Result<Injected, Error> {
-        let shown = self.cluster.as_ref().and_then(|pods| pods.get(&pod.uid));
+        let shown = self.cluster.as_ref().and_then(|pods| pods.get(pod));
         let (pod_ip, host_ip, containers) = if let Some(shown) = shown {
             let (pod_ip, host_ip) = shown.addresses();
             let regular = shown.declared(true).containers.into_iter().filter(|c| !c.sidecar);

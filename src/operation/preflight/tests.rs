@@ -1,6 +1,7 @@
 //! Unit tests of the module above; nothing here is part of the product.
 
 use super::*;
+use crate::operation::fixtures::situation_in_cluster;
 use crate::operation::fixtures::{ask, find, life, pod, pod_in_cluster, situation, source};
 
 #[test]
@@ -177,4 +178,25 @@ fn the_shortest_deadline_that_is_admitted_leaves_time_to_begin() {
         let left = operation.touch_until().duration_since(operation.begun_at).as_secs();
         assert_eq!(left, admitted, "{text}");
     }
+}
+
+#[test]
+fn what_the_spec_does_not_declare_is_refused_in_a_cluster() {
+    for text in
+        ["restart setup", "swap setup=repo/app:v2", r#"{"containers":[{"name":"app"},{"name":"setup"}]}"#]
+    {
+        for state in [State::Running, State::Exited] {
+            let mut snapshot = pod_in_cluster();
+            snapshot.containers.push(life("setup", 0, state));
+            let refusal = ask(text, &situation_in_cluster(snapshot)).unwrap_err();
+            assert_eq!(refusal.reason(), "UndeclaredContainer", "{text}: {refusal}");
+            assert!(refusal.to_string().contains("can be replaced in place: app"), "{refusal}");
+        }
+    }
+    // Without an API server nobody can tell.
+    let mut snapshot = pod(Owner::NodeRun);
+    snapshot.containers.push(life("setup", 0, State::Running));
+    let mut situation = situation(snapshot);
+    situation.sources.insert("setup".into(), source());
+    ask("restart setup", &situation).unwrap();
 }

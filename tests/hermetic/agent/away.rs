@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::api_server;
 use super::super::runtime::Fault;
 use super::Town;
 
@@ -92,4 +93,78 @@ async fn what_is_wished_in_the_silence_is_done_after_it() {
     town.told("web-1", "text-", "Succeeded").await;
     town.told("web-0", "text-", "Succeeded").await;
     assert_eq!((town.attempt("web-0"), town.attempt("web-1")), (1, 1));
+}
+
+#[tokio::test]
+async fn a_server_that_lags_behind_withdraws_nothing() {
+    let town = Arc::new(Town::found().await);
+    town.pod("web-0");
+    town.pod("web-1");
+    town.kubelet("web-0");
+    town.kubelet("web-1");
+    let _agent = town.agent().await;
+    // One of several API servers, whose memory is older than what the other has shown.
+    town.api.lag();
+    town.runtime.on("PullImage").fault(Fault::Hang);
+    town.wish("web-0", Some(r#"{"id":"a","containers":[{"name":"app","image":"img:v2"}]}"#));
+    town.runtime.arrived("PullImage", "img:v2").await;
+    town.told("web-0", "a", "Running").await;
+    let lists = town.api.count("LIST pods");
+    let watches = town.api.count("WATCH pods");
+    // Where the watch could go on is forgotten meanwhile.
+    town.api.on("WATCH pods").fault(api_server::Fault::Answer(410, "too old resource version"));
+    town.api.end_watches();
+    town.api.arrived("LIST pods", lists + 1).await;
+    town.api.arrived("WATCH pods", watches + 2).await;
+    // What is served after it shows that the list has been looked at.
+    town.wish("web-1", Some("restart app"));
+    town.told("web-1", "text-", "Succeeded").await;
+    assert_eq!(town.status("web-0").unwrap()["phase"], "Running", "{:#?}", town.api.events());
+    town.wish("web-0", None);
+    town.told("web-0", "a", "Cancelled").await;
+    assert_eq!(town.attempt("web-0"), 0);
+}
+
+#[tokio::test]
+async fn silence_of_the_server_is_not_held_against_a_container() {
+    let town = Arc::new(Town::found().await);
+    town.pod_with("web-0", |pod| {
+        super::close(pod, "True", inplace::api::annotation::GATE_READY);
+        pod["spec"]["containers"][0]["readinessProbe"] = serde_json::json!({ "tcpSocket": { "port": 80 } });
+    });
+    let _agent = town.agent().await;
+    town.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_millis(300)));
+    town.wish("web-0", Some(r#"{"id":"a","containers":[{"name":"app"}],"readyTimeoutSeconds":1}"#));
+    town.runtime.arrived("StopContainer", "app#0").await;
+    town.told("web-0", "a", "Running").await;
+    town.api.mute(true);
+    town.runtime
+        .until("the new life", |model| model.running("web-0/app").iter().any(|life| life.attempt() == 1))
+        .await;
+    // Its kubelet has told that it is Ready, and the agent's watch does not bring it.
+    let id = town.runtime.only("web-0/app").id;
+    town.api.edit("shop", "web-0", |pod| super::show(pod, &id, 1));
+    // The time to become Ready is over when the agent asks.
+    let reads = town.api.count("GET pod shop/web-0");
+    town.api.arrived("GET pod shop/web-0", reads + 2).await;
+    town.api.mute(false);
+    town.told("web-0", "a", "Succeeded").await;
+    assert_eq!(town.attempt("web-0"), 1);
+}
+
+#[tokio::test]
+async fn a_container_that_is_not_ready_in_time_is_told_so_after_one_more_look() {
+    let town = Arc::new(Town::found().await);
+    town.pod_with("web-0", |pod| {
+        super::close(pod, "True", inplace::api::annotation::GATE_READY);
+        pod["spec"]["containers"][0]["readinessProbe"] = serde_json::json!({ "tcpSocket": { "port": 80 } });
+        pod["status"]["containerStatuses"][0]["ready"] = serde_json::json!(false);
+    });
+    town.kubelet("web-0");
+    let _agent = town.agent().await;
+    let reads = town.api.count("GET pod shop/web-0");
+    town.wish("web-0", Some(r#"{"id":"a","containers":[{"name":"app"}],"readyTimeoutSeconds":1}"#));
+    let status = town.told("web-0", "a", "Failed").await;
+    assert_eq!(status["reason"], "NotReady", "{status:#}");
+    assert_eq!(town.api.count("GET pod shop/web-0"), reads + 1);
 }

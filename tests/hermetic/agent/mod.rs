@@ -6,6 +6,7 @@ mod answers;
 mod away;
 mod drains;
 mod gates;
+mod identity;
 mod requests;
 
 use std::thread::JoinHandle;

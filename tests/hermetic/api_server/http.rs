@@ -63,6 +63,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         }
         _ => {}
     }
+    shared.until(|store| (!store.mute).then_some(())).await;
     let done = act(&shared, &asked);
     match plan.fault {
         Some(Fault::AnswerAfterEffect(code, message)) => refuse(&status(code, "", message)),
@@ -227,11 +228,12 @@ fn made(store: &mut Store, asked: &Asked, namespace: &str) -> Result<Response, R
 }
 
 fn list(shared: &Arc<Shared>, asked: &Asked) -> Response {
-    let (items, version) = shared.read(|store| {
-        let items: Vec<_> =
-            store.all(&asked.plural).filter(|object| asked.selects(object)).cloned().collect();
-        (items, store.version().to_string())
-    });
+    let wanted = asked.query.get("resourceVersion").and_then(|version| version.parse().ok());
+    let Some((mut items, version)) = shared.read(|store| store.listed(&asked.plural, wanted)) else {
+        return refuse(&status(504, "Timeout", "Too large resource version"));
+    };
+    items.retain(|object| asked.selects(object));
+    let version = version.to_string();
     let list = json!({ "kind": "List", "metadata": { "resourceVersion": version }, "items": items });
     axum_json(200, &list)
 }
@@ -290,6 +292,9 @@ fn watch(shared: &Arc<Shared>, asked: &Asked) -> Response {
         let mut changed = shared.changed.subscribe();
         loop {
             let (ended, new) = shared.read(|store| {
+                if store.mute {
+                    return (false, Vec::new());
+                }
                 let lines: Vec<_> = store
                     .since(place)
                     .iter()

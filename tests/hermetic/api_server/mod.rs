@@ -214,6 +214,16 @@ impl ApiServer {
         self.store(Store::compact);
     }
 
+    /// From now on the server's memory, which answers lists that may be old, stays behind.
+    pub(crate) fn lag(&self) {
+        self.store(Store::lag);
+    }
+
+    /// The server says nothing any more, with all connections open; or it does again.
+    pub(crate) fn mute(&self, mute: bool) {
+        self.store(|store| store.mute = mute);
+    }
+
     /// Sends a bookmark to all watches.
     pub(crate) fn bookmark(&self) {
         self.store(Store::bookmark);

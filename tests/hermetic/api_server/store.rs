@@ -23,6 +23,10 @@ pub(crate) struct Store {
     made: u64,
     /// Where the newest watch began.
     pub(super) watched_from: u64,
+    /// What lists may still be answered with from memory: objects and their version.
+    memory: Option<(BTreeMap<Key, Value>, u64)>,
+    /// Nothing is answered and no watch brings anything, though all connections stay.
+    pub(super) mute: bool,
 }
 
 /// Plural of the kind, namespace and name.
@@ -64,6 +68,24 @@ impl Store {
         self.version = 1;
         self.history.truncate(1);
         self.generation += 1;
+    }
+
+    /// From now on the memory, which answers lists that may be old, stays behind.
+    pub(super) fn lag(&mut self) {
+        self.memory = Some((self.objects.clone(), self.version));
+    }
+
+    /// All of a kind in a state of the age that is asked for (`resourceVersion` of a list), and its version. `None`: there
+    /// is no state so new.
+    pub(super) fn listed(&self, of: &str, version: Option<u64>) -> Option<(Vec<Value>, u64)> {
+        let fits = |version: &u64| *version <= self.version;
+        let (objects, at) = match (&self.memory, version) {
+            (_, Some(wanted)) if !fits(&wanted) => return None,
+            (Some((objects, at)), Some(wanted)) if wanted <= *at => (objects, *at),
+            _ => (&self.objects, self.version),
+        };
+        let of_kind = objects.iter().filter(|((plural, ..), _)| plural == of);
+        Some((of_kind.map(|(_, object)| object.clone()).collect(), at))
     }
 
     /// The present version.

@@ -18,7 +18,7 @@ async fn the_secrets_of_the_pod_are_read_and_those_that_are_missing_passed_over(
     site.api.secret("shop", "broken", &[(".dockerconfigjson", "hunter6")]);
     let names = ["missing", "old", "other", "broken", "new"].map(|name| json!({ "name": name }));
     site.api.edit("shop", "web-0", |pod| pod["spec"]["imagePullSecrets"] = json!(names));
-    site.until("it is known", |pods| pods.declared(&site.web().uid).unwrap().has_pull_secrets).await;
+    site.until("it is known", |pods| pods.declared(&site.web()).unwrap().has_pull_secrets).await;
 
     let found = site.pods.pull_credentials(&site.web()).await.unwrap();
     let users = |image: &str| {
@@ -39,7 +39,7 @@ async fn the_secrets_of_the_pod_are_read_and_those_that_are_missing_passed_over(
 async fn an_agent_that_may_not_read_secrets_says_so() {
     let site = Site::start().await;
     site.api.edit("shop", "web-0", |pod| pod["spec"]["imagePullSecrets"] = json!([{ "name": "pull" }]));
-    site.until("it is known", |pods| pods.declared(&site.web().uid).unwrap().has_pull_secrets).await;
+    site.until("it is known", |pods| pods.declared(&site.web()).unwrap().has_pull_secrets).await;
     site.api.on("GET secret").fault(Fault::Answer(403, "secrets \"pull\" is forbidden"));
     let error = site.pods.pull_credentials(&site.web()).await.unwrap_err();
     assert_eq!(error.class(), Class::Denied);

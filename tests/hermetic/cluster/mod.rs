@@ -67,9 +67,10 @@ impl Site {
     async fn caught_up(&self) {
         let last = self.api.put(pods::pod("shop", "last", NODE));
         let uid = last["metadata"]["uid"].as_str().unwrap().to_owned();
-        self.until("the last pod is known", |pods| pods.get(&uid).is_some()).await;
+        let last = PodRef { namespace: "shop".into(), name: "last".into(), uid };
+        self.until("the last pod is known", |pods| pods.get(&last).is_some()).await;
         self.api.remove("shop", "last");
-        self.until("the last pod is gone", |pods| pods.get(&uid).is_none()).await;
+        self.until("the last pod is gone", |pods| pods.get(&last).is_none()).await;
         self.api.forget();
     }
 }

@@ -48,7 +48,7 @@ async fn it_knows_the_pods_of_its_node_and_no_others() {
 #[tokio::test]
 async fn nothing_of_a_pods_environment_is_kept() {
     let site = Site::start().await;
-    let pod = site.pods.get(&site.web().uid).unwrap();
+    let pod = site.pods.get(&site.web()).unwrap();
     let shown = format!("{pod:?} {:?}", site.pods);
     assert!(
         !shown.contains("hunter2") && !shown.contains("cni.example") && !shown.contains("f:status"),
@@ -67,8 +67,8 @@ async fn a_pod_made_again_under_the_same_name_is_another_one() {
     });
     let new = site.web();
     assert_ne!(old.uid, new.uid);
-    site.until("the new one is known", |pods| pods.get(&new.uid).is_some()).await;
-    assert!(site.pods.get(&old.uid).is_none() && site.pods.declared(&old.uid).is_none());
+    site.until("the new one is known", |pods| pods.get(&new).is_some()).await;
+    assert!(site.pods.get(&old).is_none() && site.pods.declared(&old).is_none());
     assert_eq!(site.pods.list().len(), 1);
 }
 
@@ -80,15 +80,12 @@ async fn a_broken_watch_is_told_and_taken_up_where_it_broke_off() {
     site.api.cut();
     site.until("it is not current", |pods| !pods.is_current()).await;
     assert!(site.pods.has_synced());
-    assert!(
-        !site.pods.declared(&site.web().uid).unwrap().current,
-        "the pod is still known, as something old"
-    );
+    assert!(!site.pods.declared(&site.web()).unwrap().current, "the pod is still known, as something old");
     site.api
         .edit("shop", "web-0", |pod| pod["metadata"]["deletionTimestamp"] = json!("2026-11-20T11:00:00Z"));
     site.until("it is current again", NodePods::is_current).await;
-    site.until("what was missed is known", |pods| pods.declared(&site.web().uid).unwrap().deleting).await;
-    assert!(site.pods.declared(&site.web().uid).unwrap().current);
+    site.until("what was missed is known", |pods| pods.declared(&site.web()).unwrap().deleting).await;
+    assert!(site.pods.declared(&site.web()).unwrap().current);
     assert_eq!(site.api.count("LIST pods"), 0, "no list: {:?}", site.api.calls());
 }
 
@@ -168,7 +165,7 @@ async fn a_server_that_was_set_back_in_time_is_believed() {
     site.api.store(Store::set_back);
     site.api.arrived("LIST pods", 1).await;
     site.until("the old state is known", |pods| {
-        pods.is_current() && pods.get(&site.web().uid).is_some_and(|pod| pod.request() == Some("restart app"))
+        pods.is_current() && pods.get(&site.web()).is_some_and(|pod| pod.request() == Some("restart app"))
     })
     .await;
 }
@@ -185,7 +182,7 @@ async fn many_changes_are_one_piece_of_news_for_everybody_who_waits() {
         site.api.patiently("news", waiter.changed()).await;
         let more = tokio::time::timeout(Duration::from_millis(20), waiter.changed()).await;
         assert!(more.is_err(), "it was all told at once");
-        assert_eq!(waiter.get(&site.web().uid).unwrap().request(), Some("restart app #49"));
+        assert_eq!(waiter.get(&site.web()).unwrap().request(), Some("restart app #49"));
     }
     site.wish("web-0", "restart app");
     for waiter in &mut waiters {

@@ -5,7 +5,7 @@ use inplace::api::status::{Phase, Status};
 use inplace::cluster::error::Error;
 use inplace::cluster::event::Told;
 use inplace::operation::effect::{Class, Trouble};
-use inplace::operation::snapshot::Gate;
+use inplace::operation::snapshot::{Gate, PodRef};
 use serde_json::json;
 
 use super::super::api_server::{Fault, pods};
@@ -48,7 +48,7 @@ async fn an_image_is_changed_with_one_call_and_known_at_once() {
     // Together with what names the image from before.
     let noted = pod["metadata"]["annotations"][annotation::STATUS].as_str().unwrap();
     assert_eq!(serde_json::from_str::<Status>(noted).unwrap(), answer("under way"));
-    let known = site.pods.declared(&site.web().uid).unwrap();
+    let known = site.pods.declared(&site.web()).unwrap();
     assert_eq!(known.container("app").unwrap().image, V2, "without waiting for the watch");
 }
 
@@ -74,8 +74,8 @@ async fn a_sidecar_is_changed_where_it_is() {
         { "name": "proxy", "image": "proxy:v1", "restartPolicy": "Always" },
     ]);
     let uid = site.api.put(pod)["metadata"]["uid"].as_str().unwrap().to_owned();
-    site.until("the pod is known", |pods| pods.get(&uid).is_some()).await;
-    let sidecars = site.pods.get(&uid).unwrap().reference();
+    let sidecars = PodRef { namespace: "shop".into(), name: "side".into(), uid };
+    site.until("the pod is known", |pods| pods.get(&sidecars).is_some()).await;
     site.pods.respec(&sidecars, "proxy", "proxy:v1", "proxy:v2", &answer("")).await.unwrap();
     let pod = site.api.pod("shop", "side");
     assert_eq!((&pod["spec"]["initContainers"][1]["image"], image(&pod)), (&json!("proxy:v2"), V1));
@@ -168,8 +168,13 @@ async fn the_spec_of_a_static_pod_is_not_touched() {
     }
     let api_uid = site.api.put(pod)["metadata"]["uid"].clone();
     let uid = "0cc175b9c0f1b6a831c399e269772661";
-    site.until("it is known by the uid of its node", |pods| pods.get(uid).is_some()).await;
-    let known = site.pods.get(uid).unwrap();
+    let reference = PodRef { namespace: "shop".into(), name: "static".into(), uid: uid.into() };
+    site.until("it is known by the uid of its node", |pods| pods.get(&reference).is_some()).await;
+    for other in [("bank", "static"), ("shop", "other")] {
+        let other = PodRef { namespace: other.0.into(), name: other.1.into(), uid: uid.into() };
+        assert!(site.pods.get(&other).is_none(), "a uid alone is no pod");
+    }
+    let known = site.pods.get(&reference).unwrap();
     assert_eq!((known.api_uid(), known.reference().uid.as_str()), (api_uid.as_str().unwrap(), uid));
     site.api.forget();
     let error = site.pods.respec(&known.reference(), "app", V1, V2, &answer("")).await.unwrap_err();
@@ -178,8 +183,8 @@ async fn the_spec_of_a_static_pod_is_not_touched() {
     site.pods.set_gate(&known.reference(), false, "InPlaceDrain", "").await.unwrap();
     site.pods.write_status(&known.reference(), &answer("hello")).await.unwrap();
     site.until("it is closed", |pods| {
-        pods.get(uid).unwrap().status() == Some(answer("hello"))
-            && pods.declared(uid).unwrap().gate == Gate::Closed { reason: "InPlaceDrain".into() }
+        pods.get(&reference).unwrap().status() == Some(answer("hello"))
+            && pods.declared(&reference).unwrap().gate == Gate::Closed { reason: "InPlaceDrain".into() }
     })
     .await;
 }
@@ -187,8 +192,8 @@ async fn the_spec_of_a_static_pod_is_not_touched() {
 #[tokio::test]
 async fn the_gate_is_one_condition_among_those_of_others() {
     let site = Site::start().await;
-    let uid = site.web().uid;
-    assert_eq!(site.pods.declared(&uid).unwrap().gate, Gate::Unset);
+    let web = site.web();
+    assert_eq!(site.pods.declared(&web).unwrap().gate, Gate::Unset);
     let before = site.api.pod("shop", "web-0");
     // The kubelet writes in between: nothing of it is lost.
     site.api.on("PATCH pod/status").first(|store| {
@@ -208,11 +213,11 @@ async fn the_gate_is_one_condition_among_those_of_others() {
         (&closed["spec"], &closed["metadata"]["annotations"]),
         (&before["spec"], &before["metadata"]["annotations"])
     );
-    assert_eq!(site.pods.declared(&uid).unwrap().gate, Gate::Closed { reason: "InPlaceDrain".into() });
+    assert_eq!(site.pods.declared(&web).unwrap().gate, Gate::Closed { reason: "InPlaceDrain".into() });
 
     site.pods.set_gate(&site.web(), true, "InPlaceReady", "").await.unwrap();
     assert_eq!(gate(&site.api.pod("shop", "web-0")), Some(("True", "InPlaceReady")));
-    assert_eq!(site.pods.declared(&uid).unwrap().gate, Gate::Open);
+    assert_eq!(site.pods.declared(&web).unwrap().gate, Gate::Open);
 }
 
 #[tokio::test]
@@ -227,7 +232,7 @@ async fn the_answer_is_written_beside_the_other_annotations() {
         (&annotations["inplace.dev/request"], &annotations["cni.example/ip"]),
         (&json!("restart app"), &json!("10.0.0.7/32"))
     );
-    assert_eq!(site.pods.get(&site.web().uid).unwrap().status(), Some(answer("hello \"you\"")));
+    assert_eq!(site.pods.get(&site.web()).unwrap().status(), Some(answer("hello \"you\"")));
 }
 
 #[tokio::test]
@@ -242,7 +247,7 @@ async fn a_pod_without_annotations_gets_the_answer_and_keeps_what_comes_meanwhil
     site.caught_up().await;
     site.pods.write_status(&site.web(), &answer("first")).await.unwrap();
     assert_eq!(site.api.calls(), ["PATCH pod shop/web-0"]);
-    assert_eq!(site.pods.get(&site.web().uid).unwrap().status(), Some(answer("first")));
+    assert_eq!(site.pods.get(&site.web()).unwrap().status(), Some(answer("first")));
 
     // Somebody else is faster to annotate it.
     site.api.store(bare);
@@ -261,7 +266,7 @@ async fn a_pod_without_annotations_gets_the_answer_and_keeps_what_comes_meanwhil
     site.caught_up().await;
     site.api.before("PATCH pod", bare);
     site.pods.write_status(&site.web(), &answer("third")).await.unwrap();
-    assert_eq!(site.pods.get(&site.web().uid).unwrap().status(), Some(answer("third")));
+    assert_eq!(site.pods.get(&site.web()).unwrap().status(), Some(answer("third")));
 }
 
 #[tokio::test]
@@ -341,7 +346,7 @@ async fn an_answer_that_gets_lost_leaves_it_open_and_asking_again_is_harmless() 
     for fault in [Fault::CutAfterEffect, Fault::AnswerAfterEffect(500, "lost"), Fault::Cut] {
         site.api.edit("shop", "web-0", |pod| pod["spec"]["containers"][0]["image"] = json!(V1));
         site.until("it is known", |pods| {
-            pods.is_current() && pods.declared(&site.web().uid).unwrap().container("app").unwrap().image == V1
+            pods.is_current() && pods.declared(&site.web()).unwrap().container("app").unwrap().image == V1
         })
         .await;
         site.api.on("PATCH pod").fault(fault);

@@ -11,6 +11,7 @@ mod web;
 use inplace::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus, Measurement};
 use inplace::cluster::client::{Target, connect};
 use inplace::cluster::server::Server as ApiClient;
+use inplace::cri::identity::Origin;
 use inplace::hook::engine::Engine;
 use inplace::hook::place::{HookPod, Place};
 use inplace::hook::reach::{Cidr, Reach};
@@ -78,5 +79,6 @@ async fn error(provider: Value) -> String {
 }
 
 fn shop(name: &str, uid: &str) -> Place {
-    Place { namespace: "shop".to_owned(), pod: Some(HookPod { name: name.to_owned(), uid: uid.to_owned() }) }
+    let pod = HookPod { name: name.to_owned(), uid: uid.to_owned(), origin: Origin::Api };
+    Place { namespace: "shop".to_owned(), pod: Some(pod) }
 }

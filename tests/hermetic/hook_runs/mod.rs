@@ -98,8 +98,8 @@ impl Duty for Told {
         *self.0.borrow_and_update()
     }
 
-    fn place(&self, run: &Run) -> Place {
-        Place { namespace: kube::ResourceExt::namespace(run).unwrap(), pod: None }
+    fn place(&self, run: &Run) -> Result<Place, String> {
+        Ok(Place { namespace: kube::ResourceExt::namespace(run).unwrap(), pod: None })
     }
 
     async fn changed(&mut self) {

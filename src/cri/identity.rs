@@ -1,0 +1,150 @@
+//! Whose a sandbox is. Every look-up of a pod's sandbox and containers goes through here.
+//!
+//! The identity of a sandbox is its metadata, which the runtime keeps apart from labels and annotations: those hold what
+//! users write on their pods. A uid alone never suffices: namespace, name and uid are compared, and where the API server
+//! shows the copy of a static pod, the sandbox must be one that its kubelet has from a file or URL.
+
+use crate::api::annotation;
+use crate::cri::client::Client;
+use crate::cri::convert;
+use crate::cri::error::Error;
+use crate::cri::proto::v1;
+use crate::operation::snapshot::Owner;
+
+pub use crate::operation::snapshot::{Origin, PodRef};
+
+/// A pod that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Which one.
+    pub pod: PodRef,
+    /// What the API server says of it.
+    pub origin: Origin,
+}
+
+/// The sandbox that the node has under the uid that was asked for is that of another pod.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the sandbox that this node has under the uid given for pod {0} is not that pod's. The annotation \
+     kubernetes.io/config.mirror counts only on the copy that a kubelet makes of a static pod: remove it from any other pod"
+)]
+pub struct Mismatch(pub PodRef);
+
+/// The pod that a sandbox belongs to; `None` for one without a pod's marks, or whose marks contradict each other.
+pub fn pod_of(sandbox: &v1::PodSandbox) -> Option<PodRef> {
+    let v1::PodSandboxMetadata { name, uid, namespace, .. } = sandbox.metadata.clone()?;
+    let marked = |key: &str, value: &str| sandbox.labels.get(key).is_some_and(|label| label == value);
+    let agrees = marked(annotation::POD_UID, &uid)
+        && marked(annotation::POD_NAME, &name)
+        && marked(annotation::POD_NAMESPACE, &namespace);
+    agrees.then_some(PodRef { namespace, name, uid })
+}
+
+/// Those of `sandboxes`, which the node has under the uid that is asked for, that are the pod's. None at all is no mismatch.
+pub fn own(asked: &Asked, sandboxes: Vec<v1::PodSandbox>) -> Result<Vec<v1::PodSandbox>, Mismatch> {
+    let any = !sandboxes.is_empty();
+    let own: Vec<_> = sandboxes.into_iter().filter(|sandbox| is_of(sandbox, asked)).collect();
+    if any && own.is_empty() { Err(Mismatch(asked.pod.clone())) } else { Ok(own) }
+}
+
+fn is_of(sandbox: &v1::PodSandbox, asked: &Asked) -> bool {
+    let is_static = convert::owner(sandbox) == Owner::KubeletStatic;
+    let fits = match asked.origin {
+        Origin::Api => !is_static,
+        Origin::Mirror => is_static,
+        Origin::Unknown => true,
+    };
+    fits && pod_of(sandbox).as_ref() == Some(&asked.pod)
+}
+
+/// The pod's newest sandbox and the containers in it.
+pub async fn look_up(
+    client: &Client,
+    asked: &Asked,
+) -> Result<Result<Option<(v1::PodSandbox, Vec<v1::Container>)>, Mismatch>, Error> {
+    let label = Some((annotation::POD_UID, asked.pod.uid.as_str()));
+    let (sandboxes, mut containers) = tokio::try_join!(client.sandboxes(label), client.containers(label))?;
+    Ok(own(asked, sandboxes).map(|sandboxes| {
+        let newest = newest(sandboxes)?;
+        containers.retain(|container| container.pod_sandbox_id == newest.id);
+        Some((newest, containers))
+    }))
+}
+
+fn newest(sandboxes: Vec<v1::PodSandbox>) -> Option<v1::PodSandbox> {
+    sandboxes.into_iter().max_by_key(|sandbox| {
+        (sandbox.metadata.as_ref().map_or(0, |metadata| metadata.attempt), sandbox.created_at)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(namespace: &str, name: &str, uid: &str) -> PodRef {
+        PodRef { namespace: namespace.to_owned(), name: name.to_owned(), uid: uid.to_owned() }
+    }
+
+    fn sandbox(pod: &PodRef, source: &str) -> v1::PodSandbox {
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        v1::PodSandbox {
+            id: format!("{pod} {source}"),
+            metadata: Some(v1::PodSandboxMetadata {
+                name: pod.name.clone(),
+                namespace: pod.namespace.clone(),
+                uid: pod.uid.clone(),
+                attempt: 0,
+            }),
+            labels: [
+                pair(annotation::POD_NAME, &pod.name),
+                pair(annotation::POD_NAMESPACE, &pod.namespace),
+                pair(annotation::POD_UID, &pod.uid),
+            ]
+            .into(),
+            annotations: [pair(annotation::CONFIG_SOURCE, source)].into(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_sandbox_is_that_of_the_pod_with_its_namespace_name_and_uid_alone() {
+        let vault = pod("bank", "vault", "u1");
+        for (asked, source, origin, fits) in [
+            (vault.clone(), "api", Origin::Api, true),
+            (vault.clone(), "api", Origin::Unknown, true),
+            (vault.clone(), "file", Origin::Unknown, true),
+            (vault.clone(), "file", Origin::Mirror, true),
+            (vault.clone(), "http", Origin::Mirror, true),
+            (vault.clone(), "api", Origin::Mirror, false),
+            (vault.clone(), "", Origin::Mirror, false),
+            (vault.clone(), "made up", Origin::Mirror, false),
+            (vault.clone(), "file", Origin::Api, false),
+            (pod("shop", "vault", "u1"), "api", Origin::Api, false),
+            (pod("shop", "vault", "u1"), "file", Origin::Mirror, false),
+            (pod("bank", "evil", "u1"), "file", Origin::Mirror, false),
+            (pod("bank", "vault", "u2"), "api", Origin::Unknown, false),
+        ] {
+            let asked = Asked { pod: asked, origin };
+            let own = own(&asked, vec![sandbox(&vault, source)]);
+            assert_eq!(own.is_ok_and(|own| own.len() == 1), fits, "{asked:?} {source}");
+        }
+        assert_eq!(own(&Asked { pod: vault, origin: Origin::Mirror }, Vec::new()), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn labels_cannot_stand_in_for_the_metadata() {
+        let (evil, vault) = (pod("shop", "evil", "u2"), pod("bank", "vault", "u1"));
+        let mut shadowed = sandbox(&evil, "api");
+        assert_eq!(pod_of(&shadowed), Some(evil));
+        shadowed.labels = sandbox(&vault, "api").labels;
+        assert_eq!(pod_of(&shadowed), None);
+        let asked = Asked { pod: vault.clone(), origin: Origin::Api };
+        assert_eq!(own(&asked, vec![shadowed.clone()]), Err(Mismatch(vault.clone())));
+        // It takes nothing away from the pod itself either.
+        let all = vec![shadowed, sandbox(&vault, "api")];
+        assert_eq!(own(&asked, all).map(|own| own.len()), Ok(1));
+        let mut bare = sandbox(&vault, "api");
+        bare.metadata = None;
+        assert_eq!(pod_of(&bare), None);
+    }
+}

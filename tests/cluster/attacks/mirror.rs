@@ -1,0 +1,147 @@
+//! A tenant who may create pods and HookRuns in a namespace of his own reaches no container of another: not with a pod that
+//! calls itself the mirror of somebody else's.
+
+use std::{fs, process::Command};
+
+use inplace::api::annotation::REQUEST;
+use serde_json::{Value, json};
+
+use crate::{
+    agent::Agent,
+    cluster::{Cluster, Node},
+    pod::{Pod, eventually},
+};
+
+const NAMESPACE: &str = "tenant";
+
+/// What nobody but the victim should know.
+const VICTIM: &str = "
+terminationGracePeriodSeconds: 2
+containers: [{name: app, image: lab/app:v1, env: [{name: PASSWORD, value: hunter2}]}]
+";
+
+/// The tenant, with the rights of his role and no others.
+struct Tenant<'a> {
+    cluster: &'a Cluster,
+    node: Node,
+    kubeconfig: String,
+}
+
+impl<'a> Tenant<'a> {
+    fn new(cluster: &'a Cluster) -> Self {
+        cluster.apply(&format!(
+            r#"
+apiVersion: v1
+kind: Namespace
+metadata: {{name: {NAMESPACE}}}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {{name: tenant, namespace: {NAMESPACE}}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {{name: tenant, namespace: {NAMESPACE}}}
+rules:
+- {{apiGroups: [""], resources: [pods], verbs: [create, get]}}
+- {{apiGroups: [tkex.tencent.com], resources: [hookruns], verbs: [create, get]}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {{name: tenant, namespace: {NAMESPACE}}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: tenant}}
+subjects: [{{kind: ServiceAccount, name: tenant, namespace: {NAMESPACE}}}]
+"#
+        ));
+        let kubeconfig = cluster.kubeconfig_of(NAMESPACE, "tenant");
+        Self { cluster, node: cluster.node(), kubeconfig: kubeconfig.to_str().unwrap().to_owned() }
+    }
+
+    fn kubectl(&self, args: &[&str]) -> Command {
+        let mut kubectl = self.cluster.kubectl_command(args);
+        kubectl.args(["--kubeconfig", &self.kubeconfig, "--namespace", NAMESPACE]);
+        kubectl
+    }
+
+    /// Creates an object; false when it is there already.
+    fn create(&self, object: &Value) -> bool {
+        let file =
+            self.node.dir.join(format!("tenant-{}.json", object["metadata"]["name"].as_str().unwrap()));
+        fs::write(&file, self.cluster.named(&object.to_string())).unwrap();
+        let output = self.kubectl(&["create", "-f", file.to_str().unwrap()]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() || said.contains("AlreadyExists"), "{said}");
+        output.status.success()
+    }
+
+    /// A pod bound to the node by hand, which calls itself the mirror of the pod `of`.
+    fn claim(&self, name: &str, of: &Pod<'_>, request: Option<&str>) {
+        let mut annotations = json!({ "kubernetes.io/config.mirror": of.uid });
+        if let Some(request) = request {
+            annotations[REQUEST] = json!(request);
+        }
+        self.create(&json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations},
+            "spec": {
+                "nodeName": self.node.name,
+                "containers": [{"name": "app", "image": "lab/app:v1"}],
+            },
+        }));
+    }
+
+    /// What the agent told about a pod of the tenant: reason and message. A kubelet deletes mirrors of pods that it does not
+    /// have; their events stay.
+    fn told(&self, name: &str) -> Option<(String, String)> {
+        let events = self.cluster.kubectl(&["get", "events", "--namespace", NAMESPACE, "-o", "json"]);
+        let events: Value = serde_json::from_str(&events).unwrap();
+        let ends =
+            ["InPlaceSucceeded", "InPlaceFailed", "InPlaceRolledBack", "InPlaceRefused", "InPlaceCancelled"];
+        events["items"].as_array().unwrap().iter().find_map(|event| {
+            let text = |field: &str| event[field].as_str().unwrap_or_default().to_owned();
+            let is = event["involvedObject"]["name"] == name && ends.contains(&text("reason").as_str());
+            is.then(|| (text("reason"), text("message")))
+        })
+    }
+
+    fn run(&self, name: &str) -> Value {
+        let output = self.kubectl(&["get", "hookrun", name, "-o", "json"]).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+#[test]
+fn a_pod_that_calls_itself_the_mirror_of_another_reaches_nothing_of_it() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let tenant = Tenant::new(cluster);
+    let victim = Pod::run(cluster, "victim", VICTIM);
+    let before = victim.facts().settled();
+    let swap = cluster.named("swap app=lab/app:v2");
+    for (name, request) in [("restarts", "restart app"), ("swaps", swap.as_str())] {
+        let (reason, message) = eventually(&format!("what becomes of the claim {name}"), || {
+            tenant.claim(name, &victim, Some(request));
+            tenant.told(name)
+        });
+        assert_eq!(reason, "InPlaceRefused", "{message}");
+        assert!(message.contains("kubernetes.io/config.mirror"), "{message}");
+    }
+    let command = ["cat", "/proc/1/environ"];
+    let exec = json!({"container": "app", "command": command});
+    tenant.create(&json!({
+        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
+        "metadata": {"name": "reads", "namespace": NAMESPACE, "labels": {"inplace.dev/node": tenant.node.name}},
+        "spec": {
+            "args": [{"name": "PodName", "value": "reader"}],
+            "metrics": [{"name": "reads", "count": 1, "consecutiveErrorLimit": 0, "provider": {"exec": exec}}],
+        },
+    }));
+    let run = eventually("the end of the hook", || {
+        tenant.claim("reader", &victim, None);
+        let run = tenant.run("reads");
+        (!matches!(run["status"]["phase"].as_str(), None | Some("Pending" | "Running"))).then_some(run)
+    });
+    assert!(!run.to_string().contains("hunter2"), "the victim's environment was read: {run:#}");
+    assert_eq!(run["status"]["phase"], "Error", "{run:#}");
+    assert_eq!(victim.facts().settled(), before);
+}

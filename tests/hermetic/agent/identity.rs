@@ -1,0 +1,238 @@
+//! Attacks with what users can write: a pod that claims to be another one reaches nothing of it, and a real static pod is
+//! served all the same.
+
+use std::sync::Arc;
+
+use inplace::api::annotation;
+use inplace::operation::snapshot::Owner;
+use serde_json::{Value, json};
+
+use super::super::api_server::pods;
+use super::super::runtime::{Exec, Made, Pod};
+use super::{Town, show};
+
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+impl Town {
+    /// A pod of another tenant, on the node and at the API server.
+    fn victim(&self) -> Made {
+        let made = self.runtime.put(Pod::new("bank", "vault").container("app", "img:v1").grace(1));
+        self.show_as("bank", "vault", &made, |pod| pod["metadata"]["uid"] = json!(made.uid));
+        made
+    }
+
+    /// A pod at the API server alone, which claims to have the uid `claimed` on its node.
+    fn claimant(&self, namespace: &str, name: &str, claimed: &Made, request: &str) {
+        self.show_as(namespace, name, claimed, |pod| {
+            pod["metadata"]["annotations"] = json!({ MIRROR: claimed.uid, annotation::REQUEST: request });
+        });
+    }
+
+    fn show_as(&self, namespace: &str, name: &str, made: &Made, change: impl FnOnce(&mut Value)) {
+        let mut pod = pods::pod(namespace, name, "node-1");
+        pod["metadata"]["annotations"] = json!({});
+        pod["spec"]["containers"][0]["image"] = json!("img:v1");
+        show(&mut pod, made.id("app"), 0);
+        change(&mut pod);
+        self.api.put(pod);
+    }
+
+    /// Waits until a pod of any namespace tells an end, and gives it.
+    async fn end(&self, namespace: &str, name: &str) -> Value {
+        let mut found = None;
+        self.api
+            .until(&format!("an end of {namespace}/{name}"), |store| {
+                let status = store.pod(namespace, name).as_ref().and_then(super::status);
+                found = status.filter(|status| !status["finishedAt"].is_null());
+                found.is_some()
+            })
+            .await;
+        found.unwrap()
+    }
+
+    /// A HookRun of this node that runs a command in the container `app` of the pod named.
+    fn exec_run(&self, namespace: &str, run: &str, pod: &str, owner: Option<&str>) {
+        let owners: Vec<_> = owner
+            .map(|uid| json!({ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid }))
+            .into_iter()
+            .collect();
+        let exec = json!({ "container": "app", "command": ["cat", "/proc/1/environ"] });
+        self.api.put(json!({
+            "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
+            "metadata": { "namespace": namespace, "name": run, "labels": { "inplace.dev/node": "node-1" },
+                "ownerReferences": owners },
+            "spec": {
+                "args": [{ "name": "PodName", "value": pod }],
+                "metrics": [{ "name": "steal", "count": 1, "consecutiveErrorLimit": 0, "provider": { "exec": exec } }],
+            },
+        }));
+    }
+
+    async fn run_ended(&self, namespace: &str, name: &str) -> Value {
+        let is = |run: &Value| !matches!(run["status"]["phase"].as_str(), None | Some("Running" | "Pending"));
+        self.api
+            .until(&format!("the end of {name}"), |store| {
+                store.get("hookruns", namespace, name).is_some_and(|run| is(&run))
+            })
+            .await;
+        self.api.get("hookruns", namespace, name).unwrap()
+    }
+
+    /// Nothing of the pod was run in, made, ended or removed.
+    fn assert_untouched(&self, made: &Made) {
+        assert_eq!(self.runtime.history(), Vec::<String>::new());
+        assert_eq!(self.runtime.only("vault/app").id, made.id("app"));
+        assert!(self.runtime.calls("ExecSync").is_empty(), "{:#?}", self.runtime.calls("ExecSync"));
+        assert!(self.runtime.story().is_empty(), "{:#?}", self.runtime.story());
+        let journal = self.state.path().join(format!("journal/{}.json", made.uid));
+        assert!(!journal.exists(), "a journal of the victim was written");
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_claims_the_uid_of_another_is_refused_and_the_other_is_untouched() {
+    for request in ["restart app", "swap app=img:v2"] {
+        let town = Town::found().await;
+        let victim = town.victim();
+        town.claimant("shop", "evil", &victim, request);
+        let _agent = town.agent().await;
+        let status = town.end("shop", "evil").await;
+        assert_eq!(
+            (&status["phase"], &status["reason"]),
+            (&json!("Refused"), &json!("IdentityMismatch")),
+            "{status:#}"
+        );
+        let says = status["message"].as_str().unwrap();
+        assert!(says.contains(MIRROR) && !says.contains("bank"), "{says}");
+        town.assert_untouched(&victim);
+    }
+}
+
+#[tokio::test]
+async fn a_claim_takes_nothing_away_from_the_pod_that_is_claimed() {
+    let town = Arc::new(Town::found().await);
+    let victim = town.victim();
+    let _agent = town.agent().await;
+    town.claimant("shop", "evil", &victim, "restart app");
+    town.end("shop", "evil").await;
+    town.api.edit("bank", "vault", |pod| {
+        pod["metadata"]["annotations"][annotation::REQUEST] = json!("restart app");
+    });
+    let seen = Arc::clone(&town);
+    tokio::spawn(async move {
+        seen.runtime.until("another life", |model| model.lives("vault/app").len() > 1).await;
+        seen.runtime.until("it runs", |model| !model.running("vault/app").is_empty()).await;
+        let id = seen.runtime.only("vault/app").id;
+        seen.api.edit("bank", "vault", |pod| show(pod, &id, 1));
+    });
+    let status = town.end("bank", "vault").await;
+    assert_eq!(status["phase"], "Succeeded", "{status:#}");
+    town.api.remove("shop", "evil");
+    town.api.edit("bank", "vault", |pod| {
+        pod["metadata"]["annotations"][annotation::REQUEST] = json!("restart nobody");
+    });
+    town.api
+        .until("the next answer", |store| {
+            store.pod("bank", "vault").as_ref().and_then(super::status).unwrap()["phase"] == "Refused"
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_pod_of_the_same_name_that_claims_the_uid_of_the_one_before_is_refused() {
+    let town = Town::found().await;
+    let victim = town.victim();
+    town.api.remove("bank", "vault");
+    town.claimant("bank", "vault", &victim, "restart app");
+    let _agent = town.agent().await;
+    let status = town.end("bank", "vault").await;
+    assert_eq!(
+        (&status["phase"], &status["reason"]),
+        (&json!("Refused"), &json!("IdentityMismatch")),
+        "{status:#}"
+    );
+    town.assert_untouched(&victim);
+}
+
+#[tokio::test]
+async fn a_hook_runs_no_command_in_a_pod_that_is_only_claimed() {
+    let town = Town::found().await;
+    town.runtime.exec(|_, _| Exec::ok("PASSWORD=hunter2"));
+    let victim = town.victim();
+    town.claimant("shop", "evil", &victim, "");
+    town.claimant("bank", "vault-copy", &victim, "");
+    let _agent = town.agent().await;
+    for (namespace, pod) in [("shop", "evil"), ("bank", "vault-copy")] {
+        town.exec_run(namespace, "steal", pod, None);
+        let run = town.run_ended(namespace, "steal").await;
+        assert_eq!(run["status"]["phase"], "Error", "{run:#}");
+        assert!(!run.to_string().contains("hunter2"), "{run:#}");
+        assert!(run.to_string().contains(MIRROR), "{run:#}");
+    }
+    town.assert_untouched(&victim);
+}
+
+#[tokio::test]
+async fn a_hook_of_an_earlier_pod_of_that_name_runs_no_command() {
+    let town = Town::found().await;
+    let victim = town.victim();
+    let _agent = town.agent().await;
+    town.exec_run("bank", "late", "vault", Some("another-uid"));
+    let run = town.run_ended("bank", "late").await;
+    assert_eq!(run["status"]["phase"], "Error", "{run:#}");
+    town.assert_untouched(&victim);
+    // Of the pod itself, and of nobody in particular.
+    for (run, owner) in [("own", Some(victim.uid.as_str())), ("free", None)] {
+        town.exec_run("bank", run, "vault", owner);
+        let run = town.run_ended("bank", run).await;
+        assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
+    }
+}
+
+#[tokio::test]
+async fn a_static_pod_is_served_under_the_uid_of_its_node() {
+    let town = Arc::new(Town::found().await);
+    let pod = Pod::new("shop", "etcd-node-1").owner(Owner::KubeletStatic).container("app", "img:v1").grace(1);
+    let made = town.runtime.put(pod);
+    town.claimant("shop", "etcd-node-1", &made, "restart app");
+    town.kubelet("etcd-node-1");
+    let _agent = town.agent().await;
+    let status = town.end("shop", "etcd-node-1").await;
+    assert_eq!(status["phase"], "Succeeded", "{status:#}");
+    assert_eq!(status["containers"][0]["engine"], "Recreate");
+    assert_eq!(town.attempt("etcd-node-1"), 1);
+    town.exec_run("shop", "look", "etcd-node-1", None);
+    let run = town.run_ended("shop", "look").await;
+    assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
+}
+
+#[tokio::test]
+async fn a_container_that_the_spec_does_not_declare_is_refused() {
+    let town = Town::found().await;
+    let pod = Pod::new("shop", "job")
+        .container("app", "img:v1")
+        .container("setup", "img:v1")
+        .container("debug", "img:v1");
+    let made = town.runtime.put(pod);
+    town.show_as("shop", "job", &made, |pod| {
+        pod["metadata"]["uid"] = json!(made.uid);
+        pod["spec"]["initContainers"] = json!([{ "name": "setup", "image": "img:v1" }]);
+        pod["spec"]["ephemeralContainers"] = json!([{ "name": "debug", "image": "img:v1" }]);
+    });
+    let _agent = town.agent().await;
+    for (id, container, image) in [
+        ("a", "setup", None),
+        ("b", "debug", None),
+        ("c", "setup", Some("img:v2")),
+        ("d", "debug", Some("img:v2")),
+    ] {
+        let mut target = json!({ "name": container });
+        if let Some(image) = image {
+            target["image"] = json!(image);
+        }
+        town.wish("job", Some(&json!({ "id": id, "containers": [target] }).to_string()));
+        let status = town.told("job", id, "Refused").await;
+        assert_eq!(status["reason"], "UndeclaredContainer", "{status:#}");
+    }
+    assert!(town.runtime.story().is_empty(), "{:#?}", town.runtime.story());
+}
