@@ -128,7 +128,7 @@ impl Workshop {
         let named = self.names_pull_secrets();
         let credentials =
             if named && self.allow_pull_secrets { self.credentials(reference).await? } else { Vec::new() };
-        let sandbox = self.sandbox().await?;
+        let sandbox = &self.sandbox_of_pull().await?;
         let wanted = Wanted { reference, like, anew, sandbox, credentials: &credentials, limit, reserve };
         let fetched = image::fetch(&client, wanted, progress).await;
         let lacks = |trouble: &Trouble| credentials.is_empty() && image::wants_credentials(&trouble.message);
@@ -242,6 +242,18 @@ impl Workshop {
         }
         let lost = || Trouble { class: Class::Gone, message: format!("container {id} is gone") };
         self.sources.get(id).ok_or_else(lost)
+    }
+
+    /// What is said of the sandbox in a pull: its configuration where the runtime tells it, else what every runtime tells,
+    /// which is enough to choose a policy or a snapshotter by.
+    async fn sandbox_of_pull(&self) -> Result<v1::PodSandboxConfig, Trouble> {
+        let lost = || Trouble { class: Class::Gone, message: "the sandbox is gone".to_owned() };
+        let answer = self.client.sandbox(&self.sandbox_id, true).await?.ok_or_else(lost)?;
+        if let Ok(config) = clone::sandbox_config(&answer.info) {
+            return Ok(config);
+        }
+        let v1::PodSandboxStatus { metadata, labels, annotations, .. } = answer.status.ok_or_else(lost)?;
+        Ok(v1::PodSandboxConfig { metadata, labels, annotations, ..Default::default() })
     }
 
     /// The configuration of the sandbox, read once, handed back to the runtime as it was.
