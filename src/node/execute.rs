@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -24,6 +24,9 @@ use crate::operation::report;
 use crate::operation::snapshot::PodRef;
 use crate::operation::state::Operation;
 use crate::process::clock;
+
+/// It is logged once that the kubelet's folder is not to be seen: it is the same for all containers.
+static UNSEEN: Once = Once::new();
 
 /// What the effects of one operation are carried out with.
 #[derive(Debug)]
@@ -189,10 +192,21 @@ impl Workshop {
         let source_id = source;
         let source = self.source(source_id).await?;
         let mut config = source.replacement(attempt, image, &operation_id);
-        if let Some(log) = source.termination_log()
-            && let Err(error) = log.renew(&mut config, attempt)
-        {
-            tracing::warn!(container, %error, "no fresh file for the termination message: the old one is used");
+        if let Some(log) = source.termination_log() {
+            match log.renew(&mut config, attempt) {
+                Ok(true) => {}
+                Ok(false) => UNSEEN.call_once(|| {
+                    let file = log.old.display();
+                    tracing::warn!(
+                        container, %file,
+                        "the kubelet's folder is not to be seen under its own path: containers made here get the file for \
+                         the termination message of those before them"
+                    );
+                }),
+                Err(error) => {
+                    tracing::warn!(container, %error, "no fresh file for the termination message: the old one is used");
+                }
+            }
         }
         let (log_directory, log_path) =
             (self.sandbox().await?.log_directory.clone(), config.log_path.clone());

@@ -239,9 +239,13 @@ impl Node {
         let lives = snapshot.lives(name);
         let running = lives.iter().rev().find(|life| life.state == State::Running);
         let Some(life) = running.or(lives.last()) else { return Ok(None) };
-        let (not_cloneable, has_assigned_cpus) = match execute::read_source(&self.client, &life.id).await {
-            Ok(source) => (None, source.has_assigned_cpus()),
-            Err(trouble) if trouble.class == Class::Final => (Some(trouble.message), false),
+        let read = execute::read_source(&self.client, &life.id).await;
+        let (not_cloneable, has_assigned_cpus, shares_termination_log) = match read {
+            Ok(source) => {
+                let shares = source.termination_log().is_some_and(|log| !log.is_visible());
+                (None, source.has_assigned_cpus(), shares)
+            }
+            Err(trouble) if trouble.class == Class::Final => (Some(trouble.message), false, false),
             Err(trouble) if trouble.class == Class::Gone => return Ok(None),
             Err(trouble) => return Err(trouble.into()),
         };
@@ -256,6 +260,13 @@ impl Node {
             (Some(_), None) => (None, false),
             (None, _) => (None, true),
         };
-        Ok(Some(Source { not_cloneable, image_present, alias, runs_declared, has_assigned_cpus }))
+        Ok(Some(Source {
+            not_cloneable,
+            image_present,
+            alias,
+            runs_declared,
+            has_assigned_cpus,
+            shares_termination_log,
+        }))
     }
 }
