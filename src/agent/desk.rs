@@ -138,6 +138,9 @@ impl<B: Board> Desk<B> {
                 Ok(Entry { pod, open: Some(open), .. }) => {
                     self.resume(wishes.key(&pod), pod, &open.request.id);
                 }
+                Ok(Entry { pod, foreign: Some(foreign), .. }) => {
+                    self.resume(wishes.key(&pod), pod, &foreign.id);
+                }
                 Ok(Entry { pod, last: Some(last), .. }) => self.board.recall(&pod, last),
                 Ok(_) => {}
                 Err(error) => {

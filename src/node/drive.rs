@@ -147,6 +147,7 @@ pub(super) async fn drive(
         tracing::error!(pod = %operation.pod, %error, "the end of the operation is not in the journal");
     }
     audience(Happening::Status(&status));
+    node.journal.forget_panics(&operation.pod);
     Some(status)
 }
 

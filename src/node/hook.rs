@@ -26,6 +26,7 @@ use crate::hook::program::Program;
 use crate::node::Node;
 use crate::node::hook::mirror::Mirror;
 use crate::node::hook::restore::restore;
+use crate::node::journal::Journal;
 use crate::operation::hook::{Hook, Moment};
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::state::Operation;
@@ -75,6 +76,7 @@ impl Templates {
 /// The hooks of one operation, for as long as a process carries it out.
 pub(super) struct Attendant {
     hooks: Option<Hooks>,
+    journal: Journal,
     mirrors: Vec<Mirror>,
     node: Option<String>,
     owner: Option<String>,
@@ -106,6 +108,7 @@ impl Attendant {
         let owner = pods.and_then(|pods| Some(pods.get(&operation.pod.uid)?.api_uid().to_owned()));
         let mut attendant = Self {
             hooks: node.hooks.clone(),
+            journal: node.journal.clone(),
             mirrors: Vec::new(),
             node: pods.map(|pods| pods.node().to_owned()),
             owner,
@@ -138,7 +141,8 @@ impl Attendant {
         let pod = HookPod { name: operation.pod.name.clone(), uid: operation.pod.uid.clone() };
         let place = Place { namespace: operation.pod.namespace.clone(), pod: Some(pod) };
         let mut task = JoinSet::new();
-        task.spawn(run(hooks, hook.clone(), place, sender));
+        let run = run(hooks, hook.clone(), place, sender);
+        task.spawn(self.journal.note_panics(&operation.pod, &operation.request.id, run));
         tracing::info!(pod = %operation.pod, hook = hook.template, run = hook.run, "waiting for a hook");
         self.under_way = Some(UnderWay { moment: hook.moment, status, _task: task });
     }

@@ -35,6 +35,7 @@ pub mod journal;
 pub mod launch;
 pub mod lock;
 mod pre_stop;
+mod set_aside;
 pub mod settings;
 pub mod sweep;
 
@@ -182,10 +183,25 @@ impl Node {
         {
             return Ok(status);
         }
+        let id = request.id.clone();
+        self.journal.note_panics(pod, &id, self.carry_out_held(pod, request, &held, leash, audience)).await
+    }
+
+    async fn carry_out_held(
+        &self,
+        pod: &PodRef,
+        request: Request,
+        _held: &PodLock,
+        leash: Leash,
+        audience: &Audience,
+    ) -> Result<Status, Error> {
         let mut entry = self.journal.load(pod)?;
         if entry.has_finished(&request.id) {
             let last = entry.last.filter(|last| last.id == request.id);
             return last.ok_or_else(|| Refusal::AlreadyEnded(request.id).into());
+        }
+        if self.panics_too_often(pod, &request.id) {
+            return Ok(self.set_request_aside(entry, &request.id, audience).await);
         }
         sweep::sweep(&self.client, &self.journal, Some(pod)).await?;
         let plan = self.plan(pod, request).await?;
@@ -212,10 +228,18 @@ impl Node {
         audience: &Audience,
     ) -> Result<Option<Status>, Error> {
         let mut entry = self.journal.load(pod)?;
+        if let Some(foreign) = entry.foreign.take() {
+            return Ok(Some(self.set_foreign_aside(entry, &foreign, audience).await));
+        }
         let Some(operation) = &mut entry.open else { return Ok(None) };
+        let id = operation.request.id.clone();
+        if self.panics_too_often(pod, &id) {
+            return Ok(Some(self.set_operation_aside(entry, audience).await));
+        }
         operation.resume(clock::now());
-        tracing::info!(%pod, id = operation.request.id, step = %operation.step, "taking up an unfinished operation");
-        Box::pin(drive::drive(self, entry, leash, audience)).await.map(Some).ok_or(Error::Interrupted)
+        tracing::info!(%pod, id, step = %operation.step, "taking up an unfinished operation");
+        let work = drive::drive(self, entry, leash, audience);
+        self.journal.note_panics(pod, &id, work).await.map(Some).ok_or(Error::Interrupted)
     }
 
     /// Everything the preflight wants to know.

@@ -2,8 +2,8 @@
 //!
 //! Also forgets what is known of pods that are gone.
 //!
-//! A fence that stays would keep a kubelet from ever starting that attempt. What belongs to a pod whose journal
-//! cannot be read is left alone.
+//! A fence that stays would keep a kubelet from ever starting that attempt, so those of a pod whose journal cannot be read
+//! are removed as well, unless somebody is at work on that pod.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::cri::client::Client;
 use crate::cri::convert;
 use crate::cri::error::Error;
 use crate::cri::proto::v1::{Container, ContainerState};
-use crate::node::journal::Journal;
+use crate::node::journal::{Journal, JournalError};
 use crate::operation::snapshot::PodRef;
 
 /// Removes everything forgotten, of one pod or of all, and returns how many there were.
@@ -58,8 +58,16 @@ fn is_forgotten(journal: &Journal, container: &Container) -> bool {
     if !(fence || ours && never_ran) {
         return false;
     }
-    // An operation that is open takes care of everything of its pod itself.
-    journal.load(&convert::pod(&container.labels)).is_ok_and(|entry| entry.open.is_none())
+    let pod = convert::pod(&container.labels);
+    match journal.load(&pod) {
+        // An operation that is open takes care of everything of its pod itself.
+        Ok(entry) => entry.open.is_none(),
+        // No operation can be begun or resumed from such a file, but one may be under way that has written it.
+        Err(JournalError::Damaged { .. } | JournalError::Version { .. }) => {
+            !matches!(journal.hold(&pod), Err(JournalError::Busy(_)))
+        }
+        Err(_) => false,
+    }
 }
 
 fn name(container: &Container) -> &str {

@@ -6,7 +6,9 @@
 mod crash;
 mod holder;
 mod hook;
+mod journal;
 mod matrix;
+mod panic;
 mod race;
 mod refuse;
 mod shutdown;
