@@ -2,10 +2,8 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, Once};
+use std::sync::Once;
 use std::time::Duration;
-
-use tokio::sync::Semaphore;
 
 use crate::api::annotation;
 use crate::cluster;
@@ -19,6 +17,7 @@ use crate::node::fence;
 use crate::node::holder::Holder;
 use crate::node::image::{self, Wanted};
 use crate::node::pre_stop;
+use crate::node::pulls::Pulls;
 use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Leftover, Trouble};
 use crate::operation::report;
 use crate::operation::snapshot::PodRef;
@@ -32,7 +31,7 @@ static UNSEEN: Once = Once::new();
 #[derive(Debug)]
 pub(super) struct Workshop {
     client: Client,
-    pulls: Arc<Semaphore>,
+    pulls: Pulls,
     image_reserve: u64,
     cluster: Option<NodePods>,
     pub(super) holder: Option<Holder>,
@@ -53,7 +52,7 @@ impl Workshop {
     pub(super) fn new(node: &Node, operation: &Operation) -> Self {
         Self {
             client: node.client.clone(),
-            pulls: Arc::clone(&node.pulls),
+            pulls: node.pulls.clone(),
             image_reserve: node.image_reserve,
             cluster: node.cluster.clone(),
             holder: node.holder.clone().filter(|_| !operation.unsupervised),
@@ -116,12 +115,15 @@ impl Workshop {
         limit: Duration,
         progress: Progress<'_>,
     ) -> Result<Learned, Trouble> {
-        let pulls = Arc::clone(&self.pulls);
-        if pulls.available_permits() == 0 {
+        if let Some(present) = image::present(&self.client, reference, anew).await? {
+            return Ok(Learned::Image(present));
+        }
+        let pulls = self.pulls.clone();
+        if pulls.is_full(reference) {
             progress(format!("waiting for a turn to pull {reference}"));
         }
         let began = tokio::time::Instant::now();
-        let Ok(Ok(_turn)) = tokio::time::timeout(limit, pulls.acquire()).await else {
+        let Ok(Some(_permit)) = tokio::time::timeout(limit, pulls.acquire(reference)).await else {
             let message = "its turn to pull did not come in time".to_owned();
             return Err(Trouble { class: Class::Final, message });
         };

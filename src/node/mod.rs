@@ -5,9 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
-
-use tokio::sync::Semaphore;
 
 use crate::api::request::Request;
 use crate::api::status::Status;
@@ -18,6 +15,8 @@ use crate::node::drive::{Audience, Leash};
 use crate::node::holder::Holder;
 use crate::node::hook::Hooks;
 use crate::node::journal::{Journal, JournalError, PodLock};
+use crate::node::permit::Permit;
+use crate::node::pulls::Pulls;
 use crate::operation::effect::{Class, Trouble};
 use crate::operation::plan::Plan;
 use crate::operation::preflight::{self, Refusal, Situation, Source};
@@ -32,9 +31,12 @@ pub mod holder;
 pub mod hook;
 mod image;
 pub mod journal;
+mod journal_writer;
 pub mod launch;
 pub mod lock;
+pub mod permit;
 mod pre_stop;
+pub mod pulls;
 mod set_aside;
 pub mod settings;
 pub mod sweep;
@@ -46,8 +48,10 @@ pub struct Node {
     pub client: Client,
     /// What must survive this process.
     pub journal: Journal,
-    /// Turns to pull an image: a limit for the whole node.
-    pub pulls: Arc<Semaphore>,
+    /// How many images are pulled at once.
+    pub pulls: Pulls,
+    /// What the operation that this is for may do beside others; without a limit where nobody has set one.
+    pub permit: Permit,
     /// Bytes that a pull must leave free on the image disk.
     pub image_reserve: u64,
     /// What the API server shows of the node's pods, and the way to change them; `None` without one.
@@ -119,9 +123,10 @@ impl Node {
     ) -> Result<Self, JournalError> {
         let journal = Journal::open(state)?;
         let image_reserve = image_reserve_mib.saturating_mul(1 << 20);
-        let pulls = Arc::new(Semaphore::new(pulls));
+        let (pulls, permit) = (Pulls::new(pulls), Permit::default());
         let (cluster, holder, hooks) = (None, None, None);
-        Ok(Self { client, journal, pulls, image_reserve, cluster, allow_pull_secrets: false, holder, hooks })
+        let allow_pull_secrets = false;
+        Ok(Self { client, journal, pulls, permit, image_reserve, cluster, allow_pull_secrets, holder, hooks })
     }
 
     /// The same engine beside a kubelet, with the pods of its node as the API server shows them.

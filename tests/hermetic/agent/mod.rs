@@ -5,6 +5,7 @@
 mod answers;
 mod away;
 mod crio;
+mod crowd;
 mod drains;
 mod gates;
 mod requests;

@@ -9,9 +9,11 @@ mod hook;
 mod journal;
 mod matrix;
 mod panic;
+mod pulls;
 mod race;
 mod refuse;
 mod shutdown;
+mod slow_journal;
 mod sweep;
 mod withdraw;
 
