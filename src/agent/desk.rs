@@ -1,5 +1,5 @@
-//! Who is served when: one operation per pod, a bounded number per node, a newer wish in the place of one that has
-//! touched nothing.
+//! Who is served when: one operation per pod, a bounded number per node that change containers, a newer wish in the place of
+//! one that has touched nothing.
 //!
 //! Compares what is wished with what is under way, again and again; carries nothing out itself.
 
@@ -20,6 +20,7 @@ use crate::api::request::Request;
 use crate::api::status::{Phase, Status};
 use crate::node::drive::{Audience, Happening, Leash};
 use crate::node::journal::{Entry, JournalError};
+use crate::node::permit::{Permit, Permits};
 use crate::node::{self, Node, sweep};
 use crate::operation::outcome::Withdrawal;
 use crate::operation::preflight::Refusal;
@@ -38,7 +39,8 @@ pub(super) struct Desk<B> {
     node: Node,
     board: B,
     metrics: Metrics,
-    max_operations: usize,
+    /// How many operations may change containers at once.
+    permits: Permits,
     stop: CancellationToken,
     work: HashMap<Key, Work>,
     tasks: JoinSet<(Key, Ended)>,
@@ -88,7 +90,7 @@ impl<B: Board> Desk<B> {
             node,
             board,
             metrics,
-            max_operations,
+            permits: Permits::new(max_operations),
             stop,
             work: HashMap::new(),
             tasks: JoinSet::new(),
@@ -111,12 +113,13 @@ impl<B: Board> Desk<B> {
                 self.compare(view);
             }
             let tend = wishes.tend(&|key| self.work.contains_key(key));
-            let stop = self.stop.clone();
+            let (stop, permits) = (self.stop.clone(), self.permits.clone());
             let times = self.waiting.values().flat_map(|waiting| [waiting.again, waiting.ends]);
             let again = times.chain(tend).filter(|at| *at > Instant::now()).min();
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = wishes.changed() => {}
+                () = permits.returned() => {}
                 Some(ended) = self.tasks.join_next() => self.ended(ended),
                 _ = sweeps.tick() => self.sweep(&mut sweeps).await,
                 () = until(again) => {}
@@ -142,6 +145,9 @@ impl<B: Board> Desk<B> {
                 Ok(Entry { pod, open: Some(open), .. }) => {
                     self.resume(wishes.key(&pod), pod, &open.request.id);
                 }
+                Ok(Entry { pod, foreign: Some(foreign), .. }) => {
+                    self.resume(wishes.key(&pod), pod, &foreign.id);
+                }
                 Ok(Entry { pod, last: Some(last), .. }) => self.board.recall(&pod, last),
                 Ok(_) => {}
                 Err(error) => {
@@ -154,7 +160,7 @@ impl<B: Board> Desk<B> {
 
     fn resume(&mut self, key: Key, pod: PodRef, id: &str) {
         let asked = self.board.asked(&key, id);
-        let node = self.node.clone();
+        let node = self.node_with(self.permits.resume());
         // Its begin was announced by the process that died.
         self.begin(key, id.to_owned(), asked, None, move |leash, audience| async move {
             match node.resume(&pod, leash, &audience).await {
@@ -237,11 +243,11 @@ impl<B: Board> Desk<B> {
         if waits.is_some_and(|waiting| waiting.again > now) {
             return;
         }
-        if self.work.len() >= self.max_operations {
+        let Some(permit) = self.permits.take() else {
             self.not_yet(&key, &request, now, "waits until another operation of this node ends");
             return;
-        }
-        let node = self.node.clone();
+        };
+        let node = self.node_with(permit);
         let (board, metrics) = (self.board.clone(), self.metrics.clone());
         let (of, id, begun) = (key.clone(), request.id.clone(), announce::begun(&request, clock::now()));
         self.begin(key, id, Some(true), begun, move |leash, audience| async move {
@@ -262,6 +268,11 @@ impl<B: Board> Desk<B> {
                 }
             }
         });
+    }
+
+    /// The engine for one operation.
+    fn node_with(&self, permit: Permit) -> Node {
+        Node { permit, ..self.node.clone() }
     }
 
     fn begin<F, W>(&mut self, key: Key, id: String, asked: Option<bool>, begun: Option<Announcement>, work: F)

@@ -10,10 +10,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
-use tokio::sync::Semaphore;
 
 use crate::api::status::Status;
 use crate::cri::client::Observer;
+use crate::node::pulls::Pulls;
 use crate::operation::effect::{Class, Verb};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -58,17 +58,13 @@ pub(super) struct Metrics {
     pub(super) unreadable: Gauge,
 }
 
-/// Images being pulled: the turns that are taken.
+/// Images being pulled.
 #[derive(Debug)]
-struct OpenPulls {
-    turns: Arc<Semaphore>,
-    all: usize,
-}
+struct OpenPulls(Pulls);
 
 impl Collector for OpenPulls {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let taken = self.all.saturating_sub(self.turns.available_permits());
-        let gauge = ConstGauge::new(i64::try_from(taken).unwrap_or(i64::MAX));
+        let gauge = ConstGauge::new(i64::try_from(self.0.open()).unwrap_or(i64::MAX));
         gauge.encode(encoder.encode_descriptor(
             "open_pulls",
             "Images being pulled",
@@ -78,10 +74,9 @@ impl Collector for OpenPulls {
     }
 }
 
-/// Registers the pulls under way, of which there are as many as `turns` are taken. Call it while none is.
-pub(super) fn register_pulls(registry: &mut Registry, turns: &Arc<Semaphore>) {
-    let (turns, all) = (Arc::clone(turns), turns.available_permits());
-    registry.register_collector(Box::new(OpenPulls { turns, all }));
+/// Registers the pulls under way.
+pub(super) fn register_pulls(registry: &mut Registry, pulls: &Pulls) {
+    registry.register_collector(Box::new(OpenPulls(pulls.clone())));
 }
 
 /// Seconds, fine around a tenth of one.

@@ -63,10 +63,11 @@ pub struct Args {
     /// Address for /healthz, /readyz and /metrics
     #[arg(long, env = "INPLACE_LISTEN", default_value = "127.0.0.1:9464", value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// Operations open at once on this node; more wait for their turn
+    /// Operations that may change containers at once on this node; more wait. One that waits for a drain, a hook or a pull does
+    /// not count
     #[arg(long, env = "INPLACE_MAX_OPERATIONS", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
     max_operations: u16,
-    /// Images pulled at once on this node
+    /// Images pulled at once from one registry
     #[arg(long, env = "INPLACE_MAX_PULLS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     max_pulls: u16,
 }

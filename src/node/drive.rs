@@ -16,6 +16,7 @@ use crate::node::Node;
 use crate::node::execute::Workshop;
 use crate::node::hook::Attendant;
 use crate::node::journal::{Entry, JournalError};
+use crate::node::journal_writer::JournalWriter;
 use crate::node::reread::Reread;
 use crate::operation::effect::{Class, Effect, Verb};
 use crate::operation::next::{Next, next, unseen};
@@ -36,6 +37,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const LEAST_LIMIT: Duration = Duration::from_secs(5);
 /// What an effect may take that can be repeated: a removal, a change through the API server.
 const LONGEST_REPEATABLE: Duration = Duration::from_secs(15);
+
+/// What a write of the journal may take once a container was touched. Later than that the operation goes on without it, as
+/// with a disk that is full: the container must come up.
+const JOURNAL_LIMIT: Duration = Duration::from_secs(2);
 
 /// How often the fence is looked after while a start takes its time.
 const GUARD_PAUSE: Duration = Duration::from_millis(100);
@@ -83,6 +88,7 @@ pub(super) async fn drive(
     let mut operation = entry.open.clone()?;
     let mut workshop = Workshop::new(node, &operation);
     let mut hooks = Attendant::new(node, &operation);
+    let mut journal = JournalWriter::new(node.journal.clone());
     let (mut leash, mut slices, mut reread) = (leash, None, Reread::default());
     let mut pause = FIRST_PAUSE;
     audience(Happening::Status(&report::status(&operation)));
@@ -90,7 +96,7 @@ pub(super) async fn drive(
         if let Some(withdrawal) = *leash.withdrawal.borrow_and_update() {
             operation.withdraw(withdrawal);
         }
-        hear(node, &mut entry, &mut operation, &mut hooks, audience).await;
+        hear(&mut journal, &mut entry, &mut operation, &mut hooks, audience).await;
         let mut snapshot = match look(node, &operation).await {
             Ok(snapshot) => Snapshot { serving: listen(node, &operation, &mut slices), ..snapshot },
             Err(why) => {
@@ -102,7 +108,8 @@ pub(super) async fn drive(
                 if leash.shutdown.is_cancelled() {
                     return None;
                 }
-                rest(&mut leash, &mut hooks, pause).await;
+                give_way(node, &operation);
+                rest(&mut leash, &mut hooks, &mut journal, pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
                 continue;
             }
@@ -120,7 +127,7 @@ pub(super) async fn drive(
         if entry.open.as_ref().is_some_and(|written| written.drain != operation.drain) {
             // What is not to be seen on the node: when the grace period began.
             entry.open = Some(operation.clone());
-            if let Err(error) = write(node, &entry).await {
+            if let Err(error) = write(&mut journal, &entry, &operation).await {
                 tracing::warn!(pod = %operation.pod, %error, "should this process die, the pod is drained anew");
             }
         }
@@ -128,9 +135,18 @@ pub(super) async fn drive(
             return None;
         }
         match next {
+            Next::Do(effect) if !has_permit(node, &operation, &effect) => {
+                audience(Happening::Progress("waits until another operation of this node ends"));
+                let end = clock::until(operation.forward_until());
+                tokio::select! {
+                    () = node.permit.acquire() => {}
+                    () = told(&mut leash) => {}
+                    () = sleep(end) => {}
+                }
+            }
             Next::Do(effect) => {
-                let acted =
-                    act(node, &mut entry, &mut operation, &mut workshop, &effect, &mut leash, audience).await;
+                let hand = Hand { node, journal: &mut journal, workshop: &mut workshop };
+                let acted = act(hand, &mut entry, &mut operation, &effect, &mut leash, audience).await;
                 if let Err(outcome) = acted {
                     break outcome;
                 }
@@ -139,7 +155,9 @@ pub(super) async fn drive(
                 if operation.setback.is_some() {
                     audience(Happening::Progress(&waiting.on));
                 }
-                rest(&mut leash, &mut hooks, clock::until(waiting.until).min(LONGEST_PAUSE)).await;
+                give_way(node, &operation);
+                let pause = clock::until(waiting.until).min(LONGEST_PAUSE);
+                rest(&mut leash, &mut hooks, &mut journal, pause).await;
             }
             Next::Done(outcome) => break outcome,
             Next::Note(_) => {}
@@ -151,16 +169,40 @@ pub(super) async fn drive(
     entry.owed_gate = operation.owed_gate();
     entry.remember_hashes(&operation);
     entry.conclude(status.clone());
-    if let Err(error) = write(node, &entry).await {
+    let written = write(&mut journal, &entry, &operation).await;
+    if let Err(error) = &written {
         tracing::error!(pod = %operation.pod, %error, "the end of the operation is not in the journal");
     }
     audience(Happening::Status(&status));
+    node.permit.give_back();
+    if let Err(JournalError::Late { .. }) = written {
+        // Whoever works on the pod next must not find it open.
+        let finished = leash.shutdown.run_until_cancelled(journal.finish()).await;
+        tracing::info!(pod = %operation.pod, ?finished, "the disk is back");
+    }
+    node.journal.forget_panics(&operation.pod);
     Some(status)
+}
+
+/// Whether `effect` may be carried out now: what touches a container that runs well needs a permit; what brings one up does
+/// not wait for anybody.
+fn has_permit(node: &Node, operation: &Operation, effect: &Effect) -> bool {
+    let touches = !matches!(effect.verb(), Verb::Pull | Verb::Gate | Verb::Remove);
+    let free = operation.touched() || operation.turned_back.is_some() || operation.ending.is_some();
+    free || !touches || node.permit.is_held()
+}
+
+/// Gives the permit back while nothing is touched, and once everything asked for runs.
+fn give_way(node: &Node, operation: &Operation) {
+    let runs = operation.turned_back.is_none() && operation.targets.iter().all(|t| t.reached.is_some());
+    if !operation.touched() || runs {
+        node.permit.give_back();
+    }
 }
 
 /// Takes in what a hook has measured, and writes down what must not be measured again.
 async fn hear(
-    node: &Node,
+    journal: &mut JournalWriter,
     entry: &mut Entry,
     operation: &mut Operation,
     hooks: &mut Attendant,
@@ -169,7 +211,7 @@ async fn hear(
     let news = hooks.take_in(operation);
     if news.finished {
         entry.open = Some(operation.clone());
-        if let Err(error) = write(node, entry).await {
+        if let Err(error) = write(journal, entry, operation).await {
             tracing::warn!(pod = %operation.pod, %error, "should this process die, a hook measures again");
         }
     }
@@ -224,15 +266,21 @@ fn settle(
     }
 }
 
+/// What effects are carried out with.
+struct Hand<'a> {
+    node: &'a Node,
+    journal: &'a mut JournalWriter,
+    workshop: &'a mut Workshop,
+}
+
 /// Journals `effect`, carries it out, and takes in what came of it.
 ///
 /// Fails when the journal cannot be written and nothing was touched yet. Once something was, the journal holds enough
 /// to go on from what is seen, and a container that is down must come up.
 async fn act(
-    node: &Node,
+    Hand { node, journal, workshop }: Hand<'_>,
     entry: &mut Entry,
     operation: &mut Operation,
-    workshop: &mut Workshop,
     effect: &Effect,
     leash: &mut Leash,
     audience: &Audience,
@@ -241,12 +289,17 @@ async fn act(
     operation.begin(effect, clock::now());
     entry.open = Some(operation.clone());
     entry.intent = Some(effect.clone());
-    if let Err(error) = write(node, entry).await {
+    let time = if was_touched { JOURNAL_LIMIT } else { clock::until(operation.forward_until()) };
+    if let Err(error) = write_within(journal, entry, time).await {
         if !was_touched {
             let failure = Failure::Journal { message: error.to_string() };
             return Err(Outcome::Failed { failure, then: None, touched: false });
         }
         tracing::error!(pod = %operation.pod, %error, "going on without the journal: the container must come up");
+    }
+    // Nobody is held up by it: it touches nothing.
+    if matches!(effect.verb(), Verb::Pull | Verb::Gate) {
+        give_way(node, operation);
     }
     let limit = limit(operation, effect);
     let started = Instant::now();
@@ -275,7 +328,7 @@ async fn act(
     // When that was cannot be seen later, and time is counted from it.
     if matches!(effect.verb(), Verb::Gate | Verb::Respec) {
         entry.open = Some(operation.clone());
-        if let Err(error) = write(node, entry).await {
+        if let Err(error) = write(journal, entry, operation).await {
             tracing::error!(pod = %operation.pod, %error, "what was done is not in the journal");
         }
     }
@@ -338,10 +391,11 @@ fn may_pause(operation: &Operation, snapshot: &Snapshot, next: &Next) -> bool {
 }
 
 /// Waits for `pause`, for what a hook has to tell, or until something is told from outside for the first time.
-async fn rest(leash: &mut Leash, hooks: &mut Attendant, pause: Duration) {
+async fn rest(leash: &mut Leash, hooks: &mut Attendant, journal: &mut JournalWriter, pause: Duration) {
     let ending = leash.shutdown.is_cancelled();
     tokio::select! {
         () = sleep(pause) => {}
+        () = journal.catch_up() => {}
         () = hooks.news() => {}
         () = told(leash), if !ending => {}
     }
@@ -362,20 +416,26 @@ async fn told(leash: &mut Leash) {
     }
 }
 
-/// Writes the journal without holding up other pods on a slow disk.
-async fn write(node: &Node, entry: &Entry) -> Result<(), JournalError> {
+/// Writes the journal. A container that was touched waits for it no longer than [`JOURNAL_LIMIT`].
+async fn write(
+    journal: &mut JournalWriter,
+    entry: &Entry,
+    operation: &Operation,
+) -> Result<(), JournalError> {
+    let touched = operation.touched() || operation.outcome.is_some();
+    let limit = if touched { JOURNAL_LIMIT } else { clock::until(operation.forward_until()) };
+    write_within(journal, entry, limit).await
+}
+
+async fn write_within(
+    journal: &mut JournalWriter,
+    entry: &Entry,
+    limit: Duration,
+) -> Result<(), JournalError> {
     let uid = entry.pod.uid.as_str();
     let verb = || entry.intent.as_ref().map_or("none".to_owned(), |effect| format!("{:?}", effect.verb()));
     fault::point(uid, || format!("before journal {}", verb())).await;
-    let (journal, copy) = (node.journal.clone(), entry.clone());
-    let written = match tokio::task::spawn_blocking(move || journal.write(&copy)).await {
-        Ok(written) => written,
-        Err(error) => Err(JournalError::Io {
-            path: node.journal.path(""),
-            doing: "written",
-            source: std::io::Error::other(error),
-        }),
-    };
+    let written = journal.write(entry, limit).await;
     fault::point(uid, || format!("after journal {}", verb())).await;
     written
 }

@@ -2,10 +2,8 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::sync::Once;
 use std::time::Duration;
-
-use tokio::sync::Semaphore;
 
 use crate::api::annotation;
 use crate::cluster;
@@ -19,17 +17,21 @@ use crate::node::fence;
 use crate::node::holder::Holder;
 use crate::node::image::{self, Wanted};
 use crate::node::pre_stop;
+use crate::node::pulls::Pulls;
 use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Leftover, Trouble};
 use crate::operation::report;
 use crate::operation::snapshot::PodRef;
 use crate::operation::state::Operation;
 use crate::process::clock;
 
+/// It is logged once that the kubelet's folder is not to be seen: it is the same for all containers.
+static UNSEEN: Once = Once::new();
+
 /// What the effects of one operation are carried out with.
 #[derive(Debug)]
 pub(super) struct Workshop {
     client: Client,
-    pulls: Arc<Semaphore>,
+    pulls: Pulls,
     image_reserve: u64,
     cluster: Option<NodePods>,
     pub(super) holder: Option<Holder>,
@@ -50,7 +52,7 @@ impl Workshop {
     pub(super) fn new(node: &Node, operation: &Operation) -> Self {
         Self {
             client: node.client.clone(),
-            pulls: Arc::clone(&node.pulls),
+            pulls: node.pulls.clone(),
             image_reserve: node.image_reserve,
             cluster: node.cluster.clone(),
             holder: node.holder.clone().filter(|_| !operation.unsupervised),
@@ -113,12 +115,15 @@ impl Workshop {
         limit: Duration,
         progress: Progress<'_>,
     ) -> Result<Learned, Trouble> {
-        let pulls = Arc::clone(&self.pulls);
-        if pulls.available_permits() == 0 {
+        if let Some(present) = image::present(&self.client, reference, anew).await? {
+            return Ok(Learned::Image(present));
+        }
+        let pulls = self.pulls.clone();
+        if pulls.is_full(reference) {
             progress(format!("waiting for a turn to pull {reference}"));
         }
         let began = tokio::time::Instant::now();
-        let Ok(Ok(_turn)) = tokio::time::timeout(limit, pulls.acquire()).await else {
+        let Ok(Some(_permit)) = tokio::time::timeout(limit, pulls.acquire(reference)).await else {
             let message = "its turn to pull did not come in time".to_owned();
             return Err(Trouble { class: Class::Final, message });
         };
@@ -128,7 +133,7 @@ impl Workshop {
         let named = self.names_pull_secrets();
         let credentials =
             if named && self.allow_pull_secrets { self.credentials(reference).await? } else { Vec::new() };
-        let sandbox = self.sandbox().await?;
+        let sandbox = &self.sandbox_of_pull().await?;
         let wanted = Wanted { reference, like, anew, sandbox, credentials: &credentials, limit, reserve };
         let fetched = image::fetch(&client, wanted, progress).await;
         let lacks = |trouble: &Trouble| credentials.is_empty() && image::wants_credentials(&trouble.message);
@@ -189,10 +194,21 @@ impl Workshop {
         let source_id = source;
         let source = self.source(source_id).await?;
         let mut config = source.replacement(attempt, image, &operation_id);
-        if let Some(log) = source.termination_log()
-            && let Err(error) = log.renew(&mut config, attempt)
-        {
-            tracing::warn!(container, %error, "no fresh file for the termination message: the old one is used");
+        if let Some(log) = source.termination_log() {
+            match log.renew(&mut config, attempt) {
+                Ok(true) => {}
+                Ok(false) => UNSEEN.call_once(|| {
+                    let file = log.old.display();
+                    tracing::warn!(
+                        container, %file,
+                        "the kubelet's folder is not to be seen under its own path: containers made here get the file for \
+                         the termination message of those before them"
+                    );
+                }),
+                Err(error) => {
+                    tracing::warn!(container, %error, "no fresh file for the termination message: the old one is used");
+                }
+            }
         }
         let (log_directory, log_path) =
             (self.sandbox().await?.log_directory.clone(), config.log_path.clone());
@@ -246,6 +262,18 @@ impl Workshop {
         }
         let lost = || Trouble { class: Class::Gone, message: format!("container {id} is gone") };
         self.sources.get(id).ok_or_else(lost)
+    }
+
+    /// What is said of the sandbox in a pull: its configuration where the runtime tells it, else what every runtime tells,
+    /// which is enough to choose a policy or a snapshotter by.
+    async fn sandbox_of_pull(&self) -> Result<v1::PodSandboxConfig, Trouble> {
+        let lost = || Trouble { class: Class::Gone, message: "the sandbox is gone".to_owned() };
+        let answer = self.client.sandbox(&self.sandbox_id, true).await?.ok_or_else(lost)?;
+        if let Ok(config) = clone::sandbox_config(&answer.info) {
+            return Ok(config);
+        }
+        let v1::PodSandboxStatus { metadata, labels, annotations, .. } = answer.status.ok_or_else(lost)?;
+        Ok(v1::PodSandboxConfig { metadata, labels, annotations, ..Default::default() })
     }
 
     /// The configuration of the sandbox, read once, handed back to the runtime as it was.

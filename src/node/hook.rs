@@ -26,6 +26,7 @@ use crate::hook::program::Program;
 use crate::node::Node;
 use crate::node::hook::mirror::Mirror;
 use crate::node::hook::restore::restore;
+use crate::node::journal::Journal;
 use crate::operation::hook::{Hook, Moment};
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::snapshot::Origin;
@@ -76,6 +77,7 @@ impl Templates {
 /// The hooks of one operation, for as long as a process carries it out.
 pub(super) struct Attendant {
     hooks: Option<Hooks>,
+    journal: Journal,
     mirrors: Vec<Mirror>,
     node: Option<String>,
     owner: Option<String>,
@@ -109,6 +111,7 @@ impl Attendant {
         let origin = pods.map_or(Origin::Unknown, |pods| pods.origin(&operation.pod));
         let mut attendant = Self {
             hooks: node.hooks.clone(),
+            journal: node.journal.clone(),
             mirrors: Vec::new(),
             node: pods.map(|pods| pods.node().to_owned()),
             owner,
@@ -143,7 +146,8 @@ impl Attendant {
         let pod = HookPod { name, uid, origin: self.origin };
         let place = Place { namespace: operation.pod.namespace.clone(), pod: Some(pod) };
         let mut task = JoinSet::new();
-        task.spawn(run(hooks, hook.clone(), place, sender));
+        let run = run(hooks, hook.clone(), place, sender);
+        task.spawn(self.journal.note_panics(&operation.pod, &operation.request.id, run));
         tracing::info!(pod = %operation.pod, hook = hook.template, run = hook.run, "waiting for a hook");
         self.under_way = Some(UnderWay { moment: hook.moment, status, _task: task });
     }

@@ -43,6 +43,25 @@ pub(super) struct Wanted<'a> {
     pub(super) reserve: u64,
 }
 
+/// The image, where it is on the node and no registry has to be asked: no reason to wait for one.
+///
+/// # Errors
+/// [`Class::Final`] when no repetition would help.
+pub(super) async fn present(
+    client: &Client,
+    reference: &str,
+    anew: bool,
+) -> Result<Option<ImageChoice>, Trouble> {
+    let final_ = |message: String| Trouble { class: Class::Final, message };
+    let image = ImageRef::parse(reference).map_err(|error| final_(error.to_string()))?;
+    match client.image(reference, true).await.map_err(Trouble::from)? {
+        Some(present) if image.digest().is_some() || !(anew || moves(&image)) => {
+            check(&image, present).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
 /// Puts the image on the node and returns its id. `progress` hears one line a second.
 ///
 /// # Errors
@@ -54,10 +73,9 @@ pub(super) async fn fetch(
 ) -> Result<ImageChoice, Trouble> {
     let final_ = |message: String| Trouble { class: Class::Final, message };
     let image = ImageRef::parse(wanted.reference).map_err(|error| final_(error.to_string()))?;
-    if let Some(present) = client.image(wanted.reference, true).await.map_err(Trouble::from)?
-        && (image.digest().is_some() || !(wanted.anew || moves(&image)))
-    {
-        return check(&image, present);
+    // Another pull may have brought it meanwhile.
+    if let Some(present) = present(client, wanted.reference, wanted.anew).await? {
+        return Ok(present);
     }
     let disk = disk_of(client).await;
     if let Some(disk) = &disk {

@@ -1,15 +1,32 @@
 //! The journal: one file per pod, written before each effect, so that a process that dies anywhere can be continued.
 //!
 //! A file holds the open operation, the effect that is about to happen, the status of the last finished request and
-//! the ids that must not run again. No environment values: an operation has none. A file that cannot be read is an
-//! error for its pod alone.
+//! the ids that must not run again. No environment values: an operation has none.
+//!
+//! # Compatibility
+//!
+//! Nodes go to the next release and back in the middle of operations.
+//!
+//! * `version` is raised only by a release that gives another meaning to what is there. A higher version than one's own is
+//!   not read.
+//! * A release that only adds something leaves the version as it is. Fields that are not known are ignored inside an operation
+//!   or a status; beside them they are kept, and written back. What is added is optional, and left out where it says nothing.
+//! * Of `intent`, `last`, `hashes` and `owed_gate`, what cannot be understood is left out.
+//! * An `open` operation that cannot be understood, because its request has a field that is not known or an effect is of
+//!   another kind, is not carried on by guessing: it is set aside, which is its end ([`Entry::foreign`]).
+//! * A file that cannot be read is an error for its pod alone: nothing is begun there until a person has moved it away. Its
+//!   fences are removed all the same, once nobody is at work on the pod.
+//!
+//! Beside it, `<uid>.panics` has a line for each panic that ended the process while it worked on the request of that id.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use crate::api::status::Status;
 use crate::operation::effect::{Effect, GateTurn};
@@ -17,8 +34,9 @@ use crate::operation::preflight::Hashes;
 use crate::operation::snapshot::PodRef;
 use crate::operation::state::Operation;
 use crate::process::file::{self, Durability};
+use crate::process::panics::{self, Noted};
 
-/// The layout of the files. Another number is not read.
+/// The layout of the files. A higher number is not read.
 const VERSION: u32 = 1;
 /// Finished ids kept per pod.
 const MAX_FINISHED: usize = 64;
@@ -33,8 +51,7 @@ pub struct Journal {
 }
 
 /// What one file holds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Entry {
     version: u32,
     /// The pod.
@@ -48,11 +65,24 @@ pub struct Entry {
     /// Ids of ended requests, oldest first.
     pub finished: Vec<String>,
     /// The hashes that the pod's kubelet has written, by container and the image that the spec said then.
-    #[serde(default)]
     pub hashes: Hashes,
     /// What the pod's readiness gate still has to be turned to, because the API server was away at the end.
-    #[serde(default)]
     pub owed_gate: Option<GateTurn>,
+    /// An open operation of another release that this one does not understand.
+    #[serde(skip)]
+    pub foreign: Option<Foreign>,
+    /// What other releases have added.
+    #[serde(flatten)]
+    added: Map<String, Value>,
+}
+
+/// An open operation that cannot be understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// The id of its request.
+    pub id: String,
+    /// What is not understood.
+    pub why: String,
 }
 
 /// What can be wrong with a journal file.
@@ -100,6 +130,12 @@ pub enum JournalError {
         /// Who was asked for.
         pod: PodRef,
     },
+    /// The disk has not finished a write in time.
+    #[error("the journal {path} is not written yet: the disk is slow or hangs")]
+    Late {
+        /// The file.
+        path: PathBuf,
+    },
     /// Another process works on the pod.
     #[error("another inplace command is at work on pod {0}: wait for it to end")]
     Busy(PodRef),
@@ -117,6 +153,8 @@ impl Entry {
             finished: Vec::new(),
             hashes: Hashes::new(),
             owed_gate: None,
+            foreign: None,
+            added: Map::new(),
         }
     }
 
@@ -140,6 +178,7 @@ impl Entry {
     pub fn conclude(&mut self, status: Status) {
         self.open = None;
         self.intent = None;
+        self.foreign = None;
         if !self.has_finished(&status.id) {
             self.finished.push(status.id.clone());
         }
@@ -208,7 +247,8 @@ impl Journal {
 
     /// Forgets `pod`.
     pub fn forget(&self, pod: &PodRef) -> Result<(), JournalError> {
-        for path in [self.path(&pod.uid), self.path(&pod.uid).with_extension("lock")] {
+        let path = self.path(&pod.uid);
+        for path in [self.panics_of(pod), path.with_extension("lock"), path] {
             match std::fs::remove_file(&path) {
                 Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
                     return Err(JournalError::Io { path, doing: "removed", source });
@@ -217,6 +257,25 @@ impl Journal {
             }
         }
         Ok(())
+    }
+
+    /// Runs `work` on the request `id`; if it panics, that is noted beside the journal.
+    pub(super) fn note_panics<F: Future>(&self, pod: &PodRef, id: &str, work: F) -> Noted<F> {
+        panics::noted(self.panics_of(pod), id, work)
+    }
+
+    /// How often the process has ended by a panic in the work on the request `id`.
+    pub(super) fn panics(&self, pod: &PodRef, id: &str) -> usize {
+        panics::count(&self.panics_of(pod), id)
+    }
+
+    /// Forgets the panics of a pod's requests: the one that was at work has ended.
+    pub(super) fn forget_panics(&self, pod: &PodRef) {
+        let _ = std::fs::remove_file(self.panics_of(pod));
+    }
+
+    fn panics_of(&self, pod: &PodRef) -> PathBuf {
+        self.path(&pod.uid).with_extension("panics")
     }
 
     /// Makes this process the only one that works on `pod`, until the lock is dropped.
@@ -247,12 +306,62 @@ fn read(path: &Path) -> Result<Option<Entry>, JournalError> {
     let damaged = |what: String| JournalError::Damaged { path: path.to_owned(), what };
     let value: serde_json::Value =
         serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
-    match value.get("version").and_then(serde_json::Value::as_u64) {
-        Some(found) if found == u64::from(VERSION) => {}
+    match value.get("version").and_then(Value::as_u64) {
+        Some(found) if found <= u64::from(VERSION) => {}
         Some(found) => return Err(JournalError::Version { path: path.to_owned(), found }),
         None => return Err(damaged("it has no version".to_owned())),
     }
-    serde_json::from_value(value).map(Some).map_err(|error| damaged(error.to_string()))
+    match value {
+        Value::Object(fields) => entry(fields).map(Some).map_err(damaged),
+        _ => Err(damaged("it is no object".to_owned())),
+    }
+}
+
+/// What the fields of a file say; an error where nothing may be done to the pod.
+fn entry(mut fields: Map<String, Value>) -> Result<Entry, String> {
+    let mut take = |name: &str| fields.remove(name).unwrap_or_default();
+    let needed = |name: &str, why: serde_json::Error| format!("{name}: {}", said(&why));
+    let pod = serde_json::from_value(take("pod")).map_err(|why| needed("pod", why))?;
+    let finished = serde_json::from_value(take("finished")).map_err(|why| needed("finished", why))?;
+    let open = take("open");
+    let id = open["request"]["id"].as_str().map(str::to_owned);
+    let (open, foreign) = match serde_json::from_value(open) {
+        Ok(open) => (open, None),
+        Err(why) => match id {
+            Some(id) => (None, Some(Foreign { id, why: said(&why) })),
+            None => return Err(needed("open", why)),
+        },
+    };
+    let (intent, last) = (understood(take("intent")), understood(take("last")));
+    let (hashes, owed_gate) = (understood(take("hashes")), understood(take("owed_gate")));
+    fields.remove("version");
+    Ok(Entry {
+        version: VERSION,
+        pod,
+        open,
+        intent,
+        last,
+        finished,
+        hashes,
+        owed_gate,
+        foreign,
+        added: fields,
+    })
+}
+
+/// The value, or nothing where another release has written something else.
+fn understood<T: DeserializeOwned + Default>(value: Value) -> T {
+    serde_json::from_value(value).unwrap_or_default()
+}
+
+/// What may be said of an error: it quotes values, except the names of fields and kinds.
+fn said(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let named = ["unknown field `", "unknown variant `", "missing field `"].into_iter().find_map(|start| {
+        let (name, _) = text.strip_prefix(start)?.split_once('`')?;
+        Some(format!("{start}{name}`"))
+    });
+    named.unwrap_or_else(|| "something in it is of another kind".to_owned())
 }
 
 #[cfg(test)]
@@ -309,7 +418,17 @@ mod tests {
             ("empty", b"", "damaged"),
             ("future", br#"{"version":7}"#, "version 7"),
             ("other", br#"{"hello":1}"#, "no version"),
-            ("extra", br#"{"version":1,"pod":{"namespace":"a","name":"b","uid":"c"},"x":1}"#, "damaged"),
+            (
+                "list",
+                br#"{"version":1,"pod":["hunter2"],"finished":[]}"#,
+                "pod: something in it is of another",
+            ),
+            ("ids", br#"{"version":1,"pod":{"namespace":"a","name":"b","uid":"c"}}"#, "finished"),
+            (
+                "open",
+                br#"{"version":1,"pod":{"namespace":"a","name":"b","uid":"c"},"finished":[],"open":{}}"#,
+                "open: missing field",
+            ),
         ] {
             std::fs::write(journal.path(uid), text).unwrap();
             let error = journal.load(&pod(uid)).unwrap_err().to_string();
@@ -317,8 +436,37 @@ mod tests {
         }
         let all = journal.all().unwrap();
         assert_eq!(all.iter().filter(|entry| entry.is_ok()).count(), 1);
-        assert_eq!(all.len(), 6);
+        assert_eq!(all.len(), 8);
         assert!(journal.load(&pod("good")).is_ok());
+    }
+
+    #[test]
+    fn what_another_release_has_written_otherwise_is_left_out_and_what_it_has_added_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = Journal::open(folder.path()).unwrap();
+        let text = r#"{"version":1,"pod":{"namespace":"default","name":"web","uid":"a","zone":"b"},"finished":["one"],
+            "intent":{"Levitate":{"container":"app"}},"last":{"id":7},"owed_gate":"Ajar","added":{"x":[1]}}"#;
+        std::fs::write(journal.path("a"), text).unwrap();
+        let mut entry = journal.load(&pod("a")).unwrap();
+        assert_eq!((&entry.open, &entry.intent, &entry.last, entry.owed_gate), (&None, &None, &None, None));
+        assert!(entry.has_finished("one") && entry.foreign.is_none());
+        entry.conclude(status("two"));
+        journal.write(&entry).unwrap();
+        let written: Value = serde_json::from_slice(&std::fs::read(journal.path("a")).unwrap()).unwrap();
+        assert_eq!((&written["added"]["x"][0], &written["version"]), (&1.into(), &1.into()));
+        assert_eq!(journal.load(&pod("a")).unwrap(), entry);
+    }
+
+    #[test]
+    fn an_operation_that_is_not_understood_keeps_its_id() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = Journal::open(folder.path()).unwrap();
+        let text = r#"{"version":1,"pod":{"namespace":"default","name":"web","uid":"a"},"finished":[],
+            "open":{"request":{"id":"one","secret":"hunter2","containers":[]}}}"#;
+        std::fs::write(journal.path("a"), text).unwrap();
+        let entry = journal.load(&pod("a")).unwrap();
+        let foreign = Foreign { id: "one".into(), why: "unknown field `secret`".into() };
+        assert_eq!((entry.open, entry.foreign), (None, Some(foreign)));
     }
 
     #[test]

@@ -5,9 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
-
-use tokio::sync::Semaphore;
 
 use crate::api::annotation;
 use crate::api::request::Request;
@@ -20,6 +17,8 @@ use crate::node::drive::{Audience, Leash};
 use crate::node::holder::Holder;
 use crate::node::hook::Hooks;
 use crate::node::journal::{Journal, JournalError, PodLock};
+use crate::node::permit::Permit;
+use crate::node::pulls::Pulls;
 use crate::operation::effect::{Class, Trouble};
 use crate::operation::plan::Plan;
 use crate::operation::preflight::{self, Refusal, Situation, Source};
@@ -34,10 +33,14 @@ pub mod holder;
 pub mod hook;
 mod image;
 pub mod journal;
+mod journal_writer;
 pub mod launch;
 pub mod lock;
+pub mod permit;
 mod pre_stop;
+pub mod pulls;
 mod reread;
+mod set_aside;
 pub mod settings;
 pub mod sweep;
 
@@ -48,8 +51,10 @@ pub struct Node {
     pub client: Client,
     /// What must survive this process.
     pub journal: Journal,
-    /// Turns to pull an image: a limit for the whole node.
-    pub pulls: Arc<Semaphore>,
+    /// How many images are pulled at once.
+    pub pulls: Pulls,
+    /// What the operation that this is for may do beside others; without a limit where nobody has set one.
+    pub permit: Permit,
     /// Bytes that a pull must leave free on the image disk.
     pub image_reserve: u64,
     /// What the API server shows of the node's pods, and the way to change them; `None` without one.
@@ -121,9 +126,10 @@ impl Node {
     ) -> Result<Self, JournalError> {
         let journal = Journal::open(state)?;
         let image_reserve = image_reserve_mib.saturating_mul(1 << 20);
-        let pulls = Arc::new(Semaphore::new(pulls));
+        let (pulls, permit) = (Pulls::new(pulls), Permit::default());
         let (cluster, holder, hooks) = (None, None, None);
-        Ok(Self { client, journal, pulls, image_reserve, cluster, allow_pull_secrets: false, holder, hooks })
+        let allow_pull_secrets = false;
+        Ok(Self { client, journal, pulls, permit, image_reserve, cluster, allow_pull_secrets, holder, hooks })
     }
 
     /// The same engine beside a kubelet, with the pods of its node as the API server shows them.
@@ -211,10 +217,25 @@ impl Node {
         {
             return Ok(status);
         }
+        let id = request.id.clone();
+        self.journal.note_panics(pod, &id, self.carry_out_held(pod, request, &held, leash, audience)).await
+    }
+
+    async fn carry_out_held(
+        &self,
+        pod: &PodRef,
+        request: Request,
+        _held: &PodLock,
+        leash: Leash,
+        audience: &Audience,
+    ) -> Result<Status, Error> {
         let mut entry = self.journal.load(pod)?;
         if entry.has_finished(&request.id) {
             let last = entry.last.filter(|last| last.id == request.id);
             return last.ok_or_else(|| Refusal::AlreadyEnded(request.id).into());
+        }
+        if self.panics_too_often(pod, &request.id) {
+            return Ok(self.set_request_aside(entry, &request.id, audience).await);
         }
         sweep::sweep(&self.client, &self.journal, Some(pod)).await?;
         let plan = self.planned(pod, request).await?;
@@ -241,10 +262,18 @@ impl Node {
         audience: &Audience,
     ) -> Result<Option<Status>, Error> {
         let mut entry = self.journal.load(pod)?;
+        if let Some(foreign) = entry.foreign.take() {
+            return Ok(Some(self.set_foreign_aside(entry, &foreign, audience).await));
+        }
         let Some(operation) = &mut entry.open else { return Ok(None) };
+        let id = operation.request.id.clone();
+        if self.panics_too_often(pod, &id) {
+            return Ok(Some(self.set_operation_aside(entry, audience).await));
+        }
         operation.resume(clock::now());
-        tracing::info!(%pod, id = operation.request.id, step = %operation.step, "taking up an unfinished operation");
-        Box::pin(drive::drive(self, entry, leash, audience)).await.map(Some).ok_or(Error::Interrupted)
+        tracing::info!(%pod, id, step = %operation.step, "taking up an unfinished operation");
+        let work = drive::drive(self, entry, leash, audience);
+        self.journal.note_panics(pod, &id, work).await.map(Some).ok_or(Error::Interrupted)
     }
 
     /// Everything the preflight wants to know.
@@ -272,9 +301,13 @@ impl Node {
         let lives = snapshot.lives(name);
         let running = lives.iter().rev().find(|life| life.state == State::Running);
         let Some(life) = running.or(lives.last()) else { return Ok(None) };
-        let (not_cloneable, has_assigned_cpus) = match execute::read_source(&self.client, &life.id).await {
-            Ok(source) => (None, source.has_assigned_cpus()),
-            Err(trouble) if trouble.class == Class::Final => (Some(trouble.message), false),
+        let read = execute::read_source(&self.client, &life.id).await;
+        let (not_cloneable, has_assigned_cpus, shares_termination_log) = match read {
+            Ok(source) => {
+                let shares = source.termination_log().is_some_and(|log| !log.is_visible());
+                (None, source.has_assigned_cpus(), shares)
+            }
+            Err(trouble) if trouble.class == Class::Final => (Some(trouble.message), false, false),
             Err(trouble) if trouble.class == Class::Gone => return Ok(None),
             Err(trouble) => return Err(trouble.into()),
         };
@@ -289,6 +322,13 @@ impl Node {
             (Some(_), None) => (None, false),
             (None, _) => (None, true),
         };
-        Ok(Some(Source { not_cloneable, image_present, alias, runs_declared, has_assigned_cpus }))
+        Ok(Some(Source {
+            not_cloneable,
+            image_present,
+            alias,
+            runs_declared,
+            has_assigned_cpus,
+            shares_termination_log,
+        }))
     }
 }

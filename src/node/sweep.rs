@@ -2,8 +2,8 @@
 //!
 //! Also forgets what is known of pods that are gone.
 //!
-//! A fence that stays would keep a kubelet from ever starting that attempt. What belongs to a pod whose journal
-//! cannot be read is left alone.
+//! A fence that stays would keep a kubelet from ever starting that attempt, so those of a pod whose journal cannot be read
+//! are removed as well, unless somebody is at work on that pod.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +13,7 @@ use crate::cri::convert;
 use crate::cri::error::Error;
 use crate::cri::proto::v1::ContainerState;
 use crate::node::fence;
-use crate::node::journal::Journal;
+use crate::node::journal::{Journal, JournalError};
 use crate::operation::snapshot::PodRef;
 
 /// Removes everything forgotten, of one pod whose journal the caller holds or of all, and returns how many there were.
@@ -33,9 +33,7 @@ pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) ->
                 Err(_) => continue,
             },
         };
-        if journal.load(&pod).is_ok_and(|entry| entry.open.is_none())
-            && is_still_ours(client, &container.id).await?
-        {
+        if has_no_operation(journal, &pod) && is_still_ours(client, &container.id).await? {
             removed += usize::from(remove(client, &pod, &container.id, "removed a forgotten fence").await);
         }
     }
@@ -93,7 +91,16 @@ fn is_ours(labels: &HashMap<String, String>, state: ContainerState) -> bool {
         || labels.contains_key(annotation::OPERATION) && state == ContainerState::ContainerCreated
 }
 
-/// The same, asked again: since the list was taken it may have been started.
+/// For a pod whose journal is held. An operation that is open takes care of everything of its pod itself; from a file that
+/// cannot be read none can be begun or resumed.
+fn has_no_operation(journal: &Journal, pod: &PodRef) -> bool {
+    match journal.load(pod) {
+        Ok(entry) => entry.open.is_none(),
+        Err(error) => matches!(error, JournalError::Damaged { .. } | JournalError::Version { .. }),
+    }
+}
+
+/// Whether the container is still one of ours: since the list was taken it may have been started.
 async fn is_still_ours(client: &Client, id: &str) -> Result<bool, Error> {
     let status = client.container(id, false).await?.and_then(|answer| answer.status);
     Ok(status.is_some_and(|status| is_ours(&status.labels, status.state())))

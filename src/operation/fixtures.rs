@@ -133,6 +133,7 @@ pub(super) fn source() -> Source {
         image_present: true,
         alias: None,
         has_assigned_cpus: false,
+        shares_termination_log: false,
         runs_declared: true,
     }
 }

@@ -183,6 +183,15 @@ pub enum Failure {
         /// What was going on.
         during: String,
     },
+    /// The program itself failed in it, each time it was taken up.
+    #[error(
+        "inplace itself failed {panics} times while it carried this out (see the agent's log), so it is not tried again; \
+         the containers were left as they are"
+    )]
+    SetAside {
+        /// How often the process ended.
+        panics: usize,
+    },
     /// The journal could not be written, so nothing more may be done.
     #[error("{message}")]
     Journal {
@@ -214,6 +223,7 @@ impl Failure {
             Self::Duplicate { .. } => "Duplicate",
             Self::Deadline { .. } => "DeadlineExceeded",
             Self::Journal { .. } => "JournalFailed",
+            Self::SetAside { .. } => "SetAside",
         }
     }
 }

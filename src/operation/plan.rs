@@ -126,6 +126,9 @@ impl Plan {
                 warnings.extend(
                     container.into_iter().flat_map(|container| warnings_in_cluster(container, &target)),
                 );
+                if target.shares_termination_log && target.choice.engine == Engine::Recreate {
+                    warnings.push(shared_termination_log(&target.container.name));
+                }
                 let elsewhere = declared.is_none().then(|| in_cluster(action, owner));
                 Planned {
                     name: target.container.name.clone(),
@@ -224,6 +227,13 @@ fn warnings_of(container: &Container, image: Option<&str>) -> Vec<String> {
         ));
     }
     warnings
+}
+
+fn shared_termination_log(name: &str) -> String {
+    format!(
+        "{name}: it keeps the file for its termination message, with what is in it: the kubelet's folder is not visible to \
+         inplace under its own path (mount it there)"
+    )
 }
 
 /// What the pod's spec and its kubelet add to that.

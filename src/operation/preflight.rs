@@ -86,6 +86,9 @@ pub struct Source {
     pub runs_declared: bool,
     /// True when a kubelet's CPU manager has given it CPUs by number, which it would not do for a clone.
     pub has_assigned_cpus: bool,
+    /// True when a clone would get the termination message file of the container before it: the kubelet's folder is not
+    /// visible here under its own path.
+    pub shares_termination_log: bool,
 }
 
 /// Why a request cannot be carried out. Nothing was touched.
@@ -325,6 +328,7 @@ pub(super) struct AdmittedTarget {
     /// Above every attempt that the name has seen.
     pub(super) next_attempt: u32,
     pub(super) choice: Choice,
+    pub(super) shares_termination_log: bool,
 }
 
 impl Admitted {
@@ -373,6 +377,7 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
             container: container.clone(),
             image: target.image.clone(),
             next_attempt: next_attempt(snapshot, &target.name),
+            shares_termination_log: facts.source.is_some_and(|source| source.shares_termination_log),
         });
     }
     let stops = stopping_seconds(targets.iter().map(|target| target.container.grace.as_secs()));

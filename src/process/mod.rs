@@ -9,4 +9,5 @@ pub mod fault;
 pub mod file;
 pub mod hold;
 pub mod log;
+pub mod panics;
 pub mod shutdown;

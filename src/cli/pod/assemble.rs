@@ -63,6 +63,7 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
                 image_present: true,
                 alias,
                 has_assigned_cpus: false,
+                shares_termination_log: false,
                 runs_declared: true,
             },
         );

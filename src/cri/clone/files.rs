@@ -29,21 +29,25 @@ pub struct TerminationLog {
 }
 
 impl TerminationLog {
-    /// Makes an empty file for `attempt` and mounts that one instead. Changes nothing where this process does not see
-    /// the directory. May be repeated.
-    pub fn renew(&self, config: &mut v1::ContainerConfig, attempt: u32) -> io::Result<()> {
+    /// Whether this process sees the directory of the file, under the path that the kubelet has for it.
+    pub fn is_visible(&self) -> bool {
+        self.old.to_str().is_some() && self.old.parent().is_some_and(Path::is_dir)
+    }
+
+    /// Makes an empty file for `attempt` and mounts that one instead. Changes nothing, and says false, where this process
+    /// does not see the directory: the container gets the file of the one before. May be repeated.
+    pub fn renew(&self, config: &mut v1::ContainerConfig, attempt: u32) -> io::Result<bool> {
         let fresh = fresh_termination_log(&self.old, attempt);
-        let (Some(old), Some(new)) = (self.old.to_str(), fresh.to_str()) else { return Ok(()) };
-        if !fresh.parent().is_some_and(Path::is_dir) {
-            return Ok(());
-        }
+        let (Some(old), Some(new), true) = (self.old.to_str(), fresh.to_str(), self.is_visible()) else {
+            return Ok(false);
+        };
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(&fresh)?;
         // Not at its creation: the umask would be in the way.
         file.set_permissions(Permissions::from_mode(TERMINATION_LOG_MODE))?;
         for mount in config.mounts.iter_mut().filter(|mount| mount.host_path == old) {
             new.clone_into(&mut mount.host_path);
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -128,7 +132,7 @@ mod tests {
             mounts: vec![mount(Path::new("/data")), mount(&old)],
             ..Default::default()
         };
-        TerminationLog { old: old.clone() }.renew(&mut config, 4).unwrap();
+        assert!(TerminationLog { old: old.clone() }.renew(&mut config, 4).unwrap());
         let fresh = fresh_termination_log(&old, 4);
         assert_eq!(config.mounts, [mount(Path::new("/data")), mount(&fresh)]);
         assert!(is_kubelets(&Path::new("/pods/u/containers/n").join(fresh.file_name().unwrap()), "u", "n"));
@@ -140,7 +144,7 @@ mod tests {
 
         let unseen = TerminationLog { old: PathBuf::from("/nowhere/0a1b2c3d") };
         config.mounts = vec![mount(&unseen.old)];
-        unseen.renew(&mut config, 4).unwrap();
+        assert!(!unseen.is_visible() && !unseen.renew(&mut config, 4).unwrap());
         assert_eq!(config.mounts, [mount(&unseen.old)]);
     }
 

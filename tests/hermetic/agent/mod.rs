@@ -4,6 +4,8 @@
 
 mod answers;
 mod away;
+mod crio;
+mod crowd;
 mod drains;
 mod gates;
 mod identity;
@@ -94,14 +96,23 @@ impl Town {
 
     /// An agent that has seen every pod.
     async fn agent(&self) -> Agent {
+        self.agent_with(&[]).await
+    }
+
+    /// An agent with these flags more, that has seen every pod.
+    async fn agent_with(&self, flags: &[&str]) -> Agent {
         let watches = self.api.count("WATCH pods");
-        let agent = self.agent_in_the_dark();
+        let agent = self.spawn(flags);
         self.api.arrived("WATCH pods", watches + 1).await;
         agent
     }
 
     /// An agent that may not reach the API server yet.
     fn agent_in_the_dark(&self) -> Agent {
+        self.spawn(&[])
+    }
+
+    fn spawn(&self, flags: &[&str]) -> Agent {
         let (kubeconfig, state) = (self.api.kubeconfig(), self.state.path().to_owned());
         let endpoint = self.runtime.endpoint();
         let line = [
@@ -113,7 +124,7 @@ impl Town {
             &format!("--state-dir={}", state.display()),
             &format!("--runtime-endpoint={endpoint}"),
         ];
-        let CommandLine { args } = CommandLine::try_parse_from(line).unwrap();
+        let CommandLine { args } = CommandLine::try_parse_from([&line, flags].concat()).unwrap();
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
         let tokens = (stop.clone(), kill.clone());
         let thread = std::thread::spawn(move || {

@@ -6,10 +6,14 @@
 mod crash;
 mod holder;
 mod hook;
+mod journal;
 mod matrix;
+mod panic;
+mod pulls;
 mod race;
 mod refuse;
 mod shutdown;
+mod slow_journal;
 mod sweep;
 mod withdraw;
 

@@ -117,3 +117,26 @@ async fn one_process_at_a_time_per_pod() {
     drop(held);
     assert_eq!(shop.restart().await.unwrap().phase, Phase::Succeeded);
 }
+
+/// The kubelet's folder is not visible under its own path, as for an agent that lacks the mount.
+#[tokio::test]
+async fn a_plan_says_that_the_termination_message_is_shared() {
+    let shop = Shop::of(pod().owner(Owner::Kubelet)).await;
+    let warned = async || {
+        let plan = shop.node.plan(&shop.pod, request("restart app")).await.unwrap();
+        plan.warnings
+            .iter()
+            .any(|warning| warning.starts_with("app: it keeps the file for its termination message"))
+    };
+    assert!(!warned().await, "there is none");
+    let folder = shop.state.path().join(format!("pods/{}/containers/app", shop.pod.uid));
+    let mount = inplace::cri::proto::v1::Mount {
+        container_path: "/dev/termination-log".to_owned(),
+        host_path: folder.join("0a1b2c3d").to_str().unwrap().to_owned(),
+        ..Default::default()
+    };
+    shop.fake.model(|m| m.container_mut(&shop.first).unwrap().config.mounts.push(mount));
+    assert!(warned().await);
+    std::fs::create_dir_all(folder).unwrap();
+    assert!(!warned().await, "it is visible");
+}

@@ -22,7 +22,7 @@ const FENCE: [(&str, &str); 2] =
 const OURS: [(&str, &str); 1] = [(annotation::OPERATION, "long-ago")];
 
 impl Shop {
-    async fn sweep(&self) -> usize {
+    pub(super) async fn sweep(&self) -> usize {
         sweep(&self.node.client, &self.node.journal, None).await.unwrap()
     }
 
@@ -32,7 +32,7 @@ impl Shop {
     }
 
     /// Begins a restart in a process that dies when the fence is there.
-    async fn die_fenced(&mut self) {
+    pub(super) async fn die_fenced(&mut self) {
         self.fake.on("StopContainer").fault(Fault::Hang);
         let (node, pod, leash) = (self.node.clone(), self.pod.clone(), self.leash());
         let process =
@@ -78,14 +78,6 @@ async fn an_open_operation_takes_care_of_its_own() {
     assert_eq!(shop.sweep().await, 1, "the neighbour's");
     assert_eq!(shop.fake.fences()[0].name(), "app");
     shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
-}
-
-#[tokio::test]
-async fn nobody_knows_what_a_damaged_journal_wants() {
-    let mut shop = Shop::open().await;
-    shop.die_fenced().await;
-    std::fs::write(shop.node.journal.path(&shop.pod.uid), "{").unwrap();
-    assert_eq!((shop.sweep().await, shop.fake.fences().len()), (0, 1));
 }
 
 /// The next request on a pod sweeps it first, and is not hindered by what was there.

@@ -701,6 +701,7 @@ fn begin(request: Request, world: &mut World) -> Operation {
         image_present: true,
         alias: None,
         has_assigned_cpus: false,
+        shares_termination_log: false,
         runs_declared: true,
     };
     let sources = request.containers.iter().map(|target| (target.name.clone(), source.clone())).collect();

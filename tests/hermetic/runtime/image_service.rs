@@ -7,7 +7,7 @@ use inplace::cri::proto::v1::image_service_server::ImageService;
 use tonic::{Request, Response, Status};
 
 use super::images::Image;
-use super::model::now;
+use super::model::{Model, now};
 use super::server::Service;
 use super::verbose;
 
@@ -17,9 +17,9 @@ fn reference(image: Option<cri::ImageSpec>) -> String {
     image.unwrap_or_default().image
 }
 
-fn shown(image: &Image) -> cri::Image {
+fn shown(model: &Model, image: &Image) -> cri::Image {
     cri::Image {
-        id: image.id.clone(),
+        id: model.printed_id(&image.id),
         repo_tags: image.repo_tags.clone(),
         repo_digests: image.repo_digests.clone(),
         size: image.size,
@@ -37,7 +37,9 @@ impl ImageService for Service {
         let effect = || async {
             Ok(self.0.read(|model| {
                 let present = model.images.iter().filter(|image| image.present);
-                let images = present.filter(|image| wanted.is_empty() || image.is(&wanted)).map(shown);
+                let images = present
+                    .filter(|image| wanted.is_empty() || image.is(&wanted))
+                    .map(|image| shown(model, image));
                 cri::ListImagesResponse { images: images.collect() }
             }))
         };
@@ -54,7 +56,7 @@ impl ImageService for Service {
             Ok(self.0.read(|model| match model.local_image(&wanted) {
                 None => cri::ImageStatusResponse::default(),
                 Some(image) => cri::ImageStatusResponse {
-                    image: Some(shown(image)),
+                    image: Some(shown(model, image)),
                     info: if verbose { verbose::image(image) } else { HashMap::new() },
                 },
             }))
@@ -63,9 +65,16 @@ impl ImageService for Service {
     }
 
     async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> Answer<cri::PullImageResponse> {
-        let wanted = reference(request.into_inner().image);
+        let cri::PullImageRequest { image, sandbox_config, .. } = request.into_inner();
+        let wanted = reference(image);
         let effect = || async {
-            let pulled = self.0.change(|model| model.pull(&wanted));
+            let pulled = self.0.change(|model| {
+                model.pulled_for.push(sandbox_config.clone());
+                let id = model.pull(&wanted)?;
+                // CRI-O names what it has pulled by its digest.
+                let digest = model.local_image(&id).filter(|_| model.is_crio()).map(|image| image.digest());
+                Ok::<_, Status>(digest.map(str::to_owned).unwrap_or(id))
+            });
             pulled.map(|image_ref| cri::PullImageResponse { image_ref })
         };
         self.0.call("PullImage", &wanted, &wanted, effect).await

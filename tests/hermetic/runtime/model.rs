@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use inplace::cri::proto::v1::PodSandboxConfig;
+
 use super::images::Image;
 use super::parts::{Answering, Container, Exec, Sandbox};
 
@@ -29,6 +31,8 @@ pub(crate) struct Model {
     pub(crate) used_bytes: u64,
     /// What containers answer to commands.
     pub(crate) exec: Answering,
+    /// The sandbox of each pull, as the caller describes it.
+    pub(crate) pulled_for: Vec<Option<PodSandboxConfig>>,
     /// What happened, see [`super::Fake::history`].
     pub(crate) history: Vec<String>,
     /// Who owns which name.
@@ -52,6 +56,7 @@ impl Model {
             mountpoint: folder.display().to_string(),
             used_bytes: 1 << 30,
             exec: Box::new(|_, _| Exec::default()),
+            pulled_for: Vec::new(),
             history: Vec::new(),
             names: BTreeMap::new(),
             ids: 0,
@@ -61,6 +66,18 @@ impl Model {
 
     pub(crate) fn is_crio(&self) -> bool {
         self.runtime_name == "cri-o"
+    }
+
+    /// Answers as CRI-O 1.37 does: no configuration in `info`, IDs of images without `sha256:`, and the existing
+    /// container for a name that is taken.
+    pub(crate) fn become_crio(&mut self) {
+        "cri-o".clone_into(&mut self.runtime_name);
+        "1.37.0".clone_into(&mut self.runtime_version);
+    }
+
+    /// The ID of an image as this runtime prints it.
+    pub(super) fn printed_id(&self, id: &str) -> String {
+        id.strip_prefix("sha256:").filter(|_| self.is_crio()).unwrap_or(id).to_owned()
     }
 
     // ---- looking ----

@@ -137,7 +137,11 @@ impl RuntimeService for Service {
         };
         let effect = || async {
             Ok(self.0.read(|model| {
-                let containers = model.containers.iter().filter(wanted).map(listed_container);
+                let containers = model
+                    .containers
+                    .iter()
+                    .filter(wanted)
+                    .map(|container| listed_container(model, container));
                 cri::ListContainersResponse { containers: containers.collect() }
             }))
         };

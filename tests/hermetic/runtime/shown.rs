@@ -52,16 +52,23 @@ pub(super) fn sandbox_status(
     }
 }
 
-pub(super) fn listed_container(container: &Container) -> cri::Container {
+pub(super) fn listed_container(model: &Model, container: &Container) -> cri::Container {
+    let named = container.config.image.clone().map(|image| {
+        if !model.is_crio() || image.user_specified_image.is_empty() {
+            return image;
+        }
+        // What the pod's spec says.
+        cri::ImageSpec { image: image.user_specified_image, ..cri::ImageSpec::default() }
+    });
     cri::Container {
         id: container.id.clone(),
         pod_sandbox_id: container.sandbox_id.clone(),
         metadata: container.config.metadata.clone(),
         state: container.state.into(),
-        image: container.config.image.clone(),
-        image_ref: container.image_id.clone(),
+        image: named,
+        image_ref: model.printed_id(&container.image_id),
         // Filled by newer runtimes only.
-        image_id: String::new(),
+        image_id: if model.is_crio() { model.printed_id(&container.image_id) } else { String::new() },
         created_at: container.created_at,
         labels: container.config.labels.clone(),
         annotations: container.config.annotations.clone(),
@@ -95,7 +102,7 @@ pub(super) fn container_status(model: &Model, container: &Container) -> cri::Con
         message: container.message.clone(),
         image: spec,
         image_ref: digest.unwrap_or(&container.image_id).clone(),
-        image_id: String::new(),
+        image_id: if model.is_crio() { model.printed_id(&container.image_id) } else { String::new() },
         labels: container.config.labels.clone(),
         annotations: container.config.annotations.clone(),
         mounts: container.config.mounts.clone(),

@@ -170,6 +170,7 @@ fn begin(world: &mut World) -> Result<Operation, Refusal> {
         image_present: true,
         alias: scenario.alias.then(|| ALIAS.to_owned()),
         has_assigned_cpus: false,
+        shares_termination_log: false,
         runs_declared: true,
     };
     let sources: BTreeMap<_, _> =

@@ -1,0 +1,110 @@
+//! How many images are pulled at once: so many from each registry, so that one that hangs delays nothing but what comes
+//! from it, and a larger number in all.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// How many times the limit of one registry may be pulled from all of them.
+const REGISTRIES: usize = 16;
+/// Where an image comes from whose name says no registry.
+const DEFAULT_REGISTRY: &str = "docker.io";
+
+/// The pulls of a node.
+#[derive(Clone, Debug)]
+pub struct Pulls {
+    from_each: usize,
+    in_all: Arc<Semaphore>,
+    /// One per registry that is pulled from, or waited for.
+    registries: Arc<Mutex<HashMap<String, Arc<Semaphore>>>>,
+}
+
+/// Held while an image is pulled.
+#[derive(Debug)]
+pub(super) struct PullPermit {
+    _of_registry: OwnedSemaphorePermit,
+    _of_node: OwnedSemaphorePermit,
+}
+
+impl Pulls {
+    /// So many from each registry.
+    pub(super) fn new(from_each: usize) -> Self {
+        let in_all = Arc::new(Semaphore::new(from_each.saturating_mul(REGISTRIES)));
+        Self { from_each, in_all, registries: Arc::default() }
+    }
+
+    /// How many are under way.
+    pub fn open(&self) -> usize {
+        self.from_each.saturating_mul(REGISTRIES).saturating_sub(self.in_all.available_permits())
+    }
+
+    /// Whether a pull of this reference would have to wait.
+    pub(super) fn is_full(&self, reference: &str) -> bool {
+        self.in_all.available_permits() == 0 || self.registry(reference).available_permits() == 0
+    }
+
+    /// Waits for a permit to pull `reference`. That of its registry comes first: who waits for it takes nothing from others.
+    pub(super) async fn acquire(&self, reference: &str) -> Option<PullPermit> {
+        let _of_registry = self.registry(reference).acquire_owned().await.ok()?;
+        let _of_node = Arc::clone(&self.in_all).acquire_owned().await.ok()?;
+        Some(PullPermit { _of_registry, _of_node })
+    }
+
+    fn registry(&self, reference: &str) -> Arc<Semaphore> {
+        let mut registries = self.registries.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever pulls from one, or waits, has a second handle.
+        registries.retain(|_, permits| Arc::strong_count(permits) > 1);
+        let permits = registries.entry(registry_of(reference).to_owned());
+        Arc::clone(permits.or_insert_with(|| Arc::new(Semaphore::new(self.from_each))))
+    }
+}
+
+/// The host that the reference names.
+fn registry_of(reference: &str) -> &str {
+    match reference.split_once('/') {
+        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
+        _ => DEFAULT_REGISTRY,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_registry_of_a_reference() {
+        for (reference, registry) in [
+            ("app:v1", "docker.io"),
+            ("team/app", "docker.io"),
+            ("docker.io/library/app", "docker.io"),
+            ("quay.io/team/app@sha256:0", "quay.io"),
+            ("host:5000/app", "host:5000"),
+            ("localhost/app", "localhost"),
+        ] {
+            assert_eq!(registry_of(reference), registry, "{reference}");
+        }
+    }
+
+    #[tokio::test]
+    async fn one_registry_takes_nothing_from_another() {
+        let pulls = Pulls::new(1);
+        let held = pulls.acquire("a.example/x").await.unwrap();
+        assert!(pulls.is_full("a.example/y") && !pulls.is_full("b.example/y"));
+        let second = pulls.acquire("b.example/y").await.unwrap();
+        assert_eq!(pulls.open(), 2);
+        drop(held);
+        assert!(!pulls.is_full("a.example/y"));
+        drop(second);
+        assert_eq!(pulls.open(), 0);
+        // What nobody pulls from is forgotten.
+        pulls.is_full("c.example/z");
+        assert_eq!(pulls.registries.lock().unwrap().len(), 1);
+        // There is a bound for all of them as well.
+        let mut all = Vec::new();
+        for number in 0..REGISTRIES {
+            all.push(pulls.acquire(&format!("r{number}.example/x")).await.unwrap());
+        }
+        assert!(pulls.is_full("another.example/x"));
+    }
+}

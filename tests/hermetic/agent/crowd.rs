@@ -1,0 +1,95 @@
+//! Many operations on one node: one that waits and has touched nothing holds up no other pod.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::super::runtime::{Fault, Pod};
+use super::{Town, status};
+
+/// As many as the agent has permits for.
+const MANY: usize = 32;
+
+impl Town {
+    /// Waits until each of the pods is in one of these steps.
+    async fn all_in(&self, pods: &[String], steps: &[&str]) {
+        let is_in = |pod: Option<Value>| {
+            let step = pod.as_ref().and_then(status).map(|status| status["step"].clone());
+            step.is_some_and(|step| steps.iter().any(|wanted| step == *wanted))
+        };
+        let all = |store: &super::Store| pods.iter().all(|name| is_in(store.pod("shop", name)));
+        self.api.until("all of them wait", all).await;
+    }
+}
+
+#[tokio::test]
+async fn operations_that_wait_and_have_touched_nothing_hold_up_nobody() {
+    let town = Arc::new(Town::found().await);
+    let slow: Vec<String> = (0..MANY).map(|number| format!("slow-{number}")).collect();
+    slow.iter().for_each(|name| town.pod(name));
+    town.pod("quick");
+    town.kubelet("quick");
+    town.runtime.on("PullImage").about("img:v2").always().fault(Fault::Hang);
+    town.runtime.on("ExecSync").always().fault(Fault::Hang);
+    town.api.put(json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
+        "metadata": { "namespace": "shop", "name": "never" },
+        "spec": { "metrics": [{ "name": "never", "count": 1, "successCondition": "result == 'done'",
+            "provider": { "exec": { "container": "app", "command": ["wait"], "timeoutSeconds": 600 } } }] } }));
+    let _agent = town.agent().await;
+    for (number, name) in slow.iter().enumerate() {
+        let containers = json!([{ "name": "app" }]);
+        let request = match number % 3 {
+            0 => json!({ "containers": [{ "name": "app", "image": "img:v2" }] }),
+            1 => json!({ "containers": containers, "gracePeriodSeconds": 500 }),
+            _ => json!({ "containers": containers, "preHook": { "templateName": "never" } }),
+        };
+        town.wish(name, Some(&request.to_string()));
+    }
+    town.all_in(&slow, &["Pull", "Drain", "PreHook"]).await;
+    town.wish("quick", Some("restart app"));
+    town.told("quick", "text-", "Succeeded").await;
+    // And none of those that wait was touched.
+    assert!(slow.iter().all(|name| town.attempt(name) == 0));
+}
+
+/// What has waited gets a permit again before it touches its container.
+#[tokio::test]
+async fn only_so_many_change_containers_at_once() {
+    let town = Arc::new(Town::found().await);
+    town.made("slow", Pod::new("shop", "slow"), |_| {});
+    town.pod("drained");
+    town.pod("third");
+    for name in ["slow", "drained", "third"] {
+        town.kubelet(name);
+    }
+    let _agent = town.agent_with(&["--max-operations=1"]).await;
+    // It drains, and has given its permit back.
+    town.wish("drained", Some(r#"{"id":"d","containers":[{"name":"app"}],"gracePeriodSeconds":1}"#));
+    town.all_in(&["drained".to_owned()], &["Drain"]).await;
+    town.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(3)));
+    town.wish("slow", Some(r#"{"id":"s","containers":[{"name":"app"}]}"#));
+    town.runtime.arrived("StopContainer", "app#0").await;
+    // Only now its kubelet takes the gate in, so that its grace period begins.
+    town.api.edit("shop", "drained", |pod| {
+        let conditions = pod["status"]["conditions"].as_array_mut().unwrap();
+        for condition in conditions.iter_mut().filter(|condition| condition["type"] == "Ready") {
+            condition["status"] = "False".into();
+        }
+    });
+    town.wish("third", Some(r#"{"id":"t","containers":[{"name":"app"}]}"#));
+    let waits = town.told("third", "t", "Pending").await;
+    assert_eq!(waits["message"], "waits until another operation of this node ends");
+    for (name, id) in [("slow", "s"), ("drained", "d"), ("third", "t")] {
+        town.told(name, id, "Succeeded").await;
+    }
+    let history = town.runtime.history();
+    let down = |events: &[String]| {
+        let ended = events.iter().filter(|event| event.starts_with("exited app#0")).count();
+        ended - events.iter().filter(|event| event.starts_with("started app#1")).count()
+    };
+    let most = (0..=history.len()).map(|end| down(&history[..end])).max();
+    assert_eq!(most, Some(1), "{history:#?}");
+    let stops: Vec<_> = history.iter().filter(|event| event.starts_with("signalled")).collect();
+    assert_eq!(stops.len(), 3, "{history:#?}");
+}

@@ -1,0 +1,106 @@
+//! Journal files of other releases, and files that cannot be read: what they hold is carried on where this release
+//! understands it, and none of them keeps a fence in place or hinders another pod.
+
+use inplace::api::status::Phase;
+use serde_json::{Value, json};
+
+use super::{Shop, nobody, pod, pod_ref, request, shared_pod};
+
+impl Shop {
+    fn file(&self) -> std::path::PathBuf {
+        self.node.journal.path(&self.pod.uid)
+    }
+
+    fn written(&self) -> Value {
+        serde_json::from_slice(&std::fs::read(self.file()).unwrap()).unwrap()
+    }
+
+    /// Changes the file as another release might have written it.
+    fn rewrite(&self, change: impl FnOnce(&mut Value)) {
+        let mut value = self.written();
+        change(&mut value);
+        std::fs::write(self.file(), value.to_string()).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_a_newer_release_adds_is_tolerated_and_kept() {
+    let mut shop = Shop::open().await;
+    shop.die_fenced().await;
+    shop.rewrite(|entry| {
+        entry["added"] = json!({"by": "a newer release"});
+        entry["open"]["added"] = json!([1]);
+        entry["open"]["targets"][0]["added"] = json!("x");
+        entry["open"]["targets"][0]["forward"]["added"] = json!(null);
+    });
+    shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
+    assert_eq!(shop.written()["added"], json!({"by": "a newer release"}));
+    // The request that follows keeps it as well.
+    shop.ask(request("restart app #2")).await.unwrap();
+    assert_eq!(shop.written()["added"], json!({"by": "a newer release"}));
+}
+
+/// The release before this one refuses a file that holds more than this.
+#[tokio::test]
+async fn an_ordinary_file_can_be_read_by_the_release_before() {
+    let shop = Shop::open().await;
+    shop.restart().await.unwrap();
+    let written = shop.written();
+    let known = ["version", "pod", "open", "intent", "last", "finished", "hashes", "owed_gate"];
+    let keys: Vec<_> = written.as_object().unwrap().keys().collect();
+    assert!(keys.iter().all(|key| known.contains(&key.as_str())), "{keys:?}");
+    assert_eq!(written["version"], 1);
+}
+
+/// A file that cannot be read, or only by a newer release.
+#[tokio::test]
+async fn no_file_keeps_a_fence_in_place_or_hinders_another_pod() {
+    for (text, reason) in [("{", "damaged"), ("", "damaged"), (r#"{"version":7,"pod":1}"#, "version 7")] {
+        let mut shop = Shop::of(shared_pod()).await;
+        shop.die_fenced().await;
+        std::fs::write(shop.file(), text).unwrap();
+        let neighbour = pod_ref(&shop.fake.put(pod().again()));
+        let audience = nobody();
+        shop.node.carry_out(&neighbour, request("restart app"), shop.leash(), &audience).await.unwrap();
+        assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0), "{text}");
+        let refused = shop.restart().await.unwrap_err();
+        assert_eq!(refused.reason(), "JournalUnreadable");
+        assert!(refused.to_string().contains(reason), "{refused}");
+        assert_eq!(std::fs::read_to_string(shop.file()).unwrap(), text, "it is left for a person");
+    }
+}
+
+/// Somebody is at work on the pod: its fence is needed, whatever the file looks like.
+#[tokio::test]
+async fn a_fence_that_is_in_use_stays() {
+    let mut shop = Shop::of(shared_pod()).await;
+    shop.die_fenced().await;
+    std::fs::write(shop.file(), "{").unwrap();
+    let held = shop.node.journal.hold(&shop.pod).unwrap();
+    assert_eq!((shop.sweep().await, shop.fake.fences().len()), (0, 1));
+    drop(held);
+    assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0));
+}
+
+/// It was begun by a newer release, with something in it that this one would do wrong.
+#[tokio::test]
+async fn an_operation_that_is_not_understood_is_set_aside() {
+    let mut shop = Shop::of(shared_pod()).await;
+    shop.die_fenced().await;
+    shop.rewrite(|entry| entry["open"]["request"]["order"] = json!("Sideways"));
+    shop.fake.forget();
+    let id = shop.written()["open"]["request"]["id"].clone();
+    let status = shop.resume().await.unwrap().unwrap();
+    assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "SetAside"), "{status:#?}");
+    assert_eq!(json!(status.id), id);
+    assert!(status.message.contains("order"), "{}", status.message);
+    // Nothing was done but to remove the fence.
+    assert!(shop.fake.fences().is_empty());
+    assert_eq!(shop.fake.story().len(), 1, "{:?}", shop.fake.story());
+    assert!(!shop.is_open());
+    // The ID has ended; the pod takes the next request.
+    let again = shop.restart().await.unwrap();
+    assert_eq!((again.id, again.phase), (status.id, Phase::Failed));
+    let next = shop.ask(request("restart app #2")).await.unwrap();
+    assert_eq!(next.phase, Phase::Succeeded);
+}

@@ -1,0 +1,126 @@
+//! An operation in which the program panics each time it comes to the same place.
+
+use std::sync::Arc;
+
+use inplace::api::status::{Phase, Status};
+use inplace::node::Error;
+use inplace::node::drive::{Audience, Happening};
+use inplace::operation::effect::Verb;
+
+use super::{Shop, nobody, pod_ref, request, shared_pod};
+
+/// Panics when an effect of this kind has been carried out.
+fn panics_after(wanted: Verb) -> Audience {
+    Arc::new(move |happening| {
+        if let Happening::Effect { verb, .. } = happening {
+            assert!(verb != wanted, "planted");
+        }
+    })
+}
+
+impl Shop {
+    /// A process that begins or resumes the work on the pod; `None`: it ended by a panic.
+    async fn process(&mut self, begin: bool, audience: Audience) -> Option<Result<Option<Status>, Error>> {
+        let (node, pod, leash) = (self.node.clone(), self.pod.clone(), self.leash());
+        let work = tokio::spawn(async move {
+            if begin {
+                node.carry_out(&pod, request("restart app"), leash, &audience).await.map(Some)
+            } else {
+                node.resume(&pod, leash, &audience).await
+            }
+        });
+        let ended = self.patiently(work).await;
+        if let Err(error) = &ended {
+            assert!(error.is_panic(), "{error}");
+        }
+        self.next_process();
+        ended.ok()
+    }
+}
+
+#[tokio::test]
+async fn an_operation_that_ended_the_process_twice_is_set_aside() {
+    let mut shop = Shop::of(shared_pod()).await;
+    assert!(shop.process(true, panics_after(Verb::Fence)).await.is_none());
+    assert_eq!(shop.fake.fences().len(), 1);
+    // The fence is up already.
+    assert!(shop.process(false, panics_after(Verb::Stop)).await.is_none());
+    shop.fake.forget();
+    let ended =
+        shop.process(false, panics_after(Verb::Create)).await.expect("not a third time").unwrap().unwrap();
+    assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "SetAside"), "{ended:#?}");
+    // The fence is gone, nothing else was done: the kubelet starts the container again.
+    assert!(shop.fake.fences().is_empty());
+    assert_eq!(shop.fake.story().len(), 1, "{:?}", shop.fake.story());
+    assert!(!shop.is_open());
+    assert!(shop.node.resume(&shop.pod, shop.leash(), &nobody()).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn one_panic_is_forgiven_and_forgotten_with_the_operation() {
+    let mut shop = Shop::of(shared_pod()).await;
+    assert!(shop.process(true, panics_after(Verb::Fence)).await.is_none());
+    let ended = shop.process(false, nobody()).await.unwrap().unwrap().unwrap();
+    assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
+    // The next one has two of its own.
+    let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
+    let work = tokio::spawn(async move {
+        node.carry_out(&pod, request("restart app #2"), leash, &panics_after(Verb::Fence)).await
+    });
+    assert!(work.await.unwrap_err().is_panic());
+    shop.next_process();
+    let ended = shop.resume().await.unwrap().unwrap();
+    assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
+    let folder = shop.state.path().join("journal");
+    let left: Vec<_> = std::fs::read_dir(folder).unwrap().map(|item| item.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().contains("panic")), "{left:?}");
+}
+
+/// `kill -9`, an upgrade, a node that runs out of memory: no fault of the operation.
+#[tokio::test]
+async fn processes_that_are_killed_do_not_count() {
+    let mut shop = Shop::of(shared_pod()).await;
+    shop.die_fenced().await;
+    for _ in 0..5 {
+        let called = shop.fake.calls("StopContainer").len();
+        shop.fake.on("StopContainer").fault(super::super::runtime::Fault::Hang);
+        let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
+        let work = tokio::spawn(async move { node.resume(&pod, leash, &nobody()).await });
+        shop.patiently(async {
+            while shop.fake.calls("StopContainer").len() == called {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        work.abort();
+        assert!(work.await.unwrap_err().is_cancelled());
+        shop.next_process();
+    }
+    let ended = shop.resume().await.unwrap().unwrap();
+    assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
+}
+
+/// Another pod's operation is at work in the same process, and is not to blame.
+#[tokio::test]
+async fn only_the_operation_that_panics_is_blamed() {
+    let mut shop = Shop::of(shared_pod()).await;
+    let other = pod_ref(&shop.fake.put(shared_pod().again()));
+    let bystander = |shop: &Shop| {
+        let (node, pod, leash) = (shop.node.clone(), other.clone(), shop.leash());
+        // It stays in its pull.
+        tokio::spawn(async move { node.carry_out(&pod, request("swap app=img:v2"), leash, &nobody()).await })
+    };
+    shop.fake.on("PullImage").times(2).fault(super::super::runtime::Fault::Hang);
+    for (begin, pulls) in [(true, 1), (false, 2)] {
+        let bystander = bystander(&shop);
+        let fake = &shop.fake;
+        fake.until("it pulls", |_| fake.calls("PullImage").len() == pulls).await;
+        assert!(
+            shop.process(begin, panics_after(if begin { Verb::Fence } else { Verb::Stop })).await.is_none()
+        );
+        bystander.abort();
+        assert!(bystander.await.unwrap_err().is_cancelled());
+    }
+    let ended = bystander(&shop).await.unwrap().unwrap();
+    assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
+}

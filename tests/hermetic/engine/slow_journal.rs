@@ -1,0 +1,85 @@
+//! A disk that takes a write of the journal and never finishes it: a container that is down comes up all the same.
+
+use std::fs::{File, OpenOptions};
+use std::path::PathBuf;
+
+use inplace::api::status::Phase;
+use inplace::node::drive::{Audience, Happening};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use super::{Shop, nobody, request, shared_pod, short};
+
+/// In the place of the file that the journal of a pod is written to: whoever opens it to write waits until this is
+/// dropped.
+struct Stuck(PathBuf);
+
+impl Stuck {
+    fn path(shop: &Shop) -> PathBuf {
+        shop.node.journal.path("").with_file_name(format!(".{}.json.new", shop.pod.uid))
+    }
+
+    fn at(path: PathBuf) -> Self {
+        mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+        Self(path)
+    }
+
+    /// Lets go. What is waiting to write is told that this is no file.
+    fn release(&self) -> Option<File> {
+        OpenOptions::new().read(true).write(true).open(&self.0).ok()
+    }
+}
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        drop(self.release());
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn a_container_that_is_down_does_not_wait_for_the_journal() {
+    let shop = Shop::of(shared_pod()).await;
+    let path = Stuck::path(&shop);
+    let stuck = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let set = std::sync::Arc::clone(&stuck);
+    shop.fake.after("StopContainer", move |_| *set.lock().unwrap() = Some(Stuck::at(path.clone())));
+    let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
+    let work =
+        tokio::spawn(async move { node.carry_out(&pod, request("restart app"), leash, &nobody()).await });
+    let up = |m: &super::super::runtime::Model| m.running("app").iter().any(|life| life.attempt() == 1);
+    shop.fake.until("the replacement runs", up).await;
+    // It ends, and writes that down, as soon as the disk lets it.
+    let stuck = stuck.lock().unwrap().take().unwrap();
+    let released = stuck.release();
+    let ended = shop.patiently(work).await.unwrap();
+    drop(released);
+    let down = ended.as_ref().ok().and_then(|status| status.containers[0].downtime_ms).unwrap();
+    assert!(down < 4000, "{down} ms");
+    shop.succeeded(ended, "img:v1");
+}
+
+#[tokio::test]
+async fn nothing_is_touched_while_the_journal_cannot_be_written() {
+    let shop = Shop::of(shared_pod()).await;
+    let stuck = Stuck::at(Stuck::path(&shop));
+    let (tell, mut told) = tokio::sync::watch::channel(None);
+    let audience: Audience = std::sync::Arc::new(move |happening| {
+        if let Happening::Status(status) = happening {
+            tell.send_replace(Some(status.clone()).filter(|status| status.phase.is_terminal()));
+        }
+    });
+    let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
+    let request = short("restart app", 8);
+    let work = tokio::spawn(async move { node.carry_out(&pod, request, leash, &audience).await });
+    let ended = shop.patiently(told.wait_for(Option::is_some)).await.unwrap().clone().unwrap();
+    assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "JournalFailed"), "{ended:#?}");
+    assert!(ended.message.contains("touched"), "{}", ended.message);
+    shop.untouched();
+    assert!(shop.fake.story().is_empty(), "{:?}", shop.fake.story());
+    // The pod is worked on until the journal tells the end: nobody finds it open.
+    assert!(!work.is_finished() && shop.node.journal.hold(&shop.pod).is_err());
+    drop(stuck);
+    assert_eq!(shop.patiently(work).await.unwrap().unwrap(), ended);
+    assert!(!shop.is_open());
+}
