@@ -13,6 +13,7 @@ mod admission;
 mod agent;
 mod api_server;
 mod asked;
+mod attacks;
 mod changes;
 mod cli;
 mod clone;

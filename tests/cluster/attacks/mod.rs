@@ -1,0 +1,3 @@
+//! Attacks, each carried out at a real API server by somebody who has exactly the rights that it needs, and each refused.
+
+mod webhook;
