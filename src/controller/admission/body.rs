@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::http::StatusCode;
 use futures_util::StreamExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -14,8 +14,8 @@ use tokio::time::timeout;
 const LARGEST: usize = 3 << 20;
 /// Of all bodies at once.
 const ALL: usize = 48 << 20;
-/// An API server sends a body at once.
-const IN_TIME: Duration = Duration::from_secs(5);
+/// An API server waits no longer for the whole answer.
+const IN_TIME: Duration = Duration::from_secs(10);
 
 /// What is left for bodies, in bytes.
 #[derive(Clone, Debug)]
@@ -38,6 +38,10 @@ impl Memory {
     /// # Errors
     /// What to answer when it is too large, too slow, or broken off.
     pub(super) async fn read(&self, body: Body) -> Result<Whole, StatusCode> {
+        // One that says so is not read at all.
+        if body.size_hint().lower() > LARGEST as u64 {
+            return Err(StatusCode::PAYLOAD_TOO_LARGE);
+        }
         timeout(IN_TIME, self.collect(body)).await.unwrap_or(Err(StatusCode::REQUEST_TIMEOUT))
     }
 

@@ -43,6 +43,10 @@ impl Site {
         let server = ApiServer::start().await;
         server.know_our_kinds().await;
         server.apply("daemonset/base");
+        // Nobody answers yet.
+        let name = ["validatingwebhookconfiguration", "inplace"];
+        let shipped = server.kubectl(&["get", name[0], name[1], "-o", "json"], "").stdout;
+        assert!(server.kubectl(&["delete", name[0], name[1]], "").status.success());
         let make = |object: &Value| {
             let output = server.kubectl(&["create", "-o", "json", "-f", "-"], &object.to_string());
             assert!(output.status.success(), "{object}: {}", String::from_utf8_lossy(&output.stderr));
@@ -71,21 +75,13 @@ impl Site {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let controller = controller(&server, folder.path(), port).await;
         let site = Self { server, folder, port, controller };
-        let shown = site.done(&["get", "validatingwebhookconfiguration", "inplace", "-o", "json"], "");
-        let shown: Value = serde_json::from_str(&shown).unwrap();
-        let by_url = |(at, webhook): (usize, &Value)| {
-            let config = format!("/webhooks/{at}/clientConfig");
+        let mut shipped: Value = serde_json::from_slice(&shipped).unwrap();
+        shipped["metadata"] = json!({"name": name[1]});
+        for webhook in shipped["webhooks"].as_array_mut().unwrap() {
             let path = webhook["clientConfig"]["service"]["path"].as_str().unwrap();
-            let url = format!("https://127.0.0.1:{port}{path}");
-            [
-                json!({"op": "remove", "path": format!("{config}/service")}),
-                json!({"op": "add", "path": format!("{config}/url"), "value": url}),
-            ]
-        };
-        let patch: Vec<_> =
-            shown["webhooks"].as_array().unwrap().iter().enumerate().flat_map(by_url).collect();
-        let patch = json!(patch).to_string();
-        site.done(&["patch", "validatingwebhookconfiguration", "inplace", "--type=json", "-p", &patch], "");
+            webhook["clientConfig"] = json!({"url": format!("https://127.0.0.1:{port}{path}")});
+        }
+        site.done(&["create", "-f", "-"], &shipped.to_string());
         site.until("the webhooks are in force", || {
             site.tried(&["delete", "pod", "victim-0", "-n", "shop", "--dry-run=server"], "")
                 .1
@@ -208,7 +204,7 @@ fn guarded(name: &str, node: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": "shop", "labels": {"inplace.dev/delete-guard": "true"},
             "annotations": {"inplace.dev/pre-delete-hook": "leave"}},
-        "spec": {"nodeName": node, "containers": [{"name": "app", "image": "app:1"}]}})
+        "spec": {"nodeName": node, "automountServiceAccountToken": false, "containers": [{"name": "app", "image": "app:1"}]}})
 }
 
 fn hook(kind: &str, name: &str, provider: &Value) -> Value {
@@ -270,7 +266,7 @@ async fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller() {
     site.evicted_by_taint().await;
     assert!(!site.is_leaving("victim-0"), "a made-up eviction deleted the pod");
 
-    // The largest bodies that are read, twenty at once, each as costly as can be; and larger ones.
+    // The largest bodies that are read, each as costly as can be, many at once; and larger ones.
     let body = |size: usize| {
         let head = r#"{"request":{"uid":"u","operation":"CREATE","kind":{"group":"tkex.tencent.com","version":"v1alpha1","kind":"GameDeployment"},"object":{"metadata":{"name":"x"},"spec":{"template":{"spec":{"x":["#;
         let tail = "0]}}}}}}";
@@ -279,7 +275,7 @@ async fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller() {
     };
     let (fits, large) = (body(3 << 20), body(8 << 20));
     let codes = thread::scope(|scope| {
-        let posts: Vec<_> = (0..40)
+        let posts: Vec<_> = (0..24)
             .map(|number| {
                 let body = if number % 2 == 0 { &fits } else { &large };
                 scope.spawn(|| site.posted("validate", body).0)
@@ -287,11 +283,11 @@ async fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller() {
             .collect();
         posts.into_iter().map(|post| post.join().unwrap()).collect::<Vec<_>>()
     });
-    assert!(codes.iter().skip(1).step_by(2).all(|code| code != "200"), "{codes:?}");
+    assert!(codes.iter().skip(1).step_by(2).all(|code| code == "413"), "{codes:?}");
     assert!(codes.iter().step_by(2).any(|code| code == "200"), "{codes:?}");
     assert!(site.peak() < MEMORY, "{} MiB", site.peak() >> 20);
-    site.refused(&["delete", "pod", "evicted-1", "-n", "none"], "", "not found");
-    site.refused(&["create", "-f", "-"], &hook("HookTemplate", "", &json!({})).to_string(), "");
+    // It answers still: the hook of the victim has succeeded.
+    site.done(&["delete", "pod", "victim-0", "-n", "shop", "--wait=false"], "");
 }
 
 #[tokio::test]
