@@ -34,8 +34,20 @@ impl Server {
         let overridden = overridden.map(|reason| reason.trim().to_owned());
         Ok(Namespace {
             overridden: overridden.filter(|reason| !reason.is_empty()),
-            terminating: found.metadata.deletion_timestamp.is_some(),
+            labelled: found.labels().get(annotation::DELETE_GUARD).is_some_and(|value| value == "true"),
+            terminating: found.metadata.deletion_timestamp.map(|time| time.0),
         })
+    }
+
+    /// The taints of a node as they are now; none when it is not there.
+    pub async fn taints(&self, node: &str) -> Result<Vec<core::Taint>, Error> {
+        let selection = Selection {
+            what: format!("node {node}"),
+            fields: Some(format!("metadata.name={node}")),
+            ..Selection::default()
+        };
+        let found = self.list::<core::Node>(&selection).await?.items;
+        Ok(found.into_iter().filter_map(|node| node.spec?.taints).flatten().collect())
     }
 
     /// The hooks before deletions in a namespace, of pods with this label of instance.

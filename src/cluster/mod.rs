@@ -3,6 +3,7 @@
 //! Every call is bounded and made once; what a failure means is told by [`error`]. Must not decide anything about
 //! operations, and log nothing of an object: there are environment values in pods and passwords in secrets.
 
+pub mod access;
 pub mod agents;
 pub mod annotations;
 mod chance;

@@ -123,6 +123,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let mut registry = Registry::with_prefix("inplace");
     let leads = Gauge::<i64>::default();
     registry.register("leads", "1 while this process leads, 0 while another one does", leads.clone());
+    if let Some(webhooks) = &webhooks {
+        webhooks.register(&mut registry);
+    }
     let common = Common {
         server: server.clone(),
         namespace: namespace.clone(),

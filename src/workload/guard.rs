@@ -4,22 +4,25 @@
 //! attempts are HookRuns, and the same look gives the same decision, whoever looks.
 
 mod attempt;
+mod taint;
 #[cfg(test)]
 mod tests;
 mod words;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::api::annotation;
-use crate::api::hook_run::HookPhase;
+use crate::api::hook_run::{HookPhase, HookRunStatus};
 use crate::api::workload::WorkloadHook;
 use crate::workload::action::RunWish;
 use crate::workload::pods::{Pod, PodPhase};
 use crate::workload::turn::later;
 
 pub use attempt::Attempt;
-pub use words::{asked, would_ask};
+pub use taint::is_evicted;
+pub use words::{asked, replaced, would_ask};
 
 /// An approval holds for so long: what was prepared then need not be true later.
 pub const FRESH: SignedDuration = SignedDuration::from_mins(10);
@@ -37,6 +40,8 @@ pub struct Seen<'a> {
     pub attempts: Vec<Attempt>,
     /// Its namespace.
     pub namespace: Namespace,
+    /// A pod is held for no longer than this; absent: for as long as its hook takes.
+    pub longest_hold: Option<SignedDuration>,
     /// The time.
     pub now: Timestamp,
 }
@@ -46,8 +51,10 @@ pub struct Seen<'a> {
 pub struct Namespace {
     /// Why all its pods may go without their hooks.
     pub overridden: Option<String>,
-    /// True when it is being deleted: nothing can be made in it.
-    pub terminating: bool,
+    /// Since when it is being deleted: nothing can be made in it.
+    pub terminating: Option<Timestamp>,
+    /// True with the guard's own label on it.
+    pub labelled: bool,
 }
 
 /// What follows.
@@ -57,6 +64,8 @@ pub enum Verdict {
     Passed(String, Timestamp),
     /// It may go without: a person said so, there, for this reason.
     Overridden(&'static str, String),
+    /// It may go without: it was held for as long as pods are held at most, since then.
+    Expired(Timestamp),
     /// It may not go yet; the sentence says why and what to do. With the attempt that is under way, if one is.
     Held(Option<Box<Attempt>>, String),
     /// It may not go yet: this run has to be made first. Why it is not the first one, if it is not.
@@ -89,6 +98,40 @@ pub fn owner(pod: &core::Pod) -> Option<(&str, &str)> {
 
 /// Decides about a pod that [`is_held`].
 pub fn decide(seen: &Seen<'_>) -> Verdict {
+    let verdict = by_hook(seen);
+    let over =
+        |since: &Timestamp| seen.longest_hold.is_some_and(|longest| later(*since, longest) <= seen.now);
+    match verdict {
+        Verdict::Held(..) | Verdict::Ask(..) => {
+            held_since(seen).filter(over).map_or(verdict, Verdict::Expired)
+        }
+        free => free,
+    }
+}
+
+/// Since when the pod is held: since the first hook that was started for this deletion, or since its namespace goes.
+fn held_since(seen: &Seen<'_>) -> Option<Timestamp> {
+    let pod = Pod::read(seen.pod);
+    let own = || seen.attempts.iter().filter(|attempt| attempt.is_of(&pod, controller(seen.pod)));
+    let passed = own().filter(|attempt| attempt.has_passed()).map(|attempt| attempt.created).max();
+    let counts = |attempt: &&Attempt| passed.is_none_or(|passed| attempt.created > passed);
+    let asked = own().filter(counts).map(|attempt| attempt.created).min();
+    [asked, seen.namespace.terminating].into_iter().flatten().min()
+}
+
+/// The attempt of the guard that the HookRun with `meta` is, if it is one for this very pod.
+pub fn attempt(pod: &core::Pod, meta: &ObjectMeta, status: &HookRunStatus) -> Option<Attempt> {
+    let of_pod = |attempt: &Attempt| attempt.is_guards() && attempt.is_of(&Pod::read(pod), None);
+    Attempt::read(meta, status).filter(of_pod)
+}
+
+/// The uid of whoever controls a pod.
+fn controller(pod: &core::Pod) -> Option<&str> {
+    let owners = pod.metadata.owner_references.as_ref()?;
+    owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
+}
+
+fn by_hook(seen: &Seen<'_>) -> Verdict {
     let pod = Pod::read(seen.pod);
     let namespace = seen.pod.metadata.namespace.as_deref().unwrap_or_default();
     if let Some(reason) = note(seen.pod, annotation::DELETE_GUARD_OVERRIDE) {
@@ -104,7 +147,7 @@ pub fn decide(seen: &Seen<'_>) -> Verdict {
         return Verdict::Held(None, words::no_hook(namespace, &pod));
     };
     let about = |attempt: &&Attempt| {
-        attempt.pod_uid == pod.uid
+        attempt.is_of(&pod, controller(seen.pod))
             && match &attempt.turn {
                 attempt::Turn::Guard { template, .. } => *template == hook.template_name,
                 // The one that the workload's own controller made to delete this pod: nobody is asked twice.
@@ -131,7 +174,7 @@ pub fn decide(seen: &Seen<'_>) -> Verdict {
         Some((number, last)) if last.has_passed() => (number + 1, Some(words::stale(last))),
         Some((_, last)) => return Verdict::Held(None, words::failed(namespace, &pod, last)),
     };
-    if seen.namespace.terminating {
+    if seen.namespace.terminating.is_some() {
         return Verdict::Held(None, words::terminating(namespace, &pod));
     }
     let run = attempt::run(namespace, &pod, &hook, &retry, number);

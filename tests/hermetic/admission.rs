@@ -1,6 +1,7 @@
 //! The admission webhooks over real TLS, asked as an API server asks: by what its configuration says it may trust, and what
 //! it read there is a moment old.
 
+mod attacks;
 mod guard;
 mod kept;
 
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use inplace::cluster::client::{Target, connect};
 use inplace::cluster::server::Server;
-use inplace::controller::admission::{CONFIGURATION, SECRET, Terms, WebhookArgs, Webhooks};
+use inplace::controller::admission::{CONFIGURATION, GuardArgs, SECRET, Terms, WebhookArgs, Webhooks};
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;

@@ -14,12 +14,12 @@ type Objects = BTreeMap<(String, String, String), Value>;
 fn the_chart_installs_what_kustomize_does() {
     let own = chart(&json!({}));
     same(&own, &kustomize(&["base"]));
-    assert_eq!(own.len(), 14 + 5, "{:?}", own.keys());
+    assert_eq!(own.len(), 15 + 5, "{:?}", own.keys());
     let every = json!({"allowPullSecrets": true, "restartOnSecretChange": true, "admissionPolicy": {"enabled": true},
         "webhook": {"readinessGate": true}});
     let all = chart(&every);
     same(&all, &kustomize(&["base", "pull-secrets", "change-secrets", "admission-policy", "readiness-gate"]));
-    assert_eq!(all.len(), 24 + 5, "{:?}", all.keys());
+    assert_eq!(all.len(), 25 + 5, "{:?}", all.keys());
     // Helm itself has the last word where there is one.
     if let Some(helm) = helm(&json!({})) {
         same(&helm, &own);
@@ -57,6 +57,8 @@ fn every_value_of_the_chart_does_something() {
         json!({"seLinuxOptions": {"type": "spc_t"}}),
         json!({"webhook": {"enabled": false}}),
         json!({"webhook": {"readinessGate": true}}),
+        json!({"networkPolicy": {"enabled": false}}),
+        json!({"networkPolicy": {"controlPlane": ["10.0.0.0/28"]}}),
         json!({"controller": {"replicas": 1}}),
         json!({"controller": {"port": 9999}}),
         json!({"controller": {"extraArgs": ["--log-json"]}}),
@@ -168,6 +170,7 @@ fn the_controller_may_no_more_than_it_needs() {
             "verbs": ["get", "list", "watch", "patch"]},
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]},
         {"apiGroups": ["inplace.dev"], "resources": ["inplacerollouts"], "verbs": ["create"]},
+        {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
         {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["validatingwebhookconfigurations"],
             "resourceNames": ["inplace"], "verbs": ["get", "patch"]},
         {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["mutatingwebhookconfigurations"],
@@ -210,7 +213,7 @@ fn the_webhooks_can_hold_up_nothing_but_our_kinds_and_what_is_guarded() {
     let webhooks = &base[&key("ValidatingWebhookConfiguration", "", CONFIGURATION)]["webhooks"];
     let [webhook, guards @ ..] = webhooks.as_array().unwrap().as_slice() else { panic!("{webhooks}") };
     let expected = json!([{"apiGroups": ["tkex.tencent.com"], "apiVersions": ["v1alpha1"],
-        "resources": ["gamedeployments", "gamestatefulsets", "hooktemplates"],
+        "resources": ["gamedeployments", "gamestatefulsets", "hooktemplates", "hookruns"],
         "operations": ["CREATE", "UPDATE"], "scope": "Namespaced"},
         {"apiGroups": ["inplace.dev"], "apiVersions": ["v1alpha1"], "resources": ["inplacerollouts"],
         "operations": ["CREATE", "UPDATE"], "scope": "Namespaced"}]);
@@ -260,6 +263,29 @@ fn the_webhooks_can_hold_up_nothing_but_our_kinds_and_what_is_guarded() {
     let left: Vec<_> =
         off.iter().filter(|(key, object)| key.0 != "CustomResourceDefinition" && named(object)).collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_controller_is_asked_at_its_two_ports_and_its_webhooks_by_the_control_plane_where_that_is_said() {
+    let name = key("NetworkPolicy", "inplace-system", "inplace-controller");
+    let base = &kustomize(&["base"])[&name]["spec"];
+    let pods = &kustomize(&["base"])[&key("Deployment", "inplace-system", "inplace-controller")]["spec"];
+    assert_eq!(base["podSelector"], pods["selector"]);
+    let ports = |of: &Value| -> Vec<Value> {
+        of["ingress"].as_array().unwrap().iter().map(|rule| rule["ports"][0]["port"].clone()).collect()
+    };
+    let named = pods["template"]["spec"]["containers"][0]["ports"].as_array().unwrap();
+    assert!(ports(base).iter().all(|port| named.iter().any(|known| known["name"] == *port)));
+    assert_eq!(ports(base), ["webhook", "metrics"]);
+    assert_eq!((&base["policyTypes"], &base["ingress"][0]["from"]), (&json!(["Ingress"]), &Value::Null));
+    // The narrow one takes the place of the other, and says the same of everything but from where.
+    let mut narrow = kustomize(&["control-plane-only"])[&name]["spec"].clone();
+    let from = narrow["ingress"][0].as_object_mut().unwrap().remove("from").unwrap();
+    assert_eq!((from, &narrow), (json!([{"ipBlock": {"cidr": "192.0.2.0/24"}}]), base));
+    let made = chart(&json!({"networkPolicy": {"controlPlane": ["10.0.0.0/28"]}}));
+    assert_eq!(made[&name]["spec"]["ingress"][0]["from"], json!([{"ipBlock": {"cidr": "10.0.0.0/28"}}]));
+    let off = chart(&json!({"webhook": {"enabled": false}}));
+    assert_eq!(ports(&off[&name]["spec"]), ["metrics"]);
 }
 
 #[test]

@@ -2,18 +2,48 @@
 //!
 //! Only where a namespace asks for it by a label: the configuration is one of its own, and opt-in. Refuses nothing.
 
-use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::json;
 
 use crate::api::annotation::GATE;
 use crate::controller::admission::review::{Answer, Request};
 
+/// What is looked at of a pod.
+#[derive(Debug, Default, Deserialize)]
+struct Pod {
+    #[serde(default)]
+    metadata: Meta,
+    #[serde(default)]
+    spec: Spec,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Meta {
+    annotations: Option<BTreeMap<String, IgnoredAny>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    readiness_gates: Option<Vec<Gate>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Gate {
+    condition_type: String,
+}
+
 /// The patch that adds the gate, where it is missing.
 pub(super) fn judge(asked: &Request) -> Answer {
-    let pod = &asked.object;
-    let gates = pod.pointer("/spec/readinessGates").and_then(Value::as_array);
-    let has_it = gates.is_some_and(|gates| gates.iter().any(|gate| gate["conditionType"] == GATE));
+    let Ok(pod) = asked.new_as::<Pod>() else { return Answer::Allowed(Vec::new()) };
+    let gates = pod.spec.readiness_gates;
+    let has_it = gates.as_ref().is_some_and(|gates| gates.iter().any(|gate| gate.condition_type == GATE));
     // Of a static pod this is a copy: what its kubelet runs has no gate.
-    let mirror = pod["metadata"]["annotations"].get("kubernetes.io/config.mirror").is_some();
+    let mirror = pod.metadata.annotations.is_some_and(|all| all.contains_key("kubernetes.io/config.mirror"));
     if asked.kind.kind != "Pod" || asked.operation != "CREATE" || has_it || mirror {
         return Answer::Allowed(Vec::new());
     }
@@ -26,6 +56,8 @@ pub(super) fn judge(asked: &Request) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::controller::admission::review::request;
 

@@ -13,6 +13,7 @@ use crate::cluster::webhook::Webhooks;
 use crate::controller::admission::certificate;
 use crate::controller::admission::kept::{Kept, Step, Terms, step};
 use crate::controller::admission::shown::{NoCertificate, Shown};
+use crate::controller::admission::tls::{self, Tls};
 use crate::process::clock;
 use crate::process::log::chain;
 
@@ -43,6 +44,8 @@ enum Error {
     Make(#[from] rcgen::Error),
     #[error(transparent)]
     Unusable(#[from] NoCertificate),
+    #[error(transparent)]
+    Clients(#[from] tls::Error),
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: std::io::Error },
 }
@@ -59,10 +62,11 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// Takes up what is kept, and whatever takes its place, until `stop`.
-    pub(super) async fn follow(&self, stop: &CancellationToken) {
+    pub(super) async fn follow(&self, tls: &Tls, stop: &CancellationToken) {
         let mut told = String::new();
         while !stop.is_cancelled() {
-            tell(&mut told, self.take_up().await);
+            let taken = self.take_up().await;
+            tell(&mut told, taken.and_then(|()| tls.refresh().map_err(Error::from)));
             let pause = if self.shown.is_there() { self.terms.look } else { HURRY.min(self.terms.look) };
             rest(pause, stop).await;
         }

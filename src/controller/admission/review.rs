@@ -1,8 +1,18 @@
 //! `AdmissionReview` in, `AdmissionReview` out (admission.k8s.io/v1). Pure: which requests are refused is decided elsewhere.
+//!
+//! The body is parsed into the types that are looked at, never into a tree of all that it holds: whoever sends it decides
+//! how large such a tree would be.
 
+use std::collections::BTreeMap;
+
+use axum::body::Bytes;
 use k8s_openapi::ByteString;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+
+/// No more of a user's name is passed on.
+const LONGEST_NAME: usize = 253;
 
 /// What is asked, as far as any webhook here looks at it.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -27,12 +37,15 @@ pub(super) struct Request {
     pub(super) user_info: UserInfo,
     /// As it would be.
     #[serde(default)]
-    pub(super) object: Value,
+    object: Option<Header>,
     /// As it is.
     #[serde(default)]
-    pub(super) old_object: Value,
+    old_object: Option<Header>,
     #[serde(default)]
     dry_run: Option<bool>,
+    /// The whole review.
+    #[serde(skip)]
+    body: Bytes,
 }
 
 /// What kind of object.
@@ -47,24 +60,110 @@ pub(super) struct Kind {
 pub(super) struct UserInfo {
     #[serde(default)]
     pub(super) username: String,
+    #[serde(default)]
+    pub(super) uid: String,
+    #[serde(default)]
+    pub(super) groups: Vec<String>,
+    #[serde(default)]
+    pub(super) extra: BTreeMap<String, Vec<String>>,
+}
+
+impl UserInfo {
+    /// The name as it may stand in a message.
+    pub(super) fn printable(&self) -> String {
+        self.username.chars().filter(|char| !char.is_control()).take(LONGEST_NAME).collect()
+    }
+}
+
+/// What is read of every object.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Header {
+    #[serde(default)]
+    metadata: Option<HeaderMeta>,
+    /// Of an eviction.
+    #[serde(default)]
+    delete_options: Option<DeleteOptions>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct HeaderMeta {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    uid: Option<String>,
+    #[serde(default)]
+    deletion_timestamp: Option<IgnoredAny>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct DeleteOptions {
+    #[serde(default)]
+    dry_run: Option<Vec<String>>,
 }
 
 impl Request {
     /// The name of the object. Of many that are deleted at once each one's own.
     pub(super) fn name(&self) -> &str {
-        let own = |object: &'_ Value| object.pointer("/metadata/name").is_some();
-        let of = [&self.old_object, &self.object].into_iter().find(|object| own(object));
-        match of.and_then(|object| object["metadata"]["name"].as_str()) {
-            Some(name) if self.name.is_empty() => name,
-            _ => &self.name,
-        }
+        let mut own = [&self.old_object, &self.object].into_iter().flatten();
+        let own = own.find_map(|header| header.metadata.as_ref()?.name.as_deref());
+        own.filter(|_| self.name.is_empty()).unwrap_or(&self.name)
+    }
+
+    /// The uid of the object as it is, where the review says one.
+    pub(super) fn old_uid(&self) -> Option<&str> {
+        self.old_object.as_ref()?.metadata.as_ref()?.uid.as_deref()
+    }
+
+    /// True when the object is on its way out.
+    pub(super) fn is_leaving(&self) -> bool {
+        let meta = self.object.as_ref().and_then(|object| object.metadata.as_ref());
+        meta.is_some_and(|meta| meta.deletion_timestamp.is_some())
     }
 
     /// True when nothing may come of it. An eviction says it in the options of its deletion.
     pub(super) fn is_dry_run(&self) -> bool {
-        let options = self.object.pointer("/deleteOptions/dryRun").and_then(Value::as_array);
-        self.dry_run == Some(true) || options.is_some_and(|all| !all.is_empty())
+        let options = self.object.as_ref().and_then(|object| object.delete_options.as_ref());
+        let all = options.and_then(|options| options.dry_run.as_ref());
+        self.dry_run == Some(true) || all.is_some_and(|all| !all.is_empty())
     }
+
+    /// The object as it would be.
+    ///
+    /// # Errors
+    /// When it is none of this type; the text says why, for people.
+    pub(super) fn new_as<T: DeserializeOwned>(&self) -> Result<T, String> {
+        let review: Review<New<T>> = serde_json::from_slice(&self.body).map_err(|error| {
+            let text = error.to_string();
+            // Where in the review it stands tells nobody anything.
+            text.rsplit_once(" at line ").map_or(text.clone(), |(what, _)| what.to_owned())
+        })?;
+        Ok(review.request.object)
+    }
+
+    /// The object as it is; `None` when there is none, or none of this type.
+    pub(super) fn old_as<T: DeserializeOwned>(&self) -> Option<T> {
+        let review: Review<Old<T>> = serde_json::from_slice(&self.body).ok()?;
+        review.request.old_object
+    }
+}
+
+#[derive(Deserialize)]
+struct Review<T> {
+    request: T,
+}
+
+#[derive(Deserialize)]
+struct New<T> {
+    object: T,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Old<T> {
+    old_object: Option<T>,
 }
 
 /// What is answered.
@@ -91,6 +190,13 @@ pub(super) struct Refusal {
     pub(super) causes: Vec<Problem>,
 }
 
+impl Refusal {
+    /// As the API server says that somebody may not do something.
+    pub(super) fn forbidden(message: String) -> Self {
+        Self { code: 403, reason: "Forbidden", message, causes: Vec::new() }
+    }
+}
+
 /// One thing that is wrong, as `spec.field: what and what to do`.
 pub(super) type Problem = String;
 
@@ -105,11 +211,6 @@ impl From<Vec<Problem>> for Answer {
     }
 }
 
-#[derive(Deserialize)]
-struct Review {
-    request: Request,
-}
-
 /// A field and what is wrong with it, as `kubectl` prints them.
 #[derive(Serialize)]
 struct Cause<'a> {
@@ -122,8 +223,9 @@ struct Cause<'a> {
 ///
 /// # Errors
 /// When there is no review in it.
-pub(super) fn read(body: &[u8]) -> Result<Request, serde_json::Error> {
-    serde_json::from_slice::<Review>(body).map(|review| review.request)
+pub(super) fn read(body: Bytes) -> Result<Request, serde_json::Error> {
+    let review: Review<Request> = serde_json::from_slice(&body)?;
+    Ok(Request { body, ..review.request })
 }
 
 /// The review that answers `asked`.
@@ -158,7 +260,7 @@ fn status(asked: &Request, refusal: &Refusal) -> Value {
 /// What is asked in a test.
 #[cfg(test)]
 pub(super) fn request(asked: &Value) -> Request {
-    serde_json::from_value(asked.clone()).unwrap()
+    read(json!({"request": asked}).to_string().into()).unwrap()
 }
 
 #[cfg(test)]
@@ -171,7 +273,7 @@ mod tests {
             "uid": "u-1", "operation": "CREATE", "kind": {"group": "g", "version": "v1", "kind": "K"},
             "name": "web", "object": {}, "oldObject": null, "dryRun": true}});
         let body = review.to_string();
-        let asked = read(body.as_bytes()).unwrap();
+        let asked = read(body.into()).unwrap();
         assert!(asked.is_dry_run());
         let allowed = reply(&asked, &Vec::new().into());
         assert_eq!(allowed["response"], json!({"uid": "u-1", "allowed": true}));
@@ -187,7 +289,7 @@ mod tests {
             (&json!("spec.a"), &json!("too much: take less"))
         );
         assert_eq!((&causes[1]["field"], &causes[1]["message"]), (&json!(""), &json!("nothing fits")));
-        assert!(read(b"{}").is_err());
+        assert!(read(Bytes::from_static(b"{}")).is_err());
     }
 
     #[test]

@@ -7,40 +7,45 @@
 //!  stop ──▶ each answer is the last of its connection ──EASE──▶ those at rest are closed ──FAREWELL──▶ nobody is let in
 //! ```
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::serve::Listener;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
-use hyper_util::rt::TokioIo;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::controller::admission::body::Memory;
+use crate::controller::admission::connections::{Asks, Connection, Connections};
 use crate::controller::admission::guard::Guard;
-use crate::controller::admission::review::Answer;
-use crate::controller::admission::shown::Shown;
-use crate::controller::admission::{gate, review, validate};
+use crate::controller::admission::review::{self, Answer};
+use crate::controller::admission::rights::Rights;
+use crate::controller::admission::tls::Tls;
+use crate::controller::admission::{gate, validate};
 
-/// A review holds the object twice, and an object may have 1.5 MiB.
-const LARGEST: usize = 8 << 20;
-/// Handshakes at once; whoever comes then waits.
-const HANDSHAKES: usize = 256;
-/// Nobody needs longer for one.
+/// Connections at once, those that shake hands among them.
+pub(super) const CONNECTIONS: usize = 512;
+/// Nobody needs longer for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+/// For so long nothing whole may be asked on a connection. An API server leaves one on which it has nothing to ask after 90 s,
+/// by itself: closed from here at the moment at which it asks, the question would be lost.
+const HEADER: Duration = Duration::from_secs(100);
+/// What is kept of a connection that sends its headers slowly.
+const HEADER_BYTES: usize = 64 << 10;
 /// For so long after the stop, a connection that is in use is left by its next answer.
 const EASE: Duration = Duration::from_secs(7);
 /// For so long, word of a closed connection may be lost and sent again, and those who have not heard of the stop are let in:
@@ -49,58 +54,89 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// What an answer under way may take then.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// The paths. Another webhook is another line here and another entry in the manifests' configuration.
-fn router(guard: Guard) -> Router {
-    Router::new()
-        .route("/validate", post(async |body: Bytes| judged(&body, |asked| validate::judge(asked).into())))
-        .route("/mutate-pods", post(async |body: Bytes| judged(&body, gate::judge)))
-        .route(
-            "/guard",
-            post(async move |body: Bytes| match review::read(&body) {
-                Ok(asked) => answer(&asked, &guard.judge(&asked).await),
-                Err(_) => no_review(),
-            }),
-        )
-        .layer(DefaultBodyLimit::max(LARGEST))
+/// Who answers what.
+#[derive(Clone)]
+pub(super) struct Judges {
+    pub(super) guard: Guard,
+    pub(super) rights: Rights,
+    pub(super) memory: Memory,
 }
 
-fn judged(body: &[u8], judge: impl FnOnce(&review::Request) -> Answer) -> Response {
-    match review::read(body) {
-        Ok(asked) => answer(&asked, &judge(&asked)),
-        Err(_) => no_review(),
+impl Judges {
+    /// The answer to what `request` holds, by `judge`.
+    async fn answer(
+        &self,
+        asks: &Asks,
+        request: Request,
+        judge: impl AsyncFnOnce(&Self, &review::Request) -> Answer,
+    ) -> Response {
+        let body = match self.memory.read(request.into_body()).await {
+            Ok(body) => body,
+            // What is left of it is not read.
+            Err(status) => return (status, [(header::CONNECTION, "close")], "").into_response(),
+        };
+        let _asking = asks.begin();
+        let Ok(asked) = review::read(body.bytes.clone()) else {
+            return (StatusCode::BAD_REQUEST, "no AdmissionReview\n").into_response();
+        };
+        let answer = judge(self, &asked).await;
+        let json = [(header::CONTENT_TYPE, "application/json")];
+        (json, review::reply(&asked, &answer).to_string()).into_response()
+    }
+
+    /// A spec that contradicts itself is wrong whoever writes it.
+    async fn validate(&self, asked: &review::Request) -> Answer {
+        match validate::judge(asked).into() {
+            Answer::Allowed(_) => self.rights.judge(asked).await,
+            refused => refused,
+        }
     }
 }
 
-fn answer(asked: &review::Request, answer: &Answer) -> Response {
-    let json = [(header::CONTENT_TYPE, "application/json")];
-    (json, review::reply(asked, answer).to_string()).into_response()
-}
-
-fn no_review() -> Response {
-    (StatusCode::BAD_REQUEST, "no AdmissionReview\n").into_response()
-}
-
-/// How connections are made: with whatever certificate is shown at that time.
-pub(super) fn config(shown: Arc<Shown>) -> Result<ServerConfig, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    let mut config = versions.with_no_client_auth().with_cert_resolver(shown);
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
+/// The paths. Another webhook is another line here and another entry in the manifests' configuration.
+fn router(judges: Judges) -> Router {
+    let validate =
+        async |State(judges): State<Judges>, Extension(asks): Extension<Asks>, request: Request| {
+            judges
+                .answer(&asks, request, async |judges: &Judges, asked: &review::Request| {
+                    judges.validate(asked).await
+                })
+                .await
+        };
+    let gate = async |State(judges): State<Judges>, Extension(asks): Extension<Asks>, request: Request| {
+        judges.answer(&asks, request, async |_: &Judges, asked: &review::Request| gate::judge(asked)).await
+    };
+    let guard = async |State(judges): State<Judges>, Extension(asks): Extension<Asks>, request: Request| {
+        judges
+            .answer(&asks, request, async |judges: &Judges, asked: &review::Request| {
+                judges.guard.judge(asked).await
+            })
+            .await
+    };
+    Router::new()
+        .route("/validate", post(validate))
+        .route("/mutate-pods", post(gate))
+        .route("/guard", post(guard))
+        .with_state(judges)
 }
 
 /// Answers reviews on `listener` until `stop`, and a moment longer.
-pub(super) async fn run(listener: TcpListener, config: ServerConfig, guard: Guard, stop: CancellationToken) {
+pub(super) async fn run(
+    listener: TcpListener,
+    tls: Arc<Tls>,
+    connections: Arc<Connections>,
+    judges: Judges,
+    stop: CancellationToken,
+) {
     let (rest, open) = (CancellationToken::new(), TaskTracker::new());
     let leaving = stop.clone();
-    let router = router(guard).layer(map_response(move |mut answer: Response| {
+    let router = router(judges).layer(map_response(move |mut answer: Response| {
         if leaving.is_cancelled() {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         std::future::ready(answer)
     }));
-    let acceptor = TlsAcceptor::from(Arc::new(config));
-    let desk = Desk { acceptor, router, stop: stop.clone(), rest: rest.clone() };
+    let desk = Desk { tls, connections, router, stop: stop.clone(), rest: rest.clone() };
     tokio::select! {
         () = greet(listener, &desk, &open) => {}
         () = async {
@@ -117,18 +153,16 @@ pub(super) async fn run(listener: TcpListener, config: ServerConfig, guard: Guar
 
 /// Lets everybody in, each for itself: one who is slow holds up nobody.
 async fn greet(mut listener: TcpListener, desk: &Desk, open: &TaskTracker) {
-    let room = Arc::new(Semaphore::new(HANDSHAKES));
-    while let Ok(place) = Arc::clone(&room).acquire_owned().await {
+    loop {
         // Goes on, after a pause, when there is no file descriptor.
-        let (stream, from) = Listener::accept(&mut listener).await;
+        let (stream, from): (TcpStream, SocketAddr) = Listener::accept(&mut listener).await;
+        let Some(connection) = desk.connections.admit(from.ip()) else { continue };
         let desk = desk.clone();
         open.spawn(async move {
-            let shaken = timeout(HANDSHAKE, desk.acceptor.accept(stream)).await;
-            drop(place);
-            match shaken {
-                Ok(Ok(stream)) => desk.answer(stream).await,
-                Ok(Err(error)) => tracing::debug!(%from, "no handshake: {error}"),
-                Err(_) => tracing::debug!(%from, "no handshake in time"),
+            let close = connection.close.clone();
+            tokio::select! {
+                () = close.cancelled() => tracing::debug!(%from, "closed: another connection takes its place"),
+                () = desk.serve(stream, from, &connection) => {}
             }
         });
     }
@@ -137,7 +171,8 @@ async fn greet(mut listener: TcpListener, desk: &Desk, open: &TaskTracker) {
 /// What a connection needs.
 #[derive(Clone)]
 struct Desk {
-    acceptor: TlsAcceptor,
+    tls: Arc<Tls>,
+    connections: Arc<Connections>,
     router: Router,
     /// Who comes after this asks once; that is left to the header.
     stop: CancellationToken,
@@ -146,11 +181,26 @@ struct Desk {
 }
 
 impl Desk {
+    async fn serve(self, stream: TcpStream, from: SocketAddr, connection: &Connection) {
+        let acceptor = TlsAcceptor::from(self.tls.config());
+        match timeout(HANDSHAKE, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => self.answer(stream, connection.asks.clone()).await,
+            Ok(Err(error)) => tracing::debug!(%from, "no handshake: {error}"),
+            Err(_) => tracing::debug!(%from, "no handshake in time"),
+        }
+    }
+
     /// Answers what is asked on one connection, until either side ends it.
-    async fn answer(self, stream: TlsStream<TcpStream>) {
+    async fn answer(self, stream: TlsStream<TcpStream>, asks: Asks) {
         let newcomer = self.stop.is_cancelled();
         let service = TowerToHyperService::new(self.router);
-        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+        let service = service_fn(move |mut request: hyper::Request<_>| {
+            request.extensions_mut().insert(asks.clone());
+            service.call(request)
+        });
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(HEADER).max_buf_size(HEADER_BYTES);
+        let connection = http.serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection);
         let ended = tokio::select! {
             ended = &mut connection => ended,

@@ -4,7 +4,6 @@
 //! that is on its way out is never held.
 
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
@@ -18,9 +17,8 @@ use crate::workload::check::{deployment, stateful_set};
 /// What is wrong. Nothing is ever wrong with what is none of ours.
 pub(super) fn judge(asked: &Request) -> Vec<Problem> {
     let changes = matches!(asked.operation.as_str(), "CREATE" | "UPDATE");
-    let leaves = !asked.object.pointer("/metadata/deletionTimestamp").unwrap_or(&Value::Null).is_null();
     let ours = matches!(asked.kind.group.as_str(), "tkex.tencent.com" | "inplace.dev");
-    if !ours || !changes || leaves {
+    if !ours || !changes || asked.is_leaving() {
         return Vec::new();
     }
     match asked.kind.kind.as_str() {
@@ -37,8 +35,8 @@ fn compared<K: DeserializeOwned>(
     asked: &Request,
     check: impl Fn(Option<&K>, &K) -> Vec<Problem>,
 ) -> Vec<Problem> {
-    let old = serde_json::from_value::<K>(asked.old_object.clone()).ok();
-    let new = match serde_json::from_value::<K>(asked.object.clone()) {
+    let old = asked.old_as::<K>();
+    let new = match asked.new_as::<K>() {
         Ok(new) => new,
         // It could not be read before either.
         Err(_) if old.is_none() && asked.operation == "UPDATE" => return Vec::new(),
@@ -68,7 +66,7 @@ fn hook(new: &HookTemplate) -> Vec<Problem> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::controller::admission::review;
@@ -88,7 +86,7 @@ mod tests {
         let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
         let body = json!({"request": {"uid": "u", "operation": operation, "name": "web", "object": new, "oldObject": old,
             "kind": {"group": "tkex.tencent.com", "version": "v1alpha1", "kind": kind}}});
-        let asked = review::read(body.to_string().as_bytes()).unwrap();
+        let asked = review::read(body.to_string().into()).unwrap();
         let answer = review::reply(&asked, &judge(&asked).into());
         answer["response"]["status"]["message"].as_str().unwrap_or_default().to_owned()
     }

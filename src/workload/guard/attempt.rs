@@ -27,6 +27,10 @@ pub struct Attempt {
     pub name: String,
     /// The pod that it is about.
     pub pod_uid: String,
+    /// The node whose agent runs it.
+    node: Option<String>,
+    /// Kind, name and uid of its owners.
+    owners: Vec<(String, String, String)>,
     /// Who made it, and what for.
     pub(super) turn: Turn,
     /// Its phase; `Pending` until somebody took it up.
@@ -55,25 +59,52 @@ pub(super) enum Turn {
 }
 
 impl Attempt {
-    /// Reads one; none when it is about something else.
+    /// Reads one; none when it is about something else, or shows the hook of an agent's operation.
     pub fn read(meta: &ObjectMeta, status: &HookRunStatus) -> Option<Self> {
         let notes = meta.annotations.as_ref()?;
+        let label = |key: &str| meta.labels.as_ref()?.get(key).cloned();
+        if label(annotation::OPERATION).is_some() {
+            return None;
+        }
         let created = meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
         let measured = status.metric_results.iter().flat_map(|result| &result.measurements);
         let ended = measured.filter_map(|one| one.finished_at).max().or(status.started_at);
-        let finishes = meta.labels.as_ref().and_then(|labels| labels.get(annotation::DELETE_GUARD));
+        let owners = meta.owner_references.iter().flatten();
+        let owners = owners.map(|owner| (owner.kind.clone(), owner.name.clone(), owner.uid.clone()));
         Some(Self {
             name: meta.name.clone()?,
             pod_uid: notes.get(workload_key::HOOK_POD)?.clone(),
+            node: label(annotation::NODE),
+            owners: owners.collect(),
             turn: turn(notes.get(workload_key::TURN)?)?,
             phase: status.phase.unwrap_or(HookPhase::Pending),
             approved: notes.get(annotation::APPROVE).is_some_and(|value| value == "true"),
             created,
             ended: ended.unwrap_or(created),
             deleting: meta.deletion_timestamp.is_some(),
-            finishes: finishes.is_some_and(|value| value == annotation::FINISH),
+            finishes: label(annotation::DELETE_GUARD).is_some_and(|value| value == annotation::FINISH),
             progress: progress(status),
         })
+    }
+
+    /// True when the controller made it for the deletion of this very pod. `controller`: the uid of the pod's controller.
+    pub(super) fn is_of(&self, pod: &Pod, controller: Option<&str>) -> bool {
+        let [(kind, name, uid)] = self.owners.as_slice() else { return false };
+        let here = self.node == pod.node;
+        self.pod_uid == pod.uid
+            && match &self.turn {
+                Turn::Guard { template, retry, number } => {
+                    here && (kind.as_str(), name, uid) == ("Pod", &pod.name, &pod.uid)
+                        && self.name == run_name(pod, template, retry, *number)
+                }
+                // Without a node: the controller runs it.
+                Turn::Workload => (here || self.node.is_none()) && controller == Some(uid.as_str()),
+            }
+    }
+
+    /// True when the guard itself made it.
+    pub fn is_guards(&self) -> bool {
+        matches!(self.turn, Turn::Guard { .. })
     }
 
     /// True when it lets the pod go.
@@ -105,16 +136,21 @@ pub(super) fn instance(pod: &Pod) -> String {
     name::bounded(&pod.instance, name::LABEL)
 }
 
-/// The run of one attempt. Its name is the same whoever makes it.
-pub(super) fn run(namespace: &str, pod: &Pod, hook: &WorkloadHook, retry: &str, number: u32) -> RunWish {
-    let template = &hook.template_name;
+/// The name of the run of one attempt: the same whoever makes it.
+fn run_name(pod: &Pod, template: &str, retry: &str, number: u32) -> String {
     let uid: String = pod.uid.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
     let retried = if retry.is_empty() { String::new() } else { format!("-{retry}") };
     let whole = format!("pre-delete-hook-{}-{uid}-{template}{retried}-{number}", pod.name);
+    name::bounded(&whole, name::NAME)
+}
+
+/// The run of one attempt.
+pub(super) fn run(namespace: &str, pod: &Pod, hook: &WorkloadHook, retry: &str, number: u32) -> RunWish {
+    let template = &hook.template_name;
     let mut args = hooks::given(hook);
     args.extend(hooks::injected(namespace, pod));
     RunWish {
-        name: name::bounded(&whole, name::NAME),
+        name: run_name(pod, template, retry, number),
         kind: HookType::PreDelete,
         template: template.clone(),
         args,

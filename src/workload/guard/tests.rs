@@ -35,9 +35,29 @@ fn note(key: &str, value: &str) -> Value {
     json!({"metadata": {"annotations": {format!("inplace.dev/{key}"): value}}})
 }
 
+/// The name of a run of the guard as it makes it; of others any.
+fn name_of(turn: &str) -> String {
+    let parts: Vec<_> = turn.split('/').collect();
+    match parts.as_slice() {
+        ["DeleteGuard", template, "", number] => {
+            format!("pre-delete-hook-web-0-12345678-{template}-{number}")
+        }
+        ["DeleteGuard", template, retry, number] => {
+            format!("pre-delete-hook-web-0-12345678-{template}-{retry}-{number}")
+        }
+        _ => turn.replace('/', "-"),
+    }
+}
+
 /// A run of the guard, or of whoever `turn` says.
 fn attempt(turn: &str, phase: Option<&str>, ended: &str, more: &Value) -> Attempt {
-    let mut meta = json!({"name": turn.replace('/', "-"), "creationTimestamp": "2026-03-01T11:00:00Z",
+    let owner = if turn.starts_with("DeleteGuard") {
+        json!({"apiVersion": "v1", "kind": "Pod", "name": "web-0", "uid": "1234-56789"})
+    } else {
+        json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": "web", "uid": "w", "controller": true})
+    };
+    let mut meta = json!({"name": name_of(turn), "creationTimestamp": "2026-03-01T11:00:00Z",
+        "labels": {"inplace.dev/node": "n1"}, "ownerReferences": [owner],
         "annotations": {"inplace.dev/turn": turn, "inplace.dev/pod-uid": "1234-56789"}});
     merge(&mut meta, more);
     let measured =
@@ -51,7 +71,7 @@ fn attempt(turn: &str, phase: Option<&str>, ended: &str, more: &Value) -> Attemp
 
 fn decided(pod: &core::Pod, attempts: &[Attempt]) -> Verdict {
     let (namespace, now) = (Namespace::default(), NOW.parse().unwrap());
-    decide(&Seen { pod, of_owner: None, attempts: attempts.to_vec(), namespace, now })
+    decide(&Seen { pod, of_owner: None, attempts: attempts.to_vec(), namespace, longest_hold: None, now })
 }
 
 /// The message of a no; anything else is a failure.
@@ -101,8 +121,9 @@ fn the_first_who_asks_has_the_hook_started_and_it_is_always_the_same_one() {
     assert_eq!(args, expected);
     assert_eq!(ask(decided(&pod, &[])).0, run);
     // What is read back of it is its own attempt.
-    let meta =
-        ObjectMeta { name: Some(run.name.clone()), annotations: Some(run.annotations), ..Default::default() };
+    let meta = json!({"name": run.name, "annotations": run.annotations, "labels": {"inplace.dev/node": run.node},
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "web-0", "uid": "1234-56789"}]});
+    let meta: ObjectMeta = serde_json::from_value(meta).unwrap();
     let mut made = Attempt::read(&meta, &HookRunStatus::default()).unwrap();
     let told = held(decided(&pod, std::slice::from_ref(&made)));
     assert!(told.contains(&run.name) && told.contains("Pending") && told.contains("nothing measured yet"));
@@ -118,7 +139,7 @@ fn a_hook_lets_its_pod_go_when_it_has_succeeded_and_for_a_while() {
     let told = held(decided(&pod, &[going]));
     for part in [
         "web-0",
-        "DeleteGuard-drain--1",
+        "pre-delete-hook-web-0-12345678-drain-1",
         "Running since 2026-03-01T11:00:00Z",
         "webtest",
         "2 successful, 1 failed",
@@ -128,7 +149,10 @@ fn a_hook_lets_its_pod_go_when_it_has_succeeded_and_for_a_while() {
     assert!(!told.contains("a secret"), "{told}");
     let passed = attempt(key, Some("Successful"), "2026-03-01T11:50:01Z", &json!({}));
     let verdict = decided(&pod, &[passed]);
-    assert!(matches!(&verdict, Verdict::Passed(run, _) if run == "DeleteGuard-drain--1"), "{verdict:?}");
+    assert!(
+        matches!(&verdict, Verdict::Passed(run, _) if run == "pre-delete-hook-web-0-12345678-drain-1"),
+        "{verdict:?}"
+    );
     let stale = attempt(key, Some("Successful"), "2026-03-01T11:50:00Z", &json!({}));
     let (run, why) = ask(decided(&pod, std::slice::from_ref(&stale)));
     assert!(run.name.ends_with("-drain-2") && why.as_ref().unwrap().contains("11:50:00"), "{run:?} {why:?}");
@@ -192,7 +216,8 @@ fn the_hook_of_the_workload_counts_and_so_does_its_own_run() {
     let with = |attempts: &[Attempt]| {
         let hook = WorkloadHook { template_name: "leave".to_owned(), args: Vec::new() };
         let (namespace, now) = (Namespace::default(), NOW.parse().unwrap());
-        decide(&Seen { pod: &ours, of_owner: Some(hook), attempts: attempts.to_vec(), namespace, now })
+        let attempts = attempts.to_vec();
+        decide(&Seen { pod: &ours, of_owner: Some(hook), attempts, namespace, longest_hold: None, now })
     };
     assert_eq!(ask(with(&[])).0.template, "leave");
     for turn in ["ScaleIn//1", "Recreate/web-2/4"] {
@@ -209,9 +234,10 @@ fn a_namespace_that_goes_has_a_way_out() {
     let pod = pod(&json!({}));
     let within = |namespace: Namespace, attempts: &[Attempt]| {
         let now = NOW.parse().unwrap();
-        decide(&Seen { pod: &pod, of_owner: None, attempts: attempts.to_vec(), namespace, now })
+        let attempts = attempts.to_vec();
+        decide(&Seen { pod: &pod, of_owner: None, attempts, namespace, longest_hold: None, now })
     };
-    let going = Namespace { overridden: None, terminating: true };
+    let going = Namespace { terminating: Some(NOW.parse().unwrap()), ..Namespace::default() };
     let told = held(within(going.clone(), &[]));
     assert!(
         told.contains("kubectl annotate namespace shop inplace.dev/delete-guard-override=REASON"),
@@ -219,7 +245,73 @@ fn a_namespace_that_goes_has_a_way_out() {
     );
     assert_eq!(told, terminating(&pod));
     let passed = attempt("DeleteGuard/drain//1", Some("Successful"), NOW, &json!({}));
-    assert!(matches!(within(going, &[passed]), Verdict::Passed(..)));
-    let overridden = Namespace { overridden: Some("all over".to_owned()), terminating: true };
+    assert!(matches!(within(going.clone(), &[passed]), Verdict::Passed(..)));
+    let overridden = Namespace { overridden: Some("all over".to_owned()), ..going };
     assert_eq!(within(overridden, &[]), Verdict::Overridden("namespace", "all over".to_owned()));
+}
+
+#[test]
+fn only_what_the_controller_made_for_this_very_pod_counts() {
+    let pod = pod(&json!({}));
+    let key = "DeleteGuard/drain//1";
+    let owner = |more: &Value| {
+        let mut owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "web-0", "uid": "1234-56789"});
+        merge(&mut owner, more);
+        json!({"ownerReferences": [owner]})
+    };
+    for other in [
+        json!({"name": "by-hand"}),
+        json!({"labels": {"inplace.dev/node": "n2"}}),
+        json!({"labels": null}),
+        json!({"ownerReferences": null}),
+        owner(&json!({"uid": "other"})),
+        owner(&json!({"name": "web-1"})),
+        owner(&json!({"kind": "Job"})),
+    ] {
+        let passed = attempt(key, Some("Successful"), NOW, &other);
+        assert!(matches!(decided(&pod, &[passed]), Verdict::Ask(..)), "{other}");
+    }
+    let one = owner(&json!({}))["ownerReferences"][0].clone();
+    let two = json!({"ownerReferences": [one, one]});
+    assert!(matches!(decided(&pod, &[attempt(key, Some("Successful"), NOW, &two)]), Verdict::Ask(..)));
+    let meta = json!({"name": "x", "labels": {"inplace.dev/operation": "id", "inplace.dev/node": "n1"},
+        "annotations": {"inplace.dev/turn": key, "inplace.dev/pod-uid": "1234-56789", "inplace.dev/approve": "true"}});
+    let shown = Attempt::read(&serde_json::from_value(meta).unwrap(), &HookRunStatus::default());
+    assert_eq!(shown, None, "a hook of an operation is none of a deletion");
+    assert!(matches!(
+        decided(&pod, &[attempt(key, Some("Successful"), NOW, &json!({}))]),
+        Verdict::Passed(..)
+    ));
+}
+
+#[test]
+fn a_pod_is_held_no_longer_than_it_may_be() {
+    let pod = pod(&json!({}));
+    let within = |longest: Option<i64>, namespace: Namespace, attempts: &[Attempt]| {
+        let (attempts, now) = (attempts.to_vec(), NOW.parse().unwrap());
+        let longest_hold = longest.map(SignedDuration::from_mins);
+        decide(&Seen { pod: &pod, of_owner: None, attempts, namespace, longest_hold, now })
+    };
+    let key = "DeleteGuard/drain//1";
+    // Made an hour ago.
+    for phase in ["Running", "Failed"] {
+        let run = attempt(key, Some(phase), NOW, &json!({}));
+        let since = "2026-03-01T11:00:00Z".parse().unwrap();
+        assert_eq!(
+            within(Some(60), Namespace::default(), std::slice::from_ref(&run)),
+            Verdict::Expired(since)
+        );
+        held(within(Some(61), Namespace::default(), std::slice::from_ref(&run)));
+        held(within(None, Namespace::default(), &[run]));
+    }
+    // Nobody has asked yet; what had passed before this deletion does not count.
+    ask(within(Some(1), Namespace::default(), &[]));
+    let passed = attempt(key, Some("Successful"), "2026-03-01T11:00:00Z", &json!({}));
+    ask(within(Some(1), Namespace::default(), &[passed]));
+    let foreign = attempt(key, Some("Running"), NOW, &json!({"labels": {"inplace.dev/node": "n2"}}));
+    ask(within(Some(1), Namespace::default(), &[foreign]));
+    let going =
+        Namespace { terminating: Some("2026-03-01T11:59:00Z".parse().unwrap()), ..Namespace::default() };
+    assert!(matches!(within(Some(1), going.clone(), &[]), Verdict::Expired(_)));
+    held(within(Some(2), going, &[]));
 }

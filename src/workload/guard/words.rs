@@ -35,6 +35,13 @@ pub fn would_ask(pod: &str, run: &RunWish, why: Option<&str>) -> String {
     )
 }
 
+/// A review is about a pod whose name another one has by now.
+pub fn replaced(pod: &str) -> String {
+    format!(
+        "the name {pod} belongs to another pod than the one that was to be deleted. Look at it, and delete it again then"
+    )
+}
+
 pub(super) fn going(pod: &Pod, attempt: &Attempt) -> String {
     let Attempt { name, phase, progress, created, .. } = attempt;
     format!(

@@ -1,3 +1,4 @@
-//! Attacks, carried out with exactly the rights that each of them names, and refused.
+//! Attacks, each carried out at a real API server by somebody who has exactly the rights that it needs, and each refused.
 
 mod mirror;
+mod webhook;

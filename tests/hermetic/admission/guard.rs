@@ -10,15 +10,15 @@ use super::*;
 use crate::api_server::Fault;
 
 /// Two processes that answer in turn, and a namespace with a guarded pod and its hook.
-struct Post {
-    town: Town,
-    replicas: [Replica; 2],
+pub(super) struct Post {
+    pub(super) town: Town,
+    pub(super) replicas: [Replica; 2],
     asked: AtomicUsize,
-    pod: Value,
+    pub(super) pod: Value,
 }
 
 impl Post {
-    async fn found() -> Self {
+    pub(super) async fn found() -> Self {
         let (town, leader) = Town::settled().await;
         let replicas = [leader, town.replica(&WebhookArgs::default()).await];
         town.ready(&replicas[1]).await;
@@ -38,7 +38,7 @@ impl Post {
         Self { town, replicas, asked: AtomicUsize::new(0), pod }
     }
 
-    async fn asked(&self, path: &str, request: &Value) -> Value {
+    pub(super) async fn asked(&self, path: &str, request: &Value) -> Value {
         let mut whole = json!({"uid": "u", "namespace": "shop", "userInfo": {"username": "ann"}});
         whole.as_object_mut().unwrap().extend(request.as_object().unwrap().clone());
         let review =
@@ -49,7 +49,7 @@ impl Post {
     }
 
     /// Somebody deletes the pod; `more` says how.
-    async fn deleted(&self, more: Value) -> Value {
+    pub(super) async fn deleted(&self, more: Value) -> Value {
         let mut request = json!({"operation": "DELETE", "name": "web-0", "object": null, "oldObject": self.pod,
             "kind": {"group": "", "version": "v1", "kind": "Pod"}});
         request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -57,19 +57,27 @@ impl Post {
     }
 
     /// Somebody drains its node.
-    async fn evicted(&self, name: &str, options: Value) -> Value {
+    pub(super) async fn evicted(&self, name: &str, options: Value) -> Value {
         let eviction = json!({"metadata": {"namespace": "shop", "name": name}, "deleteOptions": options});
         let request = json!({"operation": "CREATE", "name": name, "subResource": "eviction", "object": eviction,
             "kind": {"group": "policy", "version": "v1beta1", "kind": "Eviction"}});
         self.asked("guard", &request).await
     }
 
-    fn runs(&self) -> Vec<Value> {
+    /// The same by somebody of these groups.
+    pub(super) async fn evicted_by(&self, user: &str, groups: &[&str]) -> Value {
+        let eviction = json!({"metadata": {"namespace": "shop", "name": "web-0"}});
+        let request = json!({"operation": "CREATE", "name": "web-0", "subResource": "eviction", "object": eviction,
+            "userInfo": {"username": user, "groups": groups}, "kind": {"group": "policy", "version": "v1", "kind": "Eviction"}});
+        self.asked("guard", &request).await
+    }
+
+    pub(super) fn runs(&self) -> Vec<Value> {
         self.town.api.store(|store| store.all("hookruns").cloned().collect())
     }
 
     /// The runner says how the hook ended.
-    fn ends(&self, run: &Value, phase: &str) {
+    pub(super) fn ends(&self, run: &Value, phase: &str) {
         let at = inplace::process::clock::now().to_string();
         let name = run["metadata"]["name"].as_str().unwrap();
         self.town.api.edit_of("hookruns", "shop", name, |run| {
@@ -79,7 +87,7 @@ impl Post {
         });
     }
 
-    fn events(&self, reason: &str) -> Vec<String> {
+    pub(super) fn events(&self, reason: &str) -> Vec<String> {
         let all = self.town.api.events();
         let told = all.iter().filter(|event| event["reason"] == reason);
         told.map(|event| event["message"].as_str().unwrap().to_owned()).collect()
@@ -93,7 +101,7 @@ impl Drop for Post {
 }
 
 /// What a no says; its code must be this one.
-fn no(response: &Value, code: u16) -> &str {
+pub(super) fn no(response: &Value, code: u16) -> &str {
     assert_eq!(
         (&response["allowed"], &response["status"]["code"]),
         (&json!(false), &json!(code)),
@@ -102,7 +110,7 @@ fn no(response: &Value, code: u16) -> &str {
     response["status"]["message"].as_str().unwrap()
 }
 
-fn is_yes(response: &Value) {
+pub(super) fn is_yes(response: &Value) {
     assert_eq!(*response, json!({"uid": "u", "allowed": true}));
 }
 
@@ -171,9 +179,11 @@ async fn an_eviction_is_held_as_a_drain_expects_it_and_a_dry_run_changes_nothing
     post.town.api.edit("shop", "web-0", |pod| pod["metadata"]["labels"] = json!({}));
     is_yes(&post.evicted("web-0", json!({})).await);
     is_yes(&post.evicted("nobody", json!({})).await);
-    let mut going = post.pod.clone();
-    going["metadata"]["deletionTimestamp"] = json!("2026-03-01T12:00:00Z");
-    is_yes(&post.deleted(json!({"oldObject": going})).await);
+    post.town.api.edit("shop", "web-0", |pod| {
+        pod["metadata"]["labels"] = json!({"inplace.dev/delete-guard": "true"});
+        pod["metadata"]["deletionTimestamp"] = json!("2026-03-01T12:00:00Z");
+    });
+    is_yes(&post.deleted(json!({})).await);
 }
 
 #[tokio::test]
@@ -203,16 +213,15 @@ async fn without_the_api_servers_answer_the_answer_is_no_and_comes_in_time() {
 #[tokio::test]
 async fn what_is_missing_is_named_and_a_person_has_the_last_word() {
     let post = Post::found().await;
-    let with = |notes: Value| {
-        let mut pod = post.pod.clone();
-        pod["metadata"]["annotations"] = notes;
-        json!({"oldObject": pod})
+    let deleted = async |notes: Value| {
+        post.town.api.edit("shop", "web-0", |pod| pod["metadata"]["annotations"] = notes);
+        post.deleted(json!({})).await
     };
-    let told = post.deleted(with(json!({}))).await;
+    let told = deleted(json!({})).await;
     assert!(no(&told, 403).contains("annotate pod web-0 inplace.dev/pre-delete-hook=TEMPLATE"), "{told}");
-    let told = post.deleted(with(json!({"inplace.dev/pre-delete-hook": "other"}))).await;
+    let told = deleted(json!({"inplace.dev/pre-delete-hook": "other"})).await;
     assert!(no(&told, 403).contains("HookTemplate shop/other, which it has to pass, is not there"), "{told}");
-    let told = post.deleted(with(json!({"inplace.dev/delete-guard-override": "ticket 42"}))).await;
+    let told = deleted(json!({"inplace.dev/delete-guard-override": "ticket 42"})).await;
     assert_eq!(told["allowed"], true);
     assert!(
         told["warnings"][0].as_str().unwrap().contains("ann deletes it without its pre-delete hook"),
@@ -224,6 +233,9 @@ async fn what_is_missing_is_named_and_a_person_has_the_last_word() {
 
     // A namespace that goes: no hook can be started there any more.
     let api = &post.town.api;
+    api.edit("shop", "web-0", |pod| {
+        pod["metadata"]["annotations"] = post.pod["metadata"]["annotations"].clone()
+    });
     api.edit_of("namespaces", "", "shop", |space| {
         space["metadata"]["deletionTimestamp"] = json!("2026-03-01T12:00:00Z");
     });
@@ -243,22 +255,28 @@ async fn what_is_missing_is_named_and_a_person_has_the_last_word() {
     api.put(json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment",
         "metadata": {"namespace": "shop", "name": "web"},
         "spec": {"preDeleteUpdateStrategy": {"hook": {"templateName": "leave"}}}}));
+    let owner = json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": "web", "uid": "w",
+        "controller": true});
     api.put(json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
         "metadata": {"namespace": "shop", "name": "of-web",
             "labels": {"hookrun-type": "pre-delete-step", "instance-id": "0"},
-            "annotations": {"inplace.dev/turn": "ScaleIn//1", "inplace.dev/pod-uid": post.pod["metadata"]["uid"]}},
+            "annotations": {"inplace.dev/turn": "ScaleIn//1", "inplace.dev/pod-uid": post.pod["metadata"]["uid"]},
+            "ownerReferences": [owner]},
         "spec": {"metrics": []}}));
-    let mut of_web = with(json!({}));
-    of_web["oldObject"]["metadata"]["ownerReferences"] = json!([{"apiVersion": "tkex.tencent.com/v1alpha1",
-        "kind": "GameDeployment", "name": "web", "uid": "w", "controller": true}]);
-    assert!(no(&post.deleted(of_web.clone()).await, 403).contains("HookRun of-web is Pending"));
+    api.edit("shop", "web-0", |pod| {
+        pod["metadata"]["annotations"] = json!({});
+        pod["metadata"]["ownerReferences"] = json!([owner]);
+    });
+    assert!(no(&post.deleted(json!({})).await, 403).contains("HookRun of-web is Pending"));
     post.ends(&post.runs()[0], "Successful");
-    is_yes(&post.deleted(of_web).await);
+    is_yes(&post.deleted(json!({})).await);
 }
 
 #[tokio::test]
 async fn who_asks_only_once_is_asked_for() {
     let post = Post::found().await;
+    post.town.api.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"},
+        "spec": {"taints": [{"key": "gone", "value": "yes", "effect": "NoExecute"}]}}));
     let node_controller = json!({"username": "system:serviceaccount:kube-system:node-controller"});
     no(&post.deleted(json!({})).await, 403);
     let marked = |run: &Value| run["metadata"]["labels"]["inplace.dev/delete-guard"] == "finish";

@@ -36,6 +36,8 @@ const KNOWN: &[&str] = &[
     "POST pod",
     "WATCH gamedeployments",
     "LIST inplacerollouts",
+    "LIST nodes",
+    "POST subjectaccessreview",
 ];
 
 /// What is to go wrong with one call.

@@ -1,6 +1,6 @@
 //! The objects, their versions, and the history that watches are fed from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -13,6 +13,10 @@ pub(crate) struct Store {
     pub(crate) events: Vec<Value>,
     /// One line per call.
     pub(crate) calls: Vec<String>,
+    /// Who may do what: `USER VERB RESOURCE NAMESPACE`. Answers SubjectAccessReviews.
+    pub(crate) rights: BTreeSet<String>,
+    /// The specs of the SubjectAccessReviews that were made.
+    pub(crate) access_reviews: Vec<Value>,
     /// The last version that was given away.
     version: u64,
     /// Watches cannot begin before this version.

@@ -12,15 +12,10 @@ use crate::controller::admission::review::Request;
 use crate::hook::check::prepare;
 use crate::process::clock;
 use crate::workload::action::RunWish;
-use crate::workload::guard::{self, Verdict};
+use crate::workload::guard::{self, Attempt, Verdict};
 
 /// Whoever is named as the source of events.
 const HOST: &str = "inplace-controller";
-/// Whose deletions are not tried again: the taint manager's, which was a part of the node controller once.
-const ASK_ONCE: [&str; 2] = [
-    "system:serviceaccount:kube-system:node-controller",
-    "system:serviceaccount:kube-system:taint-eviction-controller",
-];
 
 impl Guard {
     /// Carries out `verdict`, and says what is answered: yes, with a warning maybe, or no, and why. `finishes`: the deletion
@@ -32,9 +27,7 @@ impl Guard {
         verdict: Verdict,
         finishes: bool,
     ) -> Result<Result<Option<String>, String>, Error> {
-        let by = &asked.user_info.username;
-        let name = pod.name_any();
-        let finishes = finishes || ASK_ONCE.contains(&by.as_str());
+        let by = asked.user_info.printable();
         match verdict {
             Verdict::Passed(run, at) => {
                 let note = format!("{by} may delete it: HookRun {run} has succeeded");
@@ -49,18 +42,19 @@ impl Guard {
             Verdict::Overridden(place, reason) => {
                 let note =
                     format!("{by} deletes it without its pre-delete hook, as the {place} says: {reason}");
-                tracing::warn!(namespace = asked.namespace, pod = name, "{note}");
-                let told = Told {
-                    reason: "DeleteGuardOverridden".to_owned(),
-                    warning: true,
-                    note: note.clone(),
-                    at: clock::now(),
-                };
-                self.tell(asked, pod, told).await;
-                Ok(Ok(Some(format!("pod {name}: {note}"))))
+                Ok(Ok(Some(self.warned(asked, pod, "DeleteGuardOverridden", note).await)))
+            }
+            Verdict::Expired(since) => {
+                let note = format!(
+                    "{by} deletes it without its pre-delete hook: it is held since {since}, longer than --guard-longest-hold"
+                );
+                Ok(Ok(Some(self.warned(asked, pod, "DeleteGuardExpired", note).await)))
             }
             Verdict::Held(run, message) => {
-                let run = run.filter(|run| finishes && !run.finishes && !asked.is_dry_run());
+                // A workload's own attempt needs none: the workload deletes the pod itself.
+                let marks =
+                    |run: &Attempt| finishes && !run.finishes && run.is_guards() && !asked.is_dry_run();
+                let run = run.filter(|run| marks(run));
                 if let Some(run) = run {
                     self.server.finish_hook_run(&asked.namespace, &run.name).await?;
                 }
@@ -68,6 +62,23 @@ impl Guard {
             }
             Verdict::Ask(run, why) => self.ask(asked, pod, &run, why.as_deref(), finishes).await.map(Err),
         }
+    }
+
+    /// Says who deletes a pod without its hook because the guard does not hold whom it names.
+    pub(super) async fn exempted(&self, asked: &Request, pod: &Pod) -> String {
+        let by = asked.user_info.printable();
+        let note = format!("{by} deletes it without its pre-delete hook: the guard does not hold this user");
+        self.warned(asked, pod, "DeleteGuardExempt", note).await
+    }
+
+    /// Tells of a deletion without a hook: in the log, as an event, and whoever asked.
+    async fn warned(&self, asked: &Request, pod: &Pod, reason: &str, note: String) -> String {
+        let name = pod.name_any();
+        tracing::warn!(namespace = asked.namespace, pod = name, "{note}");
+        let warning = format!("pod {name}: {note}");
+        let told = Told { reason: reason.to_owned(), warning: true, note, at: clock::now() };
+        self.tell(asked, pod, told).await;
+        warning
     }
 
     /// Has the hook started, and says so.
@@ -114,7 +125,8 @@ impl Guard {
             Ok(_) => {
                 let note = format!(
                     "{} wants to delete it: it stays until HookRun {} has succeeded",
-                    asked.user_info.username, run.name
+                    asked.user_info.printable(),
+                    run.name
                 );
                 let told =
                     Told { reason: "DeleteGuardAsked".to_owned(), warning: false, note, at: clock::now() };

@@ -1,22 +1,28 @@
 //! Asks again for those who ask only once: the taint manager of Kubernetes does not come back to a pod whose deletion was
 //! refused. A HookRun that stands before such a deletion is marked, and once it has ended the pod's deletion is asked for.
 //!
-//! Never forces: this deletion is guarded like any other.
+//! Never forces: this deletion is guarded like any other. Nothing follows from the mark alone: the run must be the one that
+//! the guard made for this very pod, and the taints of the pod's node must evict it still.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
 
-use kube::ResourceExt as _;
+use jiff::SignedDuration;
+use kube::{Resource as _, ResourceExt as _};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::annotation;
+use crate::api::hook_run::HookRunStatus;
 use crate::cluster::error::{Class, Error};
 use crate::cluster::hooks::{HookRuns, Run};
 use crate::cluster::server::Server;
 use crate::cluster::workloads::Deletion;
+use crate::controller::admission::guard::{Guard, is_evicted};
+use crate::process::clock;
 use crate::workload::action::PodRef;
+use crate::workload::guard;
 
 /// Every so often while the answer is no.
 const AGAIN: Duration = Duration::from_secs(15);
@@ -24,13 +30,16 @@ const AGAIN: Duration = Duration::from_secs(15);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Asks while this process leads.
-pub(in crate::controller::admission) async fn run(server: &Server, stop: &CancellationToken) {
+pub(in crate::controller::admission) async fn run(of: &Guard, stop: &CancellationToken) {
+    let server = &of.server;
     let labels = format!("{}={}", annotation::DELETE_GUARD, annotation::FINISH);
     let mut runs = HookRuns::watch(server.clone(), "the HookRuns of evictions", &labels, stop.clone());
     let mut asked = HashMap::new();
+    let longest = of.terms.longest_hold;
     while !stop.is_cancelled() {
         asked.retain(|_, at: &mut Instant| at.elapsed() < AGAIN);
-        for run in runs.list().iter().filter(|run| run.is_completed() || run.is_approved()) {
+        let ends = |run: &Run| run.is_completed() || run.is_approved() || is_over(run, longest);
+        for run in runs.list().iter().filter(|run| ends(run)) {
             let uid = run.uid().unwrap_or_default();
             if let Entry::Vacant(place) = asked.entry(uid) {
                 place.insert(Instant::now());
@@ -47,15 +56,24 @@ pub(in crate::controller::admission) async fn run(server: &Server, stop: &Cancel
     }
 }
 
-/// Has the pod of `run` deleted, unless it is gone or going.
+/// True when its pod was held for as long as pods are held at most.
+fn is_over(run: &Run, longest: Option<SignedDuration>) -> bool {
+    let since = run.creation_timestamp().map(|time| time.0);
+    let until = longest.zip(since).and_then(|(longest, since)| since.checked_add(longest).ok());
+    until.is_some_and(|until| until <= clock::now())
+}
+
+/// Has the pod of `run` deleted, unless it is gone or going, or nothing evicts it any more.
 async fn delete(server: &Server, run: &Run) -> Result<(), Error> {
     let namespace = run.namespace().unwrap_or_default();
     let Some(owner) = run.owner_references().iter().find(|owner| owner.kind == "Pod") else { return Ok(()) };
     let Some(pod) = server.whole_pod(&namespace, &owner.name).await? else { return Ok(()) };
-    let uid = pod.uid().unwrap_or_default();
-    if uid != owner.uid || pod.metadata.deletion_timestamp.is_some() {
+    let unread = HookRunStatus::default();
+    let attempt = guard::attempt(&pod, run.meta(), run.status().unwrap_or(&unread));
+    if attempt.is_none() || pod.metadata.deletion_timestamp.is_some() || !is_evicted(server, &pod).await? {
         return Ok(());
     }
+    let uid = pod.uid().unwrap_or_default();
     let version = pod.resource_version().unwrap_or_default();
     let pod = PodRef { name: owner.name.clone(), uid, version };
     match server.delete_pod(&namespace, &pod, Deletion::Graceful).await {

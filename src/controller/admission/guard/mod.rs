@@ -2,29 +2,59 @@
 //!
 //! Every process answers, and none remembers: what was asked for and how far it is are HookRuns. Decides nothing:
 //! `workload::guard` does. A dry run is judged and changes nothing. What is not known in time is a no.
+//!
+//! Of a review only names are used: the pod, its namespace and the taints of its node are read from the API server. Who
+//! sends reviews is not known (unless the API server authenticates itself), so nothing follows from what one says.
 
 mod effect;
 pub(super) mod finish;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::timeout;
 
 use crate::cluster::error::Error;
 use crate::cluster::server::Server;
-use crate::controller::admission::review::{Answer, Refusal, Request};
+use crate::controller::admission::review::{Answer, Refusal, Request, UserInfo};
 use crate::process::clock;
 use crate::process::log::chain;
 use crate::workload::guard::{self, Attempt, Seen};
 
 /// The API server waits 5 s for an answer; without one it says less than we do.
 const IN_TIME: Duration = Duration::from_secs(3);
+/// Whose deletions are not tried again: the taint manager's, which was a part of the node controller once, and has the name
+/// of the whole process where its controllers have no accounts of their own.
+const ASK_ONCE: [&str; 3] = [
+    "system:serviceaccount:kube-system:node-controller",
+    "system:serviceaccount:kube-system:taint-eviction-controller",
+    "system:kube-controller-manager",
+];
 
 /// Answers reviews of deletions and evictions.
 #[derive(Clone)]
 pub(super) struct Guard {
     pub(super) server: Server,
+    pub(super) terms: GuardTerms,
+}
+
+/// Whom the guard does not hold, and for how long it holds the others.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GuardTerms {
+    pub(super) exempt_users: BTreeSet<String>,
+    pub(super) exempt_groups: BTreeSet<String>,
+    pub(super) longest_hold: Option<SignedDuration>,
+    /// True: a pod's label counts only in a namespace that has it too.
+    pub(super) labelled_namespaces_only: bool,
+}
+
+impl GuardTerms {
+    fn exempts(&self, who: &UserInfo) -> bool {
+        self.exempt_users.contains(&who.username)
+            || who.groups.iter().any(|group| self.exempt_groups.contains(group))
+    }
 }
 
 /// How somebody wants a pod to go.
@@ -38,7 +68,7 @@ impl Guard {
     /// Whether what is asked may happen.
     pub(super) async fn judge(&self, asked: &Request) -> Answer {
         let way = if asked.sub_resource == "eviction" { Way::Evict } else { Way::Delete };
-        let judged = match timeout(IN_TIME, self.look(asked, way)).await {
+        let judged = match timeout(IN_TIME, self.look(asked)).await {
             Ok(Ok(judged)) => judged,
             Ok(Err(error)) => Err(unknown(asked, &chain(&error))),
             Err(_) => Err(unknown(asked, "the API server takes too long to answer")),
@@ -46,25 +76,25 @@ impl Guard {
         match judged {
             Ok(warning) => Answer::Allowed(warning.into_iter().collect()),
             Err(message) => {
-                tracing::debug!(namespace = asked.namespace, by = asked.user_info.username, "{message}");
+                tracing::debug!(namespace = asked.namespace, by = asked.user_info.printable(), "{message}");
                 way.refuse(message)
             }
         }
     }
 
     /// What the answer is: yes, with a warning maybe, or no, and why.
-    async fn look(&self, asked: &Request, way: Way) -> Result<Result<Option<String>, String>, Error> {
+    async fn look(&self, asked: &Request) -> Result<Result<Option<String>, String>, Error> {
         let namespace = &asked.namespace;
-        let pod = match way {
-            Way::Delete => serde_json::from_value::<Pod>(asked.old_object.clone()).ok(),
-            Way::Evict => None,
-        };
-        let pod = match pod {
-            Some(pod) => Some(pod),
-            // An eviction says nothing of its pod but the name.
-            None => self.server.whole_pod(namespace, asked.name()).await?,
-        };
-        let Some(pod) = pod.filter(guard::is_held) else { return Ok(Ok(None)) };
+        let Some(pod) = self.server.whole_pod(namespace, asked.name()).await? else { return Ok(Ok(None)) };
+        if !guard::is_held(&pod) {
+            return Ok(Ok(None));
+        }
+        if asked.old_uid().is_some_and(|uid| Some(uid) != pod.metadata.uid.as_deref()) {
+            return Ok(Err(guard::replaced(asked.name())));
+        }
+        if self.terms.exempts(&asked.user_info) {
+            return Ok(Ok(Some(self.exempted(asked, &pod).await)));
+        }
         let instance = guard::instance(&pod);
         let of_owner = async {
             match guard::owner(&pod) {
@@ -77,23 +107,34 @@ impl Guard {
             self.server.attempts(namespace, &instance),
             self.server.guarded_namespace(namespace),
         )?;
-        let seen = Seen { pod: &pod, of_owner, attempts, namespace: space, now: clock::now() };
+        if self.terms.labelled_namespaces_only && !space.labelled {
+            return Ok(Ok(None));
+        }
+        let longest_hold = self.terms.longest_hold;
+        let seen = Seen { pod: &pod, of_owner, attempts, namespace: space, longest_hold, now: clock::now() };
         let verdict = guard::decide(&seen);
         let its = |attempt: &&Attempt| Some(&attempt.pod_uid) == pod.metadata.uid.as_ref();
-        let finishes = seen.attempts.iter().filter(its).any(|attempt| attempt.finishes);
+        let once = ASK_ONCE.contains(&asked.user_info.username.as_str())
+            || seen.attempts.iter().filter(its).any(|attempt| attempt.finishes);
+        let finishes = once && is_evicted(&self.server, &pod).await?;
         self.carry_out(asked, &pod, verdict, finishes).await
     }
+}
+
+/// True when the taints of its node evict `pod`.
+async fn is_evicted(server: &Server, pod: &Pod) -> Result<bool, Error> {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+    Ok(guard::is_evicted(pod, &server.taints(node).await?, clock::now()))
 }
 
 impl Way {
     /// An eviction that is answered so is tried again by whoever drains a node. Without `retryAfterSeconds`: with it client-go
     /// would wait and ask again ten times by itself, and nobody see the message.
     fn refuse(self, message: String) -> Answer {
-        let (code, reason) = match self {
-            Self::Delete => (403, "Forbidden"),
-            Self::Evict => (429, "TooManyRequests"),
-        };
-        Answer::Refused(Refusal { code, reason, message, causes: Vec::new() })
+        Answer::Refused(match self {
+            Self::Delete => Refusal::forbidden(message),
+            Self::Evict => Refusal { code: 429, reason: "TooManyRequests", message, causes: Vec::new() },
+        })
     }
 }
 

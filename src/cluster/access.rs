@@ -1,0 +1,76 @@
+//! Asks the API server whether somebody may do something (SubjectAccessReview).
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use kube::Resource as _;
+use kube::core::Request;
+use kube::core::params::PostParams;
+
+use crate::cluster::error::{Class, Error};
+use crate::cluster::server::Server;
+
+/// Who it is about, as an admission review names somebody.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subject {
+    /// The name.
+    pub user: String,
+    /// The uid; empty when there is none.
+    pub uid: String,
+    /// The groups.
+    pub groups: Vec<String>,
+    /// What else the authenticator said.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// A verb on pods, or on a subresource of theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodAccess {
+    /// `create`, `patch`, ...
+    pub verb: &'static str,
+    /// Empty for pods themselves.
+    pub subresource: &'static str,
+}
+
+impl std::fmt::Display for PodAccess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let slash = if self.subresource.is_empty() { "" } else { "/" };
+        write!(f, "{} pods{slash}{}", self.verb, self.subresource)
+    }
+}
+
+impl Server {
+    /// Whether `who` has this access to all pods of a namespace.
+    ///
+    /// # Errors
+    /// As any call.
+    pub async fn may(&self, who: &Subject, namespace: &str, access: PodAccess) -> Result<bool, Error> {
+        let doing = format!("asking who may {access} in {namespace}");
+        let present = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: Some(who.user.clone()),
+                uid: present(&who.uid),
+                groups: Some(who.groups.clone()),
+                extra: Some(who.extra.clone()),
+                resource_attributes: Some(ResourceAttributes {
+                    namespace: Some(namespace.to_owned()),
+                    verb: Some(access.verb.to_owned()),
+                    group: Some(String::new()),
+                    version: Some("v1".to_owned()),
+                    resource: Some("pods".to_owned()),
+                    subresource: present(access.subresource),
+                    ..ResourceAttributes::default()
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let body = serde_json::to_vec(&review)
+            .map_err(|error| Error::own(&doing, Class::Final, format!("no review: {error}")))?;
+        let request = Request::new(SubjectAccessReview::url_path(&(), None));
+        let answer: SubjectAccessReview =
+            self.ask(&doing, request.create(&PostParams::default(), body)).await?;
+        Ok(answer.status.is_some_and(|status| status.allowed))
+    }
+}

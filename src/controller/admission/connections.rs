@@ -1,0 +1,148 @@
+//! Bounds the open connections: where there are too many, one on which nothing is asked makes room for the next.
+//!
+//! It is one of the address that has the most, so that whoever opens them all takes them from himself.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prometheus_client::metrics::counter::Counter;
+use tokio_util::sync::CancellationToken;
+
+/// A log line at most this often.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// All that are open.
+pub(super) struct Connections {
+    most: usize,
+    state: Mutex<State>,
+    /// Those that were closed to make room, or not let in.
+    pub(super) closed: Counter,
+}
+
+#[derive(Default)]
+struct State {
+    /// In the order of their coming.
+    open: BTreeMap<u64, Open>,
+    next: u64,
+    warned: Option<Instant>,
+}
+
+struct Open {
+    from: IpAddr,
+    asks: Asks,
+    close: CancellationToken,
+}
+
+/// One that is open for as long as this lives.
+pub(super) struct Connection {
+    all: Arc<Connections>,
+    number: u64,
+    /// Its time is over.
+    pub(super) close: CancellationToken,
+    pub(super) asks: Asks,
+}
+
+/// True while something is asked on a connection, and whole.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Asks(Arc<AtomicBool>);
+
+/// While this lives something is asked.
+#[derive(Debug)]
+pub(super) struct Asking(Asks);
+
+impl Connections {
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, state: Mutex::default(), closed: Counter::default() }
+    }
+
+    /// Lets one in. `None`: on all others something is being asked.
+    pub(super) fn admit(self: &Arc<Self>, from: IpAddr) -> Option<Connection> {
+        let mut state = self.state();
+        if state.open.len() >= self.most {
+            self.closed.inc();
+            if state.warned.is_none_or(|at| at.elapsed() >= PAUSE) {
+                state.warned = Some(Instant::now());
+                tracing::warn!(%from, open = self.most, "too many connections to the webhook: those on which nothing is asked are closed");
+            }
+            let number = state.idle_of_the_most_present()?;
+            if let Some(open) = state.open.remove(&number) {
+                open.close.cancel();
+            }
+        }
+        let (close, asks) = (CancellationToken::new(), Asks::default());
+        let number = state.next;
+        state.next += 1;
+        state.open.insert(number, Open { from, asks: asks.clone(), close: close.clone() });
+        drop(state);
+        Some(Connection { all: Arc::clone(self), number, close, asks })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn idle_of_the_most_present(&self) -> Option<u64> {
+        let mut present = HashMap::<IpAddr, usize>::new();
+        for open in self.open.values() {
+            *present.entry(open.from).or_default() += 1;
+        }
+        let idle = self.open.iter().filter(|(_, open)| !open.asks.0.load(Ordering::Relaxed));
+        // The oldest of those that are equal.
+        let chosen = idle.rev().max_by_key(|(_, open)| present[&open.from]);
+        chosen.map(|(number, _)| *number)
+    }
+}
+
+impl Asks {
+    pub(super) fn begin(&self) -> Asking {
+        self.0.store(true, Ordering::Relaxed);
+        Asking(self.clone())
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.0.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.all.state().open.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    #[test]
+    fn whoever_has_the_most_makes_room_and_whoever_asks_stays() {
+        let all = Arc::new(Connections::new(4));
+        let server = all.admit(address(1)).unwrap();
+        let crowd: Vec<_> = (0..3).map(|_| all.admit(address(2)).unwrap()).collect();
+        let asking = crowd[0].asks.begin();
+        let next = all.admit(address(3)).unwrap();
+        // Of the address with three: the oldest on which nothing is asked.
+        let closed: Vec<_> = crowd.iter().map(|one| one.close.is_cancelled()).collect();
+        assert_eq!(closed, [false, true, false]);
+        assert!(!server.close.is_cancelled() && !next.close.is_cancelled());
+        assert_eq!(all.closed.get(), 1);
+        // While all ask nobody is let in; who has gone makes room.
+        let all_ask = [&server, &crowd[2], &next].map(|one| one.asks.begin());
+        assert!(all.admit(address(4)).is_none());
+        drop((all_ask, asking));
+        drop(server);
+        assert!(all.admit(address(4)).is_some());
+        assert_eq!(all.state().open.len(), 3);
+    }
+}

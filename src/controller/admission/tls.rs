@@ -1,0 +1,86 @@
+//! How connections are made: with whatever certificate is shown at that time, and from whom they are taken.
+//!
+//! Without an authority for clients everybody may connect. With one only who has a certificate of it; the file is read again
+//! when it changes, and one that cannot be used leaves the one before in force.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+
+use crate::controller::admission::shown::Shown;
+
+/// Why connections cannot be made as they are to be.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("{}: no certificate of an authority: {source}", path.display())]
+    Pem { path: PathBuf, source: rustls::pki_types::pem::Error },
+    #[error("an authority for clients: {0}")]
+    Verifier(#[from] VerifierBuilderError),
+    #[error(transparent)]
+    Tls(#[from] rustls::Error),
+}
+
+/// What is in force now.
+pub(super) struct Tls {
+    shown: Arc<Shown>,
+    client_ca: Option<PathBuf>,
+    /// What was read from the file, and what became of it.
+    current: RwLock<(Vec<u8>, Arc<ServerConfig>)>,
+}
+
+impl Tls {
+    pub(super) fn new(shown: Arc<Shown>, client_ca: Option<PathBuf>) -> Result<Self, Error> {
+        let text = client_ca.as_deref().map(read).transpose()?;
+        let config = config(&shown, client_ca.as_deref().zip(text.as_deref()))?;
+        let current = RwLock::new((text.unwrap_or_default(), Arc::new(config)));
+        Ok(Self { shown, client_ca, current })
+    }
+
+    pub(super) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).1)
+    }
+
+    /// Takes up another authority for clients, if there is one by now.
+    pub(super) fn refresh(&self) -> Result<(), Error> {
+        let Some(path) = &self.client_ca else { return Ok(()) };
+        let text = read(path)?;
+        if self.current.read().unwrap_or_else(PoisonError::into_inner).0 == text {
+            return Ok(());
+        }
+        let config = config(&self.shown, Some((path, &text)))?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = (text, Arc::new(config));
+        tracing::info!("the webhook trusts another authority for clients");
+        Ok(())
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|source| Error::File { path: path.to_owned(), source })
+}
+
+fn config(shown: &Arc<Shown>, client_ca: Option<(&Path, &[u8])>) -> Result<ServerConfig, Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let versions =
+        ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+    let verified = match client_ca {
+        None => versions.with_no_client_auth(),
+        Some((path, text)) => {
+            let mut roots = RootCertStore::empty();
+            for authority in CertificateDer::pem_slice_iter(text) {
+                let pem = |source| Error::Pem { path: path.to_owned(), source };
+                roots.add(authority.map_err(pem)?)?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
+            versions.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = verified.with_cert_resolver(Arc::clone(shown) as _);
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}

@@ -1,0 +1,359 @@
+//! Attacks on the delete guard and on the rights that hooks amount to: by a stolen token of an agent, by a tenant, and by
+//! whoever reaches the webhook's port. Nodes and pods are objects; nobody runs them.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::{Api, PostParams};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::api_server::ApiServer;
+
+const AGENT: &str = "--as=system:serviceaccount:inplace-system:inplace-agent";
+const TAINT_MANAGER: &str = "system:serviceaccount:kube-system:node-controller";
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What the manifests give a controller.
+const MEMORY: u64 = 256 << 20;
+
+struct Site {
+    server: ApiServer,
+    folder: tempfile::TempDir,
+    port: u16,
+    controller: Child,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let _ = self.controller.kill();
+        let _ = self.controller.wait();
+    }
+}
+
+impl Site {
+    /// A controller with the rights of the manifests, whose webhooks are in force; a namespace, two nodes, two guarded pods and
+    /// their hook, and `before` as it was there before all of that.
+    async fn new(before: impl FnOnce(&ApiServer, &Value) -> Value) -> Self {
+        let server = ApiServer::start().await;
+        server.know_our_kinds().await;
+        server.apply("daemonset/base");
+        // Nobody answers yet.
+        let name = ["validatingwebhookconfiguration", "inplace"];
+        let shipped = server.kubectl(&["get", name[0], name[1], "-o", "json"], "").stdout;
+        assert!(server.kubectl(&["delete", name[0], name[1]], "").status.success());
+        let make = |object: &Value| {
+            let output = server.kubectl(&["create", "-o", "json", "-f", "-"], &object.to_string());
+            assert!(output.status.success(), "{object}: {}", String::from_utf8_lossy(&output.stderr));
+            serde_json::from_slice::<Value>(&output.stdout).unwrap()
+        };
+        make(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
+        make(
+            &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "shop"}}),
+        );
+        for (node, taints) in [
+            ("calm", json!([])),
+            ("tainted", json!([{"key": "gone", "value": "yes", "effect": "NoExecute"}])),
+        ] {
+            make(
+                &json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}, "spec": {"taints": taints}}),
+            );
+        }
+        make(&hook("HookTemplate", "leave", &json!({"web": {"url": "http://{{ args.PodIP }}/leave"}})));
+        let victim = make(&guarded("victim-0", "calm"));
+        make(&guarded("evicted-1", "tainted"));
+        let forged = before(&server, &victim);
+        if !forged.is_null() {
+            make(&forged);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let controller = controller(&server, folder.path(), port).await;
+        let site = Self { server, folder, port, controller };
+        let mut shipped: Value = serde_json::from_slice(&shipped).unwrap();
+        shipped["metadata"] = json!({"name": name[1]});
+        for webhook in shipped["webhooks"].as_array_mut().unwrap() {
+            let path = webhook["clientConfig"]["service"]["path"].as_str().unwrap();
+            webhook["clientConfig"] = json!({"url": format!("https://127.0.0.1:{port}{path}")});
+        }
+        site.done(&["create", "-f", "-"], &shipped.to_string());
+        site.until("the webhooks are in force", || {
+            site.tried(&["delete", "pod", "victim-0", "-n", "shop", "--dry-run=server"], "")
+                .1
+                .contains("is guarded")
+        });
+        site
+    }
+
+    /// Whether it was done, and all that was said.
+    fn tried(&self, args: &[&str], input: &str) -> (bool, String) {
+        let output = self.server.kubectl(args, input);
+        (output.status.success(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    }
+
+    fn done(&self, args: &[&str], input: &str) -> String {
+        let (done, told) = self.tried(args, input);
+        assert!(done, "{args:?}: {told}\n{}", self.log());
+        told
+    }
+
+    fn refused(&self, args: &[&str], input: &str, says: &str) {
+        let (done, told) = self.tried(args, input);
+        assert!(!done && told.contains(says), "{args:?} must be refused with {says:?}: {told}");
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    fn until(&self, what: &str, mut look: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !look() {
+            assert!(Instant::now() < end, "never happened: {what}\n{}", self.log());
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// The user `mallory` has these rights in the namespace, and no other ones.
+    fn may(&self, verbs: &str, resource: &str) {
+        let name = format!("{verbs}-{resource}").replace(['/', ','], "-").replace('.', "-");
+        self.done(&["create", "role", &name, "-n", "shop", "--verb", verbs, "--resource", resource], "");
+        self.done(&["create", "rolebinding", &name, "-n", "shop", "--role", &name, "--user", "mallory"], "");
+    }
+
+    fn runs(&self) -> Vec<Value> {
+        let list = self.done(&["get", "hookruns", "-n", "shop", "-o", "json"], "");
+        serde_json::from_str::<Value>(&list).unwrap()["items"].as_array().unwrap().clone()
+    }
+
+    fn run_of(&self, pod: &str) -> Value {
+        let mut runs = self.runs();
+        runs.retain(|run| {
+            run["metadata"]["name"].as_str().unwrap().starts_with(&format!("pre-delete-hook-{pod}-"))
+        });
+        runs.remove(0)
+    }
+
+    fn is_leaving(&self, pod: &str) -> bool {
+        let at = "jsonpath={.metadata.deletionTimestamp}";
+        !self.done(&["get", "pod", pod, "-n", "shop", "-o", at], "").is_empty()
+    }
+
+    /// The hook of `pod` has succeeded, whoever ran it.
+    async fn succeeds(&self, pod: &str) {
+        let run = self.run_of(pod);
+        let at = inplace::process::clock::now().to_string();
+        let status = json!({"status": {"phase": "Successful", "metricResults": [{"name": "m", "phase": "Successful",
+            "measurements": [{"phase": "Successful", "startedAt": at, "finishedAt": at}]}]}});
+        let name = run["metadata"]["name"].as_str().unwrap();
+        let path = format!("/apis/tkex.tencent.com/v1alpha1/namespaces/shop/hookruns/{name}/status");
+        let request = axum::http::Request::patch(path).header("content-type", "application/merge-patch+json");
+        let request = request.body(status.to_string().into_bytes()).unwrap();
+        self.server.admin().await.request_text(request).await.unwrap();
+    }
+
+    /// An eviction by a taint, as it is; it is brought to its end by the controller.
+    async fn evicted_by_taint(&self) {
+        let by = format!("--as={TAINT_MANAGER}");
+        self.refused(&["delete", "pod", "evicted-1", "-n", "shop", "--wait=false", &by], "", "is guarded");
+        self.succeeds("evicted-1").await;
+        self.until("the evicted pod is deleted", || self.is_leaving("evicted-1"));
+    }
+
+    /// Asks the webhook itself, as anybody who reaches its port. Gives the code and the answer.
+    fn posted(&self, path: &str, body: &[u8]) -> (String, Value) {
+        let mut curl = Command::new("curl");
+        curl.args(["-ks", "-m", "30", "-H", "Expect:", "-w", "\n%{http_code}", "--data-binary", "@-"]);
+        curl.arg(format!("https://127.0.0.1:{}/{path}", self.port));
+        let mut curl = curl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // It may be told no before it has sent everything.
+        let _ = curl.stdin.take().unwrap().write_all(body);
+        let told = String::from_utf8(curl.wait_with_output().unwrap().stdout).unwrap();
+        let (answer, code) = told.rsplit_once('\n').unwrap();
+        (code.to_owned(), serde_json::from_str(answer).unwrap_or_default())
+    }
+
+    /// The most memory that the controller ever had.
+    fn peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.controller.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+}
+
+async fn controller(server: &ApiServer, folder: &std::path::Path, port: u16) -> Child {
+    let accounts: Api<ServiceAccount> = Api::namespaced(server.admin().await, "inplace-system");
+    let request: TokenRequest = serde_json::from_value(json!({"spec": {"audiences": []}})).unwrap();
+    let token = accounts.create_token_request("inplace-controller", &PostParams::default(), &request).await;
+    let kubeconfig = server.kubeconfig_of(&token.unwrap().status.unwrap().token);
+    let log = File::create(folder.join("log")).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--", env!("CARGO_BIN_EXE_inplace"), "controller"]);
+    command.args(["--namespace", "inplace-system", "--identity", "here", "--listen", "127.0.0.1:0"]);
+    command.args(["--webhook-listen", &format!("127.0.0.1:{port}"), "--webhook-names", "127.0.0.1"]);
+    command.arg("--kubeconfig").arg(kubeconfig).stdin(Stdio::null());
+    command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
+}
+
+fn guarded(name: &str, node: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "shop", "labels": {"inplace.dev/delete-guard": "true"},
+            "annotations": {"inplace.dev/pre-delete-hook": "leave"}},
+        "spec": {"nodeName": node, "automountServiceAccountToken": false, "containers": [{"name": "app", "image": "app:1"}]}})
+}
+
+fn hook(kind: &str, name: &str, provider: &Value) -> Value {
+    let args =
+        if kind == "HookTemplate" { json!([{"name": "PodIP", "value": "10.0.0.7"}]) } else { json!([]) };
+    json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": kind, "metadata": {"name": name, "namespace": "shop"},
+        "spec": {"args": args, "metrics": [{"name": "m", "count": 1, "successCondition": "true", "provider": provider}]}})
+}
+
+/// A HookRun of an operation that claims to stand before the deletion of `pod`.
+fn forged(name: &str, pod: &Value) -> Value {
+    let mut run = hook("HookRun", name, &json!({"exec": {"container": "app", "command": ["true"]}}));
+    run["metadata"]["labels"] = json!({"inplace.dev/node": "other", "inplace.dev/operation": "x",
+        "inplace.dev/delete-guard": "finish", "hookrun-type": "pre-delete-step", "instance-id": "0"});
+    run["metadata"]["annotations"] = json!({"inplace.dev/approve": "true", "inplace.dev/turn": "DeleteGuard/leave//1",
+        "inplace.dev/pod-uid": pod["metadata"]["uid"]});
+    run["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "v1", "kind": "Pod", "name": "victim-0", "uid": pod["metadata"]["uid"]}]);
+    run
+}
+
+#[tokio::test]
+async fn s2_the_token_of_an_agent_deletes_no_pod_past_the_guard() {
+    // One was stored before anybody was asked about it: it has no effect all the same.
+    let site = Site::new(|_, victim| forged("stored-before", victim)).await;
+    let victim = site.done(&["get", "pod", "victim-0", "-n", "shop", "-o", "json"], "");
+    let victim: Value = serde_json::from_str(&victim).unwrap();
+    let create = ["create", "-f", "-", AGENT];
+    let run = forged("by-token", &victim);
+    site.refused(&create, &run.to_string(), "is set on a HookRun by the controller");
+    let mut plain = run.clone();
+    plain["metadata"]["labels"] = json!({"inplace.dev/node": "other", "inplace.dev/operation": "x"});
+    plain["metadata"]["annotations"] = json!({"inplace.dev/approve": "true"});
+    site.refused(&create, &plain.to_string(), "an agent approves no HookRun");
+    plain["metadata"]["annotations"] = json!({});
+    site.done(&create, &plain.to_string());
+    let label = ["label", "hookrun", "by-token", "-n", "shop", AGENT, "inplace.dev/delete-guard=finish"];
+    site.refused(&label, "", "is set on a HookRun by the controller");
+    let move_it = ["label", "hookrun", "by-token", "-n", "shop", AGENT, "inplace.dev/operation-"];
+    site.refused(&move_it, "", "an agent changes neither");
+    site.refused(&["delete", "pod", "victim-0", "-n", "shop", "--wait=false"], "", "is guarded");
+    // What is to be finished is finished, and the forged one is looked at with it.
+    site.evicted_by_taint().await;
+    assert!(!site.is_leaving("victim-0"), "a forged HookRun deleted the pod");
+}
+
+#[tokio::test]
+async fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller() {
+    let site = Site::new(|_, _| Value::Null).await;
+    let victim = site.done(&["get", "pod", "victim-0", "-n", "shop", "-o", "json"], "");
+    let victim: Value = serde_json::from_str(&victim).unwrap();
+    let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u",
+        "operation": "DELETE", "name": "victim-0", "namespace": "shop", "userInfo": {"username": TAINT_MANAGER},
+        "kind": {"group": "", "version": "v1", "kind": "Pod"}, "object": null, "oldObject": victim}});
+    let (code, answer) = site.posted("guard", review.to_string().as_bytes());
+    assert_eq!((code.as_str(), &answer["response"]["allowed"]), ("200", &json!(false)), "{answer}");
+    assert!(site.run_of("victim-0")["metadata"]["labels"].get("inplace.dev/delete-guard").is_none());
+    site.succeeds("victim-0").await;
+    site.evicted_by_taint().await;
+    assert!(!site.is_leaving("victim-0"), "a made-up eviction deleted the pod");
+
+    // The largest bodies that are read, each as costly as can be, many at once; and larger ones.
+    let body = |size: usize| {
+        let head = r#"{"request":{"uid":"u","operation":"CREATE","kind":{"group":"tkex.tencent.com","version":"v1alpha1","kind":"GameDeployment"},"object":{"metadata":{"name":"x"},"spec":{"template":{"spec":{"x":["#;
+        let tail = "0]}}}}}}";
+        let middle = "[],".repeat((size - head.len() - tail.len()) / 3);
+        format!("{head}{middle}{tail}").into_bytes()
+    };
+    let (fits, large) = (body(3 << 20), body(8 << 20));
+    let codes = thread::scope(|scope| {
+        let posts: Vec<_> = (0..24)
+            .map(|number| {
+                let body = if number % 2 == 0 { &fits } else { &large };
+                scope.spawn(|| site.posted("validate", body).0)
+            })
+            .collect();
+        posts.into_iter().map(|post| post.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(codes.iter().skip(1).step_by(2).all(|code| code == "413"), "{codes:?}");
+    assert!(codes.iter().step_by(2).any(|code| code == "200"), "{codes:?}");
+    assert!(site.peak() < MEMORY, "{} MiB", site.peak() >> 20);
+    // It answers still: the hook of the victim has succeeded.
+    site.done(&["delete", "pod", "victim-0", "-n", "shop", "--wait=false"], "");
+}
+
+#[tokio::test]
+async fn s6_hooks_and_rollouts_need_the_rights_that_they_amount_to() {
+    let site = Site::new(|_, _| Value::Null).await;
+    site.may("create,get,patch,update", "hookruns.tkex.tencent.com");
+    site.may("create,get,patch,update", "hooktemplates.tkex.tencent.com");
+    site.may("create,get,patch,update", "inplacerollouts.inplace.dev");
+    let create = ["create", "-f", "-", "--as=mallory"];
+    let exec = json!({"exec": {"container": "app", "command": ["cat", "/proc/1/environ"]}});
+    let web = json!({"web": {"url": "https://10.0.0.1:10250/"}});
+    let field = json!([{"path": "metadata.annotations.a", "value": "b"}]);
+    let patch = json!({"kubernetes": {"function": "patch", "fields": field}});
+    let rollout = json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
+        "metadata": {"name": "swap", "namespace": "shop"},
+        "spec": {"target": {"selector": {"matchLabels": {"app": "web"}}}, "containers": [{"name": "app", "image": "evil:1"}]}});
+    let objects = |at: usize| {
+        [
+            (hook("HookRun", &format!("exec-{at}"), &exec), "may not create pods/exec in namespace shop"),
+            (hook("HookTemplate", &format!("web-{at}"), &web), "may not create pods/exec in namespace shop"),
+            (hook("HookRun", &format!("patch-{at}"), &patch), "may not patch pods in namespace shop"),
+            (rollout.clone(), "may not patch pods in namespace shop"),
+        ]
+    };
+    for (object, says) in objects(1) {
+        site.refused(&create, &object.to_string(), says);
+    }
+    // A template of somebody who may, changed by somebody who may not.
+    let change = json!({"spec": {"metrics": [{"name": "m", "count": 1, "successCondition": "true", "provider": exec}]}});
+    let change = change.to_string();
+    let patched =
+        ["patch", "hooktemplate", "leave", "-n", "shop", "--as=mallory", "--type=merge", "-p", &change];
+    site.refused(&patched, "", "may not create pods/exec in namespace shop");
+    site.may("create", "pods/exec");
+    site.may("patch", "pods");
+    site.until("the rights are known", || site.tried(&create, &objects(2)[0].0.to_string()).0);
+    for (object, _) in &objects(3)[..] {
+        site.until("it is written by somebody who may", || {
+            let (done, told) = site.tried(&create, &object.to_string());
+            assert!(done || told.contains("may not"), "{told}");
+            done
+        });
+    }
+    // Whoever may patch HookRuns approves one, as the README says, and ties none to a pod.
+    site.done(
+        &["annotate", "hookrun", "exec-3", "-n", "shop", "--as=mallory", "inplace.dev/approve=true"],
+        "",
+    );
+    let tie = [
+        "annotate",
+        "hookrun",
+        "exec-3",
+        "-n",
+        "shop",
+        "--as=mallory",
+        "inplace.dev/turn=DeleteGuard/leave//1",
+    ];
+    site.refused(&tie, "", "is set on a HookRun by the controller");
+}
+
+#[tokio::test]
+async fn s10_a_label_stops_no_preemption_and_still_stops_an_accident() {
+    let site = Site::new(|_, _| Value::Null).await;
+    let delete = ["delete", "pod", "victim-0", "-n", "shop", "--wait=false"];
+    site.refused(&delete, "", "is guarded");
+    let by_scheduler = [&delete[..], &["--as=system:kube-scheduler"]].concat();
+    site.until("the pod is preempted", || site.tried(&by_scheduler, "").0);
+    assert!(site.is_leaving("victim-0"));
+}

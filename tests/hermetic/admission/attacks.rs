@@ -1,0 +1,454 @@
+//! What somebody gains who may write HookRuns, or who reaches the webhook's port: nothing.
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::guard::{Post, is_yes, no};
+use super::*;
+
+const TAINT_MANAGER: &str = "system:serviceaccount:kube-system:node-controller";
+
+/// A guarded pod on node `node`, of the hook that [`Post`] has.
+fn guarded(name: &str, node: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "shop", "name": name, "labels": {"inplace.dev/delete-guard": "true"},
+            "annotations": {"inplace.dev/pre-delete-hook": "leave"}},
+        "spec": {"nodeName": node, "containers": [{"name": "app", "image": "app:1"}]},
+        "status": {"phase": "Running", "podIP": "10.0.0.7"}})
+}
+
+/// Has `pod` evicted by a taint, as the taint manager does it, and its hook succeed: it goes.
+async fn evicted_by_taint(post: &Post, name: &str) {
+    let api = &post.town.api;
+    api.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "tainted"},
+        "spec": {"taints": [{"key": "gone", "effect": "NoExecute"}]}}));
+    let pod = api.put(guarded(name, "tainted"));
+    let request = json!({"name": name, "oldObject": pod, "userInfo": {"username": TAINT_MANAGER}});
+    no(&post.deleted(request).await, 403);
+    let of_pod = |run: &Value| run["metadata"]["ownerReferences"][0]["name"] == name;
+    let run = post.runs().into_iter().find(of_pod).unwrap();
+    post.ends(&run, "Successful");
+    api.until("the evicted pod is deleted", |store| store.pod("shop", name).is_none()).await;
+}
+
+/// The run that the guard makes for the pod of `post`, as somebody else writes it.
+fn forged(post: &Post) -> Value {
+    let (meta, now) = (&post.pod["metadata"], inplace::process::clock::now().to_string());
+    let uid: String = meta["uid"].as_str().unwrap().chars().filter(|c| *c != '-').take(8).collect();
+    let labels = json!({"hookrun-type": "pre-delete-step", "instance-id": "0", "inplace.dev/node": "n1"});
+    json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
+        "metadata": {"namespace": "shop", "name": format!("pre-delete-hook-web-0-{uid}-leave-1"), "labels": labels,
+            "annotations": {"inplace.dev/turn": "DeleteGuard/leave//1", "inplace.dev/pod-uid": meta["uid"]},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "web-0", "uid": meta["uid"]}]},
+        "spec": {"metrics": []}, "status": {"phase": "Successful", "metricResults": [{"name": "m", "phase": "Successful",
+            "measurements": [{"phase": "Successful", "startedAt": now, "finishedAt": now}]}]}})
+}
+
+#[tokio::test]
+async fn a_run_of_an_agents_operation_never_deletes_a_pod() {
+    let post = Post::found().await;
+    let mut run = forged(&post);
+    run["metadata"]["name"] = json!("of-another-node");
+    run["metadata"]["labels"] =
+        json!({"inplace.dev/node": "n2", "inplace.dev/operation": "x", "inplace.dev/delete-guard": "finish"});
+    run["metadata"]["annotations"] = json!({"inplace.dev/approve": "true"});
+    post.town.api.put(run);
+    // Two rounds of what is to be finished: by then the forged one was looked at as well.
+    evicted_by_taint(&post, "first-1").await;
+    evicted_by_taint(&post, "second-2").await;
+    assert_eq!(post.town.api.count("DELETE pod shop/web-0"), 0, "a forged HookRun deleted the pod");
+}
+
+#[tokio::test]
+async fn a_run_that_is_not_the_controllers_for_this_pod_lets_nobody_go() {
+    let post = Post::found().await;
+    let api = &post.town.api;
+    let real = forged(&post);
+    let name = real["metadata"]["name"].as_str().unwrap();
+    let cases: [(&str, fn(&mut Value)); 7] = [
+        ("of an operation", |meta| meta["labels"]["inplace.dev/operation"] = json!("x")),
+        ("of another node", |meta| meta["labels"]["inplace.dev/node"] = json!("n2")),
+        ("without an owner", |meta| meta["ownerReferences"] = json!([])),
+        ("of another pod", |meta| meta["ownerReferences"][0]["uid"] = json!("other")),
+        ("of a pod of another name", |meta| meta["ownerReferences"][0]["name"] = json!("web-1")),
+        ("of something else", |meta| meta["ownerReferences"][0]["kind"] = json!("Job")),
+        ("of another name", |meta| meta["name"] = json!("passes-all")),
+    ];
+    for (what, change) in cases {
+        let mut run = real.clone();
+        change(&mut run["metadata"]);
+        let made = run["metadata"]["name"].as_str().unwrap().to_owned();
+        api.put(run);
+        let told = post.deleted(json!({})).await;
+        assert_eq!(told["allowed"], false, "a HookRun {what} lets the pod go");
+        api.store(|store| store.remove_of("hookruns", "shop", &made));
+        if made != name && api.get("hookruns", "shop", name).is_some() {
+            api.store(|store| store.remove_of("hookruns", "shop", name));
+        }
+    }
+    // The same as it is made by the controller does.
+    api.put(real);
+    is_yes(&post.deleted(json!({})).await);
+}
+
+#[tokio::test]
+async fn a_made_up_eviction_by_the_taint_manager_deletes_no_pod() {
+    let post = Post::found().await;
+    let by_taint = json!({"userInfo": {"username": TAINT_MANAGER}});
+    // Nothing says that the pod has to go: its node has no taint, and is not even there.
+    no(&post.deleted(by_taint.clone()).await, 403);
+    let marked = |run: &Value| run["metadata"]["labels"]["inplace.dev/delete-guard"] == "finish";
+    assert!(!post.runs().iter().any(marked), "a made-up eviction is to be finished");
+    // A taint that the pod bears, or that evicts nobody; an eviction that was called off.
+    for taint in
+        [json!({"key": "old", "effect": "NoExecute"}), json!({"key": "other", "effect": "NoSchedule"})]
+    {
+        post.town.api.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"},
+            "spec": {"taints": [taint]}}));
+        post.town.api.edit("shop", "web-0", |pod| {
+            pod["spec"]["tolerations"] = json!([{"key": "old", "operator": "Exists"}]);
+        });
+        no(&post.deleted(by_taint.clone()).await, 403);
+        assert!(!post.runs().iter().any(marked), "{taint}");
+    }
+    // A run that was marked once is not finished when the taint is gone meanwhile.
+    let name = post.runs()[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    post.town.api.edit_of("hookruns", "shop", &name, |run| {
+        run["metadata"]["labels"]["inplace.dev/delete-guard"] = json!("finish");
+    });
+    post.ends(&post.runs()[0], "Successful");
+    evicted_by_taint(&post, "first-1").await;
+    evicted_by_taint(&post, "second-2").await;
+    assert_eq!(post.town.api.count("DELETE pod shop/web-0"), 0, "a made-up eviction deleted the pod");
+}
+
+#[tokio::test]
+async fn what_a_review_says_of_its_pod_is_not_believed() {
+    let post = Post::found().await;
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut pod = post.pod.clone();
+        change(&mut pod);
+        json!({"oldObject": pod})
+    };
+    let told = post.deleted(with(&|pod| pod["metadata"]["labels"] = json!({}))).await;
+    assert_eq!(told["allowed"], false, "a guarded pod goes because the review says that it is not guarded");
+    let told = post.deleted(with(&|pod| pod["metadata"]["uid"] = json!("another"))).await;
+    assert!(no(&told, 403).contains("another pod"), "{told}");
+    for run in post.runs() {
+        let name = run["metadata"]["name"].as_str().unwrap().to_owned();
+        post.town.api.store(|store| store.remove_of("hookruns", "shop", &name));
+    }
+    // Its address is where the hook asks: that of the API server's pod counts.
+    no(&post.deleted(with(&|pod| pod["status"]["podIP"] = json!("6.6.6.6"))).await, 403);
+    let [run] = post.runs().try_into().unwrap();
+    assert!(run["spec"]["args"].as_array().unwrap().contains(&json!({"name": "PodIP", "value": "10.0.0.7"})));
+    // A pod that is not there starts nothing.
+    let ghost = with(&|pod| pod["metadata"]["name"] = json!("ghost"));
+    post.deleted(json!({"name": "ghost", "oldObject": ghost["oldObject"]})).await;
+    assert_eq!(post.runs().len(), 1);
+}
+
+/// Connects as the API server does, without asking anything yet.
+async fn connected(post: &Post, replica: &Replica) -> tokio_rustls::client::TlsStream<TcpStream> {
+    use rustls::pki_types::pem::PemObject as _;
+    let mut roots = rustls::RootCertStore::empty();
+    let trusted = post.town.trusted().unwrap();
+    for authority in rustls::pki_types::CertificateDer::pem_slice_iter(trusted.as_bytes()) {
+        roots.add(authority.unwrap()).unwrap();
+    }
+    let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let stream = TcpStream::connect(replica.address).await.unwrap();
+    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+    connector.connect(HOST.try_into().unwrap(), stream).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_or_never_ends_is_not_waited_for() {
+    let post = Post::found().await;
+    let replica = &post.replicas[0];
+    let trusted = post.town.trusted().unwrap();
+    let mut large = review("web");
+    large["request"]["object"]["metadata"]["annotations"] = json!({"long": "x".repeat(3 << 20)});
+    let told = ask(&trusted, replica.address, &large).await.unwrap_err();
+    assert_eq!(told.status().map(|status| status.as_u16()), Some(413));
+    large["request"]["object"]["metadata"]["annotations"] = json!({"long": "x".repeat(5 << 19)});
+    assert_eq!(ask(&trusted, replica.address, &large).await.unwrap()["response"]["allowed"], true);
+
+    let mut slow = connected(&post, replica).await;
+    slow.write_all(b"POST /validate HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{").await.unwrap();
+    let mut answer = Vec::new();
+    let ended = timeout(Duration::from_secs(30), slow.read_to_end(&mut answer)).await;
+    assert!(ended.is_ok(), "a body that never ends is waited for");
+    assert!(answer.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&answer));
+}
+
+#[tokio::test]
+async fn whoever_opens_all_connections_keeps_out_nobody() {
+    let post = Post::found().await;
+    let replica = &post.replicas[0];
+    let mut open = Vec::new();
+    for _ in 0..40 {
+        open.push(connected(&post, replica).await);
+    }
+    let mut silent = Vec::new();
+    for _ in 0..600 {
+        silent.push(TcpStream::connect(replica.address).await.unwrap());
+    }
+    let trusted = post.town.trusted().unwrap();
+    let began = Instant::now();
+    let answer = ask(&trusted, replica.address, &review("web")).await.unwrap();
+    assert_eq!(answer["response"]["allowed"], true);
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    // The first ones had to go: they ask nothing.
+    let first = timeout(Duration::from_secs(10), open[0].read(&mut [0; 1])).await;
+    assert!(matches!(first, Ok(Ok(0) | Err(_))), "connections are not bounded");
+}
+
+/// A change of one of our kinds by `user`, as the API server asks about it.
+async fn written(post: &Post, user: &str, kind: &str, old: Value, new: Value) -> Value {
+    let operation = if old.is_null() { "CREATE" } else { "UPDATE" };
+    let group = if kind == "InPlaceRollout" { "inplace.dev" } else { "tkex.tencent.com" };
+    let request = json!({"operation": operation, "name": "it", "object": new, "oldObject": old,
+        "userInfo": {"username": user, "uid": "u-1", "groups": ["devs"], "extra": {"scopes": ["some"]}},
+        "kind": {"group": group, "version": "v1alpha1", "kind": kind}});
+    post.asked("validate", &request).await
+}
+
+fn hook(provider: &Value) -> Value {
+    json!({"metadata": {"namespace": "shop", "name": "it"},
+        "spec": {"metrics": [{"name": "m", "count": 1, "successCondition": "true", "provider": provider}]}})
+}
+
+fn rollout() -> Value {
+    json!({"metadata": {"namespace": "shop", "name": "it"},
+        "spec": {"target": {"selector": {"matchLabels": {"app": "web"}}}, "containers": [{"name": "app", "image": "a:2"}]}})
+}
+
+#[tokio::test]
+async fn hooks_and_rollouts_are_written_by_those_who_have_the_rights_that_they_amount_to() {
+    let post = Post::found().await;
+    let api = &post.town.api;
+    let exec = hook(&json!({"exec": {"container": "app", "command": ["id"]}}));
+    let web = hook(&json!({"web": {"url": "http://10.0.0.1/"}}));
+    let prometheus = hook(&json!({"prometheus": {"address": "http://10.0.0.1/", "query": "up"}}));
+    let field = json!([{"path": "metadata.annotations.a", "value": "b"}]);
+    let patch = hook(&json!({"kubernetes": {"function": "patch", "fields": field}}));
+    let get = hook(&json!({"kubernetes": {"function": "get", "fields": field}}));
+    for (kind, object, right) in [
+        ("HookTemplate", &exec, "create pods/exec"),
+        ("HookRun", &exec, "create pods/exec"),
+        ("HookTemplate", &web, "create pods/exec"),
+        ("HookRun", &web, "create pods/exec"),
+        ("HookRun", &prometheus, "create pods/exec"),
+        ("HookTemplate", &patch, "patch pods"),
+        ("HookRun", &patch, "patch pods"),
+        ("HookRun", &get, "get pods"),
+        ("InPlaceRollout", &rollout(), "patch pods"),
+    ] {
+        let told = written(&post, "ann", kind, Value::Null, object.clone()).await;
+        assert_eq!(told["allowed"], false, "{kind} {object} is made without any right");
+        assert!(no(&told, 403).contains(right), "{told}");
+        // A right in another namespace, or another one, is none.
+        for other in [format!("ann {right} other"), "ann list pods shop".to_owned()] {
+            api.store(|store| store.rights.insert(other));
+        }
+        no(&written(&post, "ann", kind, Value::Null, object.clone()).await, 403);
+        api.store(|store| store.rights.insert(format!("ann {right} shop")));
+        is_yes(&written(&post, "ann", kind, Value::Null, object.clone()).await);
+        api.store(|store| store.rights.clear());
+    }
+    // Who asks is passed on whole.
+    let asked = api.store(|store| store.access_reviews[0].clone());
+    assert_eq!(
+        (&asked["user"], &asked["uid"], &asked["groups"], &asked["extra"]),
+        (&json!("ann"), &json!("u-1"), &json!(["devs"]), &json!({"scopes": ["some"]}))
+    );
+    // What is not changed needs no right; what is changed does, also on its way out.
+    let mut noted = exec.clone();
+    noted["metadata"]["annotations"] = json!({"inplace.dev/approve": "true"});
+    for kind in ["HookRun", "HookTemplate"] {
+        is_yes(&written(&post, "ann", kind, exec.clone(), noted.clone()).await);
+        no(&written(&post, "ann", kind, exec.clone(), web.clone()).await, 403);
+        let mut leaving = web.clone();
+        leaving["metadata"]["deletionTimestamp"] = json!("2026-03-01T12:00:00Z");
+        no(&written(&post, "ann", kind, exec.clone(), leaving).await, 403);
+    }
+    is_yes(&written(&post, "ann", "InPlaceRollout", rollout(), rollout()).await);
+    let mut other = rollout();
+    other["spec"]["paused"] = json!(true);
+    is_yes(&written(&post, "ann", "InPlaceRollout", rollout(), other.clone()).await);
+    other["spec"]["maxUnavailable"] = json!("100%");
+    no(&written(&post, "ann", "InPlaceRollout", rollout(), other).await, 403);
+    let mut ended = exec.clone();
+    ended["spec"]["terminate"] = json!(true);
+    is_yes(&written(&post, "ann", "HookRun", exec.clone(), ended).await);
+    // A run that is moved to a node, or is an operation's no more, is as good as a new one.
+    for label in ["inplace.dev/node", "inplace.dev/operation"] {
+        let mut moved = exec.clone();
+        moved["metadata"]["labels"] = json!({label: "n1"});
+        no(&written(&post, "ann", "HookRun", exec.clone(), moved.clone()).await, 403);
+        no(&written(&post, "ann", "HookRun", moved, exec.clone()).await, 403);
+    }
+    // What cannot be asked is a no.
+    api.on("POST subjectaccessreview").fault(super::super::api_server::Fault::Answer(500, "etcd is busy"));
+    let told = written(&post, "ann", "HookRun", Value::Null, exec.clone()).await;
+    assert!(no(&told, 403).contains("etcd is busy"), "{told}");
+    // The controller's own come from templates whose writers were asked.
+    let controller = "system:serviceaccount:inplace-system:inplace-controller";
+    for (kind, object) in [("HookRun", &exec), ("InPlaceRollout", &rollout())] {
+        is_yes(&written(&post, controller, kind, Value::Null, object.clone()).await);
+    }
+    no(&written(&post, controller, "HookTemplate", Value::Null, exec).await, 403);
+    // Of its name in another namespace is somebody else.
+    let other = "system:serviceaccount:shop:inplace-controller";
+    no(&written(&post, other, "InPlaceRollout", Value::Null, rollout()).await, 403);
+}
+
+#[tokio::test]
+async fn nobody_but_the_controller_says_what_a_run_lets_pass() {
+    let post = Post::found().await;
+    let api = &post.town.api;
+    let (ann, agent) = ("ann", "system:serviceaccount:inplace-system:inplace-agent");
+    let controller = "system:serviceaccount:inplace-system:inplace-controller";
+    api.store(|store| {
+        store.rights.extend(["ann", agent].map(|user| format!("{user} create pods/exec shop")))
+    });
+    let plain = hook(&json!({"exec": {"container": "app", "command": ["id"]}}));
+    for (field, key) in [
+        ("labels", "inplace.dev/delete-guard"),
+        ("annotations", "inplace.dev/turn"),
+        ("annotations", "inplace.dev/pod-uid"),
+    ] {
+        let mut run = plain.clone();
+        run["metadata"][field] = json!({key: "x"});
+        for (old, new) in [(Value::Null, &run), (plain.clone(), &run), (run.clone(), &plain)] {
+            let told = written(&post, ann, "HookRun", old.clone(), new.clone()).await;
+            assert_eq!(told["allowed"], false, "{key} is written by anybody");
+            assert!(no(&told, 403).contains(key), "{told}");
+            no(&written(&post, agent, "HookRun", old.clone(), new.clone()).await, 403);
+            is_yes(&written(&post, controller, "HookRun", old, new.clone()).await);
+        }
+    }
+    // An agent shows the hooks of its operations, and says who runs those of its node; it starts, changes and approves none.
+    is_yes(&written(&post, ann, "HookRun", Value::Null, plain.clone()).await);
+    no(&written(&post, agent, "HookRun", Value::Null, plain.clone()).await, 403);
+    let mut mirror = plain.clone();
+    mirror["metadata"]["labels"] = json!({"inplace.dev/operation": "x", "inplace.dev/node": "n1"});
+    is_yes(&written(&post, agent, "HookRun", Value::Null, mirror.clone()).await);
+    let mut taken = plain.clone();
+    taken["metadata"]["annotations"] = json!({"inplace.dev/runner": "node/n1"});
+    is_yes(&written(&post, agent, "HookRun", plain.clone(), taken).await);
+    let mut approved = plain.clone();
+    approved["metadata"]["annotations"] = json!({"inplace.dev/approve": "true"});
+    no(&written(&post, agent, "HookRun", plain.clone(), approved.clone()).await, 403);
+    is_yes(&written(&post, ann, "HookRun", plain.clone(), approved).await);
+    mirror["metadata"]["annotations"] = json!({"inplace.dev/approve": "true"});
+    no(&written(&post, agent, "HookRun", Value::Null, mirror.clone()).await, 403);
+    no(&written(&post, agent, "HookRun", mirror, plain.clone()).await, 403);
+    no(
+        &written(&post, agent, "HookRun", plain, hook(&json!({"web": {"url": "http://10.0.0.1/"}}))).await,
+        403,
+    );
+}
+
+#[tokio::test]
+async fn whoever_the_settings_exempt_is_not_held() {
+    let mut post = Post::found().await;
+    let by = |user: &str, groups: &[&str]| json!({"userInfo": {"username": user, "groups": groups}});
+    // A preemption is not stopped by a label of a pod of lower priority; a namespace and an administrator are.
+    let told = post.deleted(by("system:kube-scheduler", &[])).await;
+    assert_eq!(told["allowed"], true, "{told}");
+    assert!(told["warnings"][0].as_str().unwrap().contains("the guard does not hold this user"), "{told}");
+    assert_eq!((post.events("DeleteGuardExempt").len(), post.runs().len()), (1, 0));
+    no(&post.deleted(by("root", &["system:masters"])).await, 403);
+    no(&post.deleted(by("system:serviceaccount:kube-system:namespace-controller", &[])).await, 403);
+    for run in post.runs() {
+        let name = run["metadata"]["name"].as_str().unwrap().to_owned();
+        post.town.api.store(|store| store.remove_of("hookruns", "shop", &name));
+    }
+
+    let guard = GuardArgs {
+        guard_exempt_users: vec!["gc".to_owned()],
+        guard_exempt_groups: vec!["system:masters".to_owned()],
+        guard_longest_hold: Some(jiff::SignedDuration::from_mins(1)),
+        guard_labelled_namespaces_only: true,
+    };
+    let other = post.town.replica(&WebhookArgs { guard, ..WebhookArgs::default() }).await;
+    post.town.ready(&other).await;
+    post.replicas = [other.clone(), other];
+    let api = &post.town.api;
+    // The namespace has no label: nobody is held in it.
+    is_yes(&post.deleted(json!({})).await);
+    api.edit_of("namespaces", "", "shop", |space| {
+        space["metadata"]["labels"] = json!({"inplace.dev/delete-guard": "true"});
+    });
+    no(&post.deleted(by("system:kube-scheduler", &[])).await, 403);
+    let [run] = post.runs().try_into().unwrap();
+    let made_at = |at: String| {
+        let name = run["metadata"]["name"].as_str().unwrap();
+        api.edit_of("hookruns", "shop", name, |run| run["metadata"]["creationTimestamp"] = json!(at));
+    };
+    made_at(inplace::process::clock::now().to_string());
+    assert_eq!(post.deleted(by("gc", &[])).await["allowed"], true);
+    assert_eq!(post.evicted_by("root", &["system:masters"]).await["allowed"], true);
+    no(&post.deleted(by("gc2", &["gc"])).await, 403);
+    // Its hook was started too long ago.
+    made_at("2026-03-01T12:00:00Z".to_owned());
+    let told = post.deleted(json!({})).await;
+    assert_eq!(told["allowed"], true, "{told}");
+    assert!(post.events("DeleteGuardExpired")[0].contains("held since 2026-03-01T12:00:00Z"), "{told}");
+}
+
+/// An authority, and a certificate of it with its key, all PEM.
+fn authority() -> (String, String) {
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["api-server".to_owned()]).unwrap();
+    let cert = params.signed_by(&key, &issuer).unwrap();
+    (issuer.pem(), format!("{}{}", cert.pem(), key.serialize_pem()))
+}
+
+#[tokio::test]
+async fn with_an_authority_for_clients_nobody_else_connects() {
+    let post = Post::found().await;
+    let (folder, [ours, theirs]) = (tempfile::tempdir().unwrap(), [authority(), authority()]);
+    let file = folder.path().join("ca");
+    std::fs::write(&file, &ours.0).unwrap();
+    let args = WebhookArgs { webhook_client_ca: Some(file.clone()), ..WebhookArgs::default() };
+    let replica = post.town.replica(&args).await;
+    post.town.ready(&replica).await;
+    let asks = async |identity: Option<&str>| {
+        let roots = reqwest::Certificate::from_pem_bundle(post.town.trusted().unwrap().as_bytes()).unwrap();
+        let client =
+            reqwest::Client::builder().tls_certs_only(roots).resolve(HOST, replica.address).no_proxy();
+        let client = match identity {
+            Some(pem) => client.identity(reqwest::Identity::from_pem(pem.as_bytes()).unwrap()),
+            None => client,
+        };
+        let url = format!("https://{HOST}:{}/validate", replica.address.port());
+        client.build().unwrap().post(url).body(review("web").to_string()).send().await.is_ok()
+    };
+    assert!(asks(Some(&ours.1)).await);
+    assert!(!asks(None).await && !asks(Some(&theirs.1)).await);
+    // What cannot be used leaves the authority before in force; another one takes its place.
+    std::fs::write(&file, "nothing").unwrap();
+    sleep(LAG).await;
+    assert!(asks(Some(&ours.1)).await && !asks(None).await);
+    std::fs::write(&file, &theirs.0).unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while !asks(Some(&theirs.1)).await {
+        assert!(Instant::now() < end, "the other authority is never taken up");
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert!(!asks(Some(&ours.1)).await);
+    // Without the file nothing is served.
+    let args = WebhookArgs { webhook_client_ca: Some(folder.path().join("none")), ..WebhookArgs::default() };
+    let target = Target { kubeconfig: Some(post.town.api.kubeconfig()), context: None };
+    let webhooks = Webhooks::new(&args, Server::new(connect(&target).await.unwrap().0), NAMESPACE, terms());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let error = webhooks.serve(listener, CancellationToken::new()).await.unwrap_err();
+    assert!(error.to_string().contains("none: "), "{error}");
+}
