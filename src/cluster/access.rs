@@ -1,4 +1,4 @@
-//! Asks the API server whether somebody may do something (SubjectAccessReview).
+//! Asks the API server whether somebody may do something (`SubjectAccessReview`).
 
 use std::collections::BTreeMap;
 

@@ -185,6 +185,20 @@ impl<'a> Site<'a> {
             told.contains("failed calling webhook \"guard-evict.inplace.dev\"").then_some(())
         });
         self.kubectl(&["label", "namespace", "default", &format!("{GUARD}-")]);
+        // An agent's operation asks its hook and ends: its HookRun, which a controller would be asked about, is only looked at.
+        self.oracle.say("plain", 1);
+        let request =
+            json!({"id": "hooked", "containers": [{"name": "app"}], "preHook": {"templateName": "once"}});
+        self.kubectl(&["annotate", "pod", "plain", &format!("inplace.dev/request={request}")]);
+        self.until("the operation ends without a controller", || {
+            let pod: Value =
+                serde_json::from_str(&self.kubectl(&["get", "pod", "plain", "-o", "json"])).unwrap();
+            let told =
+                pod["metadata"]["annotations"]["inplace.dev/status"].as_str().unwrap_or_default().to_owned();
+            assert!(!["Failed", "Refused"].iter().any(|bad| told.contains(bad)), "{told}");
+            told.contains("Succeeded").then_some(())
+        });
+        assert_eq!((self.runs("plain").len(), self.oracle.asked("plain").len()), (0, 1));
         self.kubectl(&["delete", "pod", "plain", "--wait=false"]);
         // What had begun goes on, and the next controller finds it.
         self.oracle.say("warm", 1);

@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::json;
 
 use crate::api::annotation::GATE;
@@ -22,7 +21,7 @@ struct Pod {
 
 #[derive(Debug, Default, Deserialize)]
 struct Meta {
-    annotations: Option<BTreeMap<String, IgnoredAny>>,
+    annotations: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

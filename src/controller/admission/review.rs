@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 
 use axum::body::Bytes;
 use k8s_openapi::ByteString;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// No more of a user's name is passed on.
+/// Of a namespace, of an object, and of what is passed on of a user's.
 const LONGEST_NAME: usize = 253;
 
 /// What is asked, as far as any webhook here looks at it.
@@ -222,10 +222,19 @@ struct Cause<'a> {
 /// What the review in `body` asks.
 ///
 /// # Errors
-/// When there is no review in it.
+/// When there is no review in it, or one about an object that cannot have such a name: names become part of paths.
 pub(super) fn read(body: Bytes) -> Result<Request, serde_json::Error> {
     let review: Review<Request> = serde_json::from_slice(&body)?;
-    Ok(Request { body, ..review.request })
+    let asked = Request { body, ..review.request };
+    let is_name = |name: &str| {
+        let part = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || "-.".contains(char);
+        name.len() <= LONGEST_NAME && !name.starts_with('.') && name.chars().all(part)
+    };
+    if is_name(&asked.namespace) && is_name(asked.name()) {
+        Ok(asked)
+    } else {
+        Err(serde_json::Error::custom("no name of an object"))
+    }
 }
 
 /// The review that answers `asked`.
@@ -290,6 +299,13 @@ mod tests {
         );
         assert_eq!((&causes[1]["field"], &causes[1]["message"]), (&json!(""), &json!("nothing fits")));
         assert!(read(Bytes::from_static(b"{}")).is_err());
+        for (namespace, name) in
+            [("shop", "web/../x"), ("shop", "web?x"), ("shop", "../x"), ("a/b", "web"), ("A", "web")]
+        {
+            let review = json!({"request": {"uid": "u", "operation": "DELETE", "namespace": namespace, "name": name,
+                "kind": {"group": "", "kind": "Pod"}}});
+            assert!(read(review.to_string().into()).is_err(), "{namespace}/{name} becomes part of a path");
+        }
     }
 
     #[test]

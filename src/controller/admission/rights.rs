@@ -131,11 +131,9 @@ fn needed(asked: &Request, accounts: &Accounts) -> Result<BTreeSet<PodAccess>, S
         ("tkex.tencent.com", "HookTemplate") => {
             Ok(changed::<HookTemplateSpec>(asked, |_| {}, |spec| of_metrics(&spec.metrics)))
         }
-        // Made from templates, whose writers were asked.
-        ("tkex.tencent.com", "HookRun") if by_controller => Ok(none),
+        // Made from templates, whose writers were asked; one for each change of a configuration that a workload names.
+        ("tkex.tencent.com", "HookRun") | ("inplace.dev", "InPlaceRollout") if by_controller => Ok(none),
         ("tkex.tencent.com", "HookRun") => of_run(asked, accounts),
-        // One for each change of a configuration that a workload names.
-        ("inplace.dev", "InPlaceRollout") if by_controller => Ok(none),
         ("inplace.dev", "InPlaceRollout") => {
             Ok(changed::<InPlaceRolloutSpec>(asked, |spec| spec.paused = false, |_| BTreeSet::from([PATCH])))
         }

@@ -83,7 +83,7 @@ impl Site {
         }
         site.done(&["create", "-f", "-"], &shipped.to_string());
         site.until("the webhooks are in force", || {
-            site.tried(&["delete", "pod", "victim-0", "-n", "shop", "--dry-run=server"], "")
+            site.tried(&["delete", "pod", "evicted-1", "-n", "shop", "--dry-run=server"], "")
                 .1
                 .contains("is guarded")
         });

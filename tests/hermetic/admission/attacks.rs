@@ -31,6 +31,8 @@ async fn evicted_by_taint(post: &Post, name: &str) {
     api.until("the evicted pod is deleted", |store| store.pod("shop", name).is_none()).await;
 }
 
+type Change = fn(&mut Value);
+
 /// The run that the guard makes for the pod of `post`, as somebody else writes it.
 fn forged(post: &Post) -> Value {
     let (meta, now) = (&post.pod["metadata"], inplace::process::clock::now().to_string());
@@ -65,7 +67,7 @@ async fn a_run_that_is_not_the_controllers_for_this_pod_lets_nobody_go() {
     let api = &post.town.api;
     let real = forged(&post);
     let name = real["metadata"]["name"].as_str().unwrap();
-    let cases: [(&str, fn(&mut Value)); 7] = [
+    let cases: [(&str, Change); 7] = [
         ("of an operation", |meta| meta["labels"]["inplace.dev/operation"] = json!("x")),
         ("of another node", |meta| meta["labels"]["inplace.dev/node"] = json!("n2")),
         ("without an owner", |meta| meta["ownerReferences"] = json!([])),
@@ -311,7 +313,7 @@ async fn nobody_but_the_controller_says_what_a_run_lets_pass() {
     let (ann, agent) = ("ann", "system:serviceaccount:inplace-system:inplace-agent");
     let controller = "system:serviceaccount:inplace-system:inplace-controller";
     api.store(|store| {
-        store.rights.extend(["ann", agent].map(|user| format!("{user} create pods/exec shop")))
+        store.rights.extend(["ann", agent].map(|user| format!("{user} create pods/exec shop")));
     });
     let plain = hook(&json!({"exec": {"container": "app", "command": ["id"]}}));
     for (field, key) in [

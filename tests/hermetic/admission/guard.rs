@@ -234,7 +234,7 @@ async fn what_is_missing_is_named_and_a_person_has_the_last_word() {
     // A namespace that goes: no hook can be started there any more.
     let api = &post.town.api;
     api.edit("shop", "web-0", |pod| {
-        pod["metadata"]["annotations"] = post.pod["metadata"]["annotations"].clone()
+        pod["metadata"]["annotations"] = post.pod["metadata"]["annotations"].clone();
     });
     api.edit_of("namespaces", "", "shop", |space| {
         space["metadata"]["deletionTimestamp"] = json!("2026-03-01T12:00:00Z");

@@ -172,18 +172,7 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         | "POST pod"
         | "POST controllerrevision"
         | "POST persistentvolumeclaim" => made(store, asked, namespace),
-        "POST subjectaccessreview" => {
-            let mut review = parsed(&asked.body)?;
-            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            let what = &review["spec"]["resourceAttributes"];
-            let part = text(&what["subresource"]);
-            let kind = text(&what["resource"]) + if part.is_empty() { "" } else { "/" } + &part;
-            let user = text(&review["spec"]["user"]);
-            let line = format!("{user} {} {kind} {}", text(&what["verb"]), text(&what["namespace"]));
-            store.access_reviews.push(review["spec"].clone());
-            review["status"] = json!({"allowed": store.rights.contains(&line)});
-            Ok(axum_json(201, &review))
-        }
+        "POST subjectaccessreview" => access(store, asked),
         "PUT lease" | "PUT secret" => {
             let plural = asked.plural.as_str();
             let old = found(plural, store.get(plural, namespace, name))?;
@@ -219,6 +208,20 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         }
         call => Err(status(405, "MethodNotAllowed", call)),
     })
+}
+
+/// Whether the store says that somebody may do something.
+fn access(store: &mut Store, asked: &Asked) -> Result<Response, Refusal> {
+    let mut review = parsed(&asked.body)?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let what = &review["spec"]["resourceAttributes"];
+    let part = text(&what["subresource"]);
+    let kind = text(&what["resource"]) + if part.is_empty() { "" } else { "/" } + &part;
+    let user = text(&review["spec"]["user"]);
+    let line = format!("{user} {} {kind} {}", text(&what["verb"]), text(&what["namespace"]));
+    store.access_reviews.push(review["spec"].clone());
+    review["status"] = json!({"allowed": store.rights.contains(&line)});
+    Ok(axum_json(201, &review))
 }
 
 /// A new object, under a name of its own where it has only the first part of one.

@@ -13,9 +13,9 @@ pub(crate) struct Store {
     pub(crate) events: Vec<Value>,
     /// One line per call.
     pub(crate) calls: Vec<String>,
-    /// Who may do what: `USER VERB RESOURCE NAMESPACE`. Answers SubjectAccessReviews.
+    /// Who may do what: `USER VERB RESOURCE NAMESPACE`. Answers `SubjectAccessReview`s.
     pub(crate) rights: BTreeSet<String>,
-    /// The specs of the SubjectAccessReviews that were made.
+    /// The specs of the `SubjectAccessReview`s that were made.
     pub(crate) access_reviews: Vec<Value>,
     /// The last version that was given away.
     version: u64,
