@@ -85,10 +85,10 @@ pub(crate) fn pod(labels: &HashMap<String, String>) -> PodRef {
 pub fn owner(sandbox: &v1::PodSandbox) -> Owner {
     let node_run = sandbox.labels.get(annotation::NODE_RUN).is_some_and(|mark| mark == "true");
     match sandbox.annotations.get(annotation::CONFIG_SOURCE).map_or("", String::as_str) {
-        "api" => Owner::Kubelet,
         "" if node_run => Owner::NodeRun,
         "" => Owner::Nobody,
         "file" | "http" => Owner::KubeletStatic,
+        // `api`, and what later kubelets may have besides.
         _ => Owner::Kubelet,
     }
 }

@@ -115,14 +115,12 @@ pub(super) async fn drive(
             }
         };
         pause = FIRST_PAUSE;
-        let next = match settle(&mut operation, &snapshot, audience, false) {
-            Some(next) => next,
-            None => {
-                snapshot = reread.confirm(node, &operation.pod, snapshot).await;
-                let Some(next) = settle(&mut operation, &snapshot, audience, true) else { continue };
-                next
-            }
-        };
+        let mut settled = settle(&mut operation, &snapshot, audience, false);
+        if settled.is_none() {
+            snapshot = reread.confirm(node, &operation.pod, snapshot).await;
+            settled = settle(&mut operation, &snapshot, audience, true);
+        }
+        let Some(next) = settled else { continue };
         hooks.attend(&operation);
         if entry.open.as_ref().is_some_and(|written| written.drain != operation.drain) {
             // What is not to be seen on the node: when the grace period began.

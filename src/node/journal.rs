@@ -126,9 +126,9 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
         /// Whose it is.
-        of: PodRef,
+        of: Box<PodRef>,
         /// Who was asked for.
-        pod: PodRef,
+        pod: Box<PodRef>,
     },
     /// The disk has not finished a write in time.
     #[error("the journal {path} is not written yet: the disk is slow or hangs")]
@@ -217,7 +217,9 @@ impl Journal {
         match read(&path)? {
             None => Ok(Entry::new(pod.clone())),
             Some(entry) if entry.pod == *pod => Ok(entry),
-            Some(Entry { pod: of, .. }) => Err(JournalError::OtherPod { path, of, pod: pod.clone() }),
+            Some(Entry { pod: of, .. }) => {
+                Err(JournalError::OtherPod { path, of: Box::new(of), pod: Box::new(pod.clone()) })
+            }
         }
     }
 
@@ -484,5 +486,18 @@ mod tests {
     fn a_uid_cannot_lead_out_of_the_folder() {
         let journal = Journal::open(tempfile::tempdir().unwrap().path()).unwrap();
         assert_eq!(journal.path("../../etc/x").parent(), journal.path("a").parent());
+    }
+
+    #[test]
+    fn the_journal_of_another_pod_is_not_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = Journal::open(folder.path()).unwrap();
+        let vault = PodRef { namespace: "bank".into(), name: "vault".into(), uid: "u1".into() };
+        journal.write(&Entry::new(vault.clone())).unwrap();
+        for (namespace, name) in [("shop", "vault"), ("bank", "evil")] {
+            let evil = PodRef { namespace: namespace.into(), name: name.into(), uid: "u1".into() };
+            assert!(matches!(journal.load(&evil), Err(JournalError::OtherPod { .. })));
+        }
+        assert_eq!(journal.load(&vault).unwrap().pod, vault);
     }
 }

@@ -25,7 +25,7 @@ const MAX_RUNS: usize = 512;
 /// good does not.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// What the watch of the pods may take to bring a pod that a run names.
-const SHOWS: Duration = Duration::from_secs(10);
+const SHOWS: Duration = Duration::from_secs(5);
 
 /// Runs the HookRuns of the node of `pods`, which `runs` shows, until `stop`.
 pub(in crate::agent) fn runner(

@@ -3,13 +3,19 @@
 
 use std::{fs, process::Command};
 
-use inplace::api::annotation::REQUEST;
+use inplace::{
+    api::{
+        annotation::{CONFIG_SOURCE, CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID, REQUEST},
+        status::Phase,
+    },
+    cri::{client::Client, endpoint::Endpoint},
+};
 use serde_json::{Value, json};
 
 use crate::{
     agent::Agent,
-    cluster::{Cluster, Node},
-    pod::{Pod, eventually},
+    cluster::{Cluster, Node, block_on},
+    pod::{Pod, eventually, is_ready},
 };
 
 const NAMESPACE: &str = "tenant";
@@ -143,5 +149,35 @@ fn a_pod_that_calls_itself_the_mirror_of_another_reaches_nothing_of_it() {
     });
     assert!(!run.to_string().contains("hunter2"), "the victim's environment was read: {run:#}");
     assert_eq!(run["status"]["phase"], "Error", "{run:#}");
+    assert_eq!(victim.facts().settled(), before);
+}
+
+/// What a user writes under the kubelet's keys: the kubelet writes its own over it, and nothing else is believed.
+#[test]
+fn marks_of_a_kubelet_that_a_user_writes_on_a_pod_count_for_nothing() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let victim = Pod::run(cluster, "marked", VICTIM);
+    let before = victim.facts().settled();
+    let spec: Value = serde_saphyr::from_str(&cluster.named(VICTIM)).unwrap();
+    let metadata = json!({
+        "labels": {
+            POD_UID: victim.uid, POD_NAME: victim.name, POD_NAMESPACE: victim.namespace, CONTAINER_NAME: "app",
+        },
+        "annotations": {CONFIG_SOURCE: "file", "kubernetes.io/config.hash": victim.uid},
+    });
+    let pod = Pod::make(cluster, "marks", json!({"metadata": metadata, "spec": spec}));
+    pod.wait("it is Ready", is_ready);
+    let endpoint = Endpoint::parse(&cluster.node().endpoint).unwrap();
+    let sandboxes = block_on(async {
+        Client::new(&endpoint, None).sandboxes(Some((POD_NAME, &pod.name))).await.unwrap()
+    });
+    let [sandbox] = sandboxes.as_slice() else { panic!("{sandboxes:#?}") };
+    assert_eq!(
+        (&sandbox.labels[POD_UID], &sandbox.annotations[CONFIG_SOURCE]),
+        (&pod.uid, &"api".to_owned())
+    );
+    pod.ask("restart app", Phase::Succeeded);
+    assert_eq!(pod.facts().settled().running("app").attempt, 1);
     assert_eq!(victim.facts().settled(), before);
 }

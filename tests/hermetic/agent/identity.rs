@@ -190,6 +190,37 @@ async fn a_hook_of_an_earlier_pod_of_that_name_runs_no_command() {
 }
 
 #[tokio::test]
+async fn a_hook_about_a_pod_that_is_not_on_the_node_is_not_run() {
+    let town = Town::found().await;
+    let victim = town.victim();
+    let _agent = town.agent().await;
+    town.exec_run("shop", "elsewhere", "web-0", None);
+    // The pod is on the node, and not in the namespace of the run.
+    town.exec_run("shop", "foreign", "vault", None);
+    town.exec_run("shop", "named", "vault", None);
+    town.api.edit_of("hookruns", "shop", "named", |run| {
+        run["spec"]["args"].as_array_mut().unwrap().push(json!({ "name": "PodNamespace", "value": "bank" }));
+    });
+    // One that the watch of the pods brings a moment later.
+    town.exec_run("bank", "early", "late", None);
+    let late = town.runtime.put(Pod::new("bank", "late").container("app", "img:v1"));
+    town.show_as("bank", "late", &late, |pod| pod["metadata"]["uid"] = json!(late.uid));
+    assert_eq!(town.run_ended("bank", "early").await["status"]["phase"], "Successful");
+    for (run, why) in [
+        ("elsewhere", "no pod shop/web-0 on node node-1"),
+        ("foreign", "no pod shop/vault"),
+        ("named", "namespace shop"),
+    ] {
+        let run = town.run_ended("shop", run).await;
+        assert_eq!(run["status"]["phase"], "Error", "{run:#}");
+        assert!(run["status"]["message"].as_str().unwrap().contains(why), "{run:#}");
+        assert!(run["status"]["metricResults"].is_null(), "{run:#}");
+    }
+    assert_eq!(town.runtime.calls("ExecSync").len(), 1, "{:#?}", town.runtime.calls("ExecSync"));
+    assert_eq!(town.runtime.only("vault/app").id, victim.id("app"));
+}
+
+#[tokio::test]
 async fn a_static_pod_is_served_under_the_uid_of_its_node() {
     let town = Arc::new(Town::found().await);
     let pod = Pod::new("shop", "etcd-node-1").owner(Owner::KubeletStatic).container("app", "img:v1").grace(1);
