@@ -65,11 +65,39 @@ fn a_fence_that_nobody_remembers_is_removed_at_the_start() {
     assert_eq!(died.signal(), Some(Signal::SIGKILL as i32));
     let fences = || site.lives("web").iter().filter(|life| life.name == "inplace-fence").count();
     assert_eq!(fences(), 1);
-    fs::remove_file(site.state.join("journal/uid-web.json")).unwrap();
     let before = site.running_amid("web");
+    // Nobody can tell what a damaged file wants; the fence goes all the same.
+    fs::write(site.state.join("journal/uid-web.json"), "{").unwrap();
     let agent = site.agent(&[]);
     agent.await_metric(&["inplace_swept_total"], 1.0);
     assert_eq!((fences(), site.running("web")), (0, before));
+}
+
+#[test]
+fn an_operation_that_ends_the_agent_each_time_is_set_aside() {
+    let site = Site::new();
+    site.run("web");
+    site.run("other");
+    let before = site.running("web");
+    site.restart("web", "poison");
+    for _ in 0..2 {
+        let mut agent = site.spawn(&[], &[("INPLACE_FAULT_PANIC", "before effect Create")]);
+        eventually("its end", || agent.has_ended().then_some(()));
+        assert!(agent.log().contains("planted"), "{}", agent.log());
+        agent.end();
+    }
+    let agent = site.spawn(&[], &[("INPLACE_FAULT_PANIC", "before effect Create")]);
+    let status = site.ended("web", "poison", "Failed");
+    assert_eq!(status["reason"], "SetAside", "{status:#}");
+    eventually("its fence to go", || site.lives("web").iter().all(|life| life.name == "app").then_some(()));
+    assert_eq!(site.running("web"), before);
+    // The agent stays, and the next one serves the pod as before.
+    drop(agent);
+    let _agent = site.agent(&[]);
+    site.restart("other", "fine");
+    site.ended("other", "fine", "Succeeded");
+    site.restart("web", "again");
+    site.ended("web", "again", "Succeeded");
 }
 
 #[test]
