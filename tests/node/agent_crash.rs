@@ -4,6 +4,8 @@
 use std::{fs, os::unix::process::ExitStatusExt, path::Path, process::Command};
 
 use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 
 use crate::{
@@ -152,6 +154,34 @@ impl Drop for SmallDisk<'_> {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("--lazy").arg(self.0).status();
     }
+}
+
+#[test]
+fn a_disk_that_hangs_under_the_journal_keeps_no_container_down() {
+    let site = Site::new();
+    let gate = site.run_gated("web");
+    let agent = site.agent(&[]);
+    site.restart("web", "stuck");
+    eventually("the handler to begin", || gate.join("began").exists().then_some(()));
+    // Whoever opens the new file to write it waits for somebody to read.
+    let new = site.state.join("journal/.uid-web.json.new");
+    mkfifo(&new, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    fs::write(gate.join("go"), "").unwrap();
+    let status = site.ended("web", "stuck", "Succeeded");
+    assert_eq!(site.running_amid("web").attempt, 1);
+    let down = status["containers"][0]["downtimeMs"].as_u64().unwrap();
+    assert!(down < 5000, "{down} ms: {status:#}");
+    assert!(agent.log().contains("going on without the journal"), "{}", agent.log());
+    let journal = || fs::read_to_string(site.state.join("journal/uid-web.json")).unwrap();
+    let is_open = || !serde_json::from_str::<Value>(&journal()).unwrap()["open"].is_null();
+    assert!(is_open());
+    // The disk is back: what has happened is written, and the pod takes the next request.
+    let released = fs::OpenOptions::new().read(true).write(true).open(&new).unwrap();
+    eventually("the journal to be written", || (!is_open()).then_some(()));
+    drop(released);
+    fs::write(gate.join("go"), "").unwrap();
+    site.restart("web", "next");
+    site.ended("web", "next", "Succeeded");
 }
 
 #[test]

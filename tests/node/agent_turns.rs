@@ -122,8 +122,8 @@ fn a_slow_pull_of_one_pod_delays_no_other() {
     site.run("slow");
     site.run("quick");
     let registry = Blackhole::new();
-    // One that waits for its pull does not count.
-    let agent = site.agent(&["--max-operations", "1"]);
+    // One that waits for its pull does not count, and what is on the node waits for no registry.
+    let agent = site.agent(&["--max-operations", "1", "--max-pulls", "1"]);
     site.wish("slow", &registry.swap("slow", 600));
     registry.await_open(1);
     agent.assert_metric(&["inplace_open_pulls"], 1.0);
