@@ -189,7 +189,8 @@ impl Node {
             return Ok(status);
         }
         let id = request.id.clone();
-        self.journal.note_panics(pod, &id, self.carry_out_held(pod, request, &held, leash, audience)).await
+        let work = Box::pin(self.carry_out_held(pod, request, &held, leash, audience));
+        self.journal.note_panics(pod, &id, work).await
     }
 
     async fn carry_out_held(
@@ -243,7 +244,7 @@ impl Node {
         }
         operation.resume(clock::now());
         tracing::info!(%pod, id, step = %operation.step, "taking up an unfinished operation");
-        let work = drive::drive(self, entry, leash, audience);
+        let work = Box::pin(drive::drive(self, entry, leash, audience));
         self.journal.note_panics(pod, &id, work).await.map(Some).ok_or(Error::Interrupted)
     }
 
