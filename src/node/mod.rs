@@ -207,7 +207,7 @@ impl Node {
             return last.ok_or_else(|| Refusal::AlreadyEnded(request.id).into());
         }
         if self.panics_too_often(pod, &request.id) {
-            return Ok(self.set_request_aside(entry, &request.id, audience).await);
+            return Ok(Box::pin(self.set_request_aside(entry, &request.id, audience)).await);
         }
         sweep::sweep(&self.client, &self.journal, Some(pod)).await?;
         let plan = self.plan(pod, request).await?;
@@ -235,12 +235,12 @@ impl Node {
     ) -> Result<Option<Status>, Error> {
         let mut entry = self.journal.load(pod)?;
         if let Some(foreign) = entry.foreign.take() {
-            return Ok(Some(self.set_foreign_aside(entry, &foreign, audience).await));
+            return Ok(Some(Box::pin(self.set_foreign_aside(entry, &foreign, audience)).await));
         }
         let Some(operation) = &mut entry.open else { return Ok(None) };
         let id = operation.request.id.clone();
         if self.panics_too_often(pod, &id) {
-            return Ok(Some(self.set_operation_aside(entry, audience).await));
+            return Ok(Some(Box::pin(self.set_operation_aside(entry, audience)).await));
         }
         operation.resume(clock::now());
         tracing::info!(%pod, id, step = %operation.step, "taking up an unfinished operation");
