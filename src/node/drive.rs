@@ -190,10 +190,9 @@ fn has_permit(node: &Node, operation: &Operation, effect: &Effect) -> bool {
     free || !touches || node.permit.is_held()
 }
 
-/// Gives the permit back while nothing is touched, and once everything asked for runs.
+/// Gives the permit back while nothing is touched, and while a hook is waited for.
 fn give_way(node: &Node, operation: &Operation) {
-    let runs = operation.turned_back.is_none() && operation.targets.iter().all(|t| t.reached.is_some());
-    if !operation.touched() || runs {
+    if !operation.touched() || operation.awaited_hook().is_some() {
         node.permit.give_back();
     }
 }
@@ -295,8 +294,8 @@ async fn act(
         }
         tracing::error!(pod = %operation.pod, %error, "going on without the journal: the container must come up");
     }
-    // Nobody is held up by it: it touches nothing.
-    if matches!(effect.verb(), Verb::Pull | Verb::Gate) {
+    // The API server may take its time.
+    if effect.verb() == Verb::Gate {
         give_way(node, operation);
     }
     let limit = limit(operation, effect);

@@ -16,6 +16,7 @@ use crate::node::Node;
 use crate::node::fence;
 use crate::node::holder::Holder;
 use crate::node::image::{self, Wanted};
+use crate::node::permit::Permit;
 use crate::node::pre_stop;
 use crate::node::pulls::Pulls;
 use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Leftover, Trouble};
@@ -32,6 +33,7 @@ static UNSEEN: Once = Once::new();
 pub(super) struct Workshop {
     client: Client,
     pulls: Pulls,
+    permit: Permit,
     image_reserve: u64,
     cluster: Option<NodePods>,
     pub(super) holder: Option<Holder>,
@@ -53,6 +55,7 @@ impl Workshop {
         Self {
             client: node.client.clone(),
             pulls: node.pulls.clone(),
+            permit: node.permit.clone(),
             image_reserve: node.image_reserve,
             cluster: node.cluster.clone(),
             holder: node.holder.clone().filter(|_| !operation.unsupervised),
@@ -118,6 +121,8 @@ impl Workshop {
         if let Some(present) = image::present(&self.client, reference, anew).await? {
             return Ok(Learned::Image(present));
         }
+        // Nothing is touched before everything is pulled.
+        self.permit.give_back();
         let pulls = self.pulls.clone();
         if pulls.is_full(reference) {
             progress(format!("waiting for a turn to pull {reference}"));

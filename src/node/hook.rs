@@ -146,7 +146,7 @@ impl Attendant {
         let pod = HookPod { name, uid, origin: self.origin };
         let place = Place { namespace: operation.pod.namespace.clone(), pod: Some(pod) };
         let mut task = JoinSet::new();
-        let run = run(hooks, hook.clone(), place, sender);
+        let run = Box::pin(run(hooks, hook.clone(), place, sender));
         task.spawn(self.journal.note_panics(&operation.pod, &operation.request.id, run));
         tracing::info!(pod = %operation.pod, hook = hook.template, run = hook.run, "waiting for a hook");
         self.under_way = Some(UnderWay { moment: hook.moment, status, _task: task });

@@ -22,6 +22,7 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 
 use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
@@ -262,7 +263,7 @@ impl Journal {
     }
 
     /// Runs `work` on the request `id`; if it panics, that is noted beside the journal.
-    pub(super) fn note_panics<F: Future>(&self, pod: &PodRef, id: &str, work: F) -> Noted<F> {
+    pub(super) fn note_panics<F: Future>(&self, pod: &PodRef, id: &str, work: Pin<Box<F>>) -> Noted<F> {
         panics::noted(self.panics_of(pod), id, work)
     }
 

@@ -59,6 +59,6 @@ impl JournalWriter {
         {
             tracing::error!(%error, "the journal lags behind");
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }

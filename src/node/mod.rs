@@ -218,7 +218,8 @@ impl Node {
             return Ok(status);
         }
         let id = request.id.clone();
-        self.journal.note_panics(pod, &id, self.carry_out_held(pod, request, &held, leash, audience)).await
+        let work = Box::pin(self.carry_out_held(pod, request, &held, leash, audience));
+        self.journal.note_panics(pod, &id, work).await
     }
 
     async fn carry_out_held(
@@ -235,7 +236,7 @@ impl Node {
             return last.ok_or_else(|| Refusal::AlreadyEnded(request.id).into());
         }
         if self.panics_too_often(pod, &request.id) {
-            return Ok(self.set_request_aside(entry, &request.id, audience).await);
+            return Ok(Box::pin(self.set_request_aside(entry, &request.id, audience)).await);
         }
         sweep::sweep(&self.client, &self.journal, Some(pod)).await?;
         let plan = self.planned(pod, request).await?;
@@ -263,16 +264,16 @@ impl Node {
     ) -> Result<Option<Status>, Error> {
         let mut entry = self.journal.load(pod)?;
         if let Some(foreign) = entry.foreign.take() {
-            return Ok(Some(self.set_foreign_aside(entry, &foreign, audience).await));
+            return Ok(Some(Box::pin(self.set_foreign_aside(entry, &foreign, audience)).await));
         }
         let Some(operation) = &mut entry.open else { return Ok(None) };
         let id = operation.request.id.clone();
         if self.panics_too_often(pod, &id) {
-            return Ok(Some(self.set_operation_aside(entry, audience).await));
+            return Ok(Some(Box::pin(self.set_operation_aside(entry, audience)).await));
         }
         operation.resume(clock::now());
         tracing::info!(%pod, id, step = %operation.step, "taking up an unfinished operation");
-        let work = drive::drive(self, entry, leash, audience);
+        let work = Box::pin(drive::drive(self, entry, leash, audience));
         self.journal.note_panics(pod, &id, work).await.map(Some).ok_or(Error::Interrupted)
     }
 

@@ -1,7 +1,7 @@
 //! Permits: how many operations may change containers at once on this node.
 //!
 //! An operation holds one from its beginning, gives it back while it waits and has touched nothing, takes one again before
-//! it touches a container, and gives it back when all its replacements run. A container that is down never waits for one.
+//! it touches a container, and gives it back while it waits for its last hook. A container that is down never waits for one.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

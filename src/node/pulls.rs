@@ -22,10 +22,7 @@ pub struct Pulls {
 
 /// Held while an image is pulled.
 #[derive(Debug)]
-pub(super) struct PullPermit {
-    _of_registry: OwnedSemaphorePermit,
-    _of_node: OwnedSemaphorePermit,
-}
+pub(super) struct PullPermit(#[expect(dead_code, reason = "held for its drop")] [OwnedSemaphorePermit; 2]);
 
 impl Pulls {
     /// So many from each registry.
@@ -46,9 +43,9 @@ impl Pulls {
 
     /// Waits for a permit to pull `reference`. That of its registry comes first: who waits for it takes nothing from others.
     pub(super) async fn acquire(&self, reference: &str) -> Option<PullPermit> {
-        let _of_registry = self.registry(reference).acquire_owned().await.ok()?;
-        let _of_node = Arc::clone(&self.in_all).acquire_owned().await.ok()?;
-        Some(PullPermit { _of_registry, _of_node })
+        let of_registry = self.registry(reference).acquire_owned().await.ok()?;
+        let of_node = Arc::clone(&self.in_all).acquire_owned().await.ok()?;
+        Some(PullPermit([of_registry, of_node]))
     }
 
     fn registry(&self, reference: &str) -> Arc<Semaphore> {

@@ -27,7 +27,7 @@ impl Node {
     pub(super) async fn set_operation_aside(&self, mut entry: Entry, audience: &Audience) -> Status {
         let Some(mut operation) = entry.open.take() else {
             let id = entry.last.as_ref().map(|last| last.id.clone()).unwrap_or_default();
-            return self.set_request_aside(entry, &id, audience).await;
+            return Box::pin(self.set_request_aside(entry, &id, audience)).await;
         };
         let failure = Failure::SetAside { panics: MOST_PANICS };
         let touched = operation.touched();

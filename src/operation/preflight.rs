@@ -74,6 +74,7 @@ impl Runtime {
 
 /// What is known of one running container as the source of a clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Source {
     /// Why its configuration cannot be cloned without loss; `None` when it can.
     pub not_cloneable: Option<String>,

@@ -4,6 +4,7 @@
 //! passes its n-th point, and `INPLACE_FAULT_TRACE=<file>` gets the name of every point it passes. Without the feature,
 //! which release builds cannot have, a point is nothing. `INPLACE_FAULT_HOLD=<folder>` holds the work on one pod up at a
 //! point, as long as a file is there, so that many can be brought to the middle of something at once.
+//! `INPLACE_FAULT_PANIC=<name>` panics at every point of that name, as a bug does that is met each time.
 //! `INPLACE_FAULT_DELAY=<name>=<ms>` makes [`delay`] wait for up to that long where it is given that name.
 
 /// Marks a moment at which the process may die, or the work on `pod` (its uid) be held up, in a test.
@@ -18,6 +19,7 @@ pub fn point(_pod: &str, _name: impl FnOnce() -> String) -> std::future::Ready<(
 pub async fn point(pod: &str, name: impl FnOnce() -> String) {
     let name = name();
     pass(&name);
+    break_at(&name);
     let Some(held) = hold(pod, &name) else { return };
     while held.exists() {
         tokio::time::sleep(LOOK_AGAIN).await;
@@ -44,6 +46,15 @@ fn pass(name: &str) {
     }
     if std::env::var("INPLACE_FAULT_AT").ok().and_then(|at| at.parse().ok()) == Some(this) {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL);
+    }
+}
+
+/// Panics where that was asked for.
+#[cfg(feature = "faults")]
+#[expect(clippy::disallowed_methods, reason = "fault points are set through the environment")]
+fn break_at(name: &str) {
+    if std::env::var("INPLACE_FAULT_PANIC").is_ok_and(|at| at == name) {
+        std::panic::panic_any("planted");
     }
 }
 

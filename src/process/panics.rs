@@ -31,10 +31,10 @@ pub struct Noted<F> {
 }
 
 /// Runs `future`; if it panics, a line `id` is added to `file`.
-pub fn noted<F: Future>(file: PathBuf, id: &str, future: F) -> Noted<F> {
+pub fn noted<F: Future>(file: PathBuf, id: &str, future: Pin<Box<F>>) -> Noted<F> {
     install();
     let record = Record { file, line: one_line(id) };
-    Noted { record: Arc::new(record), future: Box::pin(future) }
+    Noted { record: Arc::new(record), future }
 }
 
 /// How many panics of `id` are noted in `file`.
@@ -104,16 +104,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name);
         let panics = |id: &'static str| {
-            noted(file("a"), id, async move {
+            let work = async move {
                 tokio::task::yield_now().await;
                 assert!(id.is_empty(), "planted");
-            })
+            };
+            noted(file("a"), id, Box::pin(work))
         };
-        let beside = tokio::spawn(noted(file("b"), "beside", std::future::pending::<()>()));
+        let beside = tokio::spawn(noted(file("b"), "beside", Box::pin(std::future::pending::<()>())));
         for _ in 0..2 {
             assert!(tokio::spawn(panics("one")).await.unwrap_err().is_panic());
         }
-        assert!(tokio::spawn(noted(file("b"), "outer", panics("two\n"))).await.unwrap_err().is_panic());
+        assert!(
+            tokio::spawn(noted(file("b"), "outer", Box::pin(panics("two\n")))).await.unwrap_err().is_panic()
+        );
         tokio::spawn(panics("")).await.unwrap();
         // Outside of any work there is nobody to blame.
         assert!(tokio::spawn(async { panic!("planted") }).await.unwrap_err().is_panic());

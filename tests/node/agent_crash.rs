@@ -4,6 +4,8 @@
 use std::{fs, os::unix::process::ExitStatusExt, path::Path, process::Command};
 
 use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 
 use crate::{
@@ -65,11 +67,39 @@ fn a_fence_that_nobody_remembers_is_removed_at_the_start() {
     assert_eq!(died.signal(), Some(Signal::SIGKILL as i32));
     let fences = || site.lives("web").iter().filter(|life| life.name == "inplace-fence").count();
     assert_eq!(fences(), 1);
-    fs::remove_file(site.state.join("journal/uid-web.json")).unwrap();
     let before = site.running_amid("web");
+    // Nobody can tell what a damaged file wants; the fence goes all the same.
+    fs::write(site.state.join("journal/uid-web.json"), "{").unwrap();
     let agent = site.agent(&[]);
     agent.await_metric(&["inplace_swept_total"], 1.0);
     assert_eq!((fences(), site.running("web")), (0, before));
+}
+
+#[test]
+fn an_operation_that_ends_the_agent_each_time_is_set_aside() {
+    let site = Site::new();
+    site.run("web");
+    site.run("other");
+    let before = site.running("web");
+    site.restart("web", "poison");
+    for _ in 0..2 {
+        let mut agent = site.spawn(&[], &[("INPLACE_FAULT_PANIC", "before effect Create")]);
+        eventually("its end", || agent.has_ended().then_some(()));
+        assert!(agent.log().contains("planted"), "{}", agent.log());
+        agent.end();
+    }
+    let agent = site.spawn(&[], &[("INPLACE_FAULT_PANIC", "before effect Create")]);
+    let status = site.ended("web", "poison", "Failed");
+    assert_eq!(status["reason"], "SetAside", "{status:#}");
+    eventually("its fence to go", || site.lives("web").iter().all(|life| life.name == "app").then_some(()));
+    assert_eq!(site.running("web"), before);
+    // The agent stays, and the next one serves the pod as before.
+    drop(agent);
+    let _agent = site.agent(&[]);
+    site.restart("other", "fine");
+    site.ended("other", "fine", "Succeeded");
+    site.restart("web", "again");
+    site.ended("web", "again", "Succeeded");
 }
 
 #[test]
@@ -124,6 +154,34 @@ impl Drop for SmallDisk<'_> {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("--lazy").arg(self.0).status();
     }
+}
+
+#[test]
+fn a_disk_that_hangs_under_the_journal_keeps_no_container_down() {
+    let site = Site::new();
+    let gate = site.run_gated("web");
+    let agent = site.agent(&[]);
+    site.restart("web", "stuck");
+    eventually("the handler to begin", || gate.join("began").exists().then_some(()));
+    // Whoever opens the new file to write it waits for somebody to read.
+    let new = site.state.join("journal/.uid-web.json.new");
+    mkfifo(&new, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    fs::write(gate.join("go"), "").unwrap();
+    let status = site.ended("web", "stuck", "Succeeded");
+    assert_eq!(site.running_amid("web").attempt, 1);
+    let down = status["containers"][0]["downtimeMs"].as_u64().unwrap();
+    assert!(down < 5000, "{down} ms: {status:#}");
+    assert!(agent.log().contains("going on without the journal"), "{}", agent.log());
+    let journal = || fs::read_to_string(site.state.join("journal/uid-web.json")).unwrap();
+    let is_open = || !serde_json::from_str::<Value>(&journal()).unwrap()["open"].is_null();
+    assert!(is_open());
+    // The disk is back: what has happened is written, and the pod takes the next request.
+    let released = fs::OpenOptions::new().read(true).write(true).open(&new).unwrap();
+    eventually("the journal to be written", || (!is_open()).then_some(()));
+    drop(released);
+    fs::write(gate.join("go"), "").unwrap();
+    site.restart("web", "next");
+    site.ended("web", "next", "Succeeded");
 }
 
 #[test]

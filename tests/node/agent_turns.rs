@@ -122,7 +122,8 @@ fn a_slow_pull_of_one_pod_delays_no_other() {
     site.run("slow");
     site.run("quick");
     let registry = Blackhole::new();
-    let agent = site.agent(&[]);
+    // One that waits for its pull does not count, and what is on the node waits for no registry.
+    let agent = site.agent(&["--max-operations", "1", "--max-pulls", "1"]);
     site.wish("slow", &registry.swap("slow", 600));
     registry.await_open(1);
     agent.assert_metric(&["inplace_open_pulls"], 1.0);
@@ -173,13 +174,13 @@ fn pulls_beyond_the_limit_wait_and_everything_ends_by_its_deadline() {
 #[test]
 fn operations_beyond_the_limit_wait_for_their_turn() {
     let site = Site::new();
-    site.run("one");
+    let gate = site.run_gated("one");
     site.run("two");
     site.run("three");
-    let registry = Blackhole::new();
     let agent = site.agent(&["--max-operations", "1"]);
-    site.wish("one", &registry.swap("slow", 600));
-    registry.await_open(1);
+    // It has touched its container.
+    site.restart("one", "slow");
+    eventually("the handler to begin", || gate.join("began").exists().then_some(()));
     site.restart("two", "later");
     site.wish("three", r#"{"id":"impatient","deadlineSeconds":8,"containers":[{"name":"app"}]}"#);
     let waits = site.ended("two", "later", "Pending");
@@ -193,7 +194,8 @@ fn operations_beyond_the_limit_wait_for_their_turn() {
         "{status:#}"
     );
     assert_eq!((site.running("two").attempt, site.running("three").attempt), (0, 0));
-    site.withdraw("one");
+    std::fs::write(gate.join("go"), "").unwrap();
+    site.ended("one", "slow", "Succeeded");
     site.ended("two", "later", "Succeeded");
     agent.await_metric(&["inplace_waiting_requests"], 0.0);
 }

@@ -27,7 +27,9 @@ impl Town {
 async fn operations_that_wait_and_have_touched_nothing_hold_up_nobody() {
     let town = Arc::new(Town::found().await);
     let slow: Vec<String> = (0..MANY).map(|number| format!("slow-{number}")).collect();
-    slow.iter().for_each(|name| town.pod(name));
+    for name in &slow {
+        town.pod(name);
+    }
     town.pod("quick");
     town.kubelet("quick");
     town.runtime.on("PullImage").about("img:v2").always().fault(Fault::Hang);

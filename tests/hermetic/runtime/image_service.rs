@@ -72,7 +72,8 @@ impl ImageService for Service {
                 model.pulled_for.push(sandbox_config.clone());
                 let id = model.pull(&wanted)?;
                 // CRI-O names what it has pulled by its digest.
-                let digest = model.local_image(&id).filter(|_| model.is_crio()).map(|image| image.digest());
+                let digest =
+                    model.local_image(&id).filter(|_| model.is_crio()).map(super::images::Image::digest);
                 Ok::<_, Status>(digest.map(str::to_owned).unwrap_or(id))
             });
             pulled.map(|image_ref| cri::PullImageResponse { image_ref })
