@@ -6,6 +6,9 @@
 pub const REVISION: &str = "controller-revision-hash";
 /// Label on pods of a `GameDeployment` and on hooks: the last part of the pod's name, or its ordinal.
 pub const INSTANCE: &str = "tkex.bkbcs.tencent.com/gamedeployment-instance-id";
+/// Label on pods of a `GameDeployment`: `true` on one that stands in during an update (`maxSurge`). It leaves when the update is
+/// over; one that stays in the place of another pod loses the label.
+pub const SURGE: &str = "inplace.dev/surge";
 /// Labels on pods of a `GameStatefulSet`.
 pub const SET_POD_NAME: &str = "gamestatefulset.kubernetes.io/pod-name";
 /// See [`SET_POD_NAME`].

@@ -1,9 +1,10 @@
 //! The agents' pods, kept up to date by one watch: on which nodes somebody carries out what is asked.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::{Resource, ResourceExt as _};
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
@@ -38,6 +39,18 @@ impl Agents {
         })
     }
 
+    /// The nodes whose agent is ready, and since when; `None` while nothing is known of agents: they are not listed yet, or
+    /// none of them is a pod here.
+    pub fn ready_since(&self) -> Option<BTreeMap<String, Timestamp>> {
+        if !self.0.is_current() || self.0.is_empty() {
+            return None;
+        }
+        let pods = self.0.list();
+        let since = |pod: &AgentPod| pod.ready_since().unwrap_or(Timestamp::UNIX_EPOCH);
+        let ready = pods.iter().filter(|pod| pod.is_ready());
+        Some(ready.map(|pod| (pod.spec.node_name.clone(), since(pod))).collect())
+    }
+
     /// Returns when anything has changed since this clone last asked.
     pub async fn changed(&mut self) {
         self.0.changed().await;
@@ -68,17 +81,26 @@ struct Status {
 }
 
 #[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Condition {
     r#type: String,
     status: String,
+    last_transition_time: Option<Time>,
 }
 
 impl AgentPod {
     /// One that is being deleted begins nothing new.
     fn is_ready(&self) -> bool {
+        self.metadata.deletion_timestamp.is_none() && self.ready().is_some()
+    }
+
+    fn ready_since(&self) -> Option<Timestamp> {
+        self.ready()?.last_transition_time.as_ref().map(|time| time.0)
+    }
+
+    fn ready(&self) -> Option<&Condition> {
         let mut conditions = self.status.conditions.iter().flatten();
-        self.metadata.deletion_timestamp.is_none()
-            && conditions.any(|condition| condition.r#type == "Ready" && condition.status == "True")
+        conditions.find(|condition| condition.r#type == "Ready" && condition.status == "True")
     }
 }
 

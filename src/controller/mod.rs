@@ -99,8 +99,8 @@ fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'stat
     let agents = Agents::watch(common.server.clone(), &common.namespace, stop.clone());
     vec![
         hook_runs::run(common.clone(), agents.clone(), stop.clone()).boxed(),
-        workloads::run(common.clone(), agents, stop.clone()).boxed(),
-        rollouts::run(common.clone(), stop.clone()).boxed(),
+        workloads::run(common.clone(), agents.clone(), stop.clone()).boxed(),
+        rollouts::run(common.clone(), agents, stop.clone()).boxed(),
         changes::run(common.clone(), stop.clone()).boxed(),
         admission::lead(common.webhooks.clone(), stop.clone()).boxed(),
     ]

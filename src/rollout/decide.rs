@@ -11,6 +11,7 @@ use crate::rollout::halt::{self, Halt, halt};
 use crate::rollout::mark::{End, Mark, Stage};
 use crate::rollout::order;
 use crate::rollout::pod::Pod;
+use crate::rollout::reach::ReadyAgents;
 use crate::rollout::report;
 use crate::rollout::target::Target;
 use crate::rollout::view::{State, View};
@@ -36,6 +37,8 @@ pub struct Seen<'a> {
     pub room: Room,
     /// The name of a newer rollout of the same target.
     pub newer: Option<&'a str>,
+    /// The nodes whose agent is ready; `None`: nothing is known of agents.
+    pub agents: Option<&'a ReadyAgents>,
     /// The time.
     pub now: Timestamp,
 }
@@ -142,7 +145,7 @@ fn begin(wish: &Wish, seen: &Seen<'_>) -> Decision {
     if let Some(drift) = seen.target.drift(wish).filter(|_| !wish.spec.allow_template_drift) {
         return refused(wish, &Halt::failed("TemplateDrift", drift), now);
     }
-    let views: Vec<_> = seen.pods.iter().map(|pod| View::of(pod, wish, now, now)).collect();
+    let views: Vec<_> = seen.pods.iter().map(|pod| View::of(pod, wish, seen.agents, now, now)).collect();
     let bounds = Bounds::of(&wish.spec, views.len());
     if let Some(halt) = given_up(wish, seen.target, &views, bounds) {
         return refused(wish, &halt, now);
@@ -165,13 +168,14 @@ fn given_up(wish: &Wish, target: &Target, views: &[View<'_>], bounds: Bounds) ->
 fn carry_on(wish: &Wish, mut seen: Seen<'_>, started: Timestamp) -> Decision {
     let now = seen.now;
     let pods = std::mem::take(&mut seen.pods);
-    let views: Vec<_> = pods.iter().map(|pod| View::of(pod, wish, started, now)).collect();
+    let views: Vec<_> = pods.iter().map(|pod| View::of(pod, wish, seen.agents, started, now)).collect();
     let bounds = Bounds::of(&wish.spec, views.len());
     let mut status = report::status(wish, &views, bounds);
     status.started_at = Some(started);
     let failed = usize::try_from(status.failed).unwrap_or(0);
     let halt = halt(wish, &seen, started, failed, bounds.failures)
-        .or_else(|| given_up(wish, seen.target, &views, bounds));
+        .or_else(|| given_up(wish, seen.target, &views, bounds))
+        .map(|halt| halt.naming(&wish.before.reason, report::unreachable(&views)));
 
     let mut hand = Hand { wish, now, decision: Decision::default(), waits: report::Waits::default() };
     for view in &views {
@@ -251,7 +255,8 @@ impl Hand<'_> {
     }
 
     fn begin(&mut self, views: &[View<'_>], mut budget: Budget, room: &mut Room) {
-        let mut next: Vec<_> = views.iter().filter(|view| view.state == State::Waiting).collect();
+        let mut next: Vec<_> =
+            views.iter().filter(|view| view.state == State::Waiting && view.reach.is_given()).collect();
         next.sort_by(|one, other| order::compare(one, other));
         for view in next {
             if budget.rest() == 0 {
@@ -276,7 +281,9 @@ impl Hand<'_> {
             }
         }
         self.waits.taken += views.iter().filter(|view| view.state == State::Taken).count();
-        self.waits.unavailable = views.iter().filter(|view| !view.available && !view.is_busy()).count();
+        self.waits.unreachable = report::unreachable(views);
+        let holds_up = |view: &&View<'_>| !view.available && !view.is_busy() && !view.is_unreachable();
+        self.waits.unavailable = views.iter().filter(holds_up).count();
         if !self.waits.budgets.is_empty() || self.waits.taken > 0 {
             self.at(later(self.now, ASK_AGAIN));
         }

@@ -58,7 +58,7 @@ pub(super) fn seen<'a>(
     now: Timestamp,
 ) -> Seen<'a> {
     let room = Room::new(budgets.to_vec(), "v1");
-    Seen { target, pods: pods.iter().collect(), room, newer: None, now }
+    Seen { target, pods: pods.iter().collect(), room, newer: None, agents: None, now }
 }
 
 /// As the API server carries a write out.

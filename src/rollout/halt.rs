@@ -21,6 +21,15 @@ impl Halt {
         Self { phase: RolloutPhase::Failed, reason, message: message.into() }
     }
 
+    /// The same; one that comes too late (and did not do so before) names the pods that nobody reached.
+    #[must_use]
+    pub(super) fn naming(mut self, before: &str, unreachable: Option<String>) -> Self {
+        if let Some(pods) = unreachable.filter(|_| self.reason == LATE && before != LATE) {
+            self.message = format!("{}: {pods}", self.message);
+        }
+        self
+    }
+
     pub(super) fn superseded(message: String) -> Self {
         Self { phase: RolloutPhase::Superseded, reason: SUPERSEDED, message }
     }

@@ -153,7 +153,7 @@ pub fn standing(
             "somebody wrote another request in its place: what became of this one is not known",
         )),
         (None, Some(_)) if mark.is_some_and(|mark| mark.silent_at() <= now) => {
-            Standing::Ended(End::new(Stage::Failed, "NoAgent", NOBODY))
+            Standing::Ended(End::new(Stage::Failed, NO_AGENT, NOBODY))
         }
         (None, Some(_)) => Standing::Busy { touched: false },
         // Somebody took the mark away, and not the request.
@@ -162,6 +162,8 @@ pub fn standing(
     }
 }
 
+/// The reason of an end that nobody has answered to.
+pub(super) const NO_AGENT: &str = "NoAgent";
 const NOBODY: &str = "no agent answered: see that the DaemonSet runs on the pod's node";
 const LOST: &str =
     "its agent began and has not said how it ended: see that the DaemonSet runs on the pod's node";

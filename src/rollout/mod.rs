@@ -27,6 +27,7 @@ mod halt;
 pub mod mark;
 mod order;
 pub mod pod;
+pub mod reach;
 mod report;
 pub mod stray;
 pub mod target;

@@ -24,8 +24,24 @@ pub(super) struct Waits {
     pub(super) budgets: BTreeSet<String>,
     /// Pods that somebody else works on.
     pub(super) taken: usize,
+    /// Pods that nobody reaches, by name.
+    pub(super) unreachable: Option<String>,
     /// Pods that are not available.
     pub(super) unavailable: usize,
+}
+
+/// So many pods that nobody reaches are named.
+const MOST_NAMES: usize = 5;
+
+/// The pods that have yet to come through and that nobody reaches, and why.
+pub(super) fn unreachable(views: &[View<'_>]) -> Option<String> {
+    let pods: Vec<_> = views.iter().filter(|view| view.is_unreachable()).collect();
+    let name = |view: &&View<'_>| format!("{} ({})", view.pod.base.name, view.reach.problem());
+    let names: Vec<_> = pods.iter().take(MOST_NAMES).map(|view| name(view)).collect();
+    let more = pods.len().saturating_sub(MOST_NAMES);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!pods.is_empty())
+        .then(|| format!("waiting for {} that no agent reaches: {}{more}", pods.len(), names.join(", ")))
 }
 
 fn number(count: usize) -> i32 {
@@ -177,6 +193,7 @@ fn line(through: &str, status: &InPlaceRolloutStatus, waits: &Waits) -> String {
         some(waits.taken, format!("waiting for {} that somebody else works on", waits.taken)),
         some(waits.unavailable, format!("waiting for {} that are not available", waits.unavailable))
             .filter(|_| idle),
+        waits.unreachable.clone(),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
@@ -187,6 +204,7 @@ impl Waits {
         match status.busy {
             0 if !self.budgets.is_empty() => "PodDisruptionBudget",
             0 if self.taken > 0 => "PodsTaken",
+            0 if self.unreachable.is_some() => "PodsUnreachable",
             0 if self.unavailable > 0 => "PodsUnavailable",
             _ => "",
         }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::check;
-use super::decide::{Decision, What, decide};
+use super::decide::{Decision, Seen, What, decide};
 use super::disruption::{Disruption, Room};
 use super::fixtures::*;
 use super::pod::Pod;
@@ -332,4 +332,72 @@ fn only_how_fast_and_how_long_can_be_changed() {
     let other =
         check::rollout(Some(&old), &object(json!({"containers": [{"name": "b"}], "pod": {"reason": "x"}})));
     assert!(other[0].starts_with("spec.containers: cannot be changed") && other.len() == 2, "{other:?}");
+}
+
+/// As [`look`], where only these nodes have an agent, each ready since then.
+fn look_with(more: &Value, pods: &[Value], agents: &[(&str, i64)], now: i64) -> Decision {
+    let pods: Vec<Pod> = pods.iter().map(read).collect();
+    let agents = agents.iter().map(|(node, since)| ((*node).to_owned(), at(*since))).collect();
+    let target = target();
+    decide(&wish(more), Seen { agents: Some(&agents), ..seen(&target, &pods, &[], at(now)) })
+}
+
+#[test]
+fn who_is_reached_by_nobody_is_not_begun_and_is_no_failure() {
+    let mut pods: Vec<_> = (0..4).map(pod).collect();
+    pods[0]["spec"]["nodeName"] = json!("dead");
+    ready(&mut pods[0], false, at(0));
+    pods[1]["spec"].as_object_mut().unwrap().remove("nodeName");
+    pods[1]["status"] = json!({"phase": "Pending"});
+    let three = json!({"maxUnavailable": 3});
+    let decision = look_with(&three, &pods, &[("n", -900)], 1);
+    assert_eq!(begun(&decision), ["web-2"], "within what is left of maxUnavailable");
+    let message = &decision.status.message;
+    let names =
+        "waiting for 2 that no agent reaches: web-0 (no agent is ready on node dead), web-1 (it has no node)";
+    assert!(message.contains(names), "{message}");
+    // The others come through: it waits for the two, as long as it takes.
+    for pod in &mut pods[2..] {
+        say(pod, "Succeeded", None);
+    }
+    let decision = look_with(&three, &pods, &[("n", -900)], 90_000);
+    let status = &decision.status;
+    assert_eq!(
+        (status.phase, status.reason.as_str(), status.failed),
+        (RolloutPhase::Running, "PodsUnreachable", 0)
+    );
+    assert!(begun(&decision).is_empty());
+    // Or until its deadline, and says whom it waited for.
+    let bounded = json!({"maxUnavailable": 3, "deadlineSeconds": 100});
+    let status = look_with(&bounded, &pods, &[("n", -900)], 100).status;
+    assert_eq!((status.phase, status.reason.as_str()), (RolloutPhase::Failed, "DeadlineExceeded"));
+    assert!(status.message.contains(names), "{}", status.message);
+    // They are back.
+    pods[1]["spec"]["nodeName"] = json!("n");
+    let decision = look_with(&three, &pods, &[("n", -900), ("dead", 90_000)], 90_001);
+    assert_eq!(begun(&decision), ["web-0", "web-1"]);
+    // Where agents are no pods, only what has no node is known.
+    pods[1]["spec"].as_object_mut().unwrap().remove("nodeName");
+    assert_eq!(begun(&look(&three, &pods, &[], 1)), ["web-0"]);
+}
+
+#[test]
+fn silence_counts_only_while_an_agent_is_there() {
+    let mut pods = vec![pod(0)];
+    let order = look_with(&json!({}), &pods, &[("n", -900)], 1);
+    apply(&mut pods[0], &order.writes[0]);
+    // Its node died before the agent took it up.
+    let decision = look_with(&json!({}), &pods, &[("other", -900)], 500);
+    assert_eq!((decision.writes.len(), decision.status.busy, decision.status.failed), (0, 1, 0));
+    assert!(
+        decision.status.message.contains("web-0 (no agent is ready on node n)"),
+        "{}",
+        decision.status.message
+    );
+    // It is back, and has its time to answer.
+    assert_eq!(look_with(&json!({}), &pods, &[("n", 500)], 619).status.failed, 0);
+    assert_eq!(look_with(&json!({}), &pods, &[("n", 500)], 620).status.failures[0].reason, "NoAgent");
+    // It is taken back when the deadline is over.
+    let late = look_with(&json!({"deadlineSeconds": 100}), &pods, &[("other", -900)], 500);
+    assert!(matches!(late.writes[0].what, What::Recall), "{:?}", late.writes);
 }

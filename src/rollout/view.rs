@@ -2,8 +2,9 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::rollout::mark::{End, Stage, Standing, standing};
+use crate::rollout::mark::{End, NO_AGENT, Stage, Standing, standing};
 use crate::rollout::pod::Pod;
+use crate::rollout::reach::{Reach, ReadyAgents};
 use crate::rollout::wish::Wish;
 use crate::workload::pods::PodPhase;
 use crate::workload::turn::{self, later};
@@ -17,6 +18,8 @@ pub(super) struct View<'a> {
     pub(super) ready: bool,
     /// For as long as is wanted.
     pub(super) available: bool,
+    /// Who can take up what is asked of it.
+    pub(super) reach: Reach,
 }
 
 /// Where it stands.
@@ -40,7 +43,14 @@ pub(super) enum State {
 
 impl<'a> View<'a> {
     /// Looks at a pod; `started` is when the rollout took its first look.
-    pub(super) fn of(pod: &'a Pod, wish: &Wish, started: Timestamp, now: Timestamp) -> Self {
+    pub(super) fn of(
+        pod: &'a Pod,
+        wish: &Wish,
+        agents: Option<&ReadyAgents>,
+        started: Timestamp,
+        now: Timestamp,
+    ) -> Self {
+        let reach = Reach::of(pod, agents);
         let base = &pod.base;
         let ready = base.phase == PodPhase::Running && base.ready_since.is_some();
         let min_ready = SignedDuration::from_secs(wish.spec.pod.min_ready_seconds.into());
@@ -53,6 +63,9 @@ impl<'a> View<'a> {
             now,
         ) {
             Standing::Busy { touched } => State::Busy { touched },
+            Standing::Ended(end) if end.reason == NO_AGENT && reach.excuses_silence(now) => {
+                State::Busy { touched: false }
+            }
             Standing::Ended(end) => State::Ended(end),
             Standing::Over(Stage::Done) => State::Done,
             Standing::Over(Stage::Dropped) => State::Dropped,
@@ -61,7 +74,7 @@ impl<'a> View<'a> {
             Standing::New if is_taken(pod, wish, now) => State::Taken,
             Standing::New => State::Waiting,
         };
-        Self { pod, state, ready, available }
+        Self { pod, state, ready, available, reach }
     }
 
     /// How it came out, whether it is written down or not.
@@ -73,6 +86,11 @@ impl<'a> View<'a> {
             State::Dropped => Some(Stage::Dropped),
             State::Waiting | State::Taken | State::Busy { .. } => None,
         }
+    }
+
+    /// True when it has yet to come through and nobody reaches it.
+    pub(super) fn is_unreachable(&self) -> bool {
+        !self.reach.is_given() && matches!(self.state, State::Waiting | State::Busy { touched: false })
     }
 
     pub(super) fn is_busy(&self) -> bool {

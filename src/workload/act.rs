@@ -17,7 +17,7 @@ use crate::workload::pods::View;
 use crate::workload::report::whole_seconds;
 use crate::workload::request;
 use crate::workload::scale::{Clear, Scaling};
-use crate::workload::scene::Scene;
+use crate::workload::scene::{ClaimState, Scene};
 use crate::workload::turn::{AGAIN, Purpose, SILENCE, Stage, Standing, Turn, later};
 use crate::workload::update::{Picks, Spare, Wanted};
 
@@ -44,8 +44,14 @@ pub fn act<'a>(scene: &Scene<'a>, scaling: &Scaling<'a>, picks: &Picks<'a>) -> A
     for view in &scene.views {
         let name = view.pod.name.as_str();
         let leaves = scaling.leave.contains(name).then(Wanted::leave);
+        let before = hand.acts.actions.len();
         hand.pod(view, leaves.or_else(|| picks.turns.get(name).copied()), picks.relabel.contains(name));
+        // One write on a pod: each holds for the version that was seen.
+        if scaling.kept.contains(name) && hand.acts.actions.len() == before {
+            hand.keep(view);
+        }
     }
+    hand.ensure_claims(scaling);
     hand.births(scaling);
     hand.forget_runs();
     hand.acts
@@ -245,6 +251,12 @@ impl Hand<'_, '_> {
         self.acts.actions.push(Action::PatchPod { pod: PodRef::of(view.pod), patch, why });
     }
 
+    /// A pod that stood in and is one of the pods from now on.
+    fn keep(&mut self, view: &View<'_>) {
+        let labels = BTreeMap::from([(workload_key::SURGE.to_owned(), None)]);
+        self.write(view, PodPatch { labels, ..PodPatch::default() }, Why::Kept);
+    }
+
     /// Pods that are deleted without being asked.
     fn clear(&mut self, scaling: &Scaling<'_>) {
         for (name, clear) in &scaling.clear {
@@ -262,16 +274,45 @@ impl Hand<'_, '_> {
         let wish = self.scene.wish;
         for newborn in &scaling.births {
             let Some(template) = self.scene.template(newborn.revision) else { continue };
-            if let Some(set) = wish.stateful() {
-                for (name, body) in birth::claims(wish, set, &newborn.instance) {
-                    if !self.scene.claims.contains(&name) {
-                        self.acts.actions.push(Action::CreateClaim { name, body });
-                    }
-                }
+            if !self.has_claims(&newborn.name, &newborn.instance) {
+                continue;
             }
             let body = birth::pod(wish, newborn, template);
             self.acts.actions.push(Action::CreatePod { name: newborn.name.clone(), body });
         }
+    }
+
+    /// Pods that are there get the claims that are gone: one that is Pending goes on then.
+    fn ensure_claims(&mut self, scaling: &Scaling<'_>) {
+        for view in &self.scene.views {
+            let name = view.pod.name.as_str();
+            let ordinal = view.pod.ordinal(&self.scene.wish.name).filter(|_| !scaling.leave.contains(name));
+            if let Some(ordinal) = ordinal {
+                self.has_claims(name, &ordinal.to_string());
+            }
+        }
+    }
+
+    /// True when all claims of the pod `name` are there and stay. Those that are missing are made; the pod has to wait until
+    /// they are seen, because one without its claims is Pending for ever.
+    fn has_claims(&mut self, name: &str, ordinal: &str) -> bool {
+        let scene = self.scene;
+        let Some(set) = scene.wish.stateful() else { return true };
+        let mut there = true;
+        for (claim, body) in birth::claims(scene.wish, set, ordinal) {
+            match scene.claims.get(&claim) {
+                Some(ClaimState::Bindable) => continue,
+                Some(ClaimState::Terminating) => {
+                    let problem = format!(
+                        "pod {name} waits for its claim {claim}, which is being deleted: a new one is made once it is gone"
+                    );
+                    self.acts.problem.get_or_insert((Purpose::ScaleIn, problem));
+                }
+                None => self.acts.actions.push(Action::CreateClaim { name: claim, body }),
+            }
+            there = false;
+        }
+        there
     }
 
     /// Hooks whose turn is over go; those that failed are asked again where the user wants it.

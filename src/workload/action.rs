@@ -61,7 +61,7 @@ pub enum Action {
     Tell(Event),
 }
 
-/// A pod and the version of it that was looked at.
+/// A pod, or another object that is written once, and the version of it that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRef {
     /// Its name.
@@ -100,6 +100,8 @@ pub enum Why {
     Recalled,
     /// Its turn is taken back.
     Dropped,
+    /// It stood in during an update and takes the place of a pod that is gone.
+    Kept,
     /// It is one too many.
     ScaleIn,
     /// Another one is made at the new revision.

@@ -1,9 +1,9 @@
-//! Whose a pod is: taken in, let go, kept or left alone, as `ReplicaSet`s and `StatefulSet`s do it.
+//! Whose a pod or a revision is: taken in, let go, kept or left alone, as `ReplicaSet`s and `StatefulSet`s do it.
 
 use std::collections::BTreeMap;
 
-use crate::workload::selector;
 use crate::workload::wish::{Kind, Wish};
+use crate::workload::{revision, selector};
 
 /// A pod, as far as its owner matters.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +42,12 @@ pub fn claim(wish: &Wish, pod: Candidate<'_>) -> Claim {
         None if matches && !pod.deleting && !wish.deleting => Claim::Adopt,
         _ => Claim::Leave,
     }
+}
+
+/// True when the workload becomes the controller of a revision that nobody controls: it was made for a workload of this name
+/// and has the labels of its pods. Pods that were orphaned with it stay at it then.
+pub fn adopts_revision(wish: &Wish, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    !wish.deleting && revision::is_named_for(&wish.name, name) && selector::matches(&wish.selector, labels)
 }
 
 /// Pods with ordinals are known by their names.
@@ -90,5 +96,18 @@ mod tests {
         let wish = fixtures::stateful_set().wish();
         assert_eq!(of(&wish, "web-3", "web", None, false), Claim::Adopt);
         assert_eq!(of(&wish, "web-x", "web", None, false), Claim::Leave);
+    }
+
+    #[test]
+    fn a_revision_that_nobody_controls_is_adopted_by_its_name_and_its_labels() {
+        let wish = fixtures::deployment().wish();
+        let labels = |app: &str| BTreeMap::from([("app".to_owned(), app.to_owned())]);
+        let own = fixtures::deployment().revision().name;
+        assert!(adopts_revision(&wish, &own, &labels("web")));
+        assert!(!adopts_revision(&wish, &own, &labels("db")), "of other pods");
+        for other in ["web", "web-", "web-db-5d7", "db-5d7", "webs-5d7"] {
+            assert!(!adopts_revision(&wish, other, &labels("web")), "{other}");
+        }
+        assert!(!adopts_revision(&Wish { deleting: true, ..wish }, &own, &labels("web")));
     }
 }

@@ -23,12 +23,19 @@ pub struct Birth<'a> {
     pub instance: String,
     /// Its number, where pods have one from a range.
     pub index: Option<u32>,
+    /// True when it stands in during an update and leaves after it.
+    pub surge: bool,
 }
 
 /// The whole pod.
 pub fn pod(wish: &Wish, birth: &Birth<'_>, template: &PodTemplate) -> Value {
     let mut labels = template.labels();
     labels.insert(workload_key::REVISION.to_owned(), birth.revision.to_owned());
+    // Only the controller says who stands in: a template that says so of all its pods says nothing.
+    labels.remove(workload_key::SURGE);
+    if birth.surge {
+        labels.insert(workload_key::SURGE.to_owned(), "true".to_owned());
+    }
     if wish.stateful().is_some() {
         labels.insert(workload_key::SET_POD_NAME.to_owned(), birth.name.clone());
         labels.insert(workload_key::SET_ORDINAL.to_owned(), birth.instance.clone());

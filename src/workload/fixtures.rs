@@ -15,7 +15,7 @@ use crate::workload::order::Nodes;
 use crate::workload::pods::{Pod, PodPhase};
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Revision};
-use crate::workload::scene::Seen;
+use crate::workload::scene::{Claims, Seen};
 use crate::workload::wish::Wish;
 
 /// A time of day in seconds.
@@ -126,6 +126,7 @@ pub(crate) fn pod(name: &str, revision: &Revision) -> Pod {
         restarts: 0,
         images: revision.template.images().map(|(name, image)| (name.to_owned(), image.to_owned())).collect(),
         gated: true,
+        surge: false,
         leaving: false,
         turn: None,
         request: None,
@@ -155,7 +156,7 @@ pub(crate) struct Sight {
     pub(crate) runs: Vec<Run>,
     pub(crate) templates: HookTemplates,
     pub(crate) nodes: Nodes,
-    pub(crate) claims: BTreeSet<String>,
+    pub(crate) claims: Claims,
     pub(crate) taken: BTreeSet<String>,
     pub(crate) before: Report,
     pub(crate) now: Timestamp,
@@ -169,7 +170,7 @@ pub(crate) fn sight(names: &[&str], revision: &Revision) -> Sight {
         runs: Vec::new(),
         templates: [("test".to_owned(), TemplateState::Valid)].into(),
         nodes: Nodes::new(),
-        claims: BTreeSet::new(),
+        claims: Claims::new(),
         taken: BTreeSet::new(),
         before: Report::default(),
         now: at(0),

@@ -13,6 +13,7 @@ use crate::workload::fixtures::{Draft, deployment, stateful_set};
 
 use world::World;
 
+mod originals;
 mod world;
 
 /// What happens next.
@@ -56,10 +57,14 @@ enum AgentMove {
     Refuse,
 }
 
-fn moves() -> impl Strategy<Value = Move> {
-    let agent = prop_oneof![
+fn agent_moves() -> impl Strategy<Value = AgentMove> {
+    prop_oneof![
         8 => Just(AgentMove::On), 1 => Just(AgentMove::Fail), 1 => Just(AgentMove::RollBack), 1 => Just(AgentMove::Refuse)
-    ];
+    ]
+}
+
+fn moves() -> impl Strategy<Value = Move> {
+    let agent = agent_moves();
     prop_oneof![
         12 => prop_oneof![3 => Just(usize::MAX), 1 => 0..4_usize].prop_map(Move::Look),
         3 => (1..200_i64).prop_map(Move::Wait),

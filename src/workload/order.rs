@@ -47,6 +47,8 @@ pub struct Deletion<'a> {
     pub nodes: &'a Nodes,
     /// True when dear pods go first.
     pub dear_first: bool,
+    /// The newest revision.
+    pub update: &'a str,
 }
 
 impl Deletion<'_> {
@@ -60,6 +62,8 @@ impl Deletion<'_> {
         self.health(one, other)
             .then_with(|| self.node_cost(one).total_cmp(&self.node_cost(other)))
             .then_with(|| self.pod_cost(one).total_cmp(&self.pod_cost(other)))
+            // Who was updated in place is Ready since then, and not young.
+            .then_with(|| one.was_brought_to(self.update).cmp(&other.was_brought_to(self.update)))
             .then_with(|| ready_since(other).cmp(&ready_since(one)))
             .then_with(|| other.pod.restarts.cmp(&one.pod.restarts))
             .then_with(|| other.pod.created.cmp(&one.pod.created))

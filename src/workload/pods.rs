@@ -49,6 +49,8 @@ pub struct Pod {
     pub images: Vec<(String, String)>,
     /// True with the readiness gate `InPlaceUpdateReady`.
     pub gated: bool,
+    /// True when it stands in during an update.
+    pub surge: bool,
     /// True while autoscalers are told to leave it out.
     pub leaving: bool,
     /// What the controller does with it.
@@ -119,6 +121,7 @@ impl Pod {
             gated: spec
                 .and_then(|spec| spec.readiness_gates.as_ref())
                 .is_some_and(|gates| gates.iter().any(|gate| gate.condition_type == annotation::GATE)),
+            surge: label(workload_key::SURGE).as_deref() == Some("true"),
             leaving: annotation(workload_key::LEAVING) == Some("true"),
             turn: annotation(workload_key::TURN).and_then(|text| serde_json::from_str(text).ok()),
             request: request.map(|request| request.id),
@@ -187,6 +190,12 @@ impl<'a> View<'a> {
     /// True when it is at `revision` and nothing is left to mend.
     pub fn is_at(&self, revision: &str) -> bool {
         self.revision == revision && !self.torn
+    }
+
+    /// True when it was made before `revision` and brought to it in place.
+    pub fn was_brought_to(&self, revision: &str) -> bool {
+        let turn = self.pod.turn.as_ref();
+        self.revision == revision && turn.is_some_and(|turn| turn.target == revision && !turn.deletes())
     }
 
     /// Its turn while something is going on.

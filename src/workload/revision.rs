@@ -64,6 +64,13 @@ pub fn equal(one: &PodTemplate, other: &PodTemplate) -> bool {
     canonical(&one.0) == canonical(&other.0)
 }
 
+/// True when `name` is one that revisions of the workload `workload` get.
+pub fn is_named_for(workload: &str, name: &str) -> bool {
+    let stem = name::bounded(workload, STEM);
+    let hash = name.strip_prefix(&stem).and_then(|rest| rest.strip_prefix('-'));
+    hash.is_some_and(|hash| !hash.is_empty() && !hash.contains('-'))
+}
+
 /// The revision of `template` for the workload `workload`.
 pub fn find(workload: &str, template: &PodTemplate, known: &[Revision], collisions: i32) -> Found {
     let newest = known.iter().map(|revision| revision.number).max().unwrap_or(0);

@@ -2,6 +2,9 @@
 //!
 //! Names come from a fixed sequence, so that what was made and is not seen yet is made again in vain and not twice. Pods that
 //! leave carry it written on them: who scales back keeps them.
+//!
+//! Pods beyond `replicas` (`maxSurge`) are marked when they are made. An update in place keeps every other pod, so that these
+//! leave first when it is over, and one takes the place of a pod that is gone meanwhile instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
@@ -25,6 +28,8 @@ pub struct Scaling<'a> {
     pub births: Vec<Birth<'a>>,
     /// To leave, each after its gate.
     pub leave: BTreeSet<&'a str>,
+    /// To lose the mark of those that stand in: they take the places of pods that are gone.
+    pub kept: BTreeSet<&'a str>,
     /// To be deleted at once: they have ended, or their node is lost.
     pub clear: Vec<(&'a str, Clear)>,
     /// Why no more pods can be made.
@@ -42,14 +47,30 @@ pub enum Clear {
 
 /// Decides for pods that are alike.
 pub fn decide<'a>(scene: &Scene<'a>, own: &Deployment, survey: &Survey<'a>) -> Scaling<'a> {
-    let surge = scene.wish.bounds().surge.min(survey.remaining);
+    let surge = scene.wish.bounds().surge.min(survey.without_stand_in);
     let most = scene.wish.replicas + surge;
     let fewest = if survey.moving() { most } else { scene.wish.replicas };
     let leave = leaving(scene, own, survey, most);
     let missing = fewest.saturating_sub(scene.views.len());
     let mut scaling = Scaling { leave, ..Scaling::default() };
     births(scene, own, survey, missing, &mut scaling);
+    scaling.kept = kept(scene, &scaling);
     scaling
+}
+
+/// How many pods there are that do not only stand in. Those that leave do not count.
+fn regular(scene: &Scene<'_>, leave: &BTreeSet<&str>) -> usize {
+    scene.views.iter().filter(|view| !view.pod.surge && !leave.contains(view.pod.name.as_str())).count()
+}
+
+/// Pods that stand in and are to stay: as many as places are left empty, those that serve first.
+fn kept<'a>(scene: &Scene<'a>, scaling: &Scaling<'a>) -> BTreeSet<&'a str> {
+    let made = scaling.births.iter().filter(|birth| !birth.surge).count();
+    let empty = scene.wish.replicas.saturating_sub(regular(scene, &scaling.leave) + made);
+    let stays = |view: &&View<'_>| view.pod.surge && !scaling.leave.contains(view.pod.name.as_str());
+    let mut standing_in: Vec<_> = scene.views.iter().filter(stays).collect();
+    standing_in.sort_by(|one, other| (other.available, &one.pod.name).cmp(&(one.available, &other.pod.name)));
+    standing_in.into_iter().take(empty).map(|view| view.pod.name.as_str()).collect()
 }
 
 /// Pods that leave: those that the user names, and as many more as there are too many.
@@ -66,9 +87,14 @@ fn leaving<'a>(scene: &Scene<'a>, own: &Deployment, survey: &Survey<'a>, most: u
         return leave;
     }
     let stays = |view: &&View<'_>| !(named(view) || recreated(view));
-    let (chosen, rest): (Vec<_>, Vec<_>) =
-        scene.views.iter().filter(stays).partition(|view| view.asks(Purpose::ScaleIn));
-    let order = Deletion { nodes: scene.nodes, dear_first: own.dear_first };
+    // Who only stands in goes before every other pod, whatever was chosen: those keep what is warm in them.
+    let stands_in = |view: &&View<'_>| view.pod.surge && scene.wish.is_in_place();
+    let (standing_in, own_pods): (Vec<_>, Vec<_>) = scene.views.iter().filter(stays).partition(stands_in);
+    let (surge_chosen, surge_rest): (Vec<_>, Vec<_>) =
+        standing_in.into_iter().partition(|view| view.asks(Purpose::ScaleIn));
+    let (chosen, rest): (Vec<_>, Vec<_>) = own_pods.into_iter().partition(|view| view.asks(Purpose::ScaleIn));
+    let order = Deletion { nodes: scene.nodes, dear_first: own.dear_first, update: scene.update_name() };
+    let standing_in = sorted(&order, surge_chosen).chain(sorted(&order, surge_rest));
     // What was chosen stays chosen, and what its hook let pass is the last to be taken back.
     let (passed, asking) = chosen.into_iter().partition(|view| scene.has_passed(view));
     let chosen = sorted(&order, passed).chain(sorted(&order, asking));
@@ -84,7 +110,7 @@ fn leaving<'a>(scene: &Scene<'a>, own: &Deployment, survey: &Survey<'a>, most: u
         excess = excess.saturating_sub(usize::from(from_old));
         if from_old { old.next() } else { new.next() }
     });
-    leave.extend(chosen.chain(others).take(surplus).map(|view| view.pod.name.as_str()));
+    leave.extend(standing_in.chain(chosen).chain(others).take(surplus).map(|view| view.pod.name.as_str()));
     leave
 }
 
@@ -108,7 +134,8 @@ fn births<'a>(
     let used: BTreeSet<u32> = scene.pods.iter().filter_map(|pod| pod.index).collect();
     let mut indices = own.indices.map(|(first, last)| (first..=last).filter(|index| !used.contains(index)));
     let (mut made, mut tried) = (BTreeSet::new(), BTreeMap::new());
-    for _ in 0..missing {
+    let places = scene.wish.replicas.saturating_sub(regular(scene, &scaling.leave));
+    for number in 0..missing {
         let index = match indices.as_mut().map(Iterator::next) {
             Some(None) => {
                 scaling.problem = Some(
@@ -125,7 +152,7 @@ fn births<'a>(
         let tried = tried.entry(revision).or_insert(0);
         if let Some((name, instance)) = free_name(scene, own, revision, &made, tried) {
             made.insert(name.clone());
-            scaling.births.push(Birth { name, revision, instance, index });
+            scaling.births.push(Birth { name, revision, instance, index, surge: number >= places });
         }
     }
 }

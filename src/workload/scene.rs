@@ -11,6 +11,18 @@ use crate::workload::pods::{Pod, Templates, View};
 use crate::workload::revision::Revision;
 use crate::workload::wish::Wish;
 
+/// What is known of a volume claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimState {
+    /// A pod can use it.
+    Bindable,
+    /// It is being deleted: a pod that uses it is never scheduled.
+    Terminating,
+}
+
+/// Volume claims by name.
+pub type Claims = BTreeMap<String, ClaimState>;
+
 /// What is seen of the cluster.
 #[derive(Clone, Debug)]
 pub struct Seen<'a> {
@@ -24,8 +36,8 @@ pub struct Seen<'a> {
     pub templates: &'a HookTemplates,
     /// The nodes.
     pub nodes: &'a Nodes,
-    /// Names of the volume claims of its namespace.
-    pub claims: &'a BTreeSet<String>,
+    /// The volume claims of its namespace.
+    pub claims: &'a Claims,
     /// Names of pods that are not its own and stand where one of its own would be.
     pub taken: &'a BTreeSet<String>,
     /// The time.
@@ -55,7 +67,7 @@ pub struct Scene<'a> {
     /// The nodes.
     pub nodes: &'a Nodes,
     /// The volume claims that are there.
-    pub claims: &'a BTreeSet<String>,
+    pub claims: &'a Claims,
     /// Names that are not to be had.
     pub taken: &'a BTreeSet<String>,
     /// The time.

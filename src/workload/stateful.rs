@@ -42,7 +42,7 @@ pub fn threshold(wish: &Wish, held: Held) -> Option<u32> {
 
 /// Decides for pods with ordinals.
 pub fn decide<'a>(scene: &Scene<'a>, set: &StatefulSet, survey: &Survey<'a>) -> Scaling<'a> {
-    let surge = scene.wish.bounds().surge.min(survey.remaining);
+    let surge = scene.wish.bounds().surge.min(survey.without_stand_in);
     let ordinals = Ordinals::of(scene.wish, set, surge);
     let mut scaling = Scaling { leave: leaving(scene, set, &ordinals), ..Scaling::default() };
     let name = &scene.wish.name;
@@ -104,7 +104,13 @@ fn births<'a>(
         places -= 1;
         let revision = revision(scene, survey, ordinals, ordinal);
         let name = format!("{}-{ordinal}", scene.wish.name);
-        scaling.births.push(Birth { name, revision, instance: ordinal.to_string(), index: None });
+        scaling.births.push(Birth {
+            name,
+            revision,
+            instance: ordinal.to_string(),
+            index: None,
+            surge: false,
+        });
     }
 }
 

@@ -39,6 +39,9 @@ pub struct Survey<'a> {
     pub old: usize,
     /// How many of them are to be moved by a turn.
     pub remaining: usize,
+    /// How many pods need another one to stand in for them: those that are to be moved, those that are tried again later,
+    /// and those that failed and do not serve.
+    pub without_stand_in: usize,
     /// How many turns towards the newest revision have failed.
     pub failed: usize,
     /// True when so many failed that no more begin.
@@ -75,13 +78,16 @@ impl<'a> Survey<'a> {
             held,
             old,
             remaining: 0,
+            without_stand_in: 0,
             failed,
             stopped,
             paused,
             way: scene.wish.update.way,
             blocked: None,
         };
-        survey.remaining = survey.to_move(scene);
+        survey.remaining = survey.to_move(scene, |view| view.setback(update).is_none());
+        survey.without_stand_in =
+            survey.to_move(scene, |view| view.setback(update) != Some(Stage::Failed) || !view.available);
         survey.blocked = scene.views.iter().find_map(|view| match survey.route(view) {
             Route::Blocked(why) if survey.is_eligible(scene, view) => {
                 Some(format!("pod {}: {why}", view.pod.name))
@@ -111,14 +117,12 @@ impl<'a> Survey<'a> {
             .is_some_and(|first| ordinal.is_some_and(|ordinal| ordinal >= first))
     }
 
-    fn to_move(&self, scene: &Scene<'_>) -> usize {
+    fn to_move(&self, scene: &Scene<'_>, counts: impl Fn(&View<'_>) -> bool) -> usize {
         if matches!(self.way, UpdateType::HotPatchUpdate | UpdateType::OnDelete) {
             return 0;
         }
         let goes = |view: &&View<'_>| {
-            matches!(self.route(view), Route::Turn(_))
-                && self.is_eligible(scene, view)
-                && view.setback(scene.update_name()).is_none()
+            matches!(self.route(view), Route::Turn(_)) && self.is_eligible(scene, view) && counts(view)
         };
         let going = scene.views.iter().filter(goes).count();
         if scene.wish.stateful().is_some() { going } else { going.min(self.old.saturating_sub(self.held)) }

@@ -1,6 +1,7 @@
 //! `GameDeployment` and `GameStatefulSet` from one end to the other: the controller and an agent with their shipped rights,
 //! real pods.
 
+mod kept;
 mod parts;
 mod shipped;
 

@@ -15,7 +15,7 @@ use crate::api::game_stateful_set::GameStatefulSet;
 use crate::cluster::error::Error;
 use crate::cluster::event::{self, Told};
 use crate::cluster::server::{MANAGER, Server};
-use crate::cluster::workloads::kinds::{Deployment, KeptPod, StatefulSet};
+use crate::cluster::workloads::kinds::{Deployment, KeptPod, KeptRevision, StatefulSet};
 use crate::cluster::workloads::trim::Trim;
 use crate::cluster::workloads::{Key, Kind, Trimmed, Workloads};
 use crate::operation::effect::Class;
@@ -111,6 +111,21 @@ impl Server {
             "uid": pod.uid, "resourceVersion": pod.version, "ownerReferences": [reference],
         }});
         self.ask(&doing, of::<Pod>(namespace).patch(&pod.name, &as_us(), &Patch::Strategic(body))).await
+    }
+
+    /// Makes a workload the controller of a revision that nobody controls, if it still is as it was seen.
+    pub async fn adopt_revision(
+        &self,
+        namespace: &str,
+        revision: &PodRef,
+        owner: &OwnerReference,
+    ) -> Result<Trimmed<KeptRevision>, Error> {
+        let doing = format!("adopting ControllerRevision {namespace}/{}", revision.name);
+        let body = json!({"metadata": {
+            "uid": revision.uid, "resourceVersion": revision.version, "ownerReferences": [owner],
+        }});
+        let request = of::<ControllerRevision>(namespace);
+        self.ask(&doing, request.patch(&revision.name, &as_us(), &Patch::Strategic(body))).await
     }
 
     /// Makes a revision.

@@ -57,9 +57,14 @@ pub struct KeptPod {
     pub labels: BTreeMap<String, String>,
 }
 
-/// A `ControllerRevision` of a workload; of others nothing is kept.
+/// A `ControllerRevision` of a workload, or of nobody; of others nothing is kept.
 #[derive(Clone, Debug)]
-pub(super) struct KeptRevision(pub Option<Revision>);
+pub struct KeptRevision {
+    /// What it says.
+    pub(super) revision: Option<Revision>,
+    /// Its labels, where nobody controls it.
+    pub(super) labels: BTreeMap<String, String>,
+}
 
 /// The name of a volume claim.
 #[derive(Clone, Debug)]
@@ -77,7 +82,7 @@ pub(super) struct KeptRun(pub Option<Run>);
 #[derive(Clone, Debug)]
 pub struct Template(pub Option<HookTemplateSpec>);
 
-/// Group of the pods that nobody controls.
+/// Group of what nobody controls.
 pub(super) fn orphans(namespace: &str) -> String {
     format!("orphans/{namespace}")
 }
@@ -85,6 +90,11 @@ pub(super) fn orphans(namespace: &str) -> String {
 /// Group of what is on or is a node.
 pub(super) fn node(name: &str) -> String {
     format!("node/{name}")
+}
+
+/// Group of the claims of one template of one set: all that have the name but for the ordinal at its end.
+pub(super) fn claims(namespace: &str, beginning: &str) -> String {
+    format!("claims/{namespace}/{beginning}")
 }
 
 /// Group of what is in a namespace.
@@ -101,7 +111,7 @@ fn owned(meta: &ObjectMeta) -> Vec<String> {
     controller(meta).filter(|owner| is_workload(owner)).map(|owner| owner.uid.clone()).into_iter().collect()
 }
 
-fn is_workload(owner: &OwnerReference) -> bool {
+pub(super) fn is_workload(owner: &OwnerReference) -> bool {
     owner.api_version.starts_with("tkex.tencent.com/")
         && matches!(owner.kind.as_str(), "GameDeployment" | "GameStatefulSet")
 }
@@ -212,19 +222,25 @@ impl Trim for KeptRevision {
     type Source = ControllerRevision;
 
     fn trim(source: ControllerRevision) -> (ObjectMeta, Self) {
-        let needed = controller(&source.metadata).is_some_and(is_workload);
+        let owner = controller(&source.metadata);
+        let (needed, orphan) = (owner.is_none_or(is_workload), owner.is_none());
         let template = source.data.filter(|_| needed).and_then(|data| revision::template(&data.0));
         let name = source.metadata.name.clone().unwrap_or_default();
         let revision = template.map(|template| Revision { name, number: source.revision, template });
-        (source.metadata, Self(revision))
+        let labels =
+            source.metadata.labels.clone().filter(|_| orphan && revision.is_some()).unwrap_or_default();
+        (source.metadata, Self { revision, labels })
     }
 
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
+        if self.revision.is_some() && controller(meta).is_none() {
+            return vec![orphans(namespace(meta))];
+        }
         owned(meta)
     }
 
     fn says_the_same(&self, before: &Self) -> bool {
-        self.0 == before.0
+        self.revision == before.revision && self.labels == before.labels
     }
 }
 
@@ -236,8 +252,10 @@ impl Trim for Claim {
         (source.metadata, Self)
     }
 
-    fn groups(&self, _meta: &ObjectMeta) -> Vec<String> {
-        Vec::new()
+    fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
+        let name = meta.name.as_deref().unwrap_or_default();
+        let beginning = name.rsplit_once('-').map(|(beginning, _)| beginning);
+        beginning.map(|beginning| claims(namespace(meta), beginning)).into_iter().collect()
     }
 
     fn says_the_same(&self, _before: &Self) -> bool {

@@ -20,14 +20,16 @@ use tokio_util::sync::CancellationToken;
 use crate::api::annotation;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::Store;
-use crate::workload::adoption::{Candidate, Claim as Whose, claim};
+use crate::workload::action::PodRef;
+use crate::workload::adoption::{self, Candidate, Claim as Whose, claim};
 use crate::workload::hooks::{HookTemplates, Run, TemplateState};
 use crate::workload::order::Nodes;
 use crate::workload::revision::Revision;
+use crate::workload::scene::{ClaimState, Claims};
 use crate::workload::wish::Wish;
 
 pub use calls::Deletion;
-pub use kinds::{KeptPod, Template, Workload};
+pub use kinds::{KeptPod, KeptRevision, Template, Workload};
 pub use trim::Trimmed;
 
 /// The kinds of workloads.
@@ -91,6 +93,8 @@ pub enum Made {
     Revision(String),
     /// A hook.
     Run(String),
+    /// A volume claim.
+    Claim(String),
 }
 
 impl Workloads {
@@ -149,7 +153,12 @@ impl Workloads {
         let mut news = BTreeMap::new();
         let mut owners = self.deployments.touched();
         owners.append(&mut self.sets.touched());
-        owners.append(&mut self.revisions.touched());
+        let mut of_revisions = self.revisions.touched();
+        for namespace in of_revisions.iter().filter_map(|group| group.strip_prefix("orphans/")) {
+            let adopts = |workload: &&Arc<Workload>| !self.orphaned_revisions(&workload.wish).is_empty();
+            news.extend(self.within(namespace).iter().filter(adopts).map(key_of));
+        }
+        owners.append(&mut of_revisions);
         owners.append(&mut self.runs.touched());
         let mut of_pods = self.pods.touched();
         for group in &of_pods {
@@ -166,7 +175,18 @@ impl Workloads {
             let pods = self.pods.group(&group);
             owners.extend(pods.iter().filter_map(|pod| owner(pod)).map(str::to_owned));
         }
-        self.claims.touched();
+        let of_claims = self.claims.touched();
+        let namespaces: BTreeSet<_> = of_claims.iter().filter_map(|group| group.split('/').nth(1)).collect();
+        for namespace in namespaces {
+            let uses = |workload: &&Arc<Workload>| {
+                let wish = &workload.wish;
+                let claims = wish.stateful().into_iter().flat_map(|set| &set.claims);
+                let mut groups =
+                    claims.map(|claim| kinds::claims(namespace, &format!("{}-{}", claim.name(), wish.name)));
+                groups.any(|group| of_claims.contains(&group))
+            };
+            news.extend(self.within(namespace).iter().filter(uses).map(key_of));
+        }
         for group in self.templates.touched() {
             let namespace = group.strip_prefix("in/").unwrap_or_default();
             news.extend(self.within(namespace).iter().map(key_of));
@@ -200,7 +220,38 @@ impl Workloads {
 
     /// Its revisions.
     pub fn revisions(&self, wish: &Wish) -> Vec<Revision> {
-        self.revisions.group(&wish.uid).iter().filter_map(|kept| kept.value.0.clone()).collect()
+        self.revisions.group(&wish.uid).iter().filter_map(|kept| kept.value.revision.clone()).collect()
+    }
+
+    /// Revisions that nobody controls and that were made for a workload like this one: their names, uids and versions.
+    pub fn orphaned_revisions(&self, wish: &Wish) -> Vec<PodRef> {
+        let orphans = self.revisions.group(&kinds::orphans(&wish.namespace));
+        let fits = |kept: &&Arc<Trimmed<KeptRevision>>| {
+            let name = kept.meta.name.as_deref().unwrap_or_default();
+            kept.meta.deletion_timestamp.is_none()
+                && adoption::adopts_revision(wish, name, &kept.value.labels)
+        };
+        let reference = |kept: &Arc<Trimmed<KeptRevision>>| PodRef {
+            name: kept.meta.name.clone().unwrap_or_default(),
+            uid: kept.meta.uid.clone().unwrap_or_default(),
+            version: kept.meta.resource_version.clone().unwrap_or_default(),
+        };
+        orphans.iter().filter(fits).map(reference).collect()
+    }
+
+    /// True when the revision of this name is, or will be, nobody's: it can be adopted, or the workload that controls it is not
+    /// there any more and garbage collection has yet to let it go.
+    pub fn is_left_behind(&self, wish: &Wish, name: &str) -> bool {
+        let Some(kept) = self.revisions.get(&trim::key(&wish.namespace, name)) else { return false };
+        match trim::controller(&kept.meta) {
+            None => self.orphaned_revisions(wish).iter().any(|orphan| orphan.name == name),
+            Some(owner) => kinds::is_workload(owner) && self.of_uid(&owner.uid).is_empty(),
+        }
+    }
+
+    /// A revision as a write of ours was answered.
+    pub fn learn_revision(&self, revision: Trimmed<KeptRevision>) {
+        self.revisions.learn(revision);
     }
 
     /// Its hooks.
@@ -244,14 +295,19 @@ impl Workloads {
         names.into_iter().filter_map(node).collect()
     }
 
-    /// Names of the volume claims that could be its own.
-    pub fn claims(&self, wish: &Wish) -> BTreeSet<String> {
+    /// The volume claims that could be its own.
+    pub fn claims(&self, wish: &Wish) -> Claims {
         let claims = wish.stateful().map_or(&[][..], |set| &set.claims);
         let alike = claims.iter().flat_map(|claim| {
             let beginning = format!("{}-{}-", claim.name(), wish.name);
             self.claims.beginning(&trim::key(&wish.namespace, &beginning))
         });
-        alike.filter_map(|claim| claim.meta.name.clone()).collect()
+        let state = |claim: Arc<Trimmed<kinds::Claim>>| {
+            let leaves = claim.meta.deletion_timestamp.is_some();
+            let state = if leaves { ClaimState::Terminating } else { ClaimState::Bindable };
+            Some((claim.meta.name.clone()?, state))
+        };
+        alike.filter_map(state).collect()
     }
 
     /// A pod as a write of ours was answered.
@@ -282,6 +338,7 @@ impl Workloads {
                     Made::Pod(..) => all.pods.changed().await,
                     Made::Revision(_) => all.revisions.changed().await,
                     Made::Run(_) => all.runs.changed().await,
+                    Made::Claim(_) => all.claims.changed().await,
                 }
             }
         };
@@ -296,6 +353,7 @@ impl Workloads {
             }
             Made::Revision(name) => self.revisions.get(&trim::key(namespace, name)).is_some(),
             Made::Run(name) => self.runs.get(&trim::key(namespace, name)).is_some(),
+            Made::Claim(name) => self.claims.get(&trim::key(namespace, name)).is_some(),
         }
     }
 

@@ -93,11 +93,13 @@ async fn decided(site: &Site, wish: &Wish, follow: &Follow) -> Result<(Decision,
     let room = Room::new(budgets.items, version);
     let pods = follow.pods.list();
     let newer = site.known.newer(wish);
+    let agents = site.agents.ready_since();
     let seen = Seen {
         target: &follow.target,
         pods: pods.iter().map(|(_, pod)| pod.as_ref()).collect(),
         room: room.clone(),
         newer: newer.as_deref(),
+        agents: agents.as_ref(),
         now: clock::now(),
     };
     Ok((decide(wish, seen), room, version))
@@ -110,6 +112,7 @@ async fn forget_in_time(site: &Site, wish: &Wish) -> Result<Outcome, Error> {
         pods: Vec::new(),
         room: Room::default(),
         newer: None,
+        agents: None,
         now: clock::now(),
     };
     let decision = decide(wish, seen);

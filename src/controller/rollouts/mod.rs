@@ -20,6 +20,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::cluster::agents::Agents;
 use crate::cluster::rollouts::{Key, Rollouts};
 use crate::cluster::server::Server;
 use crate::controller::Common;
@@ -35,17 +36,18 @@ struct Site {
     server: Server,
     known: Rollouts,
     follows: Follows,
+    agents: Agents,
     events: Events,
     metrics: Metrics,
 }
 
-pub(super) async fn run(common: Common, stop: CancellationToken) {
+pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken) {
     let Common { server, identity, rollout_metrics: metrics, .. } = common;
     let known = Rollouts::watch(&server, &stop);
     let (news, pods) = mpsc::unbounded_channel();
     let follows = Follows::new(server.clone(), news, stop.clone());
     let events = Events::new(server.clone(), identity);
-    let site = Arc::new(Site { server, known, follows, events, metrics });
+    let site = Arc::new(Site { server, known, follows, agents, events, metrics });
     tokio::join!(bring_about(&site, pods, &stop), strays::run(&site, &stop));
 }
 

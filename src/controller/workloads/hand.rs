@@ -119,7 +119,9 @@ impl<'a> Hand<'a> {
                 }
                 match now[0] {
                     Action::WriteRevision(..) if none => return,
-                    Action::CreatePod { .. } | Action::CreateRun(_) if none => break,
+                    Action::CreateClaim { .. } | Action::CreatePod { .. } | Action::CreateRun(_) if none => {
+                        break;
+                    }
                     _ => {}
                 }
                 (rest, size) = (later, size * 2);
@@ -241,7 +243,8 @@ impl<'a> Hand<'a> {
         self.site.metrics.wrote("create", &done);
         match done {
             Err(error) if error.class() != Class::Refused => Err(Not::Failed(chain(&error))),
-            _ => Ok(Done::Written),
+            // Its pod is made by the next look, when the claim is seen.
+            _ => Ok(Done::Made(Made::Claim(name.to_owned()))),
         }
     }
 
@@ -289,6 +292,8 @@ impl<'a> Hand<'a> {
                 let own = self.site.known.revisions(wish).iter().any(|known| known.name == revision.name);
                 match (seen, own) {
                     (_, true) => Ok(Done::There),
+                    // Its content may be the very template: it is adopted, or made once it is gone. Nothing else is done before.
+                    (true, false) if self.site.known.is_left_behind(wish, &revision.name) => Err(Not::Stale),
                     (true, false) => Err(Not::Collided(chain(&error))),
                     (false, false) => Err(Not::Failed(chain(&error))),
                 }

@@ -57,8 +57,9 @@ async fn bring_about(site: &Site, key: &Key, workload: &Workload) -> Outcome {
     }
     let pods = site.known.pods(wish);
     let (own, others): (Vec<_>, Vec<_>) = pods.into_iter().partition(|(whose, _)| *whose == Claim::Own);
-    if others.iter().any(|(whose, _)| *whose != Claim::Leave) {
-        match hand_over(site, key, workload, &others).await {
+    let revisions = site.known.orphaned_revisions(wish);
+    if !revisions.is_empty() || others.iter().any(|(whose, _)| *whose != Claim::Leave) {
+        match hand_over(site, key, workload, &revisions, &others).await {
             // What was adopted is seen by the next look.
             Ok(()) => return Outcome { again: Some(std::time::Duration::ZERO), ..Outcome::default() },
             Err(error) => {
@@ -97,20 +98,31 @@ fn decision(site: &Site, workload: &Workload, own: &[SeenPod], now: Timestamp) -
     decide(wish, &workload.report, &seen)
 }
 
-/// Takes pods in that nobody controls, and lets those go that are not wanted by its selector any more.
+/// Takes revisions and pods in that nobody controls, and lets those go that are not wanted by its selector any more.
 async fn hand_over(
     site: &Site,
     key: &Key,
     workload: &Workload,
+    revisions: &[PodRef],
     pods: &[(Claim, SeenPod)],
 ) -> Result<(), Error> {
     let wish = &workload.wish;
-    let adopts = pods.iter().any(|(whose, _)| *whose == Claim::Adopt);
+    let adopts = !revisions.is_empty() || pods.iter().any(|(whose, _)| *whose == Claim::Adopt);
     // One that was deleted must not get pods any more, nor may another one of its name.
     if adopts && site.server.workload_uid(key).await?.as_ref() != Some(&wish.uid) {
         return Ok(());
     }
     let owner = birth::owner(wish);
+    // First of all: which revision a pod is at says whether it is touched.
+    for revision in revisions {
+        let done = site.server.adopt_revision(&key.namespace, revision, &owner).await;
+        site.metrics.wrote("patch", &done);
+        match done {
+            Ok(seen) => site.known.learn_revision(seen),
+            Err(error) if error.class() == Class::Gone => {}
+            Err(error) => return Err(error),
+        }
+    }
     for (whose, pod) in pods {
         let Some(kept) = pod.value.pod.as_ref().filter(|_| *whose != Claim::Leave) else { continue };
         let adopt = *whose == Claim::Adopt;

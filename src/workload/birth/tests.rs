@@ -6,7 +6,7 @@ use super::*;
 use crate::workload::fixtures::{deployment, stateful_set};
 
 fn birth<'a>(name: &str, instance: &str, index: Option<u32>) -> Birth<'a> {
-    Birth { name: name.to_owned(), revision: "web-5d7", instance: instance.to_owned(), index }
+    Birth { name: name.to_owned(), revision: "web-5d7", instance: instance.to_owned(), index, surge: false }
 }
 
 #[test]
@@ -78,4 +78,16 @@ fn a_number_of_its_own_is_in_every_container() {
     assert_eq!(env[0], json!({"name": "POD_INDEX", "value": "100"}), "first, so that others can refer to it");
     assert_eq!(env.as_array().unwrap().len(), 2);
     assert_eq!(made["metadata"]["annotations"]["tkex.bkbcs.tencent.com/gamedeployment-index-id"], "100");
+}
+
+#[test]
+fn only_a_pod_that_stands_in_is_marked_so_whatever_the_template_says() {
+    let wish = deployment()
+        .with("/template/metadata/labels", json!({"app": "web", "inplace.dev/surge": "true"}))
+        .wish();
+    let label = |surge: bool| {
+        let pod = pod(&wish, &Birth { surge, ..birth("web-a", "a", None) }, &wish.template);
+        pod["metadata"]["labels"]["inplace.dev/surge"].clone()
+    };
+    assert_eq!((label(true), label(false)), (json!("true"), json!(null)));
 }

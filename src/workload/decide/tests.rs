@@ -70,6 +70,7 @@ fn write(pod: &mut Pod, patch: &crate::workload::action::PodPatch) {
     if let Some(Some(label)) = patch.labels.get(workload_key::REVISION) {
         pod.label.clone_from(label);
     }
+    pod.surge &= patch.labels.get(workload_key::SURGE) != Some(&None);
     for (key, value) in &patch.annotations {
         match key.as_str() {
             workload_key::TURN => pod.turn = value.as_ref().map(|text| serde_json::from_str(text).unwrap()),

@@ -18,7 +18,7 @@ use crate::workload::order::Nodes;
 use crate::workload::pods::{Pod, PodPhase};
 use crate::workload::report::Report;
 use crate::workload::revision::Revision;
-use crate::workload::scene::Seen;
+use crate::workload::scene::{ClaimState, Claims, Seen};
 use crate::workload::turn::{Purpose, Stage, Standing, Turn};
 use crate::workload::wish::Wish;
 
@@ -30,7 +30,7 @@ pub(super) struct World {
     pods: Vec<Pod>,
     revisions: Vec<Revision>,
     runs: Vec<Run>,
-    claims: BTreeSet<String>,
+    claims: Claims,
     templates: HookTemplates,
     report: Report,
     now: Timestamp,
@@ -48,7 +48,7 @@ impl World {
             pods: Vec::new(),
             revisions: Vec::new(),
             runs: Vec::new(),
-            claims: BTreeSet::new(),
+            claims: Claims::new(),
             templates: [("test".to_owned(), TemplateState::Valid)].into(),
             report: Report::default(),
             now: at(0),
@@ -264,7 +264,7 @@ impl World {
                 self.revisions.push(revision.clone());
             }
             Action::DeleteRevision(name) => self.revisions.retain(|known| known.name != *name),
-            Action::CreateClaim { name, .. } => drop(self.claims.insert(name.clone())),
+            Action::CreateClaim { name, .. } => drop(self.claims.insert(name.clone(), ClaimState::Bindable)),
             Action::CreatePod { name, body } => self.born(name, body),
             Action::DeletePod { pod, .. } => {
                 let pod =
@@ -295,7 +295,13 @@ impl World {
                 }
             }
             Action::DeleteRun(name) => self.runs.retain(|run| run.name != *name),
-            Action::SetPaused(_) => panic!("paused is the user's where there are no steps"),
+            Action::SetPaused(paused) => {
+                assert!(
+                    self.draft.spec.pointer("/updateStrategy/canary").is_some(),
+                    "paused is the user's without steps"
+                );
+                self.set("/updateStrategy/paused", json!(paused));
+            }
             Action::ClearRetry => {
                 self.draft.annotations.remove(workload_key::RETRY);
                 self.set_retry(false);
@@ -398,9 +404,12 @@ impl World {
 
     /// Everything is well from now on, and everybody does their work.
     pub(super) fn come_to_rest(&mut self) {
-        self.set("/updateStrategy/paused", json!(false));
         let mut quiet = 0;
         for round in 0..400 {
+            // Whoever waits at a step is let go, once the pause is written down.
+            if round % 3 == 0 {
+                self.set("/updateStrategy/paused", json!(false));
+            }
             for at in 0..self.pods.len() {
                 self.agent(at, AgentMove::On);
             }
@@ -430,6 +439,22 @@ impl World {
             }
         }
         panic!("it does not come to rest: {:#?}", self.decision().actions);
+    }
+
+    /// The uids of the pods that stay.
+    pub(super) fn uids(&self) -> BTreeSet<String> {
+        self.pods.iter().filter(|pod| !pod.deleting).map(|pod| pod.uid.clone()).collect()
+    }
+
+    pub(super) fn check_originals(&self, originals: &BTreeSet<String>) {
+        let there = self.uids();
+        let gone: Vec<_> = originals.iter().filter(|uid| !there.contains(*uid)).collect();
+        assert!(
+            gone.is_empty(),
+            "original pods were deleted: {gone:?}\n{:#?}\n{:#?}",
+            self.draft.spec,
+            self.pods
+        );
     }
 
     /// What its user wants.
@@ -462,6 +487,7 @@ fn patch_pod(pod: &mut Pod, patch: &PodPatch, wanted: &mut BTreeMap<String, Requ
     if let Some(Some(label)) = patch.labels.get(workload_key::REVISION) {
         pod.label.clone_from(label);
     }
+    pod.surge &= patch.labels.get(workload_key::SURGE) != Some(&None);
     for (key, value) in &patch.annotations {
         match key.as_str() {
             workload_key::TURN => pod.turn = value.as_ref().map(|text| serde_json::from_str(text).unwrap()),

@@ -80,3 +80,34 @@ pub(super) fn labels_mean_pods_of_any_owner(site: &Site<'_>) {
         load.same_but_restarted(before, 1);
     }
 }
+
+pub(super) fn a_pod_that_cannot_be_scheduled_ends_nothing(site: &Site<'_>) {
+    let load = Load { site, kind: "Deployment", name: "placed" };
+    load.apply(COUNT, false);
+    let mut template = Load { name: "nowhere", ..load }.template(false);
+    template["spec"]["nodeSelector"] = json!({"nowhere": "true"});
+    let spec = json!({"replicas": 1, "selector": {"matchLabels": {"app": "nowhere"}}, "template": template});
+    site.cluster.apply(
+        &json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "nowhere", "namespace": "default"},
+            "spec": spec})
+        .to_string(),
+    );
+    let labelled = eventually("the pod that cannot be scheduled is there", || {
+        let nowhere = Load { name: "nowhere", ..load };
+        nowhere.pods().into_keys().next()
+    });
+    let before = load.pods();
+    site.cluster.kubectl(&["label", "pods", "-l", "app in (placed, nowhere)", "crew=some"]);
+    let rollout = site.begin(&["restart", "-l", "crew=some", "--max-unavailable", "2"]);
+    let status = eventually("it waits for the pod without a node", || {
+        let status = site.rollout(&rollout)["status"].clone();
+        (status["reason"] == "PodsUnreachable" && status["done"] == COUNT).then_some(status)
+    });
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains(&format!("{labelled} (it has no node)")), "{message}");
+    assert!(status["failed"].is_null() || status["failed"] == 0, "{status:#}");
+    load.same_but_restarted(&before, 1);
+    // Its owner gives it up: what is left is through.
+    site.cluster.kubectl(&["delete", "deployment", "nowhere", "--timeout=60s"]);
+    eventually("it is through", || (site.rollout(&rollout)["status"]["phase"] == "Succeeded").then_some(()));
+}

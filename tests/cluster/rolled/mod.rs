@@ -62,6 +62,7 @@ fn the_pods_of_any_workload_are_restarted_in_place_under_a_budget() {
         }
         for part in [
             kinds::labels_mean_pods_of_any_owner,
+            kinds::a_pod_that_cannot_be_scheduled_ends_nothing,
             hooked::each_pod_passes_its_hooks_before_and_after,
             hooked::a_pod_whose_hook_fails_is_not_touched_and_the_last,
         ] {

@@ -33,6 +33,7 @@ const KNOWN: &[&str] = &[
     "PATCH gamedeployment/status",
     "PATCH inplacerollout/status",
     "POST controllerrevision",
+    "POST persistentvolumeclaim",
     "POST pod",
     "WATCH gamedeployments",
     "LIST inplacerollouts",

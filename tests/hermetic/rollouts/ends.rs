@@ -134,3 +134,45 @@ async fn it_is_over_at_its_deadline_and_deleted_when_its_time_is_over() {
     let gone = |store: &Store| store.get("inplacerollouts", "shop", "one").is_none();
     shop.site.api.until("it is deleted", gone).await;
 }
+
+#[tokio::test]
+async fn one_dead_node_and_one_pod_without_a_node_end_nothing() {
+    let shop = Shop::with(4).await;
+    let agent = |node: &str, ready: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": node, "containers": []},
+            "metadata": {"namespace": "inplace-system", "name": format!("agent-{node}"),
+                "labels": {"app.kubernetes.io/name": "inplace", "app.kubernetes.io/component": "agent"}},
+            "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:05Z"}]}})
+    };
+    shop.site.api.put(agent("node-1", "True"));
+    shop.site.api.put(agent("node-2", "False"));
+    shop.site.api.edit("shop", "web-1-0", |pod| {
+        pod["spec"]["nodeName"] = json!("node-2");
+        pod["status"]["conditions"][0]["status"] = json!("False");
+    });
+    shop.site.api.edit("shop", "web-1-1", |pod| {
+        pod["spec"].as_object_mut().unwrap().remove("nodeName");
+        pod["status"] = json!({"phase": "Pending"});
+    });
+    let _controller = shop.site.controller();
+    shop.restart("one", &json!({"maxUnavailable": 3}));
+    for pod in ["web-1-2", "web-1-3"] {
+        shop.open(&[pod]).await;
+        shop.answer(pod, "Succeeded");
+    }
+    let waits = |status: &Value| status["reason"] == "PodsUnreachable" && status["done"] == 2;
+    let status = shop.status("one", "it waits for the two", waits).await;
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        message.contains("web-1-0 (no agent is ready on node node-2), web-1-1 (it has no node)"),
+        "{message}"
+    );
+    assert_eq!((&status["phase"], &status["failed"]), (&json!("Running"), &json!(0)), "{status:#}");
+    // Both are back; the pod says so at once, its node's agent by its own pod.
+    shop.site.api.put(agent("node-2", "True"));
+    shop.site.api.edit("shop", "web-1-1", |pod| pod["spec"]["nodeName"] = json!("node-1"));
+    shop.open(&["web-1-0", "web-1-1"]).await;
+    shop.answer("web-1-0", "Succeeded");
+    shop.answer("web-1-1", "Succeeded");
+    shop.phase("one", "Succeeded").await;
+}

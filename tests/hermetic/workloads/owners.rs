@@ -51,9 +51,13 @@ async fn nothing_is_adopted_for_a_workload_that_was_deleted_meanwhile() {
     site.deployment(0);
     let _controller = site.controller();
     site.told("replicas", 0).await;
-    // Deleted and made anew under its name: the watch has yet to say so.
+    // Deleted, with what it owned, and made anew under its name: the watch has yet to say so.
     site.api.on("GET gamedeployment").first(|store| {
         store.remove_of("gamedeployments", "shop", "web");
+        let owned: Vec<_> = store.all("controllerrevisions").map(name).collect();
+        for revision in owned {
+            store.remove_of("controllerrevisions", "shop", &revision);
+        }
     });
     site.api.put(orphan("web-alone"));
     site.api.arrived("GET gamedeployment", 1).await;
@@ -110,4 +114,59 @@ async fn a_name_that_is_not_to_be_had_is_left_out() {
     other.api.until("two are made beside it", |store| store.pods().count() == 3).await;
     other.kubelet();
     other.told("readyReplicas", 2).await;
+}
+
+/// As `kubectl delete --cascade=orphan` leaves it behind.
+fn orphaned(mut object: Value) -> Value {
+    let metadata = object["metadata"].as_object_mut().unwrap();
+    for field in ["ownerReferences", "uid", "resourceVersion"] {
+        metadata.remove(field);
+    }
+    object
+}
+
+#[tokio::test]
+async fn what_was_orphaned_is_taken_over_as_it_is() {
+    for way in ["RollingUpdate", "InplaceUpdate"] {
+        let first = Site::start().await;
+        let controller = first.controller();
+        first.deployment(2);
+        first.ready(2).await;
+        first.wish(|spec| spec["template"] = template("app:2"));
+        first.agents_bring("app:2", 2).await;
+        drop(controller);
+        let left: Vec<_> = first.api.store(|store| {
+            store.all("controllerrevisions").chain(store.pods()).cloned().map(orphaned).collect()
+        });
+        let site = Site::start().await;
+        for object in left {
+            site.api.put(object);
+        }
+        let before = site.api.store(|store| store.all("controllerrevisions").cloned().collect::<Vec<_>>());
+        assert_eq!(before.len(), 2);
+        // It is applied again, as it was.
+        let _controller = site.controller();
+        site.deployment(2);
+        site.wish(|spec| {
+            spec["template"] = template("app:2");
+            spec["updateStrategy"]["type"] = json!(way);
+        });
+        site.told("updatedReadyReplicas", 2).await;
+        let uid = site.web()["metadata"]["uid"].as_str().unwrap().to_owned();
+        site.api
+            .until("the history is its own", |store| {
+                store.all("controllerrevisions").all(|revision| controller_of(revision) == Some(&uid))
+            })
+            .await;
+        let after = site.api.store(|store| store.all("controllerrevisions").cloned().collect::<Vec<_>>());
+        let content = |revisions: &[Value]| -> Vec<_> {
+            revisions.iter().map(|one| (name(one), one["data"].clone(), one["revision"].clone())).collect()
+        };
+        assert_eq!(content(&after), content(&before), "{way}: no new revision, and none is lost");
+        assert_eq!(site.api.count("DELETE pod") + site.api.count("POST pod"), 0, "{way}");
+        assert!(
+            site.api.store(|store| store.pods().all(|pod| open(pod).is_none())),
+            "{way}: nothing is asked for"
+        );
+    }
 }

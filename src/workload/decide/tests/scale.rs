@@ -1,6 +1,7 @@
 //! Pods that come and go.
 
 use super::*;
+use crate::workload::scene::ClaimState;
 
 /// 17: what was chosen can be taken back, also by a controller that has just started.
 #[test]
@@ -208,7 +209,7 @@ fn hooks_of_pods_that_are_gone_go() {
 }
 
 #[test]
-fn claims_come_before_their_pod_and_are_made_once() {
+fn a_pod_is_made_only_when_its_claims_are_there_and_stay() {
     let claim = json!([{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]);
     let draft = stateful_set().with("/volumeClaimTemplates", claim);
     let mut sight = sight(&[], &draft.revision());
@@ -219,9 +220,39 @@ fn claims_come_before_their_pod_and_are_made_once() {
         };
         sight.decide(&draft).actions.iter().filter_map(name).collect()
     };
-    assert_eq!(made(&sight), ["data-web-0", "web-0"]);
-    sight.claims.insert("data-web-0".to_owned());
+    // One without its claim is Pending for ever, whatever comes later.
+    assert_eq!(made(&sight), ["data-web-0"]);
+    sight.claims.insert("data-web-0".to_owned(), ClaimState::Terminating);
+    assert!(made(&sight).is_empty());
+    let (status, _, message) = condition(&sight.decide(&draft), "ScaleFailed");
+    assert_eq!(status, "True");
+    assert!(message.contains("web-0 waits for its claim data-web-0"), "{message}");
+    sight.claims.insert("data-web-0".to_owned(), ClaimState::Bindable);
     assert_eq!(made(&sight), ["web-0"]);
+    // Others that are made at once do not wait for it.
+    let parallel = draft.clone().with("/podManagementPolicy", json!("Parallel"));
+    sight.claims.insert("data-web-0".to_owned(), ClaimState::Terminating);
+    sight.claims.insert("data-web-1".to_owned(), ClaimState::Bindable);
+    assert_eq!(sight.decide(&parallel).created(), ["web-1"]);
+}
+
+#[test]
+fn a_pod_whose_claim_is_gone_gets_another_one() {
+    let claim = json!([{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]);
+    let draft = stateful_set().with("/volumeClaimTemplates", claim).with("/replicas", json!(2));
+    let mut sight = sight(&["web-0", "web-1", "web-2"], &draft.revision());
+    sight.claims.insert("data-web-0".to_owned(), ClaimState::Bindable);
+    sight.pod("web-1").phase = PodPhase::Pending;
+    let claims: Vec<_> = sight
+        .decide(&draft)
+        .actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::CreateClaim { name, .. } => Some(name.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(claims, ["data-web-1"], "none for a pod that leaves");
 }
 
 #[test]
@@ -275,4 +306,39 @@ fn a_large_workload_at_rest_is_left_in_peace() {
     assert!(step(&mut sight, &draft).actions.is_empty());
     let decision = step(&mut sight, &draft.with("/replicas", json!(1999)));
     assert_eq!((decision.actions.len(), decision.deleted()), (1, vec!["web-7"]));
+}
+
+#[test]
+fn who_stands_in_is_marked_leaves_first_and_takes_an_empty_place() {
+    let draft = deployment()
+        .with("/updateStrategy", json!({"type": "InplaceUpdate", "maxUnavailable": 0, "maxSurge": 1}));
+    let draft = draft.with("/replicas", json!(2));
+    let mut sight = sight(&["web-a", "web-b"], &draft.revision());
+    let update = draft.clone().image("app:2");
+    let decision = step(&mut sight, &update);
+    let label = |decision: &Decision| -> Vec<Value> {
+        let body = |action: &Action| match action {
+            Action::CreatePod { body, .. } => Some(body["metadata"]["labels"]["inplace.dev/surge"].clone()),
+            _ => None,
+        };
+        decision.actions.iter().filter_map(body).collect()
+    };
+    assert_eq!(label(&decision), [json!("true")], "{decision:#?}");
+    let revision = sight.revisions.iter().max_by_key(|revision| revision.number).unwrap().clone();
+    let mut stand_in = pod("web-s", &revision);
+    (stand_in.surge, stand_in.ready_since) = (true, Some(at(-5000)));
+    sight.pods.push(stand_in);
+    for _ in 0..6 {
+        step(&mut sight, &update);
+        agents_succeed(&mut sight, "app:2");
+    }
+    let names: Vec<_> = sight.pods.iter().map(|pod| pod.name.as_str()).collect();
+    assert_eq!(names, ["web-a", "web-b"], "the originals stay");
+    // One that only stood in takes the place of a pod that is gone.
+    sight.pods.remove(0);
+    sight.pods.push(Pod { surge: true, ..pod("web-s", &revision) });
+    let decision = step(&mut sight, &update);
+    assert!(decision.created().is_empty() && decision.deleted().is_empty(), "{:#?}", decision.actions);
+    assert!(!sight.pod("web-s").surge, "{:#?}", decision.actions);
+    assert!(step(&mut sight, &update).actions.is_empty());
 }

@@ -1,0 +1,172 @@
+//! Pods that must not be lost: those that stand in go after an update in place, no pod is made without its claims, and what was
+//! orphaned is taken over as it is.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::{Site, condition, is_complete, object, same_but_restarted};
+use crate::{agent::Agent, cluster::Cluster, hook_runs::asked::Asked};
+
+#[test]
+fn no_pod_is_lost_by_an_update_a_claim_or_an_orphaned_history() {
+    let cluster = Cluster::own();
+    let _agent = Agent::start(&cluster, &[]);
+    let _controller = Agent::controller(&cluster, "one");
+    let asked = Asked::start(&cluster.node().ip);
+    std::thread::scope(|scope| {
+        for part in [
+            the_originals_stay_and_the_pod_that_stands_in_goes,
+            pods_that_wait_for_their_hook_stay,
+            pods_that_failed_go_back_and_stay,
+            a_pod_waits_for_its_claim,
+            what_was_orphaned_is_taken_over_as_it_is,
+        ] {
+            let (cluster, asked) = (&cluster, &asked);
+            scope.spawn(move || part(cluster, asked));
+        }
+    });
+    let denied = cluster.denied();
+    assert!(denied.is_empty(), "{denied:#?}");
+}
+
+fn uids(pods: &BTreeMap<String, Value>) -> BTreeMap<&str, &str> {
+    pods.iter().map(|(name, pod)| (name.as_str(), pod["metadata"]["uid"].as_str().unwrap())).collect()
+}
+
+fn stands_in(pod: &Value) -> bool {
+    pod["metadata"]["labels"]["inplace.dev/surge"] == "true"
+}
+
+fn surging(name: &str, surge: u32, more: &Value) -> Value {
+    let mut spec = json!({"replicas": 2,
+        "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 0, "maxSurge": surge}});
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    object("GameDeployment", name, &spec)
+}
+
+/// As many as before the update are left, each of them the same.
+fn only_originals_are_left(site: &Site<'_>, before: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
+    site.wait("only so many pods are left", || (site.pods().len() == before.len()).then_some(()));
+    let after = site.pods();
+    assert_eq!(uids(&after), uids(before));
+    after
+}
+
+fn the_originals_stay_and_the_pod_that_stands_in_goes(cluster: &Cluster, _: &Asked) {
+    let site = Site { cluster, kind: "gamedeployment", name: "surging" };
+    site.apply(&surging("surging", 1, &json!({})));
+    site.until("two pods are there", |status| is_complete(status, 2));
+    let before = site.pods();
+    assert!(!before.values().any(stands_in), "{before:#?}");
+    site.image("lab/app:v2");
+    site.wait("one stands in", || site.pods().values().any(stands_in).then_some(()));
+    site.until("both are updated", |status| is_complete(status, 2) && status["replicas"] == 2);
+    for (name, pod) in &only_originals_are_left(&site, &before) {
+        same_but_restarted(&before[name], pod);
+    }
+    site.delete();
+}
+
+fn pods_that_wait_for_their_hook_stay(cluster: &Cluster, asked: &Asked) {
+    super::parts::template(cluster, "surge-hook", &asked.address, 30);
+    let hook = json!({"preInplaceUpdateStrategy": {"hook": {"templateName": "surge-hook"}}});
+    let site = Site { cluster, kind: "gamedeployment", name: "asking" };
+    site.apply(&surging("asking", 2, &hook));
+    site.until("two pods are there", |status| is_complete(status, 2));
+    let before = site.pods();
+    site.image("lab/app:v2");
+    site.until("both are updated", |status| is_complete(status, 2) && status["replicas"] == 2);
+    for (name, pod) in &only_originals_are_left(&site, &before) {
+        same_but_restarted(&before[name], pod);
+    }
+    site.delete();
+}
+
+fn pods_that_failed_go_back_and_stay(cluster: &Cluster, _: &Asked) {
+    let site = Site { cluster, kind: "gamedeployment", name: "failing" };
+    site.apply(&surging("failing", 1, &json!({})));
+    site.until("two pods are there", |status| is_complete(status, 2));
+    let before = site.pods();
+    site.image("lab/app:crash");
+    site.until("one has failed", |status| condition(status, "UpdateFailed")["status"] == "True");
+    let after = site.pods();
+    let there = uids(&after);
+    assert!(uids(&before).iter().all(|(name, uid)| there.get(name) == Some(uid)), "{there:?}");
+    // The user takes it back.
+    site.image("lab/app:v1");
+    site.until("it is as it was", |status| is_complete(status, 2) && status["readyReplicas"] == 2);
+    only_originals_are_left(&site, &before);
+    site.delete();
+}
+
+fn a_pod_waits_for_its_claim(cluster: &Cluster, _: &Asked) {
+    let quota = |most: u32| {
+        cluster.apply(&json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "claims", "namespace": "default"},
+            "spec": {"hard": {"persistentvolumeclaims": most.to_string()}}}).to_string());
+    };
+    let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "late-0"},
+        "spec": {"capacity": {"storage": "1Mi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "late",
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": cluster.node().dir.join("late-0"), "type": "DirectoryOrCreate"}}});
+    cluster.apply(&volume.to_string());
+    quota(0);
+    let site = Site { cluster, kind: "gamestatefulset", name: "late" };
+    site.wait("the quota counts", || {
+        let seen = cluster.kubectl(&["get", "resourcequota", "claims", "-o", "jsonpath={.status.hard}"]);
+        (!seen.is_empty()).then_some(())
+    });
+    site.apply(&object(
+        "GameStatefulSet",
+        "late",
+        &json!({
+            "replicas": 1, "serviceName": "late",
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {"storageClassName": "late",
+                "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}}],
+        }),
+    ));
+    let refused = |status: &Value| {
+        condition(status, "ScaleFailed")["message"].as_str().is_some_and(|message| message.contains("quota"))
+    };
+    site.until("the quota is told", refused);
+    assert!(site.pods().is_empty(), "no pod without its claim");
+    quota(5);
+    site.until("the pod is there", |status| status["readyReplicas"] == 1);
+    site.delete();
+}
+
+fn what_was_orphaned_is_taken_over_as_it_is(cluster: &Cluster, _: &Asked) {
+    for (name, way) in [("left-replaced", "RollingUpdate"), ("left-in-place", "InplaceUpdate")] {
+        let site = Site { cluster, kind: "gamedeployment", name };
+        let whole = |image: &str| {
+            let mut whole = object(
+                "GameDeployment",
+                name,
+                &json!({"replicas": 2,
+                "updateStrategy": {"type": way, "maxUnavailable": 2}}),
+            );
+            whole["spec"]["template"] = super::template(name, &cluster.named(image));
+            whole
+        };
+        site.apply(&whole("lab/app:v1"));
+        site.until("two pods are there", |status| is_complete(status, 2));
+        site.apply(&whole("lab/app:v2"));
+        site.until("both are updated", |status| is_complete(status, 2));
+        site.wait("two pods are left", || (site.pods().len() == 2).then_some(()));
+        let labels = format!("app={name}");
+        let columns = "custom-columns=N:.metadata.name,U:.metadata.uid,R:.revision";
+        let history = || cluster.kubectl(&["get", "controllerrevisions", "-l", &labels, "-o", columns]);
+        let (before, history_before) = (site.pods(), history());
+        cluster.kubectl(&["delete", "gamedeployment", name, "--cascade=orphan", "--timeout=60s"]);
+        site.apply(&whole("lab/app:v2"));
+        site.until("they are its own", |status| is_complete(status, 2) && status["readyReplicas"] == 2);
+        let after = site.pods();
+        assert_eq!(uids(&after), uids(&before), "{way}");
+        let restarts = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].clone();
+        for (name, pod) in &after {
+            assert_eq!(restarts(pod), restarts(&before[name]), "{way}");
+        }
+        assert_eq!(history(), history_before, "{way}: no new revision, and none is lost");
+        site.delete();
+    }
+}

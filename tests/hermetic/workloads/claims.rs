@@ -1,0 +1,82 @@
+//! Volume claims of a `GameStatefulSet`: no pod without them.
+
+use super::super::api_server::Fault;
+use super::*;
+
+impl Site {
+    /// `shop/db`, each pod with a claim.
+    fn set(&self, replicas: u32) {
+        let mut template = template("app:1");
+        template["metadata"]["labels"]["app"] = json!("db");
+        self.api.put(json!({
+            "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameStatefulSet",
+            "metadata": {"namespace": "shop", "name": "db", "generation": 1},
+            "spec": {"replicas": replicas, "serviceName": "db", "podManagementPolicy": "Parallel",
+                "selector": {"matchLabels": {"app": "db"}}, "template": template,
+                "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]},
+        }));
+    }
+
+    fn claim(&self, name: &str) -> Option<Value> {
+        self.api.get("persistentvolumeclaims", "shop", name)
+    }
+}
+
+fn scale_failed(store: &Store) -> Option<String> {
+    let set = store.get("gamestatefulsets", "shop", "db").unwrap();
+    let conditions = set["status"]["conditions"].as_array()?.clone();
+    let failed = conditions.iter().find(|one| one["type"] == "ScaleFailed" && one["status"] == "True")?;
+    failed["message"].as_str().map(str::to_owned)
+}
+
+#[tokio::test]
+async fn a_pod_waits_until_its_claim_can_be_made() {
+    let site = Site::start().await;
+    site.api.on("POST persistentvolumeclaim").times(2).fault(Fault::Answer(403, "exceeded quota: claims"));
+    let _controller = site.controller();
+    site.set(1);
+    site.api
+        .until("the refusal is told", |store| {
+            scale_failed(store).is_some_and(|message| message.contains("exceeded quota"))
+        })
+        .await;
+    assert_eq!(site.api.count("POST pod"), 0, "{:#?}", site.api.calls());
+    site.api.until("the pod is made", |store| store.pods().count() == 1).await;
+    assert!(site.claim("data-db-0").is_some());
+}
+
+#[tokio::test]
+async fn a_pod_waits_while_its_claim_is_being_deleted_and_gets_a_new_one() {
+    let site = Site::start().await;
+    site.api.put(json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": {},
+        "metadata": {"namespace": "shop", "name": "data-db-0", "deletionTimestamp": "2026-01-01T00:00:00Z",
+            "finalizers": ["kubernetes.io/pvc-protection"]}}));
+    let old = site.claim("data-db-0").unwrap()["metadata"]["uid"].clone();
+    let _controller = site.controller();
+    site.set(2);
+    site.api
+        .until("the other pod is made, and it is told what the first one waits for", |store| {
+            scale_failed(store).is_some_and(|message| message.contains("waits for its claim data-db-0"))
+                && store.pods().map(name).eq(["db-1".to_owned()])
+        })
+        .await;
+    site.api.store(|store| store.remove_of("persistentvolumeclaims", "shop", "data-db-0"));
+    site.api.until("the first pod is made", |store| store.pods().count() == 2).await;
+    assert_ne!(site.claim("data-db-0").unwrap()["metadata"]["uid"], old);
+    site.api.until("nothing is wrong any more", |store| scale_failed(store).is_none()).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_lost_its_claim_gets_another_one() {
+    let site = Site::start().await;
+    let _controller = site.controller();
+    site.set(1);
+    site.api.until("the pod is made", |store| store.pods().count() == 1).await;
+    let old = site.claim("data-db-0").unwrap()["metadata"]["uid"].clone();
+    // It is Pending, and somebody deletes its claim.
+    site.api.store(|store| store.remove_of("persistentvolumeclaims", "shop", "data-db-0"));
+    let there = |store: &Store| store.get("persistentvolumeclaims", "shop", "data-db-0").is_some();
+    site.api.until("it has another one", there).await;
+    assert_ne!(site.claim("data-db-0").unwrap()["metadata"]["uid"], old);
+    assert_eq!(site.api.count("DELETE pod"), 0);
+}
