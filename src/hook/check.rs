@@ -21,7 +21,7 @@ use crate::hook::template;
 const MAX_METRICS: usize = 64;
 /// Most containers of a pod that a template is checked for.
 const MAX_CONTAINERS: usize = 64;
-/// Longest time one measurement may take.
+/// Longest time one measurement may take, in seconds: it holds a permit that others wait for.
 const MAX_TIMEOUT: i32 = 3600;
 /// The only fields that the kubernetes provider knows.
 const ANNOTATIONS: &str = "metadata.annotations.";
@@ -53,6 +53,7 @@ pub fn prepare(
     given: &[HookArg],
     injected: Option<&Injected>,
 ) -> Result<HookRunSpec, Invalid> {
+    hosts_stay(template, given)?;
     let spec = HookRunSpec {
         metrics: template.metrics.clone(),
         args: args::resolve(&template.args, given, injected)?,
@@ -61,6 +62,26 @@ pub fn prepare(
     };
     Program::compile(&spec)?;
     Ok(spec)
+}
+
+/// Whoever may ask for a run does not choose who gets what the template sends: headers and bodies may hold secrets.
+fn hosts_stay(template: &HookTemplateSpec, given: &[HookArg]) -> Result<(), Invalid> {
+    let sends = |web: &&Web| !web.headers.is_empty() || web.body.is_some() || web.url.contains('@');
+    for metric in &template.metrics {
+        let Some(web) = metric.provider.web.as_ref().filter(sends) else { continue };
+        for name in template::of_host(&web.url) {
+            let declared = template.args.iter().find(|arg| arg.name == name);
+            let Some(value) = declared.and_then(|arg| arg.value.as_ref()) else { continue };
+            if given.iter().any(|arg| arg.name == name && arg.value != *value) {
+                let problem = format!(
+                    "`args.{name}` is a part of the host, and this template sends headers or a body there: a request \
+                     cannot override the value that the template gives it"
+                );
+                return Err(Check { metric: &metric.name, args: &[] }.wrong("provider.web.url", &problem));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What can be known of a template before anybody runs it: arguments that are still open may be a part of anything, a port,
@@ -269,7 +290,9 @@ impl Check<'_> {
 
     fn timeout(&self, field: &str, seconds: Option<i32>) -> Result<(), Invalid> {
         match seconds {
-            Some(seconds) if seconds > MAX_TIMEOUT => Err(self.wrong(field, "it must be at most 3600")),
+            Some(seconds) if seconds > MAX_TIMEOUT => {
+                Err(self.wrong(field, &format!("it must be at most {MAX_TIMEOUT}")))
+            }
             _ => Ok(()),
         }
     }
@@ -454,6 +477,41 @@ mod tests {
             assert!(error.contains(expect), "{fields} -> {error}");
             assert!(!error.contains("s3cr3t"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_request_does_not_choose_the_host_that_gets_what_a_template_sends() {
+        let template = |web: Value| -> HookTemplateSpec {
+            serde_json::from_value(json!({
+                "metrics": [{ "name": "m", "provider": { "web": web } }],
+                "args": [{ "name": "host", "value": "safe" }, { "name": "open" }, { "name": "path", "value": "a" }],
+            }))
+            .unwrap()
+        };
+        let given = |name: &str, value: &str| {
+            let open = HookArg { name: "open".into(), value: "x".into() };
+            vec![open, HookArg { name: name.into(), value: value.into() }]
+        };
+        let header = json!([{ "key": "Authorization", "value": "s3cr3t" }]);
+        for url in
+            ["http://{{ args.host }}/p", "{{args.host}}", "http:///{{args.host}}", "http://a:{{args.host}}?x"]
+        {
+            for sent in [json!({ "headers": header }), json!({ "body": "s3cr3t" })] {
+                let mut web = json!({ "url": url });
+                web.as_object_mut().unwrap().extend(sent.as_object().unwrap().clone());
+                let error = prepare(&template(web), &given("host", "evil"), None).unwrap_err().to_string();
+                assert!(error.contains("args.host") && error.contains("override"), "{url}: {error}");
+                assert!(!error.contains("s3cr3t"), "{error}");
+            }
+        }
+        let url = "http://{{ args.host }}/{{ args.path }}";
+        let sends = template(json!({ "url": url, "headers": header }));
+        // The path, the same value, and the host of a template that sends nothing are the request's to say.
+        assert!(prepare(&sends, &given("path", "/x"), None).is_ok());
+        assert!(prepare(&sends, &given("host", "safe"), None).is_ok());
+        assert!(prepare(&template(json!({ "url": url })), &given("host", "evil"), None).is_ok());
+        let open = template(json!({ "url": "http://{{ args.open }}", "headers": header }));
+        assert!(prepare(&open, &given("path", "x"), None).is_ok());
     }
 
     #[test]
