@@ -64,6 +64,9 @@ pub(super) struct Selection {
     /// The first list may come from the API server's memory (version 0, as kubelets ask): without it every agent would
     /// have the database read all pods of the cluster. What it does not know yet, the watch brings.
     pub(super) from_memory: bool,
+    /// How many are listed by one call; 0: all of them. For kinds whose objects may be as large as the API server stores
+    /// them: an answer is in memory as a whole before anything of it is left out.
+    pub(super) page: u32,
 }
 
 /// What there is at one moment.
@@ -85,6 +88,8 @@ struct List<T> {
 struct ListMeta {
     #[serde(default)]
     resource_version: String,
+    #[serde(default, rename = "continue")]
+    rest: String,
 }
 
 impl Server {
@@ -161,10 +166,22 @@ impl Server {
         let params = ListParams {
             label_selector: selection.labels.clone(),
             field_selector: selection.fields.clone(),
+            limit: Some(selection.page).filter(|page| *page > 0),
             ..Default::default()
         };
-        let params = if selection.from_memory { params.match_any() } else { params };
-        let list: List<T> = self.ask(&doing, selection.request::<T>().list(&params)).await?;
+        let mut params = if selection.from_memory { params.match_any() } else { params };
+        let mut list: List<T> = self.ask(&doing, selection.request::<T>().list(&params)).await?;
+        while !list.metadata.rest.is_empty() {
+            params.continue_token = Some(std::mem::take(&mut list.metadata.rest));
+            let next = self.ask(&doing, selection.request::<T>().list(&params)).await;
+            // The history may have gone on too far meanwhile: the list is begun anew, the kind is not gone.
+            let next: List<T> = next.map_err(|error| match error.class() {
+                Class::Gone => Error::own(&doing, Class::Away, "the list took too long".to_owned()),
+                _ => error,
+            })?;
+            list.metadata = next.metadata;
+            list.items.get_or_insert_default().extend(next.items.unwrap_or_default());
+        }
         if list.metadata.resource_version.is_empty() {
             return Err(Error::own(
                 &doing,

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::api::hook_run::HookRunSpec;
+use crate::api::hook_run::{HookRunSpec, LARGEST_SPEC};
 use crate::api::hook_template::{
     Argument, Exec, HookTemplateSpec, Kubernetes, Metric, Policy, Prometheus, Provider, Web,
 };
@@ -22,7 +22,7 @@ const MAX_METRICS: usize = 64;
 /// Most containers of a pod that a template is checked for.
 const MAX_CONTAINERS: usize = 64;
 /// Longest time one measurement may take, in seconds: it holds a permit that others wait for.
-const MAX_TIMEOUT: i32 = 3600;
+const MAX_TIMEOUT: i32 = 60;
 /// The only fields that the kubernetes provider knows.
 const ANNOTATIONS: &str = "metadata.annotations.";
 
@@ -119,6 +119,12 @@ pub(crate) struct Gauge {
 pub(crate) fn gauges(spec: &HookRunSpec) -> Result<Vec<Gauge>, Invalid> {
     if spec.metrics.is_empty() || spec.metrics.len() > MAX_METRICS {
         return Err(Invalid::Hook(format!("metrics: there must be 1 to {MAX_METRICS} of them")));
+    }
+    if serde_json::to_vec(spec).map_or(usize::MAX, |json| json.len()) > LARGEST_SPEC {
+        return Err(Invalid::Hook(format!(
+            "the hook is larger than {} KiB with its arguments",
+            LARGEST_SPEC >> 10
+        )));
     }
     let bare: Vec<_> =
         spec.args.iter().filter(|arg| arg.value.is_none()).map(|arg| arg.name.clone()).collect();
@@ -444,8 +450,8 @@ mod tests {
             ),
             (web(json!({ "url": "http://a", "statusCodes": [99] })), "statusCodes"),
             (
-                web(json!({ "url": "http://a", "timeoutSeconds": 4000 })),
-                "timeoutSeconds: it must be at most 3600",
+                web(json!({ "url": "http://a", "timeoutSeconds": 61 })),
+                "timeoutSeconds: it must be at most 60",
             ),
             (
                 json!({ "provider": { "prometheus": { "address": "prometheus:9090", "query": "up" } } }),
@@ -512,6 +518,15 @@ mod tests {
         assert!(prepare(&template(json!({ "url": url })), &given("host", "evil"), None).is_ok());
         let open = template(json!({ "url": "http://{{ args.open }}", "headers": header }));
         assert!(prepare(&open, &given("path", "x"), None).is_ok());
+    }
+
+    #[test]
+    fn a_hook_is_not_larger_than_an_agent_can_keep() {
+        let body = json!({ "provider": { "web": { "url": "http://a", "body": "x".repeat(LARGEST_SPEC) } } });
+        assert_eq!(refused(body), "the hook is larger than 128 KiB with its arguments");
+        let body =
+            json!({ "provider": { "web": { "url": "http://a", "body": "x".repeat(LARGEST_SPEC / 2) } } });
+        assert_eq!(refused(body), "");
     }
 
     #[test]

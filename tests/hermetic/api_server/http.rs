@@ -227,12 +227,20 @@ fn made(store: &mut Store, asked: &Asked, namespace: &str) -> Result<Response, R
 }
 
 fn list(shared: &Arc<Shared>, asked: &Asked) -> Response {
-    let (items, version) = shared.read(|store| {
+    let (mut items, version) = shared.read(|store| {
         let items: Vec<_> =
             store.all(&asked.plural).filter(|object| asked.selects(object)).cloned().collect();
         (items, store.version().to_string())
     });
-    let list = json!({ "kind": "List", "metadata": { "resourceVersion": version }, "items": items });
+    let number = |name: &str| asked.query.get(name).and_then(|number| number.parse::<usize>().ok());
+    let from = number("continue").unwrap_or(0);
+    items = items.split_off(from.min(items.len()));
+    let mut metadata = json!({ "resourceVersion": version });
+    if let Some(limit) = number("limit").filter(|limit| *limit < items.len()) {
+        items.truncate(limit);
+        metadata["continue"] = json!((from + limit).to_string());
+    }
+    let list = json!({ "kind": "List", "metadata": metadata, "items": items });
     axum_json(200, &list)
 }
 
