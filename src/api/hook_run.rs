@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::hook_template::{Argument, Metric, Policy};
 
+/// What a spec may be long, as JSON. Its fields have bounds of their own, which together are more than this: a node's agent
+/// keeps all specs of its node in its memory.
+pub const LARGEST_SPEC: usize = 128 << 10;
+
 /// What to run: a template's metrics with all arguments resolved. The metrics keep their `{{ }}`.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -30,6 +34,7 @@ pub struct HookRunSpec {
     pub metrics: Vec<Metric>,
     /// What `{{ args.NAME }}` stands for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
     pub args: Vec<Argument>,
     /// Stop measuring. It approves nothing: see the annotation `inplace.dev/approve`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

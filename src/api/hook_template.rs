@@ -29,6 +29,7 @@ pub struct HookTemplateSpec {
     pub metrics: Vec<Metric>,
     /// Arguments that `{{ args.NAME }}` stands for. One without a value gets it when the hook is run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
     pub args: Vec<Argument>,
     /// Whether the metrics are measured at the same time or one after the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -39,10 +40,11 @@ pub struct HookTemplateSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Argument {
     /// Its name.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 256))]
     pub name: String,
     /// Its value; absent in a template where it is given for each run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16_384))]
     pub value: Option<String>,
 }
 
@@ -67,15 +69,15 @@ pub enum Policy {
 #[serde(rename_all = "camelCase")]
 pub struct Metric {
     /// Its name, once per hook.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 256))]
     pub name: String,
     /// From the end of a measurement to the next one, as `90s` or `1m30s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = DURATION))]
+    #[schemars(length(max = 64), regex(pattern = DURATION))]
     pub interval: Option<String>,
     /// From the start of the run to the first measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = DURATION))]
+    #[schemars(length(max = 64), regex(pattern = DURATION))]
     pub initial_delay: Option<String>,
     /// Measurements at most; 0 or absent: one without an interval, any number with one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -135,27 +137,30 @@ pub struct Provider {
 #[serde(rename_all = "camelCase")]
 pub struct Web {
     /// `http://` or `https://`.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 4096))]
     pub url: String,
     /// GET unless another one is named (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<Method>,
     /// Sent along.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub headers: Vec<Header>,
     /// Sent as it is (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 65_536))]
     pub body: Option<String>,
-    /// For the whole exchange; 0 or absent: 10.
+    /// For the whole exchange, 60 at most; 0 or absent: 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(max = 3600))]
+    #[schemars(range(max = 60))]
     pub timeout_seconds: Option<i32>,
     /// Where the result is in the JSON of the answer, as `{$.age}` or `$.age`. Absent: the whole body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
     pub json_path: Option<String>,
     /// Status codes that are an answer (ours); empty: 200 to 299.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(inner(range(min = 200, max = 599)))]
+    #[schemars(length(max = 64), inner(range(min = 200, max = 599)))]
     pub status_codes: Vec<u16>,
     /// How the server proves who it is (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,9 +185,10 @@ pub enum Method {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Header {
     /// Its name.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 256))]
     pub key: String,
     /// Its value.
+    #[schemars(length(max = 16_384))]
     pub value: String,
 }
 
@@ -192,9 +198,11 @@ pub struct Header {
 pub struct Tls {
     /// Certificates (PEM) that are trusted instead of the public ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 65_536))]
     pub ca_bundle: Option<String>,
     /// The name to expect in the server's certificate, when it is not the one in the URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub server_name: Option<String>,
     /// Take any certificate.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -205,10 +213,10 @@ pub struct Tls {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Prometheus {
     /// Its base URL.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 4096))]
     pub address: String,
     /// `PromQL`; a scalar or a vector comes back.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 16_384))]
     pub query: String,
 }
 
@@ -216,7 +224,7 @@ pub struct Prometheus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Kubernetes {
     /// All of them must hold.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 64))]
     pub fields: Vec<Field>,
     /// What is done with them.
     pub function: Function,
@@ -226,9 +234,10 @@ pub struct Kubernetes {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Field {
     /// `metadata.annotations.KEY`.
-    #[schemars(regex(pattern = r"^metadata\.annotations\..+"))]
+    #[schemars(length(max = 512), regex(pattern = r"^metadata\.annotations\..+"))]
     pub path: String,
     /// Its value.
+    #[schemars(length(max = 16_384))]
     pub value: String,
 }
 
@@ -247,13 +256,13 @@ pub enum Function {
 #[serde(rename_all = "camelCase")]
 pub struct Exec {
     /// Which container of the pod.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 253))]
     pub container: String,
     /// The program and its arguments; each is a template (ours).
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 256), inner(length(max = 16_384)))]
     pub command: Vec<String>,
-    /// 0 or absent: 10 (ours).
+    /// 60 at most; 0 or absent: 10 (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(max = 3600))]
+    #[schemars(range(max = 60))]
     pub timeout_seconds: Option<i32>,
 }

@@ -25,6 +25,9 @@ use crate::operation::effect::Class;
 
 pub use run::{Run, Unreadable};
 
+/// Runs that are listed by one call: each may be as large as the API server stores it, before what is too much is left out.
+const PAGE: u32 = 10;
+
 /// HookRuns of all namespaces, kept up to date by one watch. Clones share them, but each counts its own
 /// [`Self::changed`]. Where the API server does not know the kind there are none; it is looked for every minute.
 #[derive(Clone, Debug)]
@@ -42,7 +45,7 @@ impl HookRuns {
     /// known yet when this returns: [`Self::has_synced`].
     pub fn watch(server: Server, what: &str, labels: &str, stop: CancellationToken) -> Self {
         let labels = Some(labels.to_owned()).filter(|labels| !labels.is_empty());
-        let selection = Selection { what: what.to_owned(), labels, ..Selection::default() };
+        let selection = Selection { what: what.to_owned(), labels, page: PAGE, ..Selection::default() };
         Self(Store::watch(server, selection, stop))
     }
 

@@ -64,6 +64,9 @@ pub(super) struct Selection {
     /// Lists may come from the API server's memory (as kubelets ask): without it every agent would have the database read
     /// all pods of the cluster. What the first one does not know yet, the watch brings.
     pub(super) from_memory: bool,
+    /// How many are listed by one call; 0: all of them. For kinds whose objects may be as large as the API server stores
+    /// them: an answer is in memory as a whole before anything of it is left out.
+    pub(super) page: u32,
 }
 
 /// How old a list may be.
@@ -97,6 +100,8 @@ struct List<T> {
 struct ListMeta {
     #[serde(default)]
     resource_version: String,
+    #[serde(default, rename = "continue")]
+    rest: String,
 }
 
 impl Server {
@@ -181,14 +186,28 @@ impl Server {
         let params = ListParams {
             label_selector: selection.labels.clone(),
             field_selector: selection.fields.clone(),
+            limit: Some(selection.page).filter(|page| *page > 0),
             ..Default::default()
         };
-        let params = match age {
+        let mut params = match age {
             Age::Any => params.match_any(),
             Age::NotOlderThan(version) => params.matching(VersionMatch::NotOlderThan).at(version),
             Age::Newest => params,
         };
-        let list: List<T> = self.ask(&doing, selection.request::<T>().list(&params)).await?;
+        let mut list: List<T> = self.ask(&doing, selection.request::<T>().list(&params)).await?;
+        while !list.metadata.rest.is_empty() {
+            // The rest is of the same version as the beginning, and the API server takes no other word on it.
+            (params.resource_version, params.version_match) = (None, None);
+            params.continue_token = Some(std::mem::take(&mut list.metadata.rest));
+            let next = self.ask(&doing, selection.request::<T>().list(&params)).await;
+            // The history may have gone on too far meanwhile: the list is begun anew, the kind is not gone.
+            let next: List<T> = next.map_err(|error| match error.class() {
+                Class::Gone => Error::own(&doing, Class::Away, "the list took too long".to_owned()),
+                _ => error,
+            })?;
+            list.metadata = next.metadata;
+            list.items.get_or_insert_default().extend(next.items.unwrap_or_default());
+        }
         if list.metadata.resource_version.is_empty() {
             return Err(Error::own(
                 &doing,

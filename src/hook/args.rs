@@ -53,6 +53,9 @@ fn names(missing: &[String]) -> String {
     format!("{} {}", list.join(", "), if list.len() == 1 { "was" } else { "were" })
 }
 
+/// Names that are the pod's to say wherever there is one, also when it has no such address yet.
+const OF_POD: [&str; 4] = ["PodName", "PodNamespace", "PodIP", "HostIP"];
+
 /// Puts them together: what is given overrides what is declared, what is injected overrides both. An argument that nobody
 /// declared is dropped, unless its name is one that the pod brings along.
 pub fn resolve(
@@ -61,8 +64,12 @@ pub fn resolve(
     injected: Option<&Injected>,
 ) -> Result<Vec<Argument>, Unresolved> {
     let mut args = declared.to_vec();
-    for HookArg { name, value } in
-        given.iter().cloned().chain(injected.map(Injected::list).unwrap_or_default())
+    let is_pods = |name: &str| injected.is_some() && OF_POD.contains(&name);
+    for HookArg { name, value } in given
+        .iter()
+        .filter(|arg| !is_pods(&arg.name))
+        .cloned()
+        .chain(injected.map(Injected::list).unwrap_or_default())
     {
         match args.iter_mut().find(|arg| arg.name == name) {
             Some(arg) => arg.value = Some(value),
@@ -125,6 +132,15 @@ mod tests {
                 "ModifiedContainer[0]=side",
             ]
         );
+    }
+
+    #[test]
+    fn what_is_the_pods_to_say_is_not_the_callers() {
+        let template = declared(&[("PodIP", None)]);
+        let unaddressed = Injected { pod_ip: String::new(), ..pod() };
+        let error = resolve(&template, &given(&[("PodIP", "10.9.9.9")]), Some(&unaddressed)).unwrap_err();
+        assert!(error.to_string().starts_with("args.PodIP was not resolved"), "{error}");
+        assert!(resolve(&template, &given(&[("PodIP", "10.9.9.9")]), None).is_ok());
     }
 
     #[test]

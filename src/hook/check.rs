@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::api::hook_run::HookRunSpec;
+use crate::api::hook_run::{HookRunSpec, LARGEST_SPEC};
 use crate::api::hook_template::{
     Argument, Exec, HookTemplateSpec, Kubernetes, Metric, Policy, Prometheus, Provider, Web,
 };
@@ -21,8 +21,8 @@ use crate::hook::template;
 const MAX_METRICS: usize = 64;
 /// Most containers of a pod that a template is checked for.
 const MAX_CONTAINERS: usize = 64;
-/// Longest time one measurement may take.
-const MAX_TIMEOUT: i32 = 3600;
+/// Longest time one measurement may take, in seconds: it holds a permit that others wait for.
+const MAX_TIMEOUT: i32 = 60;
 /// The only fields that the kubernetes provider knows.
 const ANNOTATIONS: &str = "metadata.annotations.";
 
@@ -53,6 +53,7 @@ pub fn prepare(
     given: &[HookArg],
     injected: Option<&Injected>,
 ) -> Result<HookRunSpec, Invalid> {
+    hosts_stay(template, given)?;
     let spec = HookRunSpec {
         metrics: template.metrics.clone(),
         args: args::resolve(&template.args, given, injected)?,
@@ -61,6 +62,26 @@ pub fn prepare(
     };
     Program::compile(&spec)?;
     Ok(spec)
+}
+
+/// Whoever may ask for a run does not choose who gets what the template sends: headers and bodies may hold secrets.
+fn hosts_stay(template: &HookTemplateSpec, given: &[HookArg]) -> Result<(), Invalid> {
+    let sends = |web: &&Web| !web.headers.is_empty() || web.body.is_some() || web.url.contains('@');
+    for metric in &template.metrics {
+        let Some(web) = metric.provider.web.as_ref().filter(sends) else { continue };
+        for name in template::of_host(&web.url) {
+            let declared = template.args.iter().find(|arg| arg.name == name);
+            let Some(value) = declared.and_then(|arg| arg.value.as_ref()) else { continue };
+            if given.iter().any(|arg| arg.name == name && arg.value != *value) {
+                let problem = format!(
+                    "`args.{name}` is a part of the host, and this template sends headers or a body there: a request \
+                     cannot override the value that the template gives it"
+                );
+                return Err(Check { metric: &metric.name, args: &[] }.wrong("provider.web.url", &problem));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What can be known of a template before anybody runs it: arguments that are still open may be a part of anything, a port,
@@ -98,6 +119,12 @@ pub(crate) struct Gauge {
 pub(crate) fn gauges(spec: &HookRunSpec) -> Result<Vec<Gauge>, Invalid> {
     if spec.metrics.is_empty() || spec.metrics.len() > MAX_METRICS {
         return Err(Invalid::Hook(format!("metrics: there must be 1 to {MAX_METRICS} of them")));
+    }
+    if serde_json::to_vec(spec).map_or(usize::MAX, |json| json.len()) > LARGEST_SPEC {
+        return Err(Invalid::Hook(format!(
+            "the hook is larger than {} KiB with its arguments",
+            LARGEST_SPEC >> 10
+        )));
     }
     let bare: Vec<_> =
         spec.args.iter().filter(|arg| arg.value.is_none()).map(|arg| arg.name.clone()).collect();
@@ -269,7 +296,9 @@ impl Check<'_> {
 
     fn timeout(&self, field: &str, seconds: Option<i32>) -> Result<(), Invalid> {
         match seconds {
-            Some(seconds) if seconds > MAX_TIMEOUT => Err(self.wrong(field, "it must be at most 3600")),
+            Some(seconds) if seconds > MAX_TIMEOUT => {
+                Err(self.wrong(field, &format!("it must be at most {MAX_TIMEOUT}")))
+            }
             _ => Ok(()),
         }
     }
@@ -421,8 +450,8 @@ mod tests {
             ),
             (web(json!({ "url": "http://a", "statusCodes": [99] })), "statusCodes"),
             (
-                web(json!({ "url": "http://a", "timeoutSeconds": 4000 })),
-                "timeoutSeconds: it must be at most 3600",
+                web(json!({ "url": "http://a", "timeoutSeconds": 61 })),
+                "timeoutSeconds: it must be at most 60",
             ),
             (
                 json!({ "provider": { "prometheus": { "address": "prometheus:9090", "query": "up" } } }),
@@ -454,6 +483,50 @@ mod tests {
             assert!(error.contains(expect), "{fields} -> {error}");
             assert!(!error.contains("s3cr3t"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_request_does_not_choose_the_host_that_gets_what_a_template_sends() {
+        let template = |web: Value| -> HookTemplateSpec {
+            serde_json::from_value(json!({
+                "metrics": [{ "name": "m", "provider": { "web": web } }],
+                "args": [{ "name": "host", "value": "safe" }, { "name": "open" }, { "name": "path", "value": "a" }],
+            }))
+            .unwrap()
+        };
+        let given = |name: &str, value: &str| {
+            let open = HookArg { name: "open".into(), value: "x".into() };
+            vec![open, HookArg { name: name.into(), value: value.into() }]
+        };
+        let header = json!([{ "key": "Authorization", "value": "s3cr3t" }]);
+        for url in
+            ["http://{{ args.host }}/p", "{{args.host}}", "http:///{{args.host}}", "http://a:{{args.host}}?x"]
+        {
+            for sent in [json!({ "headers": header }), json!({ "body": "s3cr3t" })] {
+                let mut web = json!({ "url": url });
+                web.as_object_mut().unwrap().extend(sent.as_object().unwrap().clone());
+                let error = prepare(&template(web), &given("host", "evil"), None).unwrap_err().to_string();
+                assert!(error.contains("args.host") && error.contains("override"), "{url}: {error}");
+                assert!(!error.contains("s3cr3t"), "{error}");
+            }
+        }
+        let url = "http://{{ args.host }}/{{ args.path }}";
+        let sends = template(json!({ "url": url, "headers": header }));
+        // The path, the same value, and the host of a template that sends nothing are the request's to say.
+        assert!(prepare(&sends, &given("path", "/x"), None).is_ok());
+        assert!(prepare(&sends, &given("host", "safe"), None).is_ok());
+        assert!(prepare(&template(json!({ "url": url })), &given("host", "evil"), None).is_ok());
+        let open = template(json!({ "url": "http://{{ args.open }}", "headers": header }));
+        assert!(prepare(&open, &given("path", "x"), None).is_ok());
+    }
+
+    #[test]
+    fn a_hook_is_not_larger_than_an_agent_can_keep() {
+        let body = json!({ "provider": { "web": { "url": "http://a", "body": "x".repeat(LARGEST_SPEC) } } });
+        assert_eq!(refused(body), "the hook is larger than 128 KiB with its arguments");
+        let body =
+            json!({ "provider": { "web": { "url": "http://a", "body": "x".repeat(LARGEST_SPEC / 2) } } });
+        assert_eq!(refused(body), "");
     }
 
     #[test]

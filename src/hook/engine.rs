@@ -8,10 +8,10 @@ use std::sync::Arc;
 use futures_util::future::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
-use tokio::sync::Semaphore;
 
 use crate::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus};
 use crate::hook::measured::Measured;
+use crate::hook::permits::Permits;
 use crate::hook::place::Place;
 use crate::hook::program::{Next, Program};
 use crate::hook::provider;
@@ -27,7 +27,7 @@ pub struct Engine {
 struct Shared {
     settings: Settings,
     /// One for each measurement at a time.
-    permits: Semaphore,
+    permits: Permits,
 }
 
 impl std::fmt::Debug for Engine {
@@ -39,7 +39,7 @@ impl std::fmt::Debug for Engine {
 impl Engine {
     /// An engine for a whole process: its limits are those of the node.
     pub fn new(settings: Settings) -> Self {
-        let permits = Semaphore::new(settings.max_at_once.clamp(1, Semaphore::MAX_PERMITS));
+        let permits = Permits::new(settings.max_at_once);
         Self { shared: Arc::new(Shared { settings, permits }) }
     }
 
@@ -122,7 +122,7 @@ impl Engine {
             return (metric, Measured::Error("there is no such metric".to_owned()));
         };
         // Never closed, so there is always a turn.
-        let _permit = permits.acquire().await;
+        let _permit = permits.acquire(&place.namespace).await;
         (metric, provider::measure(asked, &spec.args, place, settings).await)
     }
 }

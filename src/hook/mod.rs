@@ -13,6 +13,7 @@ pub mod engine;
 pub mod json;
 pub mod json_path;
 pub mod measured;
+pub(crate) mod permits;
 pub mod place;
 pub mod program;
 mod provider;

@@ -2,17 +2,32 @@
 //! become reachable for everybody who may write a `HookTemplate`.
 //!
 //! Denied unless `--hook-allow` names the address: link-local ones and the other places where clouds serve metadata and
-//! credentials, loopback (agents have the node's network: there listen what relies on it; a pod on the host's network is
-//! reached by its pod IP, which is the node's), and what is no address of one host. An IPv6 address that stands for an
+//! credentials, loopback and the other addresses of this machine, which are those of pods on the host's network too (agents
+//! have the node's network: there listen what relies on it), the ports of Kubernetes' own components anywhere, and what is
+//! no address of one host. What `--hook-deny` names is denied whatever else is said. An IPv6 address that stands for an
 //! IPv4 one is judged as that one too. A name is resolved once; what is connected to is what was checked.
+
+mod machine;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 /// Outside the link-local ranges: Alibaba, Azure's host agent, Oracle.
 const METADATA: [Ipv4Addr; 3] =
     [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(192, 0, 0, 192)];
+
+/// The same in IPv6: Amazon's (instance metadata, pod identity, DNS), Google's, and those of Scaleway, Akamai and Oracle.
+const METADATA_V6: [(Ipv6Addr, u8); 5] = [
+    (Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0), 32),
+    (Ipv6Addr::new(0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x0254), 128),
+    (Ipv6Addr::new(0xfd00, 0x0042, 0, 0, 0, 0, 0, 0x0042), 128),
+    (Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 0x0001), 128),
+    (Ipv6Addr::new(0xfd00, 0x00c1, 0, 0, 0, 0, 0xa9fe, 0xa9fe), 128),
+];
+/// Where kubelet, kube-proxy, scheduler and controller manager listen, on every node.
+const COMPONENTS: RangeInclusive<u16> = 10248..=10259;
 
 /// A range of addresses, as `10.0.0.0/8`; without a length it is one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +40,9 @@ pub struct Cidr {
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
     allowed: Vec<Cidr>,
+    denied: Vec<Cidr>,
+    /// Whether a person runs hooks at their own machine, which is theirs to reach.
+    own_machine: bool,
 }
 
 /// Why a host cannot be talked to.
@@ -38,6 +56,9 @@ pub enum Unreachable {
         /// What is special about it.
         why: &'static str,
     },
+    /// By whoever runs this process.
+    #[error("{0} may not be reached by a hook: --hook-deny says so")]
+    Forbidden(IpAddr),
     /// The name stands for no address.
     #[error("{host} cannot be resolved: {why}")]
     Unknown {
@@ -51,16 +72,53 @@ pub enum Unreachable {
 impl Reach {
     /// Everything that is not denied by default, and `allowed`.
     pub fn new(allowed: Vec<Cidr>) -> Self {
-        Self { allowed }
+        Self { allowed, ..Self::default() }
     }
 
-    /// Whether this address may be connected to.
+    /// The same without `denied`, whatever else is allowed.
+    #[must_use]
+    pub fn and_deny(mut self, denied: Vec<Cidr>) -> Self {
+        self.denied.extend(denied);
+        self
+    }
+
+    /// The same for a person at their own machine: what a node must be kept from is their own business there.
+    #[must_use]
+    pub fn at_own_machine(mut self) -> Self {
+        self.allowed.extend(Cidr::LOOPBACK);
+        self.own_machine = true;
+        self
+    }
+
+    /// Whether this address may be connected to at all.
     ///
     /// # Errors
-    /// `Denied`, with what is special about it.
+    /// `Denied`, with what is special about it; `Forbidden`.
     pub fn check(&self, at: IpAddr) -> Result<(), Unreachable> {
+        self.judge(at, special)
+    }
+
+    /// The same for one port of it, as this machine is now.
+    fn check_port(&self, at: SocketAddr) -> Result<(), Unreachable> {
+        self.check(at.ip())?;
+        if self.own_machine {
+            return Ok(());
+        }
+        self.judge(at.ip(), |address| {
+            if COMPONENTS.contains(&at.port()) {
+                return Some("a port of Kubernetes' own components");
+            }
+            let own = machine::is_own(address) && !machine::is_service(SocketAddr::new(address, at.port()));
+            own.then_some("an address of the machine where the hook runs")
+        })
+    }
+
+    fn judge(&self, at: IpAddr, special: impl Fn(IpAddr) -> Option<&'static str>) -> Result<(), Unreachable> {
         let meant = [Some(at), embedded(at).map(IpAddr::V4)];
         for address in meant.into_iter().flatten() {
+            if self.denied.iter().any(|range| range.holds(address)) {
+                return Err(Unreachable::Forbidden(address));
+            }
             if let Some(why) = special(address)
                 && !self.allows(at)
                 && !self.allows(address)
@@ -78,15 +136,16 @@ impl Reach {
     /// When the name cannot be resolved, or nothing is left.
     pub async fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unreachable> {
         if let Some(address) = literal(host) {
-            self.check(address)?;
-            return Ok(vec![SocketAddr::new(address, port)]);
+            let address = SocketAddr::new(address, port);
+            self.check_port(address)?;
+            return Ok(vec![address]);
         }
         let unknown = |why: String| Unreachable::Unknown { host: host.to_owned(), why };
         let found =
             tokio::net::lookup_host((host, port)).await.map_err(|error| unknown(error.to_string()))?;
         let (mut addresses, mut denied) = (Vec::new(), None);
         for address in found {
-            match self.check(address.ip()) {
+            match self.check_port(address) {
                 Ok(()) => addresses.push(address),
                 Err(why) => denied = Some(why),
             }
@@ -123,9 +182,9 @@ fn special(address: IpAddr) -> Option<&'static str> {
         IpAddr::V4(ip) => (ip.octets()[0] == 0 || ip.octets()[0] >= 224).then_some(NOBODY),
         IpAddr::V6(ip) if ip.is_loopback() => Some(LOOPBACK),
         IpAddr::V6(ip) if ip.is_unicast_link_local() => Some(LINK_LOCAL),
-        // Amazon's, all of them: instance metadata, pod identity, DNS; Google's.
-        IpAddr::V6(ip) if ip.segments()[..2] == [0xfd00, 0x0ec2] => Some(METADATA_WHY),
-        IpAddr::V6(ip) if ip == Ipv6Addr::new(0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x0254) => Some(METADATA_WHY),
+        IpAddr::V6(_) if METADATA_V6.iter().any(|known| Cidr::of(*known).holds(address)) => {
+            Some(METADATA_WHY)
+        }
         IpAddr::V6(ip) => (ip.is_unspecified() || ip.is_multicast()).then_some(NOBODY),
     }
 }
@@ -154,6 +213,10 @@ impl Cidr {
         Self { address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), length: 8 },
         Self { address: IpAddr::V6(Ipv6Addr::LOCALHOST), length: 128 },
     ];
+
+    fn of((address, length): (Ipv6Addr, u8)) -> Self {
+        Self { address: IpAddr::V6(address), length }
+    }
 
     fn holds(&self, address: IpAddr) -> bool {
         let (ours, theirs, width) = match (self.address, address) {
@@ -216,6 +279,9 @@ mod tests {
             ("fd00:ec2::254", "metadata"),
             ("fd00:ec2::23", "metadata"),
             ("fd20:ce::254", "metadata"),
+            ("fd00:42::42", "metadata"),
+            ("fd00:a9fe:a9fe::1", "metadata"),
+            ("fd00:c1::a9fe:a9fe", "metadata"),
             ("127.0.0.1", "loopback"),
             ("127.255.0.1", "loopback"),
             ("::1", "loopback"),
@@ -262,6 +328,34 @@ mod tests {
         Reach::new(vec![cidr("0.0.0.0/0")]).check(ip("169.254.169.254")).unwrap();
         Reach::new(vec![cidr("::/0")]).check(ip("fe80::1")).unwrap();
         Reach::new(Cidr::LOOPBACK.to_vec()).check(ip("::1")).unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_machine_and_the_ports_of_its_components_are_denied() {
+        // One address of this machine that is no loopback, where it has one.
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        let own = socket.connect("192.0.2.1:9").ok().and_then(|()| Some(socket.local_addr().ok()?.ip()));
+        if let Some(own) = own.filter(|own| !own.is_loopback()) {
+            let denied = Reach::default().addresses(&own.to_string(), 80).await.unwrap_err().to_string();
+            assert!(denied.contains("the machine where the hook runs"), "{denied}");
+            let reach = Reach::new(vec![cidr(&own.to_string())]);
+            assert!(reach.addresses(&own.to_string(), 80).await.is_ok());
+            assert!(Reach::default().at_own_machine().addresses(&own.to_string(), 10250).await.is_ok());
+        }
+        for address in ["198.51.100.7", "::ffff:198.51.100.7", "2001:db8::7"] {
+            let denied = Reach::default().addresses(address, 10250).await.unwrap_err().to_string();
+            assert!(denied.contains("Kubernetes' own components"), "{denied}");
+            assert!(Reach::default().addresses(address, 8080).await.is_ok());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_denied_by_hand_is_denied_whatever_is_allowed() {
+        let reach = Reach::new(vec![cidr("0.0.0.0/0")]).and_deny(vec![cidr("10.1.0.0/16")]);
+        let denied = reach.addresses("10.1.2.3", 80).await.unwrap_err().to_string();
+        assert!(denied.contains("--hook-deny"), "{denied}");
+        assert!(reach.addresses("::ffff:10.1.2.3", 80).await.is_err());
+        assert!(reach.addresses("10.2.2.3", 80).await.is_ok());
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod keeper;
 mod metrics;
 mod progress;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::hooks::{HookRuns, Run};
 use crate::cluster::server::Server;
 use crate::hook::engine::Engine;
+use crate::hook::permits;
 use crate::hook::place::Place;
 use crate::hook::runner::keeper::Keeper;
 
@@ -92,7 +93,7 @@ pub struct Office {
     pub identity: Identity,
     /// The same for all runners of a cluster.
     pub terms: Terms,
-    /// Runs at a time; the others wait, the oldest first.
+    /// Runs at a time, shared by namespaces; the others wait, of a namespace the oldest first.
     pub max_runs: usize,
     /// What is counted.
     pub metrics: Metrics,
@@ -111,6 +112,7 @@ pub struct Runner<D> {
 }
 
 struct Hold {
+    namespace: String,
     version: Option<String>,
     ours: watch::Sender<bool>,
 }
@@ -159,21 +161,48 @@ impl<D: Duty> Runner<D> {
         self.open.retain(|uid, _| there.get(uid).is_some_and(|run| !run.is_deleting()));
         self.duty.begin();
         let turns: Vec<_> = runs.iter().map(|run| (self.duty.turn(run), run)).collect();
-        let mut waiting = 0;
+        let mut waiting = Vec::new();
         for (turn, run) in &turns {
             let Some(uid) = run.uid() else { continue };
             if let Some(hold) = self.open.get_mut(&uid) {
                 hold.tell(run, *turn != Turn::Theirs);
             } else if *turn == Turn::Ours && !run.is_completed() && !run.is_deleting() {
-                if self.open.len() < self.office.max_runs {
-                    self.begin(uid, run);
-                } else {
-                    waiting += 1;
-                }
+                waiting.push((uid, *run));
             }
         }
+        let waiting = self.begin_some(waiting);
         let ours = turns.iter().filter(|(turn, _)| *turn == Turn::Ours).map(|(_, run)| run.as_ref());
         self.office.metrics.count(ours, waiting);
+    }
+
+    /// Begins as many as there is room for: of the namespaces that have the fewest under way, the oldest first. Gives how
+    /// many are left.
+    fn begin_some(&mut self, waiting: Vec<(String, &Arc<Run>)>) -> i64 {
+        let share = permits::share(self.office.max_runs);
+        let mut held: HashMap<String, usize> = HashMap::new();
+        for hold in self.open.values() {
+            *held.entry(hold.namespace.clone()).or_default() += 1;
+        }
+        let mut queues: BTreeMap<String, VecDeque<_>> = BTreeMap::new();
+        for (age, (uid, run)) in waiting.into_iter().enumerate() {
+            queues.entry(run.namespace().unwrap_or_default()).or_default().push_back((age, uid, run));
+        }
+        while self.open.len() < self.office.max_runs {
+            let under_way = |namespace: &String| held.get(namespace).copied().unwrap_or(0);
+            let may = queues.iter().filter(|(namespace, _)| under_way(namespace) < share);
+            let first = |queue: &VecDeque<(usize, _, _)>| queue.front().map(|(age, ..)| *age);
+            let next = may.min_by_key(|(namespace, queue)| (under_way(namespace), first(queue)));
+            let Some(namespace) = next.map(|(namespace, _)| namespace.clone()) else { break };
+            let Some(queue) = queues.get_mut(&namespace) else { break };
+            if let Some((_, uid, run)) = queue.pop_front() {
+                self.begin(uid, run);
+            }
+            if queue.is_empty() {
+                queues.remove(&namespace);
+            }
+            *held.entry(namespace).or_default() += 1;
+        }
+        queues.values().map(|queue| i64::try_from(queue.len()).unwrap_or(i64::MAX)).sum()
     }
 
     fn begin(&mut self, uid: String, run: &Arc<Run>) {
@@ -181,7 +210,8 @@ impl<D: Duty> Runner<D> {
         let place = self.duty.place(run);
         let keeper = Keeper::new(Arc::clone(&self.office), sight, run.as_ref().clone(), place);
         self.tasks.spawn(keeper.keep());
-        self.open.insert(uid, Hold { version: run.resource_version(), ours });
+        let namespace = run.namespace().unwrap_or_default();
+        self.open.insert(uid, Hold { namespace, version: run.resource_version(), ours });
     }
 }
 

@@ -17,15 +17,31 @@ pub struct Settings {
     pub reach: Reach,
     /// Measurements at once; more wait for their turn. At least 1.
     pub max_at_once: usize,
+    /// Whether commands may be run in containers.
+    pub exec: bool,
 }
 
 /// What people decide about hooks; for every role that runs them.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Hooks")]
 pub struct HookArgs {
-    /// Addresses that hooks may reach though they are denied by default: link-local, cloud metadata, loopback
+    /// Addresses that hooks may reach though they are denied by default: link-local, cloud metadata, those of the node
     #[arg(long, env = "INPLACE_HOOK_ALLOW", value_name = "CIDR,...", value_delimiter = ',')]
     hook_allow: Vec<Cidr>,
+    /// Addresses that hooks may not reach, whatever --hook-allow says: the nodes' network, say
+    #[arg(long, env = "INPLACE_HOOK_DENY", value_name = "CIDR,...", value_delimiter = ',')]
+    hook_deny: Vec<Cidr>,
+    /// Whether hooks may run commands in the containers of their pod
+    #[arg(
+        long,
+        env = "INPLACE_HOOK_EXEC",
+        value_name = "BOOL",
+        default_value_t = true,
+        action = clap::ArgAction::Set
+    )]
+    hook_exec: bool,
+    #[arg(skip)]
+    own_machine: bool,
     /// Measurements of hooks at once; more wait for their turn
     #[arg(
         long,
@@ -38,11 +54,10 @@ pub struct HookArgs {
 }
 
 impl HookArgs {
-    /// With more addresses that may be reached.
+    /// For a person at their own machine, which hooks may reach.
     #[must_use]
-    pub fn and_allow(mut self, more: &[Cidr]) -> Self {
-        self.hook_allow.extend_from_slice(more);
-        self
+    pub fn at_own_machine(self) -> Self {
+        Self { own_machine: true, ..self }
     }
 
     /// With what is at hand in this process.
@@ -52,11 +67,13 @@ impl HookArgs {
         runtime: Option<Client>,
         server: Option<Server>,
     ) -> Settings {
+        let reach = Reach::new(self.hook_allow).and_deny(self.hook_deny);
         Settings {
             role: role.into(),
             runtime,
             server,
-            reach: Reach::new(self.hook_allow),
+            reach: if self.own_machine { reach.at_own_machine() } else { reach },
+            exec: self.hook_exec,
             max_at_once: usize::from(self.max_hooks),
         }
     }

@@ -37,6 +37,33 @@ pub fn render(text: &str, args: &[Argument]) -> Result<String, TemplateError> {
     Ok(rendered)
 }
 
+/// The arguments on which it depends whom a URL asks: all that stand before the end of scheme, user, host and port. A text
+/// that is no template has none.
+pub(crate) fn of_host(url: &str) -> Vec<&str> {
+    // After `//`, and after the first character behind it: more slashes there are skipped by whoever reads a URL.
+    let (mut slashes, mut inside, mut names) = (0, false, Vec::new());
+    for piece in pieces(url) {
+        match piece {
+            Ok(Piece::Argument(name)) => {
+                inside = slashes >= 2;
+                names.push(name);
+            }
+            Ok(Piece::Text(text)) => {
+                for c in text.chars() {
+                    let ends = matches!(c, '/' | '\\' | '?' | '#');
+                    if inside && ends {
+                        return names;
+                    }
+                    slashes = if matches!(c, '/' | '\\') { slashes + 1 } else { slashes };
+                    inside = slashes >= 2 && !ends;
+                }
+            }
+            Err(_) => return Vec::new(),
+        }
+    }
+    names
+}
+
 enum Piece<'a> {
     Text(&'a str),
     Argument(&'a str),
@@ -123,6 +150,23 @@ mod tests {
         ] {
             let error = render(text, &args()).unwrap_err().to_string();
             assert!(error.contains(expect), "{text} -> {error}");
+        }
+    }
+
+    #[test]
+    fn the_arguments_of_a_host_end_with_it() {
+        for (url, expect) in [
+            ("http://a/{{args.p}}", &[] as &[&str]),
+            ("http://a:80?{{args.q}}", &[]),
+            ("http://{{args.h}}:{{args.port}}/{{args.p}}", &["h", "port"]),
+            ("{{args.s}}://a.{{args.d}}#{{args.p}}", &["s", "d"]),
+            ("{{args.url}}", &["url"]),
+            ("http:///{{args.h}}/{{args.p}}", &["h"]),
+            ("http:/{{args.h}}", &["h"]),
+            ("http:\\\\{{args.h}}\\{{args.p}}", &["h"]),
+            ("http://u:{{args.pw}}@a/{{args.p}}", &["pw"]),
+        ] {
+            assert_eq!(of_host(url), expect, "{url}");
         }
     }
 

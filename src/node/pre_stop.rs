@@ -6,11 +6,15 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use reqwest::redirect::Policy;
 use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::cri::client::Client;
+
+/// Redirects that are followed at most, as the kubelet does.
+const REDIRECTS: usize = 10;
 
 /// One handler, as Kubernetes spells it.
 #[derive(Debug, Deserialize)]
@@ -138,7 +142,7 @@ async fn http_get(place: Place<'_>, get: &HttpGet) -> Result<(), String> {
     let url = url(get, place.ip, place.ports)?;
     let client = reqwest::Client::builder()
         .danger_accept_invalid_certs(true)
-        .redirect(reqwest::redirect::Policy::limited(3))
+        .redirect(same_host())
         .no_proxy()
         .build()
         .map_err(|error| error.to_string())?;
@@ -153,6 +157,18 @@ async fn http_get(place: Place<'_>, get: &HttpGet) -> Result<(), String> {
     } else {
         Err(format!("GET answered {status}"))
     }
+}
+
+/// As the kubelet: to the same host, and so often; a redirect to another host is the answer.
+fn same_host() -> Policy {
+    Policy::custom(|attempt| {
+        let same = attempt.previous().first().is_some_and(|first| first.host() == attempt.url().host());
+        match attempt.previous().len() {
+            _ if !same => attempt.stop(),
+            REDIRECTS.. => attempt.error("it redirects too often"),
+            _ => attempt.follow(),
+        }
+    })
 }
 
 fn url(get: &HttpGet, ip: IpAddr, ports: &str) -> Result<String, String> {
@@ -236,6 +252,56 @@ mod tests {
         assert_eq!(tcp.tcp_socket.unwrap().port, Port::Number(5432));
         let sleep: Handler = serde_json::from_str(r#"{"sleep":{"seconds":7}}"#).unwrap();
         assert_eq!(sleep.sleep.unwrap().seconds, 7);
+    }
+
+    /// Answers every request with a redirect to what is sent to it, or with 204; each request is in [`CALLS`].
+    async fn server(host: &str) -> (std::net::SocketAddr, tokio::sync::watch::Sender<Option<String>>) {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind((host, 0)).await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let (to, target) = tokio::sync::watch::channel(None::<String>);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = stream.read(&mut [0; 4096]).await;
+                let target = target.borrow().clone();
+                let answer = match target.as_deref() {
+                    None => "HTTP/1.1 204 No Content\r\n".to_owned(),
+                    Some(to) => format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\n"),
+                };
+                CALLS.lock().unwrap().push(at);
+                let _ = stream.write_all(format!("{answer}Connection: close\r\n\r\n").as_bytes()).await;
+            }
+        });
+        (at, to)
+    }
+
+    static CALLS: std::sync::Mutex<Vec<std::net::SocketAddr>> = std::sync::Mutex::new(Vec::new());
+
+    fn calls(at: std::net::SocketAddr) -> usize {
+        CALLS.lock().unwrap().iter().filter(|called| **called == at).count()
+    }
+
+    #[tokio::test]
+    async fn a_redirect_is_followed_on_the_same_host_only() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let (pod, to) = server("127.0.0.1").await;
+        let (other, _other) = server("127.0.0.2").await;
+        let (same, _same) = server("127.0.0.1").await;
+        let handler = get(&format!(r#"{{"httpGet":{{"path":"/bye","port":{}}}}}"#, pod.port()));
+        let place = Place { id: "c", ip: pod.ip(), handler: "", ports: "" };
+
+        to.send_replace(Some(format!("http://{other}/latest/meta-data")));
+        http_get(place, &handler).await.unwrap();
+        assert_eq!((calls(pod), calls(other)), (1, 0), "another host was asked");
+
+        to.send_replace(Some(format!("http://{same}/there")));
+        http_get(place, &handler).await.unwrap();
+        assert_eq!((calls(pod), calls(same)), (2, 1));
+
+        to.send_replace(Some("/again".to_owned()));
+        let error = http_get(place, &handler).await.unwrap_err();
+        assert!(error.contains("GET failed"), "{error}");
+        assert_eq!(calls(pod), 2 + 10);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a process tells over HTTP: `/healthz` (it lives), `/readyz` (it can work), `/metrics`.
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,9 +11,21 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use prometheus_client::registry::Registry;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
+/// Connections at once: a few probes and scrapes.
+const CONNECTIONS: usize = 64;
+/// What one may last, from its beginning to the end of its answer.
+const LONGEST: Duration = Duration::from_secs(15);
 /// What an answer under way may take when the process is to end.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
@@ -40,14 +52,33 @@ pub fn router(ready: Readiness, metrics: Arc<Registry>) -> Router {
 /// # Errors
 /// When the address cannot be had.
 pub async fn serve(address: SocketAddr, router: Router, stop: CancellationToken) -> std::io::Result<()> {
-    let listener = tokio::net::TcpListener::bind(address).await?;
+    let mut listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "serving /healthz /readyz /metrics");
-    let serving = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
-    tokio::select! {
-        served = serving.into_future() => served,
-        // A connection on which nothing is asked would be waited for without end.
-        () = async { stop.cancelled().await; tokio::time::sleep(LAST_ANSWERS).await } => Ok(()),
+    let (open, room) = (TaskTracker::new(), Arc::new(Semaphore::new(CONNECTIONS)));
+    loop {
+        tokio::select! {
+            // axum's own: it waits a moment where no file can be opened.
+            (stream, _) = Listener::accept(&mut listener) => {
+                // Whoever holds connections gets no more of them; a probe tries again.
+                let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
+                let router = router.clone();
+                open.spawn(async move {
+                    let _permit = permit;
+                    let _ = timeout(LONGEST, answer(stream, router)).await;
+                });
+            }
+            () = stop.cancelled() => break,
+        }
     }
+    open.close();
+    let _ = timeout(LAST_ANSWERS, open.wait()).await;
+    Ok(())
+}
+
+/// One request: who asks seldom needs no connection that is kept.
+async fn answer(stream: TcpStream, router: Router) -> Result<(), hyper::Error> {
+    let service = TowerToHyperService::new(router);
+    http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service).await
 }
 
 async fn readyz(State(told): State<Told>) -> Response {
@@ -65,5 +96,45 @@ async fn metrics(State(told): State<Told>) -> Response {
             ([(header::CONTENT_TYPE, kind)], text).into_response()
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_holds_connections_is_let_go_and_others_are_answered() {
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let ready: Readiness = Arc::new(|| std::future::ready(Ok(())).boxed());
+        let stop = CancellationToken::new();
+        let serving =
+            tokio::spawn(serve(address, router(ready, Arc::new(Registry::default())), stop.clone()));
+        let mut held = Vec::new();
+        while held.len() < CONNECTIONS {
+            if let Ok(stream) = TcpStream::connect(address).await {
+                held.push(stream);
+            } else {
+                tokio::task::yield_now().await;
+            }
+        }
+        // One more is closed at once.
+        let mut more = TcpStream::connect(address).await.unwrap();
+        assert_eq!(more.read(&mut [0; 1]).await.unwrap_or(0), 0);
+        // Those that say nothing lose their place after a while.
+        tokio::time::pause();
+        let mut first = held.swap_remove(0);
+        assert_eq!(first.read(&mut [0; 1]).await.unwrap_or(0), 0);
+        tokio::time::resume();
+        let mut answer = String::new();
+        let mut asking = TcpStream::connect(address).await.unwrap();
+        asking.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        asking.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"), "{answer}");
+        stop.cancel();
+        serving.await.unwrap().unwrap();
     }
 }

@@ -87,6 +87,8 @@ impl Agent {
         command.env("KUBECONFIG", rights(cluster)).env("INPLACE_IMAGE_RESERVE", "1");
         // As a process of the node it has no image of its own.
         command.env("INPLACE_HOLDER_IMAGE", "localhost/pause:1");
+        // What hooks ask in these tests listens on the nodes.
+        command.env("INPLACE_HOOK_ALLOW", format!("{},{}", node.ip, cluster.node().ip));
         command.envs(setup.env.iter().copied());
         Self::spawn(command, node)
     }
@@ -102,6 +104,7 @@ impl Agent {
             ["controller", "--namespace", "inplace-system", "--identity", name, "--listen", "127.0.0.1:0"];
         let mut command = cluster.inplace(&[&fixed[..], args].concat());
         command.env("KUBECONFIG", rights_of(cluster, "inplace-controller"));
+        command.env("INPLACE_HOOK_ALLOW", &cluster.node().ip);
         Self::spawn(command, &cluster.node())
     }
 

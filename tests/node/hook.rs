@@ -39,6 +39,7 @@ pub(crate) fn measure(
             server: None,
             reach: Reach::new(Cidr::LOOPBACK.to_vec()),
             max_at_once: 1,
+            exec: true,
         });
         engine.run(&spec, HookRunStatus::default(), place, |_| {}).await
     });

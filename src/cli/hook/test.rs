@@ -19,7 +19,6 @@ use crate::hook::args::Injected;
 use crate::hook::check;
 use crate::hook::engine::Engine;
 use crate::hook::place::Place;
-use crate::hook::reach::Cidr;
 use crate::hook::settings::HookArgs;
 
 /// Arguments of `hook test`.
@@ -99,7 +98,7 @@ pub(super) async fn run(args: TestArgs) -> Result<Exit, Failed> {
         return Err(refused(format!("the hook has no argument {}", stray.name)));
     }
     // A person at their own machine: what a node must be kept from is their own business here.
-    let hooks = hooks.and_allow(&Cidr::LOOPBACK);
+    let hooks = hooks.at_own_machine();
     let engine = Engine::new(hooks.settings("this command", scene.runtime, scene.server));
     let mut explain = Explain::new(&spec);
     let status = engine

@@ -7,15 +7,20 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::api::annotation;
-use crate::api::hook_run::{HookRun, HookRunSpec, HookRunStatus};
+use crate::api::hook_run::{HookPhase, HookRun, HookRunSpec, HookRunStatus, LARGEST_SPEC};
+use crate::api::hook_template::Provider;
 
-/// A spec or status that is not what this release knows.
+/// Why a spec or status is not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the {part} of the HookRun cannot be read: is the definition of the kind that of this release? `inplace crds` prints it"
-)]
-pub struct Unreadable {
-    part: &'static str,
+pub enum Unreadable {
+    /// It is not what this release knows.
+    #[error(
+        "the {0} of the HookRun cannot be read: is the definition of the kind that of this release? `inplace crds` prints it"
+    )]
+    Unknown(&'static str),
+    /// It is more than a process keeps.
+    #[error("the spec of the HookRun is larger than {} KiB, it is not run", LARGEST_SPEC >> 10)]
+    TooLarge,
 }
 
 /// One run.
@@ -24,7 +29,8 @@ pub struct Unreadable {
 #[resource(inherit = HookRun)]
 pub struct Run {
     metadata: ObjectMeta,
-    content: Result<(HookRunSpec, HookRunStatus), Unreadable>,
+    spec: Result<HookRunSpec, Unreadable>,
+    status: Result<HookRunStatus, Unreadable>,
 }
 
 #[derive(Deserialize)]
@@ -40,31 +46,41 @@ impl From<Raw> for Run {
         let mut metadata = raw.metadata;
         // Large, and nobody asks for it.
         metadata.managed_fields = None;
-        let content = serde_json::from_value(raw.spec).map_err(|_| Unreadable { part: "spec" }).and_then(
-            |spec: HookRunSpec| {
-                let status = raw.status.map_or_else(|| Ok(HookRunStatus::default()), serde_json::from_value);
-                Ok((spec, status.map_err(|_| Unreadable { part: "status" })?))
-            },
-        );
-        Self { metadata, content }
+        let status = match raw.status {
+            Some(status) => serde_json::from_value(status).map_err(|_| Unreadable::Unknown("status")),
+            None => Ok(HookRunStatus::default()),
+        };
+        let mut spec = if raw.spec.to_string().len() > LARGEST_SPEC {
+            Err(Unreadable::TooLarge)
+        } else {
+            serde_json::from_value(raw.spec).map_err(|_| Unreadable::Unknown("spec"))
+        };
+        let mut run = Self { metadata, spec: Err(Unreadable::TooLarge), status };
+        // Nobody asks any more whom a run has asked that has ended.
+        if run.is_completed() {
+            let metrics = spec.iter_mut().flat_map(|spec: &mut HookRunSpec| &mut spec.metrics);
+            metrics.for_each(|metric| metric.provider = Provider::default());
+        }
+        run.spec = spec;
+        run
     }
 }
 
 impl Run {
     /// What is to be run.
     pub fn spec(&self) -> Result<&HookRunSpec, &Unreadable> {
-        self.content.as_ref().map(|(spec, _)| spec)
+        self.spec.as_ref()
     }
 
     /// How far it is.
     pub fn status(&self) -> Result<&HookRunStatus, &Unreadable> {
-        self.content.as_ref().map(|(_, status)| status)
+        self.status.as_ref()
     }
 
     /// True once it has a verdict.
     pub fn is_completed(&self) -> bool {
         let phase = self.status().ok().and_then(|status| status.phase);
-        phase.is_some_and(crate::api::hook_run::HookPhase::is_completed)
+        phase.is_some_and(HookPhase::is_completed)
     }
 
     /// True once its deletion was asked for.
@@ -104,5 +120,30 @@ impl Run {
 
     fn label(&self, key: &str) -> Option<&str> {
         self.metadata.labels.as_ref()?.get(key).map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run(body: usize, status: &Value) -> Run {
+        let web = json!({"url": "http://a", "body": "x".repeat(body)});
+        let spec = json!({"metrics": [{"name": "m", "provider": {"web": web}}]});
+        serde_json::from_value(json!({"metadata": {"name": "r"}, "spec": spec, "status": status})).unwrap()
+    }
+
+    #[test]
+    fn what_is_kept_of_a_run_is_bounded() {
+        let large = run(LARGEST_SPEC, &json!({"phase": "Running"}));
+        assert_eq!(large.spec(), Err(&Unreadable::TooLarge));
+        assert!(!large.is_completed());
+        assert!(run(LARGEST_SPEC / 2, &json!({})).spec().unwrap().metrics[0].provider.web.is_some());
+        let ended = run(LARGEST_SPEC / 2, &json!({"phase": "Failed"}));
+        assert_eq!(ended.spec().unwrap().metrics[0].provider, Provider::default());
+        // Too large and ended: it is not taken up again.
+        assert!(run(LARGEST_SPEC, &json!({"phase": "Error"})).is_completed());
     }
 }

@@ -33,6 +33,9 @@ pub(super) async fn measure(
     place: &Place,
     settings: &Settings,
 ) -> Result<Measured, String> {
+    if !settings.exec {
+        return Err(format!("exec: {} runs no commands of hooks (--hook-exec=false)", settings.role));
+    }
     let Some(runtime) = &settings.runtime else {
         return Err(format!(
             "exec: {} has no container runtime: only the agent of the pod's node can do this",

@@ -248,8 +248,15 @@ fn list(shared: &Arc<Shared>, asked: &Asked) -> Response {
         return refuse(&status(504, "Timeout", "Too large resource version"));
     };
     items.retain(|object| asked.selects(object));
-    let version = version.to_string();
-    let list = json!({ "kind": "List", "metadata": { "resourceVersion": version }, "items": items });
+    let number = |name: &str| asked.query.get(name).and_then(|number| number.parse::<usize>().ok());
+    let from = number("continue").unwrap_or(0);
+    items = items.split_off(from.min(items.len()));
+    let mut metadata = json!({ "resourceVersion": version.to_string() });
+    if let Some(limit) = number("limit").filter(|limit| *limit < items.len()) {
+        items.truncate(limit);
+        metadata["continue"] = json!((from + limit).to_string());
+    }
+    let list = json!({ "kind": "List", "metadata": metadata, "items": items });
     axum_json(200, &list)
 }
 

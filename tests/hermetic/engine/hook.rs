@@ -81,8 +81,14 @@ impl Oracle {
     /// What runs hooks that ask this server: `drain` polls until it says 1, `check` asks once, `count` three times.
     fn hooks(&self) -> Hooks {
         let reach = Reach::new(vec!["127.0.0.0/8".parse().unwrap()]);
-        let settings =
-            Settings { role: "this test".into(), runtime: None, server: None, reach, max_at_once: 4 };
+        let settings = Settings {
+            role: "this test".into(),
+            runtime: None,
+            server: None,
+            reach,
+            max_at_once: 4,
+            exec: true,
+        };
         let files = Shelf::default();
         let template = |path: &str, more: Value| {
             let mut metric = json!({

@@ -34,6 +34,7 @@ fn settings() -> Settings {
         server: None,
         reach: Reach::new(Cidr::LOOPBACK.to_vec()),
         max_at_once: 8,
+        exec: true,
     }
 }
 

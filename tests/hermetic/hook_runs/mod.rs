@@ -150,6 +150,7 @@ impl Site {
             server: None,
             reach: Reach::new(Cidr::LOOPBACK.to_vec()),
             max_at_once: 8,
+            exec: true,
         };
         let office = Office {
             server: server.clone(),

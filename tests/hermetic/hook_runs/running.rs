@@ -128,3 +128,47 @@ async fn more_than_may_run_wait_for_their_turn_the_oldest_first() {
     let begins = |name: &str| writes.iter().position(|line| line.ends_with(&format!("shop/{name}"))).unwrap();
     assert!(ends("c") < begins("b") && ends("b") < begins("a"), "{writes:#?}");
 }
+
+#[tokio::test]
+async fn one_namespace_does_not_hold_up_the_others() {
+    let site = Site::start().await;
+    let endless = site.metric("/", &json!({"initialDelay": "1h"}));
+    for index in 0..40 {
+        let meta = json!({"namespace": "greedy", "creationTimestamp": "2026-11-20T10:00:00Z"});
+        site.put_as(&format!("run-{index}"), &json!({"metrics": [endless]}), &meta);
+    }
+    let meta = json!({"creationTimestamp": "2026-11-20T11:00:00Z"});
+    site.put_as("drain", &json!({"metrics": [site.metric("/", &json!({}))]}), &meta);
+    let _running = site.runner(AGENT).await;
+    site.phase("drain", "Successful").await;
+    let taken = |index: &usize| {
+        let run = site.api.get("hookruns", "greedy", &format!("run-{index}")).unwrap();
+        !run["metadata"]["annotations"]["inplace.dev/runner"].is_null()
+    };
+    assert!((0..40).filter(taken).count() <= 6, "a quarter of the 8 is for others");
+}
+
+#[tokio::test]
+async fn a_run_that_is_too_large_ends_as_an_error_and_holds_up_nobody() {
+    let site = Site::start().await;
+    let mut large = site.metric("/", &json!({}));
+    large["provider"]["web"]["body"] = json!("x".repeat(1_400_000));
+    for index in 0..12 {
+        site.put(&format!("large-{index}"), &large);
+    }
+    site.put("small", &site.metric("/", &json!({})));
+    let _running = site.runner(AGENT).await;
+    site.phase("small", "Successful").await;
+    for index in 0..12 {
+        let run = site.phase(&format!("large-{index}"), "Error").await;
+        assert!(
+            run["status"]["message"].as_str().unwrap().contains("larger than 128 KiB"),
+            "{}",
+            run["status"]
+        );
+    }
+    // Its verdict is the last word.
+    let writes = site.api.writes();
+    let ends = writes.iter().filter(|line| line.ends_with("status shop/large-0")).count();
+    assert_eq!(ends, 1, "{writes:#?}");
+}
