@@ -25,6 +25,9 @@ use crate::operation::snapshot::PodRef;
 use crate::operation::state::Operation;
 use crate::process::clock;
 
+/// What reading a configuration once more may take while a container is down.
+const READ_AGAIN: Duration = Duration::from_millis(500);
+
 /// What the effects of one operation are carried out with.
 #[derive(Debug)]
 pub(super) struct Workshop {
@@ -61,6 +64,11 @@ impl Workshop {
             sources: HashMap::new(),
             sandbox: None,
         }
+    }
+
+    /// False once the pod runs in another sandbox.
+    pub(super) fn is_for(&self, operation: &Operation) -> bool {
+        self.sandbox_id == operation.sandbox_id
     }
 
     /// Carries `effect` out, within `limit`.
@@ -187,6 +195,7 @@ impl Workshop {
     ) -> Result<Learned, Trouble> {
         let operation_id = self.operation_id.clone();
         let source_id = source;
+        self.read_again(source_id).await;
         let source = self.source(source_id).await?;
         let mut config = source.replacement(attempt, image, &operation_id);
         if let Some(log) = source.termination_log()
@@ -242,6 +251,18 @@ impl Workshop {
         }
         let lost = || Trouble { class: Class::Gone, message: format!("container {id} is gone") };
         self.sources.get(id).ok_or_else(lost)
+    }
+
+    /// Takes in what was changed since the configuration was read, as by a resize while preStop or the stop took their time. Where
+    /// that container is gone, or nothing is answered soon, what was read before stands.
+    async fn read_again(&mut self, id: &str) {
+        if !self.sources.contains_key(id) {
+            return;
+        }
+        let reading = read_source(&self.client, id);
+        if let Ok(Ok(source)) = tokio::time::timeout(READ_AGAIN, reading).await {
+            self.sources.insert(id.to_owned(), source);
+        }
     }
 
     /// The configuration of the sandbox, read once, handed back to the runtime as it was.
