@@ -249,6 +249,15 @@ impl Request {
                 return Err(value(field, problem));
             }
         }
+        // The default stands for no wish: whoever asks for a short deadline alone gets no more time than that.
+        let seconds = self.ready_timeout_seconds;
+        if seconds > self.deadline_seconds && seconds != default_ready_timeout() {
+            let problem = format!(
+                "{seconds} does not fit into deadlineSeconds {}: ask for less, or for a later deadline",
+                self.deadline_seconds
+            );
+            return Err(value("readyTimeoutSeconds", problem));
+        }
         for (field, hook) in [("preHook", &self.pre_hook), ("postHook", &self.post_hook)] {
             if let Some(hook) = hook
                 && !is_dns_subdomain(&hook.template_name)
@@ -386,6 +395,13 @@ mod tests {
     }
 
     #[test]
+    fn a_short_deadline_alone_is_accepted() {
+        let request = parse(r#"{"containers":[{"name":"a"}],"deadlineSeconds":60}"#);
+        assert_eq!((request.deadline_seconds, request.ready_timeout_seconds), (60, 120));
+        parse(r#"{"containers":[{"name":"a"}],"deadlineSeconds":60,"readyTimeoutSeconds":60}"#);
+    }
+
+    #[test]
     fn an_id_is_its_own_label_where_it_can_be() {
         assert_eq!(label_value("web-7f9c_1.a"), "web-7f9c_1.a");
         for id in ["a/b", "-a", "a.", &"x".repeat(64)] {
@@ -416,6 +432,10 @@ mod tests {
             (r#"{"containers":[{"name":"a"}],"deadlineSeconds":0}"#, "deadlineSeconds: 1 to 86400"),
             (r#"{"containers":[{"name":"a"}],"deadlineSeconds":-1}"#, "invalid value"),
             (r#"{"containers":[{"name":"a"}],"gracePeriodSeconds":600}"#, "does not fit"),
+            (
+                r#"{"containers":[{"name":"a"}],"readyTimeoutSeconds":601}"#,
+                "readyTimeoutSeconds: 601 does not fit into deadlineSeconds 600",
+            ),
             (r#"{"containers":[{"name":"a"}],"drain":"Quick"}"#, "unknown variant `Quick`"),
             (r#"{"containers":[{"name":"a"}],"engine":"Magic"}"#, "unknown variant `Magic`"),
             (r#"{"containers":[{"name":"a"}],"preHook":{"templateName":""}}"#, "preHook.templateName"),

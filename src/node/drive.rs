@@ -91,13 +91,19 @@ pub(super) async fn drive(
     let mut journal = JournalWriter::new(node.journal.clone());
     let (mut leash, mut slices, mut reread) = (leash, None, Reread::default());
     let mut pause = FIRST_PAUSE;
+    let mut watch = clock::Watch::begin();
     audience(Happening::Status(&report::status(&operation)));
     let outcome = loop {
         if let Some(withdrawal) = *leash.withdrawal.borrow_and_update() {
             operation.withdraw(withdrawal);
         }
         hear(&mut journal, &mut entry, &mut operation, &mut hooks, audience).await;
-        let mut snapshot = match look(node, &operation).await {
+        let seen = look(node, &operation).await;
+        if let Some(by) = watch.jumped() {
+            tracing::warn!(pod = %operation.pod, ?by, "the clock was set in the middle of an operation: its deadline moves along");
+            operation.shift(by);
+        }
+        let mut snapshot = match seen {
             Ok(snapshot) => Snapshot { serving: listen(node, &operation, &mut slices), ..snapshot },
             Err(why) => {
                 if let Some(outcome) = unseen(&operation, clock::now(), &why) {
@@ -122,6 +128,9 @@ pub(super) async fn drive(
         }
         let Some(next) = settled else { continue };
         hooks.attend(&operation);
+        if !workshop.is_for(&operation) {
+            workshop = Workshop::new(node, &operation);
+        }
         if entry.open.as_ref().is_some_and(|written| written.drain != operation.drain) {
             // What is not to be seen on the node: when the grace period began.
             entry.open = Some(operation.clone());

@@ -27,6 +27,8 @@ use crate::process::clock;
 
 /// It is logged once that the kubelet's folder is not to be seen: it is the same for all containers.
 static UNSEEN: Once = Once::new();
+/// What reading a configuration once more may take while a container is down.
+const READ_AGAIN: Duration = Duration::from_millis(500);
 
 /// What the effects of one operation are carried out with.
 #[derive(Debug)]
@@ -66,6 +68,11 @@ impl Workshop {
             sources: HashMap::new(),
             sandbox: None,
         }
+    }
+
+    /// False once the pod runs in another sandbox.
+    pub(super) fn is_for(&self, operation: &Operation) -> bool {
+        self.sandbox_id == operation.sandbox_id
     }
 
     /// Carries `effect` out, within `limit`.
@@ -197,6 +204,7 @@ impl Workshop {
     ) -> Result<Learned, Trouble> {
         let operation_id = self.operation_id.clone();
         let source_id = source;
+        self.read_again(source_id).await;
         let source = self.source(source_id).await?;
         let mut config = source.replacement(attempt, image, &operation_id);
         if let Some(log) = source.termination_log() {
@@ -279,6 +287,18 @@ impl Workshop {
         }
         let v1::PodSandboxStatus { metadata, labels, annotations, .. } = answer.status.ok_or_else(lost)?;
         Ok(v1::PodSandboxConfig { metadata, labels, annotations, ..Default::default() })
+    }
+
+    /// Takes in what was changed since the configuration was read, as by a resize while preStop or the stop took their time. Where
+    /// that container is gone, or nothing is answered soon, what was read before stands.
+    async fn read_again(&mut self, id: &str) {
+        if !self.sources.contains_key(id) {
+            return;
+        }
+        let reading = read_source(&self.client, id);
+        if let Ok(Ok(source)) = tokio::time::timeout(READ_AGAIN, reading).await {
+            self.sources.insert(id.to_owned(), source);
+        }
     }
 
     /// The configuration of the sandbox, read once, handed back to the runtime as it was.

@@ -147,7 +147,8 @@ fn found_closed(operation: &Operation, snapshot: &Snapshot) -> Option<Timestamp>
 pub(super) fn settle(operation: &Operation, outcome: &Outcome, snapshot: &Snapshot) -> Option<Next> {
     let gate = last_turn(operation.drain.as_ref()?, outcome)?;
     // A pod on its way out gets no traffic again.
-    let leaves = snapshot.declared.as_ref().is_none_or(|declared| declared.deleting);
+    let leaves =
+        snapshot.declared.as_ref().is_none_or(|declared| declared.deleting || declared.ending.is_some());
     if leaves || operation.given_up(Verb::Gate, "").is_some() {
         return None;
     }

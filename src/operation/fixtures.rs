@@ -93,6 +93,7 @@ pub(super) fn pod_in_cluster() -> Snapshot {
     snapshot.declared = Some(Declared {
         current: true,
         deleting: false,
+        ending: None,
         gate,
         unready_since: None,
         has_pull_secrets: false,

@@ -15,6 +15,7 @@ pub mod engine;
 #[cfg(test)]
 mod fixtures;
 pub mod hook;
+mod moved;
 pub mod next;
 pub mod note;
 pub mod outcome;

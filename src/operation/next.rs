@@ -13,13 +13,19 @@ use crate::operation::drain::{close, unconfirmed};
 use crate::operation::effect::{Class, Effect, Verb};
 use crate::operation::end::end;
 use crate::operation::hook::{Moment, Passage, pass};
+use crate::operation::moved::moved;
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
-use crate::operation::replace::{Progress, replace};
+use crate::operation::replace::{Progress, foreign_start, replace};
 use crate::operation::respec::{cut_short, overruled};
-use crate::operation::snapshot::{Container, PullPolicy, Snapshot};
+use crate::operation::snapshot::{Container, PullPolicy, Snapshot, State};
 use crate::operation::state::{Operation, Target, later};
 use crate::operation::verify::{Verdict, verify};
+
+/// How long an image that was seen on the node counts as there.
+const PULL_IS_FRESH: SignedDuration = SignedDuration::from_secs(2);
+/// How often a container may start again by itself before it is touched.
+const MAX_REBASES: u32 = 5;
 
 /// What to do next.
 pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
@@ -29,12 +35,15 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
     let next = match &snapshot.sandbox {
         None => return Next::Done(operation.lost("gone")),
         _ if operation.ending.is_some() => end(operation, snapshot, now),
-        Some(sandbox) if sandbox.id != operation.sandbox_id => {
-            Next::Note(Note::End(operation.lost("another one")))
-        }
-        Some(sandbox) if !sandbox.ready => Next::Note(Note::End(operation.lost("not ready"))),
         _ if snapshot.declared.as_ref().is_some_and(|declared| declared.deleting) => {
             Next::Note(Note::End(operation.lost("about to be stopped")))
+        }
+        _ if ending(snapshot).is_some() => {
+            let why = ending(snapshot).unwrap_or_default();
+            Next::Note(Note::End(operation.lost(&format!("about to be stopped, for the pod is {why}"))))
+        }
+        Some(sandbox) if sandbox.id != operation.sandbox_id || !sandbox.ready => {
+            moved(operation, sandbox, snapshot, now)
         }
         Some(_) => match &operation.turned_back {
             None => forward(operation, snapshot, now),
@@ -42,6 +51,11 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
         },
     };
     pace(operation, next, now)
+}
+
+/// Why nothing may be created in the pod any more although nobody deletes it.
+fn ending(snapshot: &Snapshot) -> Option<&str> {
+    snapshot.declared.as_ref()?.ending.as_deref()
 }
 
 /// What becomes of an operation whose pod could not be looked at until its deadline.
@@ -97,10 +111,9 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
             }
             continue;
         }
-        if !target.touched
-            && let Some(what) = changed(operation, target, snapshot)
-        {
-            return fail(operation, Failure::Changed { container: target.name.clone(), what });
+        let others = || replaced_by_others(operation, target, snapshot, now);
+        if let Some(next) = others().or_else(|| pull_again(operation, target, now)) {
+            return within(operation, next, now, operation.forward_until(), "Swap");
         }
         if let Some(next) = enter(operation, Step::Swap) {
             return next;
@@ -153,30 +166,39 @@ fn still_free(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Opt
         return Some(fail(operation, operation.late(&what)));
     }
     for target in &operation.targets {
-        if let Some(life) = restarted(target, snapshot) {
-            return Some(Next::Note(Note::Rebased(Box::new(life.clone()))));
-        }
-        if let Some(what) = changed(operation, target, snapshot) {
-            return Some(fail(operation, Failure::Changed { container: target.name.clone(), what }));
+        if let Some(next) = replaced_by_others(operation, target, snapshot, now) {
+            return Some(next);
         }
     }
     for target in &operation.targets {
         if let (Some(image), None) = (&target.image, &target.pulled) {
-            if let Some(message) = operation.given_up(Verb::Pull, &target.name) {
-                let (container, image, message) = (target.name.clone(), image.clone(), message.to_owned());
-                let class = operation.setback.as_ref().map(|setback| setback.trouble.class);
-                if class == Some(Class::Credentials) {
-                    let failure = Failure::PullSecrets { container, image, message };
-                    return Some(Next::Note(Note::End(Outcome::Refused(failure))));
-                }
-                return Some(fail(operation, Failure::Pull { container, image, message }));
-            }
-            let anew = is_pulled_anew(target, image, snapshot);
-            let (container, image, like) = (target.name.clone(), image.clone(), target.from.image_id.clone());
-            return Some(Next::Do(Effect::Pull { container, image, like, anew }));
+            return Some(pull(operation, target, image, is_pulled_anew(target, image, snapshot)));
         }
     }
     None
+}
+
+/// Gets `image` onto the node.
+fn pull(operation: &Operation, target: &Target, image: &str, anew: bool) -> Next {
+    let (container, image) = (target.name.clone(), image.to_owned());
+    if let Some(message) = operation.given_up(Verb::Pull, &target.name) {
+        let message = message.to_owned();
+        let class = operation.setback.as_ref().map(|setback| setback.trouble.class);
+        if class == Some(Class::Credentials) && !operation.touched() {
+            let failure = Failure::PullSecrets { container, image, message };
+            return Next::Note(Note::End(Outcome::Refused(failure)));
+        }
+        return fail(operation, Failure::Pull { container, image, message });
+    }
+    Next::Do(Effect::Pull { container, image, like: target.from.image_id.clone(), anew })
+}
+
+/// Asks for the image once more where it was pulled some time ago: hooks and a drain may take long, and a kubelet that
+/// needs room collects what no container uses. One that is there is not pulled.
+fn pull_again(operation: &Operation, target: &Target, now: Timestamp) -> Option<Next> {
+    let image = target.image.as_ref().filter(|_| !target.touched)?;
+    let is_fresh = |at: &Timestamp| now < later(*at, PULL_IS_FRESH);
+    target.pulled_at.as_ref().is_none_or(|at| !is_fresh(at)).then(|| pull(operation, target, image, false))
 }
 
 /// Whether the image on the node is not good enough: a swap to the name that is there already means what the name stands
@@ -188,12 +210,38 @@ fn is_pulled_anew(target: &Target, image: &str, snapshot: &Snapshot) -> bool {
     })
 }
 
-/// The life that its kubelet has put in the place of one that was to be swapped, as it does with one that crashes. Where
-/// the kubelet does the swap, it does not matter which life it ends.
+/// What follows when somebody else has put another container instance in the place of one that is not touched yet. One that
+/// its kubelet has started again, as it does after a crash, is replaced in its turn, but not for ever.
+fn replaced_by_others(
+    operation: &Operation,
+    target: &Target,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) -> Option<Next> {
+    if let Some(life) = restarted(target, snapshot) {
+        let about_to_start = foreign_start(life, now).filter(|_| !by_spec(target));
+        return Some(match about_to_start.filter(|_| life.state == State::Created) {
+            Some(waiting) => Next::Wait(waiting),
+            None => Next::Note(Note::Rebased(Box::new(life.clone()))),
+        });
+    }
+    let what = changed(operation, target, snapshot)?;
+    Some(fail(operation, Failure::Changed { container: target.name.clone(), what }))
+}
+
+/// The container instance that its kubelet has put in the place of one that is not touched yet, as it does with one that
+/// crashes. Where the kubelet does the swap, it does not matter which one it ends.
 fn restarted<'a>(target: &Target, snapshot: &'a Snapshot) -> Option<&'a Container> {
-    let waits = target.engine == Engine::Respec && target.action == Action::Swap && !target.touched;
+    let by_kubelet = snapshot.sandbox.as_ref().is_some_and(|sandbox| sandbox.owner.is_kubelet());
+    let follows = by_spec(target) || (by_kubelet && target.rebases < MAX_REBASES);
     let newest = snapshot.lives(&target.name).last().copied()?;
-    (waits && newest.attempt >= target.forward.attempt && newest.operation.is_none()).then_some(newest)
+    let counts = follows && !target.touched && newest.state != State::Unknown;
+    (counts && newest.attempt >= target.forward.attempt && newest.operation.is_none()).then_some(newest)
+}
+
+/// Whether the kubelet itself swaps the container.
+fn by_spec(target: &Target) -> bool {
+    target.engine == Engine::Respec && target.action == Action::Swap
 }
 
 /// What somebody else did to a container that we have not touched. One that merely died is replaced all the same, and
@@ -255,5 +303,7 @@ fn enter(operation: &Operation, step: Step) -> Option<Next> {
     (operation.step != step).then_some(Next::Note(Note::Step(step)))
 }
 
+#[cfg(test)]
+mod interference;
 #[cfg(test)]
 mod tests;

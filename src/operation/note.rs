@@ -41,6 +41,8 @@ pub enum Note {
     Back(String, Replacement),
     /// Its kubelet has started a container again that was not touched yet: that life is to be replaced now.
     Rebased(Box<Container>),
+    /// The pod runs in another sandbox, where these container instances have reached what was asked for.
+    Moved(String, Vec<Container>),
     /// Nothing is left but to clean up.
     End(Outcome),
 }
@@ -114,10 +116,33 @@ impl Operation {
             Note::Rebased(life) => {
                 if let Some(index) = target(&mut self.targets, &life.name) {
                     let target = &mut self.targets[index];
+                    target.rebases = target.rebases.saturating_add(1);
                     target.forward = Replacement::of(life.id.clone(), life.attempt.saturating_add(1));
                     target.from = Incarnation { image: target.from.image.clone(), ..life.incarnation() };
                     target.from_hash = life.spec_hash;
                     target.change.iter_mut().for_each(|change| change.settled = true);
+                }
+            }
+            Note::Moved(sandbox_id, instances) => {
+                self.sandbox_id = sandbox_id;
+                self.setback = None;
+                for instance in instances {
+                    let Some(index) = target(&mut self.targets, &instance.name) else { continue };
+                    let target = &mut self.targets[index];
+                    let replacement = Replacement::of(String::new(), instance.attempt);
+                    if self.turned_back.is_some() {
+                        target.back = Some(replacement);
+                    } else {
+                        let respec_at = target.forward.respec_at;
+                        target.forward = Replacement { respec_at, ..replacement };
+                    }
+                    target.touched = true;
+                    target.reached = Some(Reached {
+                        to: instance.incarnation(),
+                        stopped_at: target.stopped_at,
+                        started_at: instance.started_at,
+                        ready_at: None,
+                    });
                 }
             }
             Note::TurnBack(failure) => {

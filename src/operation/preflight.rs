@@ -158,6 +158,14 @@ pub enum Refusal {
     /// A pod on its way out is not touched.
     #[error("pod {0} is being deleted")]
     Deleting(Box<PodRef>),
+    /// Its kubelet ends it, or is about to, although nobody deletes it.
+    #[error("pod {pod} is {why}: its containers are being ended, so none of them is replaced")]
+    Ending {
+        /// The pod.
+        pod: Box<PodRef>,
+        /// Its phase, or what is about to happen to it.
+        why: String,
+    },
     /// A drain that drains nothing is a lie.
     #[error(
         "{field} is set, but pod {pod} has no readiness gate InPlaceUpdateReady that could take it out of \
@@ -284,7 +292,7 @@ impl Refusal {
             Self::PodNotFound(_) => "PodNotFound",
             Self::IdentityMismatch(_) => "IdentityMismatch",
             Self::SandboxNotReady(_) => "SandboxNotReady",
-            Self::Deleting(_) => "Deleting",
+            Self::Deleting(_) | Self::Ending { .. } => "Deleting",
             Self::UnknownContainer { .. } => "UnknownContainer",
             Self::UndeclaredContainer { .. } => "UndeclaredContainer",
             Self::NotRunning { .. } => "NotRunning",
@@ -350,6 +358,9 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
     let declared = snapshot.declared.as_ref();
     if declared.is_some_and(|declared| declared.deleting) {
         return Err(Refusal::Deleting(pod()));
+    }
+    if let Some(why) = declared.and_then(|declared| declared.ending.clone()) {
+        return Err(Refusal::Ending { pod: pod(), why });
     }
     if let Some(field) = request.drained_by()
         && declared.is_none_or(|declared| declared.gate == Gate::Absent)

@@ -90,6 +90,9 @@ pub struct Declared {
     pub current: bool,
     /// True once its deletion was asked for.
     pub deleting: bool,
+    /// Why its kubelet ends it, or is about to, although nobody asked for its deletion: an eviction, a preemption, a
+    /// deadline, the shutdown of the node.
+    pub ending: Option<String>,
     /// The readiness gate `InPlaceUpdateReady`.
     pub gate: Gate,
     /// The second in which its kubelet said that the pod is to get no traffic; `None` while it is to.

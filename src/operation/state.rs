@@ -108,6 +108,9 @@ pub struct Target {
     pub image: Option<String>,
     /// For a swap: that image once it is on the node.
     pub pulled: Option<ImageChoice>,
+    /// When it was last seen on the node: its kubelet may collect what no container uses.
+    #[serde(default)]
+    pub pulled_at: Option<Timestamp>,
     /// Seconds the container gets to stop.
     pub grace_seconds: u64,
     /// Whether a preStop handler has to be run before the stop.
@@ -118,6 +121,9 @@ pub struct Target {
     /// on the way back.
     #[serde(default)]
     pub stopped_at: Option<Timestamp>,
+    /// How often its kubelet started it again before it was touched.
+    #[serde(default)]
+    pub rebases: u32,
     /// The replacement asked for.
     pub forward: Replacement,
     /// The way back, once it is needed.
@@ -193,6 +199,8 @@ impl Target {
             change: choice.change,
             image,
             pulled: None,
+            pulled_at: None,
+            rebases: 0,
             grace_seconds: container.grace.as_secs(),
             has_pre_stop: container.has_pre_stop,
             touched: false,
@@ -352,6 +360,7 @@ impl Operation {
                     Learned::Image(choice) => {
                         if let Some(target) = self.targets.iter_mut().find(|t| t.name == effect.container()) {
                             target.pulled = Some(choice);
+                            target.pulled_at = Some(now);
                         }
                     }
                     Learned::Remark(remark) => self.remark(remark),
@@ -443,6 +452,21 @@ impl Operation {
         for target in self.targets.iter_mut().filter(|target| target.reached.is_none()) {
             let replacement = target.under_way();
             replacement.pre_stop_at = replacement.pre_stop_at.map(|_| now);
+        }
+    }
+
+    /// Takes in that the clock was set by `by` meanwhile: what is measured from a moment of this operation is measured on.
+    pub fn shift(&mut self, by: SignedDuration) {
+        let moved = |at: &mut Timestamp| *at = later(*at, by);
+        moved(&mut self.deadline_at);
+        if let Some(drain) = &mut self.drain {
+            let times = [&mut drain.closed_at, &mut drain.left_at, &mut drain.confirmed_at];
+            times.into_iter().flatten().for_each(moved);
+        }
+        self.setback.iter_mut().for_each(|setback| moved(&mut setback.at));
+        for target in &mut self.targets {
+            target.pulled_at.iter_mut().for_each(moved);
+            target.under_way().pre_stop_at.iter_mut().for_each(moved);
         }
     }
 

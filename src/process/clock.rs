@@ -1,6 +1,8 @@
 //! The only place that reads the clock. Decisions get the time as an argument.
 
-use jiff::Timestamp;
+use std::time::Instant;
+
+use jiff::{SignedDuration, Timestamp};
 
 /// The time of day.
 #[expect(clippy::disallowed_methods, reason = "this is the room of the clock")]
@@ -11,4 +13,53 @@ pub fn now() -> Timestamp {
 /// How long from now until `at`; zero when that has passed.
 pub fn until(at: Timestamp) -> std::time::Duration {
     std::time::Duration::try_from(at.duration_since(now())).unwrap_or(std::time::Duration::ZERO)
+}
+
+/// How far the time of day may part from the steady clock before that counts as a jump.
+const JUMP: SignedDuration = SignedDuration::from_secs(1);
+
+/// The time of day beside a clock that only ever goes on: shows when the former was set.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch {
+    wall: Timestamp,
+    steady: Instant,
+}
+
+impl Watch {
+    /// Begins to watch.
+    #[expect(clippy::disallowed_methods, reason = "this is the room of the clock")]
+    pub fn begin() -> Self {
+        Self { wall: now(), steady: Instant::now() }
+    }
+
+    /// By how much the time of day was set since the last call, forward or back.
+    pub fn jumped(&mut self) -> Option<SignedDuration> {
+        let before = std::mem::replace(self, Self::begin());
+        let passed = self.steady.duration_since(before.steady);
+        let jump = jump(self.wall.duration_since(before.wall), passed);
+        if jump.is_none() {
+            // What creeps adds up.
+            *self = before;
+        }
+        jump
+    }
+}
+
+fn jump(wall: SignedDuration, passed: std::time::Duration) -> Option<SignedDuration> {
+    let by = wall.saturating_sub(SignedDuration::try_from(passed).ok()?);
+    (by.abs() >= JUMP).then_some(by)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_is_noticed_and_one_that_goes_on_is_not() {
+        let (second, hour) = (std::time::Duration::from_secs(1), SignedDuration::from_hours(1));
+        assert_eq!(jump(SignedDuration::from_millis(1_500), second), None);
+        assert_eq!(jump(hour + SignedDuration::from_secs(1), second), Some(hour));
+        assert_eq!(jump(SignedDuration::from_secs(1) - hour, second), Some(-hour));
+        assert_eq!(Watch::begin().jumped(), None);
+    }
 }

@@ -146,6 +146,7 @@ struct Volume {
 #[serde(rename_all = "camelCase", default)]
 struct Status {
     phase: Option<String>,
+    reason: Option<String>,
     #[serde(rename = "podIP", deserialize_with = "or_default")]
     pod_ip: String,
     #[serde(rename = "hostIP", deserialize_with = "or_default")]
@@ -229,6 +230,7 @@ impl From<Pod> for super::Pod {
             declared: Declared {
                 current: false,
                 deleting: metadata.deletion_timestamp.is_some(),
+                ending: ending(&status),
                 gate,
                 unready_since: unready_since(&status),
                 has_pull_secrets: !pull_secrets.is_empty(),
@@ -257,6 +259,21 @@ fn gate(spec: &Spec, status: &Status) -> Gate {
         Some(condition) if condition.status == "True" => Gate::Open,
         Some(condition) => Gate::Closed { reason: condition.reason.clone().unwrap_or_default() },
     }
+}
+
+/// Why its kubelet ends the pod, or is about to, although nobody deletes it. A phase that is over never changes again.
+fn ending(status: &Status) -> Option<String> {
+    let because = |what: &str, reason: Option<&str>| match reason.filter(|reason| !reason.is_empty()) {
+        Some(reason) => format!("{what} ({reason})"),
+        None => what.to_owned(),
+    };
+    if let Some(phase @ ("Failed" | "Succeeded")) = status.phase.as_deref() {
+        return Some(because(phase, status.reason.as_deref()));
+    }
+    let is_target =
+        |condition: &&Condition| condition.r#type == "DisruptionTarget" && condition.status == "True";
+    let condition = status.conditions.iter().find(is_target)?;
+    Some(because("to be disrupted", condition.reason.as_deref()))
 }
 
 /// Since when the pod is not Ready; since ever when nothing is told of it.

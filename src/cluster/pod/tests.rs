@@ -101,6 +101,7 @@ fn a_pod_of_today_in_the_words_of_the_decisions() {
     let expected = Declared {
         current: true,
         deleting: false,
+        ending: None,
         gate: Gate::Closed { reason: "InPlaceDrain".into() },
         unready_since: Some("2026-11-20T10:01:02Z".parse().unwrap()),
         has_pull_secrets: true,
@@ -276,6 +277,29 @@ fn the_end_of_a_pod_is_seen() {
         pod["metadata"]["deletionTimestamp"] = json!("2026-11-20T11:00:00Z");
         let pod = read(&pod);
         assert_eq!((pod.is_finished(), pod.declared(true).deleting), (finished, true), "{phase}");
+    }
+}
+
+#[test]
+fn a_pod_that_its_kubelet_ends_is_seen_although_nobody_deletes_it() {
+    let cases = [
+        (json!({ "phase": "Running" }), None),
+        (json!({ "phase": "Failed", "reason": "DeadlineExceeded" }), Some("Failed (DeadlineExceeded)")),
+        (json!({ "phase": "Succeeded" }), Some("Succeeded")),
+        (
+            json!({ "phase": "Running", "conditions":
+                [{ "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler" }] }),
+            Some("to be disrupted (PreemptionByScheduler)"),
+        ),
+        (
+            json!({ "phase": "Running", "conditions": [{ "type": "DisruptionTarget", "status": "False" }] }),
+            None,
+        ),
+    ];
+    for (status, ending) in cases {
+        let mut pod = today();
+        pod["status"] = status.clone();
+        assert_eq!(read(&pod).declared(true).ending.as_deref(), ending, "{status}");
     }
 }
 

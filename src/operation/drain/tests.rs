@@ -160,8 +160,8 @@ fn the_grace_period_counts_from_when_the_kubelet_has_taken_the_gate_in() {
     operation.step = Step::Drain;
     let declared = |unready_since| {
         let gate = Gate::Closed { reason: "InPlaceDrain".into() };
-        let (has_pull_secrets, containers) = (false, Vec::new());
-        Some(Declared { current: true, deleting: false, gate, unready_since, has_pull_secrets, containers })
+        let (deleting, ending, has_pull_secrets, containers) = (false, None, false, Vec::new());
+        Some(Declared { current: true, deleting, ending, gate, unready_since, has_pull_secrets, containers })
     };
     snapshot.declared = declared(None);
     let shut = Effect::Gate { gate: GateTurn::Drain };

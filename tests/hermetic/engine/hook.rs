@@ -163,6 +163,27 @@ async fn nothing_is_touched_until_the_hook_has_passed() {
 }
 
 #[tokio::test]
+async fn an_image_that_is_collected_while_a_hook_is_waited_for_is_pulled_again_before_anything_is_touched() {
+    let oracle = Oracle::open().await;
+    let shop = shop(&oracle).await;
+    let swap =
+        r#"{"id":"h","containers":[{"name":"app","image":"img:v2"}],"preHook":{"templateName":"drain"}}"#;
+    let ended = shop.begin(request(swap));
+    // Every 100 ms once: the image was seen more than 2 s ago then.
+    oracle.asked("/before", 25).await;
+    shop.fake.model(|m| m.image("img:v2").present = false);
+    shop.fake.before("StopContainer", |m| {
+        let present = m.image("img:v2").present;
+        m.history.push(format!("stopped with the image there: {present}"));
+    });
+    oracle.say("/before", Some(1));
+    let status = shop.patiently(ended).await.unwrap().unwrap();
+    assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
+    shop.reached(&status, "img:v2");
+    assert_eq!(shop.fake.times("stopped with the image there: true"), 1);
+}
+
+#[tokio::test]
 async fn how_far_it_is_is_told() {
     let oracle = Oracle::open().await;
     let shop = shop(&oracle).await;

@@ -419,6 +419,7 @@ impl World {
         Some(Declared {
             current,
             deleting: api.deleting,
+            ending: None,
             gate: api.gate.clone(),
             unready_since: self.gate_closed_at.filter(|_| api.gate != Gate::Open),
             has_pull_secrets: false,

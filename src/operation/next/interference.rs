@@ -1,0 +1,163 @@
+//! Unit tests of the module above: what others do to the pod, its node or its clock in the middle of an operation.
+
+use jiff::SignedDuration;
+
+use crate::api::annotation;
+use crate::operation::effect::{Class, Effect, Verb};
+use crate::operation::fixtures::{Answer, Bench, Kubelet, at, find, life};
+use crate::operation::outcome::{Failure, Outcome};
+use crate::operation::snapshot::{Gate, Snapshot, State};
+
+const RESTART: &str = "restart app";
+const DRAINED_RESTART: &str = r#"{"containers":[{"name":"app"}],"gracePeriodSeconds":20}"#;
+const DRAINED_SWAP: &str =
+    r#"{"containers":[{"name":"app","image":"repo/app:v2"}],"gracePeriodSeconds":20,"engine":"Respec"}"#;
+
+fn gate(bench: &Bench) -> Gate {
+    bench.snapshot.declared.as_ref().unwrap().gate.clone()
+}
+
+fn count(bench: &Bench, line: &str) -> usize {
+    bench.log.iter().filter(|done| done.starts_with(line)).count()
+}
+
+/// A new sandbox, in which a kubelet has started `app` from `image_id`.
+fn move_pod(snapshot: &mut Snapshot, image_id: &str) {
+    let sandbox = snapshot.sandbox.as_mut().unwrap();
+    (sandbox.id, sandbox.ready) = ("sandbox-2".into(), true);
+    let spec_hash = find(snapshot, "side-2").spec_hash.clone();
+    snapshot.containers = ["app", "side"].map(|name| life(name, 3, State::Running)).into();
+    for container in &mut snapshot.containers {
+        container.id = format!("{}-new", container.name);
+        container.spec_hash.clone_from(&spec_hash);
+        (container.created_at, container.started_at) = (at(25_000), Some(at(25_000)));
+    }
+    find(snapshot, "app-new").image_id = image_id.into();
+}
+
+#[test]
+fn an_image_pulled_long_before_the_first_touch_is_asked_for_again() {
+    let mut bench = Bench::beside(Kubelet::Prompt, DRAINED_SWAP);
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+    let line = ["Pull repo/app:v2", "Gate Drain", "Pull repo/app:v2", "Respec app repo/app:v2"];
+    assert_eq!(bench.log[..4], line, "{:?}", bench.log);
+}
+
+#[test]
+fn an_image_that_is_gone_and_cannot_be_pulled_again_ends_it_untouched() {
+    let mut bench = Bench::beside(Kubelet::Prompt, DRAINED_SWAP);
+    let mut pulls = 0;
+    let outcome = bench.play(|effect, _| {
+        pulls += u32::from(effect.verb() == Verb::Pull);
+        if effect.verb() == Verb::Pull && pulls > 1 { Answer::No(Class::Final) } else { Answer::Obey }
+    });
+    let untouched = matches!(&outcome, Outcome::Failed { failure: Failure::Pull { .. }, touched: false, .. });
+    assert!(untouched, "{outcome:?}");
+    assert_eq!((count(&bench, "Respec"), gate(&bench)), (0, Gate::Open), "{:?}", bench.log);
+}
+
+#[test]
+fn a_pod_that_was_rebooted_under_a_drained_restart_takes_traffic_again() {
+    let mut bench = Bench::beside(Kubelet::Watching, DRAINED_RESTART);
+    while bench.operation.targets[0].stopped_at.is_none() {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    bench.snapshot.sandbox.as_mut().unwrap().ready = false;
+    for _ in 0..10 {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None, "{:?}", bench.operation.ending);
+    }
+    move_pod(&mut bench.snapshot, "sha:v1");
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+    assert_eq!((gate(&bench), count(&bench, "Create")), (Gate::Open, 0), "{:?}", bench.log);
+}
+
+#[test]
+fn a_swap_in_a_new_sandbox_is_judged_by_the_image() {
+    for (image, good) in [("sha:v2", true), ("sha:v1", false)] {
+        let mut bench = Bench::beside(Kubelet::Watching, DRAINED_SWAP);
+        let mut moved = false;
+        while !moved {
+            let ended = bench.step(&mut |effect, snapshot| {
+                if effect.verb() == Verb::Respec {
+                    move_pod(snapshot, image);
+                    moved = true;
+                }
+                Answer::Obey
+            });
+            assert_eq!(ended, None);
+        }
+        let outcome = bench.obey();
+        assert_eq!(outcome == Outcome::Succeeded, good, "{outcome:?}");
+        let closed = Gate::Closed { reason: annotation::GATE_FAILED.into() };
+        assert_eq!(gate(&bench), if good { Gate::Open } else { closed });
+    }
+}
+
+#[test]
+fn a_container_that_restarts_by_itself_before_the_touch_is_replaced_then() {
+    for engine in ["Recreate", "Stop"] {
+        let text = format!(r#"{{"containers":[{{"name":"app"}}],"engine":"{engine}"}}"#);
+        let mut bench = Bench::beside(Kubelet::Prompt, &text);
+        let crashed = find(&mut bench.snapshot, "app-2");
+        (crashed.state, crashed.finished_at, crashed.exit_code) = (State::Exited, Some(at(0)), 1);
+        let outcome = bench.obey();
+        assert_eq!(outcome, Outcome::Succeeded, "{:?}", bench.log);
+        assert_eq!(bench.snapshot.running("app")[0].attempt, 4, "{:?}", bench.log);
+        assert_eq!(count(&bench, "Stop app-3"), 1, "{:?}", bench.log);
+    }
+}
+
+#[test]
+fn a_container_that_crashes_all_the_time_ends_the_request_untouched() {
+    let mut bench = Bench::beside(Kubelet::Prompt, RESTART);
+    let outcome = bench.play(|effect, snapshot| {
+        if effect.verb() != Verb::Fence {
+            return Answer::Obey;
+        }
+        let id = snapshot.running("app")[0].id.clone();
+        let crashed = find(snapshot, &id);
+        (crashed.state, crashed.finished_at, crashed.exit_code) = (State::Exited, Some(at(1)), 1);
+        Answer::No(Class::Away)
+    });
+    let untouched =
+        matches!(&outcome, Outcome::Failed { failure: Failure::Changed { .. }, touched: false, .. });
+    assert!(untouched, "{outcome:?}");
+}
+
+#[test]
+fn nothing_is_created_in_a_pod_that_its_kubelet_ends() {
+    for at_verb in [Verb::PreStop, Verb::Stop] {
+        let mut bench = Bench::beside(Kubelet::Watching, RESTART);
+        find(&mut bench.snapshot, "app-2").has_pre_stop = true;
+        bench.operation.targets[0].has_pre_stop = true;
+        let outcome = bench.play(|effect, snapshot| {
+            if effect.verb() == at_verb {
+                snapshot.declared.as_mut().unwrap().ending = Some("Failed (DeadlineExceeded)".into());
+            }
+            Answer::Obey
+        });
+        let Outcome::Failed { failure, touched: true, .. } = &outcome else { panic!("{outcome:?}") };
+        assert!(failure.to_string().contains("DeadlineExceeded"), "{failure}");
+        assert_eq!((count(&bench, "Create"), count(&bench, "Start")), (0, 0), "{:?}", bench.log);
+        assert_eq!(bench.snapshot.fences("app").count(), 0, "{:?}", bench.log);
+    }
+}
+
+#[test]
+fn a_clock_that_jumps_while_a_container_is_down_does_not_keep_it_down() {
+    for last in [Verb::Stop, Verb::Create] {
+        let mut bench = Bench::beside(Kubelet::Watching, RESTART);
+        let mut done = false;
+        while !done {
+            let mut world = |effect: &Effect, _: &mut Snapshot| {
+                done = effect.verb() == last;
+                Answer::Obey
+            };
+            assert_eq!(bench.step(&mut world), None);
+        }
+        let jump = SignedDuration::from_hours(5);
+        bench.now += jump;
+        bench.operation.shift(jump);
+        assert_eq!(bench.obey(), Outcome::Succeeded, "{last:?}: {:?}", bench.log);
+    }
+}
