@@ -52,4 +52,5 @@ mod smoke;
 mod swap;
 mod traffic;
 mod turnstile;
+mod uninstall;
 mod workloads;

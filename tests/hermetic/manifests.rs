@@ -18,7 +18,10 @@ fn the_chart_installs_what_kustomize_does() {
     let every = json!({"allowPullSecrets": true, "restartOnSecretChange": true, "admissionPolicy": {"enabled": true},
         "webhook": {"readinessGate": true}});
     let all = chart(&every);
-    same(&all, &kustomize(&["crds", "base", "pull-secrets", "change-secrets", "admission-policy", "readiness-gate"]));
+    same(
+        &all,
+        &kustomize(&["crds", "base", "pull-secrets", "change-secrets", "admission-policy", "readiness-gate"]),
+    );
     assert_eq!(all.len(), 24 + 5, "{:?}", all.keys());
     // Helm itself has the last word where there is one.
     if let Some(helm) = helm(&json!({})) {
@@ -30,7 +33,8 @@ fn the_chart_installs_what_kustomize_does() {
 /// Deleting a definition deletes every object of its kind: `kubectl delete -k` of what runs us must not.
 #[test]
 fn what_is_uninstalled_holds_no_kind() {
-    let of_kinds = |objects: &Objects| objects.keys().filter(|key| key.0 == "CustomResourceDefinition").count();
+    let of_kinds =
+        |objects: &Objects| objects.keys().filter(|key| key.0 == "CustomResourceDefinition").count();
     let folders = ["base", "pull-secrets", "change-secrets", "admission-policy", "readiness-gate"];
     for folder in folders {
         assert_eq!(of_kinds(&kustomize(&[folder])), 0, "{folder}");

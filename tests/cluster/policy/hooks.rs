@@ -50,7 +50,11 @@ pub(super) async fn only_of_its_own_node(world: &World<'_>, agent: &Client) {
         ("hand over", runner(Some("node/node-b")), "no other runner"),
         ("another annotation", note("a"), "no annotation of a HookRun"),
         ("no annotation", json!({"metadata": {"annotations": {"team": null}}}), "no annotation of a HookRun"),
-        ("another owner", json!({"metadata": {"ownerReferences": [pod("db-0")]}}), "no owners and finalizers"),
+        (
+            "another owner",
+            json!({"metadata": {"ownerReferences": [pod("db-0")]}}),
+            "no owners and finalizers",
+        ),
         ("no owner", json!({"metadata": {"ownerReferences": null}}), "no owners and finalizers"),
         ("no finalizer", json!({"metadata": {"finalizers": null}}), "no owners and finalizers"),
     ] {
@@ -75,7 +79,8 @@ async fn creates_what_an_operation_needs_alone(own: &Api<HookRun>) {
     let try_it = PostParams { dry_run: true, ..PostParams::default() };
     let meta = |change: Value| json!({"metadata": change});
     let (labels, owner, name) = ("three labels alone", "one owner", "name of the HookRun");
-    let of_controller = json!({"apiVersion": "v1", "kind": "Pod", "name": "web-1", "uid": "u", "controller": true});
+    let of_controller =
+        json!({"apiVersion": "v1", "kind": "Pod", "name": "web-1", "uid": "u", "controller": true});
     let of_set = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "u"});
     let finish = json!({"labels": {"inplace.dev/delete-guard": "finish"}, "annotations": {"inplace.dev/approve": "true"}});
     for (what, change, why) in [
