@@ -26,6 +26,7 @@ use crate::{
     agent::{USER, get},
     cluster::{Cluster, Node, block_on},
     facts::look,
+    kinds::{await_kinds, definitions},
     lab::run,
     pod::{eventually, is_ready},
 };
@@ -64,6 +65,8 @@ pub(crate) fn install(cluster: &Cluster, tag: &str) {
         "patches": [{"target": {"kind": "DaemonSet"}, "patch": change.to_string()}],
     });
     fs::write(folder.join("kustomization.yaml"), all.to_string()).unwrap();
+    cluster.kubectl(&["apply", "--server-side", "-k", &definitions()]);
+    block_on(await_kinds(cluster.client.clone()));
     cluster.kubectl(&["apply", "-k", folder.to_str().unwrap()]);
     if knows_policies(cluster) {
         cluster.kubectl(&["apply", "-k", file("daemonset/admission-policy").to_str().unwrap()]);

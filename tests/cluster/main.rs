@@ -54,4 +54,5 @@ mod smoke;
 mod swap;
 mod traffic;
 mod turnstile;
+mod uninstall;
 mod workloads;

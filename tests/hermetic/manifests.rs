@@ -13,18 +13,37 @@ type Objects = BTreeMap<(String, String, String), Value>;
 #[test]
 fn the_chart_installs_what_kustomize_does() {
     let own = chart(&json!({}));
-    same(&own, &kustomize(&["base"]));
+    same(&own, &kustomize(&["crds", "base"]));
     assert_eq!(own.len(), 15 + 5, "{:?}", own.keys());
     let every = json!({"allowPullSecrets": true, "restartOnSecretChange": true, "admissionPolicy": {"enabled": true},
         "webhook": {"readinessGate": true}});
     let all = chart(&every);
-    same(&all, &kustomize(&["base", "pull-secrets", "change-secrets", "admission-policy", "readiness-gate"]));
+    same(
+        &all,
+        &kustomize(&["crds", "base", "pull-secrets", "change-secrets", "admission-policy", "readiness-gate"]),
+    );
     assert_eq!(all.len(), 25 + 5, "{:?}", all.keys());
     // Helm itself has the last word where there is one.
     if let Some(helm) = helm(&json!({})) {
         same(&helm, &own);
         same(&helm_or_fail(&every), &all);
     }
+}
+
+/// Deleting a definition deletes every object of its kind: `kubectl delete -k` of what runs us must not.
+#[test]
+fn what_is_uninstalled_holds_no_kind() {
+    let of_kinds =
+        |objects: &Objects| objects.keys().filter(|key| key.0 == "CustomResourceDefinition").count();
+    let folders = ["base", "pull-secrets", "change-secrets", "admission-policy", "readiness-gate"];
+    for folder in folders {
+        assert_eq!(of_kinds(&kustomize(&[folder])), 0, "{folder}");
+    }
+    let kinds = kustomize(&["crds"]);
+    assert_eq!((of_kinds(&kinds), kinds.len()), (5, 5));
+    // Helm leaves what is in its folder `crds` where it is, and deletes what a template made.
+    let templates = run("bash", &["tests/lab/chart.sh", "daemonset/chart", "{}"]);
+    assert_eq!(of_kinds(&objects(&templates)), 0);
 }
 
 #[test]

@@ -26,6 +26,7 @@ const POLICY_SINCE: u32 = 30;
 #[tokio::test]
 async fn rbac_gives_the_agent_pods_events_and_nothing_else() {
     let server = ApiServer::start().await;
+    server.apply("daemonset/crds");
     server.apply("daemonset/base");
     let world = World::new(&server).await;
     let pod = world.pod(OWN, "restart app", None).await;
