@@ -47,11 +47,14 @@ clippy:
 doc:
 	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps
 
-# The advisories come from a database on a git host, which is not within reach everywhere: they count where it is.
+# The advisories come from a database on a git host, which is not within reach everywhere: they count where it is. Where they
+# did not count, `make test` says so again at its end.
+UNCHECKED := $(INPLACE_CACHE)/advisories-not-checked
 deny: $(DENY)
 	$(DENY) --locked check bans licenses sources
-	@if timeout 120 $(DENY) fetch db >/dev/null 2>&1; then $(DENY) --locked check --disable-fetch advisories; \
-	else echo "advisories: NOT CHECKED, the advisory database cannot be fetched from here"; fi
+	@rm -f "$(UNCHECKED)"; \
+	if timeout 120 $(DENY) fetch db >/dev/null 2>&1; then $(DENY) --locked check --disable-fetch advisories; \
+	else echo "advisories: NOT CHECKED, the advisory database cannot be fetched from here" | tee "$(UNCHECKED)"; fi
 
 $(DENY):
 	@if command -v cargo-deny >/dev/null; then mkdir -p "$(@D)" && ln -s "$$(command -v cargo-deny)" "$@"; \
@@ -62,6 +65,7 @@ test: setup kubernetes check release ## everything that can go wrong, for real
 	cargo test --locked --features faults --test node
 	cargo test --locked --features faults --test cluster
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
+	@if [ -e "$(UNCHECKED)" ]; then echo "Not exercised by this run:"; cat "$(UNCHECKED)"; fi
 
 fuzz: ## FUZZ_SECONDS for each fuzz target, on the stable toolchain
 	bash fuzz/run.sh "$(CARGO_TARGET_DIR)" "$(FUZZ_SECONDS)"

@@ -1,9 +1,12 @@
 """Packs the static binary into an image, without a Docker engine; the same input gives the same digest.
 
-    image.py OUT.tar BINARY --version 0.1.0 [--arch amd64|arm64] [--revision COMMIT] [--certificates FILE]
+    image.py OUT.tar BINARY --version 0.1.0 [--arch amd64|arm64] [--revision COMMIT] [--certificates FILE] [--sbom FILE]
 
-OUT.tar is an OCI archive; its digest is printed. In the image: /inplace, and the certificates of public authorities for hooks
-that speak to the world. No shell, no other file, no user but root.
+OUT.tar is an OCI archive; its digest is printed. In the image: /inplace, /sbom.cdx.json (what it is made of), and the
+certificates of public authorities for hooks that speak to the world. No shell, no other file, no user but root.
+
+Of the certificates in FILE (this machine's, unless another one is named) only those are taken that authorities.txt beside this
+file lists: what else this machine trusts, a proxy's authority say, is nothing for a cluster to trust.
 """
 
 import argparse
@@ -11,6 +14,9 @@ import gzip
 import hashlib
 import io
 import json
+import os
+import re
+import ssl
 import sys
 import tarfile
 
@@ -49,7 +55,17 @@ def tar(files):
     return buffer.getvalue()
 
 
-def pack(binary, certificates, arch, version, revision):
+def public(bundle):
+    """Of the certificates in a bundle (PEM) those that authorities.txt lists, sorted; how many, how many others, of how many."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "authorities.txt"), encoding="utf-8") as file:
+        known = {line.split()[0] for line in file if not line.startswith("#")}
+    found = re.findall("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", bundle, re.DOTALL)
+    prints = {hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest(): pem for pem in found}
+    taken = [prints[name] for name in sorted(prints.keys() & known)]
+    return "".join(pem + "\n" for pem in taken).encode(), len(taken), len(prints) - len(taken), len(known)
+
+
+def pack(binary, certificates, sbom, arch, version, revision):
     """The archive and the digest of the image in it."""
     layers = [
         # What changes seldom is below.
@@ -59,7 +75,7 @@ def pack(binary, certificates, arch, version, revision):
             "etc/ssl/certs": (None, 0o755),
             "etc/ssl/certs/ca-certificates.crt": (certificates, 0o644),
         }),
-        tar({"inplace": (binary, 0o755)}),
+        tar({"inplace": (binary, 0o755)} | ({"sbom.cdx.json": (sbom, 0o644)} if sbom else {})),
     ]
     packed = [gzip.compress(layer, compresslevel=9, mtime=0) for layer in layers]
     labels = {
@@ -100,14 +116,21 @@ def main():
     parser.add_argument("--arch", choices=MACHINES, default="amd64")
     parser.add_argument("--revision", default="")
     parser.add_argument("--certificates", default="/etc/ssl/certs/ca-certificates.crt")
+    parser.add_argument("--sbom")
     args = parser.parse_args()
     with open(args.binary, "rb") as file:
         binary = file.read()
     if binary[:4] != b"\x7fELF" or int.from_bytes(binary[18:20], "little") != MACHINES[args.arch]:
         sys.exit(f"image.py: {args.binary} is no program for {args.arch}")
-    with open(args.certificates, "rb") as file:
-        certificates = file.read()
-    archive, name = pack(binary, certificates, args.arch, args.version, args.revision)
+    with open(args.certificates, encoding="utf-8", errors="replace") as file:
+        certificates, taken, others, known = public(file.read())
+    print(f"image.py: {taken} of {known} public authorities are in the image, {others} others of {args.certificates} are not",
+          file=sys.stderr)
+    sbom = None
+    if args.sbom:
+        with open(args.sbom, "rb") as file:
+            sbom = file.read()
+    archive, name = pack(binary, certificates, sbom, args.arch, args.version, args.revision)
     with open(args.out, "wb") as file:
         file.write(archive)
     print(name)

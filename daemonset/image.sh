@@ -22,7 +22,9 @@ revision=
 if [ -z "$(git -C "$here" status --porcelain 2>/dev/null)" ]; then revision=$(git -C "$here" rev-parse HEAD 2>/dev/null) || revision=; fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-digest=$(python3 -B "$here/image.py" "$work/image.tar" "$1" --version "$2" --arch "${ARCH:-amd64}" --revision "$revision")
+case ${ARCH:-amd64} in amd64) target=x86_64-unknown-linux-musl ;; *) target=aarch64-unknown-linux-musl ;; esac
+python3 -B "$here/sbom.py" --target "$target" > "$work/sbom.cdx.json"
+digest=$(python3 -B "$here/image.py" "$work/image.tar" "$1" --version "$2" --arch "${ARCH:-amd64}" --revision "$revision" --sbom "$work/sbom.cdx.json")
 # --insecure-policy: that is about signatures on what is read, and what is read was made a moment ago. The bytes stay as they
 # are, and with them the digest.
 skopeo --insecure-policy copy --quiet --preserve-digests "${options[@]}" "oci-archive:$work/image.tar" "docker://$IMAGE"

@@ -325,7 +325,9 @@ fn the_same_binary_makes_the_same_image() {
     let at = |name: &str| folder.path().join(name);
     // What image.py looks at: the magic number and the machine, here x86-64.
     let mut program = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0".to_vec();
-    std::fs::write(at("certificates"), "authorities").unwrap();
+    // One that nobody lists: that of a proxy, say.
+    let own = rcgen::generate_simple_self_signed(["proxy".to_owned()]).unwrap().cert.pem();
+    std::fs::write(at("certificates"), &own).unwrap();
     let pack = |out: &str, program: &[u8], arch: &str| {
         std::fs::write(at("program"), program).unwrap();
         let output = Command::new("python3")
@@ -346,10 +348,35 @@ fn the_same_binary_makes_the_same_image() {
     assert!(first.starts_with("sha256:") && first.len() == 71, "{first}");
     assert_eq!(pack("two.tar", &program, "amd64").unwrap(), first);
     assert_eq!(std::fs::read(at("one.tar")).unwrap(), std::fs::read(at("two.tar")).unwrap());
-    assert!(pack("three.tar", &program, "arm64").unwrap_err().contains("no program for arm64"));
+    // What the machine that builds trusts is not what the image trusts.
+    std::fs::write(at("certificates"), "").unwrap();
+    assert_eq!(
+        pack("three.tar", &program, "amd64").unwrap(),
+        first,
+        "a certificate of the build host is in the image"
+    );
+    assert!(pack("wrong.tar", &program, "arm64").unwrap_err().contains("no program for arm64"));
     program.push(0);
     assert_ne!(pack("four.tar", &program, "amd64").unwrap(), first);
     assert!(pack("five.tar", b"#!/bin/sh\nexit 0 # and so on", "amd64").unwrap_err().contains("no program"));
+}
+
+#[test]
+fn what_the_binary_is_made_of_is_written_down() {
+    let output = Command::new("python3")
+        .args(["-B", "daemonset/sbom.py", "--target", "x86_64-unknown-linux-musl"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let bom: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(bom["metadata"]["component"]["name"], "inplace");
+    let parts = bom["components"].as_array().unwrap();
+    let part = |name: &str| parts.iter().find(|part| part["name"] == name);
+    let tokio = part("tokio").unwrap();
+    assert!(tokio["version"].is_string() && tokio["licenses"][0]["expression"].is_string(), "{tokio}");
+    assert_eq!(tokio["hashes"][0]["content"].as_str().unwrap().len(), 64);
+    // Only tests use it.
+    assert!(part("proptest").is_none());
 }
 
 /// Object by object, so that a difference can be read.
