@@ -68,7 +68,7 @@ fn a_fence_has_the_name_and_not_the_label() {
     let mut expected = original();
     let fence = source(CONFIG, SPEC).unwrap().fence(5, None, "op-1");
     expected.metadata.as_mut().unwrap().attempt = 5;
-    expected.log_path = "app/5.log".to_owned();
+    expected.log_path = "app/inplace-fence-5.log".to_owned();
     expected.labels.insert(annotation::OPERATION.to_owned(), "op-1".to_owned());
     expected.labels.insert(annotation::CONTAINER_NAME.to_owned(), annotation::FENCE_NAME.to_owned());
     assert_eq!(fence, expected);
@@ -128,6 +128,7 @@ fn a_holder_has_its_pods_namespaces_and_nothing_of_its_container() {
             (annotation::OPERATION, "op-1"),
             (annotation::HOLDER, "true"),
         ]),
+        log_path: "app/inplace-fence-5.log".to_owned(),
         annotations: map(&[(annotation::RESTART_COUNT, "3"), (annotation::SPEC_HASH, "a2f567d5")]),
         linux: Some(linux),
         ..Default::default()
