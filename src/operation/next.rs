@@ -235,7 +235,9 @@ fn restarted<'a>(target: &Target, snapshot: &'a Snapshot) -> Option<&'a Containe
     let by_kubelet = snapshot.sandbox.as_ref().is_some_and(|sandbox| sandbox.owner.is_kubelet());
     let follows = by_spec(target) || (by_kubelet && target.rebases < MAX_REBASES);
     let newest = snapshot.lives(&target.name).last().copied()?;
-    let counts = follows && !target.touched && newest.state != State::Unknown;
+    // The way back leads to the image from before: one of another image is somebody's change.
+    let fits = by_spec(target) || newest.image_id == target.from.image_id;
+    let counts = follows && fits && !target.touched && newest.state != State::Unknown;
     (counts && newest.attempt >= target.forward.attempt && newest.operation.is_none()).then_some(newest)
 }
 

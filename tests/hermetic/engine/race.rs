@@ -243,17 +243,19 @@ async fn a_second_one_that_appears_ends_it_and_none_is_touched_any_more() {
 }
 
 #[tokio::test]
-async fn somebody_elses_replacement_before_ours_leaves_it_alone() {
+async fn a_container_that_its_kubelet_restarts_before_the_touch_is_replaced_in_its_turn() {
     let shop = Shop::of(kubelets()).await;
     shop.fake.on("CreateContainer").about("fence app#2").first(|m| {
         m.die("app", 0);
         m.kubelet_restarts("app").unwrap();
     });
     let ended = shop.restart().await.unwrap();
-    assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "ContainerChanged"), "{ended:#?}");
+    assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
     shop.sane("changed");
-    assert_eq!(shop.fake.only("app").attempt(), 1);
-    assert!(!shop.fake.story().iter().any(|call| call.starts_with("Stop")));
+    assert_eq!((ended.containers[0].from.attempt, shop.fake.only("app").attempt()), (1, 2));
+    let stops: Vec<_> = shop.fake.story().into_iter().filter(|call| call.starts_with("Stop")).collect();
+    assert_eq!(stops.iter().filter(|call| call.contains("app#1")).count(), 1, "{stops:?}");
+    assert!(!stops.iter().any(|call| call.contains("app#0")), "{stops:?}");
 }
 
 /// containerd is busy with a start that was cut off for about a second, and says so.

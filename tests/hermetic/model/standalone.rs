@@ -514,7 +514,12 @@ impl World {
             operation.targets.iter().find(|target| target.name == effect.container()).unwrap().clone();
         let replacement = target.replacement().clone();
         let right = match effect {
-            Effect::Pull { .. } => !operation.touched(),
+            // Never while a container is down: what was touched runs again.
+            Effect::Pull { .. } => {
+                let mut touched = operation.targets.iter().filter(|target| target.touched);
+                let runs = touched.all(|target| target.reached.is_some());
+                !target.touched && operation.turned_back.is_none() && runs
+            }
             Effect::Fence { attempt, .. } => *attempt == replacement.attempt + 1,
             Effect::PreStop { id, .. } => *id == replacement.replaces && self.pre_stopped.insert(id.clone()),
             Effect::Stop { id, timeout_seconds, .. } => *id == replacement.replaces && *timeout_seconds >= 2,

@@ -44,7 +44,12 @@ impl World {
         let replacement = target.replacement();
         let respecs = target.engine == Engine::Respec;
         match effect {
-            Effect::Pull { .. } => !operation.touched(),
+            // Never while a container is down: what was touched runs again.
+            Effect::Pull { .. } => {
+                let mut touched = operation.targets.iter().filter(|target| target.touched);
+                let runs = touched.all(|target| target.reached.is_some());
+                !target.touched && operation.turned_back.is_none() && runs
+            }
             Effect::Fence { attempt, .. } => *attempt == replacement.attempt + 1,
             Effect::PreStop { id, .. } => {
                 !respecs && *id == replacement.replaces && self.pre_stopped.insert(id.clone())
