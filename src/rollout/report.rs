@@ -37,7 +37,7 @@ const MOST_NAMES: usize = 5;
 pub(super) fn unreachable(views: &[View<'_>]) -> Option<String> {
     let pods: Vec<_> = views.iter().filter(|view| view.is_unreachable()).collect();
     let name = |view: &&View<'_>| format!("{} ({})", view.pod.base.name, view.reach.problem());
-    let names: Vec<_> = pods.iter().take(MOST_NAMES).map(|view| name(view)).collect();
+    let names: Vec<_> = pods.iter().take(MOST_NAMES).map(name).collect();
     let more = pods.len().saturating_sub(MOST_NAMES);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     (!pods.is_empty())

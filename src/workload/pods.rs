@@ -14,6 +14,7 @@ use crate::workload::turn::{Purpose, Stage, Standing, Turn, later};
 
 /// What is read from a pod.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Pod {
     /// Its name.
     pub name: String,

@@ -86,8 +86,10 @@ impl<'a> Survey<'a> {
             blocked: None,
         };
         survey.remaining = survey.to_move(scene, |view| view.setback(update).is_none());
-        survey.without_stand_in =
-            survey.to_move(scene, |view| view.setback(update) != Some(Stage::Failed) || !view.available);
+        // Nobody stands in for a pod that only stands in itself.
+        let stands_in = |view: &View<'_>| view.pod.surge && scene.wish.is_in_place();
+        let gave_up = |view: &View<'_>| view.setback(update) == Some(Stage::Failed) && view.available;
+        survey.without_stand_in = survey.to_move(scene, |view| !stands_in(view) && !gave_up(view));
         survey.blocked = scene.views.iter().find_map(|view| match survey.route(view) {
             Route::Blocked(why) if survey.is_eligible(scene, view) => {
                 Some(format!("pod {}: {why}", view.pod.name))

@@ -85,7 +85,9 @@ fn pods_that_wait_for_their_hook_stay(cluster: &Cluster, asked: &Asked) {
 
 fn pods_that_failed_go_back_and_stay(cluster: &Cluster, _: &Asked) {
     let site = Site { cluster, kind: "gamedeployment", name: "failing" };
-    site.apply(&surging("failing", 1, &json!({})));
+    // With less than one unavailable nobody is begun: the pod that stands in has the same broken image.
+    let strategy = json!({"updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 1, "maxSurge": 1}});
+    site.apply(&surging("failing", 1, &strategy));
     site.until("two pods are there", |status| is_complete(status, 2));
     let before = site.pods();
     site.image("lab/app:crash");
