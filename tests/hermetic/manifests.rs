@@ -153,6 +153,7 @@ fn the_agent_may_no_more_than_it_needs() {
         "/var/lib/inplace",
         "/var/lib/kubelet/pods",
         "/var/log/containers",
+        "/var/log/pods",
         "/var/lib/containerd",
     ];
     assert_eq!(paths, expected);

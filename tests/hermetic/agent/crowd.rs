@@ -37,7 +37,7 @@ async fn operations_that_wait_and_have_touched_nothing_hold_up_nobody() {
     town.api.put(json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
         "metadata": { "namespace": "shop", "name": "never" },
         "spec": { "metrics": [{ "name": "never", "count": 1, "successCondition": "result == 'done'",
-            "provider": { "exec": { "container": "app", "command": ["wait"], "timeoutSeconds": 600 } } }] } }));
+            "provider": { "exec": { "container": "app", "command": ["wait"], "timeoutSeconds": 60 } } }] } }));
     let _agent = town.agent().await;
     for (number, name) in slow.iter().enumerate() {
         let containers = json!([{ "name": "app" }]);
