@@ -283,7 +283,10 @@ async fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller() {
             .collect();
         posts.into_iter().map(|post| post.join().unwrap()).collect::<Vec<_>>()
     });
-    assert!(codes.iter().skip(1).step_by(2).all(|code| code == "413"), "{codes:?}");
+    // Whoever is refused in the middle of its sending may be cut off before it reads the answer.
+    let is_refused = |code: &String| code == "413" || code == "000";
+    assert!(codes.iter().skip(1).step_by(2).all(is_refused), "{codes:?}");
+    assert!(codes.iter().any(|code| code == "413"), "{codes:?}");
     assert!(codes.iter().step_by(2).any(|code| code == "200"), "{codes:?}");
     assert!(site.peak() < MEMORY, "{} MiB", site.peak() >> 20);
     // It answers still: the hook of the victim has succeeded.
