@@ -422,14 +422,16 @@ async fn told(leash: &mut Leash) {
     }
 }
 
-/// Writes the journal. A container that was touched waits for it no longer than [`JOURNAL_LIMIT`].
+/// Writes the journal. A container that was touched waits for it no longer than [`JOURNAL_LIMIT`], one that was not until the
+/// operation's deadline; what is to be written at the deadline itself gets as long.
 async fn write(
     journal: &mut JournalWriter,
     entry: &Entry,
     operation: &Operation,
 ) -> Result<(), JournalError> {
     let touched = operation.touched() || operation.outcome.is_some();
-    let limit = if touched { JOURNAL_LIMIT } else { clock::until(operation.forward_until()) };
+    let left = if touched { Duration::ZERO } else { clock::until(operation.forward_until()) };
+    let limit = left.max(JOURNAL_LIMIT);
     write_within(journal, entry, limit).await
 }
 
