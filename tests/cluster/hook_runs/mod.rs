@@ -63,11 +63,14 @@ impl<'a> Site<'a> {
     /// The published templates apply, and a run of each, in fewer seconds, ends as published.
     fn published(&self) {
         // The pod that the arguments name.
-        self.cluster.apply(&format!(
-            "{{apiVersion: v1, kind: Pod, metadata: {{name: web-0, namespace: default}}, spec: {{nodeName: {}, \
-             terminationGracePeriodSeconds: 1, containers: [{{name: app, image: lab/app:v1}}]}}}}",
-            self.node.name
-        ));
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web-0", "namespace": "default"},
+            "spec": {
+                "nodeName": self.node.name, "terminationGracePeriodSeconds": 1,
+                "containers": [{"name": "app", "image": "lab/app:v1"}],
+            },
+        });
+        self.cluster.apply(&pod.to_string());
         for (template, name, phase) in [
             (TEMPLATES[0], "published-success", "Successful"),
             (TEMPLATES[1], "published-fail", "Failed"),
