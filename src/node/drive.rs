@@ -295,8 +295,7 @@ async fn act(
     operation.begin(effect, clock::now());
     entry.open = Some(operation.clone());
     entry.intent = Some(effect.clone());
-    let time = if was_touched { JOURNAL_LIMIT } else { clock::until(operation.forward_until()) };
-    if let Err(error) = write_within(journal, entry, time).await {
+    if let Err(error) = write_within(journal, entry, write_limit(operation, was_touched)).await {
         if !was_touched {
             let failure = Failure::Journal { message: error.to_string() };
             return Err(Outcome::Failed { failure, then: None, touched: false });
@@ -422,17 +421,21 @@ async fn told(leash: &mut Leash) {
     }
 }
 
-/// Writes the journal. A container that was touched waits for it no longer than [`JOURNAL_LIMIT`], one that was not until the
-/// operation's deadline; what is to be written at the deadline itself gets as long.
+/// Writes the journal.
 async fn write(
     journal: &mut JournalWriter,
     entry: &Entry,
     operation: &Operation,
 ) -> Result<(), JournalError> {
     let touched = operation.touched() || operation.outcome.is_some();
+    write_within(journal, entry, write_limit(operation, touched)).await
+}
+
+/// What a write of the journal may take: a container that was touched waits for it no longer than [`JOURNAL_LIMIT`], one that
+/// was not until the operation's deadline. What is to be written at the deadline itself gets as long as the former.
+fn write_limit(operation: &Operation, touched: bool) -> Duration {
     let left = if touched { Duration::ZERO } else { clock::until(operation.forward_until()) };
-    let limit = left.max(JOURNAL_LIMIT);
-    write_within(journal, entry, limit).await
+    left.max(JOURNAL_LIMIT)
 }
 
 async fn write_within(
