@@ -172,11 +172,23 @@ pub(super) async fn drive(
     };
     hooks.close(&operation, &outcome);
     operation.finish(outcome, clock::now());
-    let status = report::status(&operation);
+    Some(conclude(node, entry, &operation, &mut journal, &leash.shutdown, audience).await)
+}
+
+/// Writes down and tells how `operation` ended, and gives back what it held.
+async fn conclude(
+    node: &Node,
+    mut entry: Entry,
+    operation: &Operation,
+    journal: &mut JournalWriter,
+    shutdown: &CancellationToken,
+    audience: &Audience,
+) -> Status {
+    let status = report::status(operation);
     entry.owed_gate = operation.owed_gate();
-    entry.remember_hashes(&operation);
+    entry.remember_hashes(operation);
     entry.conclude(status.clone());
-    let written = write(&mut journal, &entry, &operation).await;
+    let written = write(journal, &entry, operation).await;
     if let Err(error) = &written {
         tracing::error!(pod = %operation.pod, %error, "the end of the operation is not in the journal");
     }
@@ -184,11 +196,11 @@ pub(super) async fn drive(
     node.permit.give_back();
     if let Err(JournalError::Late { .. }) = written {
         // Whoever works on the pod next must not find it open.
-        let finished = leash.shutdown.run_until_cancelled(journal.finish()).await;
+        let finished = shutdown.run_until_cancelled(journal.finish()).await;
         tracing::info!(pod = %operation.pod, ?finished, "the disk is back");
     }
     node.journal.forget_panics(&operation.pod);
-    Some(status)
+    status
 }
 
 /// Whether `effect` may be carried out now: what touches a container that runs well needs a permit; what brings one up does

@@ -203,6 +203,14 @@ pub(crate) fn is_fence(container: &Container) -> bool {
     container.labels.get(CONTAINER_NAME).is_some_and(|name| name == FENCE_NAME)
 }
 
+/// Whether the runtime of its node has a sandbox of the pod.
+pub(crate) fn has_sandbox(pod: &Pod<'_>) -> bool {
+    let endpoint = Endpoint::parse(&pod.cluster.node().endpoint).unwrap();
+    block_on(async {
+        !Client::new(&endpoint, None).sandboxes(Some((POD_UID, &pod.uid))).await.unwrap().is_empty()
+    })
+}
+
 /// Removes the sandboxes of a pod that is gone, as its kubelet does sooner or later.
 pub(crate) fn remove_sandboxes(pod: &Pod<'_>) {
     let endpoint = Endpoint::parse(&pod.cluster.node().endpoint).unwrap();

@@ -28,7 +28,7 @@ use crate::{
     agent::{Agent, Setup},
     cluster::Cluster,
     hook_runs::asked::Asked,
-    pod::{annotation, eventually, is, is_ready},
+    pod::{annotation, eventually, eventually_or, is, is_ready},
 };
 
 /// How long anything may take that should come, on a machine that does much else.
@@ -201,9 +201,13 @@ impl<'a> Play<'a> {
             self.wait_set(counters, |object| set_numbers(object) == counters);
             "NAME REPLICAS READYREPLICAS CURRENTREPLICAS UPDATEDREPLICAS UPDATEDREADY_REPLICAS AGE"
         };
-        let printed = self.listed(kind);
-        assert_eq!(printed[0].join(" "), header);
-        assert_eq!(printed[1][..6].join(" "), format!("{name} {counters}"), "{}", self.all());
+        // They may pass through this state more than once: a pod whose update was under way counts again when it ends.
+        let row = format!("{name} {counters}");
+        eventually_or("kubectl to print the counters", || {
+            let printed = self.listed(kind);
+            assert_eq!(printed[0].join(" "), header);
+            if printed[1][..6].join(" ") == row { Ok(()) } else { Err(format!("{row}: {}", self.all())) }
+        });
     }
 
     /// Of each pod that `kubectl get pods` lists, by name: READY, STATUS and RESTARTS.
