@@ -12,6 +12,9 @@ use crate::workload::name;
 /// Longest part of a workload's name in the name of a revision: that is a label of its pods, too.
 const STEM: usize = name::LABEL - 11;
 
+/// How many names that were taken a revision that is adopted may have met.
+const MOST_COLLISIONS: i32 = 8;
+
 /// A revision as it is seen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Revision {
@@ -71,6 +74,13 @@ pub fn is_named_for(workload: &str, name: &str) -> bool {
     hash.is_some_and(|hash| !hash.is_empty() && !hash.contains('-'))
 }
 
+/// True when `name` ends as that of a revision of `template` does. One with another content was made by somebody else.
+pub fn is_named_after(name: &str, template: &PodTemplate) -> bool {
+    let text = canonical(&template.0);
+    let hash = name.rsplit_once('-').map(|(_, hash)| hash);
+    (0..=MOST_COLLISIONS).any(|collisions| hash == Some(hash_of(&text, collisions).as_str()))
+}
+
 /// The revision of `template` for the workload `workload`.
 pub fn find(workload: &str, template: &PodTemplate, known: &[Revision], collisions: i32) -> Found {
     let newest = known.iter().map(|revision| revision.number).max().unwrap_or(0);
@@ -85,15 +95,14 @@ pub fn find(workload: &str, template: &PodTemplate, known: &[Revision], collisio
     let stem = name::bounded(workload, STEM);
     let mut collisions = collisions.max(0);
     let mut named = || {
-        let mark = if collisions == 0 { String::new() } else { collisions.to_string() };
-        let name = format!("{stem}-{}", name::safe_hash(&format!("{text}{mark}")));
+        let name = format!("{stem}-{}", hash_of(&text, collisions));
         let taken = known.iter().any(|revision| revision.name == name);
         collisions += i32::from(taken);
         (!taken).then_some(name)
     };
     // Each round takes another name; there are only so many that can be taken.
     let name = std::iter::repeat_with(&mut named).take(known.len() + 1).flatten().next();
-    let name = name.unwrap_or_else(|| format!("{stem}-{}", name::safe_hash(&text)));
+    let name = name.unwrap_or_else(|| format!("{stem}-{}", hash_of(&text, 0)));
     let revision = Revision { name, number: newest + 1, template: template.clone() };
     Found { revision, write: Some(Write::Create), collisions }
 }
@@ -123,6 +132,12 @@ pub fn surplus<'a>(known: &'a [Revision], needed: &BTreeSet<&str>, limit: usize)
     idle.sort_by_key(|revision| revision.number);
     let many = idle.len().saturating_sub(limit);
     idle.into_iter().take(many).map(|revision| revision.name.as_str()).collect()
+}
+
+/// The end of the name of a revision with this content, after so many names that were taken.
+fn hash_of(canonical: &str, collisions: i32) -> String {
+    let mark = if collisions == 0 { String::new() } else { collisions.to_string() };
+    name::safe_hash(&format!("{canonical}{mark}"))
 }
 
 /// A value as text, keys in order and without nulls.

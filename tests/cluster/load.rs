@@ -66,7 +66,7 @@ fn requests_on_all_pods_of_a_full_node_at_once() {
     let before = writes(&cluster).len();
     let answers = burst(&cluster, &pods, None, 1);
     within_budget(&cluster, &pods, &answers, before);
-    burst(&cluster, &pods, Some("app:v2"), 2);
+    burst(&cluster, &pods, Some("lab/app:v2"), 2);
     assert!(pods.iter().all(|pod| pod.facts().running("app").version == "v2"));
 
     at_rest(&cluster, process);

@@ -25,6 +25,9 @@ use crate::workload::report::Report;
 use crate::workload::revision::{self, Revision};
 use crate::workload::wish::Wish;
 
+/// Labels of a revision that can be adopted: those of the pods of its workload.
+const MOST_LABELS: usize = 64;
+
 /// A workload.
 #[derive(Debug)]
 pub struct Workload {
@@ -57,13 +60,14 @@ pub struct KeptPod {
     pub labels: BTreeMap<String, String>,
 }
 
-/// A `ControllerRevision` of a workload, or of nobody; of others nothing is kept.
+/// A `ControllerRevision`. Anybody in any namespace makes them, each as large as the API server stores it, so only those of
+/// workloads are kept with their content.
 #[derive(Clone, Debug)]
 pub struct KeptRevision {
-    /// What it says.
+    /// What it says, where a workload controls it.
     pub(super) revision: Option<Revision>,
-    /// Its labels, where nobody controls it.
-    pub(super) labels: BTreeMap<String, String>,
+    /// Its labels, where nobody controls it and a workload may adopt it.
+    pub(super) orphan: Option<BTreeMap<String, String>>,
 }
 
 /// The name of a volume claim.
@@ -222,25 +226,33 @@ impl Trim for KeptRevision {
     type Source = ControllerRevision;
 
     fn trim(source: ControllerRevision) -> (ObjectMeta, Self) {
-        let owner = controller(&source.metadata);
-        let (needed, orphan) = (owner.is_none_or(is_workload), owner.is_none());
-        let template = source.data.filter(|_| needed).and_then(|data| revision::template(&data.0));
         let name = source.metadata.name.clone().unwrap_or_default();
-        let revision = template.map(|template| Revision { name, number: source.revision, template });
-        let labels =
-            source.metadata.labels.clone().filter(|_| orphan && revision.is_some()).unwrap_or_default();
-        (source.metadata, Self { revision, labels })
+        let (revision, orphan) = match controller(&source.metadata) {
+            Some(owner) if is_workload(owner) => {
+                let template = source.data.and_then(|data| revision::template(&data.0));
+                (template.map(|template| Revision { name, number: source.revision, template }), None)
+            }
+            Some(_) => (None, None),
+            None => {
+                let labels = source.metadata.labels.clone().unwrap_or_default();
+                let template = source.data.and_then(|data| revision::template(&data.0));
+                let fits = labels.len() <= MOST_LABELS
+                    && template.is_some_and(|template| revision::is_named_after(&name, &template));
+                (None, fits.then_some(labels))
+            }
+        };
+        (source.metadata, Self { revision, orphan })
     }
 
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
-        if self.revision.is_some() && controller(meta).is_none() {
+        if self.orphan.is_some() {
             return vec![orphans(namespace(meta))];
         }
         owned(meta)
     }
 
     fn says_the_same(&self, before: &Self) -> bool {
-        self.revision == before.revision && self.labels == before.labels
+        self.revision == before.revision && self.orphan == before.orphan
     }
 }
 
@@ -329,4 +341,40 @@ impl Trim for Template {
 #[derive(Debug, Deserialize)]
 pub(super) struct MetaOnly {
     metadata: ObjectMeta,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::pod_template::PodTemplate;
+
+    fn kept(mut revision: Value) -> KeptRevision {
+        revision["revision"] = json!(1);
+        KeptRevision::trim(serde_json::from_value(revision).unwrap()).1
+    }
+
+    #[test]
+    fn of_a_revision_that_nobody_controls_only_the_labels_are_kept_and_only_where_its_name_fits_its_content()
+    {
+        let template = PodTemplate(json!({"spec": {"containers": [{"name": "app", "image": "app:1"}]}}));
+        let name = revision::find("web", &template, &[], 0).revision.name;
+        let labels = json!({"app": "web"});
+        let orphan = json!({"metadata": {"name": name, "labels": labels}, "data": revision::data(&template)});
+        let fits = kept(orphan.clone());
+        assert_eq!((fits.revision, fits.orphan.map(|labels| json!(labels))), (None, Some(labels)));
+
+        let mut other_content = orphan.clone();
+        other_content["data"]["spec"]["template"]["spec"]["containers"][0]["image"] = json!("app:2");
+        let mut many_labels = orphan.clone();
+        many_labels["metadata"]["labels"] =
+            (0..=MOST_LABELS).map(|at| (format!("label-{at}"), json!("x"))).collect();
+        let mut of_another_kind = orphan;
+        of_another_kind["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "1", "controller": true}]);
+        for nothing in [other_content, many_labels, of_another_kind] {
+            let kept = kept(nothing.clone());
+            assert_eq!((kept.revision, kept.orphan), (None, None), "{nothing:#}");
+        }
+    }
 }

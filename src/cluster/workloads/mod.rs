@@ -32,6 +32,9 @@ pub use calls::Deletion;
 pub use kinds::{KeptPod, KeptRevision, Template, Workload};
 pub use trim::Trimmed;
 
+/// How many are listed by one call of a kind that anybody makes, each as large as the API server stores it.
+const PAGE: u32 = 20;
+
 /// The kinds of workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
@@ -102,17 +105,18 @@ impl Workloads {
     pub fn watch(server: &Server, stop: &CancellationToken) -> Self {
         let all = |what: &str| Selection { what: what.to_owned(), ..Selection::default() };
         let of_workloads = format!("{},!{}", annotation::HOOK_TYPE, annotation::OPERATION);
-        let runs = Selection { labels: Some(of_workloads), ..all("HookRuns of workloads") };
+        let paged = |what: &str| Selection { page: PAGE, ..all(what) };
+        let runs = Selection { labels: Some(of_workloads), ..paged("HookRuns of workloads") };
         let (server, stop) = (|| server.clone(), || stop.clone());
         Self {
             deployments: Store::watch(server(), all("GameDeployments"), stop()),
             sets: Store::watch(server(), all("GameStatefulSets"), stop()),
             pods: Store::watch(server(), all("pods"), stop()),
-            revisions: Store::watch(server(), all("ControllerRevisions"), stop()),
+            revisions: Store::watch(server(), paged("ControllerRevisions"), stop()),
             claims: Store::watch(server(), all("volume claims"), stop()),
             nodes: Store::watch(server(), all("nodes"), stop()),
             runs: Store::watch(server(), runs, stop()),
-            templates: Store::watch(server(), all("HookTemplates"), stop()),
+            templates: Store::watch(server(), paged("HookTemplates"), stop()),
         }
     }
 
@@ -228,8 +232,9 @@ impl Workloads {
         let orphans = self.revisions.group(&kinds::orphans(&wish.namespace));
         let fits = |kept: &&Arc<Trimmed<KeptRevision>>| {
             let name = kept.meta.name.as_deref().unwrap_or_default();
+            let labels = kept.value.orphan.as_ref();
             kept.meta.deletion_timestamp.is_none()
-                && adoption::adopts_revision(wish, name, &kept.value.labels)
+                && labels.is_some_and(|labels| adoption::adopts_revision(wish, name, labels))
         };
         let reference = |kept: &Arc<Trimmed<KeptRevision>>| PodRef {
             name: kept.meta.name.clone().unwrap_or_default(),

@@ -126,6 +126,27 @@ fn orphaned(mut object: Value) -> Value {
 }
 
 #[tokio::test]
+async fn an_orphaned_revision_whose_content_does_not_fit_its_name_is_left_alone() {
+    let first = Site::start().await;
+    let controller = first.controller();
+    first.deployment(1);
+    first.ready(1).await;
+    drop(controller);
+    let mut forged =
+        orphaned(first.api.store(|store| store.all("controllerrevisions").next().unwrap().clone()));
+    forged["data"]["spec"]["template"]["spec"]["containers"][0]["image"] = json!("app:forged");
+    let site = Site::start().await;
+    site.api.put(forged.clone());
+    let _controller = site.controller();
+    site.deployment(1);
+    site.ready(1).await;
+    let revision = site.api.get("controllerrevisions", "shop", &name(&forged)).unwrap();
+    assert_eq!(controller_of(&revision), None, "it is not adopted");
+    let pods = site.api.store(|store| store.pods().cloned().collect::<Vec<_>>());
+    assert!(!json!(pods).to_string().contains("app:forged"), "{pods:#?}");
+}
+
+#[tokio::test]
 async fn what_was_orphaned_is_taken_over_as_it_is() {
     for way in ["RollingUpdate", "InplaceUpdate"] {
         let first = Site::start().await;
