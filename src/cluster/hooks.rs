@@ -23,7 +23,7 @@ use crate::cluster::server::{MANAGER, Selection, Server};
 use crate::cluster::store::{Kept, Store};
 use crate::operation::effect::Class;
 
-pub use run::{Run, Unreadable};
+pub use run::{Run, Subject, Summary, Unreadable};
 
 /// Runs that are listed by one call: each may be as large as the API server stores it, before what is too much is left out.
 const PAGE: u32 = 10;
@@ -31,9 +31,9 @@ const PAGE: u32 = 10;
 /// HookRuns of all namespaces, kept up to date by one watch. Clones share them, but each counts its own
 /// [`Self::changed`]. Where the API server does not know the kind there are none; it is looked for every minute.
 #[derive(Clone, Debug)]
-pub struct HookRuns(Store<Run>);
+pub struct HookRuns(Store<Summary>);
 
-impl Kept for Run {
+impl Kept for Summary {
     /// Namespace and name.
     fn key(&self) -> String {
         key(&self.namespace().unwrap_or_default(), &self.name_any())
@@ -50,12 +50,12 @@ impl HookRuns {
     }
 
     /// All of them.
-    pub fn list(&self) -> Vec<Arc<Run>> {
+    pub fn list(&self) -> Vec<Arc<Summary>> {
         self.0.list()
     }
 
     /// The one of this name.
-    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<Run>> {
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<Summary>> {
         self.0.get(&key(namespace, name))
     }
 
@@ -75,7 +75,7 @@ impl HookRuns {
     }
 
     /// A run as a write of ours was answered: known at once.
-    pub fn learn(&self, run: Run) {
+    pub fn learn(&self, run: Summary) {
         self.0.learn(run);
     }
 }
@@ -141,7 +141,7 @@ impl Server {
     /// `Gone` when it is not there, `Refused` when another one has its name or somebody else runs it.
     pub async fn hook_run_progress(
         &self,
-        run: &Run,
+        run: &Summary,
         runner: &str,
         status: &HookRunStatus,
     ) -> Result<Run, Error> {
@@ -161,7 +161,7 @@ impl Server {
     ///
     /// # Errors
     /// `Gone` when it is not there, `Refused` when it was changed meanwhile.
-    pub async fn hand_hook_run(&self, run: &Run, runner: Option<&str>) -> Result<Run, Error> {
+    pub async fn hand_hook_run(&self, run: &Summary, runner: Option<&str>) -> Result<Run, Error> {
         let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
         let to = runner.unwrap_or("nobody");
         let doing = format!("handing HookRun {namespace}/{name} to {to}");
@@ -179,11 +179,11 @@ impl Server {
                 let version = run.resource_version();
                 operations
                     .push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }));
-                operations.push(if run.annotations().is_empty() {
+                operations.push(if run.has_annotations() {
+                    json!({ "op": "add", "path": runner_pointer(), "value": to })
+                } else {
                     let annotations = json!({ annotation::RUNNER: to });
                     json!({ "op": "add", "path": "/metadata/annotations", "value": annotations })
-                } else {
-                    json!({ "op": "add", "path": runner_pointer(), "value": to })
                 });
             }
             (None, None) => {}
@@ -193,7 +193,7 @@ impl Server {
     }
 
     /// The run as it is now, also when its spec cannot be read; `None` when it is gone or another one has its name.
-    pub async fn look_at_hook_run(&self, run: &Run) -> Result<Option<Run>, Error> {
+    pub async fn look_at_hook_run(&self, run: &Summary) -> Result<Option<Run>, Error> {
         let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
         let doing = format!("reading HookRun {namespace}/{name}");
         let seen: Option<Run> = self.found(&doing, &namespace, &name).await?;
@@ -212,7 +212,7 @@ impl Server {
     }
 
     /// Tells something about a run; `host` tells where. Told again, it is there already, which is as good.
-    pub async fn hook_run_event(&self, run: &Run, host: &str, told: &Told) -> Result<(), Error> {
+    pub async fn hook_run_event(&self, run: &Summary, host: &str, told: &Told) -> Result<(), Error> {
         let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
         let doing = format!("writing the event {} of HookRun {namespace}/{name}", told.reason);
         let about = ObjectReference {

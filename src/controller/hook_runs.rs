@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::annotation;
 use crate::cluster::agents::Agents;
-use crate::cluster::hooks::{HookRuns, Run};
+use crate::cluster::hooks::{HookRuns, Summary};
 use crate::controller::Common;
 use crate::hook::place::Place;
 use crate::hook::runner::{Duty, Identity, Office, Runner, Terms, Turn};
@@ -19,6 +19,8 @@ use crate::hook::runner::{Duty, Identity, Office, Runner, Terms, Turn};
 const GRACE: Duration = Duration::from_secs(20);
 /// HookRuns at once; most of them only wait for the next measurement.
 const MAX_RUNS: usize = 4096;
+/// Bytes of large HookRuns at once: with what measuring them takes, half of what a controller may have.
+const MAX_BYTES: usize = 24 << 20;
 /// As it is written on a run. The same for all processes: who leads is decided by the Lease.
 const RUNNER: &str = "controller";
 
@@ -36,6 +38,7 @@ pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken)
         identity,
         terms: Terms::default(),
         max_runs: MAX_RUNS,
+        max_bytes: MAX_BYTES,
         metrics: hook_metrics,
         stop,
     };
@@ -61,7 +64,7 @@ impl Duty for Orphans {
         }
     }
 
-    fn turn(&mut self, run: &Run) -> Turn {
+    fn turn(&mut self, run: &Summary) -> Turn {
         let Some(node) = run.node() else { return Turn::Ours };
         let Some(ready) = &self.ready else { return Turn::Unknown };
         if ready.contains(node) {
@@ -72,7 +75,7 @@ impl Duty for Orphans {
     }
 
     /// The pod that its arguments name, if any, is found by its name: no runtime is at hand to tell it by its uid.
-    fn place(&self, run: &Run) -> Result<Place, String> {
+    fn place(&self, run: &Summary) -> Result<Place, String> {
         Ok(Place { namespace: kube::ResourceExt::namespace(run).unwrap_or_default(), pod: None })
     }
 

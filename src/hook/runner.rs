@@ -6,6 +6,7 @@
 mod keeper;
 mod metrics;
 mod progress;
+mod room;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,14 +17,17 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::hooks::{HookRuns, Run};
+use crate::cluster::hooks::{HookRuns, Summary};
 use crate::cluster::server::Server;
 use crate::hook::engine::Engine;
-use crate::hook::permits;
 use crate::hook::place::Place;
 use crate::hook::runner::keeper::Keeper;
+use crate::hook::runner::room::Room;
 
 pub use metrics::Metrics;
+
+/// A run of so many bytes counts for nothing but a place: large runs of some hold up no small runs of others.
+const SMALL: usize = 8 << 10;
 
 /// Whose a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +46,10 @@ pub trait Duty: Send {
     fn begin(&mut self) {}
 
     /// Whose it is.
-    fn turn(&mut self, run: &Run) -> Turn;
+    fn turn(&mut self, run: &Summary) -> Turn;
 
     /// Where its measurements are made, or why none may be made. Only for those that are ours.
-    fn place(&self, run: &Run) -> Result<Place, String>;
+    fn place(&self, run: &Summary) -> Result<Place, String>;
 
     /// Returns when some answers may be others than before.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
@@ -95,6 +99,8 @@ pub struct Office {
     pub terms: Terms,
     /// Runs at a time, shared by namespaces; the others wait, of a namespace the oldest first.
     pub max_runs: usize,
+    /// Bytes of large runs at a time ([`SMALL`]), shared by namespaces in the same way.
+    pub max_bytes: usize,
     /// What is counted.
     pub metrics: Metrics,
     /// Ends it.
@@ -113,6 +119,8 @@ pub struct Runner<D> {
 
 struct Hold {
     namespace: String,
+    /// What it counts for, see [`Office::max_bytes`].
+    weight: usize,
     version: Option<String>,
     ours: watch::Sender<bool>,
 }
@@ -177,46 +185,47 @@ impl<D: Duty> Runner<D> {
 
     /// Begins as many as there is room for: of the namespaces that have the fewest under way, the oldest first. Gives how
     /// many are left.
-    fn begin_some(&mut self, waiting: Vec<(String, &Arc<Run>)>) -> i64 {
-        let share = permits::share(self.office.max_runs);
-        let mut held: HashMap<String, usize> = HashMap::new();
+    fn begin_some(&mut self, waiting: Vec<(String, &Arc<Summary>)>) -> i64 {
+        let mut room = Room::new(self.office.max_runs, self.office.max_bytes);
         for hold in self.open.values() {
-            *held.entry(hold.namespace.clone()).or_default() += 1;
+            room.take(&hold.namespace, hold.weight);
         }
         let mut queues: BTreeMap<String, VecDeque<_>> = BTreeMap::new();
         for (age, (uid, run)) in waiting.into_iter().enumerate() {
             queues.entry(run.namespace().unwrap_or_default()).or_default().push_back((age, uid, run));
         }
-        while self.open.len() < self.office.max_runs {
-            let under_way = |namespace: &String| held.get(namespace).copied().unwrap_or(0);
-            let may = queues.iter().filter(|(namespace, _)| under_way(namespace) < share);
-            let first = |queue: &VecDeque<(usize, _, _)>| queue.front().map(|(age, ..)| *age);
-            let next = may.min_by_key(|(namespace, queue)| (under_way(namespace), first(queue)));
+        loop {
+            let first = queues.iter().filter_map(|(namespace, queue)| Some((namespace, queue.front()?)));
+            let may = first.filter(|(namespace, (_, _, run))| room.is_for(namespace, weight(run)));
+            let next = may.min_by_key(|(namespace, (age, ..))| (room.count(namespace), *age));
             let Some(namespace) = next.map(|(namespace, _)| namespace.clone()) else { break };
             let Some(queue) = queues.get_mut(&namespace) else { break };
             if let Some((_, uid, run)) = queue.pop_front() {
+                room.take(&namespace, weight(run));
                 self.begin(uid, run);
             }
-            if queue.is_empty() {
-                queues.remove(&namespace);
-            }
-            *held.entry(namespace).or_default() += 1;
         }
         queues.values().map(|queue| i64::try_from(queue.len()).unwrap_or(i64::MAX)).sum()
     }
 
-    fn begin(&mut self, uid: String, run: &Arc<Run>) {
+    fn begin(&mut self, uid: String, run: &Arc<Summary>) {
         let (ours, sight) = watch::channel(true);
         let place = self.duty.place(run);
         let keeper = Keeper::new(Arc::clone(&self.office), sight, run.as_ref().clone(), place);
         self.tasks.spawn(keeper.keep());
         let namespace = run.namespace().unwrap_or_default();
-        self.open.insert(uid, Hold { namespace, version: run.resource_version(), ours });
+        let hold = Hold { namespace, weight: weight(run), version: run.resource_version(), ours };
+        self.open.insert(uid, hold);
     }
 }
 
+/// What a run counts for, see [`Office::max_bytes`].
+fn weight(run: &Summary) -> usize {
+    Some(run.bytes()).filter(|bytes| *bytes > SMALL).unwrap_or(0)
+}
+
 impl Hold {
-    fn tell(&mut self, run: &Run, ours: bool) {
+    fn tell(&mut self, run: &Summary, ours: bool) {
         let version = run.resource_version();
         if self.version != version || *self.ours.borrow() != ours {
             self.version = version;

@@ -272,7 +272,7 @@ async fn by_hand(
                 program.approve(&mut status, clock::now());
                 return status;
             }
-            if shown.spec().is_ok_and(|spec| spec.terminate) {
+            if shown.is_terminated() {
                 program.terminate(&mut status, clock::now());
                 return status;
             }

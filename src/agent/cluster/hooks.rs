@@ -9,8 +9,7 @@ use kube::ResourceExt as _;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::hook_template::Argument;
-use crate::cluster::hooks::{HookRuns, Run};
+use crate::cluster::hooks::{HookRuns, Subject, Summary};
 use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
 use crate::cluster::server::Server;
@@ -21,6 +20,8 @@ use crate::operation::snapshot::PodRef;
 
 /// HookRuns at once; most of them only wait for the next measurement.
 const MAX_RUNS: usize = 512;
+/// Bytes of large HookRuns at once: with what measuring them takes, a third of what an agent may have.
+const MAX_BYTES: usize = 8 << 20;
 /// A controller that took over while no agent was here lets go as soon as it sees this one ready. One that is gone for
 /// good does not.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -36,8 +37,17 @@ pub(in crate::agent) fn runner(
 ) -> Runner<impl Duty> {
     let node = pods.node().to_owned();
     let identity = Identity { runner: format!("node/{node}"), host: node, patience: PATIENCE };
-    let office =
-        Office { server, engine, runs, identity, terms: Terms::default(), max_runs: MAX_RUNS, metrics, stop };
+    let office = Office {
+        server,
+        engine,
+        runs,
+        identity,
+        terms: Terms::default(),
+        max_runs: MAX_RUNS,
+        max_bytes: MAX_BYTES,
+        metrics,
+        stop,
+    };
     Runner::new(office, OwnNode { pods, awaited: HashMap::new() })
 }
 
@@ -49,7 +59,7 @@ struct OwnNode {
 }
 
 impl Duty for OwnNode {
-    fn turn(&mut self, run: &Run) -> Turn {
+    fn turn(&mut self, run: &Summary) -> Turn {
         if !self.pods.has_synced() {
             return Turn::Unknown;
         }
@@ -68,7 +78,7 @@ impl Duty for OwnNode {
 
     /// The pod that the arguments name, in the run's own namespace and on this node: a hook reaches no other. One that
     /// names another is not run at all.
-    fn place(&self, run: &Run) -> Result<Place, String> {
+    fn place(&self, run: &Summary) -> Result<Place, String> {
         let namespace = run.namespace().unwrap_or_default();
         let Some((of, name)) = subject(run) else { return Ok(Place { namespace, pod: None }) };
         if of != namespace {
@@ -111,35 +121,8 @@ impl OwnNode {
     }
 }
 
-/// Namespace and name of the pod that the arguments name.
-fn subject(run: &Run) -> Option<(String, &str)> {
-    let args = run.spec().map(|spec| spec.args.as_slice()).unwrap_or_default();
-    named(args, &run.namespace().unwrap_or_default())
-}
-
-/// The pod that the arguments name, of the run's namespace unless they say another one.
-fn named<'a>(args: &'a [Argument], namespace: &str) -> Option<(String, &'a str)> {
-    let value = |name: &str| {
-        let found = args.iter().find(|arg| arg.name == name)?;
-        found.value.as_deref().filter(|value| !value.is_empty())
-    };
-    Some((value("PodNamespace").unwrap_or(namespace).to_owned(), value("PodName")?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_arguments_name_a_pod() {
-        let arg = |name: &str, value: &str| Argument { name: name.into(), value: Some(value.into()) };
-        let of =
-            |args: &[Argument]| named(args, "shop").map(|(namespace, name)| format!("{namespace}/{name}"));
-        assert_eq!(of(&[arg("PodName", "web")]).as_deref(), Some("shop/web"));
-        assert_eq!(of(&[arg("PodName", "web"), arg("PodNamespace", "shop")]).as_deref(), Some("shop/web"));
-        let other = [arg("PodName", "web"), arg("PodNamespace", "kube-system")];
-        assert_eq!(of(&other).as_deref(), Some("kube-system/web"));
-        assert_eq!(of(&[arg("PodName", "")]), None);
-        assert_eq!(of(&[Argument { name: "PodName".into(), value: None }]), None);
-    }
+/// Namespace and name of the pod that the arguments name, of the run's namespace unless they say another one.
+fn subject(run: &Summary) -> Option<(String, &str)> {
+    let Subject { namespace, name } = run.subject()?;
+    Some((namespace.clone().or_else(|| run.namespace()).unwrap_or_default(), name))
 }

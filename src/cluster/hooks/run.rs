@@ -1,14 +1,33 @@
 //! A HookRun as the API server shows it: readable whatever stands in its spec, so that one that is not does not hide the
 //! others.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt as _};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::api::annotation;
 use crate::api::hook_run::{HookPhase, HookRun, HookRunSpec, HookRunStatus, LARGEST_SPEC};
-use crate::api::hook_template::Provider;
+use crate::api::hook_template::Argument;
+use crate::api::workload_key;
+
+/// What is read of the labels of a run that nobody works on.
+const LABELS: [&str; 5] = [
+    annotation::NODE,
+    annotation::OPERATION,
+    annotation::HOOK_TYPE,
+    annotation::DELETE_GUARD,
+    workload_key::HOOK_INSTANCE,
+];
+/// The same of its annotations.
+const ANNOTATIONS: [&str; 4] =
+    [annotation::RUNNER, annotation::APPROVE, workload_key::HOOK_POD, workload_key::TURN];
+/// The longest value that is kept: `node/` and the name of a node; kind, name and uid of an owner.
+const LONGEST_VALUE: usize = 512;
+/// The most owners that are kept. A run of ours has one.
+const MOST_OWNERS: usize = 8;
 
 /// Why a spec or status is not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +42,7 @@ pub enum Unreadable {
     TooLarge,
 }
 
-/// One run.
+/// One run, whole.
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[serde(from = "Raw")]
 #[resource(inherit = HookRun)]
@@ -31,6 +50,30 @@ pub struct Run {
     metadata: ObjectMeta,
     spec: Result<HookRunSpec, Unreadable>,
     status: Result<HookRunStatus, Unreadable>,
+    bytes: usize,
+}
+
+/// What is kept of a run that nobody works on: little, whatever stands in it. Anybody makes runs, as many as there are.
+#[derive(Clone, Debug, Deserialize, Resource)]
+#[serde(from = "Raw")]
+#[resource(inherit = HookRun)]
+pub struct Summary {
+    metadata: ObjectMeta,
+    /// Without what was measured.
+    status: Result<HookRunStatus, Unreadable>,
+    terminate: bool,
+    has_annotations: bool,
+    subject: Option<Subject>,
+    bytes: usize,
+}
+
+/// The pod that the arguments of a run name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// Where it is, as far as it is told.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
 }
 
 #[derive(Deserialize)]
@@ -46,23 +89,26 @@ impl From<Raw> for Run {
         let mut metadata = raw.metadata;
         // Large, and nobody asks for it.
         metadata.managed_fields = None;
+        let size = |value: &Value| value.to_string().len();
+        let spec_bytes = size(&raw.spec);
+        let annotations = metadata.annotations.iter().flatten().map(|(key, value)| key.len() + value.len());
+        let bytes = spec_bytes + raw.status.as_ref().map_or(0, size) + annotations.sum::<usize>();
         let status = match raw.status {
             Some(status) => serde_json::from_value(status).map_err(|_| Unreadable::Unknown("status")),
             None => Ok(HookRunStatus::default()),
         };
-        let mut spec = if raw.spec.to_string().len() > LARGEST_SPEC {
+        let spec = if spec_bytes > LARGEST_SPEC {
             Err(Unreadable::TooLarge)
         } else {
             serde_json::from_value(raw.spec).map_err(|_| Unreadable::Unknown("spec"))
         };
-        let mut run = Self { metadata, spec: Err(Unreadable::TooLarge), status };
-        // Nobody asks any more whom a run has asked that has ended.
-        if run.is_completed() {
-            let metrics = spec.iter_mut().flat_map(|spec: &mut HookRunSpec| &mut spec.metrics);
-            metrics.for_each(|metric| metric.provider = Provider::default());
-        }
-        run.spec = spec;
-        run
+        Self { metadata, spec, status, bytes }
+    }
+}
+
+impl From<Raw> for Summary {
+    fn from(raw: Raw) -> Self {
+        Run::from(raw).summary()
     }
 }
 
@@ -73,6 +119,31 @@ impl Run {
     }
 
     /// How far it is.
+    pub fn status(&self) -> Result<&HookRunStatus, &Unreadable> {
+        self.status.as_ref()
+    }
+
+    /// What is kept of it.
+    pub fn summary(&self) -> Summary {
+        let without_results = |status: &HookRunStatus| HookRunStatus {
+            phase: status.phase,
+            started_at: status.started_at,
+            ..HookRunStatus::default()
+        };
+        let args = self.spec().map(|spec| spec.args.as_slice()).unwrap_or_default();
+        Summary {
+            metadata: outline(&self.metadata),
+            status: self.status().map(without_results).map_err(Clone::clone),
+            terminate: self.spec().is_ok_and(|spec| spec.terminate),
+            has_annotations: !self.annotations().is_empty(),
+            subject: Subject::of(args),
+            bytes: self.bytes,
+        }
+    }
+}
+
+impl Summary {
+    /// How far it is, without what was measured.
     pub fn status(&self) -> Result<&HookRunStatus, &Unreadable> {
         self.status.as_ref()
     }
@@ -110,7 +181,22 @@ impl Run {
 
     /// True when it is to end without a verdict.
     pub fn is_terminated(&self) -> bool {
-        self.spec().is_ok_and(|spec| spec.terminate)
+        self.terminate
+    }
+
+    /// The pod that its arguments name.
+    pub fn subject(&self) -> Option<&Subject> {
+        self.subject.as_ref()
+    }
+
+    /// True when the object has annotations, also such as are not kept here.
+    pub(super) fn has_annotations(&self) -> bool {
+        self.has_annotations
+    }
+
+    /// How much the whole run is, in bytes of its JSON.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// True unless `other` is known to be the newer state.
@@ -120,6 +206,48 @@ impl Run {
 
     fn label(&self, key: &str) -> Option<&str> {
         self.metadata.labels.as_ref()?.get(key).map(String::as_str)
+    }
+}
+
+impl Subject {
+    /// The pod that these arguments name. A name that no object can have names none.
+    fn of(args: &[Argument]) -> Option<Self> {
+        let value = |name: &str| {
+            let found = args.iter().find(|arg| arg.name == name)?;
+            found.value.clone().filter(|value| !value.is_empty() && value.len() <= LONGEST_VALUE)
+        };
+        Some(Self { namespace: value("PodNamespace"), name: value("PodName")? })
+    }
+}
+
+/// What is kept of the metadata of a run.
+fn outline(metadata: &ObjectMeta) -> ObjectMeta {
+    let chosen = |map: &Option<BTreeMap<String, String>>, keys: &[&str]| {
+        let kept = map.iter().flatten();
+        let kept = kept.filter(|(key, value)| keys.contains(&key.as_str()) && value.len() <= LONGEST_VALUE);
+        Some(kept.map(|(key, value)| (key.clone(), value.clone())).collect())
+    };
+    let short =
+        |owner: &&OwnerReference| owner.kind.len() + owner.name.len() + owner.uid.len() <= LONGEST_VALUE;
+    let owner = |owner: &OwnerReference| OwnerReference {
+        kind: owner.kind.clone(),
+        name: owner.name.clone(),
+        uid: owner.uid.clone(),
+        controller: owner.controller,
+        ..OwnerReference::default()
+    };
+    let owners = metadata.owner_references.iter().flatten().filter(short).take(MOST_OWNERS).map(owner);
+    ObjectMeta {
+        name: metadata.name.clone(),
+        namespace: metadata.namespace.clone(),
+        uid: metadata.uid.clone(),
+        resource_version: metadata.resource_version.clone(),
+        creation_timestamp: metadata.creation_timestamp.clone(),
+        deletion_timestamp: metadata.deletion_timestamp.clone(),
+        labels: chosen(&metadata.labels, &LABELS),
+        annotations: chosen(&metadata.annotations, &ANNOTATIONS),
+        owner_references: Some(owners.collect()),
+        ..ObjectMeta::default()
     }
 }
 
@@ -136,14 +264,63 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_run_is_bounded() {
-        let large = run(LARGEST_SPEC, &json!({"phase": "Running"}));
-        assert_eq!(large.spec(), Err(&Unreadable::TooLarge));
-        assert!(!large.is_completed());
+    fn a_spec_that_is_too_large_is_not_run() {
+        assert_eq!(run(LARGEST_SPEC, &json!({})).spec(), Err(&Unreadable::TooLarge));
         assert!(run(LARGEST_SPEC / 2, &json!({})).spec().unwrap().metrics[0].provider.web.is_some());
-        let ended = run(LARGEST_SPEC / 2, &json!({"phase": "Failed"}));
-        assert_eq!(ended.spec().unwrap().metrics[0].provider, Provider::default());
         // Too large and ended: it is not taken up again.
-        assert!(run(LARGEST_SPEC, &json!({"phase": "Error"})).is_completed());
+        assert!(run(LARGEST_SPEC, &json!({"phase": "Error"})).summary().is_completed());
+    }
+
+    #[test]
+    fn what_is_kept_of_a_run_that_nobody_works_on_is_little_whatever_stands_in_it() {
+        let much = || "x".repeat(LARGEST_SPEC / 2);
+        let many = |key: &str| (0..500).map(|at| (format!("{key}{at}"), json!(much()))).collect::<Value>();
+        let mut labels = many("label-");
+        labels[annotation::NODE] = json!("a");
+        let mut annotations = many("inplace.dev/");
+        annotations[annotation::RUNNER] = json!("node/a");
+        annotations[annotation::APPROVE] = json!(much());
+        let owner =
+            |at: usize| json!({"apiVersion": much(), "kind": "Pod", "name": "web", "uid": at.to_string()});
+        let metadata = json!({"name": "r", "namespace": "shop", "uid": "1", "labels": labels,
+            "annotations": annotations, "ownerReferences": (0..500).map(owner).collect::<Vec<_>>()});
+        let web = json!({"url": "http://a", "body": much()});
+        let args = json!([{"name": "PodName", "value": "web"}, {"name": "other", "value": much()}]);
+        let spec =
+            json!({"metrics": [{"name": "m", "provider": {"web": web}}], "args": args, "terminate": true});
+        let results = json!([{"name": "m", "phase": "Running", "message": much()}]);
+        let status = json!({"phase": "Running", "message": much(), "metricResults": results});
+        let object = json!({"metadata": metadata, "spec": spec, "status": status});
+
+        let kept: Summary = serde_json::from_value(object.clone()).unwrap();
+        assert!(format!("{kept:?}").len() < 8 << 10, "{kept:?}");
+        let phase = kept.status().unwrap().phase;
+        assert_eq!(
+            (kept.node(), kept.runner(), phase),
+            (Some("a"), Some("node/a"), Some(HookPhase::Running))
+        );
+        assert!(kept.is_terminated() && kept.has_annotations() && !kept.is_approved());
+        let subject = Subject { namespace: None, name: "web".to_owned() };
+        assert_eq!(kept.subject(), Some(&subject));
+        assert!(kept.bytes() > LARGEST_SPEC && kept.bytes() <= object.to_string().len());
+    }
+
+    #[test]
+    fn the_arguments_name_a_pod() {
+        let of = |args: &[(&str, Option<&str>)]| {
+            let args: Vec<_> = args
+                .iter()
+                .map(|(name, value)| Argument { name: (*name).into(), value: value.map(Into::into) })
+                .collect();
+            Subject::of(&args).map(|of| (of.namespace.unwrap_or_default(), of.name))
+        };
+        let web = |namespace: &str| Some((namespace.to_owned(), "web".to_owned()));
+        assert_eq!(of(&[("PodName", Some("web"))]), web(""));
+        assert_eq!(
+            of(&[("PodName", Some("web")), ("PodNamespace", Some("kube-system"))]),
+            web("kube-system")
+        );
+        assert_eq!(of(&[("PodName", Some(""))]), None);
+        assert_eq!(of(&[("PodName", None)]), None);
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use crate::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus};
 use crate::cluster::error::{Class, Error};
 use crate::cluster::event::Told;
-use crate::cluster::hooks::Run;
+use crate::cluster::hooks::{Run, Summary, Unreadable};
 use crate::hook::place::Place;
 use crate::hook::program::Program;
 use crate::hook::runner::Office;
@@ -37,12 +37,15 @@ pub(super) struct Keeper {
     /// Moves when the run has changed; false when it is somebody else's from now on.
     sight: watch::Receiver<bool>,
     /// The newest that is known.
-    run: Run,
+    run: Summary,
     /// Where it is measured, or why it must not be.
     place: Result<Place, String>,
     /// When a call began that showed that the run is ours.
     heard: Instant,
 }
+
+/// What is to be run, and how far it is: read when a run is taken, not before.
+type Content = Result<(HookRunSpec, HookRunStatus), Unreadable>;
 
 /// Why measuring stops.
 #[derive(Debug)]
@@ -69,7 +72,7 @@ impl Keeper {
     pub(super) fn new(
         office: Arc<Office>,
         sight: watch::Receiver<bool>,
-        run: Run,
+        run: Summary,
         place: Result<Place, String>,
     ) -> Self {
         Self { office, sight, run, place, heard: Instant::now() }
@@ -79,7 +82,7 @@ impl Keeper {
     pub(super) async fn keep(mut self) {
         let name = format!("{}/{}", self.run.namespace().unwrap_or_default(), self.run.name_any());
         let stopped = match self.take().await {
-            Ok(()) => self.drive(&name).await,
+            Ok(content) => self.drive(&name, content).await,
             Err(stopped) => Err(stopped),
         };
         match stopped {
@@ -91,8 +94,8 @@ impl Keeper {
 
     // ---- taking and letting go ----
 
-    /// Has this runner named on the run. From then on `run` and its status are as nobody else will change them.
-    async fn take(&mut self) -> Result<(), Stop> {
+    /// Has this runner named on the run. From then on nobody else changes its status.
+    async fn take(&mut self) -> Result<Content, Stop> {
         let me = self.office.identity.runner.clone();
         let found = Instant::now();
         let mut pause = FIRST_PAUSE;
@@ -112,13 +115,11 @@ impl Keeper {
             };
             match taken {
                 Ok(Some(run)) => {
-                    self.learn(run);
+                    self.learn(&run);
                     if self.is_named() {
                         self.heard = began;
-                        if is_foreign {
-                            self.fence().await?;
-                        }
-                        return Ok(());
+                        let run = if is_foreign { self.fence().await? } else { run };
+                        return Ok(content(&run));
                     }
                 }
                 Ok(None) => return Err(Stop::Lost),
@@ -126,7 +127,7 @@ impl Keeper {
                 // Somebody else was faster, or it was changed: who is named now?
                 Err(error) if error.class() == Class::Refused => {
                     if let Ok(seen) = self.office.server.look_at_hook_run(&self.run).await {
-                        self.run = seen.ok_or(Stop::Lost)?;
+                        self.run = seen.ok_or(Stop::Lost)?.summary();
                     }
                 }
                 Err(error) => self.tell("cannot be taken up", &error, pause),
@@ -136,8 +137,9 @@ impl Keeper {
         }
     }
 
-    /// Waits until whoever had the run before has heard of it, or has stopped because he hears nothing.
-    async fn fence(&mut self) -> Result<(), Stop> {
+    /// Waits until whoever had the run before has heard of it, or has stopped because he hears nothing. Gives the run as it is
+    /// then.
+    async fn fence(&mut self) -> Result<Run, Stop> {
         let until = Instant::now() + self.office.terms.fence;
         while Instant::now() < until {
             self.wait(until).await?;
@@ -148,9 +150,9 @@ impl Keeper {
         let began = Instant::now();
         match self.office.server.look_at_hook_run(&self.run).await {
             Ok(Some(run)) => {
-                self.learn(run);
+                self.learn(&run);
                 self.heard = began;
-                Ok(())
+                Ok(run)
             }
             Ok(None) => Err(Stop::Lost),
             Err(_) => Err(Stop::Lapse),
@@ -178,7 +180,7 @@ impl Keeper {
         while self.is_named() && !self.office.stop.is_cancelled() {
             match self.office.server.hand_hook_run(&self.run, None).await {
                 Ok(run) => {
-                    self.learn(run);
+                    self.learn(&run);
                     tracing::info!(hook_run = name, "let go: somebody else runs it now");
                 }
                 Err(error) if matches!(error.class(), Class::Gone | Class::Refused) => return,
@@ -194,14 +196,11 @@ impl Keeper {
     // ---- running ----
 
     /// Brings the run to its end.
-    async fn drive(&mut self, name: &str) -> Result<(), Stop> {
+    async fn drive(&mut self, name: &str, content: Content) -> Result<(), Stop> {
         if self.run.is_completed() {
             return Ok(());
         }
-        let readable = match (self.run.spec(), self.run.status()) {
-            (Ok(spec), Ok(status)) => Ok((spec.clone(), status.clone())),
-            (Err(why), _) | (_, Err(why)) => Err((HookRunStatus::default(), why.to_string())),
-        };
+        let readable = content.map_err(|why| (HookRunStatus::default(), why.to_string()));
         let ready = readable.and_then(|(spec, status)| match self.place.clone() {
             Ok(place) => Ok((spec, status, place)),
             Err(why) => Err((status, why)),
@@ -215,9 +214,10 @@ impl Keeper {
             }
         };
         tracing::info!(hook_run = name, "taken up");
+        let mut written = Some(status.clone());
         let (told, _) = watch::channel(status);
         loop {
-            let mut progress = Progress::new(told.subscribe(), self.run.status().ok().cloned());
+            let mut progress = Progress::new(told.subscribe(), written);
             let engine = self.office.engine.clone();
             let metrics = self.office.metrics.clone();
             let last = told.borrow().clone();
@@ -259,6 +259,7 @@ impl Keeper {
                 }
                 Stop::Lost => return Err(stop),
             }
+            written = progress.into_written();
         }
     }
 
@@ -399,16 +400,16 @@ impl Keeper {
         }
     }
 
-    fn learn(&mut self, run: Run) {
-        self.office.runs.learn(run.clone());
-        self.run = run;
+    fn learn(&mut self, run: &Run) {
+        self.run = run.summary();
+        self.office.runs.learn(self.run.clone());
     }
 
     /// Asks whether the run is still ours.
     async fn confirm(&mut self) -> Result<(), Failure> {
         let began = Instant::now();
         let seen = self.office.server.look_at_hook_run(&self.run).await.map_err(Failure::Call)?;
-        self.run = seen.ok_or(Failure::Stop(Stop::Lost))?;
+        self.run = seen.ok_or(Failure::Stop(Stop::Lost))?.summary();
         if !self.is_named() {
             return Err(Failure::Stop(Stop::Lost));
         }
@@ -421,7 +422,7 @@ impl Keeper {
         let me = &self.office.identity.runner;
         match self.office.server.hook_run_progress(&self.run, me, status).await {
             Ok(run) => {
-                self.learn(run);
+                self.learn(&run);
                 self.heard = began;
                 Ok(())
             }
@@ -447,6 +448,11 @@ impl Keeper {
 enum Failure {
     Stop(Stop),
     Call(Error),
+}
+
+fn content(run: &Run) -> Content {
+    let spec = run.spec().map_err(Clone::clone)?.clone();
+    Ok((spec, run.status().map_err(Clone::clone)?.clone()))
 }
 
 /// What an approval by hand makes of a run.

@@ -9,7 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::api::hook_run::{HookPhase, HookRunStatus};
-use crate::cluster::hooks::Run;
+use crate::cluster::hooks::Summary;
 
 /// Every phase, so that a gauge goes back to 0.
 const PHASES: [HookPhase; 6] = [
@@ -47,7 +47,7 @@ impl Metrics {
     }
 
     /// The runs as they are now.
-    pub(super) fn count<'a>(&self, runs: impl Iterator<Item = &'a Run>, waiting: i64) {
+    pub(super) fn count<'a>(&self, runs: impl Iterator<Item = &'a Summary>, waiting: i64) {
         let mut counts: BTreeMap<_, _> = PHASES.iter().map(|phase| (*phase, 0)).collect();
         for run in runs {
             let phase = run.status().ok().and_then(|status| status.phase);

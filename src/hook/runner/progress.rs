@@ -36,6 +36,11 @@ impl Progress {
         }
     }
 
+    /// What was written last.
+    pub(super) fn into_written(self) -> Option<HookRunStatus> {
+        self.written
+    }
+
     pub(super) fn written(&mut self, status: HookRunStatus) {
         self.written = Some(ended(status));
     }

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use crate::api::annotation;
 use crate::api::hook_run::HookPhase;
 use crate::api::request::label_value;
-use crate::cluster::hooks::{HookRuns, Run};
+use crate::cluster::hooks::{HookRuns, Summary};
 use crate::cluster::server::Server;
 use crate::node::journal::{Journal, JournalError};
 use crate::process::log::chain;
@@ -55,7 +55,7 @@ impl Forgotten {
         }
     }
 
-    fn holds(&self, run: &Run) -> bool {
+    fn holds(&self, run: &Summary) -> bool {
         let failed = run.status().is_ok_and(|status| {
             status.phase.is_some_and(|phase| phase.is_completed() && phase != HookPhase::Successful)
         });

@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::State;
 use inplace::cluster::client::{Target, connect};
-use inplace::cluster::hooks::{HookRuns, Run};
+use inplace::cluster::hooks::{HookRuns, Summary};
 use inplace::cluster::server::Server;
 use inplace::hook::engine::Engine;
 use inplace::hook::place::Place;
@@ -94,11 +94,11 @@ impl Drop for Running {
 struct Told(watch::Receiver<Turn>);
 
 impl Duty for Told {
-    fn turn(&mut self, _run: &Run) -> Turn {
+    fn turn(&mut self, _run: &Summary) -> Turn {
         *self.0.borrow_and_update()
     }
 
-    fn place(&self, run: &Run) -> Result<Place, String> {
+    fn place(&self, run: &Summary) -> Result<Place, String> {
         Ok(Place { namespace: kube::ResourceExt::namespace(run).unwrap(), pod: None })
     }
 
@@ -108,6 +108,9 @@ impl Duty for Told {
         }
     }
 }
+
+/// Large runs at once.
+const MAX_BYTES: usize = 512 << 10;
 
 /// Short ones, in the same order.
 const TERMS: Terms = Terms {
@@ -159,6 +162,7 @@ impl Site {
             identity: Identity { runner: runner.to_owned(), host: "here".to_owned(), patience },
             terms: TERMS,
             max_runs,
+            max_bytes: MAX_BYTES,
             metrics: Metrics::default(),
             stop: stop.clone(),
         };

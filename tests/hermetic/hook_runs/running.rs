@@ -149,6 +149,29 @@ async fn one_namespace_does_not_hold_up_the_others() {
 }
 
 #[tokio::test]
+async fn large_runs_of_one_namespace_are_taken_up_a_few_at_a_time_and_hold_up_nobody() {
+    let site = Site::start().await;
+    let mut large = site.metric("/", &json!({"initialDelay": "1h"}));
+    large["provider"]["web"]["body"] = json!("x".repeat(100 << 10));
+    for index in 0..60 {
+        let meta = json!({"namespace": "greedy", "creationTimestamp": "2026-11-20T10:00:00Z"});
+        site.put_as(&format!("run-{index}"), &json!({"metrics": [large]}), &meta);
+    }
+    let late = json!({"creationTimestamp": "2026-11-20T11:00:00Z"});
+    let late_and_greedy = json!({"namespace": "greedy", "creationTimestamp": "2026-11-20T11:00:00Z"});
+    site.put_as("drain", &json!({"metrics": [site.metric("/", &json!({}))]}), &late);
+    site.put_as("small", &json!({"metrics": [site.metric("/", &json!({}))]}), &late_and_greedy);
+    let _running = site.runner_with(AGENT, &site.api, 100, Duration::ZERO).await;
+    site.phase("drain", "Successful").await;
+    let taken = |store: &Store| {
+        let runs = (0..60).filter_map(|index| store.get("hookruns", "greedy", &format!("run-{index}")));
+        runs.filter(|run| !run["metadata"]["annotations"]["inplace.dev/runner"].is_null()).count()
+    };
+    site.api.until("large ones are taken up", |store| taken(store) > 0).await;
+    assert!(site.api.store(|store| taken(store)) <= 3, "three quarters of the 512 KiB");
+}
+
+#[tokio::test]
 async fn a_run_that_is_too_large_ends_as_an_error_and_holds_up_nobody() {
     let site = Site::start().await;
     let mut large = site.metric("/", &json!({}));

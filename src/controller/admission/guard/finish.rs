@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::annotation;
 use crate::api::hook_run::HookRunStatus;
 use crate::cluster::error::{Class, Error};
-use crate::cluster::hooks::{HookRuns, Run};
+use crate::cluster::hooks::{HookRuns, Summary};
 use crate::cluster::server::Server;
 use crate::cluster::workloads::Deletion;
 use crate::controller::admission::guard::{Guard, is_evicted};
@@ -38,7 +38,7 @@ pub(in crate::controller::admission) async fn run(of: &Guard, stop: &Cancellatio
     let longest = of.terms.longest_hold;
     while !stop.is_cancelled() {
         asked.retain(|_, at: &mut Instant| at.elapsed() < AGAIN);
-        let ends = |run: &Run| run.is_completed() || run.is_approved() || is_over(run, longest);
+        let ends = |run: &Summary| run.is_completed() || run.is_approved() || is_over(run, longest);
         for run in runs.list().iter().filter(|run| ends(run)) {
             let uid = run.uid().unwrap_or_default();
             if let Entry::Vacant(place) = asked.entry(uid) {
@@ -57,14 +57,14 @@ pub(in crate::controller::admission) async fn run(of: &Guard, stop: &Cancellatio
 }
 
 /// True when its pod was held for as long as pods are held at most.
-fn is_over(run: &Run, longest: Option<SignedDuration>) -> bool {
+fn is_over(run: &Summary, longest: Option<SignedDuration>) -> bool {
     let since = run.creation_timestamp().map(|time| time.0);
     let until = longest.zip(since).and_then(|(longest, since)| since.checked_add(longest).ok());
     until.is_some_and(|until| until <= clock::now())
 }
 
 /// Has the pod of `run` deleted, unless it is gone or going, or nothing evicts it any more.
-async fn delete(server: &Server, run: &Run) -> Result<(), Error> {
+async fn delete(server: &Server, run: &Summary) -> Result<(), Error> {
     let namespace = run.namespace().unwrap_or_default();
     let Some(owner) = run.owner_references().iter().find(|owner| owner.kind == "Pod") else { return Ok(()) };
     let Some(pod) = server.whole_pod(&namespace, &owner.name).await? else { return Ok(()) };

@@ -1,0 +1,90 @@
+//! How much is under way, by namespace: whoever has many or large runs holds up no other namespace.
+//!
+//! Counts only: must not begin or end anything.
+
+use std::collections::HashMap;
+
+use crate::hook::permits;
+
+/// What is under way, and the most that may be.
+#[derive(Debug)]
+pub(super) struct Room {
+    most: Load,
+    all: Load,
+    by_namespace: HashMap<String, Load>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    count: usize,
+    weight: usize,
+}
+
+impl Room {
+    /// For so many, of so much weight together.
+    pub(super) fn new(count: usize, weight: usize) -> Self {
+        Self { most: Load { count, weight }, all: Load::default(), by_namespace: HashMap::new() }
+    }
+
+    /// One more of `namespace` is under way.
+    pub(super) fn take(&mut self, namespace: &str, weight: usize) {
+        for load in [&mut self.all, self.by_namespace.entry(namespace.to_owned()).or_default()] {
+            load.count += 1;
+            load.weight += weight;
+        }
+    }
+
+    /// How many of `namespace` are under way.
+    pub(super) fn count(&self, namespace: &str) -> usize {
+        self.of(namespace).count
+    }
+
+    /// Whether one more of `namespace` fits. One that is larger than everything together runs where no large one does.
+    pub(super) fn is_for(&self, namespace: &str, weight: usize) -> bool {
+        let of = self.of(namespace);
+        let fits = |load: Load, most: usize| weight == 0 || load.weight == 0 || load.weight + weight <= most;
+        self.all.count < self.most.count
+            && of.count < permits::share(self.most.count)
+            && fits(self.all, self.most.weight)
+            && fits(of, permits::share(self.most.weight))
+    }
+
+    fn of(&self, namespace: &str) -> Load {
+        self.by_namespace.get(namespace).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Begins as many as fit.
+    fn fill(room: &mut Room, namespace: &str, weight: usize) -> usize {
+        let mut count = 0;
+        while room.is_for(namespace, weight) {
+            room.take(namespace, weight);
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn one_namespace_has_three_quarters_at_most_of_the_count_and_of_the_weight() {
+        let mut room = Room::new(100, 1000);
+        assert_eq!(fill(&mut room, "greedy", 100), 7);
+        assert_eq!(fill(&mut room, "shop", 100), 3);
+        assert_eq!(fill(&mut room, "late", 100), 0, "nothing is left for large ones");
+        assert_eq!(fill(&mut room, "greedy", 0), 68, "small ones need a place only");
+        assert_eq!(fill(&mut room, "late", 0), 22);
+    }
+
+    #[test]
+    fn one_that_is_larger_than_everything_is_begun_where_no_large_one_runs() {
+        let mut room = Room::new(100, 1000);
+        room.take("shop", 0);
+        assert!(room.is_for("shop", 5000));
+        room.take("shop", 5000);
+        assert!(!room.is_for("other", 10));
+        assert!(room.is_for("other", 0));
+    }
+}
