@@ -14,6 +14,7 @@
 //! ```
 
 mod body;
+mod bounded;
 mod certificate;
 mod connections;
 mod gate;
@@ -161,7 +162,7 @@ impl Webhooks {
         let judges = Judges {
             guard: Guard { server: server.clone(), terms: guard },
             rights: Rights { server: server.clone(), accounts },
-            memory: Memory::new(),
+            memory: Memory::default(),
         };
         let shown = Arc::new(Shown::default());
         Self {
