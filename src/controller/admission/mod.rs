@@ -161,7 +161,11 @@ impl Webhooks {
         };
         let judges = Judges {
             guard: Guard { server: server.clone(), terms: guard },
-            rights: Rights { server: server.clone(), accounts },
+            rights: Rights {
+                server: server.clone(),
+                accounts,
+                api_server_only: args.webhook_client_ca.is_some(),
+            },
             memory: Memory::default(),
         };
         let shown = Arc::new(Shown::default());

@@ -248,3 +248,66 @@ async fn a_body_that_trickles_is_cut_off() {
         String::from_utf8_lossy(&answer)
     );
 }
+
+/// A HookRun that runs a command and changes a pod, by `user`.
+fn hook_by(user: &str) -> Value {
+    let provider =
+        |provider: Value| json!({"name": "m", "count": 1, "successCondition": "true", "provider": provider});
+    let field = json!([{"path": "metadata.annotations.a", "value": "b"}]);
+    let metrics = json!([
+        provider(json!({"exec": {"container": "app", "command": ["id"]}})),
+        provider(json!({"kubernetes": {"function": "patch", "fields": field}}))
+    ]);
+    json!({"uid": "u", "operation": "CREATE", "namespace": "shop", "name": "it", "userInfo": {"username": user},
+        "object": {"metadata": {"name": "it"}, "spec": {"metrics": metrics}},
+        "kind": {"group": "tkex.tencent.com", "version": "v1alpha1", "kind": "HookRun"}})
+}
+
+async fn judged(post: &Post, user: &str) -> Value {
+    post.asked("validate", &hook_by(user)).await
+}
+
+#[tokio::test]
+async fn an_answer_to_anybody_tells_nothing_about_the_rights_of_others() {
+    let post = Post::found().await;
+    let api = &post.town.api;
+    api.store(|store| {
+        store.rights.extend(["ann create pods/exec shop", "bob patch pods shop"].map(str::to_owned));
+        store.rights.extend(["eve create pods/exec shop", "eve patch pods shop"].map(str::to_owned));
+    });
+    is_yes(&judged(&post, "eve").await);
+    let mut told = Vec::new();
+    for user in ["zed", "ann", "bob"] {
+        told.push(no(&judged(&post, user).await, 403).replace(user, "USER"));
+    }
+    assert!(told.iter().all(|one| *one == told[0]), "which right is lacking is told: {told:#?}");
+    // What the object needs is no secret.
+    let needs = |right: &str| told[0].contains(right);
+    assert!(needs("create pods/exec") && needs("namespace shop"), "{}", told[0]);
+    api.on("POST subjectaccessreview").fault(crate::api_server::Fault::Answer(500, "etcd is busy"));
+    let unknown = judged(&post, "eve").await;
+    let unknown = no(&unknown, 403);
+    assert!(unknown.contains("Try again") && !unknown.contains("etcd"), "{unknown}");
+
+    // Whoever has shown that it is the API server may pass more on.
+    let (folder, ours) = (tempfile::tempdir().unwrap(), super::attacks::authority());
+    let file = folder.path().join("ca");
+    std::fs::write(&file, &ours.0).unwrap();
+    let args = WebhookArgs { webhook_client_ca: Some(file), ..WebhookArgs::default() };
+    let replica = post.town.replica(&args).await;
+    post.town.ready(&replica).await;
+    let roots = reqwest::Certificate::from_pem_bundle(post.town.trusted().unwrap().as_bytes()).unwrap();
+    let client = reqwest::Client::builder().tls_certs_only(roots).resolve(HOST, replica.address).no_proxy();
+    let client = client.identity(reqwest::Identity::from_pem(ours.1.as_bytes()).unwrap()).build().unwrap();
+    let asked = async |user: &str| {
+        let review = json!({"request": hook_by(user)}).to_string();
+        let url = format!("https://{HOST}:{}/validate", replica.address.port());
+        let text = client.post(url).body(review).send().await.unwrap().text().await.unwrap();
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        no(&answer["response"], 403).to_owned()
+    };
+    assert!(asked("ann").await.contains("user ann may not patch pods in namespace shop"));
+    assert!(asked("bob").await.contains("user bob may not create pods/exec in namespace shop"));
+    api.on("POST subjectaccessreview").fault(crate::api_server::Fault::Answer(500, "etcd is busy"));
+    assert!(asked("eve").await.contains("etcd is busy"));
+}
