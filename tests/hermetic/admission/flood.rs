@@ -249,6 +249,26 @@ async fn a_body_that_trickles_is_cut_off() {
     );
 }
 
+#[tokio::test]
+async fn made_up_reviews_write_few_events() {
+    let post = Post::found().await;
+    // It does not say which pod it was about: an API server always does.
+    let made_up = post.deleted(json!({"oldObject": null})).await;
+    assert_eq!(made_up["allowed"], false, "{made_up}");
+    let by_scheduler = json!({"userInfo": {"username": "system:kube-scheduler"}, "oldObject": null});
+    let made_up = post.deleted(by_scheduler).await;
+    assert_eq!(
+        (made_up["allowed"].as_bool(), post.town.api.events().len(), post.runs().len()),
+        (Some(false), 0, 0)
+    );
+    // An eviction does not say it.
+    for _ in 0..50 {
+        post.evicted_by("system:kube-scheduler", &[]).await;
+    }
+    let told = post.events("DeleteGuardExempt").len();
+    assert!((1..=8).contains(&told), "{told} events of one pod");
+}
+
 /// A HookRun that runs a command and changes a pod, by `user`.
 fn hook_by(user: &str) -> Value {
     let provider =
