@@ -6,7 +6,7 @@ use kube::core::Request;
 use kube::core::params::{GetParams, Patch, PatchParams};
 use kube::{Resource, ResourceExt as _};
 use serde::de::IgnoredAny;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::api::annotation;
 use crate::api::game_deployment::GameDeployment;
@@ -15,17 +15,23 @@ use crate::api::hook_run::{HookRun, HookRunStatus};
 use crate::api::workload::WorkloadHook;
 use crate::cluster::error::{Class, Error};
 use crate::cluster::event::{self, Told};
+use crate::cluster::guarded::{AttemptRun, GuardedPod, Leaving};
 use crate::cluster::hooks::Run;
 use crate::cluster::server::{MANAGER, Selection, Server};
 use crate::operation::snapshot::PodRef;
 use crate::workload::guard::{self, Attempt, Namespace};
 
+/// HookRuns that are read at once: each may be as large as the API server stores it.
+const PAGE: u32 = 10;
+
 impl Server {
-    /// The whole pod of this name; `None` when there is none.
-    pub async fn whole_pod(&self, namespace: &str, name: &str) -> Result<Option<core::Pod>, Error> {
+    /// The pod of this name, with what decides about its deletion; `None` when there is none.
+    pub async fn guarded_pod(&self, namespace: &str, name: &str) -> Result<Option<core::Pod>, Error> {
         let request = Request::new(core::Pod::url_path(&(), Some(namespace)));
         let request = request.get(name, &GetParams::default());
-        present(self.ask(&format!("reading pod {namespace}/{name}"), request).await)
+        let found: Option<GuardedPod> =
+            present(self.ask(&format!("reading pod {namespace}/{name}"), request).await)?;
+        Ok(found.map(core::Pod::from))
     }
 
     /// What the guard wants to know of a namespace.
@@ -59,11 +65,16 @@ impl Server {
             what: format!("the HookRuns before deletions in {namespace}"),
             namespace: Some(namespace.to_owned()),
             labels: Some(format!("{of_type}={},{of_instance}={instance}", annotation::PRE_DELETE)),
+            page: PAGE,
             ..Selection::default()
         };
-        let unread = HookRunStatus::default();
-        let read = |run: &Run| Attempt::read(run.meta(), run.status().unwrap_or(&unread));
-        Ok(self.list::<Run>(&selection).await?.items.iter().filter_map(read).collect())
+        Ok(self
+            .list::<AttemptRun>(&selection)
+            .await?
+            .items
+            .into_iter()
+            .filter_map(|run| run.attempt)
+            .collect())
     }
 
     /// Whether the HookRun of this name is one that the guard made for `pod`; `None` when there is none.
@@ -104,9 +115,8 @@ impl Server {
         };
         let doing = format!("reading {kind} {namespace}/{name}");
         let request = Request::new(path).get(name, &GetParams::default());
-        let found: Option<Value> = present(self.ask(&doing, request).await)?;
-        let hook = found.and_then(|found| found.pointer("/spec/preDeleteUpdateStrategy/hook").cloned());
-        Ok(hook.and_then(|hook| serde_json::from_value(hook).ok()))
+        let found: Option<Leaving> = present(self.ask(&doing, request).await)?;
+        Ok(found.and_then(Leaving::hook))
     }
 
     /// Tells something about a pod; `host` tells where. Told again, it is there already, which is as good.

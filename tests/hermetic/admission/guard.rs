@@ -430,3 +430,20 @@ async fn a_run_of_the_guards_name_that_is_somebody_elses_holds_up_nobody() {
     post.ends(&run, "Successful");
     is_yes(&post.deleted(json!({})).await);
 }
+
+#[tokio::test]
+async fn runs_that_somebody_makes_beside_a_pods_own_are_read_some_at_a_time() {
+    let post = Post::found().await;
+    let api = &post.town.api;
+    for number in 0..35 {
+        api.put(json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
+            "metadata": {"namespace": "shop", "name": format!("large-{number}"),
+                "labels": {"hookrun-type": "pre-delete-step", "instance-id": "0"}},
+            "spec": {"metrics": []}}));
+    }
+    no(&post.deleted(json!({})).await, 403);
+    api.forget();
+    // The last one of all is found all the same.
+    assert!(no(&post.deleted(json!({})).await, 403).contains("is Pending"));
+    assert_eq!(api.count("LIST hookruns"), 4);
+}

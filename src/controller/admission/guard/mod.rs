@@ -11,10 +11,12 @@ pub(super) mod finish;
 mod limit;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::cluster::error::Error;
@@ -27,6 +29,8 @@ use crate::workload::guard::{self, Attempt, Seen};
 
 /// The API server waits 5 s for an answer; without one it says less than we do.
 const IN_TIME: Duration = Duration::from_secs(3);
+/// Reviews that are looked at at once, each for some milliseconds; the others wait.
+const LOOKS: usize = 16;
 /// Whose deletions are not tried again: the taint manager's, which was a part of the node controller once, and has the name
 /// of the whole process where its controllers have no accounts of their own.
 const ASK_ONCE: [&str; 3] = [
@@ -42,6 +46,8 @@ pub(super) struct Guard {
     pub(super) terms: GuardTerms,
     /// Events and log lines.
     limit: Limit,
+    /// What the API server answers is in memory for so many reviews.
+    looks: Arc<Semaphore>,
 }
 
 /// Whom the guard does not hold, and for how long it holds the others.
@@ -70,13 +76,17 @@ enum Way {
 
 impl Guard {
     pub(super) fn new(server: Server, terms: GuardTerms) -> Self {
-        Self { server, terms, limit: Limit::default() }
+        Self { server, terms, limit: Limit::default(), looks: Arc::new(Semaphore::new(LOOKS)) }
     }
 
     /// Whether what is asked may happen.
     pub(super) async fn judge(&self, asked: &Request) -> Answer {
         let way = if asked.sub_resource == "eviction" { Way::Evict } else { Way::Delete };
-        let judged = match timeout(IN_TIME, self.look(asked, way)).await {
+        let looked = async {
+            let _permit = self.looks.acquire().await;
+            self.look(asked, way).await
+        };
+        let judged = match timeout(IN_TIME, looked).await {
             Ok(Ok(judged)) => judged,
             Ok(Err(error)) => Err(unknown(asked, &chain(&error))),
             Err(_) => Err(unknown(asked, "the API server takes too long to answer")),
@@ -93,7 +103,7 @@ impl Guard {
     /// What the answer is: yes, with a warning maybe, or no, and why.
     async fn look(&self, asked: &Request, way: Way) -> Result<Result<Option<String>, String>, Error> {
         let namespace = &asked.namespace;
-        let Some(pod) = self.server.whole_pod(namespace, asked.name()).await? else { return Ok(Ok(None)) };
+        let Some(pod) = self.server.guarded_pod(namespace, asked.name()).await? else { return Ok(Ok(None)) };
         if !guard::is_held(&pod) {
             return Ok(Ok(None));
         }
