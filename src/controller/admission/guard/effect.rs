@@ -88,13 +88,10 @@ impl Guard {
     /// Has everybody know since when the deletion of `pod` is refused. Where that cannot be written it is refused all the
     /// same, and counts from the first hook that could be started.
     pub(super) async fn hold(&self, pod: &Pod, since: Timestamp) {
-        match self.server.hold_pod(pod, since).await {
-            Err(error) if !matches!(error.class(), Class::Gone | Class::Refused) => {
-                if self.limit.admits(&pod.uid().unwrap_or_default(), "") {
-                    tracing::warn!(error = chain(&error), "--guard-longest-hold counts from the first hook");
-                }
-            }
-            _ => {}
+        let Err(error) = self.server.hold_pod(pod, since).await else { return };
+        let is_other = matches!(error.class(), Class::Gone | Class::Refused);
+        if !is_other && self.limit.admits(&pod.uid().unwrap_or_default(), "") {
+            tracing::warn!(error = chain(&error), "--guard-longest-hold counts from the first hook");
         }
     }
 
