@@ -40,6 +40,9 @@ pub const PRE_DELETE_HOOK: &str = "inplace.dev/pre-delete-hook";
 pub const DELETE_GUARD_RETRY: &str = "inplace.dev/delete-guard-retry";
 /// Annotation on a guarded Pod or its Namespace, written by a person: it may go without its hook, and why.
 pub const DELETE_GUARD_OVERRIDE: &str = "inplace.dev/delete-guard-override";
+/// Condition of a guarded Pod, written by the controller into its status: since when its deletion is refused. Whoever makes
+/// or changes pods does not write their status.
+pub const DELETE_GUARD_HELD: &str = "inplace.dev/DeleteGuardHeld";
 /// Label on a Namespace, `true`: new pods get the readiness gate by a webhook.
 pub const READINESS_GATE: &str = "inplace.dev/readiness-gate";
 

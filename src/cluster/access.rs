@@ -11,16 +11,16 @@ use crate::cluster::error::{Class, Error};
 use crate::cluster::server::Server;
 
 /// Who it is about, as an admission review names somebody.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Subject {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subject<'a> {
     /// The name.
-    pub user: String,
+    pub user: &'a str,
     /// The uid; empty when there is none.
-    pub uid: String,
+    pub uid: &'a str,
     /// The groups.
-    pub groups: Vec<String>,
+    pub groups: &'a [String],
     /// What else the authenticator said.
-    pub extra: BTreeMap<String, Vec<String>>,
+    pub extra: &'a BTreeMap<String, Vec<String>>,
 }
 
 /// A verb on pods, or on a subresource of theirs.
@@ -44,14 +44,14 @@ impl Server {
     ///
     /// # Errors
     /// As any call.
-    pub async fn may(&self, who: &Subject, namespace: &str, access: PodAccess) -> Result<bool, Error> {
+    pub async fn may(&self, who: Subject<'_>, namespace: &str, access: PodAccess) -> Result<bool, Error> {
         let doing = format!("asking who may {access} in {namespace}");
         let present = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         let review = SubjectAccessReview {
             spec: SubjectAccessReviewSpec {
-                user: Some(who.user.clone()),
-                uid: present(&who.uid),
-                groups: Some(who.groups.clone()),
+                user: Some(who.user.to_owned()),
+                uid: present(who.uid),
+                groups: Some(who.groups.to_vec()),
                 extra: Some(who.extra.clone()),
                 resource_attributes: Some(ResourceAttributes {
                     namespace: Some(namespace.to_owned()),

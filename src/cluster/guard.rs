@@ -1,29 +1,37 @@
 //! What the delete guard reads, and what it tells on pods. Everything is read as it is now, and kept by nobody.
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use kube::core::Request;
-use kube::core::params::GetParams;
+use kube::core::params::{GetParams, Patch, PatchParams};
 use kube::{Resource, ResourceExt as _};
-use serde_json::Value;
+use serde::de::IgnoredAny;
+use serde_json::json;
 
 use crate::api::annotation;
 use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
-use crate::api::hook_run::HookRunStatus;
+use crate::api::hook_run::{HookRun, HookRunStatus};
 use crate::api::workload::WorkloadHook;
 use crate::cluster::error::{Class, Error};
 use crate::cluster::event::{self, Told};
+use crate::cluster::guarded::{AttemptRun, GuardedPod, Leaving};
 use crate::cluster::hooks::Run;
-use crate::cluster::server::{Selection, Server};
+use crate::cluster::server::{MANAGER, Selection, Server};
 use crate::operation::snapshot::PodRef;
-use crate::workload::guard::{Attempt, Namespace};
+use crate::workload::guard::{self, Attempt, Namespace};
+
+/// HookRuns that are read at once: each may be as large as the API server stores it.
+const PAGE: u32 = 10;
 
 impl Server {
-    /// The whole pod of this name; `None` when there is none.
-    pub async fn whole_pod(&self, namespace: &str, name: &str) -> Result<Option<core::Pod>, Error> {
+    /// The pod of this name, with what decides about its deletion; `None` when there is none.
+    pub async fn guarded_pod(&self, namespace: &str, name: &str) -> Result<Option<core::Pod>, Error> {
         let request = Request::new(core::Pod::url_path(&(), Some(namespace)));
         let request = request.get(name, &GetParams::default());
-        present(self.ask(&format!("reading pod {namespace}/{name}"), request).await)
+        let found: Option<GuardedPod> =
+            present(self.ask(&format!("reading pod {namespace}/{name}"), request).await)?;
+        Ok(found.map(core::Pod::from))
     }
 
     /// What the guard wants to know of a namespace.
@@ -57,11 +65,42 @@ impl Server {
             what: format!("the HookRuns before deletions in {namespace}"),
             namespace: Some(namespace.to_owned()),
             labels: Some(format!("{of_type}={},{of_instance}={instance}", annotation::PRE_DELETE)),
+            page: PAGE,
             ..Selection::default()
         };
+        Ok(self
+            .list::<AttemptRun>(&selection)
+            .await?
+            .items
+            .into_iter()
+            .filter_map(|run| run.attempt)
+            .collect())
+    }
+
+    /// Whether the HookRun of this name is one that the guard made for `pod`; `None` when there is none.
+    pub async fn is_guards_run(&self, pod: &core::Pod, name: &str) -> Result<Option<bool>, Error> {
+        let namespace = pod.namespace().unwrap_or_default();
+        let request = Request::new(HookRun::url_path(&(), Some(&namespace)));
+        let request = request.get(name, &GetParams::default());
+        let found: Option<Run> =
+            present(self.ask(&format!("reading HookRun {namespace}/{name}"), request).await)?;
         let unread = HookRunStatus::default();
-        let read = |run: &Run| Attempt::read(run.meta(), run.status().unwrap_or(&unread));
-        Ok(self.list::<Run>(&selection).await?.items.iter().filter_map(read).collect())
+        let made = |run: &Run| guard::attempt(pod, run.meta(), run.status().unwrap_or(&unread)).is_some();
+        Ok(found.as_ref().map(made))
+    }
+
+    /// Writes into the status of `pod` that its deletion is refused from `since`. Another pod of its name is not touched.
+    pub async fn hold_pod(&self, pod: &core::Pod, since: Timestamp) -> Result<(), Error> {
+        let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+        let condition = json!({"type": annotation::DELETE_GUARD_HELD, "status": "True", "reason": "DeletionRefused",
+            "message": "--guard-longest-hold counts from lastTransitionTime",
+            "lastTransitionTime": since.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()});
+        let body = json!({"metadata": {"uid": pod.uid()}, "status": {"conditions": [condition]}});
+        let request = Request::new(core::Pod::url_path(&(), Some(&namespace)));
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
+        let request = request.patch_subresource("status", &name, &params, &Patch::Strategic(body));
+        let doing = format!("writing since when pod {namespace}/{name} is held");
+        self.ask::<IgnoredAny>(&doing, request).await.map(drop)
     }
 
     /// The hook before deletions of a workload of ours; `None` when it has none, or is gone.
@@ -76,9 +115,8 @@ impl Server {
         };
         let doing = format!("reading {kind} {namespace}/{name}");
         let request = Request::new(path).get(name, &GetParams::default());
-        let found: Option<Value> = present(self.ask(&doing, request).await)?;
-        let hook = found.and_then(|found| found.pointer("/spec/preDeleteUpdateStrategy/hook").cloned());
-        Ok(hook.and_then(|hook| serde_json::from_value(hook).ok()))
+        let found: Option<Leaving> = present(self.ask(&doing, request).await)?;
+        Ok(found.and_then(Leaving::hook))
     }
 
     /// Tells something about a pod; `host` tells where. Told again, it is there already, which is as good.

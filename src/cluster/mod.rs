@@ -13,6 +13,7 @@ pub mod credentials;
 pub mod error;
 pub mod event;
 pub mod guard;
+mod guarded;
 pub mod hooks;
 pub mod lease;
 pub mod pod;

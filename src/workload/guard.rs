@@ -20,9 +20,9 @@ use crate::workload::action::RunWish;
 use crate::workload::pods::{Pod, PodPhase};
 use crate::workload::turn::later;
 
-pub use attempt::Attempt;
+pub use attempt::{Attempt, renumbered};
 pub use taint::is_evicted;
-pub use words::{asked, replaced, would_ask};
+pub use words::{asked, replaced, taken, unnamed, would_ask};
 
 /// An approval holds for so long: what was prepared then need not be true later.
 pub const FRESH: SignedDuration = SignedDuration::from_mins(10);
@@ -109,14 +109,31 @@ pub fn decide(seen: &Seen<'_>) -> Verdict {
     }
 }
 
-/// Since when the pod is held: since the first hook that was started for this deletion, or since its namespace goes.
+/// Since when the pod is held: since this deletion was first refused, its first hook was started, or its namespace goes.
 fn held_since(seen: &Seen<'_>) -> Option<Timestamp> {
     let pod = Pod::read(seen.pod);
     let own = || seen.attempts.iter().filter(|attempt| attempt.is_of(&pod, controller(seen.pod)));
     let passed = own().filter(|attempt| attempt.has_passed()).map(|attempt| attempt.created).max();
     let counts = |attempt: &&Attempt| passed.is_none_or(|passed| attempt.created > passed);
     let asked = own().filter(counts).map(|attempt| attempt.created).min();
-    [asked, seen.namespace.terminating].into_iter().flatten().min()
+    [asked, refused_since(seen), seen.namespace.terminating].into_iter().flatten().min()
+}
+
+/// Since when this deletion is refused, as the controller wrote it. What was before a hook passed was another deletion.
+fn refused_since(seen: &Seen<'_>) -> Option<Timestamp> {
+    let conditions = seen.pod.status.as_ref()?.conditions.as_ref()?;
+    let held = conditions.iter().find(|condition| condition.type_ == annotation::DELETE_GUARD_HELD)?;
+    let since = held.last_transition_time.as_ref()?.0;
+    let pod = Pod::read(seen.pod);
+    let own = seen.attempts.iter().filter(|attempt| attempt.is_of(&pod, controller(seen.pod)));
+    let passed = own.filter(|attempt| attempt.has_passed()).map(|attempt| attempt.ended).max();
+    (held.status == "True" && passed.is_none_or(|passed| since > passed)).then_some(since)
+}
+
+/// True when this refusal is the first one of a deletion: the hold counts from here, whether or not a hook can be started.
+pub fn begins(seen: &Seen<'_>, verdict: &Verdict) -> bool {
+    let refuses = matches!(verdict, Verdict::Held(..) | Verdict::Ask(..));
+    seen.longest_hold.is_some() && refuses && refused_since(seen).is_none()
 }
 
 /// The attempt of the guard that the HookRun with `meta` is, if it is one for this very pod.

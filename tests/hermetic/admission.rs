@@ -2,9 +2,11 @@
 //! it read there is a moment old.
 
 mod attacks;
+mod flood;
 mod guard;
 mod kept;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -76,6 +76,13 @@ fn every_value_of_the_chart_does_something() {
         json!({"seLinuxOptions": {"type": "spc_t"}}),
         json!({"webhook": {"enabled": false}}),
         json!({"webhook": {"readinessGate": true}}),
+        json!({"hooks": {"allow": ["169.254.0.0/16"]}}),
+        json!({"hooks": {"deny": ["10.0.0.0/16"]}}),
+        json!({"hooks": {"exec": false}}),
+        json!({"deleteGuard": {"exemptUsers": []}}),
+        json!({"deleteGuard": {"exemptGroups": ["system:masters"]}}),
+        json!({"deleteGuard": {"longestHold": "6h"}}),
+        json!({"deleteGuard": {"labelledNamespacesOnly": true}}),
         json!({"networkPolicy": {"enabled": false}}),
         json!({"networkPolicy": {"controlPlane": ["10.0.0.0/28"]}}),
         json!({"controller": {"replicas": 1}}),
@@ -92,6 +99,38 @@ fn every_value_of_the_chart_does_something() {
     let known = values.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
     let tried: BTreeSet<_> = tried.iter().map(|path| path.split('.').next().unwrap().to_owned()).collect();
     assert_eq!(tried, known, "a value that no case here changes, or a case without a value");
+}
+
+/// Both roles run hooks, the controller alone guards; and what is rendered is what they take.
+#[test]
+fn settings_of_hooks_and_of_the_guard_reach_those_who_read_them() {
+    let made = chart(&json!({
+        "hooks": {"allow": ["169.254.0.0/16"], "deny": ["10.0.0.0/16", "fd00::/8"], "exec": false},
+        "deleteGuard": {"exemptUsers": ["system:kube-scheduler", "gc"], "exemptGroups": ["system:masters"],
+            "longestHold": "6h", "labelledNamespacesOnly": true}}));
+    let texts = |args: &Value| -> Vec<String> {
+        args.as_array().unwrap().iter().map(|arg| arg.as_str().unwrap().to_owned()).collect()
+    };
+    let hooks = ["--hook-allow=169.254.0.0/16", "--hook-deny=10.0.0.0/16,fd00::/8", "--hook-exec=false"];
+    let guard = [
+        "--guard-exempt-users=system:kube-scheduler,gc",
+        "--guard-exempt-groups=system:masters",
+        "--guard-longest-hold=6h",
+        "--guard-labelled-namespaces-only",
+    ];
+    let agent = texts(&pod(&made)["containers"][0]["args"]);
+    assert_eq!(agent[agent.len() - 3..], hooks);
+    let controller =
+        &made[&key("Deployment", "inplace-system", "inplace-controller")]["spec"]["template"]["spec"];
+    let controller = texts(&controller["containers"][0]["args"]);
+    assert_eq!(controller[controller.len() - 7..], [&hooks[..], &guard[..]].concat());
+    for args in [agent, controller] {
+        let known = Command::new(env!("CARGO_BIN_EXE_inplace")).args(&args).arg("--help").output().unwrap();
+        assert!(known.status.success(), "{args:?}: {}", String::from_utf8_lossy(&known.stderr));
+    }
+    // Everybody is held where nobody is named.
+    let made = chart(&json!({"deleteGuard": {"exemptUsers": []}}));
+    assert!(made.values().any(|object| object.to_string().contains("\"--guard-exempt-users=\"")));
 }
 
 #[test]
@@ -180,6 +219,7 @@ fn the_controller_may_no_more_than_it_needs() {
         {"apiGroups": ["tkex.tencent.com"], "resources": ["hooktemplates"], "verbs": ["get", "list", "watch"]},
         {"apiGroups": ["tkex.tencent.com"], "resources": ["hookruns/status"], "verbs": ["patch"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
+        {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
         {"apiGroups": ["apps"], "resources": ["controllerrevisions"],
             "verbs": ["list", "watch", "create", "patch", "delete"]},
         {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list", "watch", "create"]},

@@ -1,68 +1,254 @@
 //! Reads the body of a review: no more than an API server sends, in time, and of all that are read at once no more than
 //! the process has memory for.
+//!
+//! The first bytes of each body always have a place: connections are bounded, and most reviews have no more. What comes
+//! after them counts as it arrives, and one client address has no more than its share. Where there is no place left, the
+//! body that has been sent for the longest time makes room, of the address that has the most: whoever stalls takes memory
+//! from himself.
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::http::StatusCode;
 use futures_util::StreamExt as _;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 /// An API server takes no larger request, and what it stores is smaller: a review with both versions of an object fits.
 const LARGEST: usize = 3 << 20;
-/// Of all bodies at once.
+/// Of each body, without asking for a place.
+const FIRST: usize = 32 << 10;
+/// Of all bodies at once, beyond their first bytes.
 const ALL: usize = 48 << 20;
+/// Of all bodies of one client address.
+const SHARE: usize = ALL / 2;
 /// An API server waits no longer for the whole answer.
 const IN_TIME: Duration = Duration::from_secs(10);
+/// Nobody sends more slowly than this, in bytes a second, after a while: a busy machine may pause for some seconds.
+const SLOWEST: usize = 256 << 10;
+const PAUSE: Duration = Duration::from_secs(3);
+/// A body that has not come by then makes room for those that wait.
+const RUSH: Duration = Duration::from_secs(1);
+/// So often it is looked for one.
+const AGAIN: Duration = Duration::from_millis(250);
+/// The memory of a body grows by so much.
+const STEP: usize = 256 << 10;
 
-/// What is left for bodies, in bytes.
-#[derive(Clone, Debug)]
-pub(super) struct Memory(Arc<Semaphore>);
+/// What is left for bodies. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Memory(Arc<Pool>);
+
+#[derive(Debug, Default)]
+struct Pool {
+    state: Mutex<State>,
+    freed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// In the order of their coming.
+    bodies: BTreeMap<u64, Held>,
+    next: u64,
+}
+
+/// What one body has.
+#[derive(Debug)]
+struct Held {
+    from: IpAddr,
+    began: Instant,
+    /// Beyond its first bytes.
+    bytes: usize,
+    /// It has come, and is being answered.
+    whole: bool,
+    /// It has to make room.
+    leave: CancellationToken,
+}
 
 /// A body, which counts until this is dropped.
 #[derive(Debug)]
 pub(super) struct Whole {
     pub(super) bytes: Bytes,
-    _permit: Option<OwnedSemaphorePermit>,
+    _place: Place,
+}
+
+/// Where a body is counted.
+#[derive(Debug)]
+struct Place {
+    pool: Arc<Pool>,
+    number: u64,
+    from: IpAddr,
 }
 
 impl Memory {
-    pub(super) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(ALL)))
-    }
-
-    /// The whole of `body`.
+    /// The whole of `body`, which comes from this address.
     ///
     /// # Errors
     /// What to answer when it is too large, too slow, or broken off.
-    pub(super) async fn read(&self, body: Body) -> Result<Whole, StatusCode> {
+    pub(super) async fn read(&self, from: IpAddr, body: Body) -> Result<Whole, StatusCode> {
         // One that says so is not read at all.
         if body.size_hint().lower() > LARGEST as u64 {
             return Err(StatusCode::PAYLOAD_TOO_LARGE);
         }
-        timeout(IN_TIME, self.collect(body)).await.unwrap_or(Err(StatusCode::REQUEST_TIMEOUT))
+        let (place, leave) = self.0.enter(from);
+        let bytes = tokio::select! {
+            () = leave.cancelled() => Err(StatusCode::REQUEST_TIMEOUT),
+            bytes = place.collect(body) => bytes,
+        };
+        place.is_whole();
+        Ok(Whole { bytes: bytes?.into(), _place: place })
     }
+}
 
+impl Place {
     /// Whoever sends slowly has no more of the memory than was sent.
-    async fn collect(&self, body: Body) -> Result<Whole, StatusCode> {
-        let (mut bytes, mut whole) = (Vec::new(), None::<OwnedSemaphorePermit>);
-        let mut parts = body.into_data_stream();
-        while let Some(part) = parts.next().await {
+    async fn collect(&self, body: Body) -> Result<Vec<u8>, StatusCode> {
+        let (mut bytes, mut parts) = (Vec::new(), body.into_data_stream());
+        let began = Instant::now();
+        let (end, mut waited) = (began + IN_TIME, Duration::ZERO);
+        loop {
+            let millis = u64::try_from(bytes.len() * 1000 / SLOWEST).unwrap_or(u64::MAX);
+            let due = began + PAUSE + waited + Duration::from_millis(millis);
+            let part = timeout_at(due.min(end), parts.next()).await;
+            let Some(part) = part.map_err(|_| StatusCode::REQUEST_TIMEOUT)? else { return Ok(bytes) };
             let part = part.map_err(|_| StatusCode::BAD_REQUEST)?;
-            if bytes.len() + part.len() > LARGEST {
+            let size = bytes.len() + part.len();
+            if size > LARGEST {
                 return Err(StatusCode::PAYLOAD_TOO_LARGE);
             }
-            let size = u32::try_from(part.len()).map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
-            let permit = Arc::clone(&self.0).acquire_many_owned(size).await;
-            let permit = permit.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
-            match &mut whole {
-                Some(whole) => whole.merge(permit),
-                None => whole = Some(permit),
+            let asked = Instant::now();
+            let grown = timeout_at(end, self.grow(size.saturating_sub(FIRST))).await;
+            grown.map_err(|_| StatusCode::REQUEST_TIMEOUT)?;
+            waited += asked.elapsed();
+            if size > bytes.capacity() {
+                bytes.reserve_exact(part.len().max(if size > FIRST { STEP } else { 0 }));
             }
             bytes.extend_from_slice(&part);
         }
-        Ok(Whole { bytes: bytes.into(), _permit: whole })
+    }
+
+    /// Has so many bytes from now on.
+    async fn grow(&self, bytes: usize) {
+        loop {
+            let freed = self.pool.freed.notified();
+            let mut freed = std::pin::pin!(freed);
+            freed.as_mut().enable();
+            if self.pool.state().grow(self.number, self.from, bytes) {
+                return;
+            }
+            tokio::select! {
+                () = freed => {}
+                () = sleep(AGAIN) => {}
+            }
+        }
+    }
+
+    fn is_whole(&self) {
+        if let Some(held) = self.pool.state().bodies.get_mut(&self.number) {
+            held.whole = true;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.pool.state().bodies.remove(&self.number);
+        self.pool.freed.notify_waiters();
+    }
+}
+
+impl Pool {
+    fn enter(self: &Arc<Self>, from: IpAddr) -> (Place, CancellationToken) {
+        let leave = CancellationToken::new();
+        let held = Held { from, began: Instant::now(), bytes: 0, whole: false, leave: leave.clone() };
+        let mut state = self.state();
+        let number = state.next;
+        state.next += 1;
+        state.bodies.insert(number, held);
+        drop(state);
+        (Place { pool: Arc::clone(self), number, from }, leave)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Gives a body of this address so many bytes. False: it has to wait.
+    fn grow(&mut self, number: u64, from: IpAddr, bytes: usize) -> bool {
+        let mut by_address = HashMap::<IpAddr, usize>::new();
+        for held in self.bodies.values() {
+            *by_address.entry(held.from).or_default() += held.bytes;
+        }
+        let Some(held) = self.bodies.get_mut(&number) else { return false };
+        let more = bytes.saturating_sub(held.bytes);
+        let all: usize = by_address.values().sum();
+        let own = by_address.get(&from).copied().unwrap_or_default();
+        if more == 0 || own + more <= SHARE && all + more <= ALL {
+            held.bytes += more;
+            return true;
+        }
+        let most = by_address.iter().max_by_key(|(_, bytes)| **bytes).map(|(address, _)| *address);
+        let of = if own + more > SHARE { Some(from) } else { most };
+        let mut others = self.bodies.iter().filter(|(other, held)| {
+            **other != number && Some(held.from) == of && held.bytes > 0 && !held.whole
+        });
+        // One at a time: it is gone in a moment.
+        if others.clone().any(|(_, held)| held.leave.is_cancelled()) {
+            return false;
+        }
+        if let Some((_, slowest)) = others.find(|(_, held)| held.began.elapsed() >= RUSH) {
+            slowest.leave.cancel();
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_has_its_share_and_who_is_slow_makes_room() {
+        let memory = Memory::default();
+        let crowd: Vec<_> = (0..8).map(|_| memory.0.enter(address(1))).collect();
+        let grows = |place: &Place| memory.0.state().grow(place.number, place.from, LARGEST);
+        assert!(crowd.iter().all(|(place, _)| grows(place)));
+        let (more, _) = memory.0.enter(address(1));
+        assert!(!grows(&more), "an address has more than its share");
+        let (other, _) = memory.0.enter(address(2));
+        assert!(grows(&other), "one address has everything");
+        // Nobody has to go yet, nor ever who has come whole.
+        assert!(crowd.iter().all(|(_, leave)| !leave.is_cancelled()));
+        crowd[0].0.is_whole();
+        tokio::time::advance(RUSH).await;
+        assert!(!grows(&more) && !grows(&more));
+        let left: Vec<_> = crowd.iter().map(|(_, leave)| leave.is_cancelled()).collect();
+        assert_eq!(left, [false, true, false, false, false, false, false, false]);
+        let waits = tokio::spawn(async move { more.grow(LARGEST).await });
+        tokio::task::yield_now().await;
+        assert!(!waits.is_finished());
+        drop(crowd);
+        waits.await.unwrap();
+
+        // All is taken by some: the one that has the most makes room.
+        let memory = Memory::default();
+        let crowd: Vec<_> = (0..16).map(|at| memory.0.enter(address(if at < 7 { 1 } else { 2 }))).collect();
+        let grows = |place: &Place| memory.0.state().grow(place.number, place.from, LARGEST);
+        assert_eq!(crowd.iter().filter(|(place, _)| grows(place)).count(), 15);
+        let (other, leave) = memory.0.enter(address(3));
+        assert!(grows(&other) && !leave.is_cancelled());
+        let (third, _) = memory.0.enter(address(4));
+        tokio::time::advance(RUSH).await;
+        assert!(!grows(&third));
+        assert!(crowd[7].1.is_cancelled() && !crowd[0].1.is_cancelled());
     }
 }

@@ -2,15 +2,17 @@
 //!
 //! Only where a namespace asks for it by a label: the configuration is one of its own, and opt-in. Refuses nothing.
 
-use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::json;
 
 use crate::api::annotation::GATE;
+use crate::controller::admission::bounded;
 use crate::controller::admission::review::{Answer, Request};
 
-/// What is looked at of a pod.
+/// What is looked at of a pod. Nothing is kept whose size is for whoever makes the pod to choose.
 #[derive(Debug, Default, Deserialize)]
 struct Pod {
     #[serde(default)]
@@ -21,13 +23,15 @@ struct Pod {
 
 #[derive(Debug, Default, Deserialize)]
 struct Meta {
-    annotations: Option<BTreeMap<String, String>>,
+    #[serde(default, rename = "annotations", deserialize_with = "is_mirror")]
+    mirror: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
 struct Spec {
-    readiness_gates: Option<Vec<Gate>>,
+    /// Absent: it has no gates; otherwise whether ours is one of them.
+    #[serde(default, rename = "readinessGates", deserialize_with = "has_ours")]
+    gates: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -36,14 +40,40 @@ struct Gate {
     condition_type: String,
 }
 
+fn is_mirror<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+    bounded::has_key(from, "kubernetes.io/config.mirror")
+}
+
+fn has_ours<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> {
+    struct Gates;
+    impl<'de> Visitor<'de> for Gates {
+        type Value = Option<bool>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("readiness gates")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut has = false;
+            while let Some(gate) = list.next_element::<Gate>()? {
+                has |= gate.condition_type == GATE;
+            }
+            Ok(Some(has))
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+    }
+    from.deserialize_any(Gates)
+}
+
 /// The patch that adds the gate, where it is missing.
 pub(super) fn judge(asked: &Request) -> Answer {
     let Ok(pod) = asked.new_as::<Pod>() else { return Answer::Allowed(Vec::new()) };
-    let gates = pod.spec.readiness_gates;
-    let has_it = gates.as_ref().is_some_and(|gates| gates.iter().any(|gate| gate.condition_type == GATE));
+    let gates = pod.spec.gates;
     // Of a static pod this is a copy: what its kubelet runs has no gate.
-    let mirror = pod.metadata.annotations.is_some_and(|all| all.contains_key("kubernetes.io/config.mirror"));
-    if asked.kind.kind != "Pod" || asked.operation != "CREATE" || has_it || mirror {
+    if asked.kind.kind != "Pod" || asked.operation != "CREATE" || gates == Some(true) || pod.metadata.mirror {
         return Answer::Allowed(Vec::new());
     }
     let gate = json!({"conditionType": GATE});

@@ -14,6 +14,7 @@
 //! ```
 
 mod body;
+mod bounded;
 mod certificate;
 mod connections;
 mod gate;
@@ -98,7 +99,7 @@ pub struct GuardArgs {
     /// Groups whom it does not hold, as system:masters
     #[arg(long, value_name = "GROUP,...", value_delimiter = ',')]
     pub guard_exempt_groups: Vec<String>,
-    /// A pod is held for so long at most from when its hook was first started, as 6h [default: until the hook has succeeded]
+    /// A pod is held for so long at most from when its deletion was first refused, as 6h [default: until its hook has succeeded]
     #[arg(long, value_name = "DURATION", value_parser = longest)]
     pub guard_longest_hold: Option<SignedDuration>,
     /// A pod's label counts only in a Namespace that has it too
@@ -159,9 +160,13 @@ impl Webhooks {
             labelled_namespaces_only: args.guard.guard_labelled_namespaces_only,
         };
         let judges = Judges {
-            guard: Guard { server: server.clone(), terms: guard },
-            rights: Rights { server: server.clone(), accounts },
-            memory: Memory::new(),
+            guard: Guard::new(server.clone(), guard),
+            rights: Rights {
+                server: server.clone(),
+                accounts,
+                api_server_only: args.webhook_client_ca.is_some(),
+            },
+            memory: Memory::default(),
         };
         let shown = Arc::new(Shown::default());
         Self {

@@ -1,15 +1,18 @@
 //! `AdmissionReview` in, `AdmissionReview` out (admission.k8s.io/v1). Pure: which requests are refused is decided elsewhere.
 //!
 //! The body is parsed into the types that are looked at, never into a tree of all that it holds: whoever sends it decides
-//! how large such a tree would be.
+//! how large such a tree would be. What every review is read for has bounds of its own; an object of which more is made is
+//! weighed before.
 
 use std::collections::BTreeMap;
 
 use axum::body::Bytes;
 use k8s_openapi::ByteString;
-use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+
+use crate::controller::admission::bounded::{self, Unreadable, Weight};
 
 /// Of a namespace, of an object, and of what is passed on of a user's.
 const LONGEST_NAME: usize = 253;
@@ -19,18 +22,20 @@ const LONGEST_NAME: usize = 253;
 #[serde(rename_all = "camelCase")]
 pub(super) struct Request {
     /// Comes back in the answer.
+    #[serde(deserialize_with = "bounded::uid")]
     uid: String,
     /// Of the object.
     pub(super) kind: Kind,
     /// `eviction`; empty for the object itself.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "bounded::sub_resource")]
     pub(super) sub_resource: String,
     /// `CREATE`, `UPDATE`, ...
+    #[serde(deserialize_with = "bounded::operation")]
     pub(super) operation: String,
     /// Of the object; empty when the API server makes one up.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "bounded::name")]
     name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "bounded::namespace")]
     pub(super) namespace: String,
     /// Who asks.
     #[serde(default)]
@@ -51,20 +56,22 @@ pub(super) struct Request {
 /// What kind of object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct Kind {
+    #[serde(deserialize_with = "bounded::group")]
     pub(super) group: String,
+    #[serde(deserialize_with = "bounded::kind")]
     pub(super) kind: String,
 }
 
 /// Who asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct UserInfo {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "bounded::username")]
     pub(super) username: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "bounded::user_uid")]
     pub(super) uid: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "bounded::groups")]
     pub(super) groups: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "bounded::extra")]
     pub(super) extra: BTreeMap<String, Vec<String>>,
 }
 
@@ -89,9 +96,9 @@ struct Header {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct HeaderMeta {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "bounded::of_metadata")]
     name: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "bounded::of_metadata")]
     uid: Option<String>,
     #[serde(default)]
     deletion_timestamp: Option<IgnoredAny>,
@@ -100,8 +107,8 @@ struct HeaderMeta {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct DeleteOptions {
-    #[serde(default)]
-    dry_run: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "bounded::is_filled")]
+    dry_run: bool,
 }
 
 impl Request {
@@ -126,8 +133,16 @@ impl Request {
     /// True when nothing may come of it. An eviction says it in the options of its deletion.
     pub(super) fn is_dry_run(&self) -> bool {
         let options = self.object.as_ref().and_then(|object| object.delete_options.as_ref());
-        let all = options.and_then(|options| options.dry_run.as_ref());
-        self.dry_run == Some(true) || all.is_some_and(|all| !all.is_empty())
+        self.dry_run == Some(true) || options.is_some_and(|options| options.dry_run)
+    }
+
+    /// Whether more may be made of its objects than every review is read for.
+    ///
+    /// # Errors
+    /// When one of them would cost too much memory.
+    pub(super) fn weigh(&self) -> Result<(), Unreadable> {
+        let _: Review<Both> = serde_json::from_slice(&self.body)?;
+        Ok(())
     }
 
     /// The object as it would be.
@@ -138,7 +153,7 @@ impl Request {
         let review: Review<New<T>> = serde_json::from_slice(&self.body).map_err(|error| {
             let text = error.to_string();
             // Where in the review it stands tells nobody anything.
-            text.rsplit_once(" at line ").map_or(text.clone(), |(what, _)| what.to_owned())
+            text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what).to_owned()
         })?;
         Ok(review.request.object)
     }
@@ -166,6 +181,14 @@ struct Old<T> {
     old_object: Option<T>,
 }
 
+#[derive(Deserialize)]
+struct Both {
+    #[serde(default, rename = "object")]
+    _object: Weight,
+    #[serde(default, rename = "oldObject")]
+    _old_object: Weight,
+}
+
 /// What is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
@@ -191,6 +214,11 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
+    /// As the API server says that a request is too large.
+    pub(super) fn too_large(message: String) -> Self {
+        Self { code: 413, reason: "RequestEntityTooLarge", message, causes: Vec::new() }
+    }
+
     /// As the API server says that somebody may not do something.
     pub(super) fn forbidden(message: String) -> Self {
         Self { code: 403, reason: "Forbidden", message, causes: Vec::new() }
@@ -222,8 +250,9 @@ struct Cause<'a> {
 /// What the review in `body` asks.
 ///
 /// # Errors
-/// When there is no review in it, or one about an object that cannot have such a name: names become part of paths.
-pub(super) fn read(body: Bytes) -> Result<Request, serde_json::Error> {
+/// When there is no review in it, one that holds too much, or one about an object that cannot have such a name: names become
+/// part of paths.
+pub(super) fn read(body: Bytes) -> Result<Request, Unreadable> {
     let review: Review<Request> = serde_json::from_slice(&body)?;
     let asked = Request { body, ..review.request };
     let is_name = |name: &str| {
@@ -233,7 +262,7 @@ pub(super) fn read(body: Bytes) -> Result<Request, serde_json::Error> {
     if is_name(&asked.namespace) && is_name(asked.name()) {
         Ok(asked)
     } else {
-        Err(serde_json::Error::custom("no name of an object"))
+        Err(Unreadable::Other("no name of an object".to_owned()))
     }
 }
 

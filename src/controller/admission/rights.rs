@@ -5,13 +5,17 @@
 //! and only where something changes that counts: whoever may patch them pauses a rollout, and approves or terminates a run.
 //!
 //! HookRuns are also how the guard and the controllers remember what was asked and answered. What ties one to a pod and to
-//! what it lets pass is the controller's alone, and an agent writes nothing but what shows its own operations.
+//! what it lets pass is the controller's alone, and an agent writes nothing but what shows its own operations: nobody else
+//! makes a HookRun an operation's, or makes one that is approved or has ended before it was ever run.
+//!
+//! Who sends reviews is not known unless the API server shows a certificate. Until then an answer names what an object
+//! amounts to, which is no secret, and not which right somebody lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::time::timeout;
 
 use crate::api::annotation;
@@ -20,6 +24,7 @@ use crate::api::hook_template::{Function, HookTemplateSpec, Metric};
 use crate::api::in_place_rollout::InPlaceRolloutSpec;
 use crate::api::workload_key;
 use crate::cluster::access::{PodAccess, Subject};
+use crate::cluster::error::Error;
 use crate::cluster::server::Server;
 use crate::controller::admission::review::{Answer, Refusal, Request};
 use crate::process::log::chain;
@@ -35,14 +40,14 @@ const OF_CONTROLLER: [(Place, &str); 3] = [
     (Place::Annotation, workload_key::TURN),
     (Place::Annotation, workload_key::HOOK_POD),
 ];
-/// Labels that decide who runs a HookRun, and whether anybody does.
-const OF_RUNNING: [&str; 2] = [annotation::NODE, annotation::OPERATION];
 
 /// Answers reviews of HookTemplates, HookRuns and InPlaceRollouts.
 #[derive(Clone)]
 pub(super) struct Rights {
     pub(super) server: Server,
     pub(super) accounts: Accounts,
+    /// True where only the API server can ask.
+    pub(super) api_server_only: bool,
 }
 
 /// The users that this project itself writes as.
@@ -69,6 +74,9 @@ struct Object<S> {
 struct Marked {
     #[serde(default)]
     metadata: Marks,
+    /// An API server that keeps the status apart takes it off before it asks.
+    #[serde(default)]
+    status: Option<IgnoredAny>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -94,29 +102,56 @@ impl Rights {
             Ok(needed) => needed,
             Err(message) => return Answer::Refused(Refusal::forbidden(message)),
         };
-        match timeout(IN_TIME, self.look(asked, &needed)).await {
-            Ok(Ok(())) => Answer::Allowed(Vec::new()),
-            Ok(Err(message)) => Answer::Refused(Refusal::forbidden(message)),
-            Err(_) => Answer::Refused(Refusal::forbidden(unknown(asked, "the API server takes too long"))),
+        match timeout(IN_TIME, self.lacking(asked, &needed)).await {
+            Ok(Ok(None)) => Answer::Allowed(Vec::new()),
+            Ok(Ok(Some(access))) => Answer::Refused(Refusal::forbidden(self.refused(asked, &needed, access))),
+            Ok(Err(error)) => Answer::Refused(Refusal::forbidden(self.unknown(asked, &chain(&error)))),
+            Err(_) => {
+                Answer::Refused(Refusal::forbidden(self.unknown(asked, "the API server takes too long")))
+            }
         }
     }
 
-    async fn look(&self, asked: &Request, needed: &BTreeSet<PodAccess>) -> Result<(), String> {
+    /// The first of the needed rights that whoever asks does not have.
+    async fn lacking(
+        &self,
+        asked: &Request,
+        needed: &BTreeSet<PodAccess>,
+    ) -> Result<Option<PodAccess>, Error> {
         let who = &asked.user_info;
-        let subject = Subject {
-            user: who.username.clone(),
-            uid: who.uid.clone(),
-            groups: who.groups.clone(),
-            extra: who.extra.clone(),
-        };
+        let subject = Subject { user: &who.username, uid: &who.uid, groups: &who.groups, extra: &who.extra };
         for access in needed {
-            match self.server.may(&subject, &asked.namespace, *access).await {
-                Ok(true) => {}
-                Ok(false) => return Err(lacking(asked, *access)),
-                Err(error) => return Err(unknown(asked, &chain(&error))),
+            if !self.server.may(subject, &asked.namespace, *access).await? {
+                return Ok(Some(*access));
             }
         }
-        Ok(())
+        Ok(None)
+    }
+
+    fn refused(&self, asked: &Request, needed: &BTreeSet<PodAccess>, lacking: PodAccess) -> String {
+        let Request { kind, namespace, user_info, .. } = asked;
+        let (kind, by) = (&kind.kind, user_info.printable());
+        if self.api_server_only {
+            return format!(
+                "user {by} may not {lacking} in namespace {namespace}, which writing this {kind} amounts to: whoever writes \
+                 it needs that right"
+            );
+        }
+        let needed: Vec<_> = needed.iter().map(ToString::to_string).collect();
+        format!(
+            "user {by} may not write this {kind}: whoever writes it needs the rights that it amounts to in namespace \
+             {namespace}: {}",
+            needed.join(", ")
+        )
+    }
+
+    fn unknown(&self, asked: &Request, why: &str) -> String {
+        let by = asked.user_info.printable();
+        if self.api_server_only {
+            return format!("whether {by} may write this cannot be told now: {why}. Try again");
+        }
+        tracing::debug!(namespace = asked.namespace, by, "a user's rights are not known: {why}");
+        format!("whether {by} may write this cannot be told now: the API server does not answer. Try again")
     }
 }
 
@@ -152,8 +187,29 @@ fn of_run(asked: &Request, accounts: &Accounts) -> Result<BTreeSet<PodAccess>, S
             accounts.controller
         ));
     }
-    let other_runner = OF_RUNNING.iter().any(|key| differs(Place::Label, key));
+    let creates = asked.operation == "CREATE";
+    let other_operation = differs(Place::Label, annotation::OPERATION);
+    let other_runner = differs(Place::Label, annotation::NODE);
     if asked.user_info.username != accounts.agent {
+        let what = if other_operation {
+            format!(
+                "metadata: {} is set on a HookRun by the agents ({}) alone",
+                annotation::OPERATION,
+                accounts.agent
+            )
+        } else if creates && new.get(Place::Annotation, annotation::APPROVE).is_some() {
+            format!(
+                "metadata: {}: a HookRun is approved when it is there, not when it is made",
+                annotation::APPROVE
+            )
+        } else if creates && new.status.is_some() {
+            "status: a HookRun has none when it is made".to_owned()
+        } else {
+            String::new()
+        };
+        if !what.is_empty() {
+            return Err(format!("{what} (user {by})"));
+        }
         let amounts = |spec: &HookRunSpec| of_metrics(&spec.metrics);
         return Ok(if other_runner {
             of_spec(asked, amounts)
@@ -162,13 +218,12 @@ fn of_run(asked: &Request, accounts: &Accounts) -> Result<BTreeSet<PodAccess>, S
         });
     }
     // What an agent makes shows a hook of an operation, which nobody runs because it is there.
-    let creates = asked.operation == "CREATE";
     let shows = new.get(Place::Label, annotation::OPERATION).is_some();
     let what = if differs(Place::Annotation, annotation::APPROVE) {
         "an agent approves no HookRun"
     } else if creates && !shows {
         "an agent makes HookRuns of its own operations only"
-    } else if !creates && (other_runner || !is_same::<HookRunSpec>(asked, |_| {})) {
+    } else if !creates && (other_operation || other_runner || !is_same::<HookRunSpec>(asked, |_| {})) {
         "an agent changes neither what a HookRun measures nor where"
     } else {
         return Ok(BTreeSet::new());
@@ -216,17 +271,4 @@ fn of_metrics(metrics: &[Metric]) -> BTreeSet<PodAccess> {
         };
     }
     needed
-}
-
-fn lacking(asked: &Request, access: PodAccess) -> String {
-    let Request { kind, namespace, user_info, .. } = asked;
-    format!(
-        "user {} may not {access} in namespace {namespace}, which writing this {} amounts to: whoever writes it needs that right",
-        user_info.printable(),
-        kind.kind
-    )
-}
-
-fn unknown(asked: &Request, why: &str) -> String {
-    format!("whether {} may write this cannot be told now: {why}. Try again", asked.user_info.printable())
 }

@@ -7,7 +7,7 @@
 //!  stop ──▶ each answer is the last of its connection ──EASE──▶ those at rest are closed ──FAREWELL──▶ nobody is let in
 //! ```
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,9 +30,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::controller::admission::body::Memory;
+use crate::controller::admission::bounded::Unreadable;
 use crate::controller::admission::connections::{Asks, Connection, Connections};
 use crate::controller::admission::guard::Guard;
-use crate::controller::admission::review::{self, Answer};
+use crate::controller::admission::review::{self, Answer, Refusal};
 use crate::controller::admission::rights::Rights;
 use crate::controller::admission::tls::Tls;
 use crate::controller::admission::{gate, validate};
@@ -54,6 +55,13 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// What an answer under way may take then.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
+/// Who asks.
+#[derive(Clone)]
+struct Client {
+    from: IpAddr,
+    asks: Asks,
+}
+
 /// Who answers what.
 #[derive(Clone)]
 pub(super) struct Judges {
@@ -66,26 +74,37 @@ impl Judges {
     /// The answer to what `request` holds, by `judge`.
     async fn answer(
         &self,
-        asks: &Asks,
+        client: &Client,
         request: Request,
         judge: impl AsyncFnOnce(&Self, &review::Request) -> Answer,
     ) -> Response {
-        let body = match self.memory.read(request.into_body()).await {
+        let body = match self.memory.read(client.from, request.into_body()).await {
             Ok(body) => body,
             // What is left of it is not read.
             Err(status) => return (status, [(header::CONNECTION, "close")], "").into_response(),
         };
-        let _asking = asks.begin();
-        let Ok(asked) = review::read(body.bytes.clone()) else {
-            return (StatusCode::BAD_REQUEST, "no AdmissionReview\n").into_response();
+        let _asking = client.asks.begin();
+        let asked = match review::read(body.bytes.clone()) {
+            Ok(asked) => asked,
+            Err(error) => {
+                let code = match error {
+                    Unreadable::TooMuch(_) => StatusCode::PAYLOAD_TOO_LARGE,
+                    Unreadable::Other(_) => StatusCode::BAD_REQUEST,
+                };
+                return (code, format!("{error}\n")).into_response();
+            }
         };
         let answer = judge(self, &asked).await;
         let json = [(header::CONTENT_TYPE, "application/json")];
         (json, review::reply(&asked, &answer).to_string()).into_response()
     }
 
-    /// A spec that contradicts itself is wrong whoever writes it.
+    /// A spec that contradicts itself is wrong whoever writes it. What is made of an object is dropped before anybody waits,
+    /// and so it is in memory for one review at a time.
     async fn validate(&self, asked: &review::Request) -> Answer {
+        if let Err(error) = asked.weigh() {
+            return Answer::Refused(Refusal::too_large(error.to_string()));
+        }
         match validate::judge(asked).into() {
             Answer::Allowed(_) => self.rights.judge(asked).await,
             refused => refused,
@@ -96,23 +115,26 @@ impl Judges {
 /// The paths. Another webhook is another line here and another entry in the manifests' configuration.
 fn router(judges: Judges) -> Router {
     let validate =
-        async |State(judges): State<Judges>, Extension(asks): Extension<Asks>, request: Request| {
+        async |State(judges): State<Judges>, Extension(client): Extension<Client>, request: Request| {
             judges
-                .answer(&asks, request, async |judges: &Judges, asked: &review::Request| {
+                .answer(&client, request, async |judges: &Judges, asked: &review::Request| {
                     judges.validate(asked).await
                 })
                 .await
         };
-    let gate = async |State(judges): State<Judges>, Extension(asks): Extension<Asks>, request: Request| {
-        judges.answer(&asks, request, async |_: &Judges, asked: &review::Request| gate::judge(asked)).await
+    let gate = async |State(judges): State<Judges>,
+                      Extension(client): Extension<Client>,
+                      request: Request| {
+        judges.answer(&client, request, async |_: &Judges, asked: &review::Request| gate::judge(asked)).await
     };
-    let guard = async |State(judges): State<Judges>, Extension(asks): Extension<Asks>, request: Request| {
-        judges
-            .answer(&asks, request, async |judges: &Judges, asked: &review::Request| {
-                judges.guard.judge(asked).await
-            })
-            .await
-    };
+    let guard =
+        async |State(judges): State<Judges>, Extension(client): Extension<Client>, request: Request| {
+            judges
+                .answer(&client, request, async |judges: &Judges, asked: &review::Request| {
+                    judges.guard.judge(asked).await
+                })
+                .await
+        };
     Router::new()
         .route("/validate", post(validate))
         .route("/mutate-pods", post(gate))
@@ -184,18 +206,20 @@ impl Desk {
     async fn serve(self, stream: TcpStream, from: SocketAddr, connection: &Connection) {
         let acceptor = TlsAcceptor::from(self.tls.config());
         match timeout(HANDSHAKE, acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => self.answer(stream, connection.asks.clone()).await,
+            Ok(Ok(stream)) => {
+                self.answer(stream, Client { from: from.ip(), asks: connection.asks.clone() }).await;
+            }
             Ok(Err(error)) => tracing::debug!(%from, "no handshake: {error}"),
             Err(_) => tracing::debug!(%from, "no handshake in time"),
         }
     }
 
     /// Answers what is asked on one connection, until either side ends it.
-    async fn answer(self, stream: TlsStream<TcpStream>, asks: Asks) {
+    async fn answer(self, stream: TlsStream<TcpStream>, client: Client) {
         let newcomer = self.stop.is_cancelled();
         let service = TowerToHyperService::new(self.router);
         let service = service_fn(move |mut request: hyper::Request<_>| {
-            request.extensions_mut().insert(asks.clone());
+            request.extensions_mut().insert(client.clone());
             service.call(request)
         });
         let mut http = http1::Builder::new();

@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
+use crate::api::hook_run::LARGEST_SPEC;
 use crate::api::hook_template::HookTemplate;
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::controller::admission::review::{Problem, Request};
@@ -53,6 +54,10 @@ fn compared<K: DeserializeOwned>(
 }
 
 fn hook(new: &HookTemplate) -> Vec<Problem> {
+    // Before anything is looked for in it: that takes longer the larger it is.
+    if serde_json::to_vec(&new.spec).map_or(usize::MAX, |json| json.len()) > LARGEST_SPEC {
+        return vec![format!("spec: the hook is larger than {} KiB", LARGEST_SPEC >> 10)];
+    }
     let problem = match template(&new.spec) {
         Ok(_) => return Vec::new(),
         Err(Invalid::Field { metric, field, problem }) => {
@@ -156,6 +161,12 @@ mod tests {
             ("ftp://x", json!({}), "spec.metrics[webtest].provider.web.url: it must be a URL"),
             ("http://{{ args.nobody }}", json!({}), "spec.metrics[webtest].provider.web.url: `args.nobody`"),
             ("http://x", json!({"count": 3}), "spec.metrics[webtest].interval: it is needed"),
+            // Hundreds of thousands of places for arguments are not looked up one by one.
+            (
+                &format!("http://{}", "{{ args.url }}".repeat(200_000)),
+                json!({}),
+                "spec: the hook is larger than 128 KiB",
+            ),
             ("http://x", json!({"name": ""}), "spec.metrics[0].name: it must not be empty"),
         ] {
             let told = asked("HookTemplate", None, &hook(url, more));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::api::hook_run::{HookPhase, HookRunStatus, MetricResult};
@@ -113,6 +114,10 @@ impl Attempt {
     }
 }
 
+fn key(template: &str, retry: &str, number: u32) -> String {
+    format!("{GUARD}/{template}/{retry}/{number}")
+}
+
 /// `DeleteGuard/TEMPLATE/RETRY/NUMBER`, or `ScaleIn/...` and `Recreate/...` of a workload.
 fn turn(key: &str) -> Option<Turn> {
     let mut parts = key.split('/');
@@ -159,11 +164,24 @@ pub(super) fn run(namespace: &str, pod: &Pod, hook: &WorkloadHook, retry: &str, 
             (workload_key::HOOK_INSTANCE.to_owned(), instance(pod)),
         ]),
         annotations: BTreeMap::from([
-            (workload_key::TURN.to_owned(), format!("{GUARD}/{template}/{retry}/{number}")),
+            (workload_key::TURN.to_owned(), key(template, retry, number)),
             (workload_key::HOOK_POD.to_owned(), pod.uid.clone()),
         ]),
         node: pod.node.clone(),
     }
+}
+
+/// The same run under another number: the next one, or `number`. `None`: it is none of the guard's.
+pub fn renumbered(pod: &core::Pod, run: &RunWish, number: Option<u32>) -> Option<RunWish> {
+    let Turn::Guard { template, retry, number: last } = turn(run.annotations.get(workload_key::TURN)?)?
+    else {
+        return None;
+    };
+    let number = number.unwrap_or(last.saturating_add(1));
+    let mut run = run.clone();
+    run.name = run_name(&Pod::read(pod), &template, &retry, number);
+    run.annotations.insert(workload_key::TURN.to_owned(), key(&template, &retry, number));
+    Some(run)
 }
 
 /// What has been measured, metric by metric, and what the hook says; never what was measured.

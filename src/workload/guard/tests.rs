@@ -315,3 +315,65 @@ fn a_pod_is_held_no_longer_than_it_may_be() {
     assert!(matches!(within(Some(1), going.clone(), &[]), Verdict::Expired(_)));
     held(within(Some(2), going, &[]));
 }
+
+#[test]
+fn a_hold_counts_from_the_first_refusal_that_the_controller_wrote() {
+    let key = "DeleteGuard/drain//1";
+    let held_at = |at: &str, more: &Value| {
+        let mut condition =
+            json!({"type": "inplace.dev/DeleteGuardHeld", "status": "True", "lastTransitionTime": at});
+        merge(&mut condition, more);
+        pod(&json!({"status": {"conditions": [{"type": "Ready", "status": "True"}, condition]}}))
+    };
+    let looked_at = |pod: &core::Pod, longest: Option<i64>, attempts: &[Attempt]| {
+        let (attempts, now) = (attempts.to_vec(), NOW.parse().unwrap());
+        let (longest_hold, namespace) = (longest.map(SignedDuration::from_mins), Namespace::default());
+        let seen = Seen { pod, of_owner: None, attempts, namespace, longest_hold, now };
+        let verdict = decide(&seen);
+        let begins = begins(&seen, &verdict);
+        (verdict, begins)
+    };
+    // Refused an hour ago; no hook was ever started.
+    let since: Timestamp = "2026-03-01T11:00:00Z".parse().unwrap();
+    let held = held_at("2026-03-01T11:00:00Z", &json!({}));
+    assert_eq!(looked_at(&held, Some(60), &[]), (Verdict::Expired(since), false));
+    assert!(matches!(looked_at(&held, Some(61), &[]), (Verdict::Ask(..), false)));
+    assert!(matches!(looked_at(&held, None, &[]), (Verdict::Ask(..), false)), "no hold is limited");
+    // Nothing is written yet, or something else.
+    for other in [
+        pod(&json!({})),
+        held_at("2026-03-01T11:00:00Z", &json!({"status": "False"})),
+        held_at("2026-03-01T11:00:00Z", &json!({"type": "Held"})),
+        held_at("2026-03-01T11:00:00Z", &json!({"lastTransitionTime": null})),
+    ] {
+        assert!(matches!(looked_at(&other, Some(60), &[]), (Verdict::Ask(..), true)), "{other:?}");
+        assert!(!looked_at(&other, None, &[]).1);
+    }
+    // What had passed since then was for another deletion, which this one is not.
+    let passed = attempt(key, Some("Successful"), "2026-03-01T11:30:00Z", &json!({}));
+    assert!(matches!(looked_at(&held, Some(60), std::slice::from_ref(&passed)), (Verdict::Ask(..), true)));
+    let later = held_at("2026-03-01T11:31:00Z", &json!({}));
+    assert!(matches!(looked_at(&later, Some(60), std::slice::from_ref(&passed)), (Verdict::Ask(..), false)));
+    assert!(matches!(looked_at(&later, Some(29), &[passed]), (Verdict::Expired(_), false)));
+    // What is let go is not held.
+    let fresh = attempt(key, Some("Successful"), NOW, &json!({}));
+    assert!(matches!(looked_at(&pod(&json!({})), Some(60), &[fresh]), (Verdict::Passed(..), false)));
+}
+
+#[test]
+fn a_run_under_another_number_is_the_guards_as_well() {
+    let retried = pod(&note("delete-guard-retry", "again"));
+    for pod in [pod(&json!({})), retried] {
+        let (run, _) = ask(decided(&pod, &[]));
+        let next = renumbered(&pod, &run, None).unwrap();
+        let far = renumbered(&pod, &next, Some(1_234_567)).unwrap();
+        for (run, number) in [(&next, "2"), (&far, "1234567")] {
+            assert!(run.name.ends_with(&format!("-{number}")), "{}", run.name);
+            let meta = json!({"name": run.name, "annotations": run.annotations, "labels": {"inplace.dev/node": run.node},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "web-0", "uid": "1234-56789"}]});
+            let meta: ObjectMeta = serde_json::from_value(meta).unwrap();
+            let made = super::attempt(&pod, &meta, &HookRunStatus::default()).unwrap();
+            assert!(held(decided(&pod, &[made])).contains(&run.name));
+        }
+    }
+}

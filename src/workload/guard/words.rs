@@ -42,6 +42,18 @@ pub fn replaced(pod: &str) -> String {
     )
 }
 
+/// A review of a deletion that does not say which pod it is about: an API server always does.
+pub fn unnamed(pod: &str) -> String {
+    format!("which pod of the name {pod} is to be deleted is not said: the review has no uid of it")
+}
+
+/// A run of the guard's name that somebody else made.
+pub fn taken(run: &str, instead: &str) -> String {
+    format!(
+        "HookRun {run} was not made by the controller for this pod, it counts for nothing: {instead} takes its place"
+    )
+}
+
 pub(super) fn going(pod: &Pod, attempt: &Attempt) -> String {
     let Attempt { name, phase, progress, created, .. } = attempt;
     format!(

@@ -40,6 +40,11 @@ impl Site {
     /// A controller with the rights of the manifests, whose webhooks are in force; a namespace, two nodes, two guarded pods and
     /// their hook, and `before` as it was there before all of that.
     async fn new(before: impl FnOnce(&ApiServer, &Value) -> Value) -> Self {
+        Self::with(&[], before).await
+    }
+
+    /// The same with these settings of the controller.
+    async fn with(args: &[&str], before: impl FnOnce(&ApiServer, &Value) -> Value) -> Self {
         let server = ApiServer::start().await;
         server.know_our_kinds().await;
         server.apply("daemonset/base");
@@ -73,7 +78,7 @@ impl Site {
         }
         let folder = tempfile::tempdir().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let controller = controller(&server, folder.path(), port).await;
+        let controller = controller(&server, folder.path(), port, args).await;
         let site = Self { server, folder, port, controller };
         let mut shipped: Value = serde_json::from_slice(&shipped).unwrap();
         shipped["metadata"] = json!({"name": name[1]});
@@ -186,7 +191,7 @@ impl Site {
     }
 }
 
-async fn controller(server: &ApiServer, folder: &std::path::Path, port: u16) -> Child {
+async fn controller(server: &ApiServer, folder: &std::path::Path, port: u16, args: &[&str]) -> Child {
     let accounts: Api<ServiceAccount> = Api::namespaced(server.admin().await, "inplace-system");
     let request: TokenRequest = serde_json::from_value(json!({"spec": {"audiences": []}})).unwrap();
     let token = accounts.create_token_request("inplace-controller", &PostParams::default(), &request).await;
@@ -196,7 +201,7 @@ async fn controller(server: &ApiServer, folder: &std::path::Path, port: u16) -> 
     command.args(["--pdeathsig", "KILL", "--", env!("CARGO_BIN_EXE_inplace"), "controller"]);
     command.args(["--namespace", "inplace-system", "--identity", "here", "--listen", "127.0.0.1:0"]);
     command.args(["--webhook-listen", &format!("127.0.0.1:{port}"), "--webhook-names", "127.0.0.1"]);
-    command.arg("--kubeconfig").arg(kubeconfig).stdin(Stdio::null());
+    command.arg("--kubeconfig").arg(kubeconfig).args(args).stdin(Stdio::null());
     command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
 }
 
@@ -288,6 +293,41 @@ async fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller() {
     assert!(codes.iter().skip(1).step_by(2).all(is_refused), "{codes:?}");
     assert!(codes.iter().any(|code| code == "413"), "{codes:?}");
     assert!(codes.iter().step_by(2).any(|code| code == "200"), "{codes:?}");
+    // Those that cost many times their size: a container has 2 KiB in memory and two bytes in a body, a group 24.
+    let costly = |head: &str, entry: &str, tail: &str| {
+        format!("{head}{}{tail}", entry.repeat(((3 << 20) - head.len() - tail.len()) / entry.len()))
+            .into_bytes()
+    };
+    let head = r#"{"request":{"uid":"u","operation":"CREATE","kind":{"group":"tkex.tencent.com","version":"v1alpha1","kind":"#;
+    let bodies = [
+        costly(
+            &format!(r#"{head}"HookRun"}},"object":{{"spec":{{"metrics":[]}}}},"userInfo":{{"groups":["#),
+            "\"\",",
+            r#"""]}}}"#,
+        ),
+        costly(
+            &format!(
+                r#"{head}"GameDeployment"}},"object":{{"spec":{{"selector":{{}},"template":{{"spec":{{"containers":["#
+            ),
+            "{},",
+            "{}]}}}}}}",
+        ),
+    ];
+    let codes = thread::scope(|scope| {
+        let posts: Vec<_> = (0..24)
+            .map(|number| {
+                let body = &bodies[number % 2];
+                scope.spawn(|| site.posted("validate", body))
+            })
+            .collect();
+        posts.into_iter().map(|post| post.join().unwrap()).collect::<Vec<_>>()
+    });
+    for (number, (code, answer)) in codes.iter().enumerate() {
+        let refused =
+            if number % 2 == 0 { code == "413" } else { answer["response"]["status"]["code"] == 413 };
+        assert!(refused || code == "408" || code == "000", "{number}: {code} {answer}");
+    }
+    assert!(codes.iter().any(|(code, _)| code == "413"), "{codes:?}");
     assert!(site.peak() < MEMORY, "{} MiB", site.peak() >> 20);
     // It answers still: the hook of the victim has succeeded.
     site.done(&["delete", "pod", "victim-0", "-n", "shop", "--wait=false"], "");
@@ -309,10 +349,10 @@ async fn s6_hooks_and_rollouts_need_the_rights_that_they_amount_to() {
         "spec": {"target": {"selector": {"matchLabels": {"app": "web"}}}, "containers": [{"name": "app", "image": "evil:1"}]}});
     let objects = |at: usize| {
         [
-            (hook("HookRun", &format!("exec-{at}"), &exec), "may not create pods/exec in namespace shop"),
-            (hook("HookTemplate", &format!("web-{at}"), &web), "may not create pods/exec in namespace shop"),
-            (hook("HookRun", &format!("patch-{at}"), &patch), "may not patch pods in namespace shop"),
-            (rollout.clone(), "may not patch pods in namespace shop"),
+            (hook("HookRun", &format!("exec-{at}"), &exec), "in namespace shop: create pods/exec"),
+            (hook("HookTemplate", &format!("web-{at}"), &web), "in namespace shop: create pods/exec"),
+            (hook("HookRun", &format!("patch-{at}"), &patch), "in namespace shop: patch pods"),
+            (rollout.clone(), "in namespace shop: patch pods"),
         ]
     };
     for (object, says) in objects(1) {
@@ -323,7 +363,7 @@ async fn s6_hooks_and_rollouts_need_the_rights_that_they_amount_to() {
     let change = change.to_string();
     let patched =
         ["patch", "hooktemplate", "leave", "-n", "shop", "--as=mallory", "--type=merge", "-p", &change];
-    site.refused(&patched, "", "may not create pods/exec in namespace shop");
+    site.refused(&patched, "", "in namespace shop: create pods/exec");
     site.may("create", "pods/exec");
     site.may("patch", "pods");
     site.until("the rights are known", || site.tried(&create, &objects(2)[0].0.to_string()).0);
@@ -359,4 +399,61 @@ async fn s10_a_label_stops_no_preemption_and_still_stops_an_accident() {
     let by_scheduler = [&delete[..], &["--as=system:kube-scheduler"]].concat();
     site.until("the pod is preempted", || site.tried(&by_scheduler, "").0);
     assert!(site.is_leaving("victim-0"));
+}
+
+#[tokio::test]
+async fn held_a_pod_goes_when_its_time_is_over_and_nobody_makes_that_earlier() {
+    let site = Site::with(&["--guard-longest-hold", "20s"], |_, _| Value::Null).await;
+    site.may("create,get,patch,update,delete", "pods");
+    site.may("create", "pods/exec");
+    site.may("create,get,patch,update", "hookruns.tkex.tencent.com");
+    // Somebody who may write pods makes one whose hook cannot be started, as if it were held since long ago.
+    let since = json!([{"type": "inplace.dev/DeleteGuardHeld", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"}]);
+    let mut pod = guarded("forged-2", "calm");
+    pod["metadata"]["annotations"]["inplace.dev/pre-delete-hook"] = json!("nobody-made-it");
+    pod["status"] = json!({"conditions": since});
+    site.until("the rights are known", || {
+        site.tried(&["create", "-f", "-", "--as=mallory"], &pod.to_string()).0
+    });
+    let change = json!({"status": {"conditions": since}}).to_string();
+    site.tried(
+        &["patch", "pod", "forged-2", "-n", "shop", "--as=mallory", "--type=merge", "-p", &change],
+        "",
+    );
+    let delete = |pod| ["delete", "pod", pod, "-n", "shop", "--wait=false", "--as=mallory"];
+    let began = Instant::now();
+    site.refused(&delete("forged-2"), "", "is not there: create it");
+    let at = r#"jsonpath={.status.conditions[?(@.type=="inplace.dev/DeleteGuardHeld")].lastTransitionTime}"#;
+    let held = site.done(&["get", "pod", "forged-2", "-n", "shop", "-o", at], "");
+    assert!(!held.is_empty() && !held.starts_with("2020"), "held since {held:?}");
+    site.until("the pod goes", || site.tried(&delete("forged-2"), "").0);
+    assert!(began.elapsed() > Duration::from_secs(18), "it was let go after {:?}", began.elapsed());
+
+    // Somebody takes the name that the guard's hook will have.
+    let victim = site.done(&["get", "pod", "victim-0", "-n", "shop", "-o", "jsonpath={.metadata.uid}"], "");
+    let uid: String = victim.chars().filter(|c| *c != '-').take(8).collect();
+    let name = format!("pre-delete-hook-victim-0-{uid}-leave-1");
+    let run = hook("HookRun", &name, &json!({"exec": {"container": "app", "command": ["true"]}}));
+    let create = ["create", "-f", "-", "--as=mallory"];
+    site.until("the name is taken", || site.tried(&create, &run.to_string()).0);
+    site.refused(&delete("victim-0"), "", &format!("pre-delete-hook-victim-0-{uid}-leave-2"));
+    let mut made = site.runs();
+    made.retain(|run| run["metadata"]["annotations"]["inplace.dev/pod-uid"] == victim.as_str());
+    assert_eq!(made.len(), 1, "{made:#?}");
+    assert_eq!(made[0]["metadata"]["name"], format!("pre-delete-hook-victim-0-{uid}-leave-2"));
+    // What is approved, or an operation's, is not made by somebody who has every right.
+    let mut approved =
+        hook("HookRun", "approved", &json!({"exec": {"container": "app", "command": ["true"]}}));
+    approved["metadata"]["annotations"] = json!({"inplace.dev/approve": "true"});
+    site.refused(&create, &approved.to_string(), "a HookRun is approved when it is there");
+    approved["metadata"] =
+        json!({"name": "shown", "namespace": "shop", "labels": {"inplace.dev/operation": "x"}});
+    site.refused(&create, &approved.to_string(), "is set on a HookRun by the agents");
+    // A status is not stored with it: the API server keeps it apart.
+    let mut ended = hook("HookRun", "ended", &json!({"exec": {"container": "app", "command": ["true"]}}));
+    ended["status"] = json!({"phase": "Successful"});
+    if site.tried(&create, &ended.to_string()).0 {
+        let phase = ["get", "hookrun", "ended", "-n", "shop", "-o", "jsonpath={.status.phase}"];
+        assert_ne!(site.done(&phase, ""), "Successful");
+    }
 }

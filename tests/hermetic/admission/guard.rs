@@ -313,3 +313,137 @@ async fn new_pods_get_the_gate_by_a_configuration_of_its_own() {
     let patch: Value = serde_json::from_slice(&patch.0).unwrap();
     assert_eq!(patch[0]["value"], json!([{"conditionType": "InPlaceUpdateReady"}]));
 }
+
+/// A replica that holds nobody for longer than this.
+async fn holds_for(post: &Post, longest: jiff::SignedDuration) -> Replica {
+    let guard = GuardArgs { guard_longest_hold: Some(longest), ..GuardArgs::default() };
+    let replica = post.town.replica(&WebhookArgs { guard, ..WebhookArgs::default() }).await;
+    post.town.ready(&replica).await;
+    replica
+}
+
+fn ago(minutes: i64) -> String {
+    (inplace::process::clock::now() - jiff::SignedDuration::from_mins(minutes)).to_string()
+}
+
+#[tokio::test]
+async fn a_pod_whose_hook_cannot_be_started_is_held_no_longer_than_it_may_be() {
+    let mut post = Post::found().await;
+    let replica = holds_for(&post, jiff::SignedDuration::from_mins(10)).await;
+    post.replicas = [replica.clone(), replica];
+    let api = &post.town.api;
+    api.edit("shop", "web-0", |pod| {
+        pod["metadata"]["annotations"]["inplace.dev/pre-delete-hook"] = json!("nobody-made-it");
+    });
+    let held_since = || {
+        let pod = api.pod("shop", "web-0");
+        let all = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let held = all.into_iter().find(|one| one["type"] == "inplace.dev/DeleteGuardHeld");
+        held.map(|held| held["lastTransitionTime"].as_str().unwrap().to_owned())
+    };
+    let set = |at: &str| {
+        api.edit("shop", "web-0", |pod| pod["status"]["conditions"][0]["lastTransitionTime"] = json!(at));
+    };
+    // A dry run refuses nothing.
+    no(&post.deleted(json!({"dryRun": true})).await, 403);
+    assert_eq!(held_since(), None);
+    let told = post.deleted(json!({})).await;
+    assert!(no(&told, 403).contains("nobody-made-it, which it has to pass, is not there"), "{told}");
+    assert!(held_since().is_some(), "nothing remembers since when the pod is held");
+    // The first refusal counts, whoever refuses later.
+    let first = ago(9);
+    set(&first);
+    no(&post.deleted(json!({})).await, 403);
+    assert_eq!(held_since(), Some(first));
+    // What somebody writes who may not write a pod's status counts for nothing.
+    api.edit("shop", "web-0", |pod| {
+        pod["metadata"]["annotations"]["inplace.dev/DeleteGuardHeld"] = json!(ago(60));
+        pod["metadata"]["labels"]["inplace.dev/DeleteGuardHeld"] = json!("True");
+    });
+    no(&post.deleted(json!({})).await, 403);
+    set(&ago(11));
+    let told = post.deleted(json!({})).await;
+    assert_eq!(told["allowed"], true, "the pod is held for ever: {told}");
+    assert_eq!(post.events("DeleteGuardExpired").len(), 1);
+    assert_eq!(post.runs(), Vec::<Value>::new());
+
+    // A hook that has passed since then ends what came before it: this is another deletion.
+    api.edit("shop", "web-0", |pod| {
+        pod["metadata"]["annotations"]["inplace.dev/pre-delete-hook"] = json!("leave");
+    });
+    set(&ago(9));
+    no(&post.deleted(json!({})).await, 403);
+    let [run] = post.runs().try_into().unwrap();
+    post.ends(&run, "Successful");
+    let name = run["metadata"]["name"].as_str().unwrap();
+    api.edit_of("hookruns", "shop", name, |run| {
+        run["metadata"]["creationTimestamp"] = json!(ago(30));
+        run["status"]["metricResults"][0]["measurements"][0]["finishedAt"] = json!(ago(29));
+    });
+    set(&ago(40));
+    no(&post.deleted(json!({})).await, 403);
+    assert!(held_since().unwrap() > ago(1), "{:?}", held_since());
+}
+
+#[tokio::test]
+async fn a_run_of_the_guards_name_that_is_somebody_elses_holds_up_nobody() {
+    let post = Post::found().await;
+    let api = &post.town.api;
+    let uid: String = post.pod["metadata"]["uid"]
+        .as_str()
+        .unwrap()
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .take(8)
+        .collect();
+    let name = |number: u32| format!("pre-delete-hook-web-0-{uid}-leave-{number}");
+    let foreign = |number: u32| {
+        api.put(json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
+            "metadata": {"namespace": "shop", "name": name(number), "creationTimestamp": ago(600)},
+            "spec": {"metrics": []}}));
+    };
+    let ours = || {
+        let mut runs = post.runs();
+        runs.retain(|run| run["metadata"]["annotations"]["inplace.dev/pod-uid"].is_string());
+        runs
+    };
+    foreign(1);
+    let told = post.deleted(json!({})).await;
+    let [run] = ours().try_into().unwrap_or_else(|_| panic!("nothing is started: {told}"));
+    assert_eq!(run["metadata"]["name"], name(2));
+    assert_eq!(run["metadata"]["annotations"]["inplace.dev/turn"], "DeleteGuard/leave//2");
+    assert!(no(&told, 403).contains(&name(2)), "{told}");
+    let warned = post.events("DeleteGuardNameTaken");
+    assert!(warned.len() == 1 && warned[0].contains(&name(1)), "{warned:?}");
+    // It is the attempt from now on, and is not made twice.
+    assert!(no(&post.deleted(json!({})).await, 403).contains("is Pending"));
+    post.ends(&run, "Successful");
+    is_yes(&post.deleted(json!({})).await);
+    // As many as somebody likes to make before.
+    for run in post.runs() {
+        api.store(|store| store.remove_of("hookruns", "shop", run["metadata"]["name"].as_str().unwrap()));
+    }
+    (1..=40).for_each(foreign);
+    no(&post.deleted(json!({})).await, 403);
+    let [run] = ours().try_into().unwrap_or_else(|_| panic!("whoever takes enough names holds the pod"));
+    assert!(no(&post.deleted(json!({})).await, 403).contains("is Pending"));
+    post.ends(&run, "Successful");
+    is_yes(&post.deleted(json!({})).await);
+}
+
+#[tokio::test]
+async fn runs_that_somebody_makes_beside_a_pods_own_are_read_some_at_a_time() {
+    let post = Post::found().await;
+    let api = &post.town.api;
+    for number in 0..35 {
+        api.put(json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
+            "metadata": {"namespace": "shop", "name": format!("large-{number}"),
+                "labels": {"hookrun-type": "pre-delete-step", "instance-id": "0"}},
+            "spec": {"metrics": []}}));
+    }
+    no(&post.deleted(json!({})).await, 403);
+    api.forget();
+    // The last one of all is found all the same.
+    assert!(no(&post.deleted(json!({})).await, 403).contains("is Pending"));
+    assert_eq!(api.count("LIST hookruns"), 4);
+}

@@ -1,19 +1,26 @@
 //! What follows from a verdict of the guard: the HookRun that is asked for, and what is told of it. In a dry run nothing.
 
+use std::hash::{BuildHasher as _, RandomState};
+
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource as _, ResourceExt as _};
 
 use crate::api::annotation;
-use crate::api::hook_run::HookRun;
+use crate::api::hook_run::{HookRun, HookRunSpec};
 use crate::cluster::error::{Class, Error};
 use crate::cluster::event::Told;
 use crate::controller::admission::guard::Guard;
 use crate::controller::admission::review::Request;
 use crate::hook::check::prepare;
 use crate::process::clock;
+use crate::process::log::chain;
 use crate::workload::action::RunWish;
 use crate::workload::guard::{self, Attempt, Verdict};
 
+/// Names that are tried where others are taken: some in their order, so that whoever asks at the same time tries the same, and
+/// then some that nobody can take before.
+const TRIES: (usize, usize) = (3, 5);
 /// Whoever is named as the source of events.
 const HOST: &str = "inplace-controller";
 
@@ -73,12 +80,19 @@ impl Guard {
 
     /// Tells of a deletion without a hook: in the log, as an event, and whoever asked.
     async fn warned(&self, asked: &Request, pod: &Pod, reason: &str, note: String) -> String {
-        let name = pod.name_any();
-        tracing::warn!(namespace = asked.namespace, pod = name, "{note}");
-        let warning = format!("pod {name}: {note}");
-        let told = Told { reason: reason.to_owned(), warning: true, note, at: clock::now() };
-        self.tell(asked, pod, told).await;
+        let warning = format!("pod {}: {note}", pod.name_any());
+        self.say(asked, pod, reason, true, note).await;
         warning
+    }
+
+    /// Has everybody know since when the deletion of `pod` is refused. Where that cannot be written it is refused all the
+    /// same, and counts from the first hook that could be started.
+    pub(super) async fn hold(&self, pod: &Pod, since: Timestamp) {
+        let Err(error) = self.server.hold_pod(pod, since).await else { return };
+        let is_other = matches!(error.class(), Class::Gone | Class::Refused);
+        if !is_other && self.limit.admits(&pod.uid().unwrap_or_default(), "") {
+            tracing::warn!(error = chain(&error), "--guard-longest-hold counts from the first hook");
+        }
     }
 
     /// Has the hook started, and says so.
@@ -111,42 +125,67 @@ impl Guard {
         if asked.is_dry_run() {
             return Ok(guard::would_ask(&name, run, why));
         }
-        let mut object = HookRun::new(&run.name, spec);
-        let mut labels = run.labels.clone();
-        labels.extend(run.node.iter().map(|node| (annotation::NODE.to_owned(), node.clone())));
-        if finishes {
-            labels.insert(annotation::DELETE_GUARD.to_owned(), annotation::FINISH.to_owned());
-        }
-        object.metadata.namespace = Some(namespace.clone());
-        object.metadata.labels = Some(labels);
-        object.metadata.annotations = Some(run.annotations.clone());
-        object.metadata.owner_references = pod.owner_ref(&()).map(|owner| vec![owner]);
-        match self.server.create_hook_run(&object).await {
-            Ok(_) => {
-                let note = format!(
-                    "{} wants to delete it: it stays until HookRun {} has succeeded",
-                    asked.user_info.printable(),
-                    run.name
-                );
-                let told =
-                    Told { reason: "DeleteGuardAsked".to_owned(), warning: false, note, at: clock::now() };
-                self.tell(asked, pod, told).await;
+        let mut run = run.clone();
+        for number in 1..=TRIES.1 {
+            match self.server.create_hook_run(&object(asked, pod, &run, &spec, finishes)).await {
+                Ok(_) => {
+                    let note = format!(
+                        "{} wants to delete it: it stays until HookRun {} has succeeded",
+                        asked.user_info.printable(),
+                        run.name
+                    );
+                    self.say(asked, pod, "DeleteGuardAsked", false, note).await;
+                    break;
+                }
+                // There is one of this name. It is ours when somebody else wanted the same at the same time.
+                Err(error) if error.class() == Class::Refused => {
+                    if self.server.is_guards_run(pod, &run.name).await? != Some(false) {
+                        break;
+                    }
+                    let chance = || u32::try_from(RandomState::new().hash_one(&run.name) >> 33).unwrap_or(0);
+                    let other = guard::renumbered(pod, &run, (number >= TRIES.0).then(chance));
+                    let Some(other) = other.filter(|_| number < TRIES.1) else { return Err(error) };
+                    let note = guard::taken(&run.name, &other.name);
+                    self.say(asked, pod, "DeleteGuardNameTaken", true, note).await;
+                    run = other;
+                }
+                Err(error) if error.is_namespace_terminating() => return Ok(guard::terminating(pod)),
+                Err(error) => return Err(error),
             }
-            // Somebody else wanted the same at the same time.
-            Err(error) if error.class() == Class::Refused => {}
-            Err(error) if error.is_namespace_terminating() => return Ok(guard::terminating(pod)),
-            Err(error) => return Err(error),
         }
-        Ok(guard::asked(&name, run, why))
+        Ok(guard::asked(&name, &run, why))
     }
 
-    /// Events are for people; one that cannot be written, as in a namespace that is being deleted, holds up nothing.
+    async fn say(&self, asked: &Request, pod: &Pod, reason: &str, warning: bool, note: String) {
+        self.tell(asked, pod, Told { reason: reason.to_owned(), warning, note, at: clock::now() }).await;
+    }
+
+    /// Tells people, as an event and, of a warning, in the log; not without end. An event that cannot be written, as in a
+    /// namespace that is being deleted, holds up nothing.
     async fn tell(&self, asked: &Request, pod: &Pod, told: Told) {
-        if asked.is_dry_run() {
+        if asked.is_dry_run() || !self.limit.admits(&pod.uid().unwrap_or_default(), &told.reason) {
             return;
+        }
+        if told.warning {
+            tracing::warn!(namespace = asked.namespace, pod = pod.name_any(), "{}", told.note);
         }
         if let Err(error) = self.server.pod_event(pod, HOST, &told).await {
             tracing::info!("{}: {}: {error}", told.reason, told.note);
         }
     }
+}
+
+/// The object of `run`.
+fn object(asked: &Request, pod: &Pod, run: &RunWish, spec: &HookRunSpec, finishes: bool) -> HookRun {
+    let mut object = HookRun::new(&run.name, spec.clone());
+    let mut labels = run.labels.clone();
+    labels.extend(run.node.iter().map(|node| (annotation::NODE.to_owned(), node.clone())));
+    if finishes {
+        labels.insert(annotation::DELETE_GUARD.to_owned(), annotation::FINISH.to_owned());
+    }
+    object.metadata.namespace = Some(asked.namespace.clone());
+    object.metadata.labels = Some(labels);
+    object.metadata.annotations = Some(run.annotations.clone());
+    object.metadata.owner_references = pod.owner_ref(&()).map(|owner| vec![owner]);
+    object
 }

@@ -67,7 +67,7 @@ fn is_over(run: &Summary, longest: Option<SignedDuration>) -> bool {
 async fn delete(server: &Server, run: &Summary) -> Result<(), Error> {
     let namespace = run.namespace().unwrap_or_default();
     let Some(owner) = run.owner_references().iter().find(|owner| owner.kind == "Pod") else { return Ok(()) };
-    let Some(pod) = server.whole_pod(&namespace, &owner.name).await? else { return Ok(()) };
+    let Some(pod) = server.guarded_pod(&namespace, &owner.name).await? else { return Ok(()) };
     let unread = HookRunStatus::default();
     let attempt = guard::attempt(&pod, run.meta(), run.status().unwrap_or(&unread));
     if attempt.is_none() || pod.metadata.deletion_timestamp.is_some() || !is_evicted(server, &pod).await? {

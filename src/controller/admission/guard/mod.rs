@@ -8,16 +8,20 @@
 
 mod effect;
 pub(super) mod finish;
+mod limit;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::cluster::error::Error;
 use crate::cluster::server::Server;
+use crate::controller::admission::guard::limit::Limit;
 use crate::controller::admission::review::{Answer, Refusal, Request, UserInfo};
 use crate::process::clock;
 use crate::process::log::chain;
@@ -25,6 +29,8 @@ use crate::workload::guard::{self, Attempt, Seen};
 
 /// The API server waits 5 s for an answer; without one it says less than we do.
 const IN_TIME: Duration = Duration::from_secs(3);
+/// Reviews that are looked at at once, each for some milliseconds; the others wait.
+const LOOKS: usize = 16;
 /// Whose deletions are not tried again: the taint manager's, which was a part of the node controller once, and has the name
 /// of the whole process where its controllers have no accounts of their own.
 const ASK_ONCE: [&str; 3] = [
@@ -38,6 +44,10 @@ const ASK_ONCE: [&str; 3] = [
 pub(super) struct Guard {
     pub(super) server: Server,
     pub(super) terms: GuardTerms,
+    /// Events and log lines.
+    limit: Limit,
+    /// What the API server answers is in memory for so many reviews.
+    looks: Arc<Semaphore>,
 }
 
 /// Whom the guard does not hold, and for how long it holds the others.
@@ -65,10 +75,18 @@ enum Way {
 }
 
 impl Guard {
+    pub(super) fn new(server: Server, terms: GuardTerms) -> Self {
+        Self { server, terms, limit: Limit::default(), looks: Arc::new(Semaphore::new(LOOKS)) }
+    }
+
     /// Whether what is asked may happen.
     pub(super) async fn judge(&self, asked: &Request) -> Answer {
         let way = if asked.sub_resource == "eviction" { Way::Evict } else { Way::Delete };
-        let judged = match timeout(IN_TIME, self.look(asked)).await {
+        let looked = async {
+            let _permit = self.looks.acquire().await;
+            self.look(asked, way).await
+        };
+        let judged = match timeout(IN_TIME, looked).await {
             Ok(Ok(judged)) => judged,
             Ok(Err(error)) => Err(unknown(asked, &chain(&error))),
             Err(_) => Err(unknown(asked, "the API server takes too long to answer")),
@@ -83,14 +101,19 @@ impl Guard {
     }
 
     /// What the answer is: yes, with a warning maybe, or no, and why.
-    async fn look(&self, asked: &Request) -> Result<Result<Option<String>, String>, Error> {
+    async fn look(&self, asked: &Request, way: Way) -> Result<Result<Option<String>, String>, Error> {
         let namespace = &asked.namespace;
-        let Some(pod) = self.server.whole_pod(namespace, asked.name()).await? else { return Ok(Ok(None)) };
+        let Some(pod) = self.server.guarded_pod(namespace, asked.name()).await? else { return Ok(Ok(None)) };
         if !guard::is_held(&pod) {
             return Ok(Ok(None));
         }
-        if asked.old_uid().is_some_and(|uid| Some(uid) != pod.metadata.uid.as_deref()) {
-            return Ok(Err(guard::replaced(asked.name())));
+        match asked.old_uid() {
+            Some(uid) if Some(uid) != pod.metadata.uid.as_deref() => {
+                return Ok(Err(guard::replaced(asked.name())));
+            }
+            // Of an eviction the API server does not know it.
+            None if way == Way::Delete => return Ok(Err(guard::unnamed(asked.name()))),
+            _ => {}
         }
         if self.terms.exempts(&asked.user_info) {
             return Ok(Ok(Some(self.exempted(asked, &pod).await)));
@@ -113,6 +136,9 @@ impl Guard {
         let longest_hold = self.terms.longest_hold;
         let seen = Seen { pod: &pod, of_owner, attempts, namespace: space, longest_hold, now: clock::now() };
         let verdict = guard::decide(&seen);
+        if guard::begins(&seen, &verdict) && !asked.is_dry_run() {
+            self.hold(&pod, seen.now).await;
+        }
         let its = |attempt: &&Attempt| Some(&attempt.pod_uid) == pod.metadata.uid.as_ref();
         let once = ASK_ONCE.contains(&asked.user_info.username.as_str())
             || seen.attempts.iter().filter(its).any(|attempt| attempt.finishes);
