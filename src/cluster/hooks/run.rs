@@ -93,6 +93,11 @@ impl Run {
         self.label(annotation::NODE)
     }
 
+    /// True when the controller runs it even where its node has an agent.
+    pub fn is_for_controller(&self) -> bool {
+        self.spec().is_ok_and(HookRunSpec::is_for_controller)
+    }
+
     /// True when an operation drives it.
     pub fn is_of_operation(&self) -> bool {
         self.label(annotation::OPERATION).is_some()

@@ -2,6 +2,7 @@
 //!
 //! Each agent has a thread and an executor of its own, which dies with it, as a process does.
 
+mod annotations;
 mod answers;
 mod away;
 mod crio;
