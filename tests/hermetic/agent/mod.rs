@@ -5,6 +5,7 @@
 mod annotations;
 mod answers;
 mod away;
+mod confined;
 mod crio;
 mod crowd;
 mod drains;
