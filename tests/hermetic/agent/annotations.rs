@@ -16,9 +16,7 @@ fn kubernetes(function: &str) -> Value {
 impl Town {
     /// A HookRun of this node about `web-0`.
     fn run_of_node(&self, name: &str, providers: &[Value]) {
-        let metric = |(index, provider): (usize, &Value)| {
-            json!({ "name": format!("m{index}"), "count": 1, "interval": "1s", "consecutiveErrorLimit": 0, "provider": provider })
-        };
+        let metric = |(index, provider): (usize, &Value)| json!({ "name": format!("m{index}"), "count": 1, "interval": "1s", "consecutiveErrorLimit": 0, "provider": provider });
         let metrics: Vec<_> = providers.iter().enumerate().map(metric).collect();
         self.api.put(json!({
             "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
@@ -59,7 +57,10 @@ async fn a_hook_run_that_sets_an_annotation_is_run_by_the_controller_where_a_nod
     assert_eq!(town.ended("leave").await, (json!("Successful"), json!("controller")));
     assert_eq!(town.api.pod("shop", "web-0")["metadata"]["annotations"]["example.dev/leaves"], "yes");
     // A command needs the agent, which says why it does not do the rest.
-    town.run_of_node("both", &[kubernetes("patch"), json!({ "exec": { "container": "app", "command": ["true"] } })]);
+    town.run_of_node(
+        "both",
+        &[kubernetes("patch"), json!({ "exec": { "container": "app", "command": ["true"] } })],
+    );
     assert_eq!(town.ended("both").await, (json!("Error"), json!("node/node-1")));
     let run = town.api.get("hookruns", "shop", "both").unwrap();
     assert!(run["status"].to_string().contains("sets no annotations of pods"), "{run:#}");

@@ -180,10 +180,12 @@ fn pattern(function: &str, source: &str) -> Result<Regex, ExecutionError> {
     Regex::new(source).map_err(|error| ExecutionError::function_error(function, error))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "as CEL calls it")]
 fn find(This(text): This<Arc<String>>, source: Arc<String>) -> Result<Cel, ExecutionError> {
     Ok(pattern("find", &source)?.find(&text).map_or("", |found| found.as_str()).into())
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "as CEL calls it")]
 fn find_all(This(text): This<Arc<String>>, source: Arc<String>) -> Result<Cel, ExecutionError> {
     let found: Vec<Cel> =
         pattern("findAll", &source)?.find_iter(&text).map(|one| one.as_str().into()).collect();

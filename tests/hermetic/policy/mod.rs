@@ -222,7 +222,9 @@ fn strategic(object: &mut Value, patch: &Value) {
                 if !list.is_array() {
                     *list = json!([]);
                 }
-                items.iter().for_each(|item| merge_item(list.as_array_mut().unwrap(), by, item));
+                for item in items {
+                    merge_item(list.as_array_mut().unwrap(), by, item);
+                }
             }
             Value::Object(_) => {
                 let below = &mut object[key.as_str()];
