@@ -200,8 +200,8 @@ impl<'a> Site<'a> {
         let run = self.ended("marked");
         assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
         assert_eq!(runner(&run), "controller");
-        let path = "jsonpath={.metadata.annotations.example\\.dev/leaves}";
-        assert_eq!(self.cluster.kubectl(&["get", "pod", "web-0", "-o", path]), "yes");
+        let output = "jsonpath={.metadata.annotations.example\\.dev/leaves}";
+        assert_eq!(self.cluster.kubectl(&["get", "pod", "web-0", "-o", output]), "yes");
     }
 
     // ---- what a person does ----
