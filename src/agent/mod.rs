@@ -12,7 +12,7 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::cluster::{Answers, Watched, Writes, register_cache, runner};
+use crate::agent::cluster::{Answers, Watched, Writes, confined, register_cache, runner};
 use crate::agent::desk::Desk;
 use crate::agent::metrics::Metrics;
 use crate::agent::standalone::{Manifests, Results};
@@ -164,7 +164,7 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     }
     let name = cluster.node_name.or(cluster.downward_node_name).unwrap_or_default();
     let target = Target { kubeconfig: cluster.kubeconfig, context: cluster.context };
-    let (api, _) = client::connect(&target).await?;
+    let (api, namespace) = client::connect(&target).await?;
     // The pods are watched until the last operation is at a safe point.
     let watching = CancellationToken::new();
     let _watching = watching.clone().drop_guard();
@@ -178,8 +178,10 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     let duty = (server.clone(), engine.clone(), runs.clone());
     let forgotten = Forgotten::of(&node.journal)?.put_away(server.clone(), runs.clone());
     let (runner, stop) = (runner(duty, pods.clone(), hook_metrics, office.stop.clone()), office.stop.clone());
+    let confined = confined::watch(server.clone(), namespace, confined::register(&mut registry));
     office.hook_runs = async move {
-        tokio::join!(runner.run(), stop.run_until_cancelled(forgotten));
+        let others = async { tokio::join!(forgotten, confined) };
+        tokio::join!(runner.run(), stop.run_until_cancelled(others));
     }
     .boxed();
     let writes = Writes::new(&mut registry);

@@ -8,7 +8,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::hook_template::{Argument, Metric, Policy};
+use crate::api::hook_template::{Argument, Metric, Policy, Provider};
 
 /// What a spec may be long, as JSON. Its fields have bounds of their own, which together are more than this: a node's agent
 /// keeps all specs of its node in its memory.
@@ -42,6 +42,15 @@ pub struct HookRunSpec {
     /// The order of the metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
+}
+
+impl HookRunSpec {
+    /// True when the controller runs it wherever its pod is: it sets annotations of the pod, which no agent may. A command
+    /// needs the agent, whatever else the hook does.
+    pub fn is_for_controller(&self) -> bool {
+        let providers = || self.metrics.iter().map(|metric| &metric.provider);
+        providers().any(Provider::sets_annotations) && providers().all(|provider| provider.exec.is_none())
+    }
 }
 
 /// How far it is.

@@ -132,6 +132,13 @@ pub struct Provider {
     pub exec: Option<Exec>,
 }
 
+impl Provider {
+    /// True for `kubernetes` with `function: patch`.
+    pub fn sets_annotations(&self) -> bool {
+        self.kubernetes.as_ref().is_some_and(|kubernetes| kubernetes.function == Function::Patch)
+    }
+}
+
 /// An HTTP request. `url`, header values and `body` are templates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -9,6 +9,7 @@ pub mod annotations;
 mod chance;
 pub mod changes;
 pub mod client;
+pub mod confinement;
 pub mod credentials;
 pub mod error;
 pub mod event;

@@ -1,4 +1,5 @@
-//! Runs the HookRuns that belong to no node, and those whose node has had no ready agent for a while.
+//! Runs the HookRuns that belong to no node, those that set annotations of their pod, and those whose node has had no ready
+//! agent for a while.
 //!
 //! An agent that comes back gets its runs back: they are let go here, and it takes them. Must not touch those of operations.
 
@@ -65,7 +66,7 @@ impl Duty for Orphans {
     }
 
     fn turn(&mut self, run: &Summary) -> Turn {
-        let Some(node) = run.node() else { return Turn::Ours };
+        let Some(node) = run.node().filter(|_| !run.is_for_controller()) else { return Turn::Ours };
         let Some(ready) = &self.ready else { return Turn::Unknown };
         if ready.contains(node) {
             return Turn::Theirs;

@@ -64,6 +64,21 @@ pub fn prepare(
     Ok(spec)
 }
 
+/// The same for a hook of an operation, which the agent of the node runs. An agent's token changes nothing of a pod but what is
+/// its own, so such a hook would fail in the middle of the operation, where the API server has the policy.
+pub fn for_agent(
+    template: &HookTemplateSpec,
+    given: &[HookArg],
+    injected: &Injected,
+) -> Result<HookRunSpec, Invalid> {
+    if let Some(metric) = template.metrics.iter().find(|metric| metric.provider.sets_annotations()) {
+        let problem = "the agent, which runs the hooks of a request, sets no annotations of pods: use `function: get`, \
+                       `web` or `exec` here. Hooks of workloads and of the delete guard may use it: the controller runs those";
+        return Err(Check { metric: &metric.name, args: &[] }.wrong("provider.kubernetes.function", problem));
+    }
+    prepare(template, given, Some(injected))
+}
+
 /// Whoever may ask for a run does not choose who gets what the template sends: headers and bodies may hold secrets.
 fn hosts_stay(template: &HookTemplateSpec, given: &[HookArg]) -> Result<(), Invalid> {
     let sends = |web: &&Web| !web.headers.is_empty() || web.body.is_some() || web.url.contains('@');

@@ -146,11 +146,30 @@ impl ApiServer {
         child.wait_with_output().unwrap()
     }
 
-    /// `kubectl apply -k FOLDER`.
+    /// `kubectl apply -k FOLDER`; of the base what this API server has kinds for ([`Self::base`]).
     pub(crate) fn apply(&self, folder: &str) {
+        let folder = if folder == "daemonset/base" { self.base() } else { folder };
         let server = format!("--server={}", self.url);
         let token = format!("--token={ADMIN}");
         run("kubectl", &[&server, &token, "--insecure-skip-tls-verify", "apply", "-k", folder]);
+    }
+
+    /// What people install on such an API server.
+    pub(crate) fn base(&self) -> &'static str {
+        let known = self.kubectl(&["get", "--raw", "/apis/admissionregistration.k8s.io/v1"], "");
+        assert!(known.status.success(), "{}", String::from_utf8_lossy(&known.stderr));
+        let known = String::from_utf8(known.stdout).unwrap().contains("\"validatingadmissionpolicies\"");
+        if known { "daemonset/base" } else { "daemonset/before-1.30" }
+    }
+
+    /// A token of an account, of no pod.
+    pub(crate) fn token_of(&self, namespace: &str, account: &str) -> String {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}});
+        let output = self.kubectl(&["create", "--raw", &path, "-f", "-"], &request.to_string());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let made: Value = serde_json::from_slice(&output.stdout).unwrap();
+        made["status"]["token"].as_str().unwrap().to_owned()
     }
 }
 

@@ -206,7 +206,11 @@ impl Cluster {
     pub(crate) fn writes(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.lab().dir.join("logs/writes.jsonl")).unwrap();
         // The last line may be half written.
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        let mut writes: Vec<Value> =
+            text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        // A dry run changes nothing: an agent tries by one whether it is kept to its node.
+        writes.retain(|write| !write["requestURI"].as_str().is_some_and(|uri| uri.contains("dryRun=All")));
+        writes
     }
 
     /// Those that were denied. A kubelet is at first also denied what a pod of its own gives it a right to.

@@ -41,15 +41,15 @@ const PORT: u16 = 9464;
 /// The first minor release of Kubernetes 1 with policies.
 const POLICY_SINCE: u32 = 30;
 
-/// Puts the image into the registry, and the manifests of `daemonset/base` with it into the cluster, by kustomize; with
-/// them the admission policy where the API server knows such. Every node has its agent when this returns.
+/// Puts the image into the registry, and the manifests of `daemonset/base` with it into the cluster, by kustomize; those of
+/// `daemonset/before-1.30` where the API server knows no policies. Every node has its agent when this returns.
 pub(crate) fn install(cluster: &Cluster, tag: &str) {
     push(cluster, tag);
     let folder = cluster.lab().dir.join("install");
     fs::create_dir_all(&folder).unwrap();
     // kustomize wants a way from here to there.
     let up = "../".repeat(folder.canonicalize().unwrap().components().count() - 1);
-    let base = file("daemonset/base");
+    let base = file(if knows_policies(cluster) { "daemonset/base" } else { "daemonset/before-1.30" });
     let listen = format!("--listen=$(HOST_IP):{PORT}");
     let disk = cluster.lab().dir.join("root");
     let container = "/spec/template/spec/containers/0";
@@ -68,9 +68,6 @@ pub(crate) fn install(cluster: &Cluster, tag: &str) {
     cluster.kubectl(&["apply", "--server-side", "-k", &definitions()]);
     block_on(await_kinds(cluster.client.clone()));
     cluster.kubectl(&["apply", "-k", folder.to_str().unwrap()]);
-    if knows_policies(cluster) {
-        cluster.kubectl(&["apply", "-k", file("daemonset/admission-policy").to_str().unwrap()]);
-    }
     rolled_out(cluster, AGENT);
 }
 
@@ -80,11 +77,12 @@ pub(crate) fn upgrade_by_chart(cluster: &Cluster, tag: &str) {
     push(cluster, tag);
     let values = json!({
         "image": {"repository": cluster.image("inplace"), "tag": tag},
-        "admissionPolicy": {"enabled": knows_policies(cluster)},
         "extraArgs": [format!("--listen=$(HOST_IP):{PORT}")],
         "extraEnv": [host_ip()],
     });
     let mut chart = Command::new("bash");
+    let policies = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy";
+    chart.env("CHART_API_VERSIONS", if knows_policies(cluster) { policies } else { "v1" });
     chart.arg(file("tests/lab/chart.sh")).arg(file("daemonset/chart")).arg(values.to_string());
     let rendered = cluster.lab().dir.join("chart.yaml");
     fs::write(&rendered, run(&mut chart)).unwrap();

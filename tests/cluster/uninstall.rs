@@ -28,12 +28,8 @@ async fn an_uninstall_deletes_no_workload() {
 
     // The namespace has no controller here that would end it: nothing waits for that.
     let mut delete = Command::new("kubectl");
-    delete.arg("--kubeconfig").arg(server.kubeconfig()).args([
-        "delete",
-        "--wait=false",
-        "-k",
-        "daemonset/base",
-    ]);
+    delete.arg("--kubeconfig").arg(server.kubeconfig());
+    delete.args(["delete", "--wait=false", "-k", server.base()]);
     let output = delete.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 

@@ -19,6 +19,7 @@ mod kube_script;
 mod lessons;
 mod manifests;
 mod model;
+mod policy;
 mod rollout;
 mod rollouts;
 mod runtime;

@@ -14,15 +14,12 @@ type Objects = BTreeMap<(String, String, String), Value>;
 fn the_chart_installs_what_kustomize_does() {
     let own = chart(&json!({}));
     same(&own, &kustomize(&["crds", "base"]));
-    assert_eq!(own.len(), 15 + 5, "{:?}", own.keys());
-    let every = json!({"allowPullSecrets": true, "restartOnSecretChange": true, "admissionPolicy": {"enabled": true},
-        "webhook": {"readinessGate": true}});
+    assert_eq!(own.len(), 21 + 5, "{:?}", own.keys());
+    let every =
+        json!({"allowPullSecrets": true, "restartOnSecretChange": true, "webhook": {"readinessGate": true}});
     let all = chart(&every);
-    same(
-        &all,
-        &kustomize(&["crds", "base", "pull-secrets", "change-secrets", "admission-policy", "readiness-gate"]),
-    );
-    assert_eq!(all.len(), 25 + 5, "{:?}", all.keys());
+    same(&all, &kustomize(&["crds", "base", "pull-secrets", "change-secrets", "readiness-gate"]));
+    assert_eq!(all.len(), 27 + 5, "{:?}", all.keys());
     // Helm itself has the last word where there is one.
     if let Some(helm) = helm(&json!({})) {
         same(&helm, &own);
@@ -30,12 +27,79 @@ fn the_chart_installs_what_kustomize_does() {
     }
 }
 
+/// Both are installed with the policies unless the API server does not know such, and nothing else differs there.
+#[test]
+fn the_policies_are_installed_wherever_the_api_server_has_them() {
+    let is_policy = |key: &(String, String, String)| key.0.starts_with("ValidatingAdmissionPolicy");
+    let names = |objects: &Objects| -> Vec<(String, String)> {
+        let policies = objects.keys().filter(|key| is_policy(key));
+        policies.map(|(kind, _, name)| (kind.replace("ValidatingAdmission", ""), name.clone())).collect()
+    };
+    let base = kustomize(&["base"]);
+    let all = ["inplace-agent", "inplace-agent-hooks", "inplace-controller-webhooks"];
+    let both = ["Policy", "PolicyBinding"].map(|kind| all.map(|name| (kind.to_owned(), name.to_owned())));
+    assert_eq!(names(&base), both.concat());
+    for (name, object) in base.iter().filter(|(key, _)| is_policy(key)) {
+        if name.0.ends_with("Binding") {
+            assert_eq!(object["spec"], json!({"policyName": name.2, "validationActions": ["Deny"]}));
+        } else {
+            assert_eq!(object["spec"]["failurePolicy"], "Fail");
+        }
+    }
+    let mut old = base.clone();
+    old.retain(|key, _| !is_policy(key));
+    same(&kustomize(&["before-1.30"]), &old);
+
+    let auto = json!({});
+    old.extend(kustomize(&["crds"]));
+    same(&chart_for("", &auto), &old);
+    same(&chart_for("v1,admissionregistration.k8s.io/v1", &auto), &old);
+    same(&chart(&json!({"admissionPolicy": {"enabled": false}})), &old);
+    same(&chart_for("", &json!({"admissionPolicy": {"enabled": true}})), &chart(&auto));
+}
+
+/// In another namespace, too, the policies are about the accounts of agent and controller, and nothing else names the old one.
+#[test]
+fn another_namespace_changes_whom_everything_is_about() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let here = folder.path().canonicalize().unwrap();
+    let up = "../".repeat(here.components().count() - 1);
+    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset/base").canonicalize().unwrap();
+    let overlay = json!({"namespace": "other", "resources": [format!("{up}{}", base.strip_prefix("/").unwrap().display())]});
+    std::fs::write(here.join("kustomization.yaml"), overlay.to_string()).unwrap();
+    let moved = objects(&run("kubectl", &["kustomize", here.to_str().unwrap()]));
+    let in_chart = chart(&json!({"namespace": {"name": "other"}}));
+    for objects in [&moved, &in_chart] {
+        for (key, object) in objects.iter().filter(|(key, _)| key.0 != "CustomResourceDefinition") {
+            assert!(!object.to_string().contains("inplace-system"), "{key:?}: {object}");
+        }
+    }
+    // Whom the policies mean is no matter of the namespace: the expressions are the same.
+    let specs = |objects: &Objects| -> Vec<Value> {
+        let policies = objects.iter().filter(|(key, _)| key.0 == "ValidatingAdmissionPolicy");
+        policies.map(|(_, object)| object["spec"].clone()).collect()
+    };
+    assert_eq!(specs(&moved), specs(&kustomize(&["base"])));
+    assert_eq!(specs(&in_chart), specs(&moved));
+    let accounts =
+        |objects: &Objects| objects.keys().filter(|key| key.0 == "ServiceAccount").cloned().collect();
+    let expected = ["inplace-agent", "inplace-controller"].map(|name| key("ServiceAccount", "other", name));
+    let found: [Vec<_>; 2] = [accounts(&moved), accounts(&in_chart)];
+    assert_eq!(found, [expected.to_vec(), expected.to_vec()]);
+    // The webhooks know both by the namespace that they are told, which is the pod's own.
+    let controller = &moved[&key("Deployment", "other", "inplace-controller")]["spec"]["template"]["spec"];
+    let container = &controller["containers"][0];
+    assert!(container["args"].as_array().unwrap().contains(&json!("--namespace=$(NAMESPACE)")));
+    assert_eq!(container["env"][0]["valueFrom"]["fieldRef"]["fieldPath"], "metadata.namespace");
+}
+
 /// Deleting a definition deletes every object of its kind: `kubectl delete -k` of what runs us must not.
 #[test]
 fn what_is_uninstalled_holds_no_kind() {
     let of_kinds =
         |objects: &Objects| objects.keys().filter(|key| key.0 == "CustomResourceDefinition").count();
-    let folders = ["base", "pull-secrets", "change-secrets", "admission-policy", "readiness-gate"];
+    let folders =
+        ["base", "before-1.30", "pull-secrets", "change-secrets", "admission-policy", "readiness-gate"];
     for folder in folders {
         assert_eq!(of_kinds(&kustomize(&[folder])), 0, "{folder}");
     }
@@ -65,7 +129,7 @@ fn every_value_of_the_chart_does_something() {
         json!({"port": 9999}),
         json!({"allowPullSecrets": true}),
         json!({"restartOnSecretChange": true}),
-        json!({"admissionPolicy": {"enabled": true}}),
+        json!({"admissionPolicy": {"enabled": false}}),
         json!({"extraArgs": ["--log-json"]}),
         json!({"extraEnv": [{"name": "INPLACE_LOG", "value": "debug"}]}),
         json!({"priorityClassName": "mine"}),
@@ -92,6 +156,7 @@ fn every_value_of_the_chart_does_something() {
         json!({"controller": {"resources": {"limits": {"memory": "1Gi"}}}}),
         json!({"controller": {"nodeSelector": {"inplace": "yes"}}}),
         json!({"controller": {"tolerations": [{"key": "game"}]}}),
+        json!({"controller": {"affinity": {"nodeAffinity": null}}}),
     ] {
         assert!(chart(&change) != plain, "{change} changes nothing");
         tried.extend(leaves(&change));
@@ -137,7 +202,7 @@ fn settings_of_hooks_and_of_the_guard_reach_those_who_read_them() {
 fn a_socket_elsewhere_is_mounted_and_named() {
     let made = chart(
         &json!({"runtimeSocket": "/run/k3s/containerd/containerd.sock", "namespace": {"name": "other"},
-        "extraArgs": ["--max-pulls=1"], "admissionPolicy": {"enabled": true}, "allowPullSecrets": true}),
+        "extraArgs": ["--max-pulls=1"], "allowPullSecrets": true}),
     );
     let pod = pod(&made);
     let args = &pod["containers"][0]["args"];
@@ -255,6 +320,17 @@ fn the_controller_may_no_more_than_it_needs() {
     assert_eq!(security["capabilities"], json!({"drop": ["ALL"]}));
     assert_eq!(security["allowPrivilegeEscalation"], false);
     assert_eq!(security["readOnlyRootFilesystem"], true);
+    // What its token is worth has a place among the like: preferred, because many clusters have no such node for pods.
+    let affinity = pod["affinity"].as_object().unwrap();
+    assert_eq!(affinity.keys().collect::<Vec<_>>(), ["nodeAffinity"]);
+    let preferred =
+        affinity["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"].as_array().unwrap();
+    assert_eq!((preferred.len(), affinity["nodeAffinity"].as_object().unwrap().len()), (2, 1));
+    for (preferred, tolerated) in preferred.iter().zip(pod["tolerations"].as_array().unwrap()) {
+        let expression = &preferred["preference"]["matchExpressions"][0];
+        assert_eq!((&expression["key"], &expression["operator"]), (&tolerated["key"], &json!("Exists")));
+        assert_eq!((&tolerated["operator"], &tolerated["effect"]), (&json!("Exists"), &json!("NoSchedule")));
+    }
     // The agents that it looks for are those that are there.
     let labels =
         &base[&key("DaemonSet", "inplace-system", "inplace-agent")]["spec"]["template"]["metadata"]["labels"];
@@ -320,8 +396,10 @@ fn the_webhooks_can_hold_up_nothing_but_our_kinds_and_what_is_guarded() {
     }
     let off = chart(&json!({"webhook": {"enabled": false}}));
     let named = |object: &Value| object.to_string().contains("webhook");
-    let left: Vec<_> =
-        off.iter().filter(|(key, object)| key.0 != "CustomResourceDefinition" && named(object)).collect();
+    // The policy says what a controller may not do with webhooks: without them it holds nothing up.
+    let others =
+        |kind: &str| kind != "CustomResourceDefinition" && !kind.starts_with("ValidatingAdmissionPolicy");
+    let left: Vec<_> = off.iter().filter(|(key, object)| others(&key.0) && named(object)).collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -456,9 +534,16 @@ fn kustomize(folders: &[&str]) -> Objects {
         .collect()
 }
 
-/// With what Helm installs before the templates: the folder `crds`, as it is.
+/// For a new cluster.
 fn chart(values: &Value) -> Objects {
-    let mut all = objects(&run("bash", &["tests/lab/chart.sh", "daemonset/chart", &values.to_string()]));
+    chart_for("v1,admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy", values)
+}
+
+/// For a cluster whose API server knows these. With what Helm installs before the templates: the folder `crds`, as it is.
+fn chart_for(api_versions: &str, values: &Value) -> Objects {
+    let known = format!("CHART_API_VERSIONS={api_versions}");
+    let args = [&known, "bash", "tests/lab/chart.sh", "daemonset/chart", &values.to_string()];
+    let mut all = objects(&run("env", &args));
     for kind in ["hooktemplates", "hookruns", "gamedeployments", "gamestatefulsets", "inplacerollouts"] {
         all.extend(objects(&read(format!("daemonset/chart/crds/{kind}.yaml"))));
     }

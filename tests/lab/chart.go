@@ -1,8 +1,9 @@
 // Renders a Helm chart, for machines without Helm: the same template language (Go's text/template with sprig's functions) and
-// what the chart of this project uses of Helm's own: .Values .Chart .Release .Files.Get include toYaml.
+// what the chart of this project uses of Helm's own: .Values .Chart .Release .Capabilities.APIVersions.Has .Files.Get include toYaml.
 //
 //	chart DIR [VALUES]      VALUES is JSON or YAML, laid over values.yaml
 //
+// CHART_API_VERSIONS says what the cluster knows, as helm's --api-versions, divided by commas; without it that of a new cluster.
 // What it does not know is an error, not an empty text. Charts that need more need Helm.
 package main
 
@@ -26,6 +27,26 @@ type files string
 func (dir files) Get(name string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(string(dir), name))
 	return string(text), err
+}
+
+// versions is .Capabilities.APIVersions: what the API server knows.
+type versions []string
+
+func (known versions) Has(name string) bool {
+	for _, one := range known {
+		if one == name {
+			return true
+		}
+	}
+	return false
+}
+
+func apiVersions() versions {
+	given, said := os.LookupEnv("CHART_API_VERSIONS")
+	if !said {
+		given = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
+	}
+	return strings.Split(given, ",")
 }
 
 // read gives a YAML text the types it has in Helm, which sends it through JSON: every number is a float64.
@@ -109,10 +130,11 @@ func render(dir, overlay string) error {
 		}
 	}
 	data := tree{
-		"Values":  values,
-		"Chart":   chart,
-		"Release": tree{"Name": "inplace", "Namespace": "default", "Service": "Helm"},
-		"Files":   files(dir),
+		"Values":       values,
+		"Chart":        chart,
+		"Release":      tree{"Name": "inplace", "Namespace": "default", "Service": "Helm"},
+		"Files":        files(dir),
+		"Capabilities": tree{"APIVersions": apiVersions()},
 	}
 	for _, path := range paths {
 		if !strings.HasSuffix(path, ".yaml") {

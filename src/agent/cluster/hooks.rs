@@ -51,7 +51,7 @@ pub(in crate::agent) fn runner(
     Runner::new(office, OwnNode { pods, awaited: HashMap::new() })
 }
 
-/// All of them, once the node's pods are known.
+/// All of them but those that set annotations, once the node's pods are known.
 struct OwnNode {
     pods: NodePods,
     /// Runs of pods that the node does not show: until when the watch of the pods is given the time to bring them.
@@ -60,6 +60,9 @@ struct OwnNode {
 
 impl Duty for OwnNode {
     fn turn(&mut self, run: &Summary) -> Turn {
+        if run.is_for_controller() {
+            return Turn::Theirs;
+        }
         if !self.pods.has_synced() {
             return Turn::Unknown;
         }

@@ -4,6 +4,7 @@
 //! gone. No operation waits for either.
 
 mod board;
+pub(super) mod confined;
 mod gate;
 mod gates;
 mod hooks;

@@ -29,7 +29,7 @@ async fn prepare(
     let HookRef { template_name, args } = named?;
     Some(match server.hook_template(&injected.pod_namespace, template_name).await {
         Ok(None) => Err(BadHook::Missing),
-        Ok(Some(template)) => check::prepare(&template.spec, args, Some(injected))
+        Ok(Some(template)) => check::for_agent(&template.spec, args, injected)
             .map_err(|invalid| BadHook::Invalid(invalid.to_string())),
         Err(error) => {
             unseen.push(format!("whether the HookTemplate {template_name} can be run ({error})"));

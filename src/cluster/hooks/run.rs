@@ -62,6 +62,7 @@ pub struct Summary {
     /// Without what was measured.
     status: Result<HookRunStatus, Unreadable>,
     terminate: bool,
+    for_controller: bool,
     has_annotations: bool,
     subject: Option<Subject>,
     bytes: usize,
@@ -135,6 +136,7 @@ impl Run {
             metadata: outline(&self.metadata),
             status: self.status().map(without_results).map_err(Clone::clone),
             terminate: self.spec().is_ok_and(|spec| spec.terminate),
+            for_controller: self.spec().is_ok_and(HookRunSpec::is_for_controller),
             has_annotations: !self.annotations().is_empty(),
             subject: Subject::of(args),
             bytes: self.bytes,
@@ -162,6 +164,11 @@ impl Summary {
     /// The node whose agent is to run it.
     pub fn node(&self) -> Option<&str> {
         self.label(annotation::NODE)
+    }
+
+    /// True when the controller runs it even where its node has an agent.
+    pub fn is_for_controller(&self) -> bool {
+        self.for_controller
     }
 
     /// True when an operation drives it.

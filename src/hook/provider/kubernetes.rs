@@ -35,6 +35,11 @@ pub(super) async fn measure(
     let target = target(args, place)?;
     let fields: Vec<_> = kubernetes.fields.iter().map(field).collect::<Result<_, _>>()?;
     match kubernetes.function {
+        // On a node: the API server would refuse it wherever it has the policy.
+        Function::Patch if settings.runtime.is_some() => Err(format!(
+            "kubernetes: {} sets no annotations of pods; the controller does, in a HookRun without exec",
+            settings.role
+        )),
         Function::Get => get(server, &target, &fields).await,
         Function::Patch => patch(server, &target, &fields).await,
     }

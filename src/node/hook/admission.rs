@@ -61,7 +61,7 @@ async fn prepare(
     let template = hooks.templates.get(&pod.namespace, template_name).await;
     Ok(Some(match template.map_err(|error| Error::Hook(error.to_string(), error.class()))? {
         None => Err(BadHook::Missing),
-        Some(template) => check::prepare(&template, args, Some(injected))
+        Some(template) => check::for_agent(&template, args, injected)
             .map_err(|invalid| BadHook::Invalid(invalid.to_string())),
     }))
 }

@@ -166,6 +166,7 @@ impl<'a> Site<'a> {
         self.polling("moved", 10_000, "1s", Some(&self.node.name));
         self.measured("moved", 2);
         assert_eq!(runner(&self.get("moved")), format!("node/{}", self.node.name));
+        self.an_annotation_is_set_by_the_controller();
         agent.kill();
         self.agent_pod(false);
         self.wait("the controller has it", "moved", |run| runner(run) == "controller");
@@ -187,6 +188,20 @@ impl<'a> Site<'a> {
         for leader in leaders {
             assert!(!leader.has_ended(), "{}", leader.log());
         }
+    }
+
+    /// Also where the node has its agent, which may not.
+    fn an_annotation_is_set_by_the_controller(&self) {
+        let field = json!({"path": "metadata.annotations.example.dev/leaves", "value": "yes"});
+        let patch = json!({"kubernetes": {"function": "patch", "fields": [field]}});
+        let metric = json!({"name": "marks", "count": 1, "provider": patch});
+        let spec = json!({"metrics": [metric], "args": [{"name": "PodName", "value": "web-0"}]});
+        self.make("marked", &spec, Some(&self.node.name));
+        let run = self.ended("marked");
+        assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
+        assert_eq!(runner(&run), "controller");
+        let output = "jsonpath={.metadata.annotations.example\\.dev/leaves}";
+        assert_eq!(self.cluster.kubectl(&["get", "pod", "web-0", "-o", output]), "yes");
     }
 
     // ---- what a person does ----

@@ -1,9 +1,42 @@
-//! One change by the agent each, and whether it is let through.
+//! One change by the agent each, and whether it is let through: the same cases for a real API server and for the expressions
+//! alone (`hermetic`).
 
 use inplace::api::status::{Action, ContainerReport, Engine, Incarnation, Phase, Status, Step};
 use serde_json::{Value, json};
 
-use super::world::{OTHER, OWN, V1};
+/// The node of the agent that acts.
+pub(super) const OWN: &str = "node-a";
+/// The digest of all that runs.
+pub(super) const V1: &str = "sha256:1111111111111111111111111111111111111111111111111111111111111111";
+pub(super) const OTHER: &str = "sha256:2222222222222222222222222222222222222222222222222222222222222222";
+
+/// A pod as it is created.
+pub(super) fn manifest(name: &str, node: &str, request: &str, told: Option<&str>) -> Value {
+    let mut pod = json!({
+        "metadata": {"name": name, "labels": {"app": "web"}, "annotations": {"inplace.dev/request": request, "team": "a"}},
+        "spec": {
+            "nodeName": node,
+            "automountServiceAccountToken": false,
+            "containers": [{"name": "app", "image": "repo/app:v1"}, {"name": "side", "image": format!("host:5000/side@{V1}")}],
+            "initContainers": [{"name": "mesh", "image": "repo/mesh:v1", "restartPolicy": "Always"}],
+        }
+    });
+    if let Some(told) = told {
+        pod["metadata"]["annotations"]["inplace.dev/status"] = told.into();
+    }
+    pod
+}
+
+/// What its kubelet then says of it.
+pub(super) fn running() -> Value {
+    let container = |name: &str, repository: &str| json!({"name": name, "image": repository, "imageID": format!("{repository}@{V1}"), "ready": true, "restartCount": 0});
+    json!({
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [container("app", "repo/app"), container("side", "host:5000/side")],
+        "initContainerStatuses": [container("mesh", "repo/mesh")],
+    })
+}
 
 /// Which endpoint a patch goes to.
 #[derive(Clone, Copy)]

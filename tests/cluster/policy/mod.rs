@@ -1,23 +1,31 @@
 //! The shipped RBAC and admission policy against a real API server: what the agent of one node may change, with tokens as a
 //! kubelet would hand them to it. Needs etcd and kube-apiserver, no node: the pods are objects that nobody runs.
 //!
-//! The policy needs Kubernetes 1.30. With older binaries the test asserts that the API for it is not there, and says so.
+//! The policies need Kubernetes 1.30. With older binaries the tests assert that the API for them is not there, and say so; the
+//! same cases are put to the expressions themselves by the hermetic tests.
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
+use inplace::api::hook_run::HookRun;
+use inplace::cluster::confinement::Confinement;
+use inplace::cluster::server::Server;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Event, Node, Pod, Secret};
 use kube::Error;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use self::cases::{Part, cases};
-use self::world::{NAMESPACE, OWN, World, manifest};
+use self::cases::{OWN, Part, cases};
+use self::world::{NAMESPACE, World, object};
 use crate::api_server::ApiServer;
 
 mod cases;
+mod hook_cases;
 mod hooks;
+mod webhook_cases;
 mod world;
 
 /// The first minor release of Kubernetes 1 with the policy API.
@@ -26,7 +34,7 @@ const POLICY_SINCE: u32 = 30;
 #[tokio::test]
 async fn rbac_gives_the_agent_pods_events_and_nothing_else() {
     let server = ApiServer::start().await;
-    server.apply("daemonset/crds");
+    server.know_our_kinds().await;
     server.apply("daemonset/base");
     let world = World::new(&server).await;
     let pod = world.pod(OWN, "restart app", None).await;
@@ -45,7 +53,7 @@ async fn rbac_gives_the_agent_pods_events_and_nothing_else() {
     let whole = pods.get(&pod).await.unwrap();
     forbidden("delete", pods.delete(&pod, &DeleteParams::default()).await);
     forbidden("update", pods.replace(&pod, &PostParams::default(), &whole).await);
-    forbidden("create", pods.create(&PostParams::default(), &manifest("made", OWN, "", None)).await);
+    forbidden("create", pods.create(&PostParams::default(), &object("made", OWN, "", None)).await);
     forbidden("list nodes", Api::<Node>::all(agent.clone()).list(&ListParams::default()).await);
     let secrets = Api::<Secret>::namespaced(agent.clone(), NAMESPACE);
     forbidden("read a secret", secrets.get("registry").await);
@@ -66,27 +74,14 @@ async fn rbac_gives_the_agent_pods_events_and_nothing_else() {
 #[tokio::test]
 async fn the_policy_keeps_an_agent_to_its_node_and_to_what_was_asked_for() {
     let server = ApiServer::start().await;
-    let admin = server.admin().await;
-    let version = admin.apiserver_version().await.unwrap();
-    // Not from its field "minor", which some builds leave empty.
-    let minor: u32 = version.git_version.split('.').nth(1).unwrap().parse().unwrap();
-    let known = admin.list_api_group_resources("admissionregistration.k8s.io/v1").await.unwrap();
-    let known = known.resources.iter().any(|resource| resource.name == "validatingadmissionpolicies");
-    if minor < POLICY_SINCE {
-        assert!(!known, "{} has the policy API, so the policy is to be tested", version.git_version);
-        let told = format!(
-            "\nNOT EXERCISED: the admission policy needs Kubernetes 1.{POLICY_SINCE}, this is {}: give newer ones in KUBE_BIN\n",
-            version.git_version
-        );
-        std::io::stderr().write_all(told.as_bytes()).unwrap();
+    if !exercised(&server).await {
         return;
     }
-    assert!(known, "{} lacks the policy API", version.git_version);
-    server.apply("daemonset/crds");
+    let admin = server.admin().await;
+    server.know_our_kinds().await;
     server.apply("daemonset/base");
     // No controller is there that could be asked about HookRuns.
     assert!(server.kubectl(&["delete", "validatingwebhookconfiguration", "inplace"], "").status.success());
-    server.apply("daemonset/admission-policy");
     let world = World::new(&server).await;
     let agent = world.agent(OWN).await;
     world.in_force(&agent).await;
@@ -130,6 +125,128 @@ async fn the_policy_keeps_an_agent_to_its_node_and_to_what_was_asked_for() {
     hooks::only_of_its_own_node(&world, &agent).await;
     world.large(&agent).await;
     world.with_every_right(&agent).await;
+}
+
+#[tokio::test]
+async fn an_agent_can_tell_whether_a_policy_keeps_it_to_its_node() {
+    let server = ApiServer::start().await;
+    server.know_our_kinds().await;
+    server.apply("daemonset/before-1.30");
+    let world = World::new(&server).await;
+    let tried = Server::new(world.agent(OWN).await);
+    let until = async |wanted: Confinement| {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let found = tried.confinement(NAMESPACE).await;
+            if found == wanted {
+                return;
+            }
+            assert!(Instant::now() < end, "{found:?} instead of {wanted:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    // With a webhook that nobody answers, and without.
+    until(Confinement::Open).await;
+    assert!(server.kubectl(&["delete", "validatingwebhookconfiguration", "inplace"], "").status.success());
+    until(Confinement::Open).await;
+    let runs = Api::<HookRun>::all(server.admin().await);
+    assert_eq!(runs.list(&ListParams::default()).await.unwrap().items.len(), 0, "something was left");
+    if exercised(&server).await {
+        server.apply("daemonset/base");
+        until(Confinement::Confined).await;
+    }
+}
+
+/// Where it is installed does not matter to the policies.
+#[tokio::test]
+async fn in_another_namespace_the_policies_mean_the_accounts_that_are_there() {
+    let server = ApiServer::start().await;
+    if !exercised(&server).await {
+        return;
+    }
+    server.know_our_kinds().await;
+    let folder = tempfile::tempdir().unwrap();
+    let up = "../".repeat(folder.path().canonicalize().unwrap().components().count() - 1);
+    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset/base").canonicalize().unwrap();
+    let base = format!("{up}{}", base.strip_prefix("/").unwrap().display());
+    let overlay = json!({"namespace": "elsewhere", "resources": [base]});
+    std::fs::write(folder.path().join("kustomization.yaml"), overlay.to_string()).unwrap();
+    server.apply(folder.path().to_str().unwrap());
+    let mut world = World::new(&server).await;
+    world.home = "elsewhere";
+    let agent = world.agent(OWN).await;
+    world.in_force(&agent).await;
+    let pods = Api::<Pod>::namespaced(agent, NAMESPACE);
+    let (own, other) =
+        (world.pod(OWN, "restart app", None).await, world.pod("node-b", "restart app", None).await);
+    note(&pods, &own, "answer").await.unwrap();
+    let denied = note(&pods, &other, "answer").await.unwrap_err().to_string();
+    assert!(denied.contains("not on node node-a"), "{denied}");
+}
+
+#[tokio::test]
+async fn of_the_webhooks_a_controller_changes_whom_is_trusted_alone() {
+    let server = ApiServer::start().await;
+    if !exercised(&server).await {
+        return;
+    }
+    server.apply("daemonset/base");
+    let token = server.token_of("inplace-system", "inplace-controller");
+    let (controller, admin) = (server.client(&token).await, server.admin().await);
+    let [controller, admin] = [controller, admin].map(Api::<ValidatingWebhookConfiguration>::all);
+    let shipped = serde_json::to_value(admin.get("inplace").await.unwrap()).unwrap();
+    let try_it = PatchParams { dry_run: true, ..PatchParams::default() };
+    let patch = |field: &str, value: &Value| {
+        let op = if shipped.pointer(field).is_some() { "replace" } else { "add" };
+        Patch::Json::<()>(serde_json::from_value(json!([{"op": op, "path": field, "value": value}])).unwrap())
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    while controller.patch("inplace", &try_it, &patch("/webhooks", &json!([]))).await.is_ok() {
+        assert!(Instant::now() < end, "the policy does not come into force");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for case in webhook_cases::cases() {
+        let patch = patch(case.field, &case.value);
+        match (case.denied, controller.patch("inplace", &try_it, &patch).await) {
+            (None, Ok(_)) => {}
+            (Some(why), Err(Error::Api(status))) => {
+                let told = &status.message;
+                assert!(
+                    told.contains("'inplace-controller-webhooks'") && told.contains(why),
+                    "{}: {told}",
+                    case.what
+                );
+            }
+            (_, Err(error)) => panic!("{}: {error}", case.what),
+            (Some(_), Ok(_)) => panic!("{}: was let through", case.what),
+        }
+        // It is the controller that is held, and not the change: people make it.
+        if case.denied.is_some() && case.what != "no webhook" {
+            admin
+                .patch("inplace", &try_it, &patch)
+                .await
+                .unwrap_or_else(|error| panic!("{}: {error}", case.what));
+        }
+    }
+}
+
+/// Whether this API server has policies. Where it has none, the run says so.
+async fn exercised(server: &ApiServer) -> bool {
+    let admin = server.admin().await;
+    let version = admin.apiserver_version().await.unwrap();
+    // Not from its field "minor", which some builds leave empty.
+    let minor: u32 = version.git_version.split('.').nth(1).unwrap().parse().unwrap();
+    let known = admin.list_api_group_resources("admissionregistration.k8s.io/v1").await.unwrap();
+    let known = known.resources.iter().any(|resource| resource.name == "validatingadmissionpolicies");
+    assert_eq!(known, minor >= POLICY_SINCE, "{} and the policy API", version.git_version);
+    if !known {
+        let told = format!(
+            "\nNOT EXERCISED: the admission policies need Kubernetes 1.{POLICY_SINCE}, this is {}: give newer ones in KUBE_BIN\n",
+            version.git_version
+        );
+        std::io::stderr().write_all(told.as_bytes()).unwrap();
+    }
+    known
 }
 
 async fn note(pods: &Api<Pod>, pod: &str, text: &str) -> Result<(), Error> {

@@ -11,18 +11,16 @@ use kube::{Client, Error};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::cases::{answered, report};
+use super::cases::{OWN, answered, manifest, report, running};
 use crate::api_server::ApiServer;
 
 pub(super) const NAMESPACE: &str = "shop";
-pub(super) const OWN: &str = "node-a";
-/// The digest of all that runs.
-pub(super) const V1: &str = "sha256:1111111111111111111111111111111111111111111111111111111111111111";
-pub(super) const OTHER: &str = "sha256:2222222222222222222222222222222222222222222222222222222222222222";
 
 /// Two nodes, a namespace with its account, and pods by the dozen; nobody runs any of it.
 pub(super) struct World<'a> {
     pub(super) server: &'a ApiServer,
+    /// Where agents live.
+    pub(super) home: &'static str,
     admin: Client,
     made: Cell<u32>,
 }
@@ -30,7 +28,7 @@ pub(super) struct World<'a> {
 impl<'a> World<'a> {
     pub(super) async fn new(server: &'a ApiServer) -> Self {
         let admin = server.admin().await;
-        let world = Self { server, admin, made: Cell::new(0) };
+        let world = Self { server, home: "inplace-system", admin, made: Cell::new(0) };
         let make = PostParams::default();
         for node in [OWN, "node-b"] {
             let node = serde_json::from_value(json!({"metadata": {"name": node}})).unwrap();
@@ -52,14 +50,8 @@ impl<'a> World<'a> {
         self.made.set(self.made.get() + 1);
         let name = format!("web-{}", self.made.get());
         let pods = Api::<Pod>::namespaced(self.admin.clone(), NAMESPACE);
-        pods.create(&PostParams::default(), &manifest(&name, node, request, told)).await.unwrap();
-        let running = |name: &str, repository: &str| json!({"name": name, "image": repository, "imageID": format!("{repository}@{V1}"), "ready": true, "restartCount": 0});
-        let status = json!({"status": {
-            "phase": "Running",
-            "conditions": [{"type": "Ready", "status": "True"}],
-            "containerStatuses": [running("app", "repo/app"), running("side", "host:5000/side")],
-            "initContainerStatuses": [running("mesh", "repo/mesh")],
-        }});
+        pods.create(&PostParams::default(), &object(&name, node, request, told)).await.unwrap();
+        let status = json!({"status": running()});
         pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
         name
     }
@@ -69,7 +61,7 @@ impl<'a> World<'a> {
         let bound = pod.map(|pod| json!({"kind": "Pod", "apiVersion": "v1", "name": pod.metadata.name, "uid": pod.metadata.uid}));
         let request: TokenRequest =
             serde_json::from_value(json!({"spec": {"audiences": [], "boundObjectRef": bound}})).unwrap();
-        let accounts = Api::<ServiceAccount>::namespaced(self.admin.clone(), "inplace-system");
+        let accounts = Api::<ServiceAccount>::namespaced(self.admin.clone(), self.home);
         let made =
             accounts.create_token_request("inplace-agent", &PostParams::default(), &request).await.unwrap();
         made.status.unwrap().token
@@ -82,7 +74,7 @@ impl<'a> World<'a> {
             "spec": {"nodeName": node, "serviceAccountName": "inplace-agent", "containers": [{"name": "agent", "image": "inplace"}]},
         }))
         .unwrap();
-        let pods = Api::<Pod>::namespaced(self.admin.clone(), "inplace-system");
+        let pods = Api::<Pod>::namespaced(self.admin.clone(), self.home);
         let pod = pods.create(&PostParams::default(), &pod).await.unwrap();
         self.server.client(&self.token(Some(&pod)).await).await
     }
@@ -164,7 +156,7 @@ impl<'a> World<'a> {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         nothing_else("delete", pods.delete(&pod, &DeleteParams::default()).await.map(drop));
-        let made = manifest("made", OWN, "", None);
+        let made = object("made", OWN, "", None);
         nothing_else("create", pods.create(&PostParams::default(), &made).await.map(drop));
         nothing_else("evict", pods.evict(&pod, &EvictParams::default()).await.map(drop));
         let body = json!({"spec": {"ephemeralContainers": [{"name": "debug", "image": "repo/app:v1"}]}});
@@ -175,18 +167,7 @@ impl<'a> World<'a> {
     }
 }
 
-pub(super) fn manifest(name: &str, node: &str, request: &str, told: Option<&str>) -> Pod {
-    let mut pod = json!({
-        "metadata": {"name": name, "labels": {"app": "web"}, "annotations": {"inplace.dev/request": request, "team": "a"}},
-        "spec": {
-            "nodeName": node,
-            "automountServiceAccountToken": false,
-            "containers": [{"name": "app", "image": "repo/app:v1"}, {"name": "side", "image": format!("host:5000/side@{V1}")}],
-            "initContainers": [{"name": "mesh", "image": "repo/mesh:v1", "restartPolicy": "Always"}],
-        }
-    });
-    if let Some(told) = told {
-        pod["metadata"]["annotations"]["inplace.dev/status"] = told.into();
-    }
-    serde_json::from_value(pod).unwrap()
+/// A [`manifest`] as an object.
+pub(super) fn object(name: &str, node: &str, request: &str, told: Option<&str>) -> Pod {
+    serde_json::from_value(manifest(name, node, request, told)).unwrap()
 }

@@ -2,8 +2,10 @@
 //!
 //! Each agent has a thread and an executor of its own, which dies with it, as a process does.
 
+mod annotations;
 mod answers;
 mod away;
+mod confined;
 mod crio;
 mod crowd;
 mod drains;

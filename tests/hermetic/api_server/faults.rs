@@ -24,6 +24,7 @@ const KNOWN: &[&str] = &[
     "PATCH hookrun",
     "PATCH hookrun/status",
     "POST hookrun",
+    "WOULD POST hookrun",
     "DELETE hookrun",
     "GET lease",
     "PUT lease",

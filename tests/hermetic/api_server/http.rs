@@ -34,6 +34,12 @@ struct Asked {
     body: Bytes,
 }
 
+impl Asked {
+    fn is_dry(&self) -> bool {
+        self.query.get("dryRun").is_some_and(|dry| dry == "All")
+    }
+}
+
 pub(super) fn router(shared: &Arc<Shared>) -> Router {
     Router::new().fallback(answer).with_state(Arc::clone(shared))
 }
@@ -46,7 +52,10 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         (Some(namespace), name) if !name.is_empty() => format!("{} {namespace}/{name}", asked.call),
         _ => asked.call.clone(),
     };
-    let plan = shared.rules.plan(&asked.call);
+    // A dry run is no write, and meets no fault that is meant for one.
+    let dry = if asked.is_dry() { "WOULD " } else { "" };
+    let line = format!("{dry}{line}");
+    let plan = shared.rules.plan(&format!("{dry}{}", asked.call));
     shared.change(|store| {
         store.calls.push(line);
         for deed in &plan.before {
@@ -238,8 +247,7 @@ fn made(store: &mut Store, asked: &Asked, namespace: &str) -> Result<Response, R
     if store.get(&asked.plural, namespace, name).is_some() {
         return Err(status(409, "AlreadyExists", "it already exists"));
     }
-    let dry = asked.query.get("dryRun").is_some_and(|dry| dry == "All");
-    Ok(axum_json(201, &if dry { object } else { store.put(object) }))
+    Ok(axum_json(201, &if asked.is_dry() { object } else { store.put(object) }))
 }
 
 fn list(shared: &Arc<Shared>, asked: &Asked) -> Response {

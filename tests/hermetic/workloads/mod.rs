@@ -37,6 +37,23 @@ impl Drop for Running {
     }
 }
 
+/// One that leads at once, whoever led before.
+pub(crate) fn controller_at(api: &ApiServer) -> Running {
+    let lead = |store: &mut Store| {
+        if store.get("leases", "inplace-system", "inplace-controller").is_some() {
+            store.remove_of("leases", "inplace-system", "inplace-controller");
+        }
+    };
+    api.store(lead);
+    let config = api.kubeconfig();
+    let words =
+        ["x", "--namespace=inplace-system", "--listen=127.0.0.1:0", "--kubeconfig", config.to_str().unwrap()];
+    let args = Line::parse_from(words).args;
+    Running(tokio::spawn(async move {
+        controller::run(args).await.unwrap();
+    }))
+}
+
 impl Site {
     pub(crate) async fn start() -> Self {
         // As main does.
@@ -46,24 +63,7 @@ impl Site {
 
     /// One that leads at once, whoever led before.
     pub(crate) fn controller(&self) -> Running {
-        let lead = |store: &mut Store| {
-            if store.get("leases", "inplace-system", "inplace-controller").is_some() {
-                store.remove_of("leases", "inplace-system", "inplace-controller");
-            }
-        };
-        self.api.store(lead);
-        let config = self.api.kubeconfig();
-        let words = [
-            "x",
-            "--namespace=inplace-system",
-            "--listen=127.0.0.1:0",
-            "--kubeconfig",
-            config.to_str().unwrap(),
-        ];
-        let args = Line::parse_from(words).args;
-        Running(tokio::spawn(async move {
-            controller::run(args).await.unwrap();
-        }))
+        controller_at(&self.api)
     }
 
     /// `shop/web`, updated in place.

@@ -1,0 +1,62 @@
+//! Says whether a policy keeps this agent's token to its node. Without one whoever takes it may change every pod of the cluster.
+
+use std::time::Duration;
+
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use crate::cluster::confinement::Confinement;
+use crate::cluster::server::Server;
+
+/// A policy may come, or go.
+const AGAIN: Duration = Duration::from_secs(3600);
+/// When it could not be told.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// Tries it when the agent starts, and once an hour. Ends with the future.
+pub(in crate::agent) async fn watch(server: Server, namespace: String, registered: Gauge) {
+    let mut known = None;
+    loop {
+        let found = server.confinement(&namespace).await;
+        registered.set(number(&found));
+        if known.as_ref() != Some(&found) {
+            say(&found);
+        }
+        let pause = if matches!(found, Confinement::Unknown(_)) { RETRY } else { AGAIN };
+        known = Some(found);
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Registers what [`watch`] finds.
+pub(in crate::agent) fn register(registry: &mut Registry) -> Gauge {
+    let gauge = Gauge::default();
+    gauge.set(-1);
+    let help = "1 while an admission policy keeps this agent's token to its node, 0 while none does, -1 while that is not known";
+    registry.register("confined", help, gauge.clone());
+    gauge
+}
+
+fn number(found: &Confinement) -> i64 {
+    match found {
+        Confinement::Confined => 1,
+        Confinement::Open => 0,
+        Confinement::Unknown(_) => -1,
+    }
+}
+
+fn say(found: &Confinement) {
+    match found {
+        Confinement::Confined => tracing::info!("an admission policy keeps this agent's token to its node"),
+        Confinement::Open => tracing::warn!(
+            "no admission policy keeps this agent's token to its node: whoever takes it may change every pod of the cluster. \
+             Kubernetes 1.30 or newer: kubectl apply -k daemonset/admission-policy"
+        ),
+        Confinement::Unknown(why) => {
+            tracing::info!(
+                why,
+                "it cannot be told yet whether a policy keeps this agent's token to its node"
+            );
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Whether an admission policy keeps an agent's token to its node: tried, as a dry run of what such a policy refuses.
+//!
+//! A policy can be seen by nobody but administrators, and one that is there may mean somebody else. What it does is seen.
+
+use kube::Resource as _;
+use kube::core::Request;
+use kube::core::params::PostParams;
+use serde::de::IgnoredAny;
+use serde_json::json;
+
+use crate::api::annotation;
+use crate::api::hook_run::HookRun;
+use crate::cluster::error::{Class, Error};
+use crate::cluster::server::{MANAGER, Server};
+
+/// The policy that is looked for, as an API server ends its name.
+const POLICY: &str = "inplace-agent-hooks'";
+/// The controllers' webhook, which is asked after all policies.
+const WEBHOOK: &str = "validate.inplace.dev";
+/// Of no node. Were one called so, the policy would refuse the run all the same: it is of no operation.
+const NOBODY: &str = "inplace-no-node";
+
+/// What came of trying.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Confinement {
+    /// The policy refuses what is another node's.
+    Confined,
+    /// It does not.
+    Open,
+    /// Somebody else refused it before the policy was asked, or nobody answered.
+    Unknown(String),
+}
+
+impl Server {
+    /// Tries to create a HookRun of another node in `namespace`, as a dry run: nothing is stored, whoever lets it pass.
+    pub async fn confinement(&self, namespace: &str) -> Confinement {
+        let doing = "trying whether a policy keeps this token to its node";
+        let run = json!({
+            "apiVersion": HookRun::api_version(&()),
+            "kind": HookRun::kind(&()),
+            "metadata": {
+                "namespace": namespace,
+                "name": "inplace-confinement",
+                "labels": { annotation::NODE: NOBODY },
+            },
+            "spec": { "terminate": true, "metrics": [{ "name": "none", "provider": { "web": { "url": "http://192.0.2.1/" } } }] },
+        });
+        let params = PostParams { dry_run: true, field_manager: Some(MANAGER.to_owned()) };
+        let request = Request::new(HookRun::url_path(&(), Some(namespace)));
+        let request = request.create(&params, run.to_string().into_bytes());
+        judge(self.ask::<IgnoredAny>(doing, request).await.map(drop))
+    }
+}
+
+fn judge(done: Result<(), Error>) -> Confinement {
+    let Err(error) = done else { return Confinement::Open };
+    let said = error.message();
+    let denied = error.class() == Class::Denied;
+    if denied && said.contains("ValidatingAdmissionPolicy '") && said.contains(POLICY) {
+        return Confinement::Confined;
+    }
+    // Policies are asked before webhooks that only check.
+    if said.contains(WEBHOOK) { Confinement::Open } else { Confinement::Unknown(error.to_string()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    fn said(code: u16, message: &str) -> Confinement {
+        let status = Status { code, message: message.to_owned(), ..Status::default() };
+        judge(Err(Error::of("trying", kube::Error::Api(Box::new(status)))))
+    }
+
+    #[test]
+    fn only_the_word_of_the_policy_itself_counts() {
+        assert_eq!(judge(Ok(())), Confinement::Open);
+        let ours = "hookruns.tkex.tencent.com \"inplace-confinement\" is forbidden: ValidatingAdmissionPolicy \
+            'inplace-agent-hooks' with binding 'inplace-agent-hooks' denied request: the HookRun is not of node a";
+        assert_eq!(said(403, ours), Confinement::Confined);
+        // A name prefix of an overlay.
+        assert_eq!(said(403, &ours.replace("'inplace-", "'team-inplace-")), Confinement::Confined);
+        for after in [
+            "admission webhook \"validate.inplace.dev\" denied the request: no",
+            "Internal error occurred: failed calling webhook \"validate.inplace.dev\": no endpoints",
+        ] {
+            assert_eq!(said(403, after), Confinement::Open, "{after}");
+            assert_eq!(said(500, after), Confinement::Open, "{after}");
+        }
+        for (code, other) in [
+            (403, "ValidatingAdmissionPolicy 'labels' with binding 'labels' denied request: no team"),
+            (403, "hookruns is forbidden: User \"x\" cannot create resource \"hookruns\""),
+            (404, "the server could not find the requested resource"),
+            (403, "exceeded quota: count/hookruns.tkex.tencent.com=10"),
+            (500, "etcdserver: request timed out: 'inplace-agent-hooks'"),
+        ] {
+            assert!(matches!(said(code, other), Confinement::Unknown(why) if why.contains(other)), "{other}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Hooks that set annotations of their pod: no agent may (the admission policy), so none tries. The controller runs them where a
+//! HookRun holds them, and a request that names one is refused before anything is touched.
+
+use inplace::cluster::agents;
+use serde_json::{Value, json};
+
+use super::super::api_server::pods;
+use super::super::workloads::controller_at;
+use super::Town;
+
+fn kubernetes(function: &str) -> Value {
+    let field = json!({ "path": "metadata.annotations.example.dev/leaves", "value": "yes" });
+    json!({ "kubernetes": { "function": function, "fields": [field] } })
+}
+
+impl Town {
+    /// A HookRun of this node about `web-0`.
+    fn run_of_node(&self, name: &str, providers: &[Value]) {
+        let metric = |(index, provider): (usize, &Value)| json!({ "name": format!("m{index}"), "count": 1, "interval": "1s", "consecutiveErrorLimit": 0, "provider": provider });
+        let metrics: Vec<_> = providers.iter().enumerate().map(metric).collect();
+        self.api.put(json!({
+            "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
+            "metadata": { "namespace": "shop", "name": name, "labels": { "inplace.dev/node": "node-1" } },
+            "spec": {
+                "args": [{ "name": "PodName", "value": "web-0" }],
+                "metrics": metrics,
+            },
+        }));
+    }
+
+    /// What became of a run, and who ran it.
+    async fn ended(&self, name: &str) -> (Value, Value) {
+        let is = |run: &Value| run["status"]["phase"] == "Successful" || run["status"]["phase"] == "Error";
+        self.api
+            .until(&format!("the end of {name}"), |store| {
+                store.get("hookruns", "shop", name).is_some_and(|run| is(&run))
+            })
+            .await;
+        let run = self.api.get("hookruns", "shop", name).unwrap();
+        (run["status"]["phase"].clone(), run["metadata"]["annotations"]["inplace.dev/runner"].clone())
+    }
+}
+
+#[tokio::test]
+async fn a_hook_run_that_sets_an_annotation_is_run_by_the_controller_where_a_node_has_its_agent() {
+    let town = Town::found().await;
+    town.pod("web-0");
+    let mut agent = pods::pod("inplace-system", "inplace-agent-1", "node-1");
+    let labels = agents::LABELS.split(',').map(|label| label.split_once('=').unwrap());
+    agent["metadata"]["labels"] = labels.map(|(key, value)| (key.to_owned(), json!(value))).collect();
+    agent["status"]["conditions"] = json!([{ "type": "Ready", "status": "True" }]);
+    town.api.put(agent);
+    let _agent = town.agent().await;
+    let _controller = controller_at(&town.api);
+
+    town.run_of_node("leave", &[kubernetes("patch")]);
+    assert_eq!(town.ended("leave").await, (json!("Successful"), json!("controller")));
+    assert_eq!(town.api.pod("shop", "web-0")["metadata"]["annotations"]["example.dev/leaves"], "yes");
+    // A command needs the agent, which says why it does not do the rest.
+    town.run_of_node(
+        "both",
+        &[kubernetes("patch"), json!({ "exec": { "container": "app", "command": ["true"] } })],
+    );
+    assert_eq!(town.ended("both").await, (json!("Error"), json!("node/node-1")));
+    let run = town.api.get("hookruns", "shop", "both").unwrap();
+    assert!(run["status"].to_string().contains("sets no annotations of pods"), "{run:#}");
+    // What only looks is the agent's, as ever.
+    town.run_of_node("look", &[kubernetes("get")]);
+    assert_eq!(town.ended("look").await, (json!("Successful"), json!("node/node-1")));
+}
+
+#[tokio::test]
+async fn a_request_that_names_a_hook_that_sets_an_annotation_is_refused_and_says_why() {
+    let town = Town::found().await;
+    town.pod("web-0");
+    let before = town.runtime.only("web-0/app").id;
+    town.api.put(json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
+        "metadata": { "namespace": "shop", "name": "leave" },
+        "spec": { "metrics": [{ "name": "marks", "count": 1, "provider": kubernetes("patch") }] } }));
+    let _agent = town.agent().await;
+    for moment in ["preHook", "postHook"] {
+        let request =
+            json!({ "id": moment, "containers": [{ "name": "app" }], moment: { "templateName": "leave" } });
+        town.wish("web-0", Some(&request.to_string()));
+        let told = town.told("web-0", moment, "Refused").await;
+        let message = told["message"].as_str().unwrap();
+        assert!(message.contains("metric `marks`: provider.kubernetes.function"), "{message}");
+        assert!(message.contains("sets no annotations of pods"), "{message}");
+    }
+    assert_eq!(town.runtime.only("web-0/app").id, before);
+    assert!(town.api.pod("shop", "web-0")["metadata"]["annotations"].get("example.dev/leaves").is_none());
+}
