@@ -81,6 +81,8 @@ pub(super) fn pod_in_cluster() -> Snapshot {
         has_restart_rules: false,
         has_post_start: false,
         is_probed: true,
+        liveness: None,
+        devices: Vec::new(),
         env_from_objects: false,
         sub_path_of_objects: false,
         container_id: Some(format!("{name}-2")),

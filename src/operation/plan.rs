@@ -250,6 +250,25 @@ fn warnings_in_cluster(declared: &DeclaredContainer, target: &AdmittedTarget) ->
             if is_tag { ", and takes whatever the tag stands for then" } else { "" }
         ));
     }
+    let grace = target.container.grace;
+    if let Some(liveness) = declared.liveness
+        && engine != Engine::Respec
+        && (grace > liveness.kills_after || liveness.grace.is_some_and(|own| own < grace))
+    {
+        let (grace, after) = (grace.as_secs(), liveness.kills_after.as_secs());
+        let own = liveness.grace.map(|own| format!(", and gives it {} s then", own.as_secs()));
+        warnings.push(format!(
+            "{name}: its liveness probe goes on while it stops: where that fails for {after} s its kubelet ends it too{}, although \
+             its {grace} s of grace are not over",
+            own.unwrap_or_default()
+        ));
+    }
+    if engine == Engine::Recreate && !declared.devices.is_empty() {
+        warnings.push(format!(
+            "{name}: it uses {}: a device plugin that prepares its device before each start is not told of this one",
+            declared.devices.join(", ")
+        ));
+    }
     if engine == Engine::Stop {
         let longest = LONGEST_BACK_OFF.as_secs();
         warnings.push(format!(
@@ -278,11 +297,13 @@ fn warnings_in_cluster(declared: &DeclaredContainer, target: &AdmittedTarget) ->
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::operation::fixtures::{
         ask, at, declared, find, pod, pod_in_cluster, situation, situation_in_cluster,
     };
-    use crate::operation::snapshot::Snapshot;
+    use crate::operation::snapshot::{Liveness, Snapshot};
 
     fn plan(text: &str, owner: Owner) -> Plan {
         Plan::of(ask(text, &situation(pod(owner))).unwrap())
@@ -375,6 +396,11 @@ mod tests {
         }
     }
 
+    fn liveness(kills_after: u64, grace: Option<u64>) -> Option<Liveness> {
+        let seconds = Duration::from_secs;
+        Some(Liveness { kills_after: seconds(kills_after), grace: grace.map(seconds) })
+    }
+
     #[test]
     fn in_a_cluster_the_plan_says_what_its_kubelet_makes_of_it() {
         type Change = fn(&mut Snapshot);
@@ -385,8 +411,20 @@ mod tests {
         let always: Change = |s| declared(s).pull_policy = PullPolicy::Always;
         let older: Change = |s| find(s, "app-2").spec_hash = "0ld".into();
         let on_failure: Change = |s| declared(s).restart_policy = RestartPolicy::OnFailure;
+        let device: Change = |s| declared(s).devices = vec!["gpu.example/card".into()];
+        let probed: Change = |s| declared(s).liveness = liveness(1, None);
+        let probed_long: Change = |s| declared(s).liveness = liveness(3600, None);
+        let probed_grace: Change = |s| declared(s).liveness = liveness(3600, Some(1));
         for (text, change, warning, said) in [
             ("restart app", keep as Change, "belongs to a kubelet", false),
+            ("restart app", device, "uses gpu.example/card: a device plugin", true),
+            (respec, device, "a device plugin", false),
+            ("restart app", keep, "a device plugin", false),
+            ("restart app", probed, "where that fails for 1 s its kubelet ends it too", true),
+            ("restart app", probed_grace, "gives it 1 s then", true),
+            ("restart app", probed_long, "liveness", false),
+            (respec, probed, "liveness", false),
+            ("restart app", keep, "liveness", false),
             ("restart app", always, "asks the registry", false),
             (respec, always, "asks the registry", true),
             (respec, always, "takes whatever the tag stands for", false),

@@ -146,6 +146,10 @@ pub struct DeclaredContainer {
     pub has_post_start: bool,
     /// True when a probe decides whether it is Ready; without one it is as soon as it runs.
     pub is_probed: bool,
+    /// Its liveness probe, which goes on while it is stopped.
+    pub liveness: Option<Liveness>,
+    /// Extended resources that it asks for, by name: what device plugins hand out.
+    pub devices: Vec<String>,
     /// True when environment values come from `ConfigMaps`, `Secrets`, or the pod's labels and annotations.
     pub env_from_objects: bool,
     /// True when a part of a volume that follows such an object is mounted (`subPath`), which each start mounts anew.
@@ -160,6 +164,15 @@ pub struct DeclaredContainer {
     pub restarts: u32,
     /// The image id that the kubelet reports.
     pub image_id: String,
+}
+
+/// What a liveness probe means for a container that stops (`livenessProbe`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Liveness {
+    /// How long it fails until the kubelet kills the container (`failureThreshold` times `periodSeconds`).
+    pub kills_after: Duration,
+    /// The grace that the kubelet gives then, where the probe has its own (`terminationGracePeriodSeconds`).
+    pub grace: Option<Duration>,
 }
 
 /// When a kubelet pulls an image (`imagePullPolicy`).

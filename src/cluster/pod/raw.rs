@@ -4,6 +4,7 @@
 //! are simply absent there. `null` is the same as absent: one odd pod must not blind a whole node.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -12,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::api::annotation;
 use crate::cluster::pod::Place;
-use crate::operation::snapshot::{Declared, DeclaredContainer, Gate, PullPolicy, RestartPolicy};
+use crate::operation::snapshot::{Declared, DeclaredContainer, Gate, Liveness, PullPolicy, RestartPolicy};
 
 /// The annotations that are kept.
 const KEPT: [&str; 2] = ["inplace.dev/", "kubernetes.io/config."];
@@ -88,12 +89,31 @@ struct Container {
     lifecycle: Lifecycle,
     readiness_probe: Option<IgnoredAny>,
     startup_probe: Option<IgnoredAny>,
+    liveness_probe: Option<LivenessProbe>,
+    #[serde(default, deserialize_with = "or_default")]
+    resources: Resources,
     #[serde(default, deserialize_with = "or_default")]
     env: Vec<Env>,
     #[serde(default, deserialize_with = "or_default")]
     env_from: Vec<IgnoredAny>,
     #[serde(default, deserialize_with = "or_default")]
     volume_mounts: Vec<VolumeMount>,
+}
+
+/// The API server fills in the numbers.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct LivenessProbe {
+    period_seconds: Option<u32>,
+    failure_threshold: Option<u32>,
+    termination_grace_period_seconds: Option<u32>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Resources {
+    #[serde(deserialize_with = "or_default")]
+    limits: BTreeMap<String, IgnoredAny>,
 }
 
 #[derive(Default, Deserialize)]
@@ -307,6 +327,8 @@ fn declare(
         has_restart_rules: !container.restart_policy_rules.is_empty(),
         has_post_start: container.lifecycle.post_start.is_some(),
         is_probed: container.readiness_probe.is_some() || container.startup_probe.is_some(),
+        liveness: container.liveness_probe.as_ref().map(LivenessProbe::read),
+        devices: container.resources.limits.keys().filter(|name| is_extended(name)).cloned().collect(),
         env_from_objects: !container.env_from.is_empty() || container.env.iter().any(Env::follows_an_object),
         sub_path_of_objects: container.volume_mounts.iter().any(|mount| {
             mount.is_partial()
@@ -318,6 +340,23 @@ fn declare(
         restarts: told.map_or(0, |told| told.restart_count),
         image_id: told.map(|told| told.image_id.clone()).unwrap_or_default(),
     }
+}
+
+impl LivenessProbe {
+    fn read(&self) -> Liveness {
+        let (threshold, period) = (self.failure_threshold.unwrap_or(3), self.period_seconds.unwrap_or(10));
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        Liveness {
+            kills_after: seconds(period).saturating_mul(threshold),
+            grace: self.termination_grace_period_seconds.map(seconds),
+        }
+    }
+}
+
+/// Whether a resource of this name is handed out by a device plugin: it has a domain that is not Kubernetes' own. Its request is
+/// always its limit.
+fn is_extended(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/")
 }
 
 /// A policy of the future is taken for the one under which a lost container stays lost.

@@ -1,10 +1,12 @@
 //! Real-looking pods, as kubelets and API servers of several releases show them.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::*;
 use crate::api::status::Phase;
-use crate::operation::snapshot::{DeclaredContainer, Gate, PullPolicy, RestartPolicy};
+use crate::operation::snapshot::{DeclaredContainer, Gate, Liveness, PullPolicy, RestartPolicy};
 
 fn read(pod: &Value) -> Pod {
     // From text, as it comes over the wire.
@@ -42,6 +44,9 @@ fn today() -> Value {
                   "volumeMounts": [{ "name": "config", "mountPath": "/etc/app" },
                                    { "name": "scratch", "mountPath": "/data", "subPath": "app" }] },
                 { "name": "batch", "image": "batch:v1", "imagePullPolicy": "Never", "restartPolicy": "Never",
+                  "livenessProbe": { "periodSeconds": 5, "failureThreshold": 2, "terminationGracePeriodSeconds": 7 },
+                  "resources": { "limits": { "cpu": "1", "hugepages-2Mi": "4Mi", "gpu.example/card": "1" },
+                                 "requests": { "cpu": "1", "gpu.example/card": "1", "other.kubernetes.io/x": "1" } },
                   "restartPolicyRules": [{ "action": "Restart", "exitCodes": { "operator": "In", "values": [42] } }],
                   "lifecycle": { "postStart": { "exec": { "command": ["true"] } }, "preStop": { "sleep": { "seconds": 1 } } } }
             ],
@@ -90,6 +95,8 @@ fn a_pod_of_today_in_the_words_of_the_decisions() {
         has_restart_rules: false,
         has_post_start: false,
         is_probed: false,
+        liveness: None,
+        devices: Vec::new(),
         env_from_objects: false,
         sub_path_of_objects: false,
         container_id: None,
@@ -129,7 +136,11 @@ fn a_pod_of_today_in_the_words_of_the_decisions() {
                 restart_policy: RestartPolicy::Never,
                 has_restart_rules: true,
                 has_post_start: true,
-                is_probed: false,
+                liveness: Some(Liveness {
+                    kills_after: Duration::from_secs(10),
+                    grace: Some(Duration::from_secs(7)),
+                }),
+                devices: vec!["gpu.example/card".into()],
                 ..container("batch", "batch:v1")
             },
         ],

@@ -408,6 +408,8 @@ impl World {
                 has_restart_rules: false,
                 has_post_start: false,
                 is_probed: true,
+                liveness: None,
+                devices: Vec::new(),
                 env_from_objects: false,
                 sub_path_of_objects: false,
                 container_id: told.id.clone(),
