@@ -17,6 +17,7 @@ use crate::node::execute::Workshop;
 use crate::node::hook::Attendant;
 use crate::node::journal::{Entry, JournalError};
 use crate::node::journal_writer::JournalWriter;
+use crate::node::lost_time::LostTime;
 use crate::node::reread::Reread;
 use crate::operation::effect::{Class, Effect, Verb};
 use crate::operation::next::{Next, next, unseen};
@@ -92,13 +93,15 @@ pub(super) async fn drive(
     let (mut leash, mut slices, mut reread) = (leash, None, Reread::default());
     let mut pause = FIRST_PAUSE;
     let mut watch = clock::Watch::begin();
+    let mut lost = operation.unsupervised.then(LostTime::begin);
     audience(Happening::Status(&report::status(&operation)));
     let outcome = loop {
         if let Some(withdrawal) = *leash.withdrawal.borrow_and_update() {
             operation.withdraw(withdrawal);
         }
         hear(&mut journal, &mut entry, &mut operation, &mut hooks, audience).await;
-        let seen = look(node, &operation).await;
+        let asked = Instant::now();
+        let seen = look_timed(node, &mut operation, &mut lost).await;
         if let Some(by) = watch.jumped() {
             tracing::warn!(pod = %operation.pod, ?by, "the clock was set in the middle of an operation: its deadline moves along");
             operation.shift(by);
@@ -249,6 +252,22 @@ async fn look(node: &Node, operation: &Operation) -> Result<Snapshot, String> {
     let limit = share(clock::until(operation.deadline_at), Duration::ZERO);
     let client = node.client.within(limit);
     node.see(&client, &operation.pod, &names).await.map_err(|error| error.to_string())
+}
+
+/// The same, taking in what time was lost until then.
+async fn look_timed(
+    node: &Node,
+    operation: &mut Operation,
+    lost: &mut Option<LostTime>,
+) -> Result<Snapshot, String> {
+    let asked = Instant::now();
+    let seen = look(node, operation).await;
+    match (lost, &seen) {
+        (Some(lost), Ok(_)) => lost.take().into_iter().for_each(|time| operation.regain(time)),
+        (Some(lost), Err(_)) => lost.not_seen(asked),
+        (None, _) => {}
+    }
+    seen
 }
 
 /// The `EndpointSlice`s that send the pod traffic, which are watched only while that matters.

@@ -286,6 +286,19 @@ impl Operation {
         self.targets.iter().any(|target| target.touched)
     }
 
+    /// True while a container was touched whose replacement was not seen running, in a pod where nobody else starts one.
+    pub(super) fn must_bring_up(&self) -> bool {
+        self.unsupervised && self.targets.iter().any(|target| target.touched && target.reached.is_none())
+    }
+
+    /// Takes in that for so long nobody could act: the runtime was away, or this process did not run. That does not count
+    /// against a container that was touched where nobody else would start it.
+    pub fn regain(&mut self, lost: SignedDuration) {
+        if self.unsupervised && self.touched() {
+            self.deadline_at = later(self.deadline_at, lost);
+        }
+    }
+
     /// True for a container that this operation created.
     pub(super) fn made(&self, life: &Container) -> bool {
         life.operation.as_deref() == Some(self.request.id.as_str())

@@ -4,9 +4,9 @@ use jiff::SignedDuration;
 
 use crate::api::annotation;
 use crate::operation::effect::{Class, Effect, Verb};
-use crate::operation::fixtures::{Answer, Bench, Kubelet, at, find, life};
+use crate::operation::fixtures::{Answer, Bench, Kubelet, at, find, life, pod};
 use crate::operation::outcome::{Failure, Outcome};
-use crate::operation::snapshot::{Gate, Snapshot, State};
+use crate::operation::snapshot::{Container, Gate, Owner, Snapshot, State};
 
 const RESTART: &str = "restart app";
 const DRAINED_RESTART: &str = r#"{"containers":[{"name":"app"}],"gracePeriodSeconds":20}"#;
@@ -160,4 +160,84 @@ fn a_clock_that_jumps_while_a_container_is_down_does_not_keep_it_down() {
         bench.operation.shift(jump);
         assert_eq!(bench.obey(), Outcome::Succeeded, "{last:?}: {:?}", bench.log);
     }
+}
+
+/// Until `verb` has been carried out.
+fn play_until(bench: &mut Bench, verb: Verb) {
+    let mut done = false;
+    while !done {
+        let mut world = |effect: &Effect, _: &mut Snapshot| {
+            done = effect.verb() == verb;
+            Answer::Obey
+        };
+        assert_eq!(bench.step(&mut world), None);
+    }
+}
+
+/// A freeze of the process, or an outage of the runtime, is time in which nobody could act. No kubelet restarts these.
+#[test]
+fn a_container_of_node_run_comes_up_again_however_late_it_is() {
+    for text in [RESTART, "swap app=repo/app:v2"] {
+        for last in [Verb::PreStop, Verb::Stop, Verb::Create] {
+            for away in [false, true] {
+                let mut pod = pod(Owner::NodeRun);
+                find(&mut pod, "app-2").has_pre_stop = true;
+                let mut bench = Bench::new(text, pod);
+                play_until(&mut bench, Verb::PreStop);
+                if last != Verb::PreStop {
+                    play_until(&mut bench, Verb::Stop);
+                }
+                if last == Verb::Create {
+                    // Its creation ahead was lost.
+                    bench.snapshot.containers.retain(|container| container.id != "app-3");
+                    play_until(&mut bench, Verb::Create);
+                }
+                bench.now += SignedDuration::from_hours(1);
+                let mut left = if away { 3 } else { 0 };
+                let outcome = bench.play(|_, _| {
+                    left -= i32::from(left > 0);
+                    if left > 0 { Answer::No(Class::Away) } else { Answer::Obey }
+                });
+                let what = format!("{text}, {last:?}, away: {away}: {outcome:?} {:?}", bench.log);
+                let running = bench.snapshot.running("app");
+                assert_eq!(running.len(), 1, "{what}");
+                assert!(running[0].attempt > 2, "{what}");
+            }
+        }
+    }
+}
+
+/// On the way back of a swap as well.
+#[test]
+fn a_way_back_of_node_run_is_gone_to_its_end_however_late_it_is() {
+    for away in [false, true] {
+        let mut bench = Bench::new("swap app=repo/app:v2", pod(Owner::NodeRun));
+        bench.dies = Some(("sha:v2", 100));
+        while bench.operation.turned_back.is_none() {
+            assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        }
+        bench.now += SignedDuration::from_hours(1);
+        let mut left = if away { 3 } else { 0 };
+        let outcome = bench.play(|_, _| {
+            left -= i32::from(left > 0);
+            if left > 0 { Answer::No(Class::Away) } else { Answer::Obey }
+        });
+        let running = bench.snapshot.running("app");
+        assert_eq!(running.len(), 1, "{outcome:?} {:?}", bench.log);
+        assert_eq!(running[0].image_id, "sha:v1", "{outcome:?} {:?}", bench.log);
+    }
+}
+
+/// What is refused is given up even then: that is an end.
+#[test]
+fn a_container_of_node_run_that_cannot_be_started_ends_it_late_too() {
+    let mut bench = Bench::new(RESTART, pod(Owner::NodeRun));
+    play_until(&mut bench, Verb::Stop);
+    bench.now += SignedDuration::from_hours(1);
+    let outcome = bench.play(|effect, _| match effect.verb() {
+        Verb::Start => Answer::No(Class::Refused),
+        _ => Answer::Obey,
+    });
+    let given_up = matches!(&outcome, Outcome::Failed { failure: Failure::Start { .. }, touched: true, .. });
+    assert!(given_up, "{outcome:?} {:?}", bench.log);
 }
