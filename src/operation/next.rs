@@ -16,7 +16,7 @@ use crate::operation::hook::{Moment, Passage, pass};
 use crate::operation::moved::moved;
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
-use crate::operation::replace::{Progress, foreign_start, replace};
+use crate::operation::replace::{Progress, foreign_start, replace, yield_to_twin};
 use crate::operation::respec::{cut_short, overruled};
 use crate::operation::snapshot::{Container, PullPolicy, Snapshot, State};
 use crate::operation::state::{Operation, Target, later};
@@ -31,6 +31,9 @@ const MAX_REBASES: u32 = 5;
 pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     if let Some(outcome) = &operation.outcome {
         return Next::Done(outcome.clone());
+    }
+    if let Some(next) = end_twin(operation, snapshot) {
+        return pace(operation, next, now);
     }
     let next = match &snapshot.sandbox {
         None => return Next::Done(operation.lost("gone")),
@@ -51,6 +54,18 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
         },
     };
     pace(operation, next, now)
+}
+
+/// What ends the one of two running container instances that was made here: however late it is, and whatever came of the
+/// operation. A kubelet that ends the pod ends both.
+fn end_twin(operation: &Operation, snapshot: &Snapshot) -> Option<Next> {
+    let sandbox = snapshot.sandbox.as_ref()?;
+    let leaves =
+        snapshot.declared.as_ref().is_some_and(|declared| declared.deleting || declared.ending.is_some());
+    if sandbox.id != operation.sandbox_id || !sandbox.ready || leaves {
+        return None;
+    }
+    operation.targets.iter().find_map(|target| yield_to_twin(operation, target, snapshot))
 }
 
 /// Why nothing may be created in the pod any more although nobody deletes it.

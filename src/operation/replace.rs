@@ -260,9 +260,6 @@ pub(super) fn settle<'a>(
             do_(Effect::Start { container: container(), id: new.id.clone() })
         }
         State::Running => {
-            if let Some(next) = yield_to_twin(operation, target, snapshot) {
-                return Progress::Next(next);
-            }
             let running = snapshot.running(&target.name).len();
             if running > 1 {
                 return Progress::Failed(Failure::Duplicate { container: container(), count: running });

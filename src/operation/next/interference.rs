@@ -5,6 +5,7 @@ use jiff::SignedDuration;
 use crate::api::annotation;
 use crate::operation::effect::{Class, Effect, Verb};
 use crate::operation::fixtures::{Answer, Bench, Kubelet, at, find, life, pod};
+use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::snapshot::{Container, Gate, Owner, Snapshot, State};
 
@@ -240,4 +241,47 @@ fn a_container_of_node_run_that_cannot_be_started_ends_it_late_too() {
     });
     let given_up = matches!(&outcome, Outcome::Failed { failure: Failure::Start { .. }, touched: true, .. });
     assert!(given_up, "{outcome:?} {:?}", bench.log);
+}
+
+/// Nobody was there between the decision to start and the start: the holder of the name has ended and its kubelet has made
+/// the next container instance.
+#[test]
+fn of_two_container_instances_that_are_seen_late_one_stays() {
+    for late in [SignedDuration::from_secs(61), SignedDuration::from_hours(1)] {
+        for ending in [false, true] {
+            let mut bench = Bench::beside(Kubelet::Watching, RESTART);
+            let mut frozen = false;
+            while !frozen {
+                let deadline = bench.operation.deadline_at;
+                let mut world = |effect: &Effect, snapshot: &mut Snapshot| {
+                    frozen = effect.verb() == Verb::Start;
+                    if frozen {
+                        snapshot.containers.retain(|container| !container.fence);
+                        let mut theirs = life("app", 4, State::Running);
+                        (theirs.created_at, theirs.started_at) = (deadline, Some(deadline));
+                        theirs.spec_hash = find(snapshot, "app-2").spec_hash.clone();
+                        snapshot.containers.push(theirs);
+                    }
+                    Answer::Obey
+                };
+                assert_eq!(bench.step(&mut world), None);
+            }
+            bench.now = bench.operation.deadline_at + late;
+            if ending {
+                let failed = bench.operation.late("Swap");
+                bench.operation.note(Note::End(bench.operation.failed(failed)));
+            }
+            let mut refusals = 2;
+            let outcome = bench.play(|effect, _| {
+                refusals -= i32::from(effect.verb() == Verb::Stop && refusals > 0);
+                if effect.verb() == Verb::Stop && refusals > 0 {
+                    Answer::No(Class::Away)
+                } else {
+                    Answer::Obey
+                }
+            });
+            let running: Vec<_> = bench.snapshot.running("app").iter().map(|one| one.attempt).collect();
+            assert_eq!(running, [4], "late: {late}, ending: {ending}: {outcome:?} {:?}", bench.log);
+        }
+    }
 }
