@@ -207,11 +207,12 @@ fn pull(operation: &Operation, target: &Target, image: &str, anew: bool) -> Next
         }
         return fail(operation, Failure::Pull { container, image, message });
     }
-    Next::Do(Effect::Pull { container, image, like: target.from.image_id.clone(), anew })
+    let (like, again) = (target.from.image_id.clone(), target.pulled.clone());
+    Next::Do(Effect::Pull { container, image, like, anew, again })
 }
 
-/// Asks for the image once more where it was pulled some time ago: hooks and a drain may take long, and a kubelet that
-/// needs room collects what no container uses. One that is there is not pulled.
+/// Looks for the image once more where it was pulled some time ago: hooks and a drain may take long, and a kubelet that
+/// needs room collects what no container uses. One that is there is not pulled, whatever its name stands for by now.
 fn pull_again(operation: &Operation, target: &Target, now: Timestamp) -> Option<Next> {
     let image = target.image.as_ref().filter(|_| !target.touched)?;
     let is_fresh = |at: &Timestamp| now < later(*at, PULL_IS_FRESH);
