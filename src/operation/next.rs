@@ -138,7 +138,7 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
         match replace(operation, target, snapshot, now) {
             Progress::Next(next) => return within(operation, next, now, operation.forward_until(), "Swap"),
             Progress::Failed(failure) => return fail(operation, failure),
-            Progress::Running(life) => return Next::Note(Note::reached(target, life, snapshot)),
+            Progress::Running(life) => return Next::Note(Note::reached(target, life, snapshot, now)),
         }
     }
     if !matches!(operation.step, Step::PostHook | Step::Ready)

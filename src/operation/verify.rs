@@ -58,7 +58,8 @@ pub(super) fn verify<'a>(
                 let asked =
                     if operation.turned_back.is_some() { 0 } else { operation.request.min_ready_seconds };
                 let settles = least.max(SignedDuration::from_secs(i64::from(asked)));
-                let proven_at = later(life.started_at.unwrap_or(life.created_at), settles);
+                let started_at = life.started_at.unwrap_or(life.created_at);
+                let proven_at = later(reached.counts_from.unwrap_or(started_at), settles);
                 if reached.ready_at.is_some() {
                     continue;
                 }

@@ -285,3 +285,61 @@ fn of_two_container_instances_that_are_seen_late_one_stays() {
         }
     }
 }
+
+/// The runtime's stamps from before lie in the future then.
+#[test]
+fn a_clock_that_is_set_back_takes_nothing_from_a_good_container() {
+    for text in [RESTART, "swap app=repo/app:v2"] {
+        for owner in [Owner::NodeRun, Owner::Nobody] {
+            for last in [Verb::Fence, Verb::Stop, Verb::Create, Verb::Start] {
+                let mut bench = Bench::new(text, pod(owner));
+                play_until(&mut bench, last);
+                if last == Verb::Start {
+                    while bench.operation.targets[0].reached.is_none() {
+                        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+                    }
+                }
+                let back = SignedDuration::from_hours(-1);
+                bench.now += back;
+                bench.operation.shift(back);
+                let left = bench.operation.deadline_at.duration_since(bench.now);
+                assert!(bench.operation.forward_until() <= bench.operation.deadline_at);
+                assert_eq!(bench.obey(), Outcome::Succeeded, "{text}, {last:?}: {:?}", bench.log);
+                let took = left - bench.operation.deadline_at.duration_since(bench.now);
+                assert!(took < SignedDuration::from_secs(5), "{text}, {last:?}: {took}");
+            }
+        }
+    }
+}
+
+/// Also where the clock was set back between the start and the first look at what was started.
+#[test]
+fn a_start_that_is_stamped_in_the_future_counts_from_when_it_was_first_seen() {
+    let mut bench = Bench::new("swap app=repo/app:v2", pod(Owner::Nobody));
+    play_until(&mut bench, Verb::Start);
+    let back = SignedDuration::from_hours(-1);
+    bench.now += back;
+    bench.operation.shift(back);
+    let seen = bench.now;
+    assert_eq!(bench.obey(), Outcome::Succeeded, "{:?}", bench.log);
+    assert!(bench.now.duration_since(seen) < SignedDuration::from_secs(5), "{:?}", bench.log);
+}
+
+/// The kubelet's head start counts from the end of the container instance before, which seems to lie in the future.
+#[test]
+fn a_clock_that_is_set_back_does_not_hold_the_help_for_a_kubelet_back() {
+    let mut bench =
+        Bench::beside(Kubelet::HoldingBack, r#"{"containers":[{"name":"app","image":"repo/app:v2"}]}"#);
+    // Long before: a kubelet takes the one that was created last for the newest.
+    let long_ago = |container: &mut Container| container.created_at = at(-20_000_000);
+    bench.snapshot.containers.iter_mut().for_each(long_ago);
+    while bench.snapshot.by_id("app-2").is_some_and(|old| old.state == State::Running) {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    let back = SignedDuration::from_hours(-1);
+    bench.now += back;
+    bench.operation.shift(back);
+    let seen = bench.now;
+    assert_eq!(bench.obey(), Outcome::Succeeded, "{:?}", bench.log);
+    assert!(bench.now.duration_since(seen) < SignedDuration::from_secs(10), "{:?}", bench.log);
+}

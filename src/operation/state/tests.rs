@@ -180,3 +180,14 @@ fn time_in_which_nobody_could_act_counts_only_where_somebody_else_starts_contain
         assert_eq!(touched.deadline_at, later(deadline, gets), "{owner:?}");
     }
 }
+
+#[test]
+fn a_clock_that_was_set_back_while_no_process_ran_leaves_no_deadline_far_away() {
+    let mut operation = stopped(Owner::NodeRun).operation;
+    let whole = operation.deadline_at.duration_since(operation.begun_at);
+    let now = later(operation.begun_at, SignedDuration::from_hours(-5));
+    operation.resume(now);
+    let left = operation.deadline_at.duration_since(now);
+    assert!((SignedDuration::ZERO..=whole.max(SignedDuration::from_secs(92))).contains(&left), "{left}");
+    assert!(operation.forward_until() <= operation.deadline_at);
+}
