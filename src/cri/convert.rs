@@ -116,12 +116,17 @@ fn sandbox(sandbox: v1::PodSandbox, pod: &PodRef) -> Sandbox {
     }
 }
 
+/// Whether a container with these labels only holds a name.
+pub(crate) fn is_fence(labels: &HashMap<String, String>) -> bool {
+    labels.get(annotation::CONTAINER_NAME).is_some_and(|name| name == annotation::FENCE_NAME)
+}
+
 /// What the list tells.
 fn container(listed: v1::Container) -> Container {
     let state = state(listed.state());
     let metadata = listed.metadata.unwrap_or_default();
     let labelled = listed.labels.get(annotation::CONTAINER_NAME);
-    let fence = labelled.is_some_and(|name| name == annotation::FENCE_NAME);
+    let fence = is_fence(&listed.labels);
     let name = labelled.filter(|_| !fence).cloned().unwrap_or(metadata.name);
     let image = listed.image.unwrap_or_default();
     let annotations = &listed.annotations;

@@ -4,6 +4,8 @@
 //! users write on their pods. A uid alone never suffices: namespace, name and uid are compared, and where the API server
 //! shows the copy of a static pod, the sandbox must be one that its kubelet has from a file or URL.
 
+use std::collections::HashSet;
+
 use crate::api::annotation;
 use crate::cri::client::Client;
 use crate::cri::convert;
@@ -57,7 +59,7 @@ fn is_of(sandbox: &v1::PodSandbox, asked: &Asked) -> bool {
     fits && pod_of(sandbox).as_ref() == Some(&asked.pod)
 }
 
-/// The pod's newest sandbox and the containers in it.
+/// The pod's newest sandbox and the containers in it, with the fences in earlier ones: names are taken in the whole pod.
 pub async fn look_up(
     client: &Client,
     asked: &Asked,
@@ -65,8 +67,12 @@ pub async fn look_up(
     let label = Some((annotation::POD_UID, asked.pod.uid.as_str()));
     let (sandboxes, mut containers) = tokio::try_join!(client.sandboxes(label), client.containers(label))?;
     Ok(own(asked, sandboxes).map(|sandboxes| {
+        let all: HashSet<_> = sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect();
         let newest = newest(sandboxes)?;
-        containers.retain(|container| container.pod_sandbox_id == newest.id);
+        containers.retain(|container| {
+            let earlier = all.contains(&container.pod_sandbox_id) && convert::is_fence(&container.labels);
+            container.pod_sandbox_id == newest.id || earlier
+        });
         Some((newest, containers))
     }))
 }

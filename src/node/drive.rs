@@ -17,8 +17,9 @@ use crate::node::execute::Workshop;
 use crate::node::hook::Attendant;
 use crate::node::journal::{Entry, JournalError};
 use crate::node::journal_writer::JournalWriter;
+use crate::node::lost_time::LostTime;
 use crate::node::reread::Reread;
-use crate::operation::effect::{Class, Effect, Verb};
+use crate::operation::effect::{Class, Effect, Trouble, Verb};
 use crate::operation::next::{Next, next, unseen};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
@@ -41,6 +42,9 @@ const LONGEST_REPEATABLE: Duration = Duration::from_secs(15);
 /// What a write of the journal may take once a container was touched. Later than that the operation goes on without it, as
 /// with a disk that is full: the container must come up.
 const JOURNAL_LIMIT: Duration = Duration::from_secs(2);
+
+/// How old what is decided on may be when a container is started without another look.
+const OUTDATED: Duration = Duration::from_secs(1);
 
 /// How often the fence is looked after while a start takes its time.
 const GUARD_PAUSE: Duration = Duration::from_millis(100);
@@ -92,13 +96,15 @@ pub(super) async fn drive(
     let (mut leash, mut slices, mut reread) = (leash, None, Reread::default());
     let mut pause = FIRST_PAUSE;
     let mut watch = clock::Watch::begin();
+    let mut lost = operation.unsupervised.then(LostTime::begin);
     audience(Happening::Status(&report::status(&operation)));
     let outcome = loop {
         if let Some(withdrawal) = *leash.withdrawal.borrow_and_update() {
             operation.withdraw(withdrawal);
         }
         hear(&mut journal, &mut entry, &mut operation, &mut hooks, audience).await;
-        let seen = look(node, &operation).await;
+        let asked = Instant::now();
+        let seen = look_timed(node, &mut operation, &mut lost).await;
         if let Some(by) = watch.jumped() {
             tracing::warn!(pod = %operation.pod, ?by, "the clock was set in the middle of an operation: its deadline moves along");
             operation.shift(by);
@@ -153,7 +159,8 @@ pub(super) async fn drive(
             }
             Next::Do(effect) => {
                 let hand = Hand { node, journal: &mut journal, workshop: &mut workshop };
-                let acted = act(hand, &mut entry, &mut operation, &effect, &mut leash, audience).await;
+                let acted =
+                    act(hand, &mut entry, &mut operation, (&effect, asked), &mut leash, audience).await;
                 if let Err(outcome) = acted {
                     break outcome;
                 }
@@ -251,6 +258,22 @@ async fn look(node: &Node, operation: &Operation) -> Result<Snapshot, String> {
     node.see(&client, &operation.pod, &names).await.map_err(|error| error.to_string())
 }
 
+/// The same, taking in what time was lost until then.
+async fn look_timed(
+    node: &Node,
+    operation: &mut Operation,
+    lost: &mut Option<LostTime>,
+) -> Result<Snapshot, String> {
+    let asked = Instant::now();
+    let seen = look(node, operation).await;
+    match (lost, &seen) {
+        (Some(lost), Ok(_)) => lost.take().into_iter().for_each(|time| operation.regain(time)),
+        (Some(lost), Err(_)) => lost.not_seen(asked),
+        (None, _) => {}
+    }
+    seen
+}
+
 /// The `EndpointSlice`s that send the pod traffic, which are watched only while that matters.
 fn listen(node: &Node, operation: &Operation, slices: &mut Option<PodSlices>) -> Option<Vec<String>> {
     let Some(pods) = node.cluster.as_ref().filter(|_| operation.awaits_slices()) else {
@@ -299,7 +322,7 @@ async fn act(
     Hand { node, journal, workshop }: Hand<'_>,
     entry: &mut Entry,
     operation: &mut Operation,
-    effect: &Effect,
+    (effect, looked_at): (&Effect, Instant),
     leash: &mut Leash,
     audience: &Audience,
 ) -> Result<(), Outcome> {
@@ -325,6 +348,9 @@ async fn act(
     let executing = Box::pin(async {
         fault::point(&operation.pod.uid, || format!("before effect {:?}", effect.verb())).await;
         fault::delay(|| format!("{:?}", effect.verb())).await;
+        if let Some(trouble) = outdated(node, operation, effect, looked_at).await {
+            return Err(trouble);
+        }
         workshop.execute(operation, effect, limit, &progress).await
     });
     let result = match effect {
@@ -350,6 +376,23 @@ async fn act(
         }
     }
     Ok(())
+}
+
+/// Looks once more before a start where time has passed since it was decided on, as in a process that did not run meanwhile:
+/// the fence may be gone, and another container instance may run.
+async fn outdated(
+    node: &Node,
+    operation: &Operation,
+    effect: &Effect,
+    looked_at: Instant,
+) -> Option<Trouble> {
+    if effect.verb() != Verb::Start || looked_at.elapsed() < OUTDATED {
+        return None;
+    }
+    let snapshot = look(node, operation).await.ok()?;
+    let running = snapshot.running(effect.container()).first()?.attempt;
+    let message = format!("attempt {running} was started by somebody else meanwhile");
+    Some(Trouble { class: Class::Away, message })
 }
 
 /// Waits for the start of a container, and sees to it that its fence stays there until it runs.

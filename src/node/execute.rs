@@ -85,7 +85,16 @@ impl Workshop {
     ) -> Result<Learned, Trouble> {
         let client = self.client.within(limit);
         match effect {
-            Effect::Pull { image, like, anew, .. } => self.pull(image, like, *anew, limit, progress).await,
+            Effect::Pull { image, like, anew, again, .. } => {
+                if let Some(before) = again
+                    && self.client.image(&before.id, false).await?.is_some()
+                {
+                    return Ok(Learned::Image(before.clone()));
+                }
+                let touched = operation.touched();
+                let arrived = self.pull(image, like, *anew, touched, limit, progress).await?;
+                image::same_as(again.as_ref(), arrived).map(Learned::Image)
+            }
             Effect::Fence { container, source, attempt, image, rehearse } => {
                 let left = clock::until(operation.deadline_at);
                 let (attempt, image, rehearse) = (*attempt, image.as_ref(), *rehearse);
@@ -122,14 +131,17 @@ impl Workshop {
         reference: &str,
         like: &str,
         anew: bool,
+        touched: bool,
         limit: Duration,
         progress: Progress<'_>,
-    ) -> Result<Learned, Trouble> {
+    ) -> Result<ImageChoice, Trouble> {
         if let Some(present) = image::present(&self.client, reference, anew).await? {
-            return Ok(Learned::Image(present));
+            return Ok(present);
         }
-        // Nothing is touched before everything is pulled.
-        self.permit.give_back();
+        // What has touched a container waits for no other operation.
+        if !touched {
+            self.permit.give_back();
+        }
         let pulls = self.pulls.clone();
         if pulls.is_full(reference) {
             progress(format!("waiting for a turn to pull {reference}"));
@@ -151,7 +163,7 @@ impl Workshop {
         let lacks = |trouble: &Trouble| credentials.is_empty() && image::wants_credentials(&trouble.message);
         match fetched {
             Err(trouble) if named && lacks(&trouble) => Err(Trouble { class: Class::Credentials, ..trouble }),
-            other => other.map(Learned::Image),
+            other => other,
         }
     }
 

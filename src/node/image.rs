@@ -62,6 +62,19 @@ pub(super) async fn present(
     }
 }
 
+/// What `arrived` where the image was gone that the name stood for `before`: a hook may have passed that one, and containers
+/// may run it already.
+///
+/// # Errors
+/// [`Class::Final`] when it is another one.
+pub(super) fn same_as(before: Option<&ImageChoice>, arrived: ImageChoice) -> Result<ImageChoice, Trouble> {
+    let Some(before) = before.filter(|before| before.id != arrived.id) else { return Ok(arrived) };
+    let ImageChoice { reference, id, .. } = arrived;
+    let message =
+        format!("{reference} was {} before, which is not on the node any more, and is {id} now", before.id);
+    Err(Trouble { class: Class::Final, message })
+}
+
 /// Puts the image on the node and returns its id. `progress` hears one line a second.
 ///
 /// # Errors

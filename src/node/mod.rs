@@ -36,6 +36,7 @@ pub mod journal;
 mod journal_writer;
 pub mod launch;
 pub mod lock;
+mod lost_time;
 pub mod permit;
 mod pre_stop;
 pub mod pulls;

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::api::annotation;
 use crate::cri::client::Client;
-use crate::cri::convert;
+use crate::cri::convert::{self, is_fence};
 use crate::cri::error::Error;
 use crate::cri::proto::v1::ContainerState;
 use crate::node::fence;
@@ -104,8 +104,4 @@ fn has_no_operation(journal: &Journal, pod: &PodRef) -> bool {
 async fn is_still_ours(client: &Client, id: &str) -> Result<bool, Error> {
     let status = client.container(id, false).await?.and_then(|answer| answer.status);
     Ok(status.is_some_and(|status| is_ours(&status.labels, status.state())))
-}
-
-fn is_fence(labels: &HashMap<String, String>) -> bool {
-    labels.get(annotation::CONTAINER_NAME).is_some_and(|name| name == annotation::FENCE_NAME)
 }

@@ -30,10 +30,16 @@ pub struct Waiting {
 }
 
 /// Whether `next` comes too late. A container that is down may still be brought up after the limit, as long as that
-/// goes well; nothing else is begun or awaited then.
+/// goes well; nothing else is begun or awaited then. Where nobody else would ever start it, whatever brings it up goes on
+/// until it is given up.
 pub(super) fn overdue(operation: &Operation, next: &Next, now: Timestamp, limit: Timestamp) -> bool {
     let brings_up = match next {
         Next::Note(_) | Next::Done(_) => return false,
+        Next::Do(_) if operation.must_bring_up() => return false,
+        Next::Wait(_) if operation.must_bring_up() => {
+            let tried = operation.setback.as_ref().map_or(limit, |setback| setback.at.max(limit));
+            return now >= later(tried, operation.way_back());
+        }
         Next::Do(effect) => matches!(effect.verb(), Verb::Create | Verb::Start | Verb::Remove),
         Next::Wait(_) => false,
     };

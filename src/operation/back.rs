@@ -41,7 +41,7 @@ pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot
             match replace(operation, target, snapshot, now) {
                 Progress::Next(next) => next,
                 Progress::Failed(then) => return give_up(then),
-                Progress::Running(life) => return Next::Note(Note::reached(target, life, snapshot)),
+                Progress::Running(life) => return Next::Note(Note::reached(target, life, snapshot, now)),
             }
         };
         if overdue(operation, &next, now, operation.deadline_at) {

@@ -21,6 +21,9 @@ pub enum Effect {
         /// Ask the registry also when the node has an image of that name: the name may stand for another one now.
         #[serde(default)]
         anew: bool,
+        /// What it was found to be before: while that is on the node, no registry is asked.
+        #[serde(default)]
+        again: Option<ImageChoice>,
     },
     /// Create, and never start, a container that holds the name of `attempt`. Made from the configuration and image
     /// of the replacement to come, it also proves that the replacement can be created.

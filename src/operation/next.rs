@@ -16,7 +16,7 @@ use crate::operation::hook::{Moment, Passage, pass};
 use crate::operation::moved::moved;
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
-use crate::operation::replace::{Progress, foreign_start, replace};
+use crate::operation::replace::{Progress, foreign_start, replace, yield_to_twin};
 use crate::operation::respec::{cut_short, overruled};
 use crate::operation::snapshot::{Container, PullPolicy, Snapshot, State};
 use crate::operation::state::{Operation, Target, later};
@@ -31,6 +31,9 @@ const MAX_REBASES: u32 = 5;
 pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     if let Some(outcome) = &operation.outcome {
         return Next::Done(outcome.clone());
+    }
+    if let Some(next) = end_twin(operation, snapshot) {
+        return pace(operation, next, now);
     }
     let next = match &snapshot.sandbox {
         None => return Next::Done(operation.lost("gone")),
@@ -53,14 +56,28 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
     pace(operation, next, now)
 }
 
+/// What ends the one of two running container instances that was made here: however late it is, and whatever came of the
+/// operation. A kubelet that ends the pod ends both.
+fn end_twin(operation: &Operation, snapshot: &Snapshot) -> Option<Next> {
+    let sandbox = snapshot.sandbox.as_ref()?;
+    let leaves =
+        snapshot.declared.as_ref().is_some_and(|declared| declared.deleting || declared.ending.is_some());
+    if sandbox.id != operation.sandbox_id || !sandbox.ready || leaves {
+        return None;
+    }
+    operation.targets.iter().find_map(|target| yield_to_twin(operation, target, snapshot))
+}
+
 /// Why nothing may be created in the pod any more although nobody deletes it.
 fn ending(snapshot: &Snapshot) -> Option<&str> {
     snapshot.declared.as_ref()?.ending.as_deref()
 }
 
-/// What becomes of an operation whose pod could not be looked at until its deadline.
+/// What becomes of an operation whose pod could not be looked at until its deadline. One that nobody else would bring up
+/// is waited for.
 pub fn unseen(operation: &Operation, now: Timestamp, why: &str) -> Option<Outcome> {
-    if now < operation.deadline_at {
+    let is_over = operation.outcome.is_some() || operation.ending.is_some();
+    if now < operation.deadline_at || (operation.must_bring_up() && !is_over) {
         return None;
     }
     if let Some(outcome) = operation.outcome.as_ref().or(operation.ending.as_ref()) {
@@ -121,7 +138,7 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
         match replace(operation, target, snapshot, now) {
             Progress::Next(next) => return within(operation, next, now, operation.forward_until(), "Swap"),
             Progress::Failed(failure) => return fail(operation, failure),
-            Progress::Running(life) => return Next::Note(Note::reached(target, life, snapshot)),
+            Progress::Running(life) => return Next::Note(Note::reached(target, life, snapshot, now)),
         }
     }
     if !matches!(operation.step, Step::PostHook | Step::Ready)
@@ -190,11 +207,12 @@ fn pull(operation: &Operation, target: &Target, image: &str, anew: bool) -> Next
         }
         return fail(operation, Failure::Pull { container, image, message });
     }
-    Next::Do(Effect::Pull { container, image, like: target.from.image_id.clone(), anew })
+    let (like, again) = (target.from.image_id.clone(), target.pulled.clone());
+    Next::Do(Effect::Pull { container, image, like, anew, again })
 }
 
-/// Asks for the image once more where it was pulled some time ago: hooks and a drain may take long, and a kubelet that
-/// needs room collects what no container uses. One that is there is not pulled.
+/// Looks for the image once more where it was pulled some time ago: hooks and a drain may take long, and a kubelet that
+/// needs room collects what no container uses. One that is there is not pulled, whatever its name stands for by now.
 fn pull_again(operation: &Operation, target: &Target, now: Timestamp) -> Option<Next> {
     let image = target.image.as_ref().filter(|_| !target.touched)?;
     let is_fresh = |at: &Timestamp| now < later(*at, PULL_IS_FRESH);

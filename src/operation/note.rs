@@ -49,11 +49,12 @@ pub enum Note {
 
 impl Note {
     /// That `life`, seen running in `snapshot`, is what `target` was to come to.
-    pub(super) fn reached(target: &Target, life: &Container, snapshot: &Snapshot) -> Self {
+    pub(super) fn reached(target: &Target, life: &Container, snapshot: &Snapshot, now: Timestamp) -> Self {
         let reached = Reached {
             to: life.incarnation(),
             stopped_at: target.stopped_at.or_else(|| target.ended(snapshot)),
             started_at: life.started_at,
+            counts_from: Some(life.started_at.unwrap_or(life.created_at).min(now)),
             ready_at: None,
         };
         Note::Reached(target.name.clone(), reached)
@@ -141,6 +142,7 @@ impl Operation {
                         to: instance.incarnation(),
                         stopped_at: target.stopped_at,
                         started_at: instance.started_at,
+                        counts_from: instance.started_at,
                         ready_at: None,
                     });
                 }

@@ -15,7 +15,7 @@ use crate::operation::outcome::Failure;
 use crate::operation::respec::{self, respec, stop_and_wait};
 use crate::operation::setback::Setback;
 use crate::operation::snapshot::{Container, Snapshot, State};
-use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Replacement, Target, later};
+use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Replacement, Target, is_over, later};
 
 /// How long somebody else's created container may wait for its maker to start it.
 const FOREIGN_START: SignedDuration = SignedDuration::from_secs(10);
@@ -260,9 +260,6 @@ pub(super) fn settle<'a>(
             do_(Effect::Start { container: container(), id: new.id.clone() })
         }
         State::Running => {
-            if let Some(next) = yield_to_twin(operation, target, snapshot) {
-                return Progress::Next(next);
-            }
             let running = snapshot.running(&target.name).len();
             if running > 1 {
                 return Progress::Failed(Failure::Duplicate { container: container(), count: running });
@@ -290,7 +287,7 @@ pub(super) fn settle<'a>(
 /// Whether `new`, of which the runtime can tell nothing, is what is left of a creation in the middle of which the runtime
 /// ended: nothing of this container was stopped yet, so nobody was asked to start the new one either.
 fn was_half_made(operation: &Operation, target: &Target, new: &Container, now: Timestamp) -> bool {
-    !target.touched && now >= later(new.created_at, CREATION) && operation.can_remove(&new.id)
+    !target.touched && is_over(new.created_at, CREATION, now) && operation.can_remove(&new.id)
 }
 
 /// The fence once more, where it is gone before the new life runs. A kubelet collects what does not run once a minute, and
@@ -467,7 +464,7 @@ pub(super) fn unclear_state(target: &Target, now: Timestamp) -> Waiting {
 
 /// The wait for somebody else to start what it created, while that may still happen.
 pub(super) fn foreign_start(life: &Container, now: Timestamp) -> Option<Waiting> {
-    (now < later(life.created_at, FOREIGN_START))
+    (!is_over(life.created_at, FOREIGN_START, now))
         .then(|| Waiting { until: later(now, LOOK_AGAIN), on: format!("the kubelet to start {}", life.name) })
 }
 

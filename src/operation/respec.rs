@@ -91,6 +91,8 @@ pub(super) fn respec<'a>(
         return Progress::Next(Next::Wait(wait(target, changed_at, now)));
     }
     let ended = snapshot.by_id(&replacement.replaces).and_then(|old| old.finished_at);
+    // Noted before the clock was set back.
+    let ended = ended.filter(|ended| *ended < later(now, SOON));
     let head_start = match (returns, replacement.cut_shorts) {
         (false, _) => HEAD_START,
         (true, 0 | 1) => HEAD_START_BACK,

@@ -179,6 +179,10 @@ pub struct Reached {
     pub stopped_at: Option<Timestamp>,
     /// When it started.
     pub started_at: Option<Timestamp>,
+    /// Since when it counts as running by this program's clock: its start, or when it was first seen where that seems to lie
+    /// in the future, as after a clock was set back.
+    #[serde(default)]
+    pub counts_from: Option<Timestamp>,
     /// When it had stayed up long enough.
     pub ready_at: Option<Timestamp>,
 }
@@ -286,6 +290,19 @@ impl Operation {
         self.targets.iter().any(|target| target.touched)
     }
 
+    /// True while a container was touched whose replacement was not seen running, in a pod where nobody else starts one.
+    pub(super) fn must_bring_up(&self) -> bool {
+        self.unsupervised && self.targets.iter().any(|target| target.touched && target.reached.is_none())
+    }
+
+    /// Takes in that for so long nobody could act: the runtime was away, or this process did not run. That does not count
+    /// against a container that was touched where nobody else would start it.
+    pub fn regain(&mut self, lost: SignedDuration) {
+        if self.unsupervised && self.touched() {
+            self.deadline_at = later(self.deadline_at, lost);
+        }
+    }
+
     /// True for a container that this operation created.
     pub(super) fn made(&self, life: &Container) -> bool {
         life.operation.as_deref() == Some(self.request.id.as_str())
@@ -298,7 +315,7 @@ impl Operation {
             return self.deadline_at;
         }
         let whole = self.deadline_at.duration_since(self.begun_at);
-        later(self.deadline_at, -self.way_back().min(whole / 3))
+        later(self.deadline_at, -self.way_back().min(whole.max(SignedDuration::ZERO) / 3))
     }
 
     /// The last moment to begin touching containers. Whoever begins later could not end in time.
@@ -445,6 +462,9 @@ impl Operation {
     pub fn resume(&mut self, now: Timestamp) {
         self.setback = None;
         self.stuck.clear();
+        if now < self.begun_at {
+            self.shift(now.duration_since(self.begun_at));
+        }
         if self.touched() {
             let stopping = seconds(self.stopping_seconds());
             self.deadline_at = self.deadline_at.max(later(later(now, stopping), RESUME_SPARE));
@@ -458,7 +478,9 @@ impl Operation {
     /// Takes in that the clock was set by `by` meanwhile: what is measured from a moment of this operation is measured on.
     pub fn shift(&mut self, by: SignedDuration) {
         let moved = |at: &mut Timestamp| *at = later(*at, by);
+        moved(&mut self.begun_at);
         moved(&mut self.deadline_at);
+        self.removed_at.iter_mut().for_each(moved);
         if let Some(drain) = &mut self.drain {
             let times = [&mut drain.closed_at, &mut drain.left_at, &mut drain.confirmed_at];
             times.into_iter().flatten().for_each(moved);
@@ -466,7 +488,15 @@ impl Operation {
         self.setback.iter_mut().for_each(|setback| moved(&mut setback.at));
         for target in &mut self.targets {
             target.pulled_at.iter_mut().for_each(moved);
-            target.under_way().pre_stop_at.iter_mut().for_each(moved);
+            target.stopped_at.iter_mut().for_each(moved);
+            for replacement in [Some(&mut target.forward), target.back.as_mut()].into_iter().flatten() {
+                let times = [&mut replacement.pre_stop_at, &mut replacement.respec_at];
+                times.into_iter().flatten().for_each(moved);
+            }
+            if let Some(reached) = &mut target.reached {
+                let Reached { stopped_at, started_at, counts_from, ready_at, .. } = reached;
+                [stopped_at, started_at, counts_from, ready_at].into_iter().flatten().for_each(moved);
+            }
         }
     }
 
@@ -484,6 +514,12 @@ pub(super) fn stopping_seconds(graces: impl Iterator<Item = u64>) -> u64 {
 
 pub(super) fn seconds(seconds: u64) -> SignedDuration {
     SignedDuration::try_from(Duration::from_secs(seconds)).unwrap_or(SignedDuration::MAX)
+}
+
+/// Whether `by` is over since `at`, which the runtime has noted. What lies further in the future than that was noted before
+/// the clock was set back: nothing waits for it.
+pub(super) fn is_over(at: Timestamp, by: SignedDuration, now: Timestamp) -> bool {
+    now >= later(at, by) || at > later(now, by)
 }
 
 /// `at` moved by `by`, held at the ends of time instead of failing.

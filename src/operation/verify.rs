@@ -6,7 +6,7 @@ use crate::api::status::Action;
 use crate::operation::answer::{Next, Waiting};
 use crate::operation::note::Note;
 use crate::operation::outcome::Failure;
-use crate::operation::replace::{ended, unclear_state, unfence, yield_to_twin};
+use crate::operation::replace::{ended, unclear_state, unfence};
 use crate::operation::snapshot::{Snapshot, State};
 use crate::operation::state::{Operation, Target, later};
 
@@ -40,9 +40,6 @@ pub(super) fn verify<'a>(
     let mut wait: Option<Waiting> = None;
     for target in targets {
         let Some(reached) = &target.reached else { continue };
-        if let Some(next) = yield_to_twin(operation, target, snapshot) {
-            return Verdict::Next(next);
-        }
         let running = snapshot.running(&target.name);
         if running.len() > 1 {
             return Verdict::Failed(Failure::Duplicate {
@@ -61,7 +58,8 @@ pub(super) fn verify<'a>(
                 let asked =
                     if operation.turned_back.is_some() { 0 } else { operation.request.min_ready_seconds };
                 let settles = least.max(SignedDuration::from_secs(i64::from(asked)));
-                let proven_at = later(life.started_at.unwrap_or(life.created_at), settles);
+                let started_at = life.started_at.unwrap_or(life.created_at);
+                let proven_at = later(reached.counts_from.unwrap_or(started_at), settles);
                 if reached.ready_at.is_some() {
                     continue;
                 }

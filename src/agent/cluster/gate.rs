@@ -41,6 +41,8 @@ pub(super) fn turn(gate: &Gate, over: bool, busy: bool, owed: Option<GateTurn>) 
             Some(GateTurn::Failed) => Turn::KeepClosed,
             Some(GateTurn::Open | GateTurn::Drain) | None => Turn::OpenLeft,
         }),
+        // What one operation left closed was mended by another, which could not say so.
+        _ if gate.left_closed() && owed == Some(GateTurn::Open) => Some(Turn::OpenLeft),
         Gate::Absent | Gate::Open | Gate::Closed { .. } => None,
     }
 }
@@ -62,6 +64,8 @@ mod tests {
             (drained(), Some(GateTurn::Open), Some(Turn::OpenLeft)),
             (drained(), Some(GateTurn::Failed), Some(Turn::KeepClosed)),
             (closed(annotation::GATE_FAILED), None, None),
+            (closed(annotation::GATE_FAILED), Some(GateTurn::Failed), None),
+            (closed(annotation::GATE_FAILED), Some(GateTurn::Open), Some(Turn::OpenLeft)),
             (closed("StartInPlaceUpdate"), Some(GateTurn::Open), None),
             (closed(""), None, None),
         ] {

@@ -17,12 +17,14 @@ use crate::cluster::error::Error;
 use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
 use crate::node::journal::{Entry, Journal};
-use crate::operation::effect::Class;
+use crate::operation::effect::{Class, GateTurn};
 use crate::operation::snapshot::PodRef;
 use crate::process::log::chain;
 
 /// How long an operation must be over: the last thing it wrote itself has to be seen first.
 const SETTLES: Duration = Duration::from_secs(3);
+/// How soon the journal is read again of a gate that stays closed on purpose.
+const LOOK_AGAIN: Duration = Duration::from_secs(300);
 /// How long a write may take to be seen before it is done again.
 const SHOWS: Duration = Duration::from_secs(10);
 
@@ -92,7 +94,9 @@ impl Gates {
             return;
         }
         let turn = |owed| gate::turn(pod.gate(), over, false, owed);
-        let Some(likely) = turn(None) else { return };
+        // Only the journal tells whether one that a failure keeps closed is to be opened.
+        let left_closed = pod.gate().left_closed();
+        let Some(likely) = turn(left_closed.then_some(GateTurn::Open)) else { return };
         // Who knows what an earlier process did last to one that is closed.
         let first = if likely == Turn::OpenNew { now } else { now + SETTLES };
         let wait = self.waits.entry(reference.clone()).or_insert(Wait {
@@ -105,7 +109,11 @@ impl Gates {
         }
         // What the journal holds open is busy, and one that cannot be read does not say.
         let Ok(Entry { open: None, owed_gate, .. }) = self.journal.load(&reference) else { return };
-        let Some(turn) = turn(owed_gate) else { return };
+        let Some(turn) = turn(owed_gate) else {
+            // An operation that ends has it looked at again.
+            wait.not_before = now + LOOK_AGAIN;
+            return;
+        };
         wait.under_way = true;
         let (open, reason, message) = turn.condition();
         tracing::info!(pod = %reference, open, reason, message, "turning the readiness gate");

@@ -4,9 +4,10 @@ use jiff::SignedDuration;
 
 use crate::api::annotation;
 use crate::operation::effect::{Class, Effect, Verb};
-use crate::operation::fixtures::{Answer, Bench, Kubelet, at, find, life};
+use crate::operation::fixtures::{Answer, Bench, Kubelet, at, find, life, pod};
+use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
-use crate::operation::snapshot::{Gate, Snapshot, State};
+use crate::operation::snapshot::{Container, Gate, Owner, Snapshot, State};
 
 const RESTART: &str = "restart app";
 const DRAINED_RESTART: &str = r#"{"containers":[{"name":"app"}],"gracePeriodSeconds":20}"#;
@@ -160,4 +161,185 @@ fn a_clock_that_jumps_while_a_container_is_down_does_not_keep_it_down() {
         bench.operation.shift(jump);
         assert_eq!(bench.obey(), Outcome::Succeeded, "{last:?}: {:?}", bench.log);
     }
+}
+
+/// Until `verb` has been carried out.
+fn play_until(bench: &mut Bench, verb: Verb) {
+    let mut done = false;
+    while !done {
+        let mut world = |effect: &Effect, _: &mut Snapshot| {
+            done = effect.verb() == verb;
+            Answer::Obey
+        };
+        assert_eq!(bench.step(&mut world), None);
+    }
+}
+
+/// A freeze of the process, or an outage of the runtime, is time in which nobody could act. No kubelet restarts these.
+#[test]
+fn a_container_of_node_run_comes_up_again_however_late_it_is() {
+    for text in [RESTART, "swap app=repo/app:v2"] {
+        for last in [Verb::PreStop, Verb::Stop, Verb::Create] {
+            for away in [false, true] {
+                let mut pod = pod(Owner::NodeRun);
+                find(&mut pod, "app-2").has_pre_stop = true;
+                let mut bench = Bench::new(text, pod);
+                play_until(&mut bench, Verb::PreStop);
+                if last != Verb::PreStop {
+                    play_until(&mut bench, Verb::Stop);
+                }
+                if last == Verb::Create {
+                    // Its creation ahead was lost.
+                    bench.snapshot.containers.retain(|container| container.id != "app-3");
+                    play_until(&mut bench, Verb::Create);
+                }
+                bench.now += SignedDuration::from_hours(1);
+                let mut left = if away { 3 } else { 0 };
+                let outcome = bench.play(|_, _| {
+                    left -= i32::from(left > 0);
+                    if left > 0 { Answer::No(Class::Away) } else { Answer::Obey }
+                });
+                let what = format!("{text}, {last:?}, away: {away}: {outcome:?} {:?}", bench.log);
+                let running = bench.snapshot.running("app");
+                assert_eq!(running.len(), 1, "{what}");
+                assert!(running[0].attempt > 2, "{what}");
+            }
+        }
+    }
+}
+
+/// On the way back of a swap as well.
+#[test]
+fn a_way_back_of_node_run_is_gone_to_its_end_however_late_it_is() {
+    for away in [false, true] {
+        let mut bench = Bench::new("swap app=repo/app:v2", pod(Owner::NodeRun));
+        bench.dies = Some(("sha:v2", 100));
+        while bench.operation.turned_back.is_none() {
+            assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        }
+        bench.now += SignedDuration::from_hours(1);
+        let mut left = if away { 3 } else { 0 };
+        let outcome = bench.play(|_, _| {
+            left -= i32::from(left > 0);
+            if left > 0 { Answer::No(Class::Away) } else { Answer::Obey }
+        });
+        let running = bench.snapshot.running("app");
+        assert_eq!(running.len(), 1, "{outcome:?} {:?}", bench.log);
+        assert_eq!(running[0].image_id, "sha:v1", "{outcome:?} {:?}", bench.log);
+    }
+}
+
+/// What is refused is given up even then: that is an end.
+#[test]
+fn a_container_of_node_run_that_cannot_be_started_ends_it_late_too() {
+    let mut bench = Bench::new(RESTART, pod(Owner::NodeRun));
+    play_until(&mut bench, Verb::Stop);
+    bench.now += SignedDuration::from_hours(1);
+    let outcome = bench.play(|effect, _| match effect.verb() {
+        Verb::Start => Answer::No(Class::Refused),
+        _ => Answer::Obey,
+    });
+    let given_up = matches!(&outcome, Outcome::Failed { failure: Failure::Start { .. }, touched: true, .. });
+    assert!(given_up, "{outcome:?} {:?}", bench.log);
+}
+
+/// Nobody was there between the decision to start and the start: the holder of the name has ended and its kubelet has made
+/// the next container instance.
+#[test]
+fn of_two_container_instances_that_are_seen_late_one_stays() {
+    for late in [SignedDuration::from_secs(61), SignedDuration::from_hours(1)] {
+        for ending in [false, true] {
+            let mut bench = Bench::beside(Kubelet::Watching, RESTART);
+            let mut frozen = false;
+            while !frozen {
+                let deadline = bench.operation.deadline_at;
+                let mut world = |effect: &Effect, snapshot: &mut Snapshot| {
+                    frozen = effect.verb() == Verb::Start;
+                    if frozen {
+                        snapshot.containers.retain(|container| !container.fence);
+                        let mut theirs = life("app", 4, State::Running);
+                        (theirs.created_at, theirs.started_at) = (deadline, Some(deadline));
+                        theirs.spec_hash = find(snapshot, "app-2").spec_hash.clone();
+                        snapshot.containers.push(theirs);
+                    }
+                    Answer::Obey
+                };
+                assert_eq!(bench.step(&mut world), None);
+            }
+            bench.now = bench.operation.deadline_at + late;
+            if ending {
+                let failed = bench.operation.late("Swap");
+                bench.operation.note(Note::End(bench.operation.failed(failed)));
+            }
+            let mut refusals = 2;
+            let outcome = bench.play(|effect, _| {
+                refusals -= i32::from(effect.verb() == Verb::Stop && refusals > 0);
+                if effect.verb() == Verb::Stop && refusals > 0 {
+                    Answer::No(Class::Away)
+                } else {
+                    Answer::Obey
+                }
+            });
+            let running: Vec<_> = bench.snapshot.running("app").iter().map(|one| one.attempt).collect();
+            assert_eq!(running, [4], "late: {late}, ending: {ending}: {outcome:?} {:?}", bench.log);
+        }
+    }
+}
+
+/// The runtime's stamps from before lie in the future then.
+#[test]
+fn a_clock_that_is_set_back_takes_nothing_from_a_good_container() {
+    for text in [RESTART, "swap app=repo/app:v2"] {
+        for owner in [Owner::NodeRun, Owner::Nobody] {
+            for last in [Verb::Fence, Verb::Stop, Verb::Create, Verb::Start] {
+                let mut bench = Bench::new(text, pod(owner));
+                play_until(&mut bench, last);
+                if last == Verb::Start {
+                    while bench.operation.targets[0].reached.is_none() {
+                        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+                    }
+                }
+                let back = SignedDuration::from_hours(-1);
+                bench.now += back;
+                bench.operation.shift(back);
+                let left = bench.operation.deadline_at.duration_since(bench.now);
+                assert!(bench.operation.forward_until() <= bench.operation.deadline_at);
+                assert_eq!(bench.obey(), Outcome::Succeeded, "{text}, {last:?}: {:?}", bench.log);
+                let took = left - bench.operation.deadline_at.duration_since(bench.now);
+                assert!(took < SignedDuration::from_secs(5), "{text}, {last:?}: {took}");
+            }
+        }
+    }
+}
+
+/// Also where the clock was set back between the start and the first look at what was started.
+#[test]
+fn a_start_that_is_stamped_in_the_future_counts_from_when_it_was_first_seen() {
+    let mut bench = Bench::new("swap app=repo/app:v2", pod(Owner::Nobody));
+    play_until(&mut bench, Verb::Start);
+    let back = SignedDuration::from_hours(-1);
+    bench.now += back;
+    bench.operation.shift(back);
+    let seen = bench.now;
+    assert_eq!(bench.obey(), Outcome::Succeeded, "{:?}", bench.log);
+    assert!(bench.now.duration_since(seen) < SignedDuration::from_secs(5), "{:?}", bench.log);
+}
+
+/// The kubelet's head start counts from the end of the container instance before, which seems to lie in the future.
+#[test]
+fn a_clock_that_is_set_back_does_not_hold_the_help_for_a_kubelet_back() {
+    let mut bench =
+        Bench::beside(Kubelet::HoldingBack, r#"{"containers":[{"name":"app","image":"repo/app:v2"}]}"#);
+    // Long before: a kubelet takes the one that was created last for the newest.
+    let long_ago = |container: &mut Container| container.created_at = at(-20_000_000);
+    bench.snapshot.containers.iter_mut().for_each(long_ago);
+    while bench.snapshot.by_id("app-2").is_some_and(|old| old.state == State::Running) {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    let back = SignedDuration::from_hours(-1);
+    bench.now += back;
+    bench.operation.shift(back);
+    let seen = bench.now;
+    assert_eq!(bench.obey(), Outcome::Succeeded, "{:?}", bench.log);
+    assert!(bench.now.duration_since(seen) < SignedDuration::from_secs(10), "{:?}", bench.log);
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::operation::effect::Leftover;
 use crate::operation::effect::{Class, Verb};
-use crate::operation::fixtures::{Bench, at, pod};
+use crate::operation::fixtures::{Answer, Bench, at, pod};
 use crate::operation::note::Note;
 use crate::operation::setback::Setback;
 use crate::operation::snapshot::Owner;
@@ -156,4 +156,38 @@ fn setbacks_count_in_a_row_and_end_with_a_success() {
         operation.record(&stop(), Ok(Learned::Remark("r".into())), at(4));
     }
     assert_eq!(operation.remarks.len(), MAX_REMARKS);
+}
+
+/// Until the container was stopped.
+fn stopped(owner: Owner) -> Bench {
+    let mut bench = Bench::new("restart app", pod(owner));
+    while !bench.operation.touched() {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    bench
+}
+
+#[test]
+fn time_in_which_nobody_could_act_counts_only_where_somebody_else_starts_containers() {
+    let lost = SignedDuration::from_mins(5);
+    for (owner, gets) in [(Owner::NodeRun, lost), (Owner::Kubelet, SignedDuration::ZERO)] {
+        let mut untouched = Bench::new("restart app", pod(owner)).operation;
+        let deadline = untouched.deadline_at;
+        untouched.regain(lost);
+        assert_eq!(untouched.deadline_at, deadline, "{owner:?}");
+        let mut touched = stopped(owner).operation;
+        touched.regain(lost);
+        assert_eq!(touched.deadline_at, later(deadline, gets), "{owner:?}");
+    }
+}
+
+#[test]
+fn a_clock_that_was_set_back_while_no_process_ran_leaves_no_deadline_far_away() {
+    let mut operation = stopped(Owner::NodeRun).operation;
+    let whole = operation.deadline_at.duration_since(operation.begun_at);
+    let now = later(operation.begun_at, SignedDuration::from_hours(-5));
+    operation.resume(now);
+    let left = operation.deadline_at.duration_since(now);
+    assert!((SignedDuration::ZERO..=whole.max(SignedDuration::from_secs(92))).contains(&left), "{left}");
+    assert!(operation.forward_until() <= operation.deadline_at);
 }

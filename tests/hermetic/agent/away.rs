@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use inplace::api::annotation;
+
 use super::super::api_server;
 use super::super::runtime::Fault;
 use super::Town;
@@ -167,4 +169,41 @@ async fn a_container_that_is_not_ready_in_time_is_told_so_after_one_more_look() 
     let status = town.told("web-0", "a", "Failed").await;
     assert_eq!(status["reason"], "NotReady", "{status:#}");
     assert_eq!(town.api.count("GET pod shop/web-0"), reads + 1);
+}
+
+/// Names are taken in the whole pod, whatever sandbox they were taken in: after a reboot the fence from before would hold up
+/// the kubelet that the operation waits for.
+#[tokio::test]
+async fn a_kubelet_that_starts_the_pod_anew_after_a_reboot_finds_no_name_taken() {
+    let town = Arc::new(Town::found().await);
+    town.pod("web-0");
+    let agent = town.agent().await;
+    town.runtime.on("StartContainer").fault(Fault::Hang);
+    town.wish("web-0", Some("restart app"));
+    town.runtime.arrived("StartContainer", "app#1").await;
+    agent.kill();
+    let sandbox = town.runtime.model(|model| {
+        assert_eq!(model.fences("web-0/app").len(), 1);
+        let old = model.sandboxes[0].clone();
+        model.stop_sandbox(&old.id);
+        let mut config = old.config;
+        config.metadata.as_mut().unwrap().attempt = 1;
+        model.run_sandbox(config, "").unwrap()
+    });
+    let start_anew = |model: &mut super::super::runtime::Model| {
+        let newest = model.lives("web-0/app").last().copied().cloned().unwrap();
+        let mut config = newest.config.clone();
+        config.metadata.as_mut().unwrap().attempt = 2;
+        config.labels.remove(annotation::OPERATION);
+        let id = model.create(&sandbox, config, newest.pod_config)?;
+        model.start(&id).map(|()| id)
+    };
+    assert!(town.runtime.model(start_anew).is_err(), "the fence holds the name");
+    let _agent = town.agent().await;
+    town.runtime.until("the name to be free", |model| model.fences("web-0/app").is_empty()).await;
+    assert_eq!(town.status("web-0").unwrap()["phase"], "Running");
+    let id = town.runtime.model(start_anew).unwrap();
+    town.api.edit("shop", "web-0", |pod| super::show(pod, &id, 2));
+    let status = town.told("web-0", "text-", "Succeeded").await;
+    assert_eq!(status["containers"][0]["to"]["containerID"], *id, "{status:#}");
 }

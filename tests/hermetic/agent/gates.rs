@@ -1,6 +1,9 @@
 //! The readiness gate of pods that no operation is on: opened on new ones and after lost drains, else left alone.
 
 use inplace::api::annotation;
+use inplace::node::journal::{Entry, Journal};
+use inplace::operation::effect::GateTurn;
+use inplace::operation::snapshot::PodRef;
 
 use super::super::api_server::Fault as ApiFault;
 use super::{Town, close, gate};
@@ -41,4 +44,25 @@ async fn a_drain_that_was_left_behind_is_opened_and_no_other() {
         assert_eq!(gate(&town.api.pod("shop", name)), Some(("False", reason)), "{name}");
     }
     assert_eq!(town.api.writes().len(), 1, "{:#?}", town.api.writes());
+}
+
+#[tokio::test]
+async fn a_gate_that_a_later_operation_could_not_open_is_opened_and_one_that_failed_is_not() {
+    let town = Town::found().await;
+    let journal = Journal::open(town.state.path()).unwrap();
+    for (name, owed_gate) in [("mended", Some(GateTurn::Open)), ("failed", None)] {
+        town.pod_with(name, |pod| close(pod, "False", annotation::GATE_FAILED));
+        let uid = town.api.pod("shop", name)["metadata"]["uid"].as_str().unwrap().to_owned();
+        let mut entry = Entry::new(PodRef { namespace: "shop".into(), name: name.into(), uid });
+        entry.owed_gate = owed_gate;
+        journal.write(&entry).unwrap();
+    }
+    let _agent = town.agent().await;
+    let open = Some(("True", "InPlaceReady"));
+    town.api.until("an open gate", |store| gate(&store.pod("shop", "mended").unwrap()) == open).await;
+    // A new pod proves that the other one was looked at as well.
+    town.pod_with("new", |_| {});
+    town.api.until("an open gate", |store| gate(&store.pod("shop", "new").unwrap()) == open).await;
+    assert_eq!(gate(&town.api.pod("shop", "failed")), Some(("False", "InPlaceFailed")));
+    assert_eq!(town.api.writes().len(), 2, "{:#?}", town.api.writes());
 }

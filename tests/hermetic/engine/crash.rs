@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tonic::Code;
 
 use super::super::runtime::{Call, Exec, Fault, Pod};
-use super::{HOLDER, Shop, nobody, pod, pod_ref, request, shared_pod};
+use super::{HOLDER, Shop, nobody, pod, pod_ref, request, shared_pod, short};
 
 /// When the process dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,4 +239,16 @@ async fn the_handler_is_begun_once() {
         shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
         assert_eq!(shop.fake.calls("ExecSync").len(), 1);
     }
+}
+
+/// No kubelet starts it: an outage that outlasts the deadline must not leave it down.
+#[tokio::test]
+async fn a_runtime_that_is_away_past_the_deadline_after_the_stop_is_waited_for() {
+    let outlast = async |request: Request, image: &str| {
+        let shop = Shop::open().await;
+        let away = Duration::from_secs(u64::from(request.deadline_seconds) + 1);
+        shop.fake.restart_after("StopContainer", away);
+        shop.succeeded(shop.ask(request).await, image);
+    };
+    tokio::join!(outlast(short("restart app", 8), "img:v1"), outlast(short("swap app=img:v2", 12), "img:v2"));
 }

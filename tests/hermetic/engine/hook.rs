@@ -183,6 +183,50 @@ async fn an_image_that_is_collected_while_a_hook_is_waited_for_is_pulled_again_b
     assert_eq!(shop.fake.times("stopped with the image there: true"), 1);
 }
 
+/// The name may stand for another image by now, and the registry may be away: neither matters to what was pulled.
+#[tokio::test]
+async fn an_image_that_is_on_the_node_is_not_pulled_again_after_a_hook() {
+    for reference in ["img", "img:latest"] {
+        let oracle = Oracle::open().await;
+        let shop = shop(&oracle).await;
+        shop.fake.model(|m| m.remote_image("img:latest").size = 1 << 20);
+        let swap = format!(
+            r#"{{"id":"h","containers":[{{"name":"app","image":"{reference}"}}],"preHook":{{"templateName":"drain"}}}}"#
+        );
+        let ended = shop.begin(request(&swap));
+        // Every 100 ms once: the image was seen more than 2 s ago then.
+        oracle.asked("/before", 25).await;
+        assert_eq!(shop.fake.calls("PullImage").len(), 1);
+        let away = (tonic::Code::Unavailable, "the registry is away".to_owned());
+        shop.fake.model(|m| m.image("img:latest").pull_fails = Some(away));
+        oracle.say("/before", Some(1));
+        let status = shop.patiently(ended).await.unwrap().unwrap();
+        assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
+        assert_eq!(shop.fake.calls("PullImage").len(), 1, "{reference}");
+    }
+}
+
+/// One that is gone, and whose name stands for another image by now, is not what the hook has passed.
+#[tokio::test]
+async fn another_image_under_the_same_name_after_a_hook_ends_it_untouched() {
+    let oracle = Oracle::open().await;
+    let shop = shop(&oracle).await;
+    shop.fake.model(|m| m.remote_image("img:latest").size = 1 << 20);
+    let swap =
+        r#"{"id":"h","containers":[{"name":"app","image":"img:latest"}],"preHook":{"templateName":"drain"}}"#;
+    let ended = shop.begin(request(swap));
+    oracle.asked("/before", 25).await;
+    shop.fake.model(|m| {
+        let image = m.image("img:latest");
+        (image.present, image.id) = (false, format!("sha256:{}", "e".repeat(64)));
+    });
+    oracle.say("/before", Some(1));
+    let status = shop.patiently(ended).await.unwrap().unwrap();
+    assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "PullFailed"), "{status:#?}");
+    assert!(status.message.contains("not on the node any more"), "{}", status.message);
+    shop.untouched();
+}
+
 #[tokio::test]
 async fn how_far_it_is_is_told() {
     let oracle = Oracle::open().await;

@@ -598,7 +598,7 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
     let mut world = World::new(scenario.clone(), sabotage);
     let operation = begin(request(scenario), &mut world);
     let mut agent = Agent::new(operation, !sabotage.journal_is_not_written);
-    let (mut steps, mut idle) = (0, 0);
+    let (mut steps, mut idle, mut away_since) = (0, 0, None);
     let outcome = loop {
         steps += 1;
         idle += 1;
@@ -615,7 +615,13 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
             idle = 0;
         }
         let touched = agent.operation.touched();
+        if !world.away()
+            && let Some(since) = away_since.take()
+        {
+            agent.operation.regain(world.now.duration_since(since));
+        }
         if world.away() {
+            away_since.get_or_insert(world.now);
             if let Some(outcome) = unseen(&agent.operation, world.now, "no answer") {
                 check_end(&mut world, &agent.operation, &outcome);
                 return world.broken.map_or(Ok(outcome), Err);
