@@ -4,6 +4,7 @@
 //! behind. Each file adds one kind of trouble.
 
 mod crash;
+mod files;
 mod holder;
 mod hook;
 mod journal;
