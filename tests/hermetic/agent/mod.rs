@@ -7,6 +7,7 @@ mod away;
 mod crio;
 mod crowd;
 mod drains;
+mod full_journal;
 mod gates;
 mod identity;
 mod requests;

@@ -5,6 +5,7 @@
 
 mod crash;
 mod files;
+mod full_journal;
 mod holder;
 mod hook;
 mod journal;
@@ -38,6 +39,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::runtime::{Fake, Made, Pod};
+pub(super) use sweep::forgotten_fence;
 
 /// An image that is on the node, for what holds names.
 const HOLDER: &str = "inplace:v1";
