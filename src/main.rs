@@ -17,6 +17,8 @@ const BLOCKING_THREADS: usize = 12;
 const THREAD_RESTS: Duration = Duration::from_secs(1);
 /// What one needs at most: names are looked up in it, and files written.
 const THREAD_STACK: usize = 512 << 10;
+/// What calls that are under way get when the process ends.
+const LAST_CALLS: Duration = Duration::from_millis(500);
 
 /// Restart or update one container of a running pod, in place, in about a tenth of a second.
 #[derive(Debug, Parser)]
@@ -62,7 +64,7 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("the process cannot begin: {error}")),
     };
-    match role {
+    let code = match role {
         Role::Pod(command) => runtime.block_on(command.run()).into(),
         Role::Node(command) => runtime.block_on(command.run()).into(),
         Role::Hook(command) => runtime.block_on(command.run()).into(),
@@ -87,7 +89,10 @@ fn main() -> ExitCode {
             Ok(()) => Exit::Done.into(),
             Err(error) => fail(&log::chain(&error)),
         },
-    }
+    };
+    // A call that hangs on a disk must not keep the process from ending.
+    runtime.shutdown_timeout(LAST_CALLS);
+    code
 }
 
 /// As a file named `kubectl-inplace` it is `kubectl inplace`, and its usage lines say so.

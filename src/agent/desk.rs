@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::announce::{self, Announcement};
@@ -18,8 +18,9 @@ use crate::agent::metrics::Metrics;
 use crate::agent::wish::{Board, Key, View, Wish, Wishes};
 use crate::api::request::Request;
 use crate::api::status::{Phase, Status};
+use crate::cri::error::Error;
 use crate::node::drive::{Audience, Happening, Leash};
-use crate::node::journal::{Entry, JournalError};
+use crate::node::journal::Entry;
 use crate::node::permit::{Permit, Permits};
 use crate::node::{self, Node, sweep};
 use crate::operation::outcome::Withdrawal;
@@ -33,6 +34,10 @@ use crate::process::log::chain;
 const SWEEP: Duration = Duration::from_secs(60);
 /// How soon something that could not begin is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// The first pause before an open operation is tried again whose journal says no; doubled up to [`AGAIN`].
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// The longest pause before journal files are tried again that cannot be read.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The desk.
 pub(super) struct Desk<B> {
@@ -44,6 +49,8 @@ pub(super) struct Desk<B> {
     stop: CancellationToken,
     work: HashMap<Key, Work>,
     tasks: JoinSet<(Key, Ended)>,
+    /// The sweep under way. It holds up nothing: removing what a runtime does not let go may take long.
+    sweeping: JoinSet<Result<usize, Error>>,
     /// Requests that could not begin yet.
     waiting: HashMap<(Key, String), Waiting>,
     /// Journal files that could not be read at the start.
@@ -94,6 +101,7 @@ impl<B: Board> Desk<B> {
             stop,
             work: HashMap::new(),
             tasks: JoinSet::new(),
+            sweeping: JoinSet::new(),
             waiting: HashMap::new(),
             damaged: 0,
         }
@@ -101,45 +109,51 @@ impl<B: Board> Desk<B> {
 
     /// Serves until the process is to end, and then until nothing is in flight any more.
     pub(super) async fn run(mut self, mut wishes: impl Wishes) {
-        // Before anything else. While the runtime is away, the sweeps try it again.
-        if let Err(error) = sweep::remove_unsafe_fences(&self.node.client, None).await {
-            tracing::warn!(error = chain(&error), "fences of earlier releases are looked for later");
-        }
-        self.take_up(&wishes);
+        let mut pause = AGAIN;
+        let mut unread = self.take_up(&wishes, true).then(|| Instant::now() + pause);
         let mut sweeps = interval(SWEEP);
         sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !self.stop.is_cancelled() {
+            if unread.is_some_and(|at| at <= Instant::now()) {
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                unread = self.take_up(&wishes, false).then(|| Instant::now() + pause);
+            }
             if let Some(view) = wishes.look() {
                 self.compare(view);
             }
             let tend = wishes.tend(&|key| self.work.contains_key(key));
             let (stop, permits) = (self.stop.clone(), self.permits.clone());
             let times = self.waiting.values().flat_map(|waiting| [waiting.again, waiting.ends]);
-            let again = times.chain(tend).filter(|at| *at > Instant::now()).min();
+            let again = times.chain(tend).chain(unread).filter(|at| *at > Instant::now()).min();
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = wishes.changed() => {}
                 () = permits.returned() => {}
                 Some(ended) = self.tasks.join_next() => self.ended(ended),
-                _ = sweeps.tick() => self.sweep(&mut sweeps).await,
+                _ = sweeps.tick(), if self.sweeping.is_empty() => self.sweep(),
+                Some(swept) = self.sweeping.join_next() => self.swept(swept, &mut sweeps),
                 () = until(again) => {}
             }
         }
+        self.sweeping.abort_all();
         tracing::info!(open = self.tasks.len(), "stopping: what is in flight is brought to a safe point");
         while let Some(ended) = self.tasks.join_next().await {
             self.ended(ended);
         }
     }
 
-    /// Begins to end what an earlier process left open.
-    fn take_up(&mut self, wishes: &impl Wishes) {
+    /// Begins to end what an earlier process left open, and says whether that is to be tried again because the disk does not
+    /// let it read. `first`: nothing was read before.
+    fn take_up(&mut self, wishes: &impl Wishes, first: bool) -> bool {
         let entries = match self.node.journal.all() {
             Ok(entries) => entries,
             Err(error) => {
-                tracing::error!(error = chain(&error), "the journal cannot be listed");
-                return;
+                tracing::error!(error = chain(&error), "the journal cannot be listed, trying again");
+                return true;
             }
         };
+        let mut again = false;
+        self.damaged = 0;
         for entry in entries {
             match entry {
                 Ok(Entry { pod, open: Some(open), .. }) => {
@@ -148,28 +162,44 @@ impl<B: Board> Desk<B> {
                 Ok(Entry { pod, foreign: Some(foreign), .. }) => {
                     self.resume(wishes.key(&pod), pod, &foreign.id);
                 }
-                Ok(Entry { pod, last: Some(last), .. }) => self.board.recall(&pod, last),
+                Ok(Entry { pod, last: Some(last), .. }) if first => self.board.recall(&pod, last),
                 Ok(_) => {}
                 Err(error) => {
                     self.damaged += 1;
+                    again |= error.may_pass();
                     tracing::error!(error = chain(&error), "nothing is done to this pod");
                 }
             }
         }
+        again
     }
 
     fn resume(&mut self, key: Key, pod: PodRef, id: &str) {
+        if self.work.contains_key(&key) {
+            return;
+        }
         let asked = self.board.asked(&key, id);
-        let node = self.node_with(self.permits.resume());
+        let (node, board, of) = (self.node_with(self.permits.resume()), self.board.clone(), key.clone());
         // Its begin was announced by the process that died.
         self.begin(key, id.to_owned(), asked, None, move |leash, audience| async move {
-            match node.resume(&pod, leash, &audience).await {
-                Err(node::Error::Interrupted) => Ended::Paused,
-                Err(error) => {
-                    tracing::error!(%pod, error = chain(&error), "an open operation cannot be taken up");
-                    Ended::Answered
+            let node = Node { answered: board.told_soon(&of).await, ..node };
+            let mut pause = FIRST_PAUSE;
+            loop {
+                match node.resume(&pod, leash.clone(), &audience).await {
+                    Err(node::Error::Interrupted) => return Ended::Paused,
+                    Err(node::Error::Journal(error)) if error.may_pass() => {
+                        tracing::warn!(%pod, error = chain(&error), "an open operation cannot be taken up yet");
+                    }
+                    Err(error) => {
+                        tracing::error!(%pod, error = chain(&error), "an open operation cannot be taken up");
+                        return Ended::Answered;
+                    }
+                    Ok(_) => return Ended::Answered,
                 }
-                Ok(_) => Ended::Answered,
+                if leash.shutdown.run_until_cancelled(sleep(pause)).await.is_none() {
+                    return Ended::Paused;
+                }
+                pause = (pause * 2).min(AGAIN);
             }
         });
     }
@@ -235,7 +265,7 @@ impl<B: Board> Desk<B> {
                 return;
             }
         };
-        if answered.is_some_and(|status| status.id == request.id && status.phase.is_terminal()) {
+        if answered.as_ref().is_some_and(|status| status.id == request.id && status.phase.is_terminal()) {
             return;
         }
         let now = Instant::now();
@@ -247,7 +277,7 @@ impl<B: Board> Desk<B> {
             self.not_yet(&key, &request, now, "waits until another operation of this node ends");
             return;
         };
-        let node = self.node_with(permit);
+        let node = Node { answered, ..self.node_with(permit) };
         let (board, metrics) = (self.board.clone(), self.metrics.clone());
         let (of, id, begun) = (key.clone(), request.id.clone(), announce::begun(&request, clock::now()));
         self.begin(key, id, Some(true), begun, move |leash, audience| async move {
@@ -362,17 +392,29 @@ impl<B: Board> Desk<B> {
         answer(&self.board, &self.metrics, key, status);
     }
 
-    async fn sweep(&self, sweeps: &mut tokio::time::Interval) {
-        match sweep::sweep(&self.node.client, &self.node.journal, None).await {
-            Ok(removed) => {
-                self.metrics.swept.inc_by(u64::try_from(removed).unwrap_or(u64::MAX));
-                if let Err(error) = sweep::forget_gone(&self.node.client, &self.node.journal).await {
-                    tracing::debug!(error = chain(&error), "pods that are gone are forgotten later");
-                }
+    fn sweep(&mut self) {
+        let (client, journal) = (self.node.client.clone(), self.node.journal.clone());
+        self.sweeping.spawn(async move {
+            let removed = sweep::sweep(&client, &journal, None).await?;
+            if let Err(error) = sweep::forget_gone(&client, &journal).await {
+                tracing::debug!(error = chain(&error), "pods that are gone are forgotten later");
             }
-            Err(error) => {
+            Ok(removed)
+        });
+    }
+
+    fn swept(&mut self, swept: Result<Result<usize, Error>, tokio::task::JoinError>, sweeps: &mut Interval) {
+        match swept {
+            Ok(Ok(removed)) => {
+                self.metrics.swept.inc_by(u64::try_from(removed).unwrap_or(u64::MAX));
+            }
+            Ok(Err(error)) => {
                 tracing::debug!(error = chain(&error), "the sweep has to wait");
                 sweeps.reset_after(AGAIN);
+            }
+            Err(error) => {
+                tracing::error!(%error, "a sweep broke off: stopping, to be started again");
+                self.stop.cancel();
             }
         }
     }
@@ -414,12 +456,12 @@ async fn carry_out(
     node.carry_out(&pod, request, leash, audience).await
 }
 
-/// True for what another moment may bring: the runtime is away, a command is at work, or a pod that is known to be
+/// True for what another moment may bring: the runtime is away, a command is at work, the disk says no, or a pod that is known to be
 /// meant for this node has not come up yet.
 fn may_pass(error: &node::Error, key: &Key) -> bool {
     match error {
         node::Error::Runtime(_, class) | node::Error::Hook(_, class) => class.is_away(),
-        node::Error::Journal(JournalError::Busy(_)) => true,
+        node::Error::Journal(error) => error.may_pass(),
         node::Error::Refused(Refusal::PodNotFound(_) | Refusal::SandboxNotReady(_)) => key.uid.is_some(),
         _ => false,
     }

@@ -86,6 +86,11 @@ pub(super) trait Board: Clone + Send + Sync + 'static {
     /// The last answer, as far as it is known.
     fn told(&self, key: &Key) -> Option<Status>;
 
+    /// The same, after a moment in which it may become known.
+    fn told_soon(&self, key: &Key) -> impl Future<Output = Option<Status>> + Send {
+        std::future::ready(self.told(key))
+    }
+
     /// Answers. The newest answer counts.
     fn tell(&self, key: &Key, status: &Status);
 

@@ -41,7 +41,7 @@ const LONGEST_REPEATABLE: Duration = Duration::from_secs(15);
 
 /// What a write of the journal may take once a container was touched. Later than that the operation goes on without it, as
 /// with a disk that is full: the container must come up.
-const JOURNAL_LIMIT: Duration = Duration::from_secs(2);
+pub(super) const JOURNAL_LIMIT: Duration = Duration::from_secs(2);
 
 /// How old what is decided on may be when a container is started without another look.
 const OUTDATED: Duration = Duration::from_secs(1);
@@ -159,11 +159,7 @@ pub(super) async fn drive(
             }
             Next::Do(effect) => {
                 let hand = Hand { node, journal: &mut journal, workshop: &mut workshop };
-                let acted =
-                    act(hand, &mut entry, &mut operation, (&effect, asked), &mut leash, audience).await;
-                if let Err(outcome) = acted {
-                    break outcome;
-                }
+                act(hand, &mut entry, &mut operation, (&effect, asked), &mut leash, audience).await;
             }
             Next::Wait(waiting) => {
                 if operation.setback.is_some() {
@@ -182,7 +178,8 @@ pub(super) async fn drive(
     Some(conclude(node, entry, &operation, &mut journal, &leash.shutdown, audience).await)
 }
 
-/// Writes down and tells how `operation` ended, and gives back what it held.
+/// Writes down and tells how `operation` ended, and gives back what it held. Returns when that is written, or when the process
+/// is to end: whoever works on the pod next must not find it open, and carry it out again.
 async fn conclude(
     node: &Node,
     mut entry: Entry,
@@ -196,18 +193,38 @@ async fn conclude(
     entry.remember_hashes(operation);
     entry.conclude(status.clone());
     let written = write(journal, &entry, operation).await;
-    if let Err(error) = &written {
-        tracing::error!(pod = %operation.pod, %error, "the end of the operation is not in the journal");
-    }
     audience(Happening::Status(&status));
     node.permit.give_back();
-    if let Err(JournalError::Late { .. }) = written {
-        // Whoever works on the pod next must not find it open.
-        let finished = shutdown.run_until_cancelled(journal.finish()).await;
-        tracing::info!(pod = %operation.pod, ?finished, "the disk is back");
+    if let Err(error) = written {
+        persist(node, journal, &entry, error, shutdown).await;
     }
-    node.journal.forget_panics(&operation.pod);
+    node.forget_panics(&operation.pod).await;
     status
+}
+
+/// Writes the end of an operation, whose write has failed with `error`, until the disk takes it or the process is to end. Where
+/// the file does not hold an operation open, as when not even its begin could be written, nobody waits for that.
+pub(super) async fn persist(
+    node: &Node,
+    journal: &mut JournalWriter,
+    entry: &Entry,
+    error: JournalError,
+    shutdown: &CancellationToken,
+) {
+    let pod = &entry.pod;
+    let is_late = matches!(error, JournalError::Late { .. });
+    if !is_late
+        && node.load(pod).await.is_ok_and(|on_disk| on_disk.open.is_none() && on_disk.foreign.is_none())
+    {
+        tracing::error!(%pod, %error, "the end of the operation is not in the journal, nor is its begin");
+        return;
+    }
+    tracing::error!(%pod, %error, "the end of the operation is not in the journal: trying again until it is");
+    if shutdown.run_until_cancelled(journal.persist(entry, error)).await.is_some() {
+        tracing::info!(%pod, "the end of the operation is in the journal");
+    } else {
+        tracing::error!(%pod, "the process ends, and the journal still holds the operation open");
+    }
 }
 
 /// Whether `effect` may be carried out now: what touches a container that runs well needs a permit; what brings one up does
@@ -316,8 +333,9 @@ struct Hand<'a> {
 
 /// Journals `effect`, carries it out, and takes in what came of it.
 ///
-/// Fails when the journal cannot be written and nothing was touched yet. Once something was, the journal holds enough
-/// to go on from what is seen, and a container that is down must come up.
+/// Where the journal cannot be written and nothing was touched yet, the operation ends instead: what it has made is cleaned up
+/// without the journal. Once something was touched, the journal holds enough to go on from what is seen, and a container that
+/// is down must come up.
 async fn act(
     Hand { node, journal, workshop }: Hand<'_>,
     entry: &mut Entry,
@@ -325,17 +343,21 @@ async fn act(
     (effect, looked_at): (&Effect, Instant),
     leash: &mut Leash,
     audience: &Audience,
-) -> Result<(), Outcome> {
-    let was_touched = operation.touched();
+) {
+    let is_free = !operation.touched() && operation.ending.is_none();
+    let limit_of_write = write_limit(operation);
+    let before = is_free.then(|| operation.clone());
     operation.begin(effect, clock::now());
     entry.open = Some(operation.clone());
     entry.intent = Some(effect.clone());
-    if let Err(error) = write_within(journal, entry, write_limit(operation, was_touched)).await {
-        if !was_touched {
+    if let Err(error) = write_within(journal, entry, limit_of_write).await {
+        if let Some(before) = before {
+            *operation = before;
             let failure = Failure::Journal { message: error.to_string() };
-            return Err(Outcome::Failed { failure, then: None, touched: false });
+            operation.note(Note::End(Outcome::Failed { failure, then: None, touched: false }));
+            return;
         }
-        tracing::error!(pod = %operation.pod, %error, "going on without the journal: the container must come up");
+        tracing::error!(pod = %operation.pod, %error, "going on without the journal");
     }
     // The API server may take its time.
     if effect.verb() == Verb::Gate {
@@ -357,7 +379,7 @@ async fn act(
         // Nobody feels a pull that breaks off, and it may take longer than anybody wants to wait.
         Effect::Pull { .. } => tokio::select! {
             result = executing => result,
-            () = told(leash) => return Ok(()),
+            () = told(leash) => return,
         },
         Effect::Start { container, id } => guarded(node, operation, (container, id), executing).await,
         _ => executing.await,
@@ -375,7 +397,6 @@ async fn act(
             tracing::error!(pod = %operation.pod, %error, "what was done is not in the journal");
         }
     }
-    Ok(())
 }
 
 /// Looks once more before a start where time has passed since it was decided on, as in a process that did not run meanwhile:
@@ -482,14 +503,15 @@ async fn write(
     entry: &Entry,
     operation: &Operation,
 ) -> Result<(), JournalError> {
-    let touched = operation.touched() || operation.outcome.is_some();
-    write_within(journal, entry, write_limit(operation, touched)).await
+    write_within(journal, entry, write_limit(operation)).await
 }
 
-/// What a write of the journal may take: a container that was touched waits for it no longer than [`JOURNAL_LIMIT`], one that
-/// was not until the operation's deadline. What is to be written at the deadline itself gets as long as the former.
-fn write_limit(operation: &Operation, touched: bool) -> Duration {
-    let left = if touched { Duration::ZERO } else { clock::until(operation.forward_until()) };
+/// What a write of the journal may take: a container that was touched waits for it no longer than [`JOURNAL_LIMIT`], nor does
+/// cleaning up; one that was not until the operation's deadline. What is to be written at the deadline itself gets as long as
+/// the former.
+fn write_limit(operation: &Operation) -> Duration {
+    let hurries = operation.touched() || operation.ending.is_some() || operation.outcome.is_some();
+    let left = if hurries { Duration::ZERO } else { clock::until(operation.forward_until()) };
     left.max(JOURNAL_LIMIT)
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 use std::sync::Once;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::cri::clone::{self, Source};
 use crate::cri::proto::v1;
 use crate::node::Node;
 use crate::node::fence;
+use crate::node::files;
 use crate::node::holder::Holder;
 use crate::node::image::{self, Wanted};
 use crate::node::permit::Permit;
@@ -47,6 +49,19 @@ pub(super) struct Workshop {
     /// only.
     sources: HashMap<String, Source>,
     sandbox: Option<v1::PodSandboxConfig>,
+    /// To be made when the container that was created runs.
+    link: Option<Link>,
+}
+
+/// The link to the log of a new container.
+#[derive(Debug)]
+struct Link {
+    /// The container.
+    id: String,
+    /// The link of the one before, which has to be there.
+    old: PathBuf,
+    new: PathBuf,
+    target: PathBuf,
 }
 
 /// Where to tell that something takes long.
@@ -67,6 +82,7 @@ impl Workshop {
             operation_id: operation.request.id.clone(),
             sources: HashMap::new(),
             sandbox: None,
+            link: None,
         }
     }
 
@@ -110,8 +126,9 @@ impl Workshop {
             Effect::Create { container, source, attempt, image } => {
                 self.replacement(&client, container, source, *attempt, image.as_ref()).await
             }
-            Effect::Start { id, .. } => {
+            Effect::Start { container, id } => {
                 client.start(id).await?;
+                self.link_log(container, id).await;
                 Ok(Learned::Nothing)
             }
             Effect::Remove { id, what, .. } => self.remove(&client, id, *what).await,
@@ -220,12 +237,12 @@ impl Workshop {
         let source = self.source(source_id).await?;
         let mut config = source.replacement(attempt, image, &operation_id);
         if let Some(log) = source.termination_log() {
-            match log.renew(&mut config, attempt) {
-                Ok(true) => {}
-                Ok(false) => UNSEEN.call_once(|| {
-                    let file = log.old.display();
+            let (file, of) = (log.old.display().to_string(), log.clone());
+            match files::beside(&file, move || of.make_fresh(attempt)).await {
+                Ok(Some(fresh)) => log.replace_by(&fresh, &mut config),
+                Ok(None) => UNSEEN.call_once(|| {
                     tracing::warn!(
-                        container, %file,
+                        container, file,
                         "the kubelet's folder is not to be seen under its own path: containers made here get the file for \
                          the termination message of those before them"
                     );
@@ -238,16 +255,18 @@ impl Workshop {
         let (log_directory, log_path) =
             (self.sandbox().await?.log_directory.clone(), config.log_path.clone());
         let id = self.create(client, config).await?;
-        self.link_log(container, source_id, &id, &log_directory, &log_path);
+        let link = |id: &str| clone::legacy_log_link(&self.pod, container, id, &log_directory, &log_path);
+        self.link =
+            link(source_id).zip(link(&id)).map(|((old, _), (new, target))| Link { id, old, new, target });
         Ok(Learned::Nothing)
     }
 
     /// Log shippers find containers through links that a kubelet makes for those it started itself: one is made where
-    /// the old container had one.
-    fn link_log(&self, container: &str, old_id: &str, new_id: &str, log_directory: &str, log_path: &str) {
-        let link = |id: &str| clone::legacy_log_link(&self.pod, container, id, log_directory, log_path);
-        let (Some((old, _)), Some((new, target))) = (link(old_id), link(new_id)) else { return };
-        if let Err(error) = clone::link_like(&old, &new, &target) {
+    /// the old container had one. Once it runs: until then it would be down for longer.
+    async fn link_log(&mut self, container: &str, id: &str) {
+        let Some(Link { old, new, target, .. }) = self.link.take_if(|link| link.id == id) else { return };
+        let file = new.display().to_string();
+        if let Err(error) = files::beside(&file, move || clone::link_like(&old, &new, &target)).await {
             tracing::warn!(pod = %self.pod, container, %error, "the link for log shippers could not be made");
         }
     }
@@ -274,7 +293,7 @@ impl Workshop {
         client.remove(id).await?;
         // Nobody rotates or removes the logs of a pod without a kubelet.
         if let Some(log) = log.filter(|status| !status.log_path.is_empty()) {
-            let _ = std::fs::remove_file(log.log_path);
+            files::remove(log.log_path.into()).await;
         }
         Ok(Learned::Nothing)
     }

@@ -5,7 +5,6 @@
 //! can be had, a clone that is not started holds the name: a kubelet that collects dead containers in the middle of a start
 //! takes that one away.
 
-use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use crate::cri::error::Error;
 use crate::cri::identity::Asked;
 use crate::cri::log_path;
 use crate::node::execute::Workshop;
+use crate::node::files;
 use crate::operation::effect::{Class, ImageChoice, Learned, Trouble};
 use crate::operation::replace::is_overtaken;
 use crate::operation::snapshot::Origin;
@@ -44,11 +44,8 @@ pub(super) async fn remove(client: &Client, id: &str) -> Result<(), Error> {
     let status = client.container(id, false).await?.and_then(|answer| answer.status);
     client.remove(id).await?;
     let log = status.map(|status| PathBuf::from(status.log_path)).filter(|log| log_path::is_fences(log));
-    if let Some(log) = log
-        && let Err(error) = std::fs::remove_file(&log)
-        && error.kind() != ErrorKind::NotFound
-    {
-        tracing::warn!(log = %log.display(), %error, "the log of a fence is left behind");
+    if let Some(log) = log {
+        files::remove(log).await;
     }
     Ok(())
 }

@@ -1,11 +1,10 @@
 //! Where the process comes from that holds a name while a container is replaced: an image that has this program in it and is
 //! on the node already. In a DaemonSet that is the agent's own.
 //!
-//! Pulls nothing. Without such an image, names are held by containers that do not run.
+//! Pulls nothing. An image that is not found is looked for again with the next name. Without such an image, names are held by containers that do not run.
 
-use std::sync::Arc;
-
-use tokio::sync::OnceCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::api::annotation;
 use crate::cri::client::Client;
@@ -28,22 +27,29 @@ pub struct HolderArgs {
     pub pod_uid: Option<String>,
 }
 
-/// The image, looked for when it is needed first.
+/// The image, looked for when it is needed, until it is found.
 #[derive(Clone, Debug)]
 pub struct Holder {
     wanted: HolderArgs,
-    found: Arc<OnceCell<Option<String>>>,
+    found: Arc<OnceLock<String>>,
+    /// Whether it was logged that there is none.
+    told: Arc<AtomicBool>,
 }
 
 impl Holder {
     /// The image that is named, or that of the agent's own pod.
     pub fn new(wanted: HolderArgs) -> Self {
-        Self { wanted, found: Arc::default() }
+        Self { wanted, found: Arc::default(), told: Arc::default() }
     }
 
     /// The runtime's id of the image, if there is one.
     pub(super) async fn image(&self, client: &Client) -> Result<Option<&str>, Error> {
-        Ok(self.found.get_or_try_init(|| self.find(client)).await?.as_deref())
+        if self.found.get().is_none()
+            && let Some(image) = self.find(client).await?
+        {
+            return Ok(Some(self.found.get_or_init(|| image)));
+        }
+        Ok(self.found.get().map(String::as_str))
     }
 
     async fn find(&self, client: &Client) -> Result<Option<String>, Error> {
@@ -56,7 +62,7 @@ impl Holder {
         };
         if let Some(image) = &found {
             tracing::info!(image, "names are held by a process from this image");
-        } else {
+        } else if !self.told.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 wanted = ?self.wanted,
                 "no image for what holds a name is on the node (--holder-image): a kubelet that collects dead containers \

@@ -4,7 +4,8 @@
 //! Nothing a container could feel happens here.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use nix::unistd::syncfs;
@@ -15,12 +16,18 @@ use crate::cri::error::Error;
 use crate::cri::proto::v1;
 use crate::operation::effect::{Class, ImageChoice, Trouble};
 use crate::process::clock;
+use crate::process::disk::Disk;
 
 /// Room to want for an image, as a multiple of the packed size of the one that runs now: packed and unpacked side by
 /// side take about three times that, and the new one is taken to be like the old one.
 const UNPACKED: u64 = 3;
 /// How long what was pulled may take to reach the disk before the container is stopped all the same.
 const FLUSH: Duration = Duration::from_secs(30);
+/// What looking at the disk may take.
+const LOOK: Duration = Duration::from_secs(5);
+static LOOKS: LazyLock<Disk> = LazyLock::new(|| Disk::new(2));
+/// Writing everything to a disk takes as long as it takes, also for who does not wait for it any more: once at a time.
+static SYNCS: LazyLock<Disk> = LazyLock::new(|| Disk::new(1));
 /// How often progress is told.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -108,7 +115,10 @@ pub(super) async fn fetch(
             _ = ticks.tick() => {
                 let seconds = clock::now().duration_since(started).as_secs();
                 // How much has arrived, nobody tells; others write to the disk as well.
-                let left = disk.as_ref().and_then(free);
+                let left = match &disk {
+                    Some(disk) => free(wanted.reference, disk).await,
+                    None => None,
+                };
                 let left = left.map_or_else(String::new, |left| format!(", the disk has {} MiB free", left >> 20));
                 progress(format!("pulling {image}: {seconds} s{left}"));
             }
@@ -118,7 +128,7 @@ pub(super) async fn fetch(
     if let Some(disk) = disk {
         progress(format!("waiting until {image} is on the disk"));
         let spent = Duration::try_from(clock::now().duration_since(started)).unwrap_or_default();
-        come_to_rest(disk, wanted.limit.saturating_sub(spent).min(FLUSH)).await;
+        come_to_rest(wanted.reference, disk, wanted.limit.saturating_sub(spent).min(FLUSH)).await;
     }
     match arrived {
         Some(present) => check(&image, present),
@@ -157,9 +167,9 @@ pub(super) fn wants_credentials(message: &str) -> bool {
 
 /// Has written what is still on its way to the disk. The runtime syncs small files while it stops and creates, and would
 /// wait for hundreds of megabytes there, with the container down.
-async fn come_to_rest(disk: PathBuf, limit: Duration) {
-    let sync = tokio::task::spawn_blocking(move || File::open(&disk).map(syncfs));
-    if tokio::time::timeout(limit, sync).await.is_err() {
+async fn come_to_rest(reference: &str, disk: PathBuf, limit: Duration) {
+    let sync = move || File::open(&disk).map(syncfs);
+    if SYNCS.run(reference, limit, sync).await.is_err() {
         tracing::warn!("the image disk is busy, the container may be down for longer");
     }
 }
@@ -222,13 +232,15 @@ async fn disk_of(client: &Client) -> Option<PathBuf> {
     Some(PathBuf::from(mountpoint))
 }
 
-fn free(disk: &PathBuf) -> Option<u64> {
-    let stat = nix::sys::statvfs::statvfs(disk).ok()?;
+async fn free(reference: &str, disk: &Path) -> Option<u64> {
+    let path = disk.to_owned();
+    let look = move || nix::sys::statvfs::statvfs(&path);
+    let stat = LOOKS.run(reference, LOOK, look).await.ok()?.ok()?;
     Some(stat.blocks_available() * stat.fragment_size())
 }
 
-async fn room(client: &Client, wanted: &Wanted<'_>, disk: &PathBuf) -> Result<(), Trouble> {
-    let Some(free) = free(disk) else {
+async fn room(client: &Client, wanted: &Wanted<'_>, disk: &Path) -> Result<(), Trouble> {
+    let Some(free) = free(wanted.reference, disk).await else {
         tracing::debug!(disk = %disk.display(), "the image disk cannot be seen from here, its room is not checked");
         return Ok(());
     };

@@ -23,6 +23,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
@@ -34,6 +35,7 @@ use crate::operation::effect::{Effect, GateTurn};
 use crate::operation::preflight::Hashes;
 use crate::operation::snapshot::PodRef;
 use crate::operation::state::Operation;
+use crate::process::disk::Disk;
 use crate::process::file::{self, Durability};
 use crate::process::panics::{self, Noted};
 
@@ -45,10 +47,16 @@ const MAX_FINISHED: usize = 64;
 /// Hashes kept per container. Who needs them goes back and forth between a few images.
 const MAX_HASHES: usize = 16;
 
+/// Calls of the file system at once, beside the writes of operations.
+const MAX_CALLS: usize = 4;
+/// What one of them may take.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+
 /// The folder of all journal files.
 #[derive(Clone, Debug)]
 pub struct Journal {
     folder: PathBuf,
+    disk: Disk,
 }
 
 /// What one file holds.
@@ -131,8 +139,8 @@ pub enum JournalError {
         /// Who was asked for.
         pod: Box<PodRef>,
     },
-    /// The disk has not finished a write in time.
-    #[error("the journal {path} is not written yet: the disk is slow or hangs")]
+    /// The disk has not answered in time.
+    #[error("the journal {path} is not there in time: the disk is slow or hangs")]
     Late {
         /// The file.
         path: PathBuf,
@@ -140,6 +148,14 @@ pub enum JournalError {
     /// Another process works on the pod.
     #[error("another inplace command is at work on pod {0}: wait for it to end")]
     Busy(PodRef),
+}
+
+impl JournalError {
+    /// True for what another moment may bring: the disk is full or slow, or somebody else is at work on the pod. False for a
+    /// file that a person has to look at.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Io { .. } | Self::Late { .. } | Self::Busy(_))
+    }
 }
 
 impl Entry {
@@ -201,7 +217,7 @@ impl Journal {
             doing: "made (run as root, or name another folder with --state-dir)",
             source,
         })?;
-        Ok(Self { folder })
+        Ok(Self { folder, disk: Disk::new(MAX_CALLS) })
     }
 
     /// The file of the pod `uid`.
@@ -246,6 +262,18 @@ impl Journal {
             entries.extend(read(&path).transpose());
         }
         Ok(entries)
+    }
+
+    /// Does `work` with the journal of the pod `uid` beside the executor, in time or not at all.
+    pub(super) async fn beside<T: Send + 'static>(
+        &self,
+        purpose: &str,
+        uid: &str,
+        work: impl FnOnce(&Self) -> Result<T, JournalError> + Send + 'static,
+    ) -> Result<T, JournalError> {
+        let journal = self.clone();
+        let done = self.disk.run(&format!("{purpose} {uid}"), CALL_LIMIT, move || work(&journal)).await;
+        done.unwrap_or_else(|_| Err(JournalError::Late { path: self.path(uid) }))
     }
 
     /// Forgets `pod`.

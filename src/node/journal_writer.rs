@@ -6,9 +6,14 @@
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::node::journal::{Entry, Journal, JournalError};
+
+/// The first pause after a write that failed; doubled up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause between two attempts to write.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// The journal of one operation.
 #[derive(Debug)]
@@ -49,6 +54,23 @@ impl JournalWriter {
             let Some(entry) = self.next.take() else { return last };
             let journal = self.journal.clone();
             self.under_way = Some(tokio::task::spawn_blocking(move || journal.write(&entry)));
+        }
+    }
+
+    /// Writes `entry`, whose write has just failed with `error`, until the disk takes it. May be dropped at any time.
+    pub(super) async fn persist(&mut self, entry: &Entry, mut error: JournalError) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            // A late one is still being written.
+            if !matches!(error, JournalError::Late { .. }) {
+                sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                self.next = Some(entry.clone());
+            }
+            match self.finish().await {
+                Ok(()) => return,
+                Err(again) => error = again,
+            }
         }
     }
 

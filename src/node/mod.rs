@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::api::annotation;
 use crate::api::request::Request;
-use crate::api::status::Status;
+use crate::api::status::{Phase, Status};
 use crate::cluster::pods::NodePods;
 use crate::cri::client::Client;
 use crate::cri::convert;
@@ -16,7 +16,7 @@ use crate::cri::identity::{self, Asked};
 use crate::node::drive::{Audience, Leash};
 use crate::node::holder::Holder;
 use crate::node::hook::Hooks;
-use crate::node::journal::{Journal, JournalError, PodLock};
+use crate::node::journal::{Entry, Journal, JournalError, PodLock};
 use crate::node::permit::Permit;
 use crate::node::pulls::Pulls;
 use crate::operation::effect::{Class, Trouble};
@@ -29,6 +29,7 @@ mod alias;
 pub mod drive;
 mod execute;
 mod fence;
+mod files;
 pub mod holder;
 pub mod hook;
 mod image;
@@ -66,6 +67,9 @@ pub struct Node {
     pub holder: Option<Holder>,
     /// What hooks are run with; `None` where none are.
     pub hooks: Option<Hooks>,
+    /// The terminal status that was published for the pod that this is for, if there is one: an operation that has ended is not
+    /// carried on, whatever the journal holds.
+    pub answered: Option<Status>,
 }
 
 /// Why a request was not carried out.
@@ -130,7 +134,18 @@ impl Node {
         let (pulls, permit) = (Pulls::new(pulls), Permit::default());
         let (cluster, holder, hooks) = (None, None, None);
         let allow_pull_secrets = false;
-        Ok(Self { client, journal, pulls, permit, image_reserve, cluster, allow_pull_secrets, holder, hooks })
+        Ok(Self {
+            client,
+            journal,
+            pulls,
+            permit,
+            image_reserve,
+            cluster,
+            allow_pull_secrets,
+            holder,
+            hooks,
+            answered: None,
+        })
     }
 
     /// The same engine beside a kubelet, with the pods of its node as the API server shows them.
@@ -212,7 +227,7 @@ impl Node {
         audience: &Audience,
     ) -> Result<Status, Error> {
         self.identify(pod).await?;
-        let held = self.journal.hold(pod)?;
+        let held = self.hold(pod).await?;
         if let Some(status) = self.resume_held(pod, &held, leash.clone(), audience).await?
             && status.id == request.id
         {
@@ -231,13 +246,13 @@ impl Node {
         leash: Leash,
         audience: &Audience,
     ) -> Result<Status, Error> {
-        let mut entry = self.journal.load(pod)?;
+        let mut entry = self.load(pod).await?;
         if entry.has_finished(&request.id) {
             let last = entry.last.filter(|last| last.id == request.id);
             return last.ok_or_else(|| Refusal::AlreadyEnded(request.id).into());
         }
-        if self.panics_too_often(pod, &request.id) {
-            return Ok(Box::pin(self.set_request_aside(entry, &request.id, audience)).await);
+        if self.panics_too_often(pod, &request.id).await? {
+            return Ok(Box::pin(self.set_request_aside(entry, &request.id, &leash, audience)).await);
         }
         sweep::sweep(&self.client, &self.journal, Some(pod)).await?;
         let plan = self.planned(pod, request).await?;
@@ -252,7 +267,7 @@ impl Node {
         leash: Leash,
         audience: &Audience,
     ) -> Result<Option<Status>, Error> {
-        let held = self.journal.hold(pod)?;
+        let held = self.hold(pod).await?;
         self.resume_held(pod, &held, leash, audience).await
     }
 
@@ -263,19 +278,46 @@ impl Node {
         leash: Leash,
         audience: &Audience,
     ) -> Result<Option<Status>, Error> {
-        let mut entry = self.journal.load(pod)?;
+        let mut entry = self.load(pod).await?;
         if let Some(foreign) = entry.foreign.take() {
-            return Ok(Some(Box::pin(self.set_foreign_aside(entry, &foreign, audience)).await));
+            return Ok(Some(Box::pin(self.set_foreign_aside(entry, &foreign, &leash, audience)).await));
         }
         let Some(operation) = &mut entry.open else { return Ok(None) };
         let id = operation.request.id.clone();
-        if self.panics_too_often(pod, &id) {
-            return Ok(Some(Box::pin(self.set_operation_aside(entry, audience)).await));
+        if let Some(status) = self.answered.as_ref().filter(|status| is_end_of(status, &id)) {
+            let status = status.clone();
+            return Ok(Some(Box::pin(self.conclude_answered(entry, status, &leash)).await));
+        }
+        if self.panics_too_often(pod, &id).await? {
+            return Ok(Some(Box::pin(self.set_operation_aside(entry, &leash, audience)).await));
         }
         operation.resume(clock::now());
         tracing::info!(%pod, id, step = %operation.step, "taking up an unfinished operation");
         let work = Box::pin(drive::drive(self, entry, leash, audience));
         self.journal.note_panics(pod, &id, work).await.map(Some).ok_or(Error::Interrupted)
+    }
+
+    /// Makes this process the only one that works on `pod`, until the lock is dropped.
+    async fn hold(&self, pod: &PodRef) -> Result<PodLock, JournalError> {
+        let of = pod.clone();
+        self.journal.beside("lock", &pod.uid, move |journal| journal.hold(&of)).await
+    }
+
+    async fn load(&self, pod: &PodRef) -> Result<Entry, JournalError> {
+        let of = pod.clone();
+        self.journal.beside("read", &pod.uid, move |journal| journal.load(&of)).await
+    }
+
+    /// Forgets the panics of a pod's requests: the one that was at work has ended.
+    async fn forget_panics(&self, pod: &PodRef) {
+        let of = pod.clone();
+        let forget = move |journal: &Journal| {
+            journal.forget_panics(&of);
+            Ok(())
+        };
+        if let Err(error) = self.journal.beside("forget the panics of", &pod.uid, forget).await {
+            tracing::warn!(%pod, %error, "earlier panics are not forgotten");
+        }
     }
 
     /// Everything the preflight wants to know.
@@ -293,7 +335,7 @@ impl Node {
                 sources.insert(name.to_owned(), source);
             }
         }
-        let hashes = self.journal.load(pod)?.hashes;
+        let hashes = self.load(pod).await?.hashes;
         let hooks = self.named_hooks(request, &snapshot).await?;
         Ok(Situation { snapshot, runtime, sources, hashes, hooks, now: clock::now() })
     }
@@ -333,4 +375,10 @@ impl Node {
             shares_termination_log,
         }))
     }
+}
+
+/// Whether `status` is the end of the operation `id`, and not only the answer to a request of that id that could not begin.
+fn is_end_of(status: &Status, id: &str) -> bool {
+    let has_begun = status.started_at.is_some();
+    status.id == id && has_begun && status.phase.is_terminal() && status.phase != Phase::Refused
 }

@@ -10,9 +10,13 @@ use reqwest::redirect::Policy;
 use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tonic::Code;
 
 use crate::cri::client::Client;
+use crate::cri::error::Error;
 
+/// What a command may print, in bytes: nobody reads it.
+const LARGEST_ANSWER: usize = 64 << 10;
 /// Redirects that are followed at most, as the kubelet does.
 const REDIRECTS: usize = 10;
 
@@ -112,12 +116,15 @@ async fn dispatch(
 ) -> Result<(), String> {
     match handler {
         Handler { exec: Some(exec), .. } => {
-            let answer =
-                client.exec(place.id, exec.command, budget).await.map_err(|error| error.to_string())?;
-            if answer.exit_code == 0 {
-                Ok(())
-            } else {
-                Err(format!("the command exited with {}", answer.exit_code))
+            let answered = client.exec_bounded(place.id, exec.command, budget, LARGEST_ANSWER).await;
+            match answered {
+                Ok(answer) if answer.exit_code == 0 => Ok(()),
+                Ok(answer) => Err(format!("the command exited with {}", answer.exit_code)),
+                Err(error) if is_too_large(&error) => Err(format!(
+                    "the command printed more than {} KiB, so that its exit code is not known",
+                    LARGEST_ANSWER >> 10
+                )),
+                Err(error) => Err(error.to_string()),
             }
         }
         Handler { http_get: Some(get), .. } => http_get(place, &get).await,
@@ -134,6 +141,15 @@ async fn dispatch(
         Handler { exec: None, http_get: None, tcp_socket: None, sleep: None } => {
             Err("the handler is of a kind this program does not know".to_owned())
         }
+    }
+}
+
+/// The command has run to its end, and what it printed is not read; nor does containerd send what is too large for it.
+fn is_too_large(error: &Error) -> bool {
+    match error.source.as_ref().map(tonic::Status::code) {
+        Some(Code::OutOfRange) => true,
+        Some(Code::ResourceExhausted) => error.message.contains("larger than max"),
+        _ => false,
     }
 }
 

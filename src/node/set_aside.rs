@@ -5,8 +5,9 @@
 //! one that another release has begun and this one does not understand.
 
 use crate::api::status::{Phase, Status};
-use crate::node::drive::{Audience, Happening};
-use crate::node::journal::{Entry, Foreign};
+use crate::node::drive::{self, Audience, Happening, Leash};
+use crate::node::journal::{Entry, Foreign, Journal, JournalError};
+use crate::node::journal_writer::JournalWriter;
 use crate::node::{Node, sweep};
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::report;
@@ -19,15 +20,22 @@ const MOST_PANICS: usize = 2;
 
 impl Node {
     /// Whether the work on the request `id` has ended the process too often.
-    pub(super) fn panics_too_often(&self, pod: &PodRef, id: &str) -> bool {
-        self.journal.panics(pod, id) >= MOST_PANICS
+    pub(super) async fn panics_too_often(&self, pod: &PodRef, id: &str) -> Result<bool, JournalError> {
+        let (of, id) = (pod.clone(), id.to_owned());
+        let count = move |journal: &Journal| Ok(journal.panics(&of, &id));
+        Ok(self.journal.beside("count the panics of", &pod.uid, count).await? >= MOST_PANICS)
     }
 
     /// The open operation in which the process has panicked.
-    pub(super) async fn set_operation_aside(&self, mut entry: Entry, audience: &Audience) -> Status {
+    pub(super) async fn set_operation_aside(
+        &self,
+        mut entry: Entry,
+        leash: &Leash,
+        audience: &Audience,
+    ) -> Status {
         let Some(mut operation) = entry.open.take() else {
             let id = entry.last.as_ref().map(|last| last.id.clone()).unwrap_or_default();
-            return Box::pin(self.set_request_aside(entry, &id, audience)).await;
+            return Box::pin(self.set_request_aside(entry, &id, leash, audience)).await;
         };
         let failure = Failure::SetAside { panics: MOST_PANICS };
         let touched = operation.touched();
@@ -37,14 +45,20 @@ impl Node {
         };
         operation.finish(outcome, clock::now());
         entry.owed_gate = operation.owed_gate();
-        self.end_aside(entry, report::status(&operation), audience).await
+        self.end_aside(entry, report::status(&operation), leash, audience).await
     }
 
     /// A request in which the process has panicked before it was an operation.
-    pub(super) async fn set_request_aside(&self, entry: Entry, id: &str, audience: &Audience) -> Status {
+    pub(super) async fn set_request_aside(
+        &self,
+        entry: Entry,
+        id: &str,
+        leash: &Leash,
+        audience: &Audience,
+    ) -> Status {
         let failure = Failure::SetAside { panics: MOST_PANICS };
         let status = report::not_begun(id, Phase::Failed, failure.reason(), &failure, clock::now());
-        self.end_aside(entry, status, audience).await
+        self.end_aside(entry, status, leash, audience).await
     }
 
     /// The open operation of another release.
@@ -52,6 +66,7 @@ impl Node {
         &self,
         entry: Entry,
         foreign: &Foreign,
+        leash: &Leash,
         audience: &Audience,
     ) -> Status {
         let message = format!(
@@ -69,21 +84,42 @@ impl Node {
             finished_at: Some(clock::now()),
             containers: Vec::new(),
         };
-        self.end_aside(entry, status, audience).await
+        self.end_aside(entry, status, leash, audience).await
     }
 
-    async fn end_aside(&self, mut entry: Entry, status: Status, audience: &Audience) -> Status {
+    /// Ends an operation that the journal holds open although its end was published: the disk did not take it then.
+    pub(super) async fn conclude_answered(&self, mut entry: Entry, status: Status, leash: &Leash) -> Status {
         let pod = entry.pod.clone();
-        tracing::error!(%pod, id = status.id, message = status.message, "set aside");
+        tracing::warn!(%pod, id = status.id, "the end of this operation was published and is not in the journal: it is not carried on");
         entry.conclude(status.clone());
-        if let Err(error) = self.journal.write(&entry) {
-            tracing::error!(%pod, error = chain(&error), "the end of the operation is not in the journal");
+        self.write_end(&entry, leash).await;
+        status
+    }
+
+    async fn end_aside(
+        &self,
+        mut entry: Entry,
+        status: Status,
+        leash: &Leash,
+        audience: &Audience,
+    ) -> Status {
+        tracing::error!(pod = %entry.pod, id = status.id, message = status.message, "set aside");
+        entry.conclude(status.clone());
+        audience(Happening::Status(&status));
+        self.write_end(&entry, leash).await;
+        status
+    }
+
+    /// Writes the end of an operation that nobody carries on, and removes what it has left.
+    async fn write_end(&self, entry: &Entry, leash: &Leash) {
+        let pod = &entry.pod;
+        let mut journal = JournalWriter::new(self.journal.clone());
+        if let Err(error) = journal.write(entry, drive::JOURNAL_LIMIT).await {
+            drive::persist(self, &mut journal, entry, error, &leash.shutdown).await;
         }
-        self.journal.forget_panics(&pod);
-        if let Err(error) = sweep::sweep(&self.client, &self.journal, Some(&pod)).await {
+        self.forget_panics(pod).await;
+        if let Err(error) = sweep::sweep(&self.client, &self.journal, Some(pod)).await {
             tracing::warn!(%pod, error = chain(&error), "its fences are removed later");
         }
-        audience(Happening::Status(&status));
-        status
     }
 }

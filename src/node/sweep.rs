@@ -6,6 +6,7 @@
 //! are removed as well, unless somebody is at work on that pod.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use crate::api::annotation;
 use crate::cri::client::Client;
@@ -13,11 +14,15 @@ use crate::cri::convert::{self, is_fence};
 use crate::cri::error::Error;
 use crate::cri::proto::v1::ContainerState;
 use crate::node::fence;
-use crate::node::journal::{Journal, JournalError};
+use crate::node::journal::{Journal, JournalError, PodLock};
 use crate::operation::snapshot::PodRef;
+
+/// What one call may take: what cannot be removed now is tried again with the next sweep.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// Removes everything forgotten, of one pod whose journal the caller holds or of all, and returns how many there were.
 pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) -> Result<usize, Error> {
+    let client = &client.within(LIMIT);
     let filter = held.map(|pod| (annotation::POD_UID, pod.uid.as_str()));
     let mut removed = remove_unsafe_fences(client, held).await?;
     for container in client.containers(filter).await? {
@@ -28,12 +33,12 @@ pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) ->
         // An operation that begins meanwhile takes care of everything of its pod itself.
         let _lock = match held {
             Some(_) => None,
-            None => match journal.hold(&pod) {
+            None => match hold(journal, &pod).await {
                 Ok(lock) => Some(lock),
                 Err(_) => continue,
             },
         };
-        if has_no_operation(journal, &pod) && is_still_ours(client, &container.id).await? {
+        if has_no_operation(journal, &pod).await && is_still_ours(client, &container.id).await? {
             removed += usize::from(remove(client, &pod, &container.id, "removed a forgotten fence").await);
         }
     }
@@ -43,7 +48,7 @@ pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) ->
 /// Removes the fences of earlier releases that have no log path, of one pod or of all, and returns how many there were: a
 /// kubelet that collects one deletes the files of its own working directory (see [`crate::cri::log_path`]). Whatever the
 /// journal says: an operation that needs a fence puts up another one.
-pub async fn remove_unsafe_fences(client: &Client, only: Option<&PodRef>) -> Result<usize, Error> {
+async fn remove_unsafe_fences(client: &Client, only: Option<&PodRef>) -> Result<usize, Error> {
     let filter = only.map(|pod| (annotation::POD_UID, pod.uid.as_str()));
     let mut removed = 0;
     for container in client.containers(filter).await? {
@@ -73,16 +78,29 @@ async fn remove(client: &Client, pod: &PodRef, id: &str, done: &str) -> bool {
 /// Forgets the pods that are gone: a uid never comes back. What is open or cannot be read stays for a person to see.
 pub async fn forget_gone(client: &Client, journal: &Journal) -> Result<(), Error> {
     let there: HashSet<_> = convert::list_pods(client).await?.into_iter().map(|pod| pod.uid).collect();
-    for entry in journal.all().into_iter().flatten().flatten() {
-        if entry.open.is_some() || there.contains(&entry.pod.uid) {
-            continue;
+    let forget = move |journal: &Journal| {
+        for entry in journal.all()?.into_iter().flatten() {
+            if entry.open.is_some() || there.contains(&entry.pod.uid) {
+                continue;
+            }
+            match journal.forget(&entry.pod) {
+                Ok(()) => tracing::debug!(pod = %entry.pod, "forgot a pod that is gone"),
+                Err(error) => {
+                    tracing::warn!(pod = %entry.pod, %error, "a pod that is gone cannot be forgotten");
+                }
+            }
         }
-        match journal.forget(&entry.pod) {
-            Ok(()) => tracing::debug!(pod = %entry.pod, "forgot a pod that is gone"),
-            Err(error) => tracing::warn!(pod = %entry.pod, %error, "a pod that is gone cannot be forgotten"),
-        }
+        Ok(())
+    };
+    if let Err(error) = journal.beside("forget", "", forget).await {
+        tracing::warn!(%error, "pods that are gone are forgotten later");
     }
     Ok(())
+}
+
+async fn hold(journal: &Journal, pod: &PodRef) -> Result<PodLock, JournalError> {
+    let of = pod.clone();
+    journal.beside("lock to sweep", &pod.uid, move |journal| journal.hold(&of)).await
 }
 
 /// A fence, or what an operation created and nobody started.
@@ -93,8 +111,9 @@ fn is_ours(labels: &HashMap<String, String>, state: ContainerState) -> bool {
 
 /// For a pod whose journal is held. An operation that is open takes care of everything of its pod itself; from a file that
 /// cannot be read none can be begun or resumed.
-fn has_no_operation(journal: &Journal, pod: &PodRef) -> bool {
-    match journal.load(pod) {
+async fn has_no_operation(journal: &Journal, pod: &PodRef) -> bool {
+    let of = pod.clone();
+    match journal.beside("read to sweep", &pod.uid, move |journal| journal.load(&of)).await {
         Ok(entry) => entry.open.is_none(),
         Err(error) => matches!(error, JournalError::Damaged { .. } | JournalError::Version { .. }),
     }

@@ -5,6 +5,7 @@
 pub mod admin;
 pub mod cause;
 pub mod clock;
+pub mod disk;
 pub mod fault;
 pub mod file;
 pub mod hold;

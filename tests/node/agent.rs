@@ -211,3 +211,27 @@ fn a_bad_file_is_answered_under_its_own_name_and_hurts_no_other() {
     assert!(twice["message"].as_str().unwrap().contains("pod default/web is in another file"), "{twice:#}");
     assert_eq!(site.status("web").unwrap()["id"], "beside");
 }
+
+/// Names of pods become names of files: one that leads to another folder is refused, and nothing is written there.
+#[test]
+fn a_manifest_whose_namespace_is_a_path_writes_nothing_elsewhere() {
+    let site = Site::new();
+    let _agent = site.agent(&[]);
+    let elsewhere = site.folder.path().join("elsewhere");
+    for (file, namespace) in [("up.yaml", "../escaped"), ("root.yaml", elsewhere.to_str().unwrap())] {
+        site.write(
+            file,
+            &format!(
+                "kind: Pod\nmetadata: {{name: web, namespace: '{namespace}', annotations: {{inplace.dev/request: \
+                 restart app}}}}\n"
+            ),
+        );
+        let answer = site.state.join(format!("status/{file}.json"));
+        let told = eventually("an answer to the file", || {
+            serde_json::from_slice::<Value>(&fs::read(&answer).ok()?).ok()
+        });
+        assert!(told["message"].as_str().unwrap().contains("metadata.namespace that is no name"), "{told:#}");
+    }
+    assert!(!site.state.join("escaped_web.json").exists());
+    assert!(!site.folder.path().join("elsewhere_web.json").exists());
+}

@@ -33,6 +33,8 @@ pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Writes at once.
 const MAX_WRITES: usize = 8;
+/// What a process that begins waits for the pods: one that is down is waiting, too.
+const SHOWN_SOON: Duration = Duration::from_secs(2);
 /// What is left to write when the process ends gets this long. The journal has it anyway.
 const LAST_WRITES: Duration = Duration::from_secs(3);
 
@@ -138,6 +140,11 @@ impl Board for Answers {
         let pod = key.pod()?;
         let told = self.0.books().slots.get(&pod).and_then(|kept| kept.slot.told().cloned());
         told.or_else(|| self.0.pods.get(&pod)?.status())
+    }
+
+    async fn told_soon(&self, key: &Key) -> Option<Status> {
+        let _ = timeout(SHOWN_SOON, self.0.open.cancelled()).await;
+        self.told(key)
     }
 
     fn tell(&self, key: &Key, status: &Status) {

@@ -260,3 +260,26 @@ fn a_broken_pods_file_is_told_by_line() {
     let error = Wished::parse("kind: Pod\nmetadata: {generateName: a}\n").unwrap_err().to_string();
     assert_eq!(error, "Pod number 1 of the file has no metadata.name: give it one");
 }
+
+/// Names become the names of files.
+#[test]
+fn a_pods_file_whose_names_are_none_is_refused() {
+    for (name, namespace, field) in [
+        ("web", "../../etc", "metadata.namespace"),
+        ("web", "/etc/x", "metadata.namespace"),
+        ("web", "a.b", "metadata.namespace"),
+        ("../web", "shop", "metadata.name"),
+        ("a/b", "shop", "metadata.name"),
+        ("Web", "shop", "metadata.name"),
+        ("..", "shop", "metadata.name"),
+        ("a..b", "shop", "metadata.name"),
+    ] {
+        let text = format!("kind: Pod\nmetadata: {{name: '{name}', namespace: '{namespace}'}}\n");
+        let error = Wished::parse(&text).unwrap_err();
+        assert_eq!(error, InvalidWish::BadName { pod: 1, field }, "{text}");
+        assert!(error.to_string().contains(field) && !error.to_string().contains(namespace), "{error}");
+    }
+    let long = "a".repeat(254);
+    assert!(Wished::parse(&format!("kind: Pod\nmetadata: {{name: {long}}}\n")).is_err());
+    assert_eq!(Wished::parse("kind: Pod\nmetadata: {name: web.a-1}\n").unwrap()[0].name, "web.a-1");
+}

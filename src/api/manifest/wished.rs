@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use super::yaml::{self, BadYaml};
 use crate::api::annotation;
+use crate::api::request::{is_dns_label, is_dns_subdomain};
 
 /// A pod that a file names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +35,19 @@ pub enum InvalidWish {
     /// A Pod that cannot be found on the node.
     #[error("Pod number {0} of the file has no metadata.name: give it one")]
     NoName(usize),
+    /// A name that no pod can have. It is not quoted: it may be long, and hold anything.
+    #[error("Pod number {pod} of the file has a {field} that is no name: {DNS_NAME}")]
+    BadName {
+        /// Which of them, from 1.
+        pod: usize,
+        /// `metadata.name` or `metadata.namespace`.
+        field: &'static str,
+    },
 }
+
+/// What a name is.
+const DNS_NAME: &str = "lower-case letters, digits and `-` (in a pod's name `.` as well), with a letter or digit at the \
+    beginning and at the end, of 63 characters at most (253 in a pod's name)";
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -61,9 +74,18 @@ impl Wished {
             .map(|(at, pod)| {
                 let metadata = pod.metadata.unwrap_or_default();
                 let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+                let namespace = given(metadata.namespace).unwrap_or_else(|| "default".to_owned());
+                let name = given(metadata.name).ok_or(InvalidWish::NoName(at + 1))?;
+                let bad = |field| InvalidWish::BadName { pod: at + 1, field };
+                if !is_dns_label(&namespace) {
+                    return Err(bad("metadata.namespace"));
+                }
+                if !is_dns_subdomain(&name) {
+                    return Err(bad("metadata.name"));
+                }
                 Ok(Self {
-                    namespace: given(metadata.namespace).unwrap_or_else(|| "default".to_owned()),
-                    name: given(metadata.name).ok_or(InvalidWish::NoName(at + 1))?,
+                    namespace,
+                    name,
                     uid: given(metadata.uid),
                     request: metadata
                         .annotations

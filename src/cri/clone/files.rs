@@ -34,20 +34,23 @@ impl TerminationLog {
         self.old.to_str().is_some() && self.old.parent().is_some_and(Path::is_dir)
     }
 
-    /// Makes an empty file for `attempt` and mounts that one instead. Changes nothing, and says false, where this process
-    /// does not see the directory: the container gets the file of the one before. May be repeated.
-    pub fn renew(&self, config: &mut v1::ContainerConfig, attempt: u32) -> io::Result<bool> {
+    /// Makes an empty file for `attempt`, to be mounted instead, and tells its path. Makes nothing where this process does not
+    /// see the directory: the container gets the file of the one before. May be repeated. Blocks on the disk.
+    pub fn make_fresh(&self, attempt: u32) -> io::Result<Option<String>> {
         let fresh = fresh_termination_log(&self.old, attempt);
-        let (Some(old), Some(new), true) = (self.old.to_str(), fresh.to_str(), self.is_visible()) else {
-            return Ok(false);
-        };
+        let (Some(path), true) = (fresh.to_str(), self.is_visible()) else { return Ok(None) };
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(&fresh)?;
         // Not at its creation: the umask would be in the way.
         file.set_permissions(Permissions::from_mode(TERMINATION_LOG_MODE))?;
-        for mount in config.mounts.iter_mut().filter(|mount| mount.host_path == old) {
-            new.clone_into(&mut mount.host_path);
+        Ok(Some(path.to_owned()))
+    }
+
+    /// Mounts `fresh` in the place of the present one.
+    pub fn replace_by(&self, fresh: &str, config: &mut v1::ContainerConfig) {
+        let is_old = |mount: &&mut v1::Mount| Path::new(&mount.host_path) == self.old;
+        for mount in config.mounts.iter_mut().filter(is_old) {
+            fresh.clone_into(&mut mount.host_path);
         }
-        Ok(true)
     }
 }
 
@@ -132,8 +135,10 @@ mod tests {
             mounts: vec![mount(Path::new("/data")), mount(&old)],
             ..Default::default()
         };
-        assert!(TerminationLog { old: old.clone() }.renew(&mut config, 4).unwrap());
+        let log = TerminationLog { old: old.clone() };
         let fresh = fresh_termination_log(&old, 4);
+        assert_eq!(log.make_fresh(4).unwrap().as_deref(), fresh.to_str());
+        log.replace_by(fresh.to_str().unwrap(), &mut config);
         assert_eq!(config.mounts, [mount(Path::new("/data")), mount(&fresh)]);
         assert!(is_kubelets(&Path::new("/pods/u/containers/n").join(fresh.file_name().unwrap()), "u", "n"));
         let meta = std::fs::metadata(&fresh).unwrap();
@@ -143,9 +148,7 @@ mod tests {
         assert_ne!(fresh, fresh_termination_log(&old, 5));
 
         let unseen = TerminationLog { old: PathBuf::from("/nowhere/0a1b2c3d") };
-        config.mounts = vec![mount(&unseen.old)];
-        assert!(!unseen.is_visible() && !unseen.renew(&mut config, 4).unwrap());
-        assert_eq!(config.mounts, [mount(&unseen.old)]);
+        assert!(!unseen.is_visible() && unseen.make_fresh(4).unwrap().is_none());
     }
 
     #[test]

@@ -16,7 +16,7 @@ fn spec_image(pod: &Value) -> String {
 
 impl Town {
     /// One node with CRI-O 1.37 and the pod `web-0`, and a kubelet that keeps to the pod's spec.
-    async fn with_crio() -> Arc<Self> {
+    pub(super) async fn with_crio() -> Arc<Self> {
         let town = Arc::new(Self::found().await);
         town.runtime.model(super::super::runtime::Model::become_crio);
         town.pod("web-0");

@@ -34,7 +34,7 @@ impl Town {
     }
 
     /// Waits until the gate is closed, and has the kubelet say that the pod is not Ready.
-    async fn drained(&self, name: &str) {
+    pub(super) async fn drained(&self, name: &str) {
         let closed = Some(("False", "InPlaceDrain"));
         self.api.until("the drain", |store| gate(&store.pod("shop", name).unwrap()) == closed).await;
         self.api.edit("shop", name, |pod| {

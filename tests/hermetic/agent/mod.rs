@@ -9,6 +9,7 @@ mod confined;
 mod crio;
 mod crowd;
 mod drains;
+mod full_journal;
 mod gates;
 mod identity;
 mod requests;

@@ -1,5 +1,6 @@
 //! Beside a kubelet a process holds the name: what is done for that, and what is left where it cannot be had.
 
+use inplace::node::holder::{Holder, HolderArgs};
 use inplace::operation::snapshot::Owner;
 
 use super::super::runtime::{Container, Fault};
@@ -141,4 +142,23 @@ async fn what_would_have_no_log_of_its_own_is_not_created() {
     assert!(ended.message.contains("deletes files of others"), "{ended:#?}");
     shop.untouched();
     assert_eq!(shop.fake.times("created"), 0);
+}
+
+/// The runtime does not list the agent's own container as running when a name is held for the first time.
+#[tokio::test]
+async fn an_image_that_is_not_found_at_first_is_looked_for_again() {
+    let mut shop = beside_a_kubelet(HOLDER).await;
+    let agent =
+        shop.fake.put(super::Pod::new("system", "agent").owner(Owner::Kubelet).container("agent", HOLDER));
+    let wanted = HolderArgs { holder_image: None, pod_uid: Some(agent.uid.clone()) };
+    shop.node.holder = Some(Holder::new(wanted));
+    let state = |m: &mut super::super::runtime::Model, state| {
+        m.container_mut(agent.id("agent")).unwrap().state = state;
+    };
+    shop.fake.model(|m| state(m, super::ContainerState::ContainerUnknown));
+    shop.restart().await.unwrap();
+    assert_eq!(shop.fake.times("started fence app#2"), 0);
+    shop.fake.model(|m| state(m, super::ContainerState::ContainerRunning));
+    shop.ask(super::request("restart app #2")).await.unwrap();
+    assert_eq!(shop.fake.times("started fence app#3"), 1, "{:#?}", shop.events());
 }

@@ -4,6 +4,8 @@
 //! behind. Each file adds one kind of trouble.
 
 mod crash;
+mod files;
+mod full_journal;
 mod holder;
 mod hook;
 mod journal;
@@ -37,6 +39,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::runtime::{Fake, Made, Pod};
+pub(super) use sweep::forgotten_fence;
 
 /// An image that is on the node, for what holds names.
 const HOLDER: &str = "inplace:v1";

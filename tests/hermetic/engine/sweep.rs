@@ -21,6 +21,11 @@ const FENCE: [(&str, &str); 2] =
     [(annotation::CONTAINER_NAME, annotation::FENCE_NAME), (annotation::OPERATION, "long-ago")];
 const OURS: [(&str, &str); 1] = [(annotation::OPERATION, "long-ago")];
 
+/// The fence of an operation that nobody knows any more, for the running `name`.
+pub(in super::super) fn forgotten_fence(m: &mut Model, name: &str, attempt: u32) {
+    create(m, name, attempt, &FENCE);
+}
+
 impl Shop {
     pub(super) async fn sweep(&self) -> usize {
         sweep(&self.node.client, &self.node.journal, None).await.unwrap()

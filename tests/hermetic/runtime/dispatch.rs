@@ -25,10 +25,11 @@ impl Shared {
         R: Send,
     {
         let cut = self.token();
+        // What is asked for once a call has arrived is not for that call.
+        let plan = self.rules.plan(name, about);
         let entry = self.log.begin(name, id, about);
         // Somebody may wait for the call, too.
         self.change(|_| ());
-        let plan = self.rules.plan(name, about);
         let (outcome, answer) = tokio::select! {
             biased;
             () = cut.cancelled() => (Outcome::Lost, Err(Status::unavailable("the connection is closed"))),

@@ -1,0 +1,185 @@
+//! An agent whose journal says no, or hangs: no gate stays closed, nothing runs again, no other pod waits.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use inplace::node::journal::Journal;
+use inplace::operation::snapshot::PodRef;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use serde_json::json;
+
+use super::super::runtime::Fault;
+use super::{Town, gate};
+
+const OPEN: Option<(&str, &str)> = Some(("True", "InPlaceReady"));
+
+impl Town {
+    fn uid(&self, name: &str) -> String {
+        self.api.pod("shop", name)["metadata"]["uid"].as_str().unwrap().to_owned()
+    }
+
+    /// A file of a pod's journal, as `.json.new` or `.lock`.
+    fn file(&self, name: &str, end: &str) -> PathBuf {
+        let hidden = if end == "json.new" { "." } else { "" };
+        self.state.path().join("journal").join(format!("{hidden}{}.{end}", self.uid(name)))
+    }
+
+    fn is_open(&self, name: &str) -> bool {
+        let pod = PodRef { namespace: "shop".into(), name: name.into(), uid: self.uid(name) };
+        Journal::open(self.state.path()).unwrap().load(&pod).unwrap().open.is_some()
+    }
+
+    async fn concluded(&self, name: &str) {
+        let concluded = async {
+            while self.is_open(name) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        self.api.patiently("the journal has the end", concluded).await;
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_fills_up_while_a_pod_is_drained_leaves_it_in_traffic() {
+    let town = Arc::new(Town::found().await);
+    town.pod("web-0");
+    let agent = town.agent().await;
+    let request = json!({ "id": "drained", "containers": [{ "name": "app" }], "gracePeriodSeconds": 2 });
+    town.wish("web-0", Some(&request.to_string()));
+    town.drained("web-0").await;
+    // The write that tells when the gate was closed is the last one that is possible.
+    let written = async {
+        let file = town.file("web-0", "json");
+        while !std::fs::read_to_string(&file).unwrap_or_default().contains("\"closed_at\":\"") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    town.api.patiently("the gate is in the journal", written).await;
+    std::fs::create_dir(town.file("web-0", "json.new")).unwrap();
+    let status = town.told("web-0", "drained", "Failed").await;
+    assert_eq!(status["reason"], "JournalFailed", "{status:#}");
+    town.api.until("an open gate", |store| gate(&store.pod("shop", "web-0").unwrap()) == OPEN).await;
+    assert!(town.runtime.fences().is_empty() && town.runtime.calls("StopContainer").is_empty());
+    std::fs::remove_dir(town.file("web-0", "json.new")).unwrap();
+    town.concluded("web-0").await;
+    agent.kill();
+    // The next request is served, and the one that ended is not.
+    let _agent = town.agent().await;
+    town.kubelet("web-0");
+    town.wish("web-0", Some("restart app"));
+    town.told("web-0", "text-", "Succeeded").await;
+    assert_eq!(town.attempt("web-0"), 1);
+}
+
+#[tokio::test]
+async fn an_image_that_was_rolled_back_on_a_full_disk_is_not_rolled_out_again() {
+    let town = Town::with_crio().await;
+    town.runtime.model(|model| model.image("img:v2").dies_after = Some((Duration::from_millis(20), 3)));
+    let agent = town.agent().await;
+    // From the moment on in which the journal tells that the spec is about to be changed.
+    let (full, journal) = (town.file("web-0", "json.new"), town.file("web-0", "json"));
+    town.api.on("PATCH pod").times(20).first(move |_| {
+        if std::fs::read_to_string(&journal).unwrap_or_default().contains("\"unanswered\":1") {
+            drop(std::fs::create_dir(&full));
+        }
+    });
+    town.wish("web-0", Some("swap app=img:v2"));
+    town.told("web-0", "text-", "RolledBack").await;
+    let (swaps, file) = (town.runtime.lives("web-0/app").len(), town.file("web-0", "json.new"));
+    assert!(file.is_dir() && town.is_open("web-0"));
+    agent.kill();
+    std::fs::remove_dir(file).unwrap();
+    let _agent = town.agent().await;
+    town.concluded("web-0").await;
+    assert_eq!(town.runtime.lives("web-0/app").len(), swaps, "{:#?}", town.runtime.history());
+}
+
+#[tokio::test]
+async fn a_journal_that_cannot_be_locked_now_is_tried_again() {
+    let town = Arc::new(Town::found().await);
+    town.pod("web-0");
+    town.kubelet("web-0");
+    let lock = town.file("web-0", "lock");
+    let agent = town.agent().await;
+    std::fs::create_dir_all(&lock).unwrap();
+    town.wish("web-0", Some("restart app"));
+    let status = town.told("web-0", "text-", "Pending").await;
+    assert!(status["message"].as_str().unwrap().contains("cannot be locked"), "{status:#}");
+    std::fs::remove_dir(&lock).unwrap();
+    town.told("web-0", "text-", "Succeeded").await;
+    // The same for what a process has left open.
+    town.runtime.on("StopContainer").fault(Fault::Hang);
+    town.wish("web-0", Some("restart app #2"));
+    town.runtime.arrived("StopContainer", "app#1").await;
+    agent.kill();
+    std::fs::remove_file(&lock).unwrap();
+    std::fs::create_dir(&lock).unwrap();
+    let _agent = town.agent().await;
+    town.pod("web-1");
+    town.kubelet("web-1");
+    town.wish("web-1", Some("restart app"));
+    town.told("web-1", "text-", "Succeeded").await;
+    std::fs::remove_dir(&lock).unwrap();
+    town.runtime
+        .until("the new instance", |model| model.running("web-0/app").iter().any(|c| c.attempt() == 2))
+        .await;
+}
+
+/// Whoever opens it to write waits until this is dropped.
+struct Pipe(PathBuf);
+
+impl Pipe {
+    fn at(path: PathBuf) -> Self {
+        drop(std::fs::remove_file(&path));
+        mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        drop(std::fs::OpenOptions::new().read(true).write(true).open(&self.0));
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_hangs_on_the_disk_holds_up_its_pod_alone() {
+    let town = Arc::new(Town::found().await);
+    for name in ["web-0", "web-1"] {
+        town.pod(name);
+        town.kubelet(name);
+    }
+    let _agent = town.agent().await;
+    let pipe = Pipe::at(town.file("web-0", "lock"));
+    town.wish("web-0", Some("restart app"));
+    town.wish("web-1", Some("restart app"));
+    town.told("web-1", "text-", "Succeeded").await;
+    assert_eq!(town.attempt("web-0"), 0);
+    let lock = pipe.0.clone();
+    drop(pipe);
+    std::fs::remove_file(lock).unwrap();
+    town.told("web-0", "text-", "Succeeded").await;
+}
+
+/// A fence whose removal hangs, of one pod, while another pod has a request.
+#[tokio::test]
+async fn a_sweep_that_hangs_holds_up_no_request() {
+    let town = Arc::new(Town::found().await);
+    for name in ["web-0", "web-1"] {
+        town.pod(name);
+        town.kubelet(name);
+    }
+    town.runtime.model(|m| super::super::engine::forgotten_fence(m, "web-0/app", 7));
+    town.runtime.on("RemoveContainer").about("fence app#7").always().fault(Fault::Hang);
+    let agent = town.agent().await;
+    town.runtime.arrived("RemoveContainer", "fence app#7").await;
+    town.wish("web-1", Some("restart app"));
+    town.told("web-1", "text-", "Succeeded").await;
+    assert_eq!(town.runtime.fences().len(), 1);
+    // Nor the end of the process.
+    let began = tokio::time::Instant::now();
+    agent.stop();
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}

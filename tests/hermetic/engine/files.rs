@@ -1,0 +1,64 @@
+//! Files on the node that hang when they are opened, and answers that are too large: a container that is down comes up all
+//! the same, and the process keeps its memory.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use inplace::api::status::Phase;
+use inplace::cri::clone::fresh_termination_log;
+use inplace::cri::proto::v1::Mount;
+use inplace::operation::snapshot::Owner;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use super::super::runtime::{Exec, Pod};
+use super::{Shop, nobody, pod, pod_ref, request};
+
+/// The file for the termination message of the replacement cannot be opened: the old file has to do.
+#[tokio::test]
+async fn a_file_that_hangs_keeps_no_container_down() {
+    let shop = Shop::of(pod().owner(Owner::Kubelet)).await;
+    let folder = shop.state.path().join(format!("pods/{}/containers/app", shop.pod.uid));
+    std::fs::create_dir_all(&folder).unwrap();
+    let old = folder.join("0a1b2c3d");
+    let mount = Mount {
+        container_path: "/dev/termination-log".to_owned(),
+        host_path: old.to_str().unwrap().to_owned(),
+        ..Default::default()
+    };
+    shop.fake.model(|m| m.container_mut(&shop.first).unwrap().config.mounts.push(mount.clone()));
+    let pipe = fresh_termination_log(&old, 1);
+    mkfifo(&pipe, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    // Lets go in any case: an executor waits for its threads when it ends.
+    let (go, gone) = mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let _ = gone.recv_timeout(Duration::from_secs(8));
+        drop(std::fs::OpenOptions::new().read(true).write(true).open(pipe).unwrap());
+    });
+    let other = shop.fake.put(Pod::new("shop", "web-1").owner(Owner::NodeRun).container("db", "img:v1"));
+    let (node, leash) = (shop.node.clone(), shop.leash());
+    let beside = tokio::spawn(async move {
+        node.carry_out(&pod_ref(&other), request("restart db"), leash, &nobody()).await
+    });
+    let status = shop.restart().await.unwrap();
+    let down = status.containers[0].downtime_ms.unwrap();
+    assert!(status.phase == Phase::Succeeded && down < 3000, "{status:#?}");
+    let mounts = shop.fake.only("app").config.mounts;
+    assert!(mounts.contains(&mount), "{mounts:?}");
+    assert_eq!(shop.patiently(beside).await.unwrap().unwrap().phase, Phase::Succeeded);
+    go.send(()).unwrap();
+    thread.join().unwrap();
+    shop.sane("hung");
+}
+
+/// What a handler prints is nobody's business, and is not kept in memory.
+#[tokio::test]
+async fn a_pre_stop_handler_that_prints_much_is_not_read() {
+    let shop = Shop::of(pod().pre_stop(r#"{"exec":{"command":["head"]}}"#)).await;
+    shop.fake.exec(|_, _| Exec::ok(&"x".repeat(15 << 20)));
+    let status = shop.restart().await.unwrap();
+    assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
+    assert!(status.message.contains("printed more than 64 KiB"), "{}", status.message);
+    assert_eq!(shop.fake.calls("ExecSync").len(), 1);
+    shop.sane("printed");
+}

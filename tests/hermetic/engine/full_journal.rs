@@ -1,0 +1,125 @@
+//! A journal that says no, as on a full disk: the end of an operation is written as soon as it says yes again, and nothing
+//! is done twice.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use inplace::api::status::{Phase, Status};
+use inplace::node::drive::{Audience, Happening};
+use inplace::node::{Error, Node};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::{Shop, request};
+
+/// A folder in the place of the file that the journal of a pod is written to.
+pub(super) struct Full(PathBuf);
+
+impl Full {
+    pub(super) fn of(shop: &Shop) -> Self {
+        Self(shop.node.journal.path("").with_file_name(format!(".{}.json.new", shop.pod.uid)))
+    }
+
+    /// From the next `call` on nothing can be written.
+    pub(super) fn after(&self, shop: &Shop, call: &'static str) {
+        let path = self.0.clone();
+        shop.fake.after(call, move |_| std::fs::create_dir(&path).unwrap());
+    }
+
+    pub(super) fn free(&self) {
+        std::fs::remove_dir(&self.0).unwrap();
+    }
+}
+
+/// A request that is carried out beside the test.
+struct Work {
+    ended: JoinHandle<Result<Status, Error>>,
+    status: watch::Receiver<Option<Status>>,
+}
+
+impl Work {
+    fn begin(shop: &Shop, text: &str) -> Self {
+        let (tell, status) = watch::channel(None);
+        let audience: Audience = Arc::new(move |happening| {
+            if let Happening::Status(status) = happening {
+                tell.send_replace(Some(status.clone()).filter(|status| status.phase.is_terminal()));
+            }
+        });
+        let (node, pod, leash, request) = (shop.node.clone(), shop.pod.clone(), shop.leash(), request(text));
+        let ended = tokio::spawn(async move { node.carry_out(&pod, request, leash, &audience).await });
+        Self { ended, status }
+    }
+
+    /// The terminal status, which does not wait for the journal.
+    async fn told(&mut self, shop: &Shop) -> Status {
+        shop.patiently(self.status.wait_for(Option::is_some)).await.unwrap().clone().unwrap()
+    }
+}
+
+/// `img:v3` dies at once.
+async fn shop() -> Shop {
+    let shop = Shop::open().await;
+    shop.fake.model(|m| m.image("img:v3").dies_after = Some((Duration::from_millis(50), 3)));
+    shop
+}
+
+#[tokio::test]
+async fn the_end_is_written_when_the_disk_is_free_again_and_nothing_runs_again() {
+    for (text, phase, starts) in
+        [("restart app", Phase::Succeeded, 1), ("swap app=img:v3", Phase::RolledBack, 2)]
+    {
+        let mut shop = shop().await;
+        let full = Full::of(&shop);
+        full.after(&shop, "StopContainer");
+        let mut work = Work::begin(&shop, text);
+        let told = work.told(&shop).await;
+        assert_eq!((told.phase, shop.starts()), (phase, starts), "{told:#?}");
+        assert!(shop.fake.fences().is_empty());
+        // The pod is worked on until the journal has the end: nobody finds it open.
+        assert!(!work.ended.is_finished() && shop.node.journal.hold(&shop.pod).is_err(), "{text}");
+        full.free();
+        let ended = shop.patiently(work.ended).await.unwrap().unwrap();
+        assert_eq!(ended, told);
+        shop.next_process();
+        assert!(shop.resume().await.unwrap().is_none());
+        shop.sane(text);
+        assert_eq!(shop.starts(), starts);
+    }
+}
+
+/// The process is to end while the disk is full: it does not wait for it.
+#[tokio::test]
+async fn a_process_that_is_to_end_does_not_wait_for_a_full_disk() {
+    let shop = shop().await;
+    let full = Full::of(&shop);
+    full.after(&shop, "StopContainer");
+    let mut work = Work::begin(&shop, "restart app");
+    work.told(&shop).await;
+    shop.shutdown.cancel();
+    assert_eq!(shop.patiently(work.ended).await.unwrap().unwrap().phase, Phase::Succeeded);
+}
+
+/// What another process has published as the end of an operation that the journal holds open is its end.
+#[tokio::test]
+async fn an_open_operation_whose_end_is_published_is_not_carried_on() {
+    for published in [true, false] {
+        let mut shop = shop().await;
+        let full = Full::of(&shop);
+        full.after(&shop, "StopContainer");
+        let mut work = Work::begin(&shop, "swap app=img:v3");
+        let told = work.told(&shop).await;
+        work.ended.abort();
+        drop(work.ended.await);
+        full.free();
+        shop.next_process();
+        assert!(shop.is_open());
+        let other = Status { id: "another".to_owned(), ..told.clone() };
+        let answered = Some(if published { told.clone() } else { other });
+        shop.node = Node { answered, ..shop.node.clone() };
+        let resumed = shop.resume().await.unwrap().unwrap();
+        assert_eq!((resumed.phase, shop.starts() > 2), (Phase::RolledBack, !published), "{resumed:#?}");
+        shop.sane("resumed");
+        assert!(shop.node.journal.load(&shop.pod).unwrap().has_finished(&told.id));
+    }
+}
