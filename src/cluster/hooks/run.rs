@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_of_a_run_that_nobody_works_on_is_little_whatever_stands_in_it() {
-        let much = || "x".repeat(LARGEST_SPEC / 2);
+        let much = || "x".repeat(LARGEST_SPEC / 4);
         let many = |key: &str| (0..500).map(|at| (format!("{key}{at}"), json!(much()))).collect::<Value>();
         let mut labels = many("label-");
         labels[annotation::NODE] = json!("a");
