@@ -396,9 +396,9 @@ mod tests {
         }
     }
 
-    fn liveness(kills_after: u64, grace: Option<u64>) -> Option<Liveness> {
+    fn liveness(kills_after: u64, grace: Option<u64>) -> Liveness {
         let seconds = Duration::from_secs;
-        Some(Liveness { kills_after: seconds(kills_after), grace: grace.map(seconds) })
+        Liveness { kills_after: seconds(kills_after), grace: grace.map(seconds) }
     }
 
     #[test]
@@ -412,9 +412,9 @@ mod tests {
         let older: Change = |s| find(s, "app-2").spec_hash = "0ld".into();
         let on_failure: Change = |s| declared(s).restart_policy = RestartPolicy::OnFailure;
         let device: Change = |s| declared(s).devices = vec!["gpu.example/card".into()];
-        let probed: Change = |s| declared(s).liveness = liveness(1, None);
-        let probed_long: Change = |s| declared(s).liveness = liveness(3600, None);
-        let probed_grace: Change = |s| declared(s).liveness = liveness(3600, Some(1));
+        let probed: Change = |s| declared(s).liveness = Some(liveness(1, None));
+        let probed_long: Change = |s| declared(s).liveness = Some(liveness(3600, None));
+        let probed_grace: Change = |s| declared(s).liveness = Some(liveness(3600, Some(1)));
         for (text, change, warning, said) in [
             ("restart app", keep as Change, "belongs to a kubelet", false),
             ("restart app", device, "uses gpu.example/card: a device plugin", true),

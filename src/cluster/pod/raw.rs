@@ -113,8 +113,12 @@ struct LivenessProbe {
 #[serde(default)]
 struct Resources {
     #[serde(deserialize_with = "or_default")]
-    limits: BTreeMap<String, IgnoredAny>,
+    limits: Devices,
 }
+
+/// The names of extended resources. A request of one is always its limit.
+#[derive(Default)]
+struct Devices(Vec<String>);
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -328,7 +332,7 @@ fn declare(
         has_post_start: container.lifecycle.post_start.is_some(),
         is_probed: container.readiness_probe.is_some() || container.startup_probe.is_some(),
         liveness: container.liveness_probe.as_ref().map(LivenessProbe::read),
-        devices: container.resources.limits.keys().filter(|name| is_extended(name)).cloned().collect(),
+        devices: container.resources.limits.0.clone(),
         env_from_objects: !container.env_from.is_empty() || container.env.iter().any(Env::follows_an_object),
         sub_path_of_objects: container.volume_mounts.iter().any(|mount| {
             mount.is_partial()
@@ -353,8 +357,7 @@ impl LivenessProbe {
     }
 }
 
-/// Whether a resource of this name is handed out by a device plugin: it has a domain that is not Kubernetes' own. Its request is
-/// always its limit.
+/// Whether a resource of this name is handed out by a device plugin: it has a domain that is not Kubernetes' own.
 fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.contains("kubernetes.io/")
 }
@@ -425,6 +428,29 @@ impl<'de> Deserialize<'de> for Annotations {
             }
         }
         input.deserialize_map(Keep)
+    }
+}
+
+impl<'de> Deserialize<'de> for Devices {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        struct Names;
+        impl<'de> Visitor<'de> for Names {
+            type Value = Devices;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("resources by name")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Devices, M::Error> {
+                let mut devices = Devices::default();
+                while let Some(name) = map.next_key::<String>()? {
+                    map.next_value::<IgnoredAny>()?;
+                    devices.0.extend(Some(name).filter(|name| is_extended(name)));
+                }
+                Ok(devices)
+            }
+        }
+        input.deserialize_map(Names)
     }
 }
 
