@@ -73,11 +73,9 @@ fn ending(snapshot: &Snapshot) -> Option<&str> {
     snapshot.declared.as_ref()?.ending.as_deref()
 }
 
-/// What becomes of an operation whose pod could not be looked at until its deadline. One that nobody else would bring up
-/// is waited for.
+/// What becomes of an operation whose pod could not be looked at until its deadline.
 pub fn unseen(operation: &Operation, now: Timestamp, why: &str) -> Option<Outcome> {
-    let is_over = operation.outcome.is_some() || operation.ending.is_some();
-    if now < operation.deadline_at || (operation.must_bring_up() && !is_over) {
+    if now < operation.deadline_at {
         return None;
     }
     if let Some(outcome) = operation.outcome.as_ref().or(operation.ending.as_ref()) {
