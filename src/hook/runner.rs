@@ -99,7 +99,7 @@ pub struct Office {
     pub terms: Terms,
     /// Runs at a time, shared by namespaces; the others wait, of a namespace the oldest first.
     pub max_runs: usize,
-    /// Bytes of large runs at a time ([`SMALL`]), shared by namespaces in the same way.
+    /// Bytes of large runs (more than 8 KiB each) at a time, shared by namespaces in the same way.
     pub max_bytes: usize,
     /// What is counted.
     pub metrics: Metrics,
