@@ -174,11 +174,16 @@ impl Server {
     where
         T: Resource<DynamicType = ()> + DeserializeOwned,
     {
-        self.list_of_age(selection, &Age::Newest).await
+        self.list_of_age(selection, &Age::Newest, |_| true).await
     }
 
-    /// All of them in a state of that age.
-    pub(super) async fn list_of_age<T>(&self, selection: &Selection, age: &Age) -> Result<Listed<T>, Error>
+    /// All of them in a state of that age that are `kept`.
+    pub(super) async fn list_of_age<T>(
+        &self,
+        selection: &Selection,
+        age: &Age,
+        mut kept: impl FnMut(&T) -> bool,
+    ) -> Result<Listed<T>, Error>
     where
         T: Resource<DynamicType = ()> + DeserializeOwned,
     {
@@ -195,6 +200,9 @@ impl Server {
             Age::Newest => params,
         };
         let mut list: List<T> = self.ask(&doing, selection.request::<T>().list(&params)).await?;
+        let mut items = Vec::new();
+        let mut keep = |page: Option<Vec<T>>| items.extend(page.into_iter().flatten().filter(&mut kept));
+        keep(list.items.take());
         while !list.metadata.rest.is_empty() {
             // The rest is of the same version as the beginning, and the API server takes no other word on it.
             (params.resource_version, params.version_match) = (None, None);
@@ -206,7 +214,7 @@ impl Server {
                 _ => error,
             })?;
             list.metadata = next.metadata;
-            list.items.get_or_insert_default().extend(next.items.unwrap_or_default());
+            keep(next.items);
         }
         if list.metadata.resource_version.is_empty() {
             return Err(Error::own(
@@ -215,7 +223,7 @@ impl Server {
                 "the API server's answer has no version".to_owned(),
             ));
         }
-        Ok(Listed { items: list.items.unwrap_or_default(), version: list.metadata.resource_version })
+        Ok(Listed { items, version: list.metadata.resource_version })
     }
 
     /// What happens to them after `version`. Lasts until one side ends it.

@@ -3,6 +3,7 @@
 //! Must not decide: it tells what is there.
 
 mod follow;
+mod quota;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Debug;
@@ -13,6 +14,9 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::server::{Selection, Server};
+use crate::cluster::store::quota::Quota;
+
+pub(super) use quota::Share;
 
 /// A kind of objects that can be kept.
 pub(super) trait Kept:
@@ -27,6 +31,11 @@ pub(super) trait Kept:
     /// What it is found under together with others; none for most kinds.
     fn groups(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// What it takes of that which is kept of its namespace; `None`: nobody counts.
+    fn share(&self) -> Option<Share> {
+        None
     }
 
     /// True when nothing has changed since `before` that anybody asks for.
@@ -56,6 +65,8 @@ struct View<T> {
     groups: HashMap<String, BTreeSet<String>>,
     /// Groups in which something has changed and nobody has asked since.
     touched: BTreeSet<String>,
+    /// What is kept of each namespace.
+    quota: Quota,
     current: bool,
     synced: bool,
 }
@@ -66,6 +77,7 @@ impl<T> Default for View<T> {
             objects: BTreeMap::new(),
             groups: HashMap::new(),
             touched: BTreeSet::new(),
+            quota: Quota::default(),
             current: false,
             synced: false,
         }
@@ -81,6 +93,9 @@ impl<T: Kept> View<T> {
             return;
         }
         self.take(&key);
+        if !self.quota.admits(&T::kind(&()), object.share()) {
+            return;
+        }
         for group in object.groups() {
             self.groups.entry(group.clone()).or_default().insert(key.clone());
             self.touched.insert(group);
@@ -90,6 +105,7 @@ impl<T: Kept> View<T> {
 
     fn take(&mut self, key: &str) {
         let Some(object) = self.objects.remove(key) else { return };
+        self.quota.give_back(object.share());
         for group in object.groups() {
             if let Some(keys) = self.groups.get_mut(&group) {
                 keys.remove(key);

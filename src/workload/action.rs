@@ -210,7 +210,7 @@ impl Action {
 }
 
 impl Event {
-    fn warning(reason: &'static str, message: String) -> Self {
+    pub(crate) fn warning(reason: &'static str, message: String) -> Self {
         Self { reason, message, warning: true }
     }
 

@@ -38,7 +38,7 @@ pub fn decide(wish: &Wish, before: &Report, seen: &Seen<'_>) -> Decision {
         // The garbage collector does the rest.
         return Decision::default();
     }
-    let found = revision::find(&wish.name, &wish.template, seen.revisions, before.collisions);
+    let found = revision::find(&wish.name, &wish.template, &seen.history, before.collisions);
     let carried: BTreeSet<&str> =
         seen.pods.iter().filter(|pod| pod.is_active()).map(|pod| pod.label.as_str()).collect();
     let current = revision::current(seen.revisions, &carried, &before.current_revision, &found.revision);
@@ -113,15 +113,9 @@ fn actions(scene: &Scene<'_>, seen: &Seen<'_>, found: &Found, acts: Acts, step: 
     let mut actions: Vec<_> =
         found.write.map(|write| Action::WriteRevision(found.revision.clone(), write)).into_iter().collect();
     actions.extend(acts.actions);
-    let turns = seen.pods.iter().filter_map(|pod| pod.turn.as_ref()).map(|turn| turn.target.as_str());
-    let needed: BTreeSet<&str> = seen
-        .pods
-        .iter()
-        .map(|pod| pod.label.as_str())
-        .chain(turns)
-        .chain([scene.update_name(), scene.current_name()])
-        .collect();
-    let surplus = revision::surplus(seen.revisions, &needed, wish.history);
+    let mut needed = revision::needed(seen.pods.iter().copied(), scene.current_name());
+    needed.insert(scene.update_name());
+    let surplus = revision::surplus(&seen.history, &needed, wish.history);
     actions.extend(surplus.into_iter().map(|name| Action::DeleteRevision(name.to_owned())));
     let (last, others): (Vec<_>, Vec<_>) =
         step.actions.into_iter().partition(|action| matches!(action, Action::SetPaused(_)));

@@ -14,7 +14,7 @@ use crate::workload::hooks::{HookTemplates, Run, TemplateState};
 use crate::workload::order::Nodes;
 use crate::workload::pods::{Pod, PodPhase};
 use crate::workload::report::Report;
-use crate::workload::revision::{self, Revision};
+use crate::workload::revision::{self, Record, Revision};
 use crate::workload::scene::{Claims, Seen};
 use crate::workload::wish::Wish;
 
@@ -177,10 +177,17 @@ pub(crate) fn sight(names: &[&str], revision: &Revision) -> Sight {
     }
 }
 
+/// What is kept of these.
+pub(crate) fn history(revisions: &[Revision]) -> Vec<Record> {
+    let record = |known: &Revision| Record::of(&known.name, known.number, &known.template);
+    revisions.iter().map(record).collect()
+}
+
 impl Sight {
     pub(crate) fn seen(&self) -> Seen<'_> {
         Seen {
             pods: self.pods.iter().collect(),
+            history: history(&self.revisions),
             revisions: &self.revisions,
             runs: &self.runs,
             templates: &self.templates,

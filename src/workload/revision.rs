@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::api::pod_template::PodTemplate;
 use crate::workload::name;
+use crate::workload::pods::Pod;
 
 /// Longest part of a workload's name in the name of a revision: that is a label of its pods, too.
 const STEM: usize = name::LABEL - 11;
@@ -24,6 +25,52 @@ pub struct Revision {
     pub number: i64,
     /// The template.
     pub template: PodTemplate,
+}
+
+/// What is kept of a revision while nobody needs its content: who may create `ControllerRevisions` decides how large they are,
+/// and how many there are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Its name.
+    pub name: String,
+    /// Its place in the history.
+    pub number: i64,
+    /// Equal for templates that are [`equal`].
+    pub digest: Digest,
+    /// Names and images of the containers of its template and nothing else; empty where they are too many.
+    pub images: PodTemplate,
+}
+
+/// SHA-256 of a template.
+pub type Digest = [u8; 32];
+
+/// The most containers, and bytes of their names and images, that a [`Record`] has.
+const MOST_CONTAINERS: usize = 32;
+const MOST_IMAGE_BYTES: usize = 4 << 10;
+
+impl Record {
+    /// What is kept of this one.
+    pub fn of(name: &str, number: i64, template: &PodTemplate) -> Self {
+        let images: Vec<_> = template.images().take(MOST_CONTAINERS + 1).collect();
+        let bytes: usize = images.iter().map(|(name, image)| name.len() + image.len()).sum();
+        let few = images.len() <= MOST_CONTAINERS && bytes <= MOST_IMAGE_BYTES;
+        let images = images.into_iter().filter(|_| few);
+        let containers: Vec<_> = images.map(|(name, image)| json!({"name": name, "image": image})).collect();
+        Self {
+            name: name.to_owned(),
+            number,
+            digest: digest(template),
+            images: PodTemplate(json!({"spec": {"containers": containers}})),
+        }
+    }
+}
+
+/// The digest of a template.
+pub fn digest(template: &PodTemplate) -> Digest {
+    let digest = ring::digest::digest(&ring::digest::SHA256, canonical(&template.0).as_bytes());
+    let mut bytes = Digest::default();
+    bytes.copy_from_slice(digest.as_ref());
+    bytes
 }
 
 /// What a template is among the revisions.
@@ -81,17 +128,21 @@ pub fn is_named_after(name: &str, template: &PodTemplate) -> bool {
     (0..=MOST_COLLISIONS).any(|collisions| hash == Some(hash_of(&text, collisions).as_str()))
 }
 
-/// The revision of `template` for the workload `workload`.
-pub fn find(workload: &str, template: &PodTemplate, known: &[Revision], collisions: i32) -> Found {
+/// The revision of `template` for the workload `workload`, whose history is `known`.
+pub fn find(workload: &str, template: &PodTemplate, known: &[Record], collisions: i32) -> Found {
     let newest = known.iter().map(|revision| revision.number).max().unwrap_or(0);
-    let text = canonical(&template.0);
-    let mut same: Vec<_> = known.iter().filter(|revision| canonical(&revision.template.0) == text).collect();
+    // Numbers are what whoever made a revision wrote: there may be none after the newest.
+    let next = newest.saturating_add(1);
+    let digest = digest(template);
+    let mut same: Vec<_> = known.iter().filter(|revision| revision.digest == digest).collect();
     same.sort_by_key(|revision| revision.number);
     if let Some(found) = same.last() {
         let write = (found.number < newest).then_some(Write::Renumber);
-        let number = if write.is_some() { newest + 1 } else { found.number };
-        return Found { revision: Revision { number, ..(*found).clone() }, write, collisions };
+        let number = if write.is_some() { next } else { found.number };
+        let revision = Revision { name: found.name.clone(), number, template: template.clone() };
+        return Found { revision, write, collisions };
     }
+    let text = canonical(&template.0);
     let stem = name::bounded(workload, STEM);
     let mut collisions = collisions.max(0);
     let mut named = || {
@@ -103,7 +154,7 @@ pub fn find(workload: &str, template: &PodTemplate, known: &[Revision], collisio
     // Each round takes another name; there are only so many that can be taken.
     let name = std::iter::repeat_with(&mut named).take(known.len() + 1).flatten().next();
     let name = name.unwrap_or_else(|| format!("{stem}-{}", hash_of(&text, 0)));
-    let revision = Revision { name, number: newest + 1, template: template.clone() };
+    let revision = Revision { name, number: next, template: template.clone() };
     Found { revision, write: Some(Write::Create), collisions }
 }
 
@@ -126,8 +177,15 @@ pub fn current<'a>(
     others().find(|revision| revision.name == before).unwrap_or(update)
 }
 
+/// Names of the revisions whose templates are looked at: those of the pods, those on the way, and the one that was current.
+pub fn needed<'a>(pods: impl Iterator<Item = &'a Pod>, current: &'a str) -> BTreeSet<&'a str> {
+    let of_pod =
+        |pod: &'a Pod| [Some(pod.label.as_str()), pod.turn.as_ref().map(|turn| turn.target.as_str())];
+    pods.flat_map(of_pod).flatten().chain([current]).filter(|name| !name.is_empty()).collect()
+}
+
 /// Old revisions that may go: those beyond `limit` that nobody needs, oldest first.
-pub fn surplus<'a>(known: &'a [Revision], needed: &BTreeSet<&str>, limit: usize) -> Vec<&'a str> {
+pub fn surplus<'a>(known: &'a [Record], needed: &BTreeSet<&str>, limit: usize) -> Vec<&'a str> {
     let mut idle: Vec<_> = known.iter().filter(|revision| !needed.contains(revision.name.as_str())).collect();
     idle.sort_by_key(|revision| revision.number);
     let many = idle.len().saturating_sub(limit);
@@ -173,6 +231,10 @@ mod tests {
         names.iter().map(revision).collect()
     }
 
+    fn history(known: &[Revision]) -> Vec<Record> {
+        known.iter().map(|revision| Record::of(&revision.name, revision.number, &revision.template)).collect()
+    }
+
     #[test]
     fn the_data_is_what_kubernetes_keeps_and_comes_back() {
         let data = data(&of("a:1"));
@@ -192,7 +254,7 @@ mod tests {
 
     #[test]
     fn an_old_template_is_the_old_revision_with_a_new_number() {
-        let known = known(&[("web-a", 1, "a:1"), ("web-b", 2, "a:2")]);
+        let known = history(&known(&[("web-a", 1, "a:1"), ("web-b", 2, "a:2")]));
         let found = find("web", &of("a:1"), &known, 0);
         assert_eq!((found.revision.name.as_str(), found.revision.number), ("web-a", 3));
         assert_eq!(found.write, Some(Write::Renumber));
@@ -211,7 +273,7 @@ mod tests {
     #[test]
     fn a_name_that_is_taken_is_not_used_for_another_template() {
         let first = find("web", &of("a:1"), &[], 0).revision.name;
-        let known = known(&[(&first, 1, "other:1")]);
+        let known = history(&known(&[(&first, 1, "other:1")]));
         let found = find("web", &of("a:1"), &known, 0);
         assert_ne!(found.revision.name, first);
         assert_eq!((found.collisions, found.revision.number), (1, 2));
@@ -236,8 +298,36 @@ mod tests {
     }
 
     #[test]
+    fn the_highest_number_that_there_is_is_no_reason_to_end() {
+        let known = history(&known(&[("web-a", 1, "a:1"), ("web-forged", i64::MAX, "forged:1")]));
+        let back = find("web", &of("a:1"), &known, 0);
+        assert_eq!((back.revision.number, back.write), (i64::MAX, Some(Write::Renumber)));
+        let new = find("web", &of("a:2"), &known, 0);
+        assert_eq!((new.revision.number, new.write), (i64::MAX, Some(Write::Create)));
+    }
+
+    #[test]
+    fn a_record_is_small_however_large_the_template_is() {
+        let container = |at: usize| json!({"name": format!("app-{at}"), "image": "x".repeat(2000)});
+        let many = (0..1000).map(container).collect::<Vec<_>>();
+        for template in [
+            json!({"spec": {"containers": [{"name": "app", "image": "app:1", "env": "x".repeat(1 << 20)}]}}),
+            json!({"spec": {"containers": many}}),
+            json!({"spec": {"containers": vec![json!({"name": ""}); 100_000]}}),
+            json!({"spec": {"containers": [{"name": "app", "image": "x".repeat(1 << 20)}]}}),
+        ] {
+            let record = Record::of("web-a", 1, &PodTemplate(template));
+            assert!(record.images.0.to_string().len() < 8 << 10);
+        }
+        let record = Record::of("web-a", 1, &of("a:1"));
+        assert_eq!(record.images.image("app"), Some("a:1"));
+        assert_eq!(record.digest, digest(&PodTemplate(json!({"status": null, "spec": of("a:1").0["spec"]}))));
+        assert_ne!(record.digest, digest(&of("a:2")));
+    }
+
+    #[test]
     fn only_what_nobody_needs_goes_and_the_oldest_first() {
-        let known = known(&[("a", 1, "1"), ("b", 2, "2"), ("c", 3, "3"), ("d", 4, "4")]);
+        let known = history(&known(&[("a", 1, "1"), ("b", 2, "2"), ("c", 3, "3"), ("d", 4, "4")]));
         assert_eq!(surplus(&known, &["a", "d"].into(), 1), ["b"]);
         assert!(surplus(&known, &["d"].into(), 3).is_empty());
         assert_eq!(surplus(&known, &["d"].into(), 0), ["a", "b", "c"]);

@@ -8,7 +8,7 @@ use crate::api::pod_template::PodTemplate;
 use crate::workload::hooks::{self, HookTemplates, Run};
 use crate::workload::order::Nodes;
 use crate::workload::pods::{Pod, Templates, View};
-use crate::workload::revision::Revision;
+use crate::workload::revision::{Record, Revision};
 use crate::workload::wish::Wish;
 
 /// What is known of a volume claim.
@@ -28,7 +28,9 @@ pub type Claims = BTreeMap<String, ClaimState>;
 pub struct Seen<'a> {
     /// All pods that the workload owns, those on their way out too.
     pub pods: Vec<&'a Pod>,
-    /// Its revisions.
+    /// Its history.
+    pub history: Vec<Record>,
+    /// The revisions that its pods are at, or on the way to, and the one that it was at last: with their templates.
     pub revisions: &'a [Revision],
     /// Its hooks.
     pub runs: &'a [Run],
@@ -58,8 +60,10 @@ pub struct Scene<'a> {
     pub update: &'a Revision,
     /// The revision that a partition holds pods back at.
     pub current: &'a Revision,
-    /// Templates by revision.
+    /// Templates by revision; of those that nobody needs whole only what [`Record`] has.
     pub revisions: Templates<'a>,
+    /// Whole templates by revision.
+    whole: Templates<'a>,
     /// Hooks by the pod that they are about.
     pub runs: BTreeMap<&'a str, Vec<&'a Run>>,
     /// What is known of their templates.
@@ -77,9 +81,12 @@ pub struct Scene<'a> {
 impl<'a> Scene<'a> {
     /// Arranges what is seen.
     pub fn new(wish: &'a Wish, seen: &'a Seen<'a>, update: &'a Revision, current: &'a Revision) -> Self {
+        let known = seen.revisions.iter().chain([update]);
+        let whole: Templates<'a> =
+            known.map(|revision| (revision.name.as_str(), &revision.template)).collect();
         let mut revisions: Templates<'a> =
-            seen.revisions.iter().map(|revision| (revision.name.as_str(), &revision.template)).collect();
-        revisions.insert(&update.name, &update.template);
+            seen.history.iter().map(|record| (record.name.as_str(), &record.images)).collect();
+        revisions.extend(&whole);
         let active = seen.pods.iter().filter(|pod| pod.is_active());
         let views = active.map(|pod| View::of(pod, &revisions, wish.min_ready, seen.now)).collect();
         let mut runs: BTreeMap<&str, Vec<&Run>> = BTreeMap::new();
@@ -94,6 +101,7 @@ impl<'a> Scene<'a> {
             update,
             current,
             revisions,
+            whole,
             runs,
             templates: seen.templates,
             nodes: seen.nodes,
@@ -120,7 +128,7 @@ impl<'a> Scene<'a> {
 
     /// The template of a revision.
     pub fn template(&self, revision: &str) -> Option<&'a PodTemplate> {
-        self.revisions.get(revision).copied()
+        self.whole.get(revision).copied()
     }
 
     /// True when the hook of the pod's turn let it pass.

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::chance;
 use crate::cluster::error::Error;
 use crate::cluster::server::{Age, Listed, Selection};
+use crate::cluster::store::quota::Quota;
 use crate::cluster::store::{Kept, Shared};
 use crate::operation::effect::Class;
 use crate::process::log::chain;
@@ -136,7 +137,9 @@ impl<T: Kept> Follower<'_, T> {
     async fn list(&mut self) -> Result<Listed<T>, Error> {
         let server = &self.shared.server;
         self.selection.version = T::OLDER.filter(|_| server.is_older(&T::group(&())));
-        server.list_of_age(&self.selection, &self.age()).await
+        let mut quota = Quota::default();
+        let kept = |object: &T| quota.admits(&T::kind(&()), object.share());
+        server.list_of_age(&self.selection, &self.age(), kept).await
     }
 
     /// How old the next list may be: one that took back what was seen would look like somebody's change.

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
+use crate::api::pod_template::PodTemplate;
 use crate::cluster::error::Error;
 use crate::cluster::event::{self, Told};
 use crate::cluster::server::{MANAGER, Server};
@@ -20,6 +21,7 @@ use crate::cluster::workloads::trim::Trim;
 use crate::cluster::workloads::{Key, Kind, Trimmed, Workloads};
 use crate::operation::effect::Class;
 use crate::workload::action::{PodPatch, PodRef};
+use crate::workload::revision;
 
 /// How a pod is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +128,24 @@ impl Server {
         }});
         let request = of::<ControllerRevision>(namespace);
         self.ask(&doing, request.patch(&revision.name, &as_us(), &Patch::Strategic(body))).await
+    }
+
+    /// The template of the revision with this uid; `None`: it is gone, or has none.
+    pub async fn revision_template(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<Option<PodTemplate>, Error> {
+        let doing = format!("reading ControllerRevision {namespace}/{name}");
+        let request = of::<ControllerRevision>(namespace).get(name, &GetParams::default());
+        let found = match self.ask::<ControllerRevision>(&doing, request).await {
+            Ok(found) => found,
+            Err(error) if error.class() == Class::Gone => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let data = found.data.filter(|_| found.metadata.uid.as_deref() == Some(uid));
+        Ok(data.and_then(|data| revision::template(&data.0)))
     }
 
     /// Makes a revision.

@@ -22,11 +22,18 @@ use crate::workload::hooks::Run;
 use crate::workload::order;
 use crate::workload::pods;
 use crate::workload::report::Report;
-use crate::workload::revision::{self, Revision};
+use crate::workload::revision::{self, Record};
 use crate::workload::wish::Wish;
 
 /// Labels of a revision that can be adopted: those of the pods of its workload.
 const MOST_LABELS: usize = 64;
+/// The most bytes of them.
+const MOST_LABEL_BYTES: usize = 4 << 10;
+/// What a text, and the place that it has in a map or a list, takes beside its letters.
+const OVERHEAD: usize = 128;
+/// The most bytes that are kept of the `ControllerRevisions` of one namespace: more than ten thousand of them have. What goes
+/// beyond is as if it were not there, for that namespace alone.
+const MOST_REVISION_BYTES: usize = 8 << 20;
 
 /// A workload.
 #[derive(Debug)]
@@ -60,14 +67,23 @@ pub struct KeptPod {
     pub labels: BTreeMap<String, String>,
 }
 
-/// A `ControllerRevision`. Anybody in any namespace makes them, each as large as the API server stores it, so only those of
-/// workloads are kept with their content.
+/// A `ControllerRevision`. Anybody in any namespace makes them, each as large as the API server stores it, and writes into it
+/// which workload controls it, so that no content is kept of any.
 #[derive(Clone, Debug)]
 pub struct KeptRevision {
-    /// What it says, where a workload controls it.
-    pub(super) revision: Option<Revision>,
-    /// Its labels, where nobody controls it and a workload may adopt it.
-    pub(super) orphan: Option<BTreeMap<String, String>>,
+    /// What is kept of it where a workload controls it.
+    pub(super) record: Option<Record>,
+    /// The same where nobody controls it.
+    pub(super) orphan: Option<Orphan>,
+}
+
+/// A revision that nobody controls.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Orphan {
+    /// Its labels.
+    pub(super) labels: BTreeMap<String, String>,
+    /// False when its content is not what its name says: a workload of ours has not made it.
+    pub(super) fits: bool,
 }
 
 /// The name of a volume claim.
@@ -227,21 +243,22 @@ impl Trim for KeptRevision {
 
     fn trim(source: ControllerRevision) -> (ObjectMeta, Self) {
         let name = source.metadata.name.clone().unwrap_or_default();
-        let (revision, orphan) = match controller(&source.metadata) {
+        let template = || source.data.as_ref().and_then(|data| revision::template(&data.0));
+        let (record, orphan) = match controller(&source.metadata) {
             Some(owner) if is_workload(owner) => {
-                let template = source.data.and_then(|data| revision::template(&data.0));
-                (template.map(|template| Revision { name, number: source.revision, template }), None)
+                (template().map(|template| Record::of(&name, source.revision, &template)), None)
             }
             Some(_) => (None, None),
             None => {
                 let labels = source.metadata.labels.clone().unwrap_or_default();
-                let template = source.data.and_then(|data| revision::template(&data.0));
-                let fits = labels.len() <= MOST_LABELS
-                    && template.is_some_and(|template| revision::is_named_after(&name, &template));
-                (None, fits.then_some(labels))
+                let bytes: usize = labels.iter().map(|(key, value)| key.len() + value.len()).sum();
+                let few = labels.len() <= MOST_LABELS && bytes <= MOST_LABEL_BYTES;
+                let template = template().filter(|_| few);
+                let fits = |template| Orphan { fits: revision::is_named_after(&name, &template), labels };
+                (None, template.map(fits))
             }
         };
-        (source.metadata, Self { revision, orphan })
+        (source.metadata, Self { record, orphan })
     }
 
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
@@ -252,7 +269,22 @@ impl Trim for KeptRevision {
     }
 
     fn says_the_same(&self, before: &Self) -> bool {
-        self.revision == before.revision && self.orphan == before.orphan
+        self.record == before.record && self.orphan == before.orphan
+    }
+
+    fn bytes(&self) -> usize {
+        let images = |record: &Record| {
+            record.images.images().map(|(name, image)| name.len() + image.len() + OVERHEAD).sum()
+        };
+        let labels = |orphan: &Orphan| {
+            orphan.labels.iter().map(|(key, value)| key.len() + value.len() + OVERHEAD).sum()
+        };
+        let of_record: usize = self.record.as_ref().map_or(0, images);
+        of_record + self.orphan.as_ref().map_or(0, labels)
+    }
+
+    fn most_bytes() -> Option<usize> {
+        Some(MOST_REVISION_BYTES)
     }
 }
 
@@ -349,32 +381,66 @@ mod tests {
 
     use super::*;
     use crate::api::pod_template::PodTemplate;
+    use crate::cluster::workloads::Trimmed;
 
-    fn kept(mut revision: Value) -> KeptRevision {
+    fn kept(mut revision: Value) -> Trimmed<KeptRevision> {
         revision["revision"] = json!(1);
-        KeptRevision::trim(serde_json::from_value(revision).unwrap()).1
+        serde_json::from_value(revision).unwrap()
+    }
+
+    fn owned_by(group: &str, kind: &str) -> Value {
+        json!([{"apiVersion": format!("{group}/v1"), "kind": kind, "name": "web", "uid": "1", "controller": true}])
     }
 
     #[test]
-    fn of_a_revision_that_nobody_controls_only_the_labels_are_kept_and_only_where_its_name_fits_its_content()
-    {
+    fn of_a_revision_that_nobody_controls_only_the_labels_are_kept_and_whether_its_name_fits_its_content() {
         let template = PodTemplate(json!({"spec": {"containers": [{"name": "app", "image": "app:1"}]}}));
         let name = revision::find("web", &template, &[], 0).revision.name;
         let labels = json!({"app": "web"});
         let orphan = json!({"metadata": {"name": name, "labels": labels}, "data": revision::data(&template)});
-        let fits = kept(orphan.clone());
-        assert_eq!((fits.revision, fits.orphan.map(|labels| json!(labels))), (None, Some(labels)));
+        let fits =
+            |revision: Value| kept(revision).value.orphan.map(|orphan| (json!(orphan.labels), orphan.fits));
+        assert_eq!(fits(orphan.clone()), Some((labels.clone(), true)));
+        assert_eq!(kept(orphan.clone()).value.record, None);
 
         let mut other_content = orphan.clone();
         other_content["data"]["spec"]["template"]["spec"]["containers"][0]["image"] = json!("app:2");
+        assert_eq!(fits(other_content), Some((labels, false)));
         let mut many_labels = orphan.clone();
         many_labels["metadata"]["labels"] =
             (0..=MOST_LABELS).map(|at| (format!("label-{at}"), json!("x"))).collect();
+        let mut long_labels = orphan.clone();
+        long_labels["metadata"]["labels"] = json!({"app": "x".repeat(MOST_LABEL_BYTES)});
         let mut of_another_kind = orphan;
-        of_another_kind["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "1", "controller": true}]);
-        for nothing in [other_content, many_labels, of_another_kind] {
-            let kept = kept(nothing.clone());
-            assert_eq!((kept.revision, kept.orphan), (None, None), "{nothing:#}");
+        of_another_kind["metadata"]["ownerReferences"] = owned_by("apps", "StatefulSet");
+        for nothing in [many_labels, long_labels, of_another_kind] {
+            let kept = kept(nothing.clone()).value;
+            assert_eq!((kept.record, kept.orphan), (None, None), "{nothing:#}");
+        }
+    }
+
+    #[test]
+    fn nothing_that_somebody_makes_large_is_kept_of_a_revision() {
+        let long = "x".repeat(1 << 20);
+        let template = json!({"metadata": {"annotations": {"a": long}},
+            "spec": {"containers": [{"name": "app", "image": "app:1", "env": long}]}});
+        let data = revision::data(&PodTemplate(template));
+        let of = |owners: Value| {
+            kept(json!({"metadata": {"name": "web-1", "labels": {"app": "web"}, "annotations": {"b": long},
+                "ownerReferences": owners}, "data": data}))
+        };
+        let mut long_owner = owned_by("tkex.tencent.com", "GameDeployment");
+        for field in ["apiVersion", "kind", "name", "uid"] {
+            long_owner[0][field] = json!(format!("tkex.tencent.com/{long}"));
+        }
+        for owners in [
+            json!([]),
+            owned_by("tkex.tencent.com", "GameDeployment"),
+            owned_by("apps", "StatefulSet"),
+            long_owner,
+        ] {
+            let kept = format!("{:?}", of(owners.clone()));
+            assert!(kept.len() < 8 << 10, "{} bytes for {}", kept.len(), &owners.to_string()[..40]);
         }
     }
 }

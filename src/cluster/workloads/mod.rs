@@ -5,6 +5,7 @@
 //! what it is told once (`calls`).
 
 mod calls;
+mod contents;
 pub(super) mod kinds;
 pub(super) mod trim;
 
@@ -24,11 +25,12 @@ use crate::workload::action::PodRef;
 use crate::workload::adoption::{self, Candidate, Claim as Whose, claim};
 use crate::workload::hooks::{HookTemplates, Run, TemplateState};
 use crate::workload::order::Nodes;
-use crate::workload::revision::Revision;
+use crate::workload::revision::Record;
 use crate::workload::scene::{ClaimState, Claims};
 use crate::workload::wish::Wish;
 
 pub use calls::Deletion;
+pub use contents::Contents;
 pub use kinds::{KeptPod, KeptRevision, Template, Workload};
 pub use trim::Trimmed;
 
@@ -222,19 +224,33 @@ impl Workloads {
         others.filter_map(|pod| pod.meta.name.clone()).collect()
     }
 
-    /// Its revisions.
-    pub fn revisions(&self, wish: &Wish) -> Vec<Revision> {
-        self.revisions.group(&wish.uid).iter().filter_map(|kept| kept.value.revision.clone()).collect()
+    /// Its revisions, each with its uid.
+    pub fn revisions(&self, wish: &Wish) -> Vec<(String, Record)> {
+        let own = self.revisions.group(&wish.uid);
+        let record = |kept: &Arc<Trimmed<KeptRevision>>| {
+            Some((kept.meta.uid.clone().unwrap_or_default(), kept.value.record.clone()?))
+        };
+        own.iter().filter_map(record).collect()
     }
 
     /// Revisions that nobody controls and that were made for a workload like this one: their names, uids and versions.
     pub fn orphaned_revisions(&self, wish: &Wish) -> Vec<PodRef> {
+        self.orphans_like(wish, |orphan| orphan.fits)
+    }
+
+    /// Revisions that nobody controls and that look as if they were made for a workload like this one, by names and labels,
+    /// but not by their content.
+    pub fn misfits(&self, wish: &Wish) -> Vec<PodRef> {
+        self.orphans_like(wish, |orphan| !orphan.fits)
+    }
+
+    fn orphans_like(&self, wish: &Wish, is: impl Fn(&kinds::Orphan) -> bool) -> Vec<PodRef> {
         let orphans = self.revisions.group(&kinds::orphans(&wish.namespace));
         let fits = |kept: &&Arc<Trimmed<KeptRevision>>| {
             let name = kept.meta.name.as_deref().unwrap_or_default();
-            let labels = kept.value.orphan.as_ref();
+            let orphan = kept.value.orphan.as_ref().filter(|orphan| is(orphan));
             kept.meta.deletion_timestamp.is_none()
-                && labels.is_some_and(|labels| adoption::adopts_revision(wish, name, labels))
+                && orphan.is_some_and(|orphan| adoption::adopts_revision(wish, name, &orphan.labels))
         };
         let reference = |kept: &Arc<Trimmed<KeptRevision>>| PodRef {
             name: kept.meta.name.clone().unwrap_or_default(),

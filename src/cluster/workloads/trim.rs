@@ -7,7 +7,12 @@ use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
-use crate::cluster::store::Kept;
+use crate::cluster::store::{Kept, Share};
+
+/// The longest text of an owner: names and groups are no longer.
+const LONGEST_OF_OWNER: usize = 253;
+/// What an object takes beside its texts.
+const OVERHEAD: usize = 512;
 
 /// What is kept of a kind of objects.
 pub trait Trim: Clone + std::fmt::Debug + Send + Sync + Sized + 'static {
@@ -24,6 +29,16 @@ pub trait Trim: Clone + std::fmt::Debug + Send + Sync + Sized + 'static {
 
     /// True when it says the same as `before`, whatever the versions.
     fn says_the_same(&self, before: &Self) -> bool;
+
+    /// About how many bytes of it are kept, without its metadata.
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    /// How many bytes are kept of the objects of one namespace, with their metadata; `None`: as many as there are.
+    fn most_bytes() -> Option<usize> {
+        None
+    }
 }
 
 /// One object.
@@ -38,7 +53,7 @@ pub struct Trimmed<T> {
 impl<'de, T: Trim> Deserialize<'de> for Trimmed<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (meta, value) = T::trim(T::Source::deserialize(deserializer)?);
-        let controller = controller(&meta).cloned();
+        let controller = controller(&meta).map(bounded);
         let meta = ObjectMeta {
             name: meta.name,
             namespace: meta.namespace,
@@ -52,6 +67,18 @@ impl<'de, T: Trim> Deserialize<'de> for Trimmed<T> {
     }
 }
 
+/// An owner as far as it is kept: the API server bounds none of its texts. One that is cut is nobody's.
+fn bounded(owner: &OwnerReference) -> OwnerReference {
+    let cut = |text: &str| text.chars().take(LONGEST_OF_OWNER).collect();
+    OwnerReference {
+        api_version: cut(&owner.api_version),
+        kind: cut(&owner.kind),
+        name: cut(&owner.name),
+        uid: cut(&owner.uid),
+        ..owner.clone()
+    }
+}
+
 impl<T: Trim> Kept for Trimmed<T> {
     /// Namespace and name.
     fn key(&self) -> String {
@@ -60,6 +87,19 @@ impl<T: Trim> Kept for Trimmed<T> {
 
     fn groups(&self) -> Vec<String> {
         self.value.groups(&self.meta)
+    }
+
+    fn share(&self) -> Option<Share> {
+        let most = T::most_bytes()?;
+        let meta = &self.meta;
+        let owners = meta.owner_references.iter().flatten();
+        let owner: usize = owners
+            .map(|owner| owner.api_version.len() + owner.kind.len() + owner.name.len() + owner.uid.len())
+            .sum();
+        let namespace = meta.namespace.clone().unwrap_or_default();
+        let texts = [&meta.name, &meta.namespace, &meta.uid, &meta.resource_version];
+        let texts: usize = texts.into_iter().flatten().map(String::len).sum();
+        Some(Share { namespace, bytes: OVERHEAD + texts + owner + self.value.bytes(), most })
     }
 
     fn is_as(&self, before: &Self) -> bool {

@@ -289,7 +289,8 @@ impl<'a> Hand<'a> {
             Ok(()) => Ok(Done::Made(made)),
             Err(error) if error.class() == Class::Refused => {
                 let seen = self.site.known.hold(&wish.namespace, &made, UNTIL_SEEN).await;
-                let own = self.site.known.revisions(wish).iter().any(|known| known.name == revision.name);
+                let own =
+                    self.site.known.revisions(wish).iter().any(|(_, known)| known.name == revision.name);
                 match (seen, own) {
                     (_, true) => Ok(Done::There),
                     // Its content may be the very template: it is adopted, or made once it is gone. Nothing else is done before.

@@ -9,6 +9,7 @@ use crate::cluster::workloads::{Key, Kind, SeenPod, Workload};
 use crate::controller::queue::Outcome;
 use crate::controller::workloads::Site;
 use crate::controller::workloads::hand::Hand;
+use crate::controller::workloads::revisions::{History, history, report_misfits};
 use crate::process::clock;
 use crate::process::log::chain;
 use crate::workload::action::PodRef;
@@ -69,8 +70,16 @@ async fn bring_about(site: &Site, key: &Key, workload: &Workload) -> Outcome {
         }
     }
     let own: Vec<_> = own.into_iter().map(|(_, pod)| pod).collect();
+    report_misfits(site, key, workload).await;
+    let history = match history(site, workload, &own).await {
+        Ok(history) => history,
+        Err(error) => {
+            tracing::info!("{key}: {}", chain(&error));
+            return Outcome { failed: true, ..Outcome::default() };
+        }
+    };
     let now = clock::now();
-    let decision = decision(site, workload, &own, now);
+    let decision = decision(site, workload, &own, history, now);
     let Decision { actions, report, look_again } = decision;
     let mut hand = Hand::new(site, key, workload, &own);
     hand.carry_out(&actions).await;
@@ -82,11 +91,12 @@ async fn bring_about(site: &Site, key: &Key, workload: &Workload) -> Outcome {
     hand.outcome(again).await
 }
 
-fn decision(site: &Site, workload: &Workload, own: &[SeenPod], now: Timestamp) -> Decision {
+fn decision(site: &Site, workload: &Workload, own: &[SeenPod], history: History, now: Timestamp) -> Decision {
     let (wish, known) = (&workload.wish, &site.known);
     let pods: Vec<_> = own.iter().filter_map(|pod| pod.value.pod.as_ref()).collect();
     let seen = Seen {
-        revisions: &known.revisions(wish),
+        history: history.records,
+        revisions: &history.needed,
         runs: &known.runs(wish),
         templates: &known.templates(&wish.namespace),
         nodes: &known.nodes(pods.iter().filter_map(|pod| pod.node.as_deref())),

@@ -10,6 +10,7 @@
 mod hand;
 mod look;
 mod metrics;
+mod revisions;
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::agents::Agents;
 use crate::cluster::server::Server;
-use crate::cluster::workloads::Workloads;
+use crate::cluster::workloads::{Contents, Workloads};
 use crate::controller::Common;
 use crate::controller::events::Events;
 use crate::controller::looks::Looks;
@@ -29,6 +30,8 @@ pub(super) use metrics::Metrics;
 struct Site {
     server: Server,
     known: Workloads,
+    contents: Contents,
+    misfits: revisions::Misfits,
     agents: Agents,
     events: Events,
     metrics: Metrics,
@@ -38,7 +41,8 @@ pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken)
     let Common { server, identity, workload_metrics: metrics, .. } = common;
     let mut known = Workloads::watch(&server, &stop);
     let events = Events::new(server.clone(), identity);
-    let site = Arc::new(Site { server, known: known.clone(), agents, events, metrics });
+    let (contents, misfits) = (Contents::default(), revisions::Misfits::default());
+    let site = Arc::new(Site { server, known: known.clone(), contents, misfits, agents, events, metrics });
     let mut looks = Looks::new();
     loop {
         for (key, generation) in known.news() {

@@ -136,5 +136,5 @@ fn in_place() -> Draft {
 }
 
 fn sight_revision(draft: &Draft, sight: &Sight) -> String {
-    crate::workload::revision::find("web", &draft.wish().template, &sight.revisions, 0).revision.name
+    crate::workload::revision::find("web", &draft.wish().template, &sight.seen().history, 0).revision.name
 }

@@ -12,12 +12,12 @@ use crate::api::status::{Phase, Step};
 use crate::api::workload_key;
 use crate::workload::action::{Action, PodPatch, Why};
 use crate::workload::decide::{Decision, decide};
-use crate::workload::fixtures::{Draft, answer, at};
+use crate::workload::fixtures::{Draft, answer, at, history};
 use crate::workload::hooks::{self, HookTemplates, Run, TemplateState};
 use crate::workload::order::Nodes;
 use crate::workload::pods::{Pod, PodPhase};
 use crate::workload::report::Report;
-use crate::workload::revision::Revision;
+use crate::workload::revision::{self, Revision};
 use crate::workload::scene::{ClaimState, Claims, Seen};
 use crate::workload::turn::{Purpose, Stage, Standing, Turn};
 use crate::workload::wish::Wish;
@@ -123,12 +123,20 @@ impl World {
         self.pods.get_mut(at % many)
     }
 
+    /// As the controller has them: the templates of all others are not read.
+    fn needed(&self) -> Vec<Revision> {
+        let needed = revision::needed(self.pods.iter(), &self.report.current_revision);
+        self.revisions.iter().filter(|known| needed.contains(known.name.as_str())).cloned().collect()
+    }
+
     fn decision(&self) -> Decision {
         let wish = self.draft.wish();
         let (nodes, taken) = (Nodes::new(), BTreeSet::new());
+        let needed = self.needed();
         let seen = Seen {
             pods: self.pods.iter().collect(),
-            revisions: &self.revisions,
+            history: history(&self.revisions),
+            revisions: &needed,
             runs: &self.runs,
             templates: &self.templates,
             nodes: &nodes,

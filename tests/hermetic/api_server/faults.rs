@@ -33,6 +33,7 @@ const KNOWN: &[&str] = &[
     "PATCH gamedeployment",
     "PATCH gamedeployment/status",
     "PATCH inplacerollout/status",
+    "GET controllerrevision",
     "POST controllerrevision",
     "POST persistentvolumeclaim",
     "POST pod",

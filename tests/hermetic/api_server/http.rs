@@ -151,6 +151,7 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         | "GET deployment"
         | "GET statefulset"
         | "GET replicaset"
+        | "GET controllerrevision"
         | "GET job"
         | "GET namespace"
         | "GET mutatingwebhookconfiguration"

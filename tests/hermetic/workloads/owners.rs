@@ -1,5 +1,6 @@
 //! Whose pods and revisions are.
 
+use super::super::api_server::Fault;
 use super::*;
 
 fn controller_of(pod: &Value) -> Option<&str> {
@@ -144,6 +145,67 @@ async fn an_orphaned_revision_whose_content_does_not_fit_its_name_is_left_alone(
     assert_eq!(controller_of(&revision), None, "it is not adopted");
     let pods = site.api.store(|store| store.pods().cloned().collect::<Vec<_>>());
     assert!(!json!(pods).to_string().contains("app:forged"), "{pods:#?}");
+    // It is looked at again and again, and told once.
+    site.wish(|spec| spec["replicas"] = json!(2));
+    site.ready(2).await;
+    let told = |store: &Store| {
+        let about = |event: &&Value| event["reason"] == "RevisionNotAdopted";
+        store.events.iter().filter(about).cloned().collect::<Vec<_>>()
+    };
+    let events = site.api.store(|store| told(store));
+    assert_eq!(events.len(), 1, "{events:#?}");
+    assert!(events[0]["message"].as_str().unwrap().contains(&name(&forged)), "{events:#?}");
+    assert_eq!(events[0]["count"], 1, "{events:#?}");
+}
+
+#[tokio::test]
+async fn a_revision_that_somebody_put_into_the_history_stops_nothing_and_makes_no_pod() {
+    let site = Site::start().await;
+    let _controller = site.controller();
+    site.deployment(2);
+    site.ready(2).await;
+    let owner = site.web()["metadata"]["uid"].clone();
+    for (name, number) in [("web-forged", i64::MAX), ("web-first", 0)] {
+        let forged = json!({"spec": {"template": template("app:forged")}});
+        site.api.put(json!({"apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": number, "data": forged,
+            "metadata": {"namespace": "shop", "name": name, "labels": {"app": "web"}, "ownerReferences": [
+                {"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": "web", "uid": owner,
+                    "controller": true}]}}));
+    }
+    site.wish(|spec| {
+        spec["template"] = template("app:2");
+        spec["updateStrategy"]["partition"] = json!(1);
+    });
+    site.agents_bring("app:2", 1).await;
+    site.wish(|spec| spec["replicas"] = json!(4));
+    site.ready(4).await;
+    let pods = site.api.store(|store| store.pods().cloned().collect::<Vec<_>>());
+    assert!(!json!(pods).to_string().contains("app:forged"), "{pods:#?}");
+}
+
+#[tokio::test]
+async fn the_template_of_an_old_revision_is_read_when_a_pod_is_at_it() {
+    let site = Site::start().await;
+    let controller = site.controller();
+    site.deployment(3);
+    site.ready(3).await;
+    assert_eq!(site.api.count("GET controllerrevision"), 0, "it is that of the workload");
+    site.wish(|spec| {
+        spec["template"] = template("app:2");
+        spec["updateStrategy"]["partition"] = json!(2);
+    });
+    site.agents_bring("app:2", 1).await;
+    assert_eq!(site.api.count("GET controllerrevision"), 1, "once, however often it is looked at");
+    drop(controller);
+    // What cannot be read now is not made of something else.
+    site.api.on("GET controllerrevision").times(2).fault(Fault::Answer(500, "not now"));
+    let old = site.api.store(|store| store.pods().find(|pod| runs(pod) == "app:1").map(name).unwrap());
+    site.api.store(|store| store.remove("shop", &old));
+    let _controller = site.controller();
+    site.ready(3).await;
+    let held = site.api.store(|store| store.pods().filter(|pod| runs(pod) == "app:1").count());
+    assert_eq!(held, 2, "the one that is held back is made again as it was");
+    assert_eq!(site.api.count("GET controllerrevision"), 4, "two that failed, and one");
 }
 
 #[tokio::test]

@@ -1,0 +1,74 @@
+//! How much is kept of each namespace of objects that anybody makes, as many as the API server stores. What is beyond is not
+//! kept: the namespace whose objects they are is the only one that misses them.
+
+use std::collections::{BTreeSet, HashMap};
+
+/// What one object takes.
+pub(in crate::cluster) struct Share {
+    pub(in crate::cluster) namespace: String,
+    pub(in crate::cluster) bytes: usize,
+    /// The most that is kept of its namespace.
+    pub(in crate::cluster) most: usize,
+}
+
+/// What is kept, by namespace.
+#[derive(Default)]
+pub(super) struct Quota {
+    bytes: HashMap<String, usize>,
+    /// Namespaces of which the log says that they are full.
+    full: BTreeSet<String>,
+}
+
+impl Quota {
+    /// Counts an object of this kind; false: it is not to be kept.
+    pub(super) fn admits(&mut self, kind: &str, share: Option<Share>) -> bool {
+        let Some(Share { namespace, bytes, most }) = share else { return true };
+        let kept = self.bytes.get(&namespace).copied().unwrap_or_default();
+        if kept.saturating_add(bytes) > most {
+            if !self.full.contains(&namespace) {
+                tracing::warn!(
+                    "namespace {namespace} has more {kind}s than are kept of one namespace ({} KiB): the others are \
+                     left alone",
+                    most >> 10
+                );
+                self.full.insert(namespace);
+            }
+            return false;
+        }
+        self.bytes.insert(namespace, kept + bytes);
+        true
+    }
+
+    /// An object that was admitted is gone.
+    pub(super) fn give_back(&mut self, share: Option<Share>) {
+        let Some(Share { namespace, bytes, .. }) = share else { return };
+        self.full.remove(&namespace);
+        if let Some(kept) = self.bytes.get_mut(&namespace) {
+            *kept = kept.saturating_sub(bytes);
+            if *kept == 0 {
+                self.bytes.remove(&namespace);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_namespace_has_too_much_of_is_not_kept_and_no_other_one_misses_anything() {
+        let mut quota = Quota::default();
+        let share =
+            |namespace: &str, bytes| Some(Share { namespace: namespace.to_owned(), bytes, most: 100 });
+        assert!(quota.admits("Thing", share("shop", 60)));
+        assert!(!quota.admits("Thing", share("shop", 60)), "too much");
+        assert!(quota.admits("Thing", share("shop", 40)), "as much as there may be");
+        assert!(quota.admits("Thing", share("other", 100)));
+        assert!(quota.admits("Thing", None), "nobody counts");
+        quota.give_back(share("shop", 60));
+        assert!(quota.admits("Thing", share("shop", 60)));
+        quota.give_back(share("other", 100));
+        assert!(!quota.bytes.contains_key("other"), "nothing is kept of what is gone");
+    }
+}

@@ -1,0 +1,109 @@
+//! Templates of revisions that were read, kept while there is room: the content of a `ControllerRevision` never changes.
+//!
+//! They are kept as text, which takes a part of what it takes when it is parsed.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use crate::api::pod_template::PodTemplate;
+
+/// The most bytes of one namespace.
+const MOST_IN_NAMESPACE: usize = 4 << 20;
+/// The most bytes of all.
+const MOST: usize = 32 << 20;
+
+/// Templates by the uids of their revisions.
+#[derive(Debug, Default)]
+pub struct Contents(Mutex<Cache>);
+
+#[derive(Debug, Default)]
+struct Cache {
+    texts: HashMap<String, Kept>,
+    /// Grows with every use.
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    namespace: String,
+    template: String,
+    used: u64,
+}
+
+impl Contents {
+    /// The template of the revision with this uid, and how many bytes it has as text.
+    pub fn get(&self, uid: &str) -> Option<(PodTemplate, usize)> {
+        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.clock += 1;
+        let now = cache.clock;
+        let found = cache.texts.get_mut(uid)?;
+        found.used = now;
+        Some((serde_json::from_str(&found.template).ok()?, found.template.len()))
+    }
+
+    /// Keeps this one; those that were not used for longest make room. Tells how many bytes it has as text.
+    pub fn put(&self, namespace: &str, uid: &str, template: &PodTemplate) -> usize {
+        let text = template.0.to_string();
+        let bytes = text.len();
+        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.texts.remove(uid);
+        if bytes > MOST_IN_NAMESPACE {
+            return bytes;
+        }
+        cache.make_room(bytes, MOST_IN_NAMESPACE, |text| text.namespace == namespace);
+        cache.make_room(bytes, MOST, |_| true);
+        cache.clock += 1;
+        let kept = Kept { namespace: namespace.to_owned(), template: text, used: cache.clock };
+        cache.texts.insert(uid.to_owned(), kept);
+        bytes
+    }
+}
+
+impl Cache {
+    fn make_room(&mut self, bytes: usize, most: usize, counts: impl Fn(&Kept) -> bool) {
+        let mut kept: usize =
+            self.texts.values().filter(|text| counts(text)).map(|text| text.template.len()).sum();
+        while kept + bytes > most {
+            let counted = self.texts.iter().filter(|(_, text)| counts(text));
+            let Some((uid, size)) = counted
+                .min_by_key(|(_, text)| text.used)
+                .map(|(uid, text)| (uid.clone(), text.template.len()))
+            else {
+                return;
+            };
+            self.texts.remove(&uid);
+            kept -= size;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_one_namespace_and_of_all_is_bounded_and_the_oldest_goes_first() {
+        let contents = Contents::default();
+        let template = PodTemplate(json!({"a": "x".repeat(1 << 20)}));
+        for at in 0..10 {
+            contents.put("attacker", &format!("uid-{at}"), &template);
+            assert!(contents.get("uid-0").is_some(), "it was used");
+        }
+        let held = |contents: &Contents| {
+            let cache = contents.0.lock().unwrap();
+            cache.texts.values().map(|text| text.template.len()).sum::<usize>()
+        };
+        assert!(held(&contents) <= MOST_IN_NAMESPACE);
+        assert_eq!(contents.get("uid-9").map(|(template, _)| template), Some(template.clone()));
+        assert_eq!(contents.get("uid-5"), None);
+        for at in 0..100 {
+            contents.put(&format!("shop-{at}"), &format!("other-{at}"), &template);
+        }
+        assert!(held(&contents) <= MOST);
+        let huge = PodTemplate(json!("x".repeat(MOST_IN_NAMESPACE)));
+        contents.put("shop", "huge", &huge);
+        assert_eq!(contents.get("huge"), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! Revisions of a workload: the templates of those that it needs, and those that are not taken in.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use crate::cluster::error::Error;
+use crate::cluster::workloads::{Key, SeenPod, Workload};
+use crate::controller::workloads::Site;
+use crate::workload::action::Event;
+use crate::workload::revision::{self, Record, Revision};
+
+/// The most bytes of templates that one look is about, as text. A revision that is beyond is one that is not there.
+const MOST: usize = 3 << 20;
+/// How many revisions are remembered that a workload was told about.
+const REMEMBERED: usize = 4096;
+/// How many are told about in one look.
+const AT_ONCE: usize = 10;
+
+/// The history of a workload.
+pub(super) struct History {
+    /// All of it.
+    pub(super) records: Vec<Record>,
+    /// Those of which the template matters.
+    pub(super) needed: Vec<Revision>,
+}
+
+/// Reads the history; the template of a revision is asked for when a pod is at it, or on its way to it.
+pub(super) async fn history(site: &Site, workload: &Workload, own: &[SeenPod]) -> Result<History, Error> {
+    let wish = &workload.wish;
+    let records = site.known.revisions(wish);
+    let pods = own.iter().filter_map(|pod| pod.value.pod.as_ref());
+    let names = revision::needed(pods, &workload.report.current_revision);
+    let newest = revision::digest(&wish.template);
+    let mut needed = Vec::new();
+    let mut left = MOST;
+    for (uid, record) in records.iter().filter(|(_, record)| names.contains(record.name.as_str())) {
+        let template = if record.digest == newest {
+            Some((wish.template.clone(), 0))
+        } else if let Some(kept) = site.contents.get(uid) {
+            Some(kept)
+        } else {
+            let read = site.server.revision_template(&wish.namespace, &record.name, uid).await?;
+            read.map(|template| {
+                let bytes = site.contents.put(&wish.namespace, uid, &template);
+                (template, bytes)
+            })
+        };
+        let Some((template, bytes)) = template.filter(|(_, bytes)| *bytes <= left) else { continue };
+        left -= bytes;
+        needed.push(Revision { name: record.name.clone(), number: record.number, template });
+    }
+    Ok(History { records: records.into_iter().map(|(_, record)| record).collect(), needed })
+}
+
+/// Revisions that workloads were told about, by the uids of both.
+#[derive(Debug, Default)]
+pub(super) struct Misfits(Mutex<BTreeSet<(String, String)>>);
+
+impl Misfits {
+    fn is_new(&self, workload: &str, revision: &str) -> bool {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= REMEMBERED {
+            told.clear();
+        }
+        told.insert((workload.to_owned(), revision.to_owned()))
+    }
+}
+
+/// Says once of each revision that looks as if it were the workload's that it is not taken in.
+pub(super) async fn report_misfits(site: &Site, key: &Key, workload: &Workload) {
+    let uid = &workload.wish.uid;
+    let misfits = site.known.misfits(&workload.wish);
+    for misfit in misfits.iter().filter(|misfit| site.misfits.is_new(uid, &misfit.uid)).take(AT_ONCE) {
+        let message = format!(
+            "ControllerRevision {} has no owner and is named and labelled as one of this workload's, but its content is not \
+             that of which its name is made: it is not adopted",
+            misfit.name
+        );
+        site.events.tell(key.reference(uid), &Event::warning("RevisionNotAdopted", message)).await;
+    }
+}
