@@ -236,12 +236,13 @@ impl<'a> View<'a> {
 /// container runs the image of another revision than the pod's own. What somebody else swapped is left alone.
 fn is_torn(pod: &Pod, standing: &Standing, templates: &Templates<'_>) -> bool {
     let Some(turn) = &pod.turn else { return false };
+    let off = || pod.images.iter().any(|(name, _)| is_off(pod, name, templates));
     let stage = match standing {
         Standing::Over | Standing::Asking => turn.stage,
         Standing::Ended(stage, _) => *stage,
-        Standing::Busy { .. } => return false,
+        // A turn to its own revision mends it, and the agent's answer to the one that failed is gone: it is torn until the end.
+        Standing::Busy { .. } => return turn.target == pod.label || off(),
     };
-    let off = || pod.images.iter().any(|(name, _)| is_off(pod, name, templates));
     stage != Stage::Done && (left_closed(pod, templates) || off())
 }
 

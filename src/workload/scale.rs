@@ -47,7 +47,8 @@ pub enum Clear {
 
 /// Decides for pods that are alike.
 pub fn decide<'a>(scene: &Scene<'a>, own: &Deployment, survey: &Survey<'a>) -> Scaling<'a> {
-    let surge = scene.wish.bounds().surge.min(survey.without_stand_in);
+    // Of pods that leave anyway, none needs another one to stand in for it.
+    let surge = scene.wish.bounds().surge.min(survey.without_stand_in).min(scene.wish.replicas);
     let most = scene.wish.replicas + surge;
     let fewest = if survey.moving() { most } else { scene.wish.replicas };
     let leave = leaving(scene, own, survey, most);

@@ -240,15 +240,28 @@ fn rights_of(cluster: &Cluster, account: &'static str) -> PathBuf {
     if let Some((.., rights)) = given.iter().find(fits) {
         return rights.clone();
     }
+    install_rights(cluster);
+    let rights = cluster.kubeconfig_of("inplace-system", account);
+    given.push((cluster.kubeconfig.clone(), account, rights.clone()));
+    rights
+}
+
+/// Gives agents and controllers that are started from now on their rights anew, after they were uninstalled.
+pub(crate) fn grant(cluster: &Cluster) {
+    install_rights(cluster);
+    for account in ["inplace-agent", "inplace-controller"] {
+        // It lies where the one before it lay.
+        cluster.kubeconfig_of("inplace-system", account);
+    }
+}
+
+fn install_rights(cluster: &Cluster) {
     let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset/base");
     for file in ["namespace", "serviceaccount", "clusterrole", "clusterrolebinding", "controller-rbac"] {
         cluster.kubectl(&["apply", "-f", base.join(file).with_extension("yaml").to_str().unwrap()]);
     }
     cluster.kubectl(&["apply", "--server-side", "-k", &definitions()]);
     block_on(await_kinds(cluster.client.clone()));
-    let rights = cluster.kubeconfig_of("inplace-system", account);
-    given.push((cluster.kubeconfig.clone(), account, rights.clone()));
-    rights
 }
 
 impl Pod<'_> {

@@ -3,6 +3,7 @@
 
 mod kept;
 mod parts;
+mod reinstalled;
 mod shipped;
 
 use std::{collections::BTreeMap, thread, time::Duration};

@@ -17,6 +17,7 @@ use crate::workload::turn::{Purpose, Stage, Turn};
 mod faults;
 mod scale;
 mod seeds;
+mod surge;
 
 const FIVE: [&str; 5] = ["web-a", "web-b", "web-c", "web-d", "web-e"];
 

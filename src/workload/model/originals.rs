@@ -1,5 +1,10 @@
-//! An update in place keeps every pod: random worlds in which only the template, the partition and the pause change, and
-//! agents, hooks and pods fail. No pod that was there before the update is deleted, and only those are left after it.
+//! An update in place keeps every pod: random worlds in which only the template (forth and back), the partition and the pause
+//! change, and agents, hooks and pods fail. No pod that was there before the update is deleted, and only those are left after
+//! it. Where the number of pods goes down too, as many of them stay as are wanted. (Pods that a user adds in the middle of an
+//! update are pods as any others: of those that do as well, the ones at old revisions leave first.)
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -10,6 +15,10 @@ use crate::workload::fixtures::Draft;
 use super::world::World;
 use super::{Move, agent_moves, drafts};
 
+/// What a user does while pods stand in, and what must have happened for a run to prove anything.
+const INTERLEAVED: [&str; 4] = ["partition", "pause", "another image", "back to the first image"];
+const SCALED: [&str; 1] = ["scaled in"];
+
 /// Nothing of this is a reason to delete a pod.
 fn moves() -> impl Strategy<Value = Move> {
     prop_oneof![
@@ -19,11 +28,16 @@ fn moves() -> impl Strategy<Value = Move> {
         12 => (0..8_usize, agent_moves()).prop_map(|(at, how)| Move::Agent(at, how)),
         6 => (0..8_usize, prop::bool::weighted(0.7)).prop_map(|(at, well)| Move::Hook(at, well)),
         2 => (0..8_usize, any::<bool>()).prop_map(|(at, well)| Move::Break(at, well)),
-        2 => (2..5_u8).prop_map(Move::Image),
+        3 => prop_oneof![1 => Just(1_u8), 2 => 2..5_u8].prop_map(Move::Image),
         1 => (0..6_u8).prop_map(Move::Partition),
         1 => any::<bool>().prop_map(Move::Pause),
         1 => Just(Move::Retry),
     ]
+}
+
+/// The same, and pods are taken away.
+fn moves_and_scaling() -> impl Strategy<Value = Move> {
+    prop_oneof![15 => moves(), 1 => (0..6_u8).prop_map(Move::Scale)]
 }
 
 /// With steps, and without.
@@ -35,10 +49,49 @@ fn updates() -> impl Strategy<Value = Draft> {
     })
 }
 
+/// Those where pods stand in.
+fn surging() -> impl Strategy<Value = Draft> {
+    let alike = updates().prop_filter("pods with ordinals", |draft| draft.wish().stateful().is_none());
+    (alike, 1..3_u8).prop_map(|(draft, surge)| draft.with("/updateStrategy/maxSurge", json!(surge)))
+}
+
+/// What was done while pods stood in, and how often.
+#[derive(Default)]
+struct Seen(RefCell<BTreeMap<&'static str, usize>>);
+
+impl Seen {
+    fn count(&self, world: &World, one: &Move) {
+        if !world.is_surging() {
+            return;
+        }
+        let what = match one {
+            Move::Partition(_) => "partition",
+            Move::Pause(_) => "pause",
+            Move::Image(1) => "back to the first image",
+            Move::Image(_) => "another image",
+            Move::Scale(to) if usize::from(*to) < world.replicas() => "scaled in",
+            _ => return,
+        };
+        *self.0.borrow_mut().entry(what).or_default() += 1;
+    }
+
+    /// Fewer cases than by default may be too few for that.
+    fn check(&self, what: &[&str], config: &Config) {
+        let seen = self.0.borrow();
+        let enough = |what: &&&str| seen.get(**what).copied().unwrap_or_default() >= 3;
+        let missing: Vec<_> = what.iter().filter(|what| !enough(what)).collect();
+        assert!(config.cases < 256 || missing.is_empty(), "hardly ever happened: {missing:?} of {seen:?}");
+    }
+}
+
+fn config() -> Config {
+    Config { failure_persistence: None, ..Config::default() }
+}
+
 /// Runs `check` for as many cases as `PROPTEST_CASES` says, 256 without it.
 #[test]
 fn every_original_pod_survives_an_update_in_place() {
-    let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
+    let (mut runner, seen) = (TestRunner::new(config()), Seen::default());
     let cases = (updates(), prop::collection::vec(moves(), 0..120));
     let result = runner.run(&cases, |(draft, moves)| {
         let mut world = World::new(draft);
@@ -46,15 +99,52 @@ fn every_original_pod_survives_an_update_in_place() {
         let originals = world.uids();
         world.make(&Move::Image(2));
         for one in &moves {
+            seen.count(&world, one);
             world.make(one);
-            world.check_originals(&originals);
+            world.check_originals(&originals, originals.len());
         }
         world.come_to_rest();
-        world.check_originals(&originals);
+        world.check_originals(&originals, originals.len());
         prop_assert_eq!(world.uids(), originals, "only the original pods are left");
         Ok(())
     });
     if let Err(error) = result {
         panic!("{error}");
     }
+    seen.check(&INTERLEAVED, &config());
+}
+
+/// The same.
+#[test]
+fn scaling_in_during_an_update_in_place_costs_no_more_original_pods_than_are_too_many() {
+    let (mut runner, seen) = (TestRunner::new(config()), Seen::default());
+    let cases =
+        (prop_oneof![1 => updates(), 3 => surging()], prop::collection::vec(moves_and_scaling(), 0..120));
+    let result = runner.run(&cases, |(draft, moves)| {
+        let mut world = World::new(draft);
+        world.come_to_rest();
+        let originals = world.uids();
+        let mut least = originals.len();
+        world.make(&Move::Image(2));
+        let adds =
+            |world: &World, one: &Move| matches!(one, Move::Scale(to) if usize::from(*to) > world.replicas());
+        for one in &moves {
+            if adds(&world, one) {
+                continue;
+            }
+            seen.count(&world, one);
+            world.make(one);
+            least = least.min(world.replicas());
+            world.check_originals(&originals, least);
+        }
+        world.come_to_rest();
+        world.check_originals(&originals, least);
+        world.check_rest();
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    seen.check(&INTERLEAVED, &config());
+    seen.check(&SCALED, &config());
 }

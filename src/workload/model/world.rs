@@ -180,7 +180,7 @@ impl World {
             active.iter().filter(|pod| self.is_updating(pod)).map(|pod| pod.name.as_str()).collect();
         let before = after.len();
         let turns_before = turns.len();
-        let mut taken = 0;
+        let (mut taken, mut scaled) = (0, 0);
         for action in &decision.actions {
             match action {
                 Action::DeletePod { pod, why: Why::Recreate } => {
@@ -189,7 +189,8 @@ impl World {
                 }
                 Action::DeletePod { pod, why: Why::ScaleIn } => {
                     self.check_gate(&wish, &pod.name);
-                    let too_many = active.len() > wish.replicas;
+                    scaled += 1;
+                    let too_many = active.len() >= wish.replicas + scaled;
                     let condemned = wish.stateful().is_some();
                     assert!(too_many || condemned, "{} is deleted without need", pod.name);
                 }
@@ -454,12 +455,23 @@ impl World {
         self.pods.iter().filter(|pod| !pod.deleting).map(|pod| pod.uid.clone()).collect()
     }
 
-    pub(super) fn check_originals(&self, originals: &BTreeSet<String>) {
+    /// How many pods the user wants.
+    pub(super) fn replicas(&self) -> usize {
+        self.draft.wish().replicas
+    }
+
+    /// True while a pod stands in for others.
+    pub(super) fn is_surging(&self) -> bool {
+        self.pods.iter().any(|pod| pod.is_active() && pod.surge)
+    }
+
+    /// So many of them were not deleted.
+    pub(super) fn check_originals(&self, originals: &BTreeSet<String>, least: usize) {
         let there = self.uids();
         let gone: Vec<_> = originals.iter().filter(|uid| !there.contains(*uid)).collect();
         assert!(
-            gone.is_empty(),
-            "original pods were deleted: {gone:?}\n{:#?}\n{:#?}",
+            originals.len() - gone.len() >= least,
+            "original pods were deleted, {least} must stay: {gone:?}\n{:#?}\n{:#?}",
             self.draft.spec,
             self.pods
         );

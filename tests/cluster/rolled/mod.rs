@@ -2,6 +2,7 @@
 //! rights, a person with no more than the README says, real pods on two nodes.
 
 mod budget;
+mod dead_node;
 mod hooked;
 mod kinds;
 mod parts;

@@ -17,6 +17,7 @@ fn no_pod_is_lost_by_an_update_a_claim_or_an_orphaned_history() {
     std::thread::scope(|scope| {
         for part in [
             the_originals_stay_and_the_pod_that_stands_in_goes,
+            a_scale_in_takes_what_stands_in_and_no_more_than_is_too_many,
             pods_that_wait_for_their_hook_stay,
             pods_that_failed_go_back_and_stay,
             a_pod_waits_for_its_claim,
@@ -68,6 +69,44 @@ fn the_originals_stay_and_the_pod_that_stands_in_goes(cluster: &Cluster, _: &Ask
         same_but_restarted(&before[name], pod);
     }
     site.delete();
+}
+
+/// Four originals, two more that stand in; then three are wanted.
+fn a_scale_in_takes_what_stands_in_and_no_more_than_is_too_many(cluster: &Cluster, _: &Asked) {
+    let site = Site { cluster, kind: "gamedeployment", name: "shrinking" };
+    let more = json!({"replicas": 4, "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 0, "maxSurge": 2,
+        "inPlaceUpdateStrategy": {"gracePeriodSeconds": 5}}});
+    site.apply(&surging("shrinking", 2, &more));
+    site.until("four pods are there", |status| is_complete(status, 4));
+    let before = site.pods();
+    site.image("lab/app:v2");
+    let drains = |pod: &Value| !pod["metadata"]["annotations"]["inplace.dev/request"].is_null();
+    site.wait("they stand in and the first ones drain", || {
+        let pods = site.pods();
+        (pods.values().any(stands_in) && pods.values().any(drains)).then_some(())
+    });
+    cluster.kubectl(&["scale", "gamedeployment/shrinking", "--replicas=3"]);
+    site.until("three are updated", |status| is_complete(status, 3) && status["replicas"] == 3);
+    site.wait("three are left", || (site.pods().len() == 3).then_some(()));
+    let after = site.pods();
+    assert!(!after.values().any(stands_in), "{after:#?}");
+    for (name, pod) in &after {
+        same_but_restarted(&before[name], pod);
+    }
+    let deleted: Vec<_> =
+        cluster.writes().into_iter().filter(|write| is_deletion(write, "shrinking-")).collect();
+    assert_eq!(deleted.len(), 3, "two that stood in and one that is too many: {deleted:#?}");
+    site.delete();
+}
+
+/// A pod of that beginning was deleted by the controller.
+fn is_deletion(write: &Value, beginning: &str) -> bool {
+    let object = &write["objectRef"];
+    write["verb"] == "delete"
+        && write["responseStatus"]["code"] == 200
+        && write["user"]["username"] == "system:serviceaccount:inplace-system:inplace-controller"
+        && object["resource"] == "pods"
+        && object["name"].as_str().is_some_and(|name| name.starts_with(beginning))
 }
 
 fn pods_that_wait_for_their_hook_stay(cluster: &Cluster, asked: &Asked) {

@@ -307,38 +307,3 @@ fn a_large_workload_at_rest_is_left_in_peace() {
     let decision = step(&mut sight, &draft.with("/replicas", json!(1999)));
     assert_eq!((decision.actions.len(), decision.deleted()), (1, vec!["web-7"]));
 }
-
-#[test]
-fn who_stands_in_is_marked_leaves_first_and_takes_an_empty_place() {
-    let draft = deployment()
-        .with("/updateStrategy", json!({"type": "InplaceUpdate", "maxUnavailable": 0, "maxSurge": 1}));
-    let draft = draft.with("/replicas", json!(2));
-    let mut sight = sight(&["web-a", "web-b"], &draft.revision());
-    let update = draft.clone().image("app:2");
-    let decision = step(&mut sight, &update);
-    let label = |decision: &Decision| -> Vec<Value> {
-        let body = |action: &Action| match action {
-            Action::CreatePod { body, .. } => Some(body["metadata"]["labels"]["inplace.dev/surge"].clone()),
-            _ => None,
-        };
-        decision.actions.iter().filter_map(body).collect()
-    };
-    assert_eq!(label(&decision), [json!("true")], "{decision:#?}");
-    let revision = sight.revisions.iter().max_by_key(|revision| revision.number).unwrap().clone();
-    let mut stand_in = pod("web-s", &revision);
-    (stand_in.surge, stand_in.ready_since) = (true, Some(at(-5000)));
-    sight.pods.push(stand_in);
-    for _ in 0..6 {
-        step(&mut sight, &update);
-        agents_succeed(&mut sight, "app:2");
-    }
-    let names: Vec<_> = sight.pods.iter().map(|pod| pod.name.as_str()).collect();
-    assert_eq!(names, ["web-a", "web-b"], "the originals stay");
-    // One that only stood in takes the place of a pod that is gone.
-    sight.pods.remove(0);
-    sight.pods.push(Pod { surge: true, ..pod("web-s", &revision) });
-    let decision = step(&mut sight, &update);
-    assert!(decision.created().is_empty() && decision.deleted().is_empty(), "{:#?}", decision.actions);
-    assert!(!sight.pod("web-s").surge, "{:#?}", decision.actions);
-    assert!(step(&mut sight, &update).actions.is_empty());
-}

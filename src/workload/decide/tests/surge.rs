@@ -1,0 +1,117 @@
+//! Pods that stand in during an update in place (`maxSurge`): which ones are made, marked and kept, and when they leave.
+
+use super::*;
+
+#[test]
+fn who_stands_in_is_marked_leaves_first_and_takes_an_empty_place() {
+    let draft = deployment()
+        .with("/updateStrategy", json!({"type": "InplaceUpdate", "maxUnavailable": 0, "maxSurge": 1}));
+    let draft = draft.with("/replicas", json!(2));
+    let mut sight = sight(&["web-a", "web-b"], &draft.revision());
+    let update = draft.clone().image("app:2");
+    let decision = step(&mut sight, &update);
+    let label = |decision: &Decision| -> Vec<Value> {
+        let body = |action: &Action| match action {
+            Action::CreatePod { body, .. } => Some(body["metadata"]["labels"]["inplace.dev/surge"].clone()),
+            _ => None,
+        };
+        decision.actions.iter().filter_map(body).collect()
+    };
+    assert_eq!(label(&decision), [json!("true")], "{decision:#?}");
+    let revision = sight.revisions.iter().max_by_key(|revision| revision.number).unwrap().clone();
+    let mut stand_in = pod("web-s", &revision);
+    (stand_in.surge, stand_in.ready_since) = (true, Some(at(-5000)));
+    sight.pods.push(stand_in);
+    for _ in 0..6 {
+        step(&mut sight, &update);
+        agents_succeed(&mut sight, "app:2");
+    }
+    let names: Vec<_> = sight.pods.iter().map(|pod| pod.name.as_str()).collect();
+    assert_eq!(names, ["web-a", "web-b"], "the originals stay");
+    // One that only stood in takes the place of a pod that is gone.
+    sight.pods.remove(0);
+    sight.pods.push(Pod { surge: true, ..pod("web-s", &revision) });
+    let decision = step(&mut sight, &update);
+    assert!(decision.created().is_empty() && decision.deleted().is_empty(), "{:#?}", decision.actions);
+    assert!(!sight.pod("web-s").surge, "{:#?}", decision.actions);
+    assert!(step(&mut sight, &update).actions.is_empty());
+}
+
+/// Two originals and the pod that stands in for them, as release 0.1.0 made it: without its mark.
+fn unmarked() -> (Draft, Sight) {
+    let draft = deployment()
+        .with("/updateStrategy", json!({"type": "InplaceUpdate", "maxUnavailable": 0, "maxSurge": 1}))
+        .with("/replicas", json!(2));
+    let mut sight = sight(&["web-a", "web-b"], &draft.revision());
+    let update = draft.image("app:2");
+    step(&mut sight, &update);
+    let revision = sight.revisions.iter().max_by_key(|revision| revision.number).unwrap().clone();
+    sight.pods.push(Pod { created: at(-500), ready_since: Some(at(-400)), ..pod("web-s", &revision) });
+    (update, sight)
+}
+
+fn go_on(sight: &mut Sight, draft: &Draft) -> Vec<String> {
+    let image = draft.wish().template.image("app").unwrap().to_owned();
+    for _ in 0..8 {
+        step(sight, draft);
+        agents_succeed(sight, &image);
+    }
+    sight.pods.iter().map(|pod| pod.name.clone()).collect()
+}
+
+#[test]
+fn who_stands_in_without_the_mark_of_this_release_leaves_when_the_update_is_over() {
+    let (update, mut sight) = unmarked();
+    assert_eq!(go_on(&mut sight, &update), ["web-a", "web-b"], "the originals stay");
+}
+
+/// As long as nobody says which pod stands in, an update that goes back has no more than revisions and ages to go by. The
+/// mark says it, also when it is set by hand before an upgrade.
+#[test]
+fn the_mark_set_by_hand_saves_the_originals_of_an_update_that_goes_back() {
+    let (update, mut sight) = unmarked();
+    sight.pod("web-s").surge = true;
+    step(&mut sight, &update);
+    assert_eq!(go_on(&mut sight, &update.image("app:1")), ["web-a", "web-b"], "the originals stay");
+}
+
+/// Two originals, of which `web-a` failed at `app:2` and does not serve, and the pod that stands in for it; then the user
+/// wants `app:1` again.
+fn failed_and_taken_back() -> (Draft, Sight) {
+    let draft = deployment()
+        .with("/updateStrategy", json!({"type": "InplaceUpdate", "maxUnavailable": 0, "maxSurge": 1}))
+        .with("/replicas", json!(2));
+    let mut sight = sight(&["web-a", "web-b"], &draft.revision());
+    let update = draft.clone().image("app:2");
+    step(&mut sight, &update);
+    let old = sight.revisions.iter().min_by_key(|revision| revision.number).unwrap().clone();
+    sight.pods.push(Pod { surge: true, ready_since: Some(at(-400)), ..pod("web-s", &old) });
+    sight.pod("web-a").ready_since = None;
+    step(&mut sight, &update);
+    let failed = sight.pod("web-a");
+    "app:2".clone_into(&mut failed.images[0].1);
+    failed.answer = Some(answer(&failed.turn.clone().unwrap().id(), Phase::Failed, Some(Step::Verify)));
+    step(&mut sight, &update);
+    (draft, sight)
+}
+
+#[test]
+fn a_pod_on_its_way_back_to_its_own_revision_is_not_there_before_its_end() {
+    let (draft, mut sight) = failed_and_taken_back();
+    step(&mut sight, &draft);
+    let failed = sight.pod("web-a");
+    let turn = failed.turn.clone().unwrap();
+    assert_eq!((turn.stage, &turn.target), (Stage::Ordered, &failed.label));
+    failed.answer = Some(answer(&turn.id(), Phase::Running, Some(Step::Swap)));
+    let decision = step(&mut sight, &draft);
+    assert!(decision.actions.is_empty(), "the pod that stands in for it stays: {:#?}", decision.actions);
+    assert_eq!(decision.report.unwrap().counts.updated, 2, "web-b and web-s");
+}
+
+#[test]
+fn nobody_stands_in_where_no_pod_is_wanted() {
+    let (draft, mut sight) = failed_and_taken_back();
+    let none = draft.image("app:2").with("/replicas", json!(0));
+    let decision = step(&mut sight, &none);
+    assert_eq!(decision.deleted(), ["web-a", "web-b", "web-s"], "{:#?}", decision.actions);
+}

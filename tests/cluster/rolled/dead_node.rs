@@ -1,0 +1,91 @@
+//! A node dies in the middle of a rollout: its kubelet and its agent are gone, what runs on it runs on.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Load, Site, is_ready, person, restarts};
+use crate::{
+    agent::{Agent, Setup},
+    cluster::Cluster,
+    pod::{eventually, eventually_within},
+};
+
+/// Longer than Kubernetes takes to notice that a node is gone (40 s), and than its return; shorter than the time after which
+/// it deletes the pods of such a node (300 s).
+const LONG: Duration = Duration::from_secs(180);
+const COUNT: usize = 6;
+
+#[test]
+fn a_dead_node_holds_up_its_own_pods_until_it_returns_and_fails_nothing() {
+    let cluster = Cluster::own();
+    let other = cluster.add_node("node-2");
+    let _agent = Agent::start(&cluster, &[]);
+    let dying = Agent::start_on(&cluster, &other, &Setup::default());
+    let _controller = Agent::controller(&cluster, "one");
+    let site = Site { cluster: &cluster, person: person(&cluster) };
+    agents_as_pods(&site);
+    let load = Load { site: &site, kind: "Deployment", name: "halved" };
+    spread(&load);
+    let before = load.pods();
+    let on = |pod: &Value| pod["spec"]["nodeName"] == other.name.as_str();
+    assert_eq!(before.values().filter(|pod| on(pod)).count(), COUNT / 2, "{before:#?}");
+
+    // One more than will be away: beside them one at a time goes on.
+    let args = ["restart", "deploy/halved", "--max-unavailable", "4", "--grace", "10s"];
+    let rollout = site.begin(&args);
+    let drains = |pod: &Value| on(pod) && !is_ready(pod);
+    eventually("a pod of the node drains", || load.pods().values().any(drains).then_some(()));
+    other.kill("kubelet");
+    dying.kill();
+
+    let status = eventually_within(LONG, "all that can be reached are through", || {
+        let status = site.rollout(&rollout)["status"].clone();
+        let through = status["done"] == COUNT / 2
+            && status["message"].as_str().is_some_and(|message| {
+                message.contains(&format!("no agent is ready on node {}", other.name))
+            });
+        if through { Ok(status) } else { Err(format!("{status:#}")) }
+    });
+    assert_eq!(status["phase"], "Running", "{status:#}");
+    assert!(status["failed"].is_null() || status["failed"] == 0, "{status:#}");
+    let message = status["message"].as_str().unwrap();
+    for (name, pod) in &load.pods() {
+        assert_eq!(restarts(pod), u64::from(!on(pod)), "{name}: {:#}", pod["status"]);
+        assert!(!on(pod) || message.contains(name.as_str()), "{name} is named: {message}");
+    }
+
+    other.start("kubelet");
+    let _agent = Agent::start_on(&cluster, &other, &Setup::default());
+    eventually_within(LONG, "it is through", || {
+        let status = site.rollout(&rollout)["status"].clone();
+        if status["phase"] == "Succeeded" { Ok(()) } else { Err(format!("{status:#}")) }
+    });
+    let status = &site.rollout(&rollout)["status"];
+    assert_eq!(status["done"], COUNT, "{status:#}");
+    load.same_but_restarted(&before, 1);
+    let denied = cluster.denied();
+    assert!(denied.is_empty(), "{denied:#?}");
+}
+
+/// The agents of these tests are processes. Whether a node has one that is ready is seen by pods that stand for them.
+fn agents_as_pods(site: &Site<'_>) {
+    let labels = json!({"app.kubernetes.io/name": "inplace", "app.kubernetes.io/component": "agent"});
+    let template = json!({"metadata": {"labels": labels}, "spec": {"terminationGracePeriodSeconds": 2,
+        "containers": [{"name": "agent", "image": "lab/app:v1"}]}});
+    let set = json!({"apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": {"name": "inplace-agent", "namespace": "inplace-system"},
+        "spec": {"selector": {"matchLabels": labels}, "template": template}});
+    site.cluster.apply(&set.to_string());
+    let args = ["rollout", "status", "daemonset/inplace-agent", "-n", "inplace-system", "--timeout=120s"];
+    site.cluster.kubectl(&args);
+}
+
+/// As many pods on each node.
+fn spread(load: &Load<'_>) {
+    let labels = json!({"matchLabels": {"app": load.name}});
+    let mut template = load.template(false);
+    template["spec"]["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule", "labelSelector": labels}]);
+    load.make(COUNT, &json!({"replicas": COUNT, "selector": labels, "template": template}));
+}
