@@ -26,6 +26,17 @@ impl Town {
         self.state.path().join("journal").join(format!("{hidden}{}.{end}", self.uid(name)))
     }
 
+    /// From now on nothing can be written to a pod's journal. A write that has begun is let through.
+    async fn fill(&self, name: &str) {
+        let full = async {
+            while let Err(error) = std::fs::create_dir(self.file(name, "json.new")) {
+                assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{error}");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        self.api.patiently("the disk is full", full).await;
+    }
+
     fn is_open(&self, name: &str) -> bool {
         let pod = PodRef { namespace: "shop".into(), name: name.into(), uid: self.uid(name) };
         Journal::open(self.state.path()).unwrap().load(&pod).unwrap().open.is_some()
@@ -57,7 +68,7 @@ async fn a_disk_that_fills_up_while_a_pod_is_drained_leaves_it_in_traffic() {
         }
     };
     town.api.patiently("the gate is in the journal", written).await;
-    std::fs::create_dir(town.file("web-0", "json.new")).unwrap();
+    town.fill("web-0").await;
     let status = town.told("web-0", "drained", "Failed").await;
     assert_eq!(status["reason"], "JournalFailed", "{status:#}");
     town.api.until("an open gate", |store| gate(&store.pod("shop", "web-0").unwrap()) == OPEN).await;
