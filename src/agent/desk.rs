@@ -59,6 +59,8 @@ pub(super) struct Desk<B> {
 
 /// A request that could not begin yet.
 struct Waiting {
+    /// Since when it waits.
+    since: Instant,
     /// When to try again.
     again: Instant,
     /// When its time is up.
@@ -181,7 +183,7 @@ impl<B: Board> Desk<B> {
         let asked = self.board.asked(&key, id);
         let (node, board, of) = (self.node_with(self.permits.resume()), self.board.clone(), key.clone());
         // Its begin was announced by the process that died.
-        self.begin(key, id.to_owned(), asked, None, move |leash, audience| async move {
+        self.begin(key, id.to_owned(), asked, None, node, move |node, leash, audience| async move {
             let node = Node { answered: board.told_soon(&of).await, ..node };
             let mut pause = FIRST_PAUSE;
             loop {
@@ -277,10 +279,11 @@ impl<B: Board> Desk<B> {
             self.not_yet(&key, &request, now, "waits until another operation of this node ends");
             return;
         };
-        let node = Node { answered, ..self.node_with(permit) };
+        let waited = waits.map_or(Duration::ZERO, |waiting| now.duration_since(waiting.since));
+        let node = Node { answered, waited, ..self.node_with(permit) };
         let (board, metrics) = (self.board.clone(), self.metrics.clone());
         let (of, id, begun) = (key.clone(), request.id.clone(), announce::begun(&request, clock::now()));
-        self.begin(key, id, Some(true), begun, move |leash, audience| async move {
+        self.begin(key, id, Some(true), begun, node, move |node, leash, audience| async move {
             let ended = carry_out(&node, &of, wish.uid.as_deref(), request.clone(), leash, &audience).await;
             match ended {
                 Ok(status) => {
@@ -305,17 +308,31 @@ impl<B: Board> Desk<B> {
         Node { permit, ..self.node.clone() }
     }
 
-    fn begin<F, W>(&mut self, key: Key, id: String, asked: Option<bool>, begun: Option<Announcement>, work: F)
-    where
-        F: FnOnce(Leash, Audience) -> W,
+    fn begin<F, W>(
+        &mut self,
+        key: Key,
+        id: String,
+        asked: Option<bool>,
+        begun: Option<Announcement>,
+        node: Node,
+        work: F,
+    ) where
+        F: FnOnce(Node, Leash, Audience) -> W,
         W: Future<Output = Ended> + Send + 'static,
     {
         let (withdraw, withdrawal) = watch::channel(None);
         let leash = Leash { withdrawal, shutdown: self.stop.clone() };
-        let work = work(leash, self.audience(&key, begun));
+        let (permit, open) = (node.permit.clone(), self.metrics.open.clone());
+        let work = work(node, leash, self.audience(&key, begun));
         self.work.insert(key.clone(), Work { id, asked, withdraw });
-        self.metrics.open.inc();
-        self.tasks.spawn(async move { (key, work.await) });
+        open.inc();
+        self.tasks.spawn(async move {
+            let ended = work.await;
+            // Before its permit goes to the next one: never more are shown than may be open.
+            open.dec();
+            drop(permit);
+            (key, ended)
+        });
     }
 
     /// Passes on what happens; `begun` is told when the work has really begun.
@@ -347,7 +364,6 @@ impl<B: Board> Desk<B> {
     }
 
     fn ended(&mut self, ended: Result<(Key, Ended), tokio::task::JoinError>) {
-        self.metrics.open.dec();
         let (key, ended) = match ended {
             Ok(ended) => ended,
             Err(error) => {
@@ -371,7 +387,8 @@ impl<B: Board> Desk<B> {
     fn not_yet(&mut self, key: &Key, request: &Request, again: Instant, why: &str) {
         let which = (key.clone(), request.id.clone());
         let whole = Duration::from_secs(request.deadline_seconds.into());
-        let ends = self.waiting.get(&which).map_or_else(|| Instant::now() + whole, |waiting| waiting.ends);
+        let since = self.waiting.get(&which).map_or_else(Instant::now, |waiting| waiting.since);
+        let ends = since + whole;
         let mut status = report::pending(request, why);
         if Instant::now() >= ends {
             self.waiting.remove(&which);
@@ -382,7 +399,7 @@ impl<B: Board> Desk<B> {
             self.answer(key, &status);
             return;
         }
-        self.waiting.insert(which, Waiting { again, ends });
+        self.waiting.insert(which, Waiting { since, again, ends });
         if self.board.told(key).is_none_or(|told| told.id != status.id || told.message != status.message) {
             self.board.tell(key, &status);
         }

@@ -14,6 +14,7 @@ use crate::api::status::Status;
 use crate::cluster::slices::PodSlices;
 use crate::node::Node;
 use crate::node::execute::Workshop;
+use crate::node::fences;
 use crate::node::hook::Attendant;
 use crate::node::journal::{Entry, JournalError};
 use crate::node::journal_writer::JournalWriter;
@@ -23,7 +24,6 @@ use crate::operation::effect::{Class, Effect, Trouble, Verb};
 use crate::operation::next::{Next, next, unseen};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
-use crate::operation::replace::while_it_starts;
 use crate::operation::report;
 use crate::operation::snapshot::Snapshot;
 use crate::operation::state::{Operation, Target};
@@ -35,7 +35,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// What an effect may take at least, even after the deadline: something may have to be cleaned up.
-const LEAST_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const LEAST_LIMIT: Duration = Duration::from_secs(5);
 /// What an effect may take that can be repeated: a removal, a change through the API server.
 const LONGEST_REPEATABLE: Duration = Duration::from_secs(15);
 
@@ -45,9 +45,6 @@ pub(super) const JOURNAL_LIMIT: Duration = Duration::from_secs(2);
 
 /// How old what is decided on may be when a container is started without another look.
 const OUTDATED: Duration = Duration::from_secs(1);
-
-/// How often the fence is looked after while a start takes its time.
-const GUARD_PAUSE: Duration = Duration::from_millis(100);
 
 /// What happens while an operation is carried out, for displays, logs and metrics.
 #[derive(Debug)]
@@ -267,7 +264,7 @@ async fn hear(
 }
 
 /// What the runtime shows of the pod.
-async fn look(node: &Node, operation: &Operation) -> Result<Snapshot, String> {
+pub(super) async fn look(node: &Node, operation: &Operation) -> Result<Snapshot, String> {
     let names: Vec<_> = operation.targets.iter().map(|target| target.name.as_str()).collect();
     // Not so long that one lost answer takes all the time there is.
     let limit = share(clock::until(operation.deadline_at), Duration::ZERO);
@@ -381,7 +378,8 @@ async fn act(
             result = executing => result,
             () = told(leash) => return,
         },
-        Effect::Start { container, id } => guarded(node, operation, (container, id), executing).await,
+        Effect::Start { container, id } => fences::kept(node, operation, (container, id), executing).await,
+        Effect::PreStop { .. } | Effect::Stop { .. } => fences::released(node, operation, executing).await,
         _ => executing.await,
     };
     fault::point(&operation.pod.uid, || format!("after effect {:?}", effect.verb())).await;
@@ -414,28 +412,6 @@ async fn outdated(
     let running = snapshot.running(effect.container()).first()?.attempt;
     let message = format!("attempt {running} was started by somebody else meanwhile");
     Some(Trouble { class: Class::Away, message })
-}
-
-/// Waits for the start of a container, and sees to it that its fence stays there until it runs.
-async fn guarded<T>(
-    node: &Node,
-    operation: &Operation,
-    (container, id): (&str, &str),
-    mut starting: impl Future<Output = T> + Unpin,
-) -> T {
-    loop {
-        tokio::select! {
-            biased;
-            result = &mut starting => return result,
-            () = sleep(GUARD_PAUSE) => {}
-        }
-        let Ok(snapshot) = look(node, operation).await else { continue };
-        if let Some(fence) = while_it_starts(operation, &snapshot, container, id) {
-            let mut own = Workshop::new(node, operation);
-            let made = Box::pin(own.execute(operation, &fence, LEAST_LIMIT, &|_| {})).await;
-            tracing::debug!(pod = %operation.pod, container, trouble = ?made.err(), "fence made again");
-        }
-    }
 }
 
 /// How long `effect` may take. A pull gets all the time there is. Of the rest, each gets what it takes by itself and

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::api::annotation;
 use crate::api::request::Request;
@@ -29,6 +30,7 @@ mod alias;
 pub mod drive;
 mod execute;
 mod fence;
+mod fences;
 mod files;
 pub mod holder;
 pub mod hook;
@@ -70,6 +72,8 @@ pub struct Node {
     /// The terminal status that was published for the pod that this is for, if there is one: an operation that has ended is not
     /// carried on, whatever the journal holds.
     pub answered: Option<Status>,
+    /// How long the request that this is for has waited until it could begin: that counts towards its deadline.
+    pub waited: Duration,
 }
 
 /// Why a request was not carried out.
@@ -145,6 +149,7 @@ impl Node {
             holder,
             hooks,
             answered: None,
+            waited: Duration::ZERO,
         })
     }
 
@@ -256,7 +261,9 @@ impl Node {
         }
         sweep::sweep(&self.client, &self.journal, Some(pod)).await?;
         let plan = self.planned(pod, request).await?;
-        entry.open = Some(plan.begin(clock::now()));
+        let mut operation = plan.begin(clock::now());
+        operation.spend(self.waited);
+        entry.open = Some(operation);
         Box::pin(drive::drive(self, entry, leash, audience)).await.ok_or(Error::Interrupted)
     }
 

@@ -15,7 +15,7 @@ use crate::operation::answer::{Next, Waiting};
 use crate::operation::effect::{Effect, GateTurn, Verb};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
-use crate::operation::snapshot::{Gate, Snapshot};
+use crate::operation::snapshot::{Declared, Gate, Snapshot};
 use crate::operation::state::{Operation, later};
 
 /// How long a kubelet that runs takes at most to take in a closed gate. One that does not run cannot be waited for.
@@ -147,8 +147,7 @@ fn found_closed(operation: &Operation, snapshot: &Snapshot) -> Option<Timestamp>
 pub(super) fn settle(operation: &Operation, outcome: &Outcome, snapshot: &Snapshot) -> Option<Next> {
     let gate = last_turn(operation.drain.as_ref()?, outcome)?;
     // A pod on its way out gets no traffic again.
-    let leaves =
-        snapshot.declared.as_ref().is_none_or(|declared| declared.deleting || declared.ending.is_some());
+    let leaves = snapshot.declared.as_ref().is_none_or(Declared::leaves);
     if leaves || operation.given_up(Verb::Gate, "").is_some() {
         return None;
     }

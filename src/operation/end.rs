@@ -4,9 +4,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::operation::answer::Next;
 use crate::operation::drain::settle;
-use crate::operation::effect::Leftover;
+use crate::operation::effect::{Effect, Leftover};
 use crate::operation::replace::{remove, unfence};
-use crate::operation::snapshot::{Container, Snapshot, State};
+use crate::operation::snapshot::{Container, Declared, Snapshot, State};
 use crate::operation::state::{Operation, later};
 
 /// How long after the deadline cleaning up may be tried again.
@@ -41,6 +41,18 @@ pub(super) fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) ->
         }
     }
     settle(operation, &outcome, snapshot).unwrap_or(Next::Done(outcome))
+}
+
+/// The fences of a pod that its kubelet ends while an effect takes its time. The kubelet cannot end a container that runs and
+/// that the pod's spec does not name: it tries again some ten seconds later.
+pub fn obstructing<'a>(
+    operation: &'a Operation,
+    snapshot: &'a Snapshot,
+) -> impl Iterator<Item = Effect> + 'a {
+    let leaves = snapshot.declared.as_ref().is_some_and(Declared::leaves);
+    let targets = operation.targets.iter().filter(move |_| leaves);
+    let fences = targets.flat_map(|target| snapshot.fences(&target.name));
+    fences.filter(|fence| operation.can_remove(&fence.id)).map(|fence| remove(fence, Leftover::Fence))
 }
 
 /// A container that this operation created and that does not run, if it can be removed.

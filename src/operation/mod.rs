@@ -10,7 +10,7 @@ mod answer;
 mod back;
 mod drain;
 pub mod effect;
-mod end;
+pub mod end;
 pub mod engine;
 #[cfg(test)]
 mod fixtures;

@@ -18,7 +18,7 @@ use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::replace::{Progress, foreign_start, replace, yield_to_twin};
 use crate::operation::respec::{cut_short, overruled};
-use crate::operation::snapshot::{Container, PullPolicy, Snapshot, State};
+use crate::operation::snapshot::{Container, Declared, PullPolicy, Snapshot, State};
 use crate::operation::state::{Operation, Target, later};
 use crate::operation::verify::{Verdict, verify};
 
@@ -60,8 +60,7 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
 /// operation. A kubelet that ends the pod ends both.
 fn end_twin(operation: &Operation, snapshot: &Snapshot) -> Option<Next> {
     let sandbox = snapshot.sandbox.as_ref()?;
-    let leaves =
-        snapshot.declared.as_ref().is_some_and(|declared| declared.deleting || declared.ending.is_some());
+    let leaves = snapshot.declared.as_ref().is_some_and(Declared::leaves);
     if sandbox.id != operation.sandbox_id || !sandbox.ready || leaves {
         return None;
     }

@@ -202,6 +202,11 @@ impl Declared {
     pub fn container(&self, name: &str) -> Option<&DeclaredContainer> {
         self.containers.iter().find(|container| container.name == name)
     }
+
+    /// True once its kubelet ends it, or is about to, whoever asked for that.
+    pub fn leaves(&self) -> bool {
+        self.deleting || self.ending.is_some()
+    }
 }
 
 /// One container, or one fence.

@@ -303,6 +303,12 @@ impl Operation {
         }
     }
 
+    /// The request has waited for so long before it could begin: its deadline is as much nearer.
+    pub fn spend(&mut self, waited: Duration) {
+        let waited = SignedDuration::try_from(waited).unwrap_or(SignedDuration::MAX);
+        self.deadline_at = later(self.deadline_at, -waited).max(self.begun_at);
+    }
+
     /// True for a container that this operation created.
     pub(super) fn made(&self, life: &Container) -> bool {
         life.operation.as_deref() == Some(self.request.id.as_str())

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use inplace::node::journal::Journal;
+use inplace::operation::snapshot::PodRef;
 use serde_json::{Value, json};
 
 use super::super::runtime::{Fault, Pod};
@@ -94,4 +96,32 @@ async fn only_so_many_change_containers_at_once() {
     assert_eq!(most, Some(1), "{history:#?}");
     let stops: Vec<_> = history.iter().filter(|event| event.starts_with("signalled")).collect();
     assert_eq!(stops.len(), 3, "{history:#?}");
+}
+
+/// A request that waits for its turn has one deadline, not one for the wait and one for the work.
+#[tokio::test]
+async fn time_in_the_queue_counts_towards_the_deadline() {
+    let town = Arc::new(Town::found().await);
+    town.pod("slow");
+    town.kubelet("slow");
+    town.pod("next");
+    let _agent = town.agent_with(&["--max-operations=1"]).await;
+    town.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(4)));
+    town.wish("slow", Some("restart app"));
+    town.runtime.arrived("StopContainer", "app#0").await;
+    town.runtime.on("PullImage").fault(Fault::Hang);
+    let request =
+        json!({ "id": "n", "deadlineSeconds": 300, "containers": [{ "name": "app", "image": "img:v2" }] });
+    town.wish("next", Some(&request.to_string()));
+    town.told("next", "n", "Pending").await;
+    let waits = tokio::time::Instant::now();
+    town.runtime.arrived("PullImage", "img:v2").await;
+    let waited = waits.elapsed();
+    let uid = town.api.pod("shop", "next")["metadata"]["uid"].as_str().unwrap().to_owned();
+    let pod = PodRef { namespace: "shop".into(), name: "next".into(), uid };
+    let open = Journal::open(town.state.path()).unwrap().load(&pod).unwrap().open.unwrap();
+    let left = open.deadline_at.duration_since(open.begun_at).unsigned_abs();
+    let spent = Duration::from_secs(300).saturating_sub(left);
+    // Between the answer and the moment in which this test sees it, and in which the pull is seen, some time passes.
+    assert!(spent > waited / 2, "{spent:?} of {waited:?}");
 }

@@ -12,6 +12,7 @@ mod drains;
 mod full_journal;
 mod gates;
 mod identity;
+mod leaving;
 mod requests;
 
 use std::thread::JoinHandle;

@@ -1,0 +1,73 @@
+//! Looks after the fences of an operation while one of its effects takes its time.
+//!
+//! Decides nothing: which fence is made again, and which one is removed, comes from `operation`.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::node::Node;
+use crate::node::drive::{LEAST_LIMIT, look};
+use crate::node::execute::Workshop;
+use crate::operation::end::obstructing;
+use crate::operation::replace::while_it_starts;
+use crate::operation::snapshot::Declared;
+use crate::operation::state::Operation;
+
+/// How often they are looked after.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Waits for the start of a container, and sees to it that its fence stays there until it runs.
+pub(super) async fn kept<T>(
+    node: &Node,
+    operation: &Operation,
+    (container, id): (&str, &str),
+    mut starting: impl Future<Output = T> + Unpin,
+) -> T {
+    loop {
+        tokio::select! {
+            biased;
+            result = &mut starting => return result,
+            () = sleep(PAUSE) => {}
+        }
+        let Ok(snapshot) = look(node, operation).await else { continue };
+        if let Some(fence) = while_it_starts(operation, &snapshot, container, id) {
+            let mut own = Workshop::new(node, operation);
+            let made = Box::pin(own.execute(operation, &fence, LEAST_LIMIT, &|_| {})).await;
+            tracing::debug!(pod = %operation.pod, container, trouble = ?made.err(), "fence made again");
+        }
+    }
+}
+
+/// Waits for the end of a container, and removes its fence as soon as the whole pod is to be ended: its kubelet would try in
+/// vain to end the fence, and end the pod later.
+pub(super) async fn released<T>(
+    node: &Node,
+    operation: &Operation,
+    mut ending: impl Future<Output = T> + Unpin,
+) -> T {
+    let leaves = || {
+        let declared = node.cluster.as_ref().and_then(|pods| pods.declared(&operation.pod));
+        declared.as_ref().is_some_and(Declared::leaves)
+    };
+    loop {
+        tokio::select! {
+            biased;
+            result = &mut ending => return result,
+            () = sleep(PAUSE) => {}
+        }
+        if !leaves() {
+            continue;
+        }
+        let Ok(snapshot) = look(node, operation).await else { continue };
+        let fences: Vec<_> = obstructing(operation, &snapshot).collect();
+        if fences.is_empty() {
+            return ending.await;
+        }
+        for fence in fences {
+            let mut own = Workshop::new(node, operation);
+            let removed = Box::pin(own.execute(operation, &fence, LEAST_LIMIT, &|_| {})).await;
+            tracing::debug!(pod = %operation.pod, trouble = ?removed.err(), "the pod is ended: fence removed");
+        }
+    }
+}
