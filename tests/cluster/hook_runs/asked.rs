@@ -4,8 +4,11 @@ use std::{
     collections::HashMap,
     io::{BufRead, BufReader, Write},
     net::{TcpListener, TcpStream},
-    sync::{Arc, Mutex},
-    thread,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -22,24 +25,30 @@ struct Seen {
     most: u32,
 }
 
-/// The server; it lives as long as the test process.
+/// The server; it listens until it is dropped. A later cluster of the same test process may get the same address.
 pub(crate) struct Asked {
     pub(crate) address: String,
     seen: Arc<Mutex<HashMap<String, Seen>>>,
+    over: Arc<AtomicBool>,
+    listens: Option<JoinHandle<()>>,
 }
 
 impl Asked {
     pub(crate) fn start(ip: &str) -> Self {
         let listener = TcpListener::bind((ip, PORT)).unwrap();
         let seen = Arc::new(Mutex::default());
-        let shared = Arc::clone(&seen);
-        thread::spawn(move || {
+        let over = Arc::new(AtomicBool::new(false));
+        let (shared, ends) = (Arc::clone(&seen), Arc::clone(&over));
+        let listens = thread::spawn(move || {
             for stream in listener.incoming() {
+                if ends.load(Ordering::Relaxed) {
+                    break;
+                }
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || answer(&stream.unwrap(), &shared));
             }
         });
-        Self { address: format!("{ip}:{PORT}"), seen }
+        Self { address: format!("{ip}:{PORT}"), seen, over, listens: Some(listens) }
     }
 
     /// How often that path was asked for.
@@ -50,6 +59,18 @@ impl Asked {
     /// How many asked for it at the same time, at most.
     pub(crate) fn most_at_once(&self, path: &str) -> u32 {
         self.seen.lock().unwrap().get(path).map_or(0, |seen| seen.most)
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        // It looks at `over` when somebody connects.
+        if TcpStream::connect(&self.address).is_ok()
+            && let Some(listens) = self.listens.take()
+        {
+            let _ = listens.join();
+        }
     }
 }
 

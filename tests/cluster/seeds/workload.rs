@@ -47,18 +47,18 @@ pub(super) struct Site {
     /// They go before the cluster.
     pub(super) controllers: Vec<Agent>,
     _agent: Agent,
+    hooks: Asked,
     pub(super) cluster: Cluster,
-    hooks: String,
 }
 
 impl Site {
     pub(super) fn new(controllers: &[&str]) -> Self {
         let cluster = Cluster::own();
         let node = cluster.node();
-        let hooks = Asked::start(&node.ip).address;
+        let hooks = Asked::start(&node.ip);
         let agent = Agent::start_on(&cluster, &node, &Setup::default());
         let controllers = controllers.iter().map(|name| Agent::controller(&cluster, name)).collect();
-        let site = Self { controllers, _agent: agent, cluster, hooks };
+        let site = Self { controllers, _agent: agent, hooks, cluster };
         site.show_agent();
         site
     }
@@ -143,7 +143,7 @@ impl<'a> Play<'a> {
 
     /// The manifest with the lab's registry and server.
     fn local(&self, manifest: &str) -> String {
-        let server = self.site.hooks.split(':').next().unwrap();
+        let server = self.site.hooks.address.split(':').next().unwrap();
         let text = manifest.replace(PUBLIC, server).replace("image: ", &format!("image: {}", self.image("")));
         assert!(!text.contains(PUBLIC));
         text
