@@ -191,8 +191,8 @@ async fn conclude(
     entry.conclude(status.clone());
     let written = write(journal, &entry, operation).await;
     audience(Happening::Status(&status));
-    node.permit.give_back();
     if let Err(error) = written {
+        node.permit.give_back();
         persist(node, journal, &entry, error, shutdown).await;
     }
     node.forget_panics(&operation.pod).await;

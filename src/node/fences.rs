@@ -47,8 +47,10 @@ pub(super) async fn released<T>(
     mut ending: impl Future<Output = T> + Unpin,
 ) -> T {
     let leaves = || {
-        let declared = node.cluster.as_ref().and_then(|pods| pods.declared(&operation.pod));
-        declared.as_ref().is_some_and(Declared::leaves)
+        let Some(pods) = &node.cluster else { return false };
+        // Before the question: a pod that is not found then was deleted by force.
+        let known = operation.in_cluster && pods.has_synced();
+        pods.declared(&operation.pod).as_ref().map_or(known, Declared::leaves)
     };
     loop {
         tokio::select! {

@@ -49,7 +49,8 @@ pub fn obstructing<'a>(
     operation: &'a Operation,
     snapshot: &'a Snapshot,
 ) -> impl Iterator<Item = Effect> + 'a {
-    let leaves = snapshot.declared.as_ref().is_some_and(Declared::leaves);
+    // One that the API server knew and knows no more was deleted by force.
+    let leaves = snapshot.declared.as_ref().map_or(operation.in_cluster, Declared::leaves);
     let targets = operation.targets.iter().filter(move |_| leaves);
     let fences = targets.flat_map(|target| snapshot.fences(&target.name));
     fences.filter(|fence| operation.can_remove(&fence.id)).map(|fence| remove(fence, Leftover::Fence))

@@ -15,7 +15,7 @@ use std::{
 
 use futures_util::future::join_all;
 use inplace::controller::admission::{CONFIGURATION, GATE_CONFIGURATION};
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::DeleteParams};
 use serde_json::{Value, json};
@@ -273,9 +273,17 @@ impl<'a> Site<'a> {
         self.cluster.apply(
             &json!({"apiVersion": "apps/v1", "kind": "Deployment",
             "metadata": {"name": "web", "namespace": "default"},
-            "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": template}})
+            "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "web"}}, "template": template}})
             .to_string(),
         );
+        self.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+        // A ReplicaSet deletes the pod that is Ready for less time, by whole seconds. Where two are equal, each try may ask
+        // for another one.
+        let first = self.web().remove(0);
+        self.until("its next pod is younger", || {
+            (self.ready_for(&first) >= SignedDuration::from_secs(2)).then_some(())
+        });
+        self.kubectl(&["scale", "deployment/web", "--replicas=2"]);
         self.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
 
         // Scaling in.
@@ -370,6 +378,13 @@ impl<'a> Site<'a> {
         };
         let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
         list["items"].as_array().unwrap().iter().filter(stays).map(name).collect()
+    }
+
+    /// How long the pod has been Ready.
+    fn ready_for(&self, pod: &str) -> SignedDuration {
+        let at = "jsonpath={.status.conditions[?(@.type==\"Ready\")].lastTransitionTime}";
+        let since: Timestamp = self.kubectl(&["get", "pod", pod, "-o", at]).trim().parse().unwrap();
+        now().duration_since(since)
     }
 
     fn is_leaving(&self, pod: &str) -> bool {

@@ -54,6 +54,10 @@ containers:
 fn requests_on_all_pods_of_a_full_node_at_once() {
     let cluster = Cluster::own();
     install(&cluster, "one");
+    // What pulls gives its permit to another operation meanwhile. Here nothing has to be pulled.
+    let brings = Pod::create(&cluster, "brings", &LIGHT.replace("app:v1", "app:v2"));
+    brings.wait_for(LONG, "it is Ready", is_ready);
+    drop(brings);
     let pods: Vec<_> = (0..PODS).map(|_| Pod::create(&cluster, "light", LIGHT)).collect();
     for pod in &pods {
         pod.wait_for(LONG, "it is Ready", is_ready);

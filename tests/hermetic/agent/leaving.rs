@@ -15,9 +15,18 @@ fn deleted(pod: &mut Value) {
     pod["metadata"]["deletionTimestamp"] = json!("2026-11-20T10:00:00Z");
 }
 
+/// What ends `web-0`.
+type End = fn(&Town);
+
 #[tokio::test]
 async fn the_fence_goes_as_soon_as_the_pod_is_to_be_ended_however_long_the_stop_takes() {
-    for leaves in [evicted as fn(&mut Value), deleted] {
+    let ends: [End; 3] = [
+        |town| town.api.edit("shop", "web-0", evicted),
+        |town| town.api.edit("shop", "web-0", deleted),
+        // By force: the object goes first.
+        |town| town.api.remove("shop", "web-0"),
+    ];
+    for end in ends {
         let town = Town::found().await;
         town.pod("web-0");
         let _agent = town.agent().await;
@@ -26,7 +35,7 @@ async fn the_fence_goes_as_soon_as_the_pod_is_to_be_ended_however_long_the_stop_
         town.wish("web-0", Some(r#"{"id":"r","containers":[{"name":"app"}],"deadlineSeconds":600}"#));
         town.runtime.arrived("StopContainer", "app#0").await;
         assert_eq!(town.runtime.fences().len(), 1);
-        town.api.edit("shop", "web-0", leaves);
+        end(&town);
         town.runtime.until("no fence", |model| model.fences("web-0/app").is_empty()).await;
         assert_eq!(town.attempt("web-0"), 0, "{:#?}", town.runtime.history());
     }
