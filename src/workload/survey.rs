@@ -40,7 +40,7 @@ pub struct Survey<'a> {
     /// How many of them are to be moved by a turn.
     pub remaining: usize,
     /// How many pods need another one to stand in for them: those that are to be moved, those that are tried again later,
-    /// and those that failed and do not serve.
+    /// those that failed and do not serve, and those that are held back between two revisions.
     pub without_stand_in: usize,
     /// How many turns towards the newest revision have failed.
     pub failed: usize,
@@ -90,6 +90,9 @@ impl<'a> Survey<'a> {
         let stands_in = |view: &View<'_>| view.pod.surge && scene.wish.is_in_place();
         let gave_up = |view: &View<'_>| view.setback(update) == Some(Stage::Failed) && view.available;
         survey.without_stand_in = survey.to_move(scene, |view| !stands_in(view) && !gave_up(view));
+        let goes_back =
+            |view: &&View<'_>| !stands_in(view) && !survey.is_eligible(scene, view) && mends(scene, view);
+        survey.without_stand_in += scene.views.iter().filter(goes_back).count();
         survey.blocked = scene.views.iter().find_map(|view| match survey.route(view) {
             Route::Blocked(why) if survey.is_eligible(scene, view) => {
                 Some(format!("pod {}: {why}", view.pod.name))
@@ -129,6 +132,12 @@ impl<'a> Survey<'a> {
         let going = scene.views.iter().filter(goes).count();
         if scene.wish.stateful().is_some() { going } else { going.min(self.old.saturating_sub(self.held)) }
     }
+}
+
+/// True when a pod stopped between two revisions and can go back to its own.
+pub(super) fn mends(scene: &Scene<'_>, view: &View<'_>) -> bool {
+    let own = view.pod.label.as_str();
+    view.torn && scene.wish.is_in_place() && scene.template(own).is_some() && view.setback(own).is_none()
 }
 
 /// The way of `view`; what lies between two revisions is found once for all pods.

@@ -12,7 +12,7 @@ use crate::workload::canary::Held;
 use crate::workload::order;
 use crate::workload::pods::{PodPhase, View};
 use crate::workload::scene::Scene;
-use crate::workload::survey::{Route, Survey};
+use crate::workload::survey::{Route, Survey, mends};
 use crate::workload::turn::{AGAIN, Purpose, Stage, Standing, Turn, later};
 
 /// A turn that a pod is to have.
@@ -159,15 +159,12 @@ impl<'s, 'a> Slots<'s, 'a> {
 
 /// The way back of a pod that stopped between two revisions and is held back: to its own.
 fn mending<'a>(scene: &Scene<'a>, view: &View<'a>) -> Option<Wanted<'a>> {
-    let own = view.pod.label.as_str();
-    let mends =
-        view.torn && scene.wish.is_in_place() && scene.template(own).is_some() && view.setback(own).is_none();
     let purpose = match (view.pod.phase, scene.wish.update.way) {
         (PodPhase::Running, UpdateType::HotPatchUpdate) => Purpose::HotPatch,
         (PodPhase::Running, _) => Purpose::InPlace,
         _ => Purpose::Recreate,
     };
-    mends.then(|| Wanted::new(purpose, own))
+    mends(scene, view).then(|| Wanted::new(purpose, &view.pod.label))
 }
 
 /// True unless its last turn says that it is not to be tried now, or somebody else works on it.

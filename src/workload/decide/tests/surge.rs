@@ -115,3 +115,33 @@ fn nobody_stands_in_where_no_pod_is_wanted() {
     let decision = step(&mut sight, &none);
     assert_eq!(decision.deleted(), ["web-a", "web-b", "web-s"], "{:#?}", decision.actions);
 }
+
+/// `web-a` runs `app:2` at the revision of `app:1`, serves, and is held back: it goes back while another pod stands in for it.
+#[test]
+fn a_pod_that_is_held_back_between_two_revisions_gets_a_stand_in_too() {
+    let (draft, mut sight) = failed_and_taken_back();
+    sight.pods.retain(|pod| pod.name != "web-s");
+    let failed = sight.pod("web-a");
+    failed.ready_since = Some(at(-400));
+    // Its user wants it to be tried again.
+    failed.turn.as_mut().unwrap().stage = Stage::Again;
+    let held = draft.image("app:2").with("/updateStrategy/partition", json!(2));
+    let decision = step(&mut sight, &held);
+    let [made] = decision.created()[..] else { panic!("{:#?}", decision.actions) };
+    // What is more than held back is made at the newest revision.
+    let newest = sight.revisions.iter().max_by_key(|revision| revision.number).unwrap().clone();
+    sight.pods.push(Pod { surge: true, ready_since: Some(at(-400)), ..pod(made, &newest) });
+    step(&mut sight, &held);
+    let turn = sight.pod("web-a").turn.clone().unwrap();
+    assert_eq!((turn.stage, &turn.target), (Stage::Ordered, &sight.pod("web-a").label));
+    assert_eq!(go_back(&mut sight, &held), ["web-a", "web-b"]);
+    assert_eq!(sight.pod("web-a").image("app"), Some("app:1"));
+}
+
+fn go_back(sight: &mut Sight, draft: &Draft) -> Vec<String> {
+    for _ in 0..8 {
+        agents_succeed(sight, "app:1");
+        step(sight, draft);
+    }
+    sight.pods.iter().map(|pod| pod.name.clone()).collect()
+}
