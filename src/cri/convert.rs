@@ -24,7 +24,13 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 /// holds.
 pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> Result<Snapshot, Error> {
     let Ok(Some((newest, listed))) = identity::look_up(client, asked).await? else {
-        return Ok(Snapshot { sandbox: None, containers: Vec::new(), declared: None, serving: None });
+        return Ok(Snapshot {
+            sandbox: None,
+            containers: Vec::new(),
+            declared: None,
+            absent: false,
+            serving: None,
+        });
     };
     let mut containers = Vec::with_capacity(listed.len());
     // All at once: an answer is waited for while a container is down.
@@ -50,7 +56,7 @@ pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> 
         }
     }
     let sandbox = Some(sandbox(newest, &asked.pod));
-    Ok(Snapshot { sandbox, containers, declared: None, serving: None })
+    Ok(Snapshot { sandbox, containers, declared: None, absent: false, serving: None })
 }
 
 /// The pods of this name, newest first: one that was made again is there twice for a while.

@@ -305,10 +305,13 @@ fn settle(
     audience: &Audience,
     confirmed: bool,
 ) -> Option<Next> {
-    let in_cluster = snapshot.declared.is_some();
+    let is_doubted = |note: &Note| match &snapshot.declared {
+        Some(_) => note.needs_confirmation(),
+        None => snapshot.absent && matches!(note, Note::End(_)),
+    };
     loop {
         match next(operation, snapshot, clock::now()) {
-            Next::Note(note) if !confirmed && in_cluster && note.needs_confirmation() => return None,
+            Next::Note(note) if !confirmed && is_doubted(&note) => return None,
             Next::Note(note) => {
                 let tell = matches!(note, Note::Step(_) | Note::TurnBack(_) | Note::Reached(..));
                 operation.note(note);

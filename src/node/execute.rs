@@ -111,10 +111,11 @@ impl Workshop {
                 let arrived = self.pull(image, like, *anew, touched, limit, progress).await?;
                 image::same_as(again.as_ref(), arrived).map(Learned::Image)
             }
-            Effect::Fence { container, source, attempt, image, rehearse } => {
-                let left = clock::until(operation.deadline_at);
-                let (attempt, image, rehearse) = (*attempt, image.as_ref(), *rehearse);
-                self.fence(&client, fence::Wanted { container, source, attempt, image, rehearse, left }).await
+            Effect::Fence { container, source, attempt, image, rehearse, by_process } => {
+                let (attempt, image, left) = (*attempt, image.as_ref(), clock::until(operation.deadline_at));
+                let (rehearse, by_process) = (*rehearse, *by_process);
+                let wanted = fence::Wanted { container, source, attempt, image, rehearse, by_process, left };
+                self.fence(&client, wanted).await
             }
             Effect::PreStop { container, id, budget_seconds } => {
                 self.pre_stop(container, id, Duration::from_secs(*budget_seconds).min(limit)).await

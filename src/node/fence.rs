@@ -35,6 +35,8 @@ pub(super) struct Wanted<'a> {
     pub image: Option<&'a ImageChoice>,
     /// Whether to find out that the replacement can be created.
     pub rehearse: bool,
+    /// Whether only a process may hold the name.
+    pub by_process: bool,
     /// What the operation may take still.
     pub left: Duration,
 }
@@ -54,6 +56,10 @@ impl Workshop {
     /// Puts a fence up.
     pub(super) async fn fence(&mut self, client: &Client, wanted: Wanted<'_>) -> Result<Learned, Trouble> {
         let Some(holder) = self.holder(client).await? else {
+            if wanted.by_process {
+                let message = "no image for a process that holds a name is on the node".to_owned();
+                return Err(Trouble { class: Class::Final, message });
+            }
             self.clone_holds(client, wanted, wanted.attempt).await?;
             return Ok(Learned::Nothing);
         };
@@ -64,6 +70,7 @@ impl Workshop {
         match self.process_holds(client, wanted, &holder).await {
             Ok(()) => Ok(Learned::Nothing),
             Err(trouble) if trouble.class.is_away() || trouble.class == Class::NameTaken => Err(trouble),
+            Err(trouble) if wanted.by_process => Err(trouble),
             Err(trouble) => {
                 tracing::warn!(pod = %self.pod, trouble = trouble.message, "no process can hold the name: a clone does");
                 self.clone_holds(client, wanted, wanted.attempt).await?;

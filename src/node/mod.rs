@@ -197,8 +197,10 @@ impl Node {
         names: &[&str],
     ) -> Result<Snapshot, crate::cri::error::Error> {
         let snapshot = convert::observe(client, &self.asked(pod), Some(names)).await?;
+        // First whether it was heard: what is not found then was not there.
+        let heard = self.cluster.as_ref().is_some_and(NodePods::has_synced);
         let declared = self.cluster.as_ref().and_then(|pods| pods.declared(pod));
-        Ok(Snapshot { declared, ..snapshot })
+        Ok(Snapshot { absent: heard && declared.is_none(), declared, ..snapshot })
     }
 
     /// The pod of that name that is on this node; the newest when there are several.

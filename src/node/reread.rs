@@ -1,4 +1,5 @@
-//! A fresh look at the pod before an old word of its kubelet speaks against a container.
+//! A fresh look at the pod before an old word of its kubelet speaks against a container, or an old list says that the pod was
+//! deleted by force.
 //!
 //! A watch whose connection is dead counts as current until its silence is noticed. What it showed last must not end a good
 //! swap: before such a verdict the pod is read once from the API server. While that cannot be had, nothing is known.
@@ -16,6 +17,18 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// The pause between two reads that failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// What came of a read.
+enum Answer {
+    /// The pod is known as it is now.
+    Read,
+    /// The API server has no such pod.
+    Gone,
+    /// It cannot be read, and trying again will not help.
+    Never,
+    /// It did not answer, or was asked a moment ago.
+    NotNow,
+}
+
 /// Reads the pod of one operation.
 #[derive(Debug, Default)]
 pub(super) struct Reread {
@@ -26,28 +39,33 @@ impl Reread {
     /// `snapshot` with what the API server says of `pod` now; as something old where it does not answer.
     pub(super) async fn confirm(&mut self, node: &Node, pod: &PodRef, snapshot: Snapshot) -> Snapshot {
         let Some(pods) = &node.cluster else { return snapshot };
-        let declared = match self.read(node, pod).await {
-            Some(true) => pods.declared(pod).map(|declared| Declared { current: true, ..declared }),
-            Some(false) => snapshot.declared.clone(),
-            None => snapshot.declared.clone().map(|declared| Declared { current: false, ..declared }),
+        let old = |declared: Declared| Declared { current: false, ..declared };
+        let (declared, absent) = match self.read(node, pod).await {
+            Answer::Read => {
+                let declared = pods.declared(pod).map(|declared| Declared { current: true, ..declared });
+                (declared, false)
+            }
+            Answer::Gone => (snapshot.declared.clone(), snapshot.absent),
+            Answer::Never => (snapshot.declared.clone(), false),
+            Answer::NotNow => (snapshot.declared.clone().map(old), false),
         };
-        Snapshot { declared, ..snapshot }
+        Snapshot { declared, absent, ..snapshot }
     }
 
-    /// `Some(true)`: it was read; `Some(false)`: it cannot be, and trying again will not help; `None`: not now.
-    async fn read(&mut self, node: &Node, pod: &PodRef) -> Option<bool> {
-        let pods = node.cluster.as_ref()?;
+    async fn read(&mut self, node: &Node, pod: &PodRef) -> Answer {
+        let Some(pods) = node.cluster.as_ref() else { return Answer::Never };
         if self.not_before.is_some_and(|not_before| Instant::now() < not_before) {
-            return None;
+            return Answer::NotNow;
         }
         let why = match timeout(LIMIT, pods.reread(pod)).await {
-            Ok(Ok(())) => return Some(true),
-            Ok(Err(error)) if error.class() == Class::Gone || !error.class().is_away() => return Some(false),
+            Ok(Ok(())) => return Answer::Read,
+            Ok(Err(error)) if error.class() == Class::Gone => return Answer::Gone,
+            Ok(Err(error)) if !error.class().is_away() => return Answer::Never,
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("the API server did not answer within {} s", LIMIT.as_secs()),
         };
         tracing::debug!(%pod, why, "whether the pod is Ready is not known now");
         self.not_before = Some(Instant::now() + PAUSE);
-        None
+        Answer::NotNow
     }
 }

@@ -39,6 +39,10 @@ pub enum Effect {
         /// Whether it is to be found out as well that the replacement can be created: nothing is stopped yet.
         #[serde(default)]
         rehearse: bool,
+        /// Whether only a process may hold the name, because the kubelet makes the replacement itself: of the containers
+        /// of one name that do not run, a kubelet's collection keeps the newest, which would be a clone made before.
+        #[serde(default)]
+        by_process: bool,
     },
     /// Run the preStop handler of container `id` for at most `budget_seconds`. Its failure stops nothing, as with
     /// the kubelet.

@@ -5,6 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::operation::answer::Next;
 use crate::operation::drain::settle;
 use crate::operation::effect::{Effect, Leftover};
+use crate::operation::next::is_deleted_by_force;
 use crate::operation::replace::{remove, unfence};
 use crate::operation::snapshot::{Container, Declared, Snapshot, State};
 use crate::operation::state::{Operation, later};
@@ -49,8 +50,8 @@ pub fn obstructing<'a>(
     operation: &'a Operation,
     snapshot: &'a Snapshot,
 ) -> impl Iterator<Item = Effect> + 'a {
-    // One that the API server knew and knows no more was deleted by force.
-    let leaves = snapshot.declared.as_ref().map_or(operation.in_cluster, Declared::leaves);
+    let leaves =
+        snapshot.declared.as_ref().is_some_and(Declared::leaves) || is_deleted_by_force(operation, snapshot);
     let targets = operation.targets.iter().filter(move |_| leaves);
     let fences = targets.flat_map(|target| snapshot.fences(&target.name));
     fences.filter(|fence| operation.can_remove(&fence.id)).map(|fence| remove(fence, Leftover::Fence))

@@ -56,6 +56,7 @@ pub(super) fn pod(owner: Owner) -> Snapshot {
         sandbox: Some(Sandbox { id: "sandbox-1".into(), pod, ready: true, owner }),
         containers,
         declared: None,
+        absent: false,
         serving: None,
     }
 }
@@ -312,8 +313,12 @@ impl Bench {
                 new.id = format!("{container}-{}{attempt}", if new.fence { "fence-" } else { "" });
                 new.attempt = *attempt;
                 new.operation = Some(self.operation.request.id.clone());
+                new.holder = matches!(effect, Effect::Fence { by_process: true, .. });
                 (new.state, new.created_at, new.started_at, new.finished_at) =
                     (State::Created, now, None, None);
+                if new.holder {
+                    (new.state, new.started_at) = (State::Running, Some(now));
+                }
                 if let Some(image) = image {
                     (new.image, new.image_id) = (image.reference.clone(), image.id.clone());
                     new.spec_hash = image.spec_hash.clone().unwrap_or(new.spec_hash);

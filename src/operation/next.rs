@@ -18,7 +18,7 @@ use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::replace::{Progress, foreign_start, replace, yield_to_twin};
 use crate::operation::respec::{cut_short, overruled};
-use crate::operation::snapshot::{Container, Declared, PullPolicy, Snapshot, State};
+use crate::operation::snapshot::{Container, Declared, Owner, PullPolicy, Sandbox, Snapshot, State};
 use crate::operation::state::{Operation, Target, later};
 use crate::operation::verify::{Verdict, verify};
 
@@ -45,6 +45,9 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
             let why = ending(snapshot).unwrap_or_default();
             Next::Note(Note::End(operation.lost(&format!("about to be stopped, for the pod is {why}"))))
         }
+        _ if is_deleted_by_force(operation, snapshot) => {
+            Next::Note(Note::End(operation.lost("about to be stopped, for the pod was deleted by force")))
+        }
         Some(sandbox) if sandbox.id != operation.sandbox_id || !sandbox.ready => {
             moved(operation, sandbox, snapshot, now)
         }
@@ -60,7 +63,8 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
 /// operation. A kubelet that ends the pod ends both.
 fn end_twin(operation: &Operation, snapshot: &Snapshot) -> Option<Next> {
     let sandbox = snapshot.sandbox.as_ref()?;
-    let leaves = snapshot.declared.as_ref().is_some_and(Declared::leaves);
+    let leaves =
+        snapshot.declared.as_ref().is_some_and(Declared::leaves) || is_deleted_by_force(operation, snapshot);
     if sandbox.id != operation.sandbox_id || !sandbox.ready || leaves {
         return None;
     }
@@ -70,6 +74,13 @@ fn end_twin(operation: &Operation, snapshot: &Snapshot) -> Option<Next> {
 /// Why nothing may be created in the pod any more although nobody deletes it.
 fn ending(snapshot: &Snapshot) -> Option<&str> {
     snapshot.declared.as_ref()?.ending.as_deref()
+}
+
+/// Whether the API server knew the pod and knows it no more, while its containers are still there. A kubelet makes the copy of
+/// a static pod again.
+pub(super) fn is_deleted_by_force(operation: &Operation, snapshot: &Snapshot) -> bool {
+    let by_api = |sandbox: &Sandbox| sandbox.owner == Owner::Kubelet;
+    operation.in_cluster && snapshot.absent && snapshot.sandbox.as_ref().is_some_and(by_api)
 }
 
 /// What becomes of an operation whose pod could not be looked at until its deadline.

@@ -159,7 +159,7 @@ pub enum Refusal {
     #[error("pod {0} is being deleted")]
     Deleting(Box<PodRef>),
     /// Its kubelet ends it, or is about to, although nobody deletes it.
-    #[error("pod {pod} is {why}: its containers are being ended, so none of them is replaced")]
+    #[error("pod {pod} is {why}: its containers are ended, so none of them is replaced")]
     Ending {
         /// The pod.
         pod: Box<PodRef>,
@@ -352,15 +352,16 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
     let snapshot = &situation.snapshot;
     let sandbox = snapshot.sandbox.as_ref().ok_or_else(|| Refusal::PodNotFound(String::new()))?;
     let pod = || Box::new(sandbox.pod.clone());
+    let declared = snapshot.declared.as_ref();
+    // Before the sandbox: that of a pod that has ended is not ready for good.
+    if let Some(why) = declared.and_then(|declared| declared.ending.clone()) {
+        return Err(Refusal::Ending { pod: pod(), why });
+    }
     if !sandbox.ready {
         return Err(Refusal::SandboxNotReady(pod()));
     }
-    let declared = snapshot.declared.as_ref();
     if declared.is_some_and(|declared| declared.deleting) {
         return Err(Refusal::Deleting(pod()));
-    }
-    if let Some(why) = declared.and_then(|declared| declared.ending.clone()) {
-        return Err(Refusal::Ending { pod: pod(), why });
     }
     if let Some(field) = request.drained_by()
         && declared.is_none_or(|declared| declared.gate == Gate::Absent)

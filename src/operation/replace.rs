@@ -129,6 +129,7 @@ pub(super) fn make<'a>(
             attempt: guarded,
             image,
             rehearse: !target.touched,
+            by_process: false,
         });
     }
     // A process that never began, or is over, holds the name still; but a kubelet collects it.
@@ -305,7 +306,7 @@ fn fence_again(
         return None;
     }
     let (container, source) = (target.name.clone(), new.id.clone());
-    Some(Effect::Fence { container, source, attempt, image: None, rehearse: false })
+    Some(Effect::Fence { container, source, attempt, image: None, rehearse: false, by_process: false })
 }
 
 /// The same while the start of the container `id` takes its time, as it does on a busy node.
@@ -517,7 +518,7 @@ fn image_before(target: &Target) -> ImageChoice {
 }
 
 /// Whose configuration is cloned: the life from before, or, if that was removed meanwhile, the newest there is.
-fn source_of<'a>(
+pub(super) fn source_of<'a>(
     target: &Target,
     replacement: &Replacement,
     snapshot: &'a Snapshot,

@@ -2,16 +2,18 @@
 //! makes of that is watched.
 //!
 //! A kubelet that holds the container back although its spec has changed is helped: after a head start, the new life is
-//! created here under the name that the kubelet would take, with the hash that it expects.
+//! created here under the name that the kubelet would take, with the hash that it expects. The fence that this takes is put up
+//! before the spec is changed: a kubelet that collects dead containers could take one that is made after the old container
+//! has ended, and has not started yet, for the newest of them, and remove the container that it makes itself.
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::operation::answer::{Next, Waiting};
-use crate::operation::effect::{Effect, ImageChoice, Verb};
+use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb};
 use crate::operation::engine::SpecChange;
 use crate::operation::note::Note;
 use crate::operation::outcome::Failure;
-use crate::operation::replace::{Progress, do_, is_counted_anew, make, settle, stop};
+use crate::operation::replace::{Progress, do_, is_counted_anew, make, remove, settle, source_of, stop};
 use crate::operation::snapshot::{Container, Snapshot, State};
 use crate::operation::state::{Operation, Target, later, seconds};
 
@@ -51,6 +53,9 @@ pub(super) fn respec<'a>(
             let on = format!("the kubelet to bring {} to what the pod's spec says", target.name);
             return Progress::Next(Next::Wait(Waiting { until: later(now, LOOK_AGAIN), on }));
         }
+        if let Some(effect) = fence_ahead(operation, target, change, snapshot) {
+            return do_(effect);
+        }
         let (from, to) = if returns { (&change.to, &change.from) } else { (&change.from, &change.to) };
         let (container, from, to) = (target.name.clone(), from.clone(), to.clone());
         return do_(Effect::Respec { container, from, to });
@@ -78,6 +83,9 @@ pub(super) fn respec<'a>(
             return settle(operation, target, snapshot, new, now);
         }
     }
+    if let Some(fence) = obstructing(operation, target, change, snapshot) {
+        return do_(remove(fence, Leftover::Fence));
+    }
     // One that its kubelet still made under the spec from before: it will be replaced like the one before it.
     let newest = lives.last().filter(|life| life.attempt >= replacement.attempt);
     if let Some(newest) = newest.filter(|newest| newest.state == State::Exited) {
@@ -86,8 +94,7 @@ pub(super) fn respec<'a>(
         return Progress::Next(Next::Note(Note::Overtaken { name, replaces, attempt, cut_short: false }));
     }
     let alive = snapshot.by_id(&replacement.replaces).is_some_and(|old| old.state != State::Exited);
-    let hash_known = if returns { !target.from_hash.is_empty() } else { change.hash.is_some() };
-    if newest.is_some() || alive || !(change.cloneable && hash_known) {
+    if newest.is_some() || alive || !can_help(operation, target, change) {
         return Progress::Next(Next::Wait(wait(target, changed_at, now)));
     }
     let ended = snapshot.by_id(&replacement.replaces).and_then(|old| old.finished_at);
@@ -106,6 +113,56 @@ pub(super) fn respec<'a>(
         return Progress::Next(Next::Wait(Waiting { until, on }));
     }
     make(operation, target, replacement, snapshot, now)
+}
+
+/// Whether the new container instance can be created here as the kubelet would.
+fn can_help(operation: &Operation, target: &Target, change: &SpecChange) -> bool {
+    let returns = operation.turned_back.is_some();
+    let hash_known = if returns { !target.from_hash.is_empty() } else { change.hash.is_some() };
+    change.cloneable && hash_known
+}
+
+/// What is to be done about fences before the spec is changed. Where none can be had at once, the change is made without one.
+fn fence_ahead(
+    operation: &Operation,
+    target: &Target,
+    change: &SpecChange,
+    snapshot: &Snapshot,
+) -> Option<Effect> {
+    if let Some(fence) = obstructing(operation, target, change, snapshot) {
+        return Some(remove(fence, Leftover::Fence));
+    }
+    let replacement = target.replacement();
+    let is_taken = snapshot.lives(&target.name).iter().any(|life| life.attempt >= replacement.attempt);
+    let attempt = replacement.attempt.saturating_add(1);
+    if let Some(fence) = snapshot.fences(&target.name).find(|fence| fence.attempt == attempt) {
+        let is_idle = fence.state != State::Running && operation.can_remove(&fence.id);
+        return is_idle.then(|| remove(fence, Leftover::Fence));
+    }
+    if is_taken || replacement.fence_tried || !can_help(operation, target, change) {
+        return None;
+    }
+    let source = source_of(target, replacement, snapshot)?.id.clone();
+    let (container, image) = (target.name.clone(), Some(image(operation, target, change)));
+    Some(Effect::Fence { container, source, attempt, image, rehearse: false, by_process: true })
+}
+
+/// A fence under the name that the kubelet takes next: it has made another container instance in the meantime. Where that one
+/// was made here, the kubelet is not to take the next name: it is helped again.
+fn obstructing<'a>(
+    operation: &Operation,
+    target: &Target,
+    change: &SpecChange,
+    snapshot: &'a Snapshot,
+) -> Option<&'a Container> {
+    let newest = *snapshot.lives(&target.name).last()?;
+    if operation.made(newest) && can_help(operation, target, change) {
+        return None;
+    }
+    let obstructs = |fence: &&Container| {
+        fence.attempt <= newest.attempt.saturating_add(1) && operation.can_remove(&fence.id)
+    };
+    snapshot.fences(&target.name).find(obstructs)
 }
 
 /// The failure when the pod's spec does not say any more what it was changed to, nor what it said before: a view of the

@@ -18,6 +18,9 @@ pub struct Snapshot {
     pub containers: Vec<Container>,
     /// The same pod as the API server shows it; `None` where there is none, or when it does not know the pod.
     pub declared: Option<Declared>,
+    /// True when the API server has been heard and does not know the pod: where it knew it before, the pod was deleted by
+    /// force. A list of its memory may be older than the pod.
+    pub absent: bool,
     /// The names of the `EndpointSlice`s that say it serves; `None` when that is not known, or was not asked for.
     pub serving: Option<Vec<String>>,
 }

@@ -144,6 +144,9 @@ pub struct Replacement {
     /// How often the runtime refused to start it.
     #[serde(default)]
     pub refused_starts: u32,
+    /// True once a fence was asked for before the pod's spec is changed. That is done once: the change can do without.
+    #[serde(default)]
+    pub fence_tried: bool,
     /// When the pod's spec was changed for it.
     #[serde(default)]
     pub respec_at: Option<Timestamp>,
@@ -163,6 +166,7 @@ impl Replacement {
             attempt,
             pre_stop_at: None,
             refused_starts: 0,
+            fence_tried: false,
             respec_at: None,
             unanswered: 0,
             cut_shorts: 0,
@@ -357,6 +361,7 @@ impl Operation {
                 target.under_way().unanswered += 1;
             }
             Effect::Stop { .. } | Effect::Create { .. } | Effect::Start { .. } => target.touched = true,
+            Effect::Fence { by_process: true, .. } => target.under_way().fence_tried = true,
             Effect::Pull { .. } | Effect::Fence { .. } | Effect::Remove { .. } | Effect::Gate { .. } => {}
         }
     }

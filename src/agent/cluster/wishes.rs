@@ -1,6 +1,7 @@
 //! The wishes in the annotations of the node's pods, as the watch shows them.
 //!
-//! Pods that have finished or are being deleted wish nothing any more.
+//! Pods that are being deleted wish nothing any more. Those that have finished still do: somebody waits for the answer, which
+//! is a refusal.
 
 use tokio::time::Instant;
 
@@ -30,7 +31,7 @@ impl Watched {
 
     fn wish(&self, pod: &Pod) -> Option<(Key, Wish)> {
         let request = Request::parse(pod.request()).transpose()?;
-        if pod.is_finished() || pod.is_deleting() {
+        if pod.is_deleting() {
             return None;
         }
         let reference = pod.reference();

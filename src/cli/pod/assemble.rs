@@ -83,7 +83,13 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
     if pod.spec.as_ref().is_some_and(may_own_cpus) {
         unseen.push("whether the node's CPU manager has given a container CPUs of its own".to_owned());
     }
-    let snapshot = Snapshot { sandbox: Some(sandbox), containers, declared: Some(declared), serving: None };
+    let snapshot = Snapshot {
+        sandbox: Some(sandbox),
+        containers,
+        declared: Some(declared),
+        absent: false,
+        serving: None,
+    };
     Seen {
         situation: Situation {
             snapshot,

@@ -286,6 +286,7 @@ fn gate(spec: &Spec, status: &Status) -> Gate {
 }
 
 /// Why its kubelet ends the pod, or is about to, although nobody deletes it. A phase that is over never changes again.
+/// Everybody else who sets `DisruptionTarget` asks for the pod's deletion next, which may be refused.
 fn ending(status: &Status) -> Option<String> {
     let because = |what: &str, reason: Option<&str>| match reason.filter(|reason| !reason.is_empty()) {
         Some(reason) => format!("{what} ({reason})"),
@@ -294,10 +295,12 @@ fn ending(status: &Status) -> Option<String> {
     if let Some(phase @ ("Failed" | "Succeeded")) = status.phase.as_deref() {
         return Some(because(phase, status.reason.as_deref()));
     }
-    let is_target =
-        |condition: &&Condition| condition.r#type == "DisruptionTarget" && condition.status == "True";
-    let condition = status.conditions.iter().find(is_target)?;
-    Some(because("to be disrupted", condition.reason.as_deref()))
+    let by_kubelet = |condition: &Condition| {
+        condition.r#type == "DisruptionTarget"
+            && condition.status == "True"
+            && condition.reason.as_deref() == Some("TerminationByKubelet")
+    };
+    status.conditions.iter().any(by_kubelet).then(|| "about to be ended by its kubelet".to_owned())
 }
 
 /// Since when the pod is not Ready; since ever when nothing is told of it.

@@ -299,11 +299,17 @@ fn a_pod_that_its_kubelet_ends_is_seen_although_nobody_deletes_it() {
         (json!({ "phase": "Succeeded" }), Some("Succeeded")),
         (
             json!({ "phase": "Running", "conditions":
-                [{ "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler" }] }),
-            Some("to be disrupted (PreemptionByScheduler)"),
+                [{ "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet" }] }),
+            Some("about to be ended by its kubelet"),
         ),
         (
-            json!({ "phase": "Running", "conditions": [{ "type": "DisruptionTarget", "status": "False" }] }),
+            json!({ "phase": "Running", "conditions":
+                [{ "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI" }] }),
+            None,
+        ),
+        (
+            json!({ "phase": "Running", "conditions":
+                [{ "type": "DisruptionTarget", "status": "False", "reason": "TerminationByKubelet" }] }),
             None,
         ),
     ];

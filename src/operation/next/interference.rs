@@ -40,8 +40,9 @@ fn move_pod(snapshot: &mut Snapshot, image_id: &str) {
 fn an_image_pulled_long_before_the_first_touch_is_asked_for_again() {
     let mut bench = Bench::beside(Kubelet::Prompt, DRAINED_SWAP);
     assert_eq!(bench.obey(), Outcome::Succeeded);
-    let line = ["Pull repo/app:v2", "Gate Drain", "Pull repo/app:v2", "Respec app repo/app:v2"];
-    assert_eq!(bench.log[..4], line, "{:?}", bench.log);
+    let line =
+        ["Pull repo/app:v2", "Gate Drain", "Pull repo/app:v2", "Fence app 4", "Respec app repo/app:v2"];
+    assert_eq!(bench.log[..5], line, "{:?}", bench.log);
 }
 
 #[test]

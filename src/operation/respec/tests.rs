@@ -12,6 +12,8 @@ const RESTART: &str = r#"{"containers":[{"name":"app"}],"engine":"Respec","deadl
 const SWAP: &str = "swap app=repo/app:v2";
 const PATCH: &str = "Respec app repo/app:v2";
 const PATCH_BACK: &str = "Respec app repo/app:v1";
+const FENCE: &str = "Fence app 4";
+const UNFENCE: &str = "Remove app-fence-4";
 
 fn older(name: &str, image: &str) -> String {
     format!("1{}", crate::operation::spec_hash::of(name, image))
@@ -36,7 +38,7 @@ fn what_the_kubelet_does_by_itself_is_only_watched() {
         let mut bench = Bench::beside(Kubelet::Prompt, text);
         assert_eq!(bench.obey(), Outcome::Succeeded, "{text}");
         let changes: Vec<_> = bench.log.iter().filter(|line| !line.starts_with("Pull")).collect();
-        assert_eq!(changes, [&format!("Respec app {to}")]);
+        assert_eq!(changes, [FENCE, &format!("Respec app {to}"), UNFENCE]);
         let running = bench.snapshot.running("app");
         assert_eq!((running.len(), running[0].attempt, running[0].image_id.as_str()), (1, 3, image));
     }
@@ -49,9 +51,8 @@ fn what_the_kubelet_does_by_itself_is_only_watched() {
 fn a_kubelet_that_holds_the_container_back_is_helped_after_its_head_start() {
     let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
     assert_eq!(bench.obey(), Outcome::Succeeded);
-    let line = ["Fence app 4", "Create app 3 of sha:v2", "Start app-3", "Remove app-fence-4"];
-    assert_eq!(bench.log[..2], ["Pull repo/app:v2", PATCH]);
-    assert_eq!(bench.log[2..], line);
+    let line = ["Pull repo/app:v2", FENCE, PATCH, "Create app 3 of sha:v2", "Start app-3", UNFENCE];
+    assert_eq!(bench.log, line);
     let new = bench.snapshot.by_id("app-3").unwrap();
     assert_eq!(new.spec_hash, crate::operation::spec_hash::of("app", "repo/app:v2"));
     let down = new.started_at.unwrap().duration_since(bench.operation.targets[0].stopped_at.unwrap());
@@ -89,7 +90,55 @@ fn a_life_that_the_kubelet_made_of_the_spec_before_is_not_the_new_one() {
     bench.kubelet = Kubelet::Prompt;
     assert_eq!(bench.obey(), Outcome::Succeeded);
     assert_eq!(bench.snapshot.running("app")[0].attempt, 4);
-    assert_eq!(bench.log.len(), 1, "{:?}", bench.log);
+    // The fence had the name that the kubelet was to take next.
+    assert_eq!(bench.log, [FENCE, &format!("Respec app {ALIAS}"), UNFENCE]);
+}
+
+#[test]
+fn where_no_process_can_hold_the_name_the_spec_is_changed_all_the_same() {
+    for class in [Class::Final, Class::Refused, Class::Away, Class::NameTaken] {
+        let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
+        let mut patched = false;
+        let outcome = bench.play(|effect, _| {
+            patched |= effect.verb() == Verb::Respec;
+            if effect.verb() == Verb::Fence && !patched { Answer::No(class) } else { Answer::Obey }
+        });
+        assert_eq!(outcome, Outcome::Succeeded, "{class:?}: {:?}", bench.log);
+        let line =
+            ["Pull repo/app:v2", FENCE, PATCH, FENCE, "Create app 3 of sha:v2", "Start app-3", UNFENCE];
+        assert_eq!(bench.log, line, "{class:?}");
+    }
+}
+
+/// A change that is not answered may take long: the container may crash twice meanwhile.
+#[test]
+fn a_fence_does_not_keep_a_kubelet_from_starting_a_container_that_crashes_before_the_change() {
+    let mut bench = Bench::beside(Kubelet::Prompt, SWAP);
+    let mut failures = 0;
+    let outcome = bench.play(|effect, snapshot| {
+        if effect.verb() != Verb::Respec || failures == 3 {
+            return Answer::Obey;
+        }
+        failures += 1;
+        let id = snapshot.running("app")[0].id.clone();
+        let crashed = find(snapshot, &id);
+        (crashed.state, crashed.finished_at, crashed.exit_code) = (State::Exited, Some(at(failures)), 1);
+        Answer::No(Class::Away)
+    });
+    assert_eq!(outcome, Outcome::Succeeded, "{:?}", bench.log);
+    assert_eq!(bench.snapshot.running("app")[0].attempt, 6, "{:?}", bench.log);
+    assert_eq!(bench.snapshot.fences("app").count(), 0, "{:?}", bench.log);
+}
+
+#[test]
+fn a_fence_that_does_not_run_is_not_left_beside_the_change() {
+    let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
+    while !bench.log.iter().any(|line| line == FENCE) {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    find(&mut bench.snapshot, "app-fence-4").state = State::Created;
+    assert_eq!(bench.obey(), Outcome::Succeeded, "{:?}", bench.log);
+    assert_eq!(bench.log[1..5], [FENCE, UNFENCE, PATCH, FENCE], "{:?}", bench.log);
 }
 
 #[test]
@@ -180,7 +229,7 @@ fn the_hash_of_what_is_no_good_is_known_the_next_time() {
     let mut again = Bench::of(SWAP, situation, Kubelet::HoldingBack);
     again.hash = older;
     assert_eq!(again.obey(), Outcome::Succeeded);
-    assert_eq!(again.log[2..4], ["Fence app 4", "Create app 3 of sha:v2"]);
+    assert_eq!(again.log[1..4], [FENCE, PATCH, "Create app 3 of sha:v2"]);
 }
 
 /// The answer that was lost may have been a yes, and the kubelet may have acted on it.
@@ -225,7 +274,8 @@ fn on_the_way_back_a_kubelet_in_back_off_is_helped_at_once() {
     assert_eq!(running[0].spec_hash, crate::operation::spec_hash::of("app", "repo/app:v1"));
     let took = running[0].started_at.unwrap().duration_since(turned).as_millis();
     assert!(took <= 500, "{took}: {:?}", bench.log);
-    assert_eq!(bench.log[2], PATCH_BACK);
+    // The name that the kubelet takes next is free, the one after it is held.
+    assert_eq!(bench.log[3..6], [UNFENCE, "Fence app 5", PATCH_BACK], "{:?}", bench.log);
 }
 
 /// A kubelet looks with the spec from before, and ends what was created for the one after.
@@ -367,7 +417,7 @@ fn a_life_that_never_ended_is_kept_once_its_kubelet_can_no_longer_have_begun_to_
     let mut bench = Bench::beside(Kubelet::Watching, SWAP);
     let outcome = bench.obey();
     assert!(matches!(outcome, Outcome::RolledBack(Failure::Deadline { .. })), "{outcome:?}");
-    assert_eq!(bench.log, ["Pull repo/app:v2", PATCH, PATCH_BACK]);
+    assert_eq!(bench.log, ["Pull repo/app:v2", FENCE, PATCH, PATCH_BACK, UNFENCE]);
     assert_eq!(image_in_spec(&mut bench), "repo/app:v1");
     assert_eq!(bench.snapshot.running("app")[0].id, "app-2");
     let back = bench.operation.targets[0].back.as_ref().unwrap().respec_at.unwrap();
@@ -392,7 +442,7 @@ fn the_kubelet_that_creates_at_the_same_time_is_adopted() {
         Answer::Obey
     });
     assert_eq!(outcome, Outcome::Succeeded);
-    assert_eq!(bench.log[2..], ["Fence app 4", "Create app 3 of sha:v2", "Remove app-fence-4"]);
+    assert_eq!(bench.log[1..], [FENCE, PATCH, "Create app 3 of sha:v2", UNFENCE]);
 }
 
 #[test]

@@ -25,6 +25,7 @@ fn only_what_a_container_may_feel_touches_it() {
     let image = None;
     let (container, source, id) = ("app".to_owned(), "app-2".to_owned(), "app-2".to_owned());
     let fence = Effect::Fence {
+        by_process: false,
         container: container.clone(),
         source: source.clone(),
         attempt: 4,

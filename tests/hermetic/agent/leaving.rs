@@ -1,5 +1,8 @@
 //! A pod that its kubelet ends: nothing of ours holds that up, and nothing is begun in it.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::super::runtime::Fault;
@@ -50,4 +53,58 @@ async fn nothing_is_begun_in_a_pod_that_is_to_be_ended() {
     let status = town.told("web-0", "text-", "Refused").await;
     assert_eq!(status["reason"], "Deleting", "{status:#}");
     assert!(town.runtime.calls("CreateContainer").is_empty());
+}
+
+/// Nobody else would tell whoever waits for the answer.
+#[tokio::test]
+async fn a_request_of_a_pod_that_has_ended_is_refused() {
+    for is_torn_down in [false, true] {
+        let town = Town::found().await;
+        town.pod_with("web-0", |pod| {
+            (pod["status"]["phase"], pod["status"]["reason"]) = (json!("Failed"), json!("DeadlineExceeded"));
+        });
+        if is_torn_down {
+            let sandbox = town.runtime.only("web-0/app").sandbox_id;
+            town.runtime.model(|model| model.stop_sandbox(&sandbox));
+        }
+        let _agent = town.agent().await;
+        town.wish("web-0", Some("restart app"));
+        let status = town.told("web-0", "text-", "Refused").await;
+        assert_eq!(status["reason"], "Deleting", "{status:#}");
+        let message = status["message"].as_str().unwrap();
+        assert!(message.contains("Failed (DeadlineExceeded)"), "{message}");
+        assert!(town.runtime.calls("CreateContainer").is_empty());
+    }
+}
+
+/// An eviction sets the condition and deletes the pod next, which a guard may refuse: then nobody ends it.
+#[tokio::test]
+async fn a_pod_that_others_only_want_to_delete_is_restarted() {
+    let town = Arc::new(Town::found().await);
+    town.pod_with("web-0", |pod| {
+        pod["status"]["conditions"].as_array_mut().unwrap().push(json!({ "type": "DisruptionTarget",
+            "status": "True", "reason": "EvictionByEvictionAPI" }));
+    });
+    town.kubelet("web-0");
+    let _agent = town.agent().await;
+    town.wish("web-0", Some("restart app"));
+    town.told("web-0", "text-", "Succeeded").await;
+    assert_eq!(town.attempt("web-0"), 1);
+}
+
+/// While its container is stopped: nothing is created in it any more.
+#[tokio::test]
+async fn a_pod_that_is_deleted_by_force_gets_no_new_container() {
+    let town = Town::found().await;
+    town.pod("web-0");
+    let _agent = town.agent().await;
+    town.runtime.on("StopContainer").fault(Fault::SlowReply(Duration::from_secs(2)));
+    town.wish("web-0", Some("restart app"));
+    town.runtime.arrived("StopContainer", "app#0").await;
+    town.api.remove("shop", "web-0");
+    // The agent knows of the deletion then.
+    town.runtime.until("no fence", |model| model.fences("web-0/app").is_empty()).await;
+    // It is looked for once more before the operation ends, and once more to tell that.
+    town.api.arrived("GET pod", 2).await;
+    assert_eq!(town.runtime.lives("web-0/app").len(), 1, "{:#?}", town.runtime.history());
 }

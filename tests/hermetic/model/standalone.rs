@@ -230,7 +230,7 @@ impl World {
             let by = usize::try_from(self.roll(64)).unwrap() % containers.len();
             containers.rotate_left(by);
         }
-        Snapshot { sandbox: self.sandbox.clone(), containers, declared: None, serving: None }
+        Snapshot { sandbox: self.sandbox.clone(), containers, declared: None, absent: false, serving: None }
     }
 
     fn reserved(&self, name: &str, attempt: u32) -> bool {

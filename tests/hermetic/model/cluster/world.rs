@@ -381,7 +381,13 @@ impl World {
             let by = usize::try_from(self.dice.roll(64)).unwrap() % containers.len();
             containers.rotate_left(by);
         }
-        Snapshot { sandbox: self.sandbox.clone(), containers, declared: self.declared(), serving: None }
+        Snapshot {
+            sandbox: self.sandbox.clone(),
+            containers,
+            declared: self.declared(),
+            absent: false,
+            serving: None,
+        }
     }
 
     fn declared(&mut self) -> Option<Declared> {
@@ -497,9 +503,13 @@ impl World {
                 self.turn(*gate);
                 Ok(Learned::Nothing)
             }
+            Effect::Fence { by_process: true, .. } if self.sabotage.fences_do_not_run => {
+                trouble(Class::Final)
+            }
             Effect::Fence { container, source, attempt, image, .. }
             | Effect::Create { container, source, attempt, image } => {
                 let fence = effect.verb() == Verb::Fence;
+                let by_process = matches!(effect, Effect::Fence { by_process: true, .. });
                 let Some(source) = self.life(source).cloned() else { return trouble(Class::Gone) };
                 let (reference, id) = image
                     .as_ref()
@@ -510,7 +520,7 @@ impl World {
                     return trouble(Class::NameTaken);
                 }
                 if self.sandbox.as_ref().is_none_or(|sandbox| !sandbox.ready)
-                    || self.image(id) == Image::CannotBeCreated
+                    || (self.image(id) == Image::CannotBeCreated && !by_process)
                 {
                     return trouble(Class::Refused);
                 }
