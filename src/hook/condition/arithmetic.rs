@@ -8,6 +8,7 @@ use std::sync::Arc;
 use cel::common::ast::{EntryExpr, Expr, IdedExpr, operators};
 use cel::{Context, DeclarationError, ExecutionError, Value};
 
+use super::members;
 use crate::hook::value::cut;
 
 /// The operators, and the names under which ours are declared; no source can spell them.
@@ -23,7 +24,8 @@ pub(super) fn is_addition(name: &str) -> bool {
     name == operators::ADD || name == "@add"
 }
 
-/// Makes an expression use our operators. What macros made of themselves stays: they add lists to lists.
+/// Makes an expression use our operators, and its macros visit members in order. What macros made of themselves stays: they
+/// add lists to lists.
 pub(super) fn widen(expression: &mut IdedExpr) {
     match &mut expression.expr {
         Expr::Call(call) => {
@@ -38,6 +40,7 @@ pub(super) fn widen(expression: &mut IdedExpr) {
             call.args.iter_mut().for_each(widen);
         }
         Expr::Comprehension(all) => {
+            members::order(&mut all.iter_range);
             for part in [
                 &mut all.iter_range,
                 &mut all.accu_init,

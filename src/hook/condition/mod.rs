@@ -5,6 +5,7 @@
 
 mod arithmetic;
 mod check;
+mod members;
 mod work;
 
 use std::collections::HashMap;
@@ -93,7 +94,8 @@ impl Condition {
             );
         }
         let mut context = Context::with_env(Arc::clone(&ENV));
-        arithmetic::declare(&mut context).map_err(|error| error.to_string())?;
+        let declared = arithmetic::declare(&mut context).and_then(|()| members::declare(&mut context));
+        declared.map_err(|error| error.to_string())?;
         context.add_variable_from_value("result", result);
         match cel::Value::resolve(&self.expression, &context) {
             Ok(cel::Value::Bool(yes)) => Ok(yes),
@@ -103,17 +105,34 @@ impl Condition {
     }
 }
 
-/// In words of the person who wrote the condition.
+/// In words of the person who wrote the condition. A value is shown in short and never as the interpreter prints it: that text is
+/// long, and the order of an object's members in it differs from one evaluation to the next.
 fn problem(error: &ExecutionError) -> String {
+    let shown = arithmetic::shown;
     match error {
         ExecutionError::FunctionError { message, .. } => message.clone(),
         ExecutionError::NoSuchKey(key) => format!("the result has no `{key}`"),
         ExecutionError::IndexOutOfBounds(index) => {
-            format!("the list has no element {}", arithmetic::shown(index))
+            format!("the list has no element {}", shown(index))
         }
         ExecutionError::ValuesNotComparable(left, right) => {
-            let (left, right) = (arithmetic::shown(left), arithmetic::shown(right));
+            let (left, right) = (shown(left), shown(right));
             format!("{left} and {right} cannot be compared: use asInt(...) or asFloat(...) on a text")
+        }
+        ExecutionError::UnsupportedBinaryOperator(operator, left, right) => {
+            format!("`{operator}` cannot be applied to {} and {}", shown(left), shown(right))
+        }
+        ExecutionError::Overflow(operator, left, right) => {
+            format!("`{operator}` of {} and {} is beyond 64 bits", shown(left), shown(right))
+        }
+        ExecutionError::UnsupportedTargetType { target } => format!("{} is of the wrong type", shown(target)),
+        ExecutionError::NotSupportedAsMethod { method, target } => {
+            format!("{} has no method `{method}`", shown(target))
+        }
+        ExecutionError::UnsupportedKeyType(key) => format!("{} cannot be the name of a member", shown(key)),
+        ExecutionError::DuplicateKey(key) => format!("the member {} is given twice", shown(key)),
+        ExecutionError::UnsupportedIndex(index, of) => {
+            format!("{} is no index of {}", shown(index), shown(of))
         }
         ExecutionError::NoSuchOverload(_) => {
             format!("{error}: use asInt(...) or asFloat(...) to make a number of a text")
@@ -288,6 +307,32 @@ mod tests {
             assert!(error.contains(expect), "{source} -> {error}");
             assert!(error.len() < 700, "{}", error.len());
         }
+    }
+
+    /// The order in which the interpreter keeps an object's members differs from one evaluation to the next.
+    #[test]
+    fn the_order_of_members_decides_nothing() {
+        let object = r#"{"a":1,"b":0,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8}"#;
+        for source in [
+            format!("90 % {object}"),
+            format!("90 in [{object}][{object}]"),
+            format!("{{{object}: 1}}.a"),
+            format!("{object} < {object}"),
+            format!("-{object} == 1"),
+            format!("asInt({object}) == 1"),
+            format!("size(1 % {object}) == 1"),
+            format!("{object}.startsWith('a')"),
+            format!("'a'.startsWith({object})"),
+            format!("{object}.exists(x, {object}[x] / {object}[x] > 1 || asInt(x) == 1)"),
+            format!("{object}.map(x, x)[0] == 'a'"),
+            format!("string({object}) == ''"),
+        ] {
+            let first = Condition::compile(&source).unwrap().holds(&json("1"));
+            for _ in 0..50 {
+                assert_eq!(Condition::compile(&source).unwrap().holds(&json("1")), first, "{source}");
+            }
+        }
+        assert!(holds("result.map(x, x) == ['a', 'b', 'c']", &json(r#"{"c":1,"a":2,"b":3}"#)));
     }
 
     #[test]

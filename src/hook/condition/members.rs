@@ -1,0 +1,34 @@
+//! The members of objects in conditions: a macro visits them in the order of their names.
+//!
+//! The interpreter keeps an object in a hash map, whose order differs from one evaluation to the next. A condition such as
+//! `result.map(name, name)[0] == "a"` would hold at random.
+
+use std::sync::Arc;
+
+use cel::common::ast::{CallExpr, Expr, IdedExpr};
+use cel::objects::Key;
+use cel::{Context, DeclarationError, Value};
+
+/// The function that a macro's range is passed through. No source can spell it.
+pub(super) const ORDERED: &str = "@ordered";
+
+/// Makes a macro visit what `range` evaluates to in a fixed order.
+pub(super) fn order(range: &mut IdedExpr) {
+    let id = range.id;
+    let args = vec![std::mem::take(range)];
+    *range =
+        IdedExpr { id, expr: Expr::Call(CallExpr { func_name: ORDERED.to_owned(), target: None, args }) };
+}
+
+/// Declares the function.
+pub(super) fn declare(context: &mut Context<'_, '_>) -> Result<(), DeclarationError> {
+    context.add_function(ORDERED, |value: Value| ordered(value))
+}
+
+/// The names of an object's members, sorted. What is no object has an order of its own.
+fn ordered(value: Value) -> Value {
+    let Value::Map(map) = value else { return value };
+    let mut keys: Vec<&Key> = map.map.keys().collect();
+    keys.sort_unstable();
+    Value::List(Arc::new(keys.into_iter().cloned().map(Value::from).collect()))
+}
