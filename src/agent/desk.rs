@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +20,7 @@ use crate::api::request::Request;
 use crate::api::status::{Phase, Status};
 use crate::cri::error::Error;
 use crate::node::drive::{Audience, Happening, Leash};
-use crate::node::journal::Entry;
+use crate::node::journal::{Entry, JournalError};
 use crate::node::permit::{Permit, Permits};
 use crate::node::{self, Node, sweep};
 use crate::operation::outcome::Withdrawal;
@@ -53,9 +53,16 @@ pub(super) struct Desk<B> {
     sweeping: JoinSet<Result<usize, Error>>,
     /// Requests that could not begin yet.
     waiting: HashMap<(Key, String), Waiting>,
+    /// The listing of the journal under way: a disk may hold it up.
+    listing: JoinSet<Listed>,
+    /// Whether a listing has ended, however: no request begins before.
+    has_listed: bool,
     /// Journal files that could not be read at the start.
     damaged: usize,
 }
+
+/// What all files of the journal hold.
+type Listed = Result<Vec<Result<Entry, JournalError>>, JournalError>;
 
 /// A request that could not begin yet.
 struct Waiting {
@@ -105,22 +112,25 @@ impl<B: Board> Desk<B> {
             tasks: JoinSet::new(),
             sweeping: JoinSet::new(),
             waiting: HashMap::new(),
+            listing: JoinSet::new(),
+            has_listed: false,
             damaged: 0,
         }
     }
 
     /// Serves until the process is to end, and then until nothing is in flight any more.
     pub(super) async fn run(mut self, mut wishes: impl Wishes) {
-        let mut pause = AGAIN;
-        let mut unread = self.take_up(&wishes, true).then(|| Instant::now() + pause);
+        let (mut pause, mut unread) = (AGAIN, None);
+        self.list();
         let mut sweeps = interval(SWEEP);
         sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !self.stop.is_cancelled() {
-            if unread.is_some_and(|at| at <= Instant::now()) {
-                pause = (pause * 2).min(LONGEST_PAUSE);
-                unread = self.take_up(&wishes, false).then(|| Instant::now() + pause);
+            if unread.take_if(|at| *at <= Instant::now()).is_some() {
+                self.list();
             }
-            if let Some(view) = wishes.look() {
+            if let Some(view) = wishes.look()
+                && self.has_listed
+            {
                 self.compare(view);
             }
             let tend = wishes.tend(&|key| self.work.contains_key(key));
@@ -132,28 +142,56 @@ impl<B: Board> Desk<B> {
                 () = wishes.changed() => {}
                 () = permits.returned() => {}
                 Some(ended) = self.tasks.join_next() => self.ended(ended),
+                Some(listed) = self.listing.join_next() => {
+                    if self.listed(listed, &wishes) {
+                        unread = Some(Instant::now() + pause);
+                        pause = (pause * 2).min(LONGEST_PAUSE);
+                    }
+                }
                 _ = sweeps.tick(), if self.sweeping.is_empty() => self.sweep(),
                 Some(swept) = self.sweeping.join_next() => self.swept(swept, &mut sweeps),
                 () = until(again) => {}
             }
         }
         self.sweeping.abort_all();
+        self.listing.abort_all();
         tracing::info!(open = self.tasks.len(), "stopping: what is in flight is brought to a safe point");
         while let Some(ended) = self.tasks.join_next().await {
             self.ended(ended);
         }
     }
 
-    /// Begins to end what an earlier process left open, and says whether that is to be tried again because the disk does not
-    /// let it read. `first`: nothing was read before.
-    fn take_up(&mut self, wishes: &impl Wishes, first: bool) -> bool {
-        let entries = match self.node.journal.all() {
-            Ok(entries) => entries,
-            Err(error) => {
+    /// Begins to list the journal.
+    fn list(&mut self) {
+        let journal = self.node.journal.clone();
+        self.listing.spawn(async move { journal.all_beside().await });
+    }
+
+    /// Takes a listing in, and says whether it is to be tried again because the disk does not let it read.
+    fn listed(&mut self, listed: Result<Listed, JoinError>, wishes: &impl Wishes) -> bool {
+        let is_first = !std::mem::replace(&mut self.has_listed, true);
+        match listed {
+            Ok(Ok(entries)) => self.take_up(entries, wishes, is_first),
+            Ok(Err(error)) => {
                 tracing::error!(error = chain(&error), "the journal cannot be listed, trying again");
-                return true;
+                true
             }
-        };
+            Err(error) => {
+                tracing::error!(%error, "the listing of the journal broke off: stopping, to be started again");
+                self.stop.cancel();
+                false
+            }
+        }
+    }
+
+    /// Begins to end what an earlier process left open, and says whether some of it is to be read again. `first`: no request
+    /// has begun before.
+    fn take_up(
+        &mut self,
+        entries: Vec<Result<Entry, JournalError>>,
+        wishes: &impl Wishes,
+        first: bool,
+    ) -> bool {
         let mut again = false;
         self.damaged = 0;
         for entry in entries {
@@ -363,7 +401,7 @@ impl<B: Board> Desk<B> {
         })
     }
 
-    fn ended(&mut self, ended: Result<(Key, Ended), tokio::task::JoinError>) {
+    fn ended(&mut self, ended: Result<(Key, Ended), JoinError>) {
         let (key, ended) = match ended {
             Ok(ended) => ended,
             Err(error) => {
@@ -420,7 +458,7 @@ impl<B: Board> Desk<B> {
         });
     }
 
-    fn swept(&mut self, swept: Result<Result<usize, Error>, tokio::task::JoinError>, sweeps: &mut Interval) {
+    fn swept(&mut self, swept: Result<Result<usize, Error>, JoinError>, sweeps: &mut Interval) {
         match swept {
             Ok(Ok(removed)) => {
                 self.metrics.swept.inc_by(u64::try_from(removed).unwrap_or(u64::MAX));

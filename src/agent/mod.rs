@@ -176,7 +176,7 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     let (what, label) = (format!("the HookRuns of node {name}"), format!("{}={name}", annotation::NODE));
     let runs = HookRuns::watch(server.clone(), &what, &label, watching);
     let duty = (server.clone(), engine.clone(), runs.clone());
-    let forgotten = Forgotten::of(&node.journal)?.put_away(server.clone(), runs.clone());
+    let forgotten = Forgotten::of(&node.journal).await.put_away(server.clone(), runs.clone());
     let (runner, stop) = (runner(duty, pods.clone(), hook_metrics, office.stop.clone()), office.stop.clone());
     let confined = confined::watch(server.clone(), namespace, confined::register(&mut registry));
     office.hook_runs = async move {

@@ -102,10 +102,7 @@ pub(super) async fn drive(
         hear(&mut journal, &mut entry, &mut operation, &mut hooks, audience).await;
         let asked = Instant::now();
         let seen = look_timed(node, &mut operation, &mut lost).await;
-        if let Some(by) = watch.jumped() {
-            tracing::warn!(pod = %operation.pod, ?by, "the clock was set in the middle of an operation: its deadline moves along");
-            operation.shift(by);
-        }
+        heed_clock(&mut watch, &mut operation);
         let mut snapshot = match seen {
             Ok(snapshot) => Snapshot { serving: listen(node, &operation, &mut slices), ..snapshot },
             Err(why) => {
@@ -155,7 +152,7 @@ pub(super) async fn drive(
                 }
             }
             Next::Do(effect) => {
-                let hand = Hand { node, journal: &mut journal, workshop: &mut workshop };
+                let hand = Hand { node, journal: &mut journal, workshop: &mut workshop, watch: &mut watch };
                 act(hand, &mut entry, &mut operation, (&effect, asked), &mut leash, audience).await;
             }
             Next::Wait(waiting) => {
@@ -173,6 +170,14 @@ pub(super) async fn drive(
     hooks.close(&operation, &outcome);
     operation.finish(outcome, clock::now());
     Some(conclude(node, entry, &operation, &mut journal, &leash.shutdown, audience).await)
+}
+
+/// Moves what is measured from a moment of `operation` along with a clock that was set. To be done before the operation takes in
+/// a moment by the clock as it is now, which would be moved too.
+fn heed_clock(watch: &mut clock::Watch, operation: &mut Operation) {
+    let Some(by) = watch.jumped() else { return };
+    tracing::warn!(pod = %operation.pod, ?by, "the clock was set in the middle of an operation: its deadline moves along");
+    operation.shift(by);
 }
 
 /// Writes down and tells how `operation` ended, and gives back what it held. Returns when that is written, or when the process
@@ -329,6 +334,7 @@ struct Hand<'a> {
     node: &'a Node,
     journal: &'a mut JournalWriter,
     workshop: &'a mut Workshop,
+    watch: &'a mut clock::Watch,
 }
 
 /// Journals `effect`, carries it out, and takes in what came of it.
@@ -337,7 +343,7 @@ struct Hand<'a> {
 /// without the journal. Once something was touched, the journal holds enough to go on from what is seen, and a container that
 /// is down must come up.
 async fn act(
-    Hand { node, journal, workshop }: Hand<'_>,
+    Hand { node, journal, workshop, watch }: Hand<'_>,
     entry: &mut Entry,
     operation: &mut Operation,
     (effect, looked_at): (&Effect, Instant),
@@ -377,10 +383,14 @@ async fn act(
     });
     let result = match effect {
         // Nobody feels a pull that breaks off, and it may take longer than anybody wants to wait.
-        Effect::Pull { .. } => tokio::select! {
-            result = executing => result,
-            () = told(leash) => return,
-        },
+        Effect::Pull { .. } => {
+            // What was told before does not end it: the operation could not pause then.
+            let is_ending = leash.shutdown.is_cancelled();
+            tokio::select! {
+                result = executing => result,
+                () = told(leash), if !is_ending => return,
+            }
+        }
         Effect::Start { container, id } => fences::kept(node, operation, (container, id), executing).await,
         Effect::PreStop { .. } | Effect::Stop { .. } => fences::released(node, operation, executing).await,
         _ => executing.await,
@@ -390,6 +400,7 @@ async fn act(
     let (verb, container, took) = (effect.verb(), effect.container(), started.elapsed());
     audience(Happening::Effect { verb, container, took, trouble: trouble.map(|trouble| trouble.class) });
     tracing::debug!(pod = %operation.pod, container, ?verb, ?took, ?trouble, "effect");
+    heed_clock(watch, operation);
     operation.record(effect, result, clock::now());
     // When that was cannot be seen later, and time is counted from it.
     if matches!(effect.verb(), Verb::Gate | Verb::Respec) {

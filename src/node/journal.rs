@@ -23,12 +23,14 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
 
 use crate::api::status::Status;
 use crate::operation::effect::{Effect, GateTurn};
@@ -47,6 +49,8 @@ const MAX_FINISHED: usize = 64;
 /// Hashes kept per container. Who needs them goes back and forth between a few images.
 const MAX_HASHES: usize = 16;
 
+/// How many writes run at once: each may hang, and other calls that block share the threads.
+const MAX_WRITES: usize = 12;
 /// Calls of the file system at once, beside the writes of operations.
 const MAX_CALLS: usize = 4;
 /// What one of them may take.
@@ -57,6 +61,7 @@ const CALL_LIMIT: Duration = Duration::from_secs(10);
 pub struct Journal {
     folder: PathBuf,
     disk: Disk,
+    writes: Arc<Semaphore>,
 }
 
 /// What one file holds.
@@ -217,7 +222,7 @@ impl Journal {
             doing: "made (run as root, or name another folder with --state-dir)",
             source,
         })?;
-        Ok(Self { folder, disk: Disk::new(MAX_CALLS) })
+        Ok(Self { folder, disk: Disk::new(MAX_CALLS), writes: Arc::new(Semaphore::new(MAX_WRITES)) })
     }
 
     /// The file of the pod `uid`.
@@ -249,6 +254,20 @@ impl Journal {
         written.map_err(|source| JournalError::Io { path, doing: "written", source })
     }
 
+    /// [`Self::write`] in a thread, when it is its turn.
+    pub(super) async fn write_beside(self, entry: Entry) -> Result<(), JournalError> {
+        // Never closed.
+        let slot = Arc::clone(&self.writes).acquire_owned().await;
+        let path = self.path(&entry.pod.uid);
+        let written = tokio::task::spawn_blocking(move || {
+            let _held = slot;
+            self.write(&entry)
+        });
+        written.await.unwrap_or_else(|error| {
+            Err(JournalError::Io { path, doing: "written", source: std::io::Error::other(error) })
+        })
+    }
+
     /// Every file, each with what it holds or why it cannot be read.
     pub fn all(&self) -> Result<Vec<Result<Entry, JournalError>>, JournalError> {
         let io = |source| JournalError::Io { path: self.folder.clone(), doing: "listed", source };
@@ -274,6 +293,23 @@ impl Journal {
         let journal = self.clone();
         let done = self.disk.run(&format!("{purpose} {uid}"), CALL_LIMIT, move || work(&journal)).await;
         done.unwrap_or_else(|_| Err(JournalError::Late { path: self.path(uid) }))
+    }
+
+    /// [`Self::load`] beside the executor.
+    ///
+    /// # Errors
+    /// As there, and [`JournalError::Late`].
+    pub async fn load_beside(&self, pod: &PodRef) -> Result<Entry, JournalError> {
+        let of = pod.clone();
+        self.beside("read", &pod.uid, move |journal| journal.load(&of)).await
+    }
+
+    /// [`Self::all`] beside the executor.
+    ///
+    /// # Errors
+    /// As there, and [`JournalError::Late`].
+    pub async fn all_beside(&self) -> Result<Vec<Result<Entry, JournalError>>, JournalError> {
+        self.beside("list", "", Self::all).await
     }
 
     /// Forgets `pod`.

@@ -52,8 +52,7 @@ impl JournalWriter {
                 self.under_way = None;
             }
             let Some(entry) = self.next.take() else { return last };
-            let journal = self.journal.clone();
-            self.under_way = Some(tokio::task::spawn_blocking(move || journal.write(&entry)));
+            self.under_way = Some(tokio::spawn(self.journal.clone().write_beside(entry)));
         }
     }
 

@@ -313,8 +313,7 @@ impl Node {
     }
 
     async fn load(&self, pod: &PodRef) -> Result<Entry, JournalError> {
-        let of = pod.clone();
-        self.journal.beside("read", &pod.uid, move |journal| journal.load(&of)).await
+        self.journal.load_beside(pod).await
     }
 
     /// Forgets the panics of a pod's requests: the one that was at work has ended.

@@ -12,9 +12,10 @@ use crate::api::annotation;
 use crate::cri::client::Client;
 use crate::cri::convert::{self, is_fence};
 use crate::cri::error::Error;
-use crate::cri::proto::v1::ContainerState;
+use crate::cri::proto::v1::{ContainerState, ContainerStatus};
 use crate::node::fence;
 use crate::node::journal::{Journal, JournalError, PodLock};
+use crate::operation::effect::Class;
 use crate::operation::snapshot::PodRef;
 
 /// What one call may take: what cannot be removed now is tried again with the next sweep.
@@ -38,7 +39,7 @@ pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) ->
                 Err(_) => continue,
             },
         };
-        if has_no_operation(journal, &pod).await && is_still_ours(client, &container.id).await? {
+        if has_no_operation(journal, &pod).await && is_still_ours(client, &pod, &container.id).await? {
             removed += usize::from(remove(client, &pod, &container.id, "removed a forgotten fence").await);
         }
     }
@@ -56,7 +57,7 @@ async fn remove_unsafe_fences(client: &Client, only: Option<&PodRef>) -> Result<
         if only.is_some_and(|only| *only != pod) || !is_fence(&container.labels) {
             continue;
         }
-        let status = client.container(&container.id, false).await?.and_then(|answer| answer.status);
+        let status = read(client, &pod, &container.id).await?;
         if status.is_some_and(|status| status.log_path.is_empty()) {
             let done = "removed a fence of an earlier release, which endangered files of this node";
             removed += usize::from(remove(client, &pod, &container.id, done).await);
@@ -120,7 +121,23 @@ async fn has_no_operation(journal: &Journal, pod: &PodRef) -> bool {
 }
 
 /// Whether the container is still one of ours: since the list was taken it may have been started.
-async fn is_still_ours(client: &Client, id: &str) -> Result<bool, Error> {
-    let status = client.container(id, false).await?.and_then(|answer| answer.status);
+async fn is_still_ours(client: &Client, pod: &PodRef, id: &str) -> Result<bool, Error> {
+    let status = read(client, pod, id).await?;
     Ok(status.is_some_and(|status| is_ours(&status.labels, status.state())))
+}
+
+/// What the runtime says of a container; `None` too where it can say nothing of that one, which must not keep the others from
+/// being removed.
+///
+/// # Errors
+/// When there is no runtime to ask.
+async fn read(client: &Client, pod: &PodRef, id: &str) -> Result<Option<ContainerStatus>, Error> {
+    match client.container(id, false).await {
+        Ok(answer) => Ok(answer.and_then(|answer| answer.status)),
+        Err(error) if error.class == Class::Unreached => Err(error),
+        Err(error) => {
+            tracing::warn!(%pod, id, %error, "a container cannot be read now: whether it is to be removed is not known");
+            Ok(None)
+        }
+    }
 }

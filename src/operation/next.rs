@@ -32,7 +32,7 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
     if let Some(outcome) = &operation.outcome {
         return Next::Done(outcome.clone());
     }
-    if let Some(next) = end_twin(operation, snapshot) {
+    if let Some(next) = end_twin(operation, snapshot, now) {
         return pace(operation, next, now);
     }
     let next = match &snapshot.sandbox {
@@ -61,14 +61,14 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
 
 /// What ends the one of two running container instances that was made here: however late it is, and whatever came of the
 /// operation. A kubelet that ends the pod ends both.
-fn end_twin(operation: &Operation, snapshot: &Snapshot) -> Option<Next> {
+fn end_twin(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
     let sandbox = snapshot.sandbox.as_ref()?;
     let leaves =
         snapshot.declared.as_ref().is_some_and(Declared::leaves) || is_deleted_by_force(operation, snapshot);
     if sandbox.id != operation.sandbox_id || !sandbox.ready || leaves {
         return None;
     }
-    operation.targets.iter().find_map(|target| yield_to_twin(operation, target, snapshot))
+    operation.targets.iter().find_map(|target| yield_to_twin(operation, target, snapshot, now))
 }
 
 /// Why nothing may be created in the pod any more although nobody deletes it.

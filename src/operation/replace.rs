@@ -29,6 +29,8 @@ const FENCE_HOLDS: SignedDuration = SignedDuration::from_millis(250);
 const FENCE_HOLDS_AT_MOST: SignedDuration = SignedDuration::from_secs(30);
 /// How often a start may be refused where there is no other way out.
 const STARTS: u32 = 3;
+/// How often a runtime that does not answer is asked, once the deadline is over, to stop one of two container instances.
+const LATE_STOPS: u32 = 10;
 /// How long a runtime that lost a start is left alone before it is asked for another one.
 const CUT_OFF_PAUSE: SignedDuration = SignedDuration::from_millis(500);
 /// How soon to look again for something that others do.
@@ -357,8 +359,14 @@ fn give_way(
 }
 
 /// What to do about a second life that a kubelet has started beside the one made here, which the fence is there to prevent.
-/// The kubelet knows the newest alone and would never end the other: the one made here gives way.
-pub(super) fn yield_to_twin(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Option<Next> {
+/// The kubelet knows the newest alone and would never end the other: the one made here gives way. However late it is, that is
+/// tried some times.
+pub(super) fn yield_to_twin(
+    operation: &Operation,
+    target: &Target,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) -> Option<Next> {
     let running = snapshot.running(&target.name);
     let [ours, theirs] = running.as_slice() else { return None };
     if operation.unsupervised || !operation.made(ours) || operation.made(theirs) {
@@ -370,7 +378,9 @@ pub(super) fn yield_to_twin(operation: &Operation, target: &Target, snapshot: &S
         return Some(Next::Note(Note::Overtaken { name, replaces, attempt, cut_short: false }));
     }
     // Asked for more than once and still there: that is for a person to see.
-    if operation.given_up(Verb::Stop, &target.name).is_some() {
+    let tries = operation.setback.as_ref().filter(|setback| setback.verb == Verb::Stop);
+    let is_overdue = now >= operation.deadline_at && tries.is_some_and(|setback| setback.count >= LATE_STOPS);
+    if is_overdue || operation.given_up(Verb::Stop, &target.name).is_some() {
         return None;
     }
     let (container, id) = (target.name.clone(), ours.id.clone());

@@ -37,8 +37,19 @@ pub(super) struct Gates {
     turns: Arc<Semaphore>,
     /// Only pods with something to wait for.
     waits: HashMap<PodRef, Wait>,
-    ended: mpsc::UnboundedReceiver<(PodRef, Result<(), Error>)>,
-    end: mpsc::UnboundedSender<(PodRef, Result<(), Error>)>,
+    ended: mpsc::UnboundedReceiver<(PodRef, Ended)>,
+    end: mpsc::UnboundedSender<(PodRef, Ended)>,
+}
+
+/// What came of looking at one gate.
+#[derive(Debug)]
+enum Ended {
+    /// It was written.
+    Written(Result<(), Error>),
+    /// It stays closed on purpose.
+    Kept,
+    /// The journal holds the pod busy, or cannot be read now.
+    NotNow,
 }
 
 #[derive(Debug)]
@@ -107,30 +118,40 @@ impl Gates {
         if wait.not_before > now {
             return;
         }
-        // What the journal holds open is busy, and one that cannot be read does not say.
-        let Ok(Entry { open: None, owed_gate, .. }) = self.journal.load(&reference) else { return };
-        let Some(turn) = turn(owed_gate) else {
-            // An operation that ends has it looked at again.
-            wait.not_before = now + LOOK_AGAIN;
-            return;
-        };
+        // No operation begins from here on, so the journal, which a disk may hold up, says what holds until the write.
         wait.under_way = true;
-        let (open, reason, message) = turn.condition();
-        tracing::info!(pod = %reference, open, reason, message, "turning the readiness gate");
         let (pods, turns, end) = (self.pods.clone(), Arc::clone(&self.turns), self.end.clone());
+        let (journal, gate) = (self.journal.clone(), pod.gate().clone());
         tokio::spawn(async move {
-            // Never closed.
-            let _turn = turns.acquire().await;
-            let result = pods.set_gate(&reference, open, reason, message).await;
+            let ended = match journal.load_beside(&reference).await {
+                Ok(Entry { open: None, owed_gate, .. }) => match gate::turn(&gate, over, false, owed_gate) {
+                    Some(turn) => Ended::Written(write(&pods, &turns, &reference, turn).await),
+                    None => Ended::Kept,
+                },
+                // What the journal holds open is busy, and one that cannot be read does not say.
+                Ok(_) | Err(_) => Ended::NotNow,
+            };
             // Nobody listens any more when the process ends.
-            let _ = end.send((reference, result));
+            let _ = end.send((reference, ended));
         });
     }
 
-    fn take_in(&mut self, pod: &PodRef, result: Result<(), Error>) {
-        self.writes.count("gate", result.as_ref().err().map(Error::class));
+    fn take_in(&mut self, pod: &PodRef, ended: Ended) {
         let Some(wait) = self.waits.get_mut(pod) else { return };
         wait.under_way = false;
+        let result = match ended {
+            Ended::Written(result) => result,
+            Ended::Kept => {
+                // An operation that ends has it looked at again.
+                wait.not_before = Instant::now() + LOOK_AGAIN;
+                return;
+            }
+            Ended::NotNow => {
+                wait.not_before = Instant::now() + SETTLES;
+                return;
+            }
+        };
+        self.writes.count("gate", result.as_ref().err().map(Error::class));
         match result {
             Ok(()) => {
                 *wait = Wait { under_way: false, not_before: Instant::now() + SHOWS, pause: FIRST_PAUSE }
@@ -145,4 +166,13 @@ impl Gates {
             }
         }
     }
+}
+
+/// Writes one gate, when it is its turn.
+async fn write(pods: &NodePods, turns: &Semaphore, pod: &PodRef, turn: Turn) -> Result<(), Error> {
+    let (open, reason, message) = turn.condition();
+    tracing::info!(%pod, open, reason, message, "turning the readiness gate");
+    // Never closed.
+    let _turn = turns.acquire().await;
+    pods.set_gate(pod, open, reason, message).await
 }

@@ -13,7 +13,7 @@ use crate::api::hook_run::HookPhase;
 use crate::api::request::label_value;
 use crate::cluster::hooks::{HookRuns, Summary};
 use crate::cluster::server::Server;
-use crate::node::journal::{Journal, JournalError};
+use crate::node::journal::Journal;
 use crate::process::log::chain;
 
 /// How soon to try again while the API server is away.
@@ -24,17 +24,19 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub struct Forgotten(HashSet<(String, String, String)>);
 
 impl Forgotten {
-    /// To be asked for before the first operation of this process: what ends later is put away by itself.
-    ///
-    /// # Errors
-    /// When the journal cannot be listed.
-    pub fn of(journal: &Journal) -> Result<Self, JournalError> {
+    /// To be asked for before the first operation of this process: what ends later is put away by itself. Where the journal
+    /// cannot be listed, they stay.
+    pub async fn of(journal: &Journal) -> Self {
         let mut ended = HashSet::new();
-        for entry in journal.all()?.into_iter().flatten() {
+        let entries = journal.all_beside().await.unwrap_or_else(|error| {
+            tracing::warn!(error = chain(&error), "the HookRuns of ended operations stay");
+            Vec::new()
+        });
+        for entry in entries.into_iter().flatten() {
             let of_pod = |id: &String| (entry.pod.namespace.clone(), entry.pod.name.clone(), label_value(id));
             ended.extend(entry.finished.iter().map(of_pod));
         }
-        Ok(Self(ended))
+        Self(ended)
     }
 
     /// Deletes their runs, as soon as the runs of this node are known.

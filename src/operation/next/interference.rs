@@ -287,6 +287,24 @@ fn of_two_container_instances_that_are_seen_late_one_stays() {
     }
 }
 
+/// A runtime that never answers: a person has to look, and the request ends.
+#[test]
+fn of_two_container_instances_that_cannot_be_ended_both_stay_and_the_request_ends() {
+    let mut bench = Bench::beside(Kubelet::Watching, RESTART);
+    play_until(&mut bench, Verb::Start);
+    bench.snapshot.containers.retain(|container| !container.fence);
+    let mut theirs = life("app", 4, State::Running);
+    (theirs.created_at, theirs.started_at) = (bench.now, Some(bench.now));
+    bench.snapshot.containers.push(theirs);
+    let outcome = bench.play(|effect, _| match effect.verb() {
+        Verb::Stop => Answer::No(Class::Away),
+        _ => Answer::Obey,
+    });
+    assert!(matches!(outcome, Outcome::Failed { touched: true, .. }), "{outcome:?}");
+    let late = bench.now.duration_since(bench.operation.deadline_at);
+    assert!(late < SignedDuration::from_secs(90), "{late}: {:?}", bench.log);
+}
+
 /// The runtime's stamps from before lie in the future then.
 #[test]
 fn a_clock_that_is_set_back_takes_nothing_from_a_good_container() {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use inplace::api::annotation;
 use inplace::node::journal::Journal;
 use inplace::operation::snapshot::PodRef;
 use nix::sys::stat::Mode;
@@ -11,7 +12,7 @@ use nix::unistd::mkfifo;
 use serde_json::json;
 
 use super::super::runtime::Fault;
-use super::{Town, gate};
+use super::{Town, close, gate};
 
 const OPEN: Option<(&str, &str)> = Some(("True", "InPlaceReady"));
 
@@ -138,7 +139,8 @@ async fn a_journal_that_cannot_be_locked_now_is_tried_again() {
         .await;
 }
 
-/// Whoever opens it to write waits until this is dropped.
+/// A file that hangs: whoever opens it to read or to write waits until this is dropped. To be dropped before the agent ends,
+/// which waits for its threads.
 struct Pipe(PathBuf);
 
 impl Pipe {
@@ -151,7 +153,9 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        drop(std::fs::OpenOptions::new().read(true).write(true).open(&self.0));
+        // Nobody opens it again between the two.
+        let _open = std::fs::OpenOptions::new().read(true).write(true).open(&self.0);
+        drop(std::fs::remove_file(&self.0));
     }
 }
 
@@ -168,10 +172,44 @@ async fn a_lock_that_hangs_on_the_disk_holds_up_its_pod_alone() {
     town.wish("web-1", Some("restart app"));
     town.told("web-1", "text-", "Succeeded").await;
     assert_eq!(town.attempt("web-0"), 0);
-    let lock = pipe.0.clone();
     drop(pipe);
-    std::fs::remove_file(lock).unwrap();
     town.told("web-0", "text-", "Succeeded").await;
+}
+
+/// In the listing with which an agent begins.
+#[tokio::test]
+async fn a_file_that_hangs_when_the_agent_starts_holds_up_its_pod_alone() {
+    let town = Arc::new(Town::found().await);
+    for name in ["web-0", "web-1"] {
+        town.pod(name);
+        town.kubelet(name);
+    }
+    let file = town.file("web-0", "json");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    // Declared before the pipe, so that it ends after it also where the test fails.
+    let _agent;
+    let pipe = Pipe::at(file);
+    _agent = town.agent().await;
+    town.wish("web-1", Some("restart app"));
+    town.told("web-1", "text-", "Succeeded").await;
+    assert_eq!(town.attempt("web-0"), 0);
+    drop(pipe);
+}
+
+/// In the look at a gate that an operation has left closed.
+#[tokio::test]
+async fn a_file_that_hangs_when_a_gate_is_looked_at_holds_up_its_pod_alone() {
+    let town = Arc::new(Town::found().await);
+    let _agent = town.agent().await;
+    town.pod("web-1");
+    town.kubelet("web-1");
+    town.pod_with("web-0", |pod| close(pod, "False", annotation::GATE_DRAIN));
+    let pipe = Pipe::at(town.file("web-0", "json"));
+    // The drain takes longer than the agent waits before it looks at the other pod's gate.
+    let drain = json!({ "id": "d", "containers": [{ "name": "app" }], "gracePeriodSeconds": 4 });
+    town.wish("web-1", Some(&drain.to_string()));
+    town.told("web-1", "d", "Succeeded").await;
+    drop(pipe);
 }
 
 /// A fence whose removal hangs, of one pod, while another pod has a request.

@@ -98,3 +98,22 @@ async fn while_the_runtime_is_away_it_ends_at_once() {
     shop.next_process();
     shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
 }
+
+/// In an operation that may not pause: a container that it has replaced is down.
+#[tokio::test]
+async fn a_process_that_is_to_end_goes_on_where_it_looks_for_an_image() {
+    let shop = Shop::of(pod().container("side", "img:v1")).await;
+    // So long that the image is looked for again before the second container is touched.
+    shop.fake.on("StartContainer").fault(Fault::SlowReply(Duration::from_millis(2500)));
+    let (shutdown, image) = (shop.shutdown.clone(), shop.fake.model(|m| m.remote_image("img:v2").id.clone()));
+    shop.fake.on("ImageStatus").about(&image).first(move |m| {
+        m.die("app", 1);
+        shutdown.cancel();
+    });
+    let ended = shop.ask(request("swap app=img:v2,side=img:v2")).await;
+    assert!(shop.shutdown.is_cancelled(), "{:#?}", shop.fake.story());
+    assert!(matches!(&ended, Err(Error::Interrupted) | Ok(_)), "{ended:?}");
+    for name in ["app", "side"] {
+        assert_eq!(shop.fake.running(name).len(), 1, "{name}: {:#?}", shop.fake.history());
+    }
+}

@@ -107,6 +107,20 @@ async fn one_that_stays_does_not_keep_the_others() {
     assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0));
 }
 
+/// Nor is one of which the runtime can tell nothing. Without a runtime there is nothing to sweep.
+#[tokio::test]
+async fn one_that_cannot_be_read_does_not_keep_the_others() {
+    let shop = Shop::open().await;
+    shop.fake.model(|m| (2..5).for_each(|attempt| drop(create(m, "app", attempt, &FENCE))));
+    let unreadable = || Fault::Fail(tonic::Code::Unknown, "no shim");
+    shop.fake.on("ContainerStatus").about("fence app#2").always().fault(unreadable());
+    assert_eq!(shop.sweep().await, 2);
+    let left = shop.fake.fences();
+    assert!(matches!(left.as_slice(), [fence] if fence.attempt() == 2), "{left:?}");
+    shop.fake.go_away();
+    assert!(sweep(&shop.node.client, &shop.node.journal, None).await.is_err());
+}
+
 /// What is known of a pod goes with it, and not before; what was not brought to its end stays for a person to see.
 #[tokio::test]
 async fn a_pod_that_is_gone_is_forgotten() {

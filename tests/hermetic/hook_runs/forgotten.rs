@@ -31,7 +31,7 @@ async fn runs_of_ended_operations_go_and_what_failed_or_is_open_stays() {
     let server = site.server().await;
     let watching = CancellationToken::new();
     let runs = HookRuns::watch(server.clone(), "HookRuns", "", watching.clone());
-    Forgotten::of(&journal).unwrap().put_away(server, runs).await;
+    Forgotten::of(&journal).await.put_away(server, runs).await;
     watching.cancel();
     let there = |name: &&str| site.api.get("hookruns", "shop", name).is_some();
     let all = ["left-running", "left-successful", "failed", "open", "of-another-pod"];
