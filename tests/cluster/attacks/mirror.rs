@@ -1,8 +1,6 @@
 //! A tenant who may create pods and HookRuns in a namespace of his own reaches no container of another: not with a pod that
 //! calls itself the mirror of somebody else's.
 
-use std::{fs, process::Command};
-
 use inplace::{
     api::{
         annotation::{CONFIG_SOURCE, CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID, REQUEST},
@@ -12,13 +10,12 @@ use inplace::{
 };
 use serde_json::{Value, json};
 
+use super::tenant::{NAMESPACE, Tenant};
 use crate::{
     agent::Agent,
-    cluster::{Cluster, Node, block_on},
+    cluster::{Cluster, block_on},
     pod::{Pod, eventually, is_ready},
 };
-
-const NAMESPACE: &str = "tenant";
 
 /// What nobody but the victim should know.
 const VICTIM: &str = "
@@ -26,60 +23,7 @@ terminationGracePeriodSeconds: 2
 containers: [{name: app, image: lab/app:v1, env: [{name: PASSWORD, value: hunter2}]}]
 ";
 
-/// The tenant, with the rights of his role and no others.
-struct Tenant<'a> {
-    cluster: &'a Cluster,
-    node: Node,
-    kubeconfig: String,
-}
-
-impl<'a> Tenant<'a> {
-    fn new(cluster: &'a Cluster) -> Self {
-        cluster.apply(&format!(
-            r#"
-apiVersion: v1
-kind: Namespace
-metadata: {{name: {NAMESPACE}}}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {{name: tenant, namespace: {NAMESPACE}}}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {{name: tenant, namespace: {NAMESPACE}}}
-rules:
-- {{apiGroups: [""], resources: [pods], verbs: [create, get]}}
-- {{apiGroups: [tkex.tencent.com], resources: [hookruns], verbs: [create, get]}}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {{name: tenant, namespace: {NAMESPACE}}}
-roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: tenant}}
-subjects: [{{kind: ServiceAccount, name: tenant, namespace: {NAMESPACE}}}]
-"#
-        ));
-        let kubeconfig = cluster.kubeconfig_of(NAMESPACE, "tenant");
-        Self { cluster, node: cluster.node(), kubeconfig: kubeconfig.to_str().unwrap().to_owned() }
-    }
-
-    fn kubectl(&self, args: &[&str]) -> Command {
-        let mut kubectl = self.cluster.kubectl_command(args);
-        kubectl.args(["--kubeconfig", &self.kubeconfig, "--namespace", NAMESPACE]);
-        kubectl
-    }
-
-    /// Creates an object; false when it is there already.
-    fn create(&self, object: &Value) -> bool {
-        let file =
-            self.node.dir.join(format!("tenant-{}.json", object["metadata"]["name"].as_str().unwrap()));
-        fs::write(&file, self.cluster.named(&object.to_string())).unwrap();
-        let output = self.kubectl(&["create", "-f", file.to_str().unwrap()]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success() || said.contains("AlreadyExists"), "{said}");
-        output.status.success()
-    }
-
+impl Tenant<'_> {
     /// A pod bound to the node by hand, which calls itself the mirror of the pod `of`.
     fn claim(&self, name: &str, of: &Pod<'_>, request: Option<&str>) {
         let mut annotations = json!({ "kubernetes.io/config.mirror": of.uid });
@@ -108,11 +52,6 @@ subjects: [{{kind: ServiceAccount, name: tenant, namespace: {NAMESPACE}}}]
             let is = event["involvedObject"]["name"] == name && ends.contains(&text("reason").as_str());
             is.then(|| (text("reason"), text("message")))
         })
-    }
-
-    fn run(&self, name: &str) -> Value {
-        let output = self.kubectl(&["get", "hookrun", name, "-o", "json"]).output().unwrap();
-        serde_json::from_slice(&output.stdout).unwrap()
     }
 }
 

@@ -1,0 +1,145 @@
+//! A tenant who may create HookRuns in a namespace of his own: they reach nothing that only a node can reach, and however many
+//! and large they are, the hooks of another namespace run and the agent lives.
+
+#![expect(clippy::print_stderr, reason = "the figures are worth reading")]
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::tenant::{NAMESPACE, Tenant};
+use crate::{
+    agent::{Agent, Setup},
+    cluster::Cluster,
+    hook_runs::asked::Asked,
+    pod::{Pod, eventually},
+};
+
+/// Many times what an agent runs at once.
+const MANY: usize = 200;
+/// Bytes of one of them: nearly the most that is run.
+const LARGE: usize = 100 << 10;
+/// More that are too large to be run: together as much as the agent's memory.
+const TOO_LARGE: usize = 120;
+/// Bytes of one of those: nearly the most that is stored.
+const LARGEST: usize = 1 << 20;
+/// Of one argument, by the definition of the kind.
+const LARGEST_VALUE: usize = 16 << 10;
+/// The limit of the agent's container in the shipped manifest.
+const MEMORY_LIMIT_KIB: u64 = 128 << 10;
+
+/// Waits for long where it is run; the pod has nothing else to do.
+const IDLE: &str = "
+terminationGracePeriodSeconds: 1
+containers: [{name: app, image: lab/app:v1}]
+";
+
+#[test]
+fn s5_s6_hooks_of_a_tenant_reach_no_node_and_hold_up_no_other_namespace() {
+    let cluster = Cluster::own();
+    let agent = start(&cluster);
+    let tenant = Tenant::new(&cluster);
+    let busy = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "busy", "namespace": NAMESPACE},
+        "spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "app", "image": "lab/app:v1"}]},
+    });
+    assert!(tenant.create(&busy));
+    reach_no_node(&tenant);
+    hold_up_nobody(&tenant, &agent);
+    cluster.assert_bait_whole();
+}
+
+/// As shipped: what is denied by default is denied. The address that is allowed is nobody's.
+fn start(cluster: &Cluster) -> Agent {
+    let nothing = [("INPLACE_HOOK_ALLOW", "192.0.2.1")];
+    Agent::start_with(cluster, &Setup { env: &nothing, ..Setup::default() })
+}
+
+/// S6: the node's own addresses, the kubelet's ports, and where clouds keep credentials.
+fn reach_no_node(tenant: &Tenant<'_>) {
+    let ip = &tenant.node.ip;
+    let asked = Asked::start(ip);
+    let urls = [
+        format!("http://{}/secret", asked.address),
+        format!("https://{ip}:10250/pods"),
+        "http://127.0.0.1:10248/healthz".to_owned(),
+        "http://[::1]:10248/healthz".to_owned(),
+        format!("http://[::ffff:{ip}]:9091/secret"),
+        "http://169.254.169.254/latest/meta-data/".to_owned(),
+        "http://[fd00:ec2::254]/latest/meta-data/".to_owned(),
+        "http://localhost:10248/healthz".to_owned(),
+    ];
+    for (index, url) in urls.iter().enumerate() {
+        let web = json!({"web": {"url": url, "jsonPath": "{$.name}"}});
+        tenant.create(&run(&tenant.node.name, &format!("reach-{index}"), &web, 0));
+    }
+    for (index, url) in urls.iter().enumerate() {
+        let ended = eventually(&format!("the end of the hook that asks {url}"), || {
+            let run = tenant.run(&format!("reach-{index}"));
+            (!matches!(run["status"]["phase"].as_str(), None | Some("Pending" | "Running"))).then_some(run)
+        });
+        assert_eq!(ended["status"]["phase"], "Error", "{url}: {ended:#}");
+        let why = ended["status"]["metricResults"].to_string();
+        assert!(why.contains("may not be reached by a hook"), "{url}: {why}");
+    }
+    assert_eq!(asked.count("/secret"), 0);
+}
+
+/// S5: hooks that hold their permits for nearly a minute, so many that it takes minutes to run them.
+fn hold_up_nobody(tenant: &Tenant<'_>, agent: &Agent) {
+    let victim = Pod::run(tenant.cluster, "shop", IDLE);
+    let sleeps = json!({"exec": {"container": "app", "command": ["sleep", "55"], "timeoutSeconds": 60}});
+    let node = &tenant.node;
+    let many = (0..MANY).map(|index| run(&node.name, &format!("many-{index}"), &sleeps, LARGE));
+    let large = (0..TOO_LARGE).map(|index| run(&node.name, &format!("large-{index}"), &sleeps, LARGEST));
+    for some in many.chain(large).collect::<Vec<Value>>().chunks(20) {
+        assert!(tenant.create(&json!({"apiVersion": "v1", "kind": "List", "items": some})));
+    }
+    // The next agent has all of them at once.
+    assert_lives(agent);
+    agent.kill();
+    let agent = start(tenant.cluster);
+    eventually("as many hooks of the tenant as he gets permits for", || {
+        let running = agent.metric(&["inplace_hook_runs", "phase=\"Running\""]);
+        (running >= 24.0 && agent.metric(&["inplace_waiting_hook_runs"]) >= 100.0).then_some(())
+    });
+    let own = json!({"exec": {"container": "app", "command": ["true"]}});
+    let mut own = run(&tenant.node.name, "own", &own, 0);
+    own["metadata"]["namespace"] = json!(victim.namespace);
+    own["spec"]["args"][0]["value"] = json!(victim.name);
+    tenant.cluster.apply(&own.to_string());
+    // The tenant's would take more than ten minutes.
+    let ended = eventually("the end of the other namespace's hook", || {
+        let run = tenant.cluster.kubectl(&["get", "hookrun", "own", "-n", &victim.namespace, "-o", "json"]);
+        let run: Value = serde_json::from_str(&run).unwrap();
+        (!matches!(run["status"]["phase"].as_str(), None | Some("Pending" | "Running"))).then_some(run)
+    });
+    assert_eq!(ended["status"]["phase"], "Successful", "{ended:#}");
+    assert_lives(&agent);
+}
+
+/// With less memory than its container may have, also of a program that is not optimized.
+fn assert_lives(agent: &Agent) {
+    assert!(!agent.has_ended(), "{}", agent.log());
+    let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+    let peak: u64 = peak.unwrap().trim().parse().unwrap();
+    eprintln!("the agent's memory: {} MiB at most", peak >> 10);
+    assert!(peak < MEMORY_LIMIT_KIB, "{peak} KiB");
+}
+
+/// A HookRun of one measurement for the pod `busy`, made larger by `bytes`.
+fn run(node: &str, name: &str, provider: &Value, bytes: usize) -> Value {
+    let pieces = bytes.div_ceil(LARGEST_VALUE);
+    let filler = |index| json!({"name": format!("filler-{index}"), "value": "x".repeat(bytes / pieces)});
+    let args: Vec<_> =
+        std::iter::once(json!({"name": "PodName", "value": "busy"})).chain((0..pieces).map(filler)).collect();
+    json!({
+        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"inplace.dev/node": node}},
+        "spec": {
+            "args": args,
+            "metrics": [{"name": "one", "count": 1, "consecutiveErrorLimit": 0, "provider": provider}],
+        },
+    })
+}

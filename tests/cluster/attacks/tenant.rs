@@ -1,0 +1,71 @@
+//! A tenant: somebody with rights in a namespace of his own, and in no other.
+
+use std::{fs, process::Command};
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, Node};
+
+pub(super) const NAMESPACE: &str = "tenant";
+
+/// The tenant, with the rights of his role and no others.
+pub(super) struct Tenant<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) node: Node,
+    kubeconfig: String,
+}
+
+impl<'a> Tenant<'a> {
+    pub(super) fn new(cluster: &'a Cluster) -> Self {
+        cluster.apply(&format!(
+            r#"
+apiVersion: v1
+kind: Namespace
+metadata: {{name: {NAMESPACE}}}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {{name: tenant, namespace: {NAMESPACE}}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {{name: tenant, namespace: {NAMESPACE}}}
+rules:
+- {{apiGroups: [""], resources: [pods], verbs: [create, get]}}
+- {{apiGroups: [tkex.tencent.com], resources: [hookruns], verbs: [create, get, list]}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {{name: tenant, namespace: {NAMESPACE}}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: tenant}}
+subjects: [{{kind: ServiceAccount, name: tenant, namespace: {NAMESPACE}}}]
+"#
+        ));
+        let kubeconfig = cluster.kubeconfig_of(NAMESPACE, "tenant");
+        Self { cluster, node: cluster.node(), kubeconfig: kubeconfig.to_str().unwrap().to_owned() }
+    }
+
+    /// `kubectl` with his rights, in his namespace.
+    pub(super) fn kubectl(&self, args: &[&str]) -> Command {
+        let mut kubectl = self.cluster.kubectl_command(args);
+        kubectl.args(["--kubeconfig", &self.kubeconfig, "--namespace", NAMESPACE]);
+        kubectl
+    }
+
+    /// Creates an object, or a list of them; false when it is there already.
+    pub(super) fn create(&self, object: &Value) -> bool {
+        let name = object["metadata"]["name"].as_str().unwrap_or("list");
+        let file = self.node.dir.join(format!("tenant-{name}.json"));
+        fs::write(&file, self.cluster.named(&object.to_string())).unwrap();
+        let output = self.kubectl(&["create", "-f", file.to_str().unwrap()]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() || said.contains("AlreadyExists"), "{said}");
+        output.status.success()
+    }
+
+    /// One of his HookRuns, as it is now.
+    pub(super) fn run(&self, name: &str) -> Value {
+        let output = self.kubectl(&["get", "hookrun", name, "-o", "json"]).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
