@@ -16,6 +16,7 @@ pub mod event;
 pub mod guard;
 mod guarded;
 pub mod hooks;
+mod items;
 pub mod lease;
 pub mod pod;
 pub mod pods;

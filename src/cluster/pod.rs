@@ -11,7 +11,7 @@ use kube::Resource;
 
 use crate::api::annotation;
 use crate::api::status::Status;
-use crate::operation::snapshot::{Declared, Gate, Origin, PodRef};
+use crate::operation::snapshot::{Declared, DeclaredContainer, Gate, Origin, PodRef};
 
 /// On the API server's copy of a pod that a kubelet has from a file: the uid that the pod has on its node
 /// (`mirror_client.go` in pkg/kubelet/pod writes the hash, `common.go` in pkg/kubelet/config makes it the pod's uid).
@@ -53,6 +53,19 @@ impl Place {
 }
 
 impl Pod {
+    /// About what is kept of it.
+    pub(super) fn bytes(&self) -> usize {
+        let annotations = self.metadata.annotations.iter().flatten();
+        let annotations: usize = annotations.map(|(key, value)| key.len() + value.len()).sum();
+        let of_container = |container: &DeclaredContainer| {
+            let devices: usize = container.devices.iter().map(String::len).sum();
+            size_of::<DeclaredContainer>() + container.image.len() + container.image_id.len() + devices
+        };
+        let containers: usize = self.declared.containers.iter().map(of_container).sum();
+        let secrets: usize = self.pull_secrets.iter().map(String::len).sum();
+        size_of::<Self>() + annotations + containers + secrets
+    }
+
     /// Which pod, with the uid that its node has: a static pod has another one at the API server. For a mirror pod the
     /// annotation says it, which users can write: it is believed only where the sandbox agrees (`cri::identity`).
     pub fn reference(&self) -> PodRef {

@@ -11,8 +11,12 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::pod::Pod;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::slices::{PodSlices, Slices};
-use crate::cluster::store::{Kept, Store};
+use crate::cluster::store::{Kept, Share, Store};
 use crate::operation::snapshot::{Declared, Origin, PodRef};
+
+/// How much is kept of the pods that a namespace has on the node, in bytes: more than its kubelet runs, and thousands of those
+/// that have ended. Anybody who may create pods names a node.
+const MOST_OF_NAMESPACE: usize = 8 << 20;
 
 /// The pods of a node. Clones share them, but each counts its own [`Self::changed`].
 #[derive(Clone, Debug)]
@@ -27,6 +31,11 @@ impl Kept for Pod {
     /// The API server's own uid: no two pods share it, whatever their annotations say.
     fn key(&self) -> String {
         self.api_uid().to_owned()
+    }
+
+    fn share(&self) -> Option<Share> {
+        let namespace = self.reference().namespace;
+        Some(Share { namespace, bytes: self.bytes(), most: MOST_OF_NAMESPACE })
     }
 }
 

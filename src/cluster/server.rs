@@ -4,10 +4,11 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{AsyncBufReadExt as _, Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{Event, Secret};
 use kube::Resource;
 use kube::core::params::{GetParams, ListParams, Patch, PatchParams, PostParams, VersionMatch, WatchParams};
@@ -17,6 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::cluster::error::Error;
+use crate::cluster::items::Splitter;
 use crate::cluster::pod::Pod;
 use crate::operation::effect::Class;
 
@@ -65,7 +67,7 @@ pub(super) struct Selection {
     /// all pods of the cluster. What the first one does not know yet, the watch brings.
     pub(super) from_memory: bool,
     /// How many are listed by one call; 0: all of them. For kinds whose objects may be as large as the API server stores
-    /// them: an answer is in memory as a whole before anything of it is left out.
+    /// them: it has an answer in its memory as a whole.
     pub(super) page: u32,
 }
 
@@ -88,11 +90,10 @@ pub(super) struct Listed<T> {
     pub(super) version: String,
 }
 
-/// Parsed straight into what is kept, unlike kube's list, which buffers everything to find its type.
+/// A list without its items.
 #[derive(Deserialize)]
-struct List<T> {
+struct List {
     metadata: ListMeta,
-    items: Option<Vec<T>>,
 }
 
 #[derive(Deserialize)]
@@ -199,22 +200,23 @@ impl Server {
             Age::NotOlderThan(version) => params.matching(VersionMatch::NotOlderThan).at(version),
             Age::Newest => params,
         };
-        let mut list: List<T> = self.ask(&doing, selection.request::<T>().list(&params)).await?;
         let mut items = Vec::new();
-        let mut keep = |page: Option<Vec<T>>| items.extend(page.into_iter().flatten().filter(&mut kept));
-        keep(list.items.take());
+        let mut keep = |item: T| {
+            if kept(&item) {
+                items.push(item);
+            }
+        };
+        let mut list = self.page(&doing, selection.request::<T>().list(&params), &mut keep).await?;
         while !list.metadata.rest.is_empty() {
             // The rest is of the same version as the beginning, and the API server takes no other word on it.
             (params.resource_version, params.version_match) = (None, None);
             params.continue_token = Some(std::mem::take(&mut list.metadata.rest));
-            let next = self.ask(&doing, selection.request::<T>().list(&params)).await;
+            let next = self.page(&doing, selection.request::<T>().list(&params), &mut keep).await;
             // The history may have gone on too far meanwhile: the list is begun anew, the kind is not gone.
-            let next: List<T> = next.map_err(|error| match error.class() {
+            list = next.map_err(|error| match error.class() {
                 Class::Gone => Error::own(&doing, Class::Away, "the list took too long".to_owned()),
                 _ => error,
             })?;
-            list.metadata = next.metadata;
-            keep(next.items);
         }
         if list.metadata.resource_version.is_empty() {
             return Err(Error::own(
@@ -224,6 +226,36 @@ impl Server {
             ));
         }
         Ok(Listed { items, version: list.metadata.resource_version })
+    }
+
+    /// One page of a list, whose items are read one after the other: all of them together may be more than fits into memory.
+    async fn page<T: DeserializeOwned>(
+        &self,
+        doing: &str,
+        request: Result<http::Request<Vec<u8>>, request::Error>,
+        keep: &mut impl FnMut(T),
+    ) -> Result<List, Error> {
+        let request = request.map_err(|error| Error::of(doing, kube::Error::BuildRequest(error)))?;
+        let reading = Box::pin(async {
+            let answer =
+                self.client.request_stream(request).await.map_err(|error| Error::of(doing, error))?;
+            let (mut answer, mut splitter) = (pin!(answer), Splitter::default());
+            loop {
+                let read = answer.fill_buf().await;
+                let piece = read.map_err(|error| Error::of(doing, kube::Error::ReadEvents(error)))?;
+                if piece.is_empty() {
+                    break;
+                }
+                splitter.push(piece, |item| {
+                    keep(parse(doing, item)?);
+                    Ok::<(), Error>(())
+                })?;
+                let taken = piece.len();
+                answer.consume_unpin(taken);
+            }
+            parse(doing, splitter.rest())
+        });
+        tokio::time::timeout(CALL, reading).await.unwrap_or_else(|_| Err(Error::late(doing, CALL)))
     }
 
     /// What happens to them after `version`. Lasts until one side ends it.
@@ -263,16 +295,20 @@ impl Server {
             Ok(text) => text.map_err(|error| Error::of(doing, error))?,
             Err(_) => return Err(Error::late(doing, CALL)),
         };
-        // What serde says of an odd value holds the value.
-        serde_json::from_str(&text).map_err(|error| {
-            let at = format!(
-                "the API server's answer cannot be read at line {}, column {}",
-                error.line(),
-                error.column()
-            );
-            Error::own(doing, Class::Final, at)
-        })
+        parse(doing, text.as_bytes())
     }
+}
+
+/// Reads an answer, or a part of one. What serde says of an odd value holds the value.
+fn parse<T: DeserializeOwned>(doing: &str, text: &[u8]) -> Result<T, Error> {
+    serde_json::from_slice(text).map_err(|error| {
+        let at = format!(
+            "the API server's answer cannot be read at line {}, column {}",
+            error.line(),
+            error.column()
+        );
+        Error::own(doing, Class::Final, at)
+    })
 }
 
 impl Selection {

@@ -119,7 +119,7 @@ fn hold_up_nobody(tenant: &Tenant<'_>, agent: &Agent) {
 }
 
 /// With less memory than its container may have, also of a program that is not optimized.
-fn assert_lives(agent: &Agent) {
+pub(super) fn assert_lives(agent: &Agent) {
     assert!(!agent.has_ended(), "{}", agent.log());
     let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));

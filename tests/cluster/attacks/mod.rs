@@ -2,6 +2,7 @@
 
 mod hooks;
 mod mirror;
+mod pods;
 mod pre_stop;
 mod tenant;
 mod webhook;

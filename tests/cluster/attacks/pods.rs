@@ -1,0 +1,64 @@
+//! S5 by another kind: a tenant who may create pods in a namespace of his own gives a node more of them than its agent has
+//! memory for. The kubelet refuses each; as objects they stay.
+
+use serde_json::{Value, json};
+
+use super::{
+    hooks::assert_lives,
+    tenant::{NAMESPACE, Tenant},
+};
+use crate::{
+    agent::Agent,
+    asked::ONE,
+    cluster::Cluster,
+    pod::{Pod, eventually},
+};
+use inplace::api::{annotation, status::Phase};
+
+/// Together as much as the memory that an agent's container may have.
+const MANY: usize = 130;
+/// Bytes of the environment of one.
+const LARGE: usize = 800 << 10;
+/// Bytes of its annotations, nearly the most that is stored.
+const ANNOTATION: usize = 200 << 10;
+
+#[test]
+fn s5_pods_of_a_tenant_end_no_agent_and_hold_up_no_other_namespace() {
+    let cluster = Cluster::own();
+    let agent = Agent::start(&cluster, &[]);
+    let victim = Pod::run(&cluster, "shop", ONE);
+    let tenant = Tenant::new(&cluster);
+    let pods: Vec<Value> = (0..MANY).map(|index| pod(&tenant.node.name, index)).collect();
+    for some in pods.chunks(20) {
+        assert!(tenant.create(&json!({"apiVersion": "v1", "kind": "List", "items": some})));
+    }
+    eventually("the kubelet to refuse the last one", || {
+        let output = ["get", "pod", "large-129", "-n", NAMESPACE, "-o", "jsonpath={.status.phase}"];
+        (cluster.kubectl(&output) == "Failed").then_some(())
+    });
+    victim.ask("restart app", Phase::Succeeded);
+    assert_lives(&agent);
+    // The next agent has all of them at once.
+    agent.kill();
+    let agent = Agent::start(&cluster, &[]);
+    victim.ask("restart app #2", Phase::Succeeded);
+    assert_lives(&agent);
+}
+
+/// A pod for which the node has not the right label.
+fn pod(node: &str, index: usize) -> Value {
+    let annotation = format!("{}unknown", annotation::REQUEST.trim_end_matches("request"));
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": format!("large-{index}"), "namespace": NAMESPACE,
+            "annotations": {annotation: "x".repeat(ANNOTATION)},
+        },
+        "spec": {
+            "nodeName": node, "nodeSelector": {"example.dev/no-node": "has-this"},
+            "containers": [{
+                "name": "app", "image": "lab/app:v1", "env": [{"name": "LARGE", "value": "x".repeat(LARGE)}],
+            }],
+        },
+    })
+}
