@@ -83,7 +83,11 @@ impl Duty for OwnNode {
     /// names another is not run at all.
     fn place(&self, run: &Summary) -> Result<Place, String> {
         let namespace = run.namespace().unwrap_or_default();
-        let Some((of, name)) = subject(run) else { return Ok(Place { namespace, pod: None }) };
+        // Without this, whoever makes runs would choose the node from whose network they ask.
+        let Some((of, name)) = subject(run) else {
+            return Err("it names no pod: what the agent of a node runs needs the argument PodName, a pod of that node"
+                .to_owned());
+        };
         if of != namespace {
             return Err(format!("PodNamespace is {of}, but the HookRun is in namespace {namespace}"));
         }

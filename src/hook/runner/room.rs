@@ -39,14 +39,16 @@ impl Room {
         self.of(namespace).count
     }
 
-    /// Whether one more of `namespace` fits. One that is larger than everything together runs where no large one does.
+    /// Whether one more of `namespace` fits: of what the others leave, it gets its share, so that a few who take all they can get
+    /// leave something for the next one. One that is larger than everything together runs where no large one does.
     pub(super) fn is_for(&self, namespace: &str, weight: usize) -> bool {
         let of = self.of(namespace);
+        let share = |most: usize, all: usize, own: usize| permits::share(most.saturating_sub(all - own));
         let fits = |load: Load, most: usize| weight == 0 || load.weight == 0 || load.weight + weight <= most;
         self.all.count < self.most.count
-            && of.count < permits::share(self.most.count)
+            && of.count < share(self.most.count, self.all.count, of.count)
             && fits(self.all, self.most.weight)
-            && fits(of, permits::share(self.most.weight))
+            && fits(of, share(self.most.weight, self.all.weight, of.weight))
     }
 
     fn of(&self, namespace: &str) -> Load {
@@ -72,10 +74,21 @@ mod tests {
     fn one_namespace_has_three_quarters_at_most_of_the_count_and_of_the_weight() {
         let mut room = Room::new(100, 1000);
         assert_eq!(fill(&mut room, "greedy", 100), 7);
-        assert_eq!(fill(&mut room, "shop", 100), 3);
+        assert_eq!(fill(&mut room, "shop", 100), 2);
+        assert_eq!(fill(&mut room, "next", 100), 1);
         assert_eq!(fill(&mut room, "late", 100), 0, "nothing is left for large ones");
-        assert_eq!(fill(&mut room, "greedy", 0), 68, "small ones need a place only");
-        assert_eq!(fill(&mut room, "late", 0), 22);
+        assert_eq!(fill(&mut room, "greedy", 0), 66, "small ones need a place only");
+        assert_eq!(fill(&mut room, "late", 0), 18);
+    }
+
+    /// A run may keep its place for as long as its author likes.
+    #[test]
+    fn a_few_namespaces_together_do_not_take_every_place() {
+        let mut room = Room::new(512, 1);
+        let taken: Vec<_> =
+            ["a", "b", "c", "d"].iter().map(|namespace| fill(&mut room, namespace, 0)).collect();
+        assert_eq!(taken, [384, 96, 24, 6]);
+        assert!(room.is_for("shop", 0));
     }
 
     #[test]

@@ -221,7 +221,9 @@ impl<'a> Site<'a> {
         let url = format!("http://{}/{name}", self.asked.address);
         let metric = json!({"name": "poll", "count": times, "interval": interval, "successCondition": "asInt(result) > 30",
             "provider": {"web": {"url": url, "jsonPath": "{$.age}"}}});
-        self.make(name, &json!({"metrics": [metric]}), node);
+        // A pod of the node, which `published` has made.
+        let args = json!([{"name": "PodName", "value": "web-0"}]);
+        self.make(name, &json!({"metrics": [metric], "args": args}), node);
     }
 
     fn get(&self, name: &str) -> Value {

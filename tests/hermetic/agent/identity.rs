@@ -201,6 +201,8 @@ async fn a_hook_about_a_pod_that_is_not_on_the_node_is_not_run() {
     town.api.edit_of("hookruns", "shop", "named", |run| {
         run["spec"]["args"].as_array_mut().unwrap().push(json!({ "name": "PodNamespace", "value": "bank" }));
     });
+    town.exec_run("shop", "unnamed", "", None);
+    town.api.edit_of("hookruns", "shop", "unnamed", |run| run["spec"]["args"] = json!([]));
     // One that the watch of the pods brings a moment later.
     town.exec_run("bank", "early", "late", None);
     let late = town.runtime.put(Pod::new("bank", "late").container("app", "img:v1"));
@@ -210,6 +212,7 @@ async fn a_hook_about_a_pod_that_is_not_on_the_node_is_not_run() {
         ("elsewhere", "no pod shop/web-0 on node node-1"),
         ("foreign", "no pod shop/vault"),
         ("named", "namespace shop"),
+        ("unnamed", "it names no pod"),
     ] {
         let run = town.run_ended("shop", run).await;
         assert_eq!(run["status"]["phase"], "Error", "{run:#}");
