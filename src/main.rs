@@ -11,9 +11,9 @@ use inplace::node::lock::LockError;
 use inplace::process::log::{self, LogArgs};
 use inplace::{agent, controller};
 
-/// Threads for what blocks: the journal's disk above all, which takes no more than 12 for writes and 4 for the rest, and 4 for the
-/// files of containers. What hangs there leaves some for others, as the lookup of names.
-const BLOCKING_THREADS: usize = 24;
+/// Threads for what blocks: the journal's disk above all, which takes no more than 12 for writes and 4 for the rest, 3 for the files
+/// of containers, and 3 for the disk of the images. What hangs there leaves some for others, as the lookup of names.
+const BLOCKING_THREADS: usize = 26;
 /// How long one waits for more work.
 const THREAD_RESTS: Duration = Duration::from_secs(1);
 /// What one needs at most: names are looked up in it, and files written.

@@ -51,7 +51,7 @@ pub(super) struct Desk<B> {
     tasks: JoinSet<(Key, Ended)>,
     /// The sweep under way. It holds up nothing: removing what a runtime does not let go may take long.
     sweeping: JoinSet<Result<usize, Error>>,
-    /// Requests that could not begin yet.
+    /// Requests that could not begin yet, those too that wait until another one of their pod has ended.
     waiting: HashMap<(Key, String), Waiting>,
     /// The listing of the journal under way: a disk may hold it up.
     listing: JoinSet<Listed>,
@@ -72,6 +72,14 @@ struct Waiting {
     again: Instant,
     /// When its time is up.
     ends: Instant,
+}
+
+impl Waiting {
+    /// For a request that is seen for the first time.
+    fn of(request: &Request) -> Self {
+        let now = Instant::now();
+        Self { since: now, again: now, ends: now + Duration::from_secs(request.deadline_seconds.into()) }
+    }
 }
 
 /// One pod being worked on.
@@ -164,7 +172,7 @@ impl<B: Board> Desk<B> {
     /// Begins to list the journal.
     fn list(&mut self) {
         let journal = self.node.journal.clone();
-        self.listing.spawn(async move { journal.all_beside().await });
+        self.listing.spawn(async move { journal.all().await });
     }
 
     /// Takes a listing in, and says whether it is to be tried again because the disk does not let it read.
@@ -265,8 +273,16 @@ impl<B: Board> Desk<B> {
             self.forget_waiting(&view);
         }
         for (key, wish) in view.wishes {
-            if view.current && !wish.held && !self.work.contains_key(&key) {
-                self.serve(key, wish);
+            if !view.current || wish.held {
+                continue;
+            }
+            match (self.work.get(&key), &wish.request) {
+                (None, _) => self.serve(key, wish),
+                (Some(work), Ok(request)) if request.id != work.id => {
+                    let which = (key, request.id.clone());
+                    self.waiting.entry(which).or_insert_with(|| Waiting::of(request));
+                }
+                (Some(_), _) => {}
             }
         }
         self.metrics.waiting.set(count(self.waiting.len()));
@@ -311,6 +327,10 @@ impl<B: Board> Desk<B> {
         let now = Instant::now();
         let waits = self.waiting.get(&(key.clone(), request.id.clone()));
         if waits.is_some_and(|waiting| waiting.again > now) {
+            return;
+        }
+        if waits.is_some_and(|waiting| waiting.ends <= now) {
+            self.not_yet(&key, &request, now, "another operation of this pod or node had not ended");
             return;
         }
         let Some(permit) = self.permits.take() else {
@@ -424,12 +444,9 @@ impl<B: Board> Desk<B> {
     /// A request that could not begin: `again` at the earliest, until its deadline.
     fn not_yet(&mut self, key: &Key, request: &Request, again: Instant, why: &str) {
         let which = (key.clone(), request.id.clone());
-        let whole = Duration::from_secs(request.deadline_seconds.into());
-        let since = self.waiting.get(&which).map_or_else(Instant::now, |waiting| waiting.since);
-        let ends = since + whole;
+        let waiting = self.waiting.remove(&which).unwrap_or_else(|| Waiting::of(request));
         let mut status = report::pending(request, why);
-        if Instant::now() >= ends {
-            self.waiting.remove(&which);
+        if Instant::now() >= waiting.ends {
             status.phase = Phase::Failed;
             "DeadlineExceeded".clone_into(&mut status.reason);
             status.finished_at = Some(clock::now());
@@ -437,7 +454,7 @@ impl<B: Board> Desk<B> {
             self.answer(key, &status);
             return;
         }
-        self.waiting.insert(which, Waiting { since, again, ends });
+        self.waiting.insert(which, Waiting { again, ..waiting });
         if self.board.told(key).is_none_or(|told| told.id != status.id || told.message != status.message) {
             self.board.tell(key, &status);
         }

@@ -26,6 +26,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -62,6 +63,19 @@ pub struct Journal {
     folder: PathBuf,
     disk: Disk,
     writes: Arc<Semaphore>,
+}
+
+/// What a call is about: of each file there is one at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum File {
+    /// The folder itself.
+    Folder,
+    /// What is known of a pod.
+    Entry,
+    /// Its lock.
+    Lock,
+    /// The panics of its requests.
+    Panics,
 }
 
 /// What one file holds.
@@ -268,30 +282,27 @@ impl Journal {
         })
     }
 
-    /// Every file, each with what it holds or why it cannot be read.
-    pub fn all(&self) -> Result<Vec<Result<Entry, JournalError>>, JournalError> {
+    /// The files, by the uids of their pods.
+    fn uids(&self) -> Result<Vec<String>, JournalError> {
         let io = |source| JournalError::Io { path: self.folder.clone(), doing: "listed", source };
-        let mut entries = Vec::new();
+        let mut uids = Vec::new();
         for item in std::fs::read_dir(&self.folder).map_err(io)? {
-            let path = item.map_err(io)?.path();
-            let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
-            if hidden || path.extension().is_none_or(|extension| extension != "json") {
-                continue;
-            }
-            entries.extend(read(&path).transpose());
+            let name = item.map_err(io)?.file_name();
+            let name = name.to_string_lossy();
+            uids.extend(name.strip_suffix(".json").filter(|uid| !uid.starts_with('.')).map(str::to_owned));
         }
-        Ok(entries)
+        Ok(uids)
     }
 
-    /// Does `work` with the journal of the pod `uid` beside the executor, in time or not at all.
+    /// Does `work` about the file `of` the pod `uid` beside the executor, in time or not at all.
     pub(super) async fn beside<T: Send + 'static>(
         &self,
-        purpose: &str,
+        of: File,
         uid: &str,
         work: impl FnOnce(&Self) -> Result<T, JournalError> + Send + 'static,
     ) -> Result<T, JournalError> {
         let journal = self.clone();
-        let done = self.disk.run(&format!("{purpose} {uid}"), CALL_LIMIT, move || work(&journal)).await;
+        let done = self.disk.run(&format!("{of:?} {uid}"), CALL_LIMIT, move || work(&journal)).await;
         done.unwrap_or_else(|_| Err(JournalError::Late { path: self.path(uid) }))
     }
 
@@ -301,15 +312,21 @@ impl Journal {
     /// As there, and [`JournalError::Late`].
     pub async fn load_beside(&self, pod: &PodRef) -> Result<Entry, JournalError> {
         let of = pod.clone();
-        self.beside("read", &pod.uid, move |journal| journal.load(&of)).await
+        self.beside(File::Entry, &pod.uid, move |journal| journal.load(&of)).await
     }
 
-    /// [`Self::all`] beside the executor.
+    /// Every file, each with what it holds or why it cannot be read, beside the executor: one that hangs keeps no other from being
+    /// read.
     ///
     /// # Errors
-    /// As there, and [`JournalError::Late`].
-    pub async fn all_beside(&self) -> Result<Vec<Result<Entry, JournalError>>, JournalError> {
-        self.beside("list", "", Self::all).await
+    /// When the folder cannot be listed.
+    pub async fn all(&self) -> Result<Vec<Result<Entry, JournalError>>, JournalError> {
+        let uids = self.beside(File::Folder, "", Self::uids).await?;
+        let entries = uids.iter().map(|uid| {
+            let path = self.path(uid);
+            self.beside(File::Entry, uid, move |_| read(&path))
+        });
+        Ok(join_all(entries).await.into_iter().filter_map(Result::transpose).collect())
     }
 
     /// Forgets `pod`.
@@ -475,8 +492,8 @@ mod tests {
         assert!(entry.has_finished("199") && !entry.has_finished("0"));
     }
 
-    #[test]
-    fn a_bad_file_is_an_error_for_its_pod_and_no_other() {
+    #[tokio::test]
+    async fn a_bad_file_is_an_error_for_its_pod_and_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let journal = Journal::open(folder.path()).unwrap();
         journal.write(&Entry::new(pod("good"))).unwrap();
@@ -501,7 +518,7 @@ mod tests {
             let error = journal.load(&pod(uid)).unwrap_err().to_string();
             assert!(error.contains(expect), "{error}");
         }
-        let all = journal.all().unwrap();
+        let all = journal.all().await.unwrap();
         assert_eq!(all.iter().filter(|entry| entry.is_ok()).count(), 1);
         assert_eq!(all.len(), 8);
         assert!(journal.load(&pod("good")).is_ok());

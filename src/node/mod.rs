@@ -17,7 +17,7 @@ use crate::cri::identity::{self, Asked};
 use crate::node::drive::{Audience, Leash};
 use crate::node::holder::Holder;
 use crate::node::hook::Hooks;
-use crate::node::journal::{Entry, Journal, JournalError, PodLock};
+use crate::node::journal::{Entry, File, Journal, JournalError, PodLock};
 use crate::node::permit::Permit;
 use crate::node::pulls::Pulls;
 use crate::operation::effect::{Class, Trouble};
@@ -309,7 +309,7 @@ impl Node {
     /// Makes this process the only one that works on `pod`, until the lock is dropped.
     async fn hold(&self, pod: &PodRef) -> Result<PodLock, JournalError> {
         let of = pod.clone();
-        self.journal.beside("lock", &pod.uid, move |journal| journal.hold(&of)).await
+        self.journal.beside(File::Lock, &pod.uid, move |journal| journal.hold(&of)).await
     }
 
     async fn load(&self, pod: &PodRef) -> Result<Entry, JournalError> {
@@ -323,7 +323,7 @@ impl Node {
             journal.forget_panics(&of);
             Ok(())
         };
-        if let Err(error) = self.journal.beside("forget the panics of", &pod.uid, forget).await {
+        if let Err(error) = self.journal.beside(File::Panics, &pod.uid, forget).await {
             tracing::warn!(%pod, %error, "earlier panics are not forgotten");
         }
     }
@@ -336,6 +336,12 @@ impl Node {
         if self.cluster.is_some() && snapshot.declared.is_none() {
             // What its spec declares is not known, and nobody asks for it any more.
             return Err(Refusal::PodNotFound(pod.to_string()).into());
+        }
+        // One that its kubelet has refused never gets a sandbox.
+        if snapshot.sandbox.is_none()
+            && let Some(why) = snapshot.declared.as_ref().and_then(|declared| declared.ending.clone())
+        {
+            return Err(Refusal::Ending { pod: Box::new(pod.clone()), why }.into());
         }
         let mut sources = BTreeMap::new();
         for name in names {
@@ -356,7 +362,13 @@ impl Node {
         let read = execute::read_source(&self.client, &life.id).await;
         let (not_cloneable, has_assigned_cpus, shares_termination_log) = match read {
             Ok(source) => {
-                let shares = source.termination_log().is_some_and(|log| !log.is_visible());
+                let shares = match source.termination_log() {
+                    Some(log) => {
+                        let file = format!("see {}", log.old.display());
+                        !files::beside(&file, move || Ok(log.is_visible())).await.unwrap_or(false)
+                    }
+                    None => false,
+                };
                 (None, source.has_assigned_cpus(), shares)
             }
             Err(trouble) if trouble.class == Class::Final => (Some(trouble.message), false, false),

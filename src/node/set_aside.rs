@@ -6,7 +6,7 @@
 
 use crate::api::status::{Phase, Status};
 use crate::node::drive::{self, Audience, Happening, Leash};
-use crate::node::journal::{Entry, Foreign, Journal, JournalError};
+use crate::node::journal::{Entry, File, Foreign, Journal, JournalError};
 use crate::node::journal_writer::JournalWriter;
 use crate::node::{Node, sweep};
 use crate::operation::outcome::{Failure, Outcome};
@@ -23,7 +23,7 @@ impl Node {
     pub(super) async fn panics_too_often(&self, pod: &PodRef, id: &str) -> Result<bool, JournalError> {
         let (of, id) = (pod.clone(), id.to_owned());
         let count = move |journal: &Journal| Ok(journal.panics(&of, &id));
-        Ok(self.journal.beside("count the panics of", &pod.uid, count).await? >= MOST_PANICS)
+        Ok(self.journal.beside(File::Panics, &pod.uid, count).await? >= MOST_PANICS)
     }
 
     /// The open operation in which the process has panicked.

@@ -14,7 +14,7 @@ use crate::cri::convert::{self, is_fence};
 use crate::cri::error::Error;
 use crate::cri::proto::v1::{ContainerState, ContainerStatus};
 use crate::node::fence;
-use crate::node::journal::{Journal, JournalError, PodLock};
+use crate::node::journal::{File, Journal, JournalError, PodLock};
 use crate::operation::effect::Class;
 use crate::operation::snapshot::PodRef;
 
@@ -79,29 +79,30 @@ async fn remove(client: &Client, pod: &PodRef, id: &str, done: &str) -> bool {
 /// Forgets the pods that are gone: a uid never comes back. What is open or cannot be read stays for a person to see.
 pub async fn forget_gone(client: &Client, journal: &Journal) -> Result<(), Error> {
     let there: HashSet<_> = convert::list_pods(client).await?.into_iter().map(|pod| pod.uid).collect();
-    let forget = move |journal: &Journal| {
-        for entry in journal.all()?.into_iter().flatten() {
-            if entry.open.is_some() || there.contains(&entry.pod.uid) {
-                continue;
-            }
-            match journal.forget(&entry.pod) {
-                Ok(()) => tracing::debug!(pod = %entry.pod, "forgot a pod that is gone"),
-                Err(error) => {
-                    tracing::warn!(pod = %entry.pod, %error, "a pod that is gone cannot be forgotten");
-                }
-            }
+    let entries = match journal.all().await {
+        Ok(entries) => entries,
+        Err(error) => {
+            tracing::warn!(%error, "pods that are gone are forgotten later");
+            return Ok(());
         }
-        Ok(())
     };
-    if let Err(error) = journal.beside("forget", "", forget).await {
-        tracing::warn!(%error, "pods that are gone are forgotten later");
+    for entry in entries.into_iter().flatten() {
+        let pod = entry.pod;
+        if entry.open.is_some() || there.contains(&pod.uid) {
+            continue;
+        }
+        let of = pod.clone();
+        match journal.beside(File::Entry, &pod.uid, move |journal| journal.forget(&of)).await {
+            Ok(()) => tracing::debug!(%pod, "forgot a pod that is gone"),
+            Err(error) => tracing::warn!(%pod, %error, "a pod that is gone cannot be forgotten"),
+        }
     }
     Ok(())
 }
 
 async fn hold(journal: &Journal, pod: &PodRef) -> Result<PodLock, JournalError> {
     let of = pod.clone();
-    journal.beside("lock to sweep", &pod.uid, move |journal| journal.hold(&of)).await
+    journal.beside(File::Lock, &pod.uid, move |journal| journal.hold(&of)).await
 }
 
 /// A fence, or what an operation created and nobody started.
@@ -113,8 +114,7 @@ fn is_ours(labels: &HashMap<String, String>, state: ContainerState) -> bool {
 /// For a pod whose journal is held. An operation that is open takes care of everything of its pod itself; from a file that
 /// cannot be read none can be begun or resumed.
 async fn has_no_operation(journal: &Journal, pod: &PodRef) -> bool {
-    let of = pod.clone();
-    match journal.beside("read to sweep", &pod.uid, move |journal| journal.load(&of)).await {
+    match journal.load_beside(pod).await {
         Ok(entry) => entry.open.is_none(),
         Err(error) => matches!(error, JournalError::Damaged { .. } | JournalError::Version { .. }),
     }

@@ -1,20 +1,28 @@
 //! Calls of the file system beside the executor: each in a thread that a disk may hold up, within a limit, few at once.
 //!
 //! An executor with one thread stands still while a call waits for a disk. What hangs keeps its thread: no more than a few may,
-//! and never two for the same purpose.
+//! and never two about the same file.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, timeout};
 
 /// The calls of one kind; clones share the bound.
 #[derive(Clone, Debug)]
 pub struct Disk {
     slots: Arc<Semaphore>,
-    running: Arc<Mutex<HashSet<String>>>,
+    running: Arc<Calls>,
+}
+
+/// The files that calls are about, and since when.
+#[derive(Debug, Default)]
+struct Calls {
+    files: Mutex<HashMap<String, Instant>>,
+    ended: Notify,
 }
 
 /// The call has not ended in time; it goes on by itself, and what it returns is dropped.
@@ -29,11 +37,38 @@ impl From<Late> for std::io::Error {
 }
 
 /// That a call runs; over when this is dropped.
-struct Running(Arc<Mutex<HashSet<String>>>, String);
+struct Running(Arc<Calls>, String);
+
+impl Running {
+    /// Waits until no other call is about `file`, but not for one that has taken longer than `limit` already: it hangs.
+    async fn begin(calls: &Arc<Calls>, file: &str, limit: Duration) -> Result<Self, Late> {
+        loop {
+            // Before the look: an end right after it is not missed.
+            let mut ended = std::pin::pin!(calls.ended.notified());
+            ended.as_mut().enable();
+            match calls.files().entry(file.to_owned()) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(Instant::now());
+                    return Ok(Self(Arc::clone(calls), file.to_owned()));
+                }
+                Entry::Occupied(running) if running.get().elapsed() > limit => return Err(Late),
+                Entry::Occupied(_) => {}
+            }
+            ended.await;
+        }
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
+        self.0.files().remove(&self.1);
+        self.0.ended.notify_waiters();
+    }
+}
+
+impl Calls {
+    fn files(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -43,21 +78,19 @@ impl Disk {
         Self { slots: Arc::new(Semaphore::new(slots)), running: Arc::default() }
     }
 
-    /// Runs `call` for at most `limit`; not at all while an earlier one for the same `purpose` still runs.
+    /// Runs `call`, which is about `file`, for at most `limit`, and not before an earlier one about it has ended: a file that
+    /// hangs takes one slot.
     ///
     /// # Errors
     /// [`Late`] when there is no result within the limit.
     pub async fn run<T: Send + 'static>(
         &self,
-        purpose: &str,
+        file: &str,
         limit: Duration,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Late> {
-        if !self.running.lock().unwrap_or_else(PoisonError::into_inner).insert(purpose.to_owned()) {
-            return Err(Late);
-        }
-        let running = Running(Arc::clone(&self.running), purpose.to_owned());
         let called = async {
+            let running = Running::begin(&self.running, file, limit).await?;
             let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(|_| Late)?;
             let called = tokio::task::spawn_blocking(move || {
                 let _held = (slot, running);
@@ -76,20 +109,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_hangs_holds_up_nothing_but_its_own_purpose() {
+    async fn what_hangs_holds_up_nothing_but_its_own_file() {
         let (go, gone) = mpsc::channel::<()>();
         let (disk, moment) = (Disk::new(2), Duration::from_millis(50));
         let hung = disk.run("a", moment, move || gone.recv().is_ok()).await;
         assert_eq!(hung, Err(Late));
-        assert_eq!(disk.run("a", Duration::from_secs(9), || 1).await, Err(Late));
+        assert_eq!(disk.run("a", moment, || 1).await, Err(Late), "nobody waits for what hangs");
         assert_eq!(disk.run("b", Duration::from_secs(9), || 2).await, Ok(2));
         let (go_too, gone) = mpsc::channel::<()>();
         assert_eq!(disk.run("c", moment, move || gone.recv().is_ok()).await, Err(Late));
         assert_eq!(disk.run("b", moment, || 2).await, Err(Late), "no slot is left");
-        drop((go, go_too));
-        while disk.run("a", moment, || ()).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let waits = disk.run("a", Duration::from_secs(9), || 1);
+        let lets_go = async { drop((go, go_too)) };
+        assert_eq!(tokio::join!(waits, lets_go).0, Ok(1), "it waits for the one before");
         assert_eq!(disk.run("b", Duration::from_secs(9), || 3).await, Ok(3));
     }
 }

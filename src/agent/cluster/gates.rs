@@ -118,7 +118,7 @@ impl Gates {
         if wait.not_before > now {
             return;
         }
-        // No operation begins from here on, so the journal, which a disk may hold up, says what holds until the write.
+        // No request begins on this pod from here on: what the journal says holds until the write. A disk may hold it up.
         wait.under_way = true;
         let (pods, turns, end) = (self.pods.clone(), Arc::clone(&self.turns), self.end.clone());
         let (journal, gate) = (self.journal.clone(), pod.gate().clone());

@@ -28,7 +28,7 @@ impl Forgotten {
     /// cannot be listed, they stay.
     pub async fn of(journal: &Journal) -> Self {
         let mut ended = HashSet::new();
-        let entries = journal.all_beside().await.unwrap_or_else(|error| {
+        let entries = journal.all().await.unwrap_or_else(|error| {
             tracing::warn!(error = chain(&error), "the HookRuns of ended operations stay");
             Vec::new()
         });

@@ -176,24 +176,36 @@ async fn a_lock_that_hangs_on_the_disk_holds_up_its_pod_alone() {
     town.told("web-0", "text-", "Succeeded").await;
 }
 
-/// In the listing with which an agent begins.
+/// In the listing with which an agent begins, in the sweep, and where their own requests are taken up: more often than there are
+/// calls of the disk at once.
 #[tokio::test]
-async fn a_file_that_hangs_when_the_agent_starts_holds_up_its_pod_alone() {
+async fn files_that_hang_when_the_agent_starts_hold_up_their_pods_alone() {
     let town = Arc::new(Town::found().await);
-    for name in ["web-0", "web-1"] {
+    for name in ["web-0", "web-1", "web-2"] {
         town.pod(name);
         town.kubelet(name);
     }
-    let file = town.file("web-0", "json");
-    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-    // Declared before the pipe, so that it ends after it also where the test fails.
+    let hung = ["web-0", "web-2"];
+    let files = hung.map(|name| town.file(name, "json"));
+    std::fs::create_dir_all(files[0].parent().unwrap()).unwrap();
+    // Declared before the pipes, so that it ends after them also where the test fails.
     let _agent;
-    let pipe = Pipe::at(file);
+    let pipes = files.map(Pipe::at);
+    for name in hung {
+        town.wish(name, Some("restart app"));
+    }
     _agent = town.agent().await;
+    for name in hung {
+        let status = town.told(name, "text-", "Pending").await;
+        assert!(status["message"].as_str().unwrap().contains("hangs"), "{status:#}");
+    }
     town.wish("web-1", Some("restart app"));
     town.told("web-1", "text-", "Succeeded").await;
-    assert_eq!(town.attempt("web-0"), 0);
-    drop(pipe);
+    assert_eq!(hung.map(|name| town.attempt(name)), [0, 0]);
+    drop(pipes);
+    for name in hung {
+        town.told(name, "text-", "Succeeded").await;
+    }
 }
 
 /// In the look at a gate that an operation has left closed.
