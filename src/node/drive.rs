@@ -38,6 +38,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 pub(super) const LEAST_LIMIT: Duration = Duration::from_secs(5);
 /// What an effect may take that can be repeated: a removal, a change through the API server.
 const LONGEST_REPEATABLE: Duration = Duration::from_secs(15);
+/// What a fence may take that stands before the spec is changed back: twice what it takes on a busy node.
+const LONGEST_FENCE_BACK: Duration = Duration::from_secs(2);
 
 /// What a write of the journal may take once a container was touched. Later than that the operation goes on without it, as
 /// with a disk that is full: the container must come up.
@@ -124,6 +126,7 @@ pub(super) async fn drive(
         let mut settled = settle(&mut operation, &snapshot, audience, false);
         if settled.is_none() {
             snapshot = reread.confirm(node, &operation.pod, snapshot).await;
+            heed_clock(&mut watch, &mut operation);
             settled = settle(&mut operation, &snapshot, audience, true);
         }
         let Some(next) = settled else { continue };
@@ -237,9 +240,10 @@ fn has_permit(node: &Node, operation: &Operation, effect: &Effect) -> bool {
     free || !touches || node.permit.is_held()
 }
 
-/// Gives the permit back while nothing is touched, and while a hook is waited for.
+/// Gives the permit back while nothing is touched, and while a hook is waited for. With a fence that runs it is kept: nobody looks
+/// after the pod while a permit is waited for.
 fn give_way(node: &Node, operation: &Operation) {
-    if !operation.touched() || operation.awaited_hook().is_some() {
+    if (!operation.touched() && !operation.is_fenced_ahead()) || operation.awaited_hook().is_some() {
         node.permit.give_back();
     }
 }
@@ -350,6 +354,9 @@ async fn act(
     leash: &mut Leash,
     audience: &Audience,
 ) {
+    heed_clock(watch, operation);
+    // What was told before does not end a pull: the operation could not pause then.
+    let is_ending = leash.shutdown.is_cancelled();
     let is_free = !operation.touched() && operation.ending.is_none();
     let limit_of_write = write_limit(operation);
     let before = is_free.then(|| operation.clone());
@@ -383,14 +390,10 @@ async fn act(
     });
     let result = match effect {
         // Nobody feels a pull that breaks off, and it may take longer than anybody wants to wait.
-        Effect::Pull { .. } => {
-            // What was told before does not end it: the operation could not pause then.
-            let is_ending = leash.shutdown.is_cancelled();
-            tokio::select! {
-                result = executing => result,
-                () = told(leash), if !is_ending => return,
-            }
-        }
+        Effect::Pull { .. } => tokio::select! {
+            result = executing => result,
+            () = told(leash), if !is_ending => return,
+        },
         Effect::Start { container, id } => fences::kept(node, operation, (container, id), executing).await,
         Effect::PreStop { .. } | Effect::Stop { .. } => fences::released(node, operation, executing).await,
         _ => executing.await,
@@ -437,6 +440,10 @@ fn limit(operation: &Operation, effect: &Effect) -> Duration {
         Effect::Pull { .. } => left,
         Effect::PreStop { budget_seconds: own, .. } | Effect::Stop { timeout_seconds: own, .. } => {
             share(left, Duration::from_secs(*own))
+        }
+        // A container is down, and can be brought up without it.
+        Effect::Fence { by_process: true, .. } if operation.turned_back.is_some() => {
+            share(left, Duration::ZERO).min(LONGEST_FENCE_BACK)
         }
         Effect::Fence { .. } | Effect::Create { .. } | Effect::Start { .. } => share(left, Duration::ZERO),
         // To be done again costs nothing, and the next one may be waiting.

@@ -25,8 +25,9 @@ pub enum Effect {
         #[serde(default)]
         again: Option<ImageChoice>,
     },
-    /// Create, and never start, a container that holds the name of `attempt`. Made from the configuration and image
-    /// of the replacement to come, it also proves that the replacement can be created.
+    /// Create a container that holds the name of `attempt`, and start it where it can run as a holder: a process that does nothing.
+    /// Where it can not, it is made from the configuration and image of the replacement to come and never started. The rehearsal
+    /// before that proves that the replacement can be created.
     Fence {
         /// The container it guards.
         container: String,
@@ -95,7 +96,7 @@ pub enum Effect {
         /// Who is to see what.
         gate: GateTurn,
     },
-    /// Remove container `id`, which does not run.
+    /// Remove container `id`: a fence, or one that does not run or of which nothing can be told.
     Remove {
         /// The container's name.
         container: String,

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use crate::api::status::{Incarnation, Step};
+use crate::operation::effect::Verb;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::snapshot::{Container, Snapshot};
 use crate::operation::state::{Operation, Reached, Replacement, Target};
@@ -159,7 +160,8 @@ impl Operation {
                 }
             }
             Note::End(outcome) => {
-                self.setback = None;
+                // What cannot be stopped is not asked for as often again.
+                self.setback.take_if(|setback| setback.verb != Verb::Stop);
                 self.ending = Some(outcome);
             }
         }

@@ -159,7 +159,7 @@ pub enum Refusal {
     #[error("pod {0} is being deleted")]
     Deleting(Box<PodRef>),
     /// Its kubelet ends it, or is about to, although nobody deletes it.
-    #[error("pod {pod} is {why}: its containers are ended, so none of them is replaced")]
+    #[error("pod {pod} is {why}: its containers are being stopped, so none of them is replaced")]
     Ending {
         /// The pod.
         pod: Box<PodRef>,

@@ -21,6 +21,8 @@ use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Replacement, Target
 const FOREIGN_START: SignedDuration = SignedDuration::from_secs(10);
 /// What a creation may take until the runtime can tell the state of what it made.
 const CREATION: SignedDuration = SignedDuration::from_secs(3);
+/// How long after its start a container of which the runtime can tell nothing is waited for.
+const UNCLEAR: SignedDuration = SignedDuration::from_secs(5);
 /// How long the fence outlives the start. A kubelet that saw the new life before it ran asks for the guarded name a
 /// moment later, for it looks at the image in between.
 const FENCE_HOLDS: SignedDuration = SignedDuration::from_millis(250);
@@ -243,7 +245,7 @@ pub(super) fn settle<'a>(
                 if ours && operation.unsupervised && life.id == replacement.replaces {
                     return stop(operation, target, replacement, life, now);
                 }
-                return Progress::Next(Next::Wait(unclear_state(target, now)));
+                return Progress::Next(clear_up(operation, target, life, now));
             }
             if !ours && let Some(waiting) = foreign_start(new, now) {
                 return Progress::Next(Next::Wait(waiting));
@@ -283,8 +285,20 @@ pub(super) fn settle<'a>(
         State::Unknown if ours && was_half_made(operation, target, new, now) => {
             do_(remove(new, Leftover::NeverStarted))
         }
-        State::Unknown => Progress::Next(Next::Wait(unclear_state(target, now))),
+        State::Unknown => Progress::Next(clear_up(operation, target, new, now)),
     }
+}
+
+/// What to do about `life`, of which the runtime can tell nothing: after a runtime's own restart that lasts until somebody ends it.
+/// A kubelet does that by itself; without one, what was made here is removed, which ends its process, and made again.
+pub(super) fn clear_up(operation: &Operation, target: &Target, life: &Container, now: Timestamp) -> Next {
+    let since = life.started_at.unwrap_or(life.created_at);
+    let may_remove = operation.made(life) && operation.can_remove(&life.id);
+    if operation.unsupervised && may_remove && is_over(since, UNCLEAR, now) {
+        return Next::Do(remove(life, Leftover::NeverStarted));
+    }
+    let on = format!("the runtime to tell the state of {}", target.name);
+    Next::Wait(Waiting { until: later(now, LOOK_AGAIN), on })
 }
 
 /// Whether `new`, of which the runtime can tell nothing, is what is left of a creation in the middle of which the runtime
@@ -379,16 +393,16 @@ pub(super) fn yield_to_twin(
     }
     // Asked for more than once and still there: that is for a person to see.
     let tries = operation.setback.as_ref().filter(|setback| setback.verb == Verb::Stop);
-    let is_overdue = now >= operation.deadline_at && tries.is_some_and(|setback| setback.count >= LATE_STOPS);
-    if is_overdue || operation.given_up(Verb::Stop, &target.name).is_some() {
+    let is_overdue = now >= operation.deadline_at;
+    if is_overdue && tries.is_some_and(|setback| setback.count >= LATE_STOPS)
+        || operation.given_up(Verb::Stop, &target.name).is_some()
+    {
         return None;
     }
     let (container, id) = (target.name.clone(), ours.id.clone());
-    Some(Next::Do(Effect::Stop {
-        container,
-        id,
-        timeout_seconds: target.grace_seconds.max(LEAST_STOP_SECONDS),
-    }))
+    let grace_seconds = if is_overdue { 0 } else { target.grace_seconds };
+    let timeout_seconds = grace_seconds.max(LEAST_STOP_SECONDS);
+    Some(Next::Do(Effect::Stop { container, id, timeout_seconds }))
 }
 
 /// Whether a start that the runtime refused deserves another try: where no kubelet will make one, of an image that has
@@ -465,12 +479,6 @@ fn held_shortly(
 fn is_told(snapshot: &Snapshot, life: &Container) -> bool {
     let told = snapshot.declared.as_ref().and_then(|declared| declared.container(&life.name));
     told.is_some_and(|told| told.running && told.container_id.as_deref() == Some(&life.id))
-}
-
-/// The wait for the runtime to make up its mind.
-pub(super) fn unclear_state(target: &Target, now: Timestamp) -> Waiting {
-    let on = format!("the runtime to tell the state of {}", target.name);
-    Waiting { until: later(now, LOOK_AGAIN), on }
 }
 
 /// The wait for somebody else to start what it created, while that may still happen.

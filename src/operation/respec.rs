@@ -122,7 +122,7 @@ fn can_help(operation: &Operation, target: &Target, change: &SpecChange) -> bool
     change.cloneable && hash_known
 }
 
-/// What is to be done about fences before the spec is changed. Where none can be had at once, the change is made without one.
+/// What is to be done about fences before the spec is changed. Where one cannot be had, the change is made without it.
 fn fence_ahead(
     operation: &Operation,
     target: &Target,

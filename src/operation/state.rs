@@ -294,6 +294,11 @@ impl Operation {
         self.targets.iter().any(|target| target.touched)
     }
 
+    /// True when a fence may run although nothing was touched yet.
+    pub fn is_fenced_ahead(&self) -> bool {
+        self.targets.iter().any(|target| target.replacement().fence_tried)
+    }
+
     /// True while a container was touched whose replacement was not seen running, in a pod where nobody else starts one.
     pub(super) fn must_bring_up(&self) -> bool {
         self.unsupervised && self.targets.iter().any(|target| target.touched && target.reached.is_none())

@@ -6,7 +6,7 @@ use crate::api::status::Action;
 use crate::operation::answer::{Next, Waiting};
 use crate::operation::note::Note;
 use crate::operation::outcome::Failure;
-use crate::operation::replace::{ended, unclear_state, unfence};
+use crate::operation::replace::{clear_up, ended, unfence};
 use crate::operation::snapshot::{Snapshot, State};
 use crate::operation::state::{Operation, Target, later};
 
@@ -78,9 +78,12 @@ pub(super) fn verify<'a>(
                     }
                 }
             }
-            Some(life) if life.state == State::Unknown => {
-                wait.get_or_insert(unclear_state(target, now));
-            }
+            Some(life) if life.state == State::Unknown => match clear_up(operation, target, life, now) {
+                Next::Wait(waiting) => {
+                    wait.get_or_insert(waiting);
+                }
+                next => return Verdict::Next(next),
+            },
             Some(life) => return Verdict::Failed(ended(operation, target, life)),
             None => {
                 let what = "the new one was removed by somebody else".to_owned();

@@ -67,6 +67,22 @@ fn a_state_that_the_runtime_cannot_tell_is_waited_out() {
     assert_eq!(bench.obey(), Outcome::Succeeded);
 }
 
+/// As a runtime that was killed may leave it, until somebody ends it.
+#[test]
+fn without_a_kubelet_what_stays_unclear_is_made_again_before_the_deadline() {
+    for text in ["restart app", SWAP] {
+        let mut bench = Bench::new(text, pod(Owner::NodeRun));
+        while bench.log.last().is_none_or(|line| line != "Start app-3") {
+            assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
+        }
+        find(&mut bench.snapshot, "app-3").state = State::Unknown;
+        assert_eq!(bench.obey(), Outcome::Succeeded, "{:?}", bench.log);
+        assert_eq!(bench.log.iter().filter(|line| *line == "Remove app-3").count(), 1, "{:?}", bench.log);
+        let took = bench.now.duration_since(bench.operation.begun_at);
+        assert!(took < SignedDuration::from_secs(30), "{took}: {:?}", bench.log);
+    }
+}
+
 #[test]
 fn nothing_is_started_beside_what_may_run() {
     let mut bench = Bench::new("restart app", pod(Owner::Nobody));

@@ -125,3 +125,21 @@ async fn time_in_the_queue_counts_towards_the_deadline() {
     // Between the answer and the moment in which this test sees it, and in which the pull is seen, some time passes.
     assert!(spent > waited / 2, "{spent:?} of {waited:?}");
 }
+
+/// Behind an operation of its own pod that lasts longer than it may wait.
+#[tokio::test]
+async fn a_request_that_waits_for_its_own_pod_ends_by_its_deadline() {
+    let town = Arc::new(Town::found().await);
+    town.pod("web-0");
+    town.kubelet("web-0");
+    let _agent = town.agent().await;
+    town.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(4)));
+    town.wish("web-0", Some("restart app"));
+    town.runtime.arrived("StopContainer", "app#0").await;
+    let request = json!({ "id": "late", "deadlineSeconds": 1, "containers": [{ "name": "app" }] });
+    town.wish("web-0", Some(&request.to_string()));
+    let status = town.told("web-0", "late", "Failed").await;
+    assert_eq!(status["reason"], "DeadlineExceeded", "{status:#}");
+    assert!(status["message"].as_str().unwrap().contains("Nothing was touched"), "{status:#}");
+    assert_eq!(town.attempt("web-0"), 1, "the first one was carried out, the second one was not");
+}

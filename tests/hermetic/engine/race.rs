@@ -287,3 +287,32 @@ async fn a_state_that_cannot_be_told_is_waited_out() {
     shop.fake.on("ListContainers").nth(12).first(set(ContainerState::ContainerRunning));
     shop.succeeded(shop.ask(short("restart app", 60)).await, "img:v1");
 }
+
+/// After a runtime's own restart that may last until somebody ends it, and nobody else does.
+#[tokio::test]
+async fn a_state_that_is_never_told_keeps_no_container_down() {
+    let shop = Shop::open().await;
+    shop.fake.on("StartContainer").then(|m| {
+        let id = m.lives("app").last().unwrap().id.clone();
+        m.container_mut(&id).unwrap().state = ContainerState::ContainerUnknown;
+    });
+    let ended = shop.restart().await.unwrap();
+    assert!(
+        ended.phase == Phase::Succeeded && ended.containers[0].downtime_ms.unwrap() < 20_000,
+        "{ended:#?}"
+    );
+    shop.reached(&ended, "img:v1");
+}
+
+/// A resize in place (KEP-1287) while the old container stops: the kubelet believes its own record of the limits afterwards.
+#[tokio::test]
+async fn limits_that_change_while_the_container_stops_are_those_of_the_replacement() {
+    let shop = Shop::of(kubelets()).await;
+    shop.fake.on("StopContainer").first(|m| {
+        let id = m.running("app")[0].id.clone();
+        m.container_mut(&id).unwrap().resources.get_or_insert_default().memory_limit_in_bytes = 300 << 20;
+    });
+    shop.succeeded(shop.restart().await, "img:v1");
+    let limits = shop.fake.only("app").config.linux.unwrap().resources.unwrap();
+    assert_eq!(limits.memory_limit_in_bytes, 300 << 20);
+}

@@ -208,7 +208,12 @@ impl Model {
 
     /// Removes a container, and kills it before if it runs.
     pub(crate) fn remove(&mut self, id: &str) {
-        let Some(container) = self.container(id).cloned() else { return };
+        let Some(container) = self.container_mut(id) else { return };
+        // One of which nothing can be told is ended too, and may have run.
+        if container.state == ContainerState::ContainerUnknown {
+            container.state = ContainerState::ContainerRunning;
+        }
+        let container = container.clone();
         self.exit(&container.id, 137);
         self.vanish(&container.id);
         self.history.push(format!("removed {}", container.about()));
