@@ -14,7 +14,7 @@ use crate::operation::note::Note;
 use crate::operation::outcome::Failure;
 use crate::operation::respec::{self, respec, stop_and_wait};
 use crate::operation::setback::Setback;
-use crate::operation::snapshot::{Container, Snapshot, State};
+use crate::operation::snapshot::{Container, Declared, Snapshot, State};
 use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Replacement, Target, is_over, later};
 
 /// How long somebody else's created container may wait for its maker to start it.
@@ -332,6 +332,9 @@ pub fn while_it_starts(
     container: &str,
     id: &str,
 ) -> Option<Effect> {
+    if snapshot.declared.as_ref().is_some_and(Declared::leaves) {
+        return None;
+    }
     let target = operation.targets.iter().find(|target| target.name == container)?;
     let new = snapshot.by_id(id).filter(|life| life.state == State::Created && operation.made(life))?;
     fence_again(operation, target, snapshot, new)

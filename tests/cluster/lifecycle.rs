@@ -16,8 +16,8 @@ use crate::{
     cluster::{Cluster, block_on},
     pod::{Pod, eventually, is_ready},
     scene::{
-        ENGINES, FIRST, HANDLER, MOMENTS, Moment, Scene, has_sandbox, remove_sandboxes, slow_to_stop,
-        watch_it_go,
+        ENGINES, FIRST, HANDLER, MOMENTS, Moment, Scene, has_sandbox, remove_sandboxes, running_fence,
+        slow_to_stop, watch_it_go,
     },
 };
 
@@ -145,6 +145,29 @@ fn a_pod_that_is_deleted_goes_in_every_moment() {
         delete(&scene.pod);
         watch_it_go(scene, GOES);
     });
+}
+
+/// A kubelet that finds a fence among what it is to end fails at that, and tries again ten seconds later or more (1.36).
+#[test]
+fn of_a_pod_that_is_deleted_the_fence_goes_before_its_container_has_ended() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let mut spec = slow_to_stop(&cluster.image("app:v1"));
+    spec["terminationGracePeriodSeconds"] = json!(30);
+    let handler = "echo begins >>/dev/shm/stops; sleep 15; echo ends >>/dev/shm/stops";
+    spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] = json!(["sh", "-c", handler]);
+    let pod = Pod::make(cluster, "fence-goes", json!({"spec": spec}));
+    pod.wait("it is Ready", is_ready);
+    pod.request("restart app");
+    eventually("the handler beside the fence", || {
+        (running_fence(&pod).is_some() && !pod.facts().lines("stops").is_empty()).then_some(())
+    });
+    delete(&pod);
+    eventually("the fence to go", || running_fence(&pod).is_none().then_some(()));
+    let facts = pod.facts();
+    assert_eq!(facts.running("app").attempt, 0);
+    assert!(!facts.lines("stops").iter().any(|line| *line == "ends"), "{:?}", facts.lines("stops"));
+    pod.await_gone();
 }
 
 #[test]
