@@ -136,8 +136,9 @@ impl<B: Board> Desk<B> {
             if unread.take_if(|at| *at <= Instant::now()).is_some() {
                 self.list();
             }
-            if let Some(view) = wishes.look()
-                && self.has_listed
+            // Not before: what the journal knows as told decides what the pods are told now.
+            if self.has_listed
+                && let Some(view) = wishes.look()
             {
                 self.compare(view);
             }

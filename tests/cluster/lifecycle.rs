@@ -166,7 +166,7 @@ fn of_a_pod_that_is_deleted_the_fence_goes_before_its_container_has_ended() {
     eventually("the fence to go", || running_fence(&pod).is_none().then_some(()));
     let facts = pod.facts();
     assert_eq!(facts.running("app").attempt, 0);
-    assert!(!facts.lines("stops").iter().any(|line| *line == "ends"), "{:?}", facts.lines("stops"));
+    assert!(!facts.lines("stops").contains(&"ends"), "{:?}", facts.lines("stops"));
     pod.await_gone();
 }
 
