@@ -3,7 +3,15 @@
 
 use std::{fs, path::PathBuf};
 
-use inplace::cri::{client::Client, endpoint::Endpoint};
+use inplace::cri::{
+    client::Client,
+    clone::sandbox_config,
+    endpoint::Endpoint,
+    proto::v1::{
+        Container, ContainerConfig, ContainerMetadata, CreateContainerRequest, StartContainerRequest,
+        runtime_service_client::RuntimeServiceClient,
+    },
+};
 use k8s_openapi::api::core::v1::Pod as Object;
 use kube::api::DeleteParams;
 use nix::{
@@ -41,6 +49,8 @@ fn an_orphaned_fence_costs_no_file_of_the_node_and_no_pod_for_long() {
         assert!(running_fence(pod).is_some(), "{:#?}", containers(pod));
     }
 
+    let like = running_fence(crashes).unwrap();
+
     // The agent freezes, a pod is deleted, and the agent is gone for good.
     agent.freeze();
     block_on(deleted.api.delete(&deleted.name, &DeleteParams::default())).unwrap();
@@ -69,12 +79,44 @@ fn an_orphaned_fence_costs_no_file_of_the_node_and_no_pod_for_long() {
         collection(&cluster, round);
         cluster.assert_bait_whole();
     }
+    // One that its own log goes with, and one of release 0.1.0, which has none.
+    make_fence(crashes, &like, 8, "app/inplace-fence-8.log");
+    make_fence(crashes, &like, 9, "");
+    assert_eq!(fence_logs(&cluster).len(), 1);
     let _next = Agent::start(&cluster, &[]);
     eventually("the next agent to remove what is left", || {
         let left = |pod: &&Pod<'_>| containers(pod).iter().any(is_fence);
         (!pods.iter().any(|pod| left(&pod))).then_some(())
     });
     assert_eq!(fence_logs(&cluster), Vec::<PathBuf>::new());
+}
+
+/// A fence of the pod that runs, without an agent.
+fn make_fence(pod: &Pod<'_>, like: &Container, attempt: u32, log_path: &str) {
+    let endpoint = Endpoint::parse(&pod.cluster.node().endpoint).unwrap();
+    let sandbox_id = pod.facts().sandbox;
+    block_on(async {
+        let sandbox = Client::new(&endpoint, None).sandbox(&sandbox_id, true).await.unwrap().unwrap();
+        let config = ContainerConfig {
+            metadata: Some(ContainerMetadata { attempt, ..like.metadata.clone().unwrap() }),
+            image: like.image.clone(),
+            labels: like.labels.clone(),
+            annotations: like.annotations.clone(),
+            log_path: log_path.to_owned(),
+            ..ContainerConfig::default()
+        };
+        let request = CreateContainerRequest {
+            pod_sandbox_id: sandbox_id,
+            config: Some(config),
+            sandbox_config: Some(sandbox_config(&sandbox.info).unwrap()),
+        };
+        // The product's own client refuses it.
+        let socket = format!("unix://{}", endpoint.path());
+        let channel = tonic::transport::Endpoint::from_shared(socket).unwrap().connect_lazy();
+        let mut runtime = RuntimeServiceClient::new(channel);
+        let container_id = runtime.create_container(request).await.unwrap().into_inner().container_id;
+        runtime.start_container(StartContainerRequest { container_id }).await.unwrap();
+    });
 }
 
 fn is_refused(object: &Object) -> bool {
