@@ -200,7 +200,7 @@ fn at_rest(cluster: &Cluster, process: u32) {
 }
 
 /// Mebibytes, by the kernel.
-fn memory(process: u32, key: &str) -> f64 {
+pub(crate) fn memory(process: u32, key: &str) -> f64 {
     let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB"));
     line.unwrap().trim().parse::<f64>().unwrap() / 1024.0

@@ -3,15 +3,15 @@
 
 #![expect(clippy::print_stderr, reason = "the figures are worth reading")]
 
-use std::fs;
-
 use serde_json::{Value, json};
 
 use super::tenant::{NAMESPACE, Tenant};
 use crate::{
     agent::{Agent, Setup},
+    asked::ONE,
     cluster::Cluster,
-    hook_runs::asked::Asked,
+    hook_runs::{asked::Asked, has_ended},
+    load::memory,
     pod::{Pod, eventually},
 };
 
@@ -26,13 +26,7 @@ const LARGEST: usize = 1 << 20;
 /// Of one argument, by the definition of the kind.
 const LARGEST_VALUE: usize = 16 << 10;
 /// The limit of the agent's container in the shipped manifest.
-const MEMORY_LIMIT_KIB: u64 = 128 << 10;
-
-/// Waits for long where it is run; the pod has nothing else to do.
-const IDLE: &str = "
-terminationGracePeriodSeconds: 1
-containers: [{name: app, image: lab/app:v1}]
-";
+const MEMORY_LIMIT_MIB: f64 = 128.0;
 
 #[test]
 fn s5_s6_hooks_of_a_tenant_reach_no_node_and_hold_up_no_other_namespace() {
@@ -76,7 +70,7 @@ fn reach_no_node(tenant: &Tenant<'_>) {
     for (index, url) in urls.iter().enumerate() {
         let ended = eventually(&format!("the end of the hook that asks {url}"), || {
             let run = tenant.run(&format!("reach-{index}"));
-            (!matches!(run["status"]["phase"].as_str(), None | Some("Pending" | "Running"))).then_some(run)
+            has_ended(&run).then_some(run)
         });
         assert_eq!(ended["status"]["phase"], "Error", "{url}: {ended:#}");
         let why = ended["status"]["metricResults"].to_string();
@@ -87,7 +81,7 @@ fn reach_no_node(tenant: &Tenant<'_>) {
 
 /// S5: hooks that hold their permits for nearly a minute, so many that it takes minutes to run them.
 fn hold_up_nobody(tenant: &Tenant<'_>, agent: &Agent) {
-    let victim = Pod::run(tenant.cluster, "shop", IDLE);
+    let victim = Pod::run(tenant.cluster, "shop", ONE);
     let sleeps = json!({"exec": {"container": "app", "command": ["sleep", "55"], "timeoutSeconds": 60}});
     let node = &tenant.node;
     let many = (0..MANY).map(|index| run(&node.name, &format!("many-{index}"), &sleeps, LARGE));
@@ -112,7 +106,7 @@ fn hold_up_nobody(tenant: &Tenant<'_>, agent: &Agent) {
     let ended = eventually("the end of the other namespace's hook", || {
         let run = tenant.cluster.kubectl(&["get", "hookrun", "own", "-n", &victim.namespace, "-o", "json"]);
         let run: Value = serde_json::from_str(&run).unwrap();
-        (!matches!(run["status"]["phase"].as_str(), None | Some("Pending" | "Running"))).then_some(run)
+        has_ended(&run).then_some(run)
     });
     assert_eq!(ended["status"]["phase"], "Successful", "{ended:#}");
     assert_lives(&agent);
@@ -121,11 +115,9 @@ fn hold_up_nobody(tenant: &Tenant<'_>, agent: &Agent) {
 /// With less memory than its container may have, also of a program that is not optimized.
 pub(super) fn assert_lives(agent: &Agent) {
     assert!(!agent.has_ended(), "{}", agent.log());
-    let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
-    let peak: u64 = peak.unwrap().trim().parse().unwrap();
-    eprintln!("the agent's memory: {} MiB at most", peak >> 10);
-    assert!(peak < MEMORY_LIMIT_KIB, "{peak} KiB");
+    let peak = memory(agent.pid(), "VmHWM:");
+    eprintln!("the agent's memory: {peak:.0} MiB at most");
+    assert!(peak < MEMORY_LIMIT_MIB, "{peak} MiB");
 }
 
 /// A HookRun of one measurement for the pod `busy`, made larger by `bytes`.

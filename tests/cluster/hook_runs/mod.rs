@@ -243,9 +243,7 @@ impl<'a> Site<'a> {
     }
 
     fn ended(&self, name: &str) -> Value {
-        self.wait("it has ended", name, |run| {
-            !matches!(run["status"]["phase"].as_str(), None | Some("Pending" | "Running"))
-        })
+        self.wait("it has ended", name, has_ended)
     }
 
     fn measured(&self, name: &str, times: u64) {
@@ -289,6 +287,11 @@ impl<'a> Site<'a> {
             ["wait", "--for=condition=Ready", "--timeout=60s", "pod/stand-in", "-n", "inplace-system"];
         self.cluster.kubectl(&ready);
     }
+}
+
+/// Whether a run has a verdict.
+pub(crate) fn has_ended(run: &Value) -> bool {
+    !matches!(run["status"]["phase"].as_str(), None | Some("Pending" | "Running"))
 }
 
 fn runner(run: &Value) -> &str {
