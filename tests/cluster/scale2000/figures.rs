@@ -8,6 +8,7 @@ use kube::Client;
 use tokio::time::{Instant, sleep};
 
 use super::nodes::Nodes;
+use crate::load::memory;
 
 /// Requests by verb and resource, as in `PATCH pods/status`.
 pub(super) type Calls = BTreeMap<String, f64>;
@@ -90,9 +91,7 @@ impl Process {
 
     /// Mebibytes that were resident, at most.
     fn peak(&self) -> f64 {
-        let text = fs::read_to_string(format!("/proc/{}/status", self.0)).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
-        line.unwrap().trim().parse::<f64>().unwrap() / 1024.0
+        memory(self.0, "VmHWM:")
     }
 
     /// Waits until it has nothing to do for half a second; gives its time of the processor.
