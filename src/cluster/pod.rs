@@ -6,6 +6,7 @@ mod raw;
 #[cfg(test)]
 mod tests;
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 
@@ -31,6 +32,8 @@ pub struct Pod {
     pull_secrets: Vec<String>,
     /// Its own and its node's.
     addresses: (String, String),
+    /// When its kubelet ends it, where its spec says so.
+    ends_at: Option<Timestamp>,
     /// Where the containers of `declared` are in the spec, in the same order.
     places: Vec<Place>,
     declared: Declared,
@@ -124,6 +127,16 @@ impl Pod {
     /// What is wished of it, and what its kubelet last told; `current` as the caller knows.
     pub fn declared(&self, current: bool) -> Declared {
         Declared { current, ..self.declared.clone() }
+    }
+
+    /// The same at a time. A kubelet tells that a pod is past its deadline when it has ended all of its containers (1.22 or
+    /// newer).
+    pub fn declared_at(&self, current: bool, now: Timestamp) -> Declared {
+        let mut declared = self.declared(current);
+        if declared.ending.is_none() && self.ends_at.is_some_and(|end| end <= now) {
+            declared.ending = Some("past its activeDeadlineSeconds".to_owned());
+        }
+        declared
     }
 
     /// Its own address and its node's; empty while it has none.

@@ -13,6 +13,7 @@ use crate::cluster::server::{Selection, Server};
 use crate::cluster::slices::{PodSlices, Slices};
 use crate::cluster::store::{Kept, Share, Store};
 use crate::operation::snapshot::{Declared, Origin, PodRef};
+use crate::process::clock;
 
 /// How much is kept of the pods that a namespace has on the node, in bytes: more than its kubelet runs, and thousands of those
 /// that have ended. Anybody who may create pods names a node.
@@ -75,7 +76,7 @@ impl NodePods {
     pub fn declared(&self, pod: &PodRef) -> Option<Declared> {
         // First whether it is current: what is found then is at least as new.
         let current = self.is_current();
-        self.get(pod).map(|shown| shown.declared(current))
+        self.get(pod).map(|shown| shown.declared_at(current, clock::now()))
     }
 
     /// Where the pod comes from, as far as the API server tells.

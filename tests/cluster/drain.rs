@@ -3,7 +3,10 @@
 
 #![expect(clippy::print_stderr, reason = "the figures are wanted, not only that they are good enough")]
 
-use inplace::api::{annotation::GATE, status::Phase};
+use inplace::{
+    api::{annotation::GATE, status::Phase},
+    cri::proto::v1::{Container, ContainerState},
+};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod as Object, PodCondition};
 use kube::api::{Patch, PatchParams};
@@ -13,7 +16,7 @@ use crate::{
     agent::{Agent, USER, status},
     cluster::{Cluster, block_on},
     pod::{PAIR, Pod, eventually, is, is_ready},
-    scene::slow_to_stop,
+    scene::{containers, end_process, slow_to_stop},
     traffic::{SERVING, Traffic, now, service},
 };
 
@@ -305,6 +308,32 @@ fn after_a_failure_the_gate_stays_closed_until_something_succeeds() {
         assert_eq!(turns.last().unwrap(), "True InPlaceReady");
         assert_eq!(pod.facts().settled().running("app").version, "v2");
     }
+}
+
+/// As after a reboot: its kubelet starts everything in another sandbox, which is what was asked for.
+#[test]
+fn a_pod_whose_sandbox_ends_in_the_middle_of_an_operation_takes_traffic_again() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let pod = Pod::make(cluster, "sandbox-ends", json!({"spec": slow_to_stop(&cluster.image("app:v1"))}));
+    pod.wait("it is Ready", is_ready);
+    let before = pod.facts().settled();
+    let id = pod.request(&restart("moved", 1));
+    eventually("the handler of the old one", || (pod.facts().lines("stops") == ["v1"]).then_some(()));
+    end_process(cluster, &before.sandbox);
+    let status = pod.answer(&id);
+    assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
+    pod.wait("it takes traffic", |pod| gate_is(pod, "True", "InPlaceReady") && is_ready(pod));
+    assert_eq!(turns(&pod), ["True InPlaceReady", "False InPlaceDrain", "True InPlaceReady"]);
+    let running = running(&pod);
+    assert!(matches!(&running[..], [app] if app.pod_sandbox_id != before.sandbox), "{running:#?}");
+}
+
+/// What runs in a pod, in whichever sandbox.
+fn running(pod: &Pod<'_>) -> Vec<Container> {
+    let mut containers = containers(pod);
+    containers.retain(|container| container.state() == ContainerState::ContainerRunning);
+    containers
 }
 
 #[test]

@@ -3,21 +3,25 @@
 //!
 //! What has touched nothing ends as if it had never been; what has touched something is carried out, or goes with its pod.
 
-use std::{thread, time::Duration};
+use std::{fs, thread, time::Duration};
 
-use inplace::api::{
-    annotation::REQUEST,
-    status::{Engine, Phase, Status},
+use inplace::{
+    api::{
+        annotation::{OPERATION, REQUEST},
+        status::{Engine, Phase, Status},
+    },
+    cri::proto::v1::{Container, ContainerState},
 };
+use k8s_openapi::api::core::v1::Pod as Object;
 use serde_json::{Value, json};
 
 use crate::{
     agent::{Agent, state, status},
     cluster::{Cluster, block_on},
-    pod::{Pod, eventually, is_ready},
+    pod::{GOING, Pod, eventually, is_ready},
     scene::{
-        ENGINES, FIRST, HANDLER, MOMENTS, Moment, Scene, has_sandbox, remove_sandboxes, running_fence,
-        slow_to_stop, watch_it_go,
+        ENGINES, FIRST, HANDLER, MOMENTS, Moment, Scene, containers, has_sandbox, is_fence, remove_sandboxes,
+        running_fence, slow_to_stop, watch_it_go,
     },
 };
 
@@ -177,6 +181,67 @@ fn a_pod_that_is_evicted_goes_in_every_moment() {
         evict(&scene.pod);
         watch_it_go(scene, GOES);
     });
+}
+
+/// A pod whose old container takes long to stop, and a request on it that waits for that; its fence runs.
+fn stopping<'a>(cluster: &'a Cluster, name: &str) -> (Pod<'a>, String) {
+    let mut spec = slow_to_stop(&cluster.image("app:v1"));
+    spec["terminationGracePeriodSeconds"] = json!(60);
+    spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] =
+        json!(["sh", "-c", "echo begins >>/dev/shm/stops; sleep 30"]);
+    // Without a request it is not admitted by a kubelet that begins while the node is short of memory.
+    spec["containers"][0]["resources"] = json!({"requests": {"memory": "1Mi"}});
+    let pod = Pod::make(cluster, name, json!({"spec": spec}));
+    pod.wait("it is Ready", is_ready);
+    let id = pod.request("restart app");
+    eventually("the handler beside the fence", || {
+        (running_fence(&pod).is_some() && !pod.facts().lines("stops").is_empty()).then_some(())
+    });
+    (pod, id)
+}
+
+/// Waits until nothing runs in a pod that its kubelet ends, and holds that the operation has made nothing in it.
+fn ends_for_good(pod: &Pod<'_>, id: &str, why: &str) {
+    let ended = pod.wait_for(GOING, "it is Failed", |object| phase(object) == "Failed");
+    assert_eq!(ended.status.unwrap().reason.as_deref(), Some(why));
+    eventually("its containers to end", || {
+        let runs = |container: &Container| container.state() == ContainerState::ContainerRunning;
+        (!containers(pod).iter().any(runs)).then_some(())
+    });
+    let ours = |container: &Container| container.labels.contains_key(OPERATION) || is_fence(container);
+    let made: Vec<_> = containers(pod).into_iter().filter(ours).collect();
+    assert!(made.is_empty(), "{made:#?}");
+    let status = pod.answer(id);
+    assert_eq!((status.phase, &*status.reason), (Phase::Failed, "SandboxGone"), "{status:#?}");
+}
+
+fn phase(object: &Object) -> &str {
+    object.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+#[test]
+fn in_a_pod_that_is_past_its_deadline_nothing_is_started() {
+    Agent::shared();
+    let (pod, id) = stopping(Cluster::shared(), "past-deadline");
+    pod.merge(&json!({"spec": {"activeDeadlineSeconds": 1}}));
+    ends_for_good(&pod, &id, "DeadlineExceeded");
+}
+
+/// A kubelet tells of an eviction before it ends the containers (before 1.22), or after.
+#[test]
+fn in_a_pod_that_is_evicted_for_the_node_nothing_is_started() {
+    let cluster = Cluster::own();
+    let _agent = Agent::start(&cluster, &[]);
+    let (pod, id) = stopping(&cluster, "evicted");
+    cluster.kill("kubelet");
+    let config = cluster.node().dir.join("kubelet.yaml");
+    let text = fs::read_to_string(&config).unwrap();
+    // No node has that much to spare.
+    let short = text.replace("memory.available: \"0%\"", "memory.available: \"99.9%\"");
+    assert_ne!(short, text);
+    fs::write(&config, short).unwrap();
+    cluster.start("kubelet");
+    ends_for_good(&pod, &id, "Evicted");
 }
 
 /// The pod of a `StatefulSet` of one.

@@ -14,11 +14,6 @@ use inplace::cri::{
 };
 use k8s_openapi::api::core::v1::Pod as Object;
 use kube::api::DeleteParams;
-use nix::{
-    errno::Errno,
-    sys::signal::{Signal, kill},
-    unistd::Pid as Process,
-};
 
 use crate::{
     agent::{Agent, Setup, status},
@@ -26,7 +21,7 @@ use crate::{
     cluster::{Cluster, block_on},
     crash::hold::Holds,
     pod::{GOING, Pod, container, eventually, eventually_within, is_ready},
-    scene::{containers, is_fence, running_fence},
+    scene::{containers, end_process, is_fence, running_fence},
 };
 
 /// The operation has started the replacement, and has not removed the fence yet.
@@ -131,23 +126,6 @@ fn make_fence(pod: &Pod<'_>, like: &Container, attempt: u32, log_path: &str) {
 fn is_refused(object: &Object) -> bool {
     let waiting = container(object, "app").and_then(|app| app.state.as_ref()?.waiting.as_ref());
     waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some("CreateContainerError"))
-}
-
-/// `kill -9` for the first process of a container or a sandbox; it is gone when this returns.
-fn end_process(cluster: &Cluster, id: &str) {
-    let endpoint = Endpoint::parse(&cluster.node().endpoint).unwrap();
-    let info = block_on(async {
-        let client = Client::new(&endpoint, None);
-        match client.container(id, true).await.unwrap() {
-            Some(answer) => answer.info,
-            None => client.sandbox(id, true).await.unwrap().unwrap().info,
-        }
-    });
-    let info: serde_json::Value = serde_json::from_str(&info["info"]).unwrap();
-    let process = Process::from_raw(info["pid"].as_i64().unwrap().try_into().unwrap());
-    if process.as_raw() > 0 && kill(process, Signal::SIGKILL).is_ok() {
-        eventually("the process to end", || (kill(process, None) == Err(Errno::ESRCH)).then_some(()));
-    }
 }
 
 /// Waits until the kubelet has collected once more: it removes the logs of a pod that is gone.

@@ -13,6 +13,11 @@ use inplace::{
         proto::v1::{Container, ContainerState},
     },
 };
+use nix::{
+    errno::Errno,
+    sys::signal::{Signal, kill},
+    unistd::Pid as Process,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -262,6 +267,23 @@ pub(crate) fn watch_it_go(scene: &Scene<'_>, limit: Duration) {
 /// Some kubelets leave what has ended for a while.
 fn has_ended(container: &Container) -> bool {
     container.state() == ContainerState::ContainerExited
+}
+
+/// `kill -9` for the first process of a container or a sandbox; it is gone when this returns.
+pub(crate) fn end_process(cluster: &Cluster, id: &str) {
+    let endpoint = Endpoint::parse(&cluster.node().endpoint).unwrap();
+    let info = block_on(async {
+        let client = Client::new(&endpoint, None);
+        match client.container(id, true).await.unwrap() {
+            Some(answer) => answer.info,
+            None => client.sandbox(id, true).await.unwrap().unwrap().info,
+        }
+    });
+    let info: Value = serde_json::from_str(&info["info"]).unwrap();
+    let process = Process::from_raw(info["pid"].as_i64().unwrap().try_into().unwrap());
+    if process.as_raw() > 0 && kill(process, Signal::SIGKILL).is_ok() {
+        eventually("the process to end", || (kill(process, None) == Err(Errno::ESRCH)).then_some(()));
+    }
 }
 
 /// Gives an image of the registry another tag, or the tag another image.

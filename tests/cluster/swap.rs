@@ -5,7 +5,15 @@
 
 use std::{process::Command, thread};
 
-use inplace::api::status::{Engine, Phase, Step};
+use inplace::{
+    api::status::{Engine, Phase, Step},
+    cri::{
+        client::Client,
+        endpoint::Endpoint,
+        proto::v1::{ImageSpec, RemoveImageRequest, image_service_client::ImageServiceClient},
+    },
+};
+use k8s_openapi::api::core::v1::Event;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
@@ -14,7 +22,8 @@ use crate::{
     asked::{ONE, adopted, event, request, restart, spec_image, swap},
     cluster::{Cluster, block_on},
     lab::run,
-    pod::{PAIR, Pod, container, is, is_ready},
+    pod::{PAIR, Pod, container, eventually, is, is_ready},
+    scene::{running_fence, slow_to_stop},
 };
 
 /// How long a kubelet holds back at least what has crashed before.
@@ -183,6 +192,69 @@ fn what_failed_is_kept_on_request_and_a_crash_loop_is_ended_by_a_swap() {
         });
         scope.spawn(|| rescued(&Pod::create(cluster, "crashes", &ONE.replace(":v1", ":crash"))));
     });
+}
+
+/// A kubelet that needs room collects images that no container uses.
+#[test]
+fn an_image_that_is_collected_during_a_drain_is_pulled_before_the_spec_is_changed() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    // No other test on this cluster uses it.
+    let image = "lab/app:multi";
+    let gated = format!("readinessGates: [{{conditionType: InPlaceUpdateReady}}]{ONE}");
+    let pod = Pod::run(cluster, "collected", &gated);
+    let id = pod.request(&request(cluster, &[("app", Some(image))], json!({"gracePeriodSeconds": 8})));
+    pod.told("it drains", |status| status.id == id && status.step == Some(Step::Drain));
+    remove_image(cluster, &cluster.named(image));
+    let status = pod.answer(&id);
+    assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
+    assert_eq!(adopted(&pod, "app", image).version, "multi");
+    let told = |event: &Event| {
+        let message = event.message.as_deref().unwrap_or_default();
+        message.contains(&cluster.named(image)).then(|| (event.reason.clone().unwrap(), message.to_owned()))
+    };
+    let by_kubelet = eventually("the kubelet's word about the image", || {
+        let told: Vec<_> = pod.events().iter().filter_map(told).collect();
+        told.iter().any(|(reason, _)| reason == "Pulled").then_some(told)
+    });
+    assert!(by_kubelet.iter().all(|(reason, _)| reason != "Pulling"), "{by_kubelet:?}");
+}
+
+/// Takes an image from the first node, which has it, under all of its names.
+fn remove_image(cluster: &Cluster, name: &str) {
+    let endpoint = Endpoint::parse(&cluster.node().endpoint).unwrap();
+    block_on(async {
+        let client = Client::new(&endpoint, None);
+        assert!(client.image(name, false).await.unwrap().is_some(), "{name} was never there");
+        let socket = format!("unix://{}", endpoint.path());
+        let channel = tonic::transport::Endpoint::from_shared(socket).unwrap().connect_lazy();
+        let image = Some(ImageSpec { image: name.to_owned(), ..ImageSpec::default() });
+        ImageServiceClient::new(channel).remove_image(RemoveImageRequest { image }).await.unwrap();
+        assert!(client.image(name, false).await.unwrap().is_none(), "{name} is still there");
+    });
+}
+
+/// A kubelet's collection could take a fence that is made after the old container has ended for the newest of two that do not
+/// run, and remove the container that the kubelet makes itself.
+#[test]
+fn a_fence_runs_before_the_spec_is_changed() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let pod = Pod::make(cluster, "fenced", json!({"spec": slow_to_stop(&cluster.image("app:v1"))}));
+    pod.wait("it is Ready", is_ready);
+    // A kubelet before 1.27 is helped only where its hashes of both specs have been seen.
+    for image in ["lab/app:v2", "lab/app:v1"] {
+        swap(&pod, image, json!({}), Phase::Succeeded);
+        adopted(&pod, "app", image);
+    }
+    let id = pod.request(&request(cluster, &[("app", Some("lab/app:v2"))], json!({})));
+    pod.wait("its spec is changed", |object| spec_image(object, "app") == cluster.image("app:v2"));
+    let fence = running_fence(&pod).map(|fence| fence.metadata.unwrap().attempt);
+    let facts = pod.facts();
+    assert_eq!((facts.running("app").attempt, facts.running("app").version.as_str()), (2, "v1"));
+    assert_eq!(fence, Some(4));
+    assert_eq!(pod.answer(&id).phase, Phase::Succeeded);
+    assert_eq!(adopted(&pod, "app", "lab/app:v2").attempt, 3);
 }
 
 /// `app` crashes again and again, until it gets an image that does not.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -51,6 +51,7 @@ struct Annotations {
 struct Spec {
     node_name: Option<String>,
     restart_policy: Option<String>,
+    active_deadline_seconds: Option<i64>,
     #[serde(deserialize_with = "or_default")]
     readiness_gates: Vec<ReadinessGate>,
     #[serde(deserialize_with = "or_default")]
@@ -171,6 +172,7 @@ struct Volume {
 struct Status {
     phase: Option<String>,
     reason: Option<String>,
+    start_time: Option<Timestamp>,
     #[serde(rename = "podIP", deserialize_with = "or_default")]
     pod_ip: String,
     #[serde(rename = "hostIP", deserialize_with = "or_default")]
@@ -249,6 +251,7 @@ impl From<Pod> for super::Pod {
             finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
             annotated: metadata.annotations.any,
             node: spec.node_name.unwrap_or_default(),
+            ends_at: ends_at(spec.active_deadline_seconds, status.start_time),
             addresses: (status.pod_ip.clone(), status.host_ip.clone()),
             places,
             declared: Declared {
@@ -301,6 +304,12 @@ fn ending(status: &Status) -> Option<String> {
             && condition.reason.as_deref() == Some("TerminationByKubelet")
     };
     status.conditions.iter().any(by_kubelet).then(|| "about to be ended by its kubelet".to_owned())
+}
+
+/// When its kubelet ends it (`activeDeadlineSeconds`; `active_deadline.go` in pkg/kubelet counts from the start time of the
+/// status).
+fn ends_at(seconds: Option<i64>, started: Option<Timestamp>) -> Option<Timestamp> {
+    started?.checked_add(SignedDuration::from_secs(seconds?)).ok()
 }
 
 /// Since when the pod is not Ready; since ever when nothing is told of it.

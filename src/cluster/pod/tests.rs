@@ -321,6 +321,28 @@ fn a_pod_that_its_kubelet_ends_is_seen_although_nobody_deletes_it() {
 }
 
 #[test]
+fn a_pod_is_ended_from_its_deadline_on_although_nobody_tells() {
+    let [before, after] = ["2026-11-20T10:00:59Z", "2026-11-20T10:01:00Z"].map(|at| at.parse().unwrap());
+    let pod = |seconds: Value, started: Value| {
+        let mut pod = today();
+        pod["spec"]["activeDeadlineSeconds"] = seconds;
+        pod["status"]["startTime"] = started;
+        read(&pod)
+    };
+    let ends = pod(json!(60), json!("2026-11-20T10:00:00Z"));
+    assert_eq!(ends.declared_at(true, before).ending, None);
+    assert_eq!(ends.declared_at(true, after).ending.as_deref(), Some("past its activeDeadlineSeconds"));
+    // It has not begun, it has no deadline, or one that no time holds.
+    for (seconds, started) in [
+        (json!(60), Value::Null),
+        (Value::Null, json!("2026-11-20T10:00:00Z")),
+        (json!(i64::MAX), json!("2026-11-20T10:00:00Z")),
+    ] {
+        assert_eq!(pod(seconds, started).declared_at(true, after).ending, None);
+    }
+}
+
+#[test]
 fn an_answer_that_cannot_be_read_is_none() {
     let mut pod = today();
     pod["metadata"]["annotations"]["inplace.dev/status"] = json!("gone fishing");
