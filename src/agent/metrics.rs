@@ -126,8 +126,8 @@ impl Metrics {
     }
 
     /// An effect was carried out.
-    pub(super) fn effect(&self, verb: Verb, took: Duration, trouble: Option<Class>) {
-        let result = trouble.map_or_else(|| "Ok".to_owned(), |class| format!("{class:?}"));
+    pub(super) fn effect(&self, verb: Verb, took: Duration, effect_error: Option<Class>) {
+        let result = effect_error.map_or_else(|| "Ok".to_owned(), |class| format!("{class:?}"));
         self.steps
             .get_or_create(&Attempted { step: format!("{verb:?}"), result })
             .observe(took.as_secs_f64());

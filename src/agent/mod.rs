@@ -13,10 +13,10 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::cluster::{Answers, Watched, Writes, confined, register_cache, runner};
-use crate::agent::desk::Desk;
+use crate::agent::dispatcher::Dispatcher;
 use crate::agent::metrics::Metrics;
+use crate::agent::request_source::{RequestSource, StatusSink};
 use crate::agent::standalone::{Manifests, Results};
-use crate::agent::wish::{Board, Wishes};
 use crate::api::annotation;
 use crate::cluster::client::{self, Target};
 use crate::cluster::hooks::HookRuns;
@@ -27,7 +27,7 @@ use crate::hook::engine::Engine;
 use crate::hook::runner::Metrics as HookMetrics;
 use crate::hook::settings::HookArgs;
 use crate::node::holder::{Holder, HolderArgs};
-use crate::node::hook::{Forgotten, Hooks, Shelf, Templates};
+use crate::node::hook::{Forgotten, Hooks, TemplateCache, Templates};
 use crate::node::lock::{LockError, NodeLock};
 use crate::node::settings::NodeArgs;
 use crate::node::{Node, journal::JournalError};
@@ -35,10 +35,10 @@ use crate::process::{admin, shutdown};
 
 mod announce;
 mod cluster;
-mod desk;
+mod dispatcher;
 mod metrics;
+mod request_source;
 mod standalone;
-mod wish;
 
 /// How long to wait for the folder of a runtime's socket to appear.
 const SOCKET_PAUSE: Duration = Duration::from_secs(1);
@@ -149,18 +149,18 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
         Node::new(runtime.clone(), &settings.state_dir, usize::from(max_pulls), settings.image_reserve)?;
     metrics::register_pulls(&mut registry, &node.pulls);
     let max_operations = usize::from(max_operations);
-    let mut office =
-        Office { listen, runtime, max_operations, hook_runs: std::future::ready(()).boxed(), stop };
+    let mut context =
+        AgentContext { listen, runtime, max_operations, hook_runs: std::future::ready(()).boxed(), stop };
     if let (true, Some(folder)) = (standalone, pods_dir) {
         let results = Results::open(&settings.state_dir)
             .map_err(io(format!("results cannot be kept in {}", settings.state_dir.display())))?;
-        let shelf = Shelf::default();
-        let wishes = Manifests::watch(&folder, results.clone(), shelf.clone())
+        let template_cache = TemplateCache::default();
+        let requests = Manifests::watch(&folder, results.clone(), template_cache.clone())
             .map_err(io(format!("--pods-dir {}", folder.display())))?;
         tracing::info!(endpoint = endpoint.path(), pods_dir = %folder.display(), "agent started");
-        let engine = Engine::new(hooks.settings("this agent", Some(office.runtime.clone()), None));
-        let node = node.with_hooks(Hooks { engine, templates: Templates::Files(shelf) });
-        return office.serve(node, metrics, registry, results, wishes, None).await;
+        let engine = Engine::new(hooks.settings("this agent", Some(context.runtime.clone()), None));
+        let node = node.with_hooks(Hooks { engine, templates: Templates::Files(template_cache) });
+        return context.serve(node, metrics, registry, results, requests, None).await;
     }
     let name = cluster.node_name.or(cluster.downward_node_name).unwrap_or_default();
     let target = Target { kubeconfig: cluster.kubeconfig, context: cluster.context };
@@ -171,15 +171,16 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     let pods = NodePods::watch(api.clone(), &name, watching.clone());
     let server = Server::new(api);
     let role = format!("the agent of node {name}");
-    let engine = Engine::new(hooks.settings(role, Some(office.runtime.clone()), Some(server.clone())));
+    let engine = Engine::new(hooks.settings(role, Some(context.runtime.clone()), Some(server.clone())));
     let hook_metrics = HookMetrics::new(&mut registry);
     let (what, label) = (format!("the HookRuns of node {name}"), format!("{}={name}", annotation::NODE));
     let runs = HookRuns::watch(server.clone(), &what, &label, watching);
     let duty = (server.clone(), engine.clone(), runs.clone());
     let forgotten = Forgotten::of(&node.journal).await.put_away(server.clone(), runs.clone());
-    let (runner, stop) = (runner(duty, pods.clone(), hook_metrics, office.stop.clone()), office.stop.clone());
+    let (runner, stop) =
+        (runner(duty, pods.clone(), hook_metrics, context.stop.clone()), context.stop.clone());
     let confined = confined::watch(server.clone(), namespace, confined::register(&mut registry));
-    office.hook_runs = async move {
+    context.hook_runs = async move {
         let others = async { tokio::join!(forgotten, confined) };
         tokio::join!(runner.run(), stop.run_until_cancelled(others));
     }
@@ -190,15 +191,15 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
         .with_cluster(pods.clone(), Holder::new(cluster.holder), cluster.allow_pull_secrets)
         .with_hooks(Hooks { engine, templates: Templates::Cluster { server, runs } });
     let answers = Answers::new(pods.clone(), writes.clone());
-    let wishes = Watched::new(pods.clone(), answers.clone(), node.journal.clone(), writes);
+    let requests = Watched::new(pods.clone(), answers.clone(), node.journal.clone(), writes);
     tracing::info!(endpoint = endpoint.path(), node = name, "agent started");
-    let ended = office.serve(node, metrics, registry, answers.clone(), wishes, Some(pods)).await;
+    let ended = context.serve(node, metrics, registry, answers.clone(), requests, Some(pods)).await;
     answers.finish().await;
     ended
 }
 
 /// What an agent has wherever its wishes come from.
-struct Office {
+struct AgentContext {
     listen: SocketAddr,
     runtime: Client,
     max_operations: usize,
@@ -207,18 +208,18 @@ struct Office {
     stop: CancellationToken,
 }
 
-impl Office {
-    async fn serve<B: Board>(
+impl AgentContext {
+    async fn serve<B: StatusSink>(
         self,
         node: Node,
         metrics: Metrics,
         registry: Registry,
-        board: B,
-        wishes: impl Wishes,
+        sink: B,
+        requests: impl RequestSource,
         pods: Option<NodePods>,
     ) -> Result<(), Error> {
         let Self { listen, runtime, max_operations, hook_runs, stop } = self;
-        let desk = Desk::new(node, board, metrics, max_operations, stop.clone());
+        let dispatcher = Dispatcher::new(node, sink, metrics, max_operations, stop.clone());
         let router = admin::router(readiness(runtime, pods), Arc::new(registry));
         let (served, (), ()) = tokio::join!(
             async {
@@ -227,7 +228,7 @@ impl Office {
                 stop.cancel();
                 served
             },
-            desk.run(wishes),
+            dispatcher.run(requests),
             hook_runs
         );
         tracing::info!("agent stopped");

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::pod_template::PodTemplate;
-use crate::api::unsaid::is_default;
+use crate::api::serde_default::is_default;
 use crate::api::workload::{
     Canary, CanaryStatus, Condition, HookCondition, HookStrategy, InPlaceUpdateStrategy, PauseCondition,
     everything, nothing, one, quarter, ten,

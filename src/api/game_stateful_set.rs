@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::game_deployment::UpdateType;
 use crate::api::pod_template::{ClaimTemplate, PodTemplate};
-use crate::api::unsaid::is_default;
+use crate::api::serde_default::is_default;
 use crate::api::workload::{
     Canary, CanaryStatus, Condition, HookCondition, HookStrategy, InPlaceUpdateStrategy, PauseCondition,
     everything, nothing, one, quarter, ten,

@@ -9,8 +9,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::request::{Drain, EngineWish, OnFailure};
-use crate::api::unsaid::is_default;
+use crate::api::request::{Drain, OnFailure, RequestedEngine};
+use crate::api::serde_default::is_default;
 use crate::api::workload::{Condition, WorkloadHook, nothing, quarter};
 
 /// What is done once to every pod of a target. Only `maxUnavailable`, `partition`, `paused`, `failureThreshold`,
@@ -143,7 +143,7 @@ pub struct PodTerms {
     /// What follows when a swap does not come up.
     pub on_failure: OnFailure,
     /// The way to do it.
-    pub engine: EngineWish,
+    pub engine: RequestedEngine,
     /// Free text for the people who read the history.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
@@ -161,7 +161,7 @@ impl Default for PodTerms {
             ready_timeout_seconds: 120,
             deadline_seconds: 600,
             on_failure: OnFailure::default(),
-            engine: EngineWish::default(),
+            engine: RequestedEngine::default(),
             reason: String::new(),
         }
     }

@@ -9,7 +9,7 @@
 
 mod check;
 mod document;
-mod wished;
+mod pods_file;
 pub(in crate::api) mod yaml;
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use std::fmt;
 use crate::api::image::ImageRef;
 
 pub use document::{ContainerPort, ExecAction, Handler, Header, HttpGet, Port, Sleep, TcpSocket};
-pub use wished::{InvalidWish, Wished};
+pub use pods_file::{InvalidPodsFile, PodEntry};
 pub use yaml::BadYaml;
 
 /// A checked pod. Made by [`Manifest::parse`].

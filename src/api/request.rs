@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::image::ImageRef;
-use crate::api::unsaid::is_default;
+use crate::api::serde_default::is_default;
 
 /// Longest annotation read, in bytes. Kubernetes allows 256 KiB for all annotations of an object.
 const MAX_TEXT: usize = 16 * 1024;
@@ -54,7 +54,7 @@ pub struct Request {
     pub on_failure: OnFailure,
     /// The way to do it; `Auto` leaves the choice to the plan.
     #[serde(default)]
-    pub engine: EngineWish,
+    pub engine: RequestedEngine,
     /// Free text for the people who read the history.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
@@ -114,7 +114,7 @@ pub enum Drain {
 
 /// The engine that a request asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum EngineWish {
+pub enum RequestedEngine {
     /// The plan chooses.
     #[default]
     Auto,
@@ -176,7 +176,7 @@ impl Request {
             ready_timeout_seconds: default_ready_timeout(),
             deadline_seconds: default_deadline(),
             on_failure: OnFailure::default(),
-            engine: EngineWish::default(),
+            engine: RequestedEngine::default(),
             reason: String::new(),
         }
     }
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!((request.grace_period_seconds, request.drain), (30, Drain::Confirmed));
         assert_eq!(request.pre_hook.as_ref().unwrap().args[0].value, "v");
         assert_eq!(request.on_failure, OnFailure::Keep);
-        assert_eq!(request.engine, EngineWish::Recreate);
+        assert_eq!(request.engine, RequestedEngine::Recreate);
         let again = parse(&serde_json::to_string(&request).unwrap());
         assert_eq!(again, request);
     }

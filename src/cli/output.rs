@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::api::status::Status;
-use crate::node::drive::{Audience, Happening};
+use crate::node::drive::{Observer, OperationEvent};
 
 /// The form of the result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -126,7 +126,7 @@ pub(super) fn age(at: Timestamp, now: Timestamp) -> String {
 
 /// Shows the steps of an operation while it runs: one changing line on a terminal, a line per step elsewhere, nothing
 /// beside JSON.
-pub(super) fn live(format: Format) -> (Audience, ProgressBar) {
+pub(super) fn live(format: Format) -> (Observer, ProgressBar) {
     let bar = if format == Format::Text && io::stderr().is_terminal() {
         let bar = ProgressBar::new_spinner();
         if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {msg}") {
@@ -138,13 +138,15 @@ pub(super) fn live(format: Format) -> (Audience, ProgressBar) {
         ProgressBar::hidden()
     };
     let shown = bar.clone();
-    let audience: Audience = Arc::new(move |happening| match happening {
-        Happening::Status(status) if !status.phase.is_terminal() => shown.set_message(step_of(status)),
-        Happening::Progress(text) => shown.set_message(text.to_owned()),
-        Happening::Effect { verb, container, .. } => shown.set_message(format!("{container}: {verb:?} done")),
-        Happening::Status(_) => {}
+    let observer: Observer = Arc::new(move |operation_event| match operation_event {
+        OperationEvent::Status(status) if !status.phase.is_terminal() => shown.set_message(step_of(status)),
+        OperationEvent::Progress(text) => shown.set_message(text.to_owned()),
+        OperationEvent::Effect { verb, container, .. } => {
+            shown.set_message(format!("{container}: {verb:?} done"));
+        }
+        OperationEvent::Status(_) => {}
     });
-    (audience, bar)
+    (observer, bar)
 }
 
 fn step_of(status: &Status) -> String {

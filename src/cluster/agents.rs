@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::server::{Selection, Server};
-use crate::cluster::store::{Kept, Store};
+use crate::cluster::store::{Cached, Store};
 
 /// The labels of the DaemonSet's pods.
 pub const LABELS: &str = "app.kubernetes.io/name=inplace,app.kubernetes.io/component=agent";
@@ -104,7 +104,7 @@ impl AgentPod {
     }
 }
 
-impl Kept for AgentPod {
+impl Cached for AgentPod {
     fn key(&self) -> String {
         self.uid().unwrap_or_default()
     }

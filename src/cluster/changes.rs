@@ -26,7 +26,7 @@ use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cluster::error::{Class, Error};
 use crate::cluster::server::{MANAGER, Selection, Server};
-use crate::cluster::store::{Kept, Store};
+use crate::cluster::store::{Cached, Store};
 use crate::cluster::workloads::Trimmed;
 use crate::cluster::workloads::trim::Trim;
 use crate::workload::changes::{Content, Seen, Source};
@@ -125,7 +125,7 @@ impl Subjects {
     }
 }
 
-fn store<T: Kept>(server: &Server, kind: &str, stop: &CancellationToken) -> Store<T> {
+fn store<T: Cached>(server: &Server, kind: &str, stop: &CancellationToken) -> Store<T> {
     let selection =
         Selection { what: format!("{kind} that name their configuration"), ..Selection::default() };
     Store::watch(server.clone(), selection, stop.clone())
@@ -301,7 +301,7 @@ struct List {
 
 /// What a restart of a workload is made from.
 #[derive(Clone, Debug)]
-pub struct Anatomy {
+pub struct WorkloadTemplate {
     /// The template of its pods.
     pub pod: PodSpec,
     /// Which labels its pods have; empty: none can be found.
@@ -359,13 +359,13 @@ impl Server {
     ///
     /// # Errors
     /// As any call.
-    pub async fn anatomy(&self, subject: &Subject) -> Result<Anatomy, Error> {
+    pub async fn workload_template(&self, subject: &Subject) -> Result<WorkloadTemplate, Error> {
         let doing = format!("reading {subject}");
         let found: Workload =
             self.ask(&doing, subject.request().get(&subject.name, &GetParams::default())).await?;
         let pod = found.spec.template.and_then(|template| template.spec).unwrap_or_default();
         let labels = found.spec.selector.as_ref().map(selector::text).unwrap_or_default();
-        Ok(Anatomy { pod, labels })
+        Ok(WorkloadTemplate { pod, labels })
     }
 
     /// The names of the pods with these labels.

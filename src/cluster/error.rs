@@ -10,7 +10,7 @@ use hyper_util::client::legacy;
 use kube::core::Status;
 
 pub use crate::operation::effect::Class;
-use crate::operation::effect::Trouble;
+use crate::operation::effect::EffectError;
 use crate::process::cause;
 
 /// A call that brought no answer, or a no.
@@ -82,7 +82,7 @@ impl Error {
     }
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for EffectError {
     fn from(error: Error) -> Self {
         Self { class: error.class, message: error.to_string() }
     }
@@ -191,9 +191,9 @@ mod tests {
             assert_eq!(error.class(), Class::Away);
             assert!(error.to_string().contains(says), "{error}");
         }
-        let trouble = Trouble::from(Error::late("writing", Duration::from_secs(10)));
+        let effect_error = EffectError::from(Error::late("writing", Duration::from_secs(10)));
         assert_eq!(
-            (trouble.class, trouble.message.as_str()),
+            (effect_error.class, effect_error.message.as_str()),
             (Class::Away, "writing: the API server did not answer within 10 s")
         );
     }

@@ -20,7 +20,7 @@ const LONGEST_NAME: usize = 253;
 
 /// What is told about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct ObjectEvent {
     /// One word: `InPlaceSucceeded`.
     pub reason: String,
     /// True for what somebody should look at.
@@ -33,7 +33,7 @@ pub struct Told {
 
 /// The event about an object as the API server wants it; `host` tells where. In the group of the oldest interface, which
 /// every tool reads.
-pub(super) fn event(about: ObjectReference, host: &str, told: &Told) -> Event {
+pub(super) fn event(about: ObjectReference, host: &str, told: &ObjectEvent) -> Event {
     let mark = format!(".{:x}", told.at.as_nanosecond());
     let name = about.name.as_deref().unwrap_or_default();
     let stem = upto(name, LONGEST_NAME.saturating_sub(mark.len())).trim_end_matches(['.', '-']);
@@ -95,7 +95,8 @@ mod tests {
             uid: "u".into(),
         };
         let at = Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_nanos(i64::MAX);
-        let told = Told { reason: "InPlaceFailed".into(), warning: true, note: "ä\n".repeat(600), at };
+        let told =
+            ObjectEvent { reason: "InPlaceFailed".into(), warning: true, note: "ä\n".repeat(600), at };
         let event = event(super::pod(&pod), "node-1", &told);
         let name = event.metadata.name.unwrap();
         assert!(name.len() <= 253 && name.ends_with("a.7fffffffffffffff"), "{name}");

@@ -14,7 +14,7 @@ use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::hook_run::{HookRun, HookRunStatus};
 use crate::api::workload::WorkloadHook;
 use crate::cluster::error::{Class, Error};
-use crate::cluster::event::{self, Told};
+use crate::cluster::event::{self, ObjectEvent};
 use crate::cluster::guarded::{AttemptRun, GuardedPod, Leaving};
 use crate::cluster::hooks::Run;
 use crate::cluster::server::{MANAGER, Selection, Server};
@@ -120,7 +120,7 @@ impl Server {
     }
 
     /// Tells something about a pod; `host` tells where. Told again, it is there already, which is as good.
-    pub async fn pod_event(&self, pod: &core::Pod, host: &str, told: &Told) -> Result<(), Error> {
+    pub async fn pod_event(&self, pod: &core::Pod, host: &str, told: &ObjectEvent) -> Result<(), Error> {
         let pod = PodRef {
             namespace: pod.namespace().unwrap_or_default(),
             name: pod.name_any(),

@@ -18,9 +18,9 @@ use crate::api::annotation;
 use crate::api::hook_run::{HookRun, HookRunStatus};
 use crate::api::hook_template::HookTemplate;
 use crate::cluster::error::Error;
-use crate::cluster::event::{self, Told};
+use crate::cluster::event::{self, ObjectEvent};
 use crate::cluster::server::{MANAGER, Selection, Server};
-use crate::cluster::store::{Kept, Store};
+use crate::cluster::store::{Cached, Store};
 use crate::operation::effect::Class;
 
 pub use run::{Run, Subject, Summary, Unreadable};
@@ -33,7 +33,7 @@ const PAGE: u32 = 10;
 #[derive(Clone, Debug)]
 pub struct HookRuns(Store<Summary>);
 
-impl Kept for Summary {
+impl Cached for Summary {
     /// Namespace and name.
     fn key(&self) -> String {
         key(&self.namespace().unwrap_or_default(), &self.name_any())
@@ -212,7 +212,7 @@ impl Server {
     }
 
     /// Tells something about a run; `host` tells where. Told again, it is there already, which is as good.
-    pub async fn hook_run_event(&self, run: &Summary, host: &str, told: &Told) -> Result<(), Error> {
+    pub async fn hook_run_event(&self, run: &Summary, host: &str, told: &ObjectEvent) -> Result<(), Error> {
         let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
         let doing = format!("writing the event {} of HookRun {namespace}/{name}", told.reason);
         let about = ObjectReference {

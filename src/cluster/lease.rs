@@ -13,8 +13,8 @@ use kube::{Resource, ResourceExt as _};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::chance;
 use crate::cluster::error::Error;
+use crate::cluster::jitter;
 use crate::cluster::server::{MANAGER, Server};
 use crate::operation::effect::Class;
 use crate::process::clock;
@@ -27,7 +27,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Between renewals, and between looks at somebody else's lease; up to a half more, by chance.
 const PAUSE: Duration = Duration::from_secs(2);
 /// What a leader that was told to stop is given; then it is dropped.
-const LAST_DEEDS: Duration = Duration::from_secs(4);
+const SHUTDOWN_WORK: Duration = Duration::from_secs(4);
 
 /// A lease as it was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Seen {
 
 /// What to do about a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum LeaseAction {
     /// Nobody has it any more: try to get it.
     Acquire,
     /// It is ours: say so again.
@@ -54,18 +54,18 @@ pub enum Turn {
 }
 
 /// Decides. `held` is when our last renewal that succeeded began, if we lead; `now` and all times are from the same moment on.
-pub fn turn(lease: Option<&Seen>, me: &str, held: Option<Duration>, now: Duration) -> Turn {
+pub fn next_action(lease: Option<&Seen>, me: &str, held: Option<Duration>, now: Duration) -> LeaseAction {
     if let Some(renewed) = held {
         let age = now.saturating_sub(renewed);
         if age >= DEADLINE || lease.is_none_or(|lease| lease.holder != me) {
-            return Turn::Lost;
+            return LeaseAction::Lost;
         }
-        return if age >= PAUSE { Turn::Renew } else { Turn::Wait(PAUSE.saturating_sub(age)) };
+        return if age >= PAUSE { LeaseAction::Renew } else { LeaseAction::Wait(PAUSE.saturating_sub(age)) };
     }
-    let Some(lease) = lease.filter(|lease| !lease.holder.is_empty()) else { return Turn::Acquire };
+    let Some(lease) = lease.filter(|lease| !lease.holder.is_empty()) else { return LeaseAction::Acquire };
     // Somebody who promises less than the others keep to is not believed.
     let left = (lease.changed + lease.duration.max(DURATION)).saturating_sub(now);
-    if left.is_zero() { Turn::Acquire } else { Turn::Wait(left.min(PAUSE)) }
+    if left.is_zero() { LeaseAction::Acquire } else { LeaseAction::Wait(left.min(PAUSE)) }
 }
 
 /// Takes part in an election.
@@ -105,8 +105,8 @@ impl Election {
     {
         let mut told = false;
         while !stop.is_cancelled() {
-            let waited = match turn(self.seen.as_ref(), &self.me, None, self.now()) {
-                Turn::Acquire => self.acquire().await,
+            let waited = match next_action(self.seen.as_ref(), &self.me, None, self.now()) {
+                LeaseAction::Acquire => self.acquire().await,
                 _ => self.look().await,
             };
             match waited {
@@ -121,7 +121,7 @@ impl Election {
             } else {
                 tokio::select! {
                     () = stop.cancelled() => {}
-                    () = sleep(chance::up_to_half_more(PAUSE)) => {}
+                    () = sleep(jitter::up_to_half_more(PAUSE)) => {}
                 }
             }
         }
@@ -144,17 +144,17 @@ impl Election {
             () = &mut leading => is_over = true,
         }
         over.cancel();
-        let deeds = async {
+        let shutdown_work = async {
             if !is_over {
                 leading.await;
             }
         };
         // The lease lasts for as long as the last deeds do, unless it is lost.
-        let deeds = timeout(LAST_DEEDS, deeds);
-        tokio::pin!(deeds);
+        let shutdown_work = timeout(SHUTDOWN_WORK, shutdown_work);
+        tokio::pin!(shutdown_work);
         tokio::select! {
-            ended = &mut deeds => drop(ended),
-            () = self.keep() => drop(deeds.await),
+            ended = &mut shutdown_work => drop(ended),
+            () = self.keep() => drop(shutdown_work.await),
         }
         self.give_back().await;
         self.held = None;
@@ -164,8 +164,8 @@ impl Election {
     async fn keep(&mut self) {
         let mut pause = Duration::ZERO;
         loop {
-            match turn(self.seen.as_ref(), &self.me, self.held, self.now()) {
-                Turn::Renew if pause.is_zero() => {
+            match next_action(self.seen.as_ref(), &self.me, self.held, self.now()) {
+                LeaseAction::Renew if pause.is_zero() => {
                     let left = (self.held.unwrap_or_default() + DEADLINE).saturating_sub(self.now());
                     match timeout(left, self.write(&self.me.clone())).await {
                         Ok(Ok(())) | Err(_) => {}
@@ -179,9 +179,9 @@ impl Election {
                         }
                     }
                 }
-                Turn::Renew => sleep(std::mem::take(&mut pause)).await,
-                Turn::Wait(left) => sleep(left).await,
-                Turn::Lost | Turn::Acquire => return,
+                LeaseAction::Renew => sleep(std::mem::take(&mut pause)).await,
+                LeaseAction::Wait(left) => sleep(left).await,
+                LeaseAction::Lost | LeaseAction::Acquire => return,
             }
         }
     }
@@ -210,7 +210,7 @@ impl Election {
         if self.lease.is_none() {
             // A lease that nobody has seen yet is not one that has run out.
             self.look().await?;
-            if !matches!(turn(self.seen.as_ref(), &self.me, None, self.now()), Turn::Acquire) {
+            if !matches!(next_action(self.seen.as_ref(), &self.me, None, self.now()), LeaseAction::Acquire) {
                 return Ok(());
             }
         }
@@ -222,7 +222,7 @@ impl Election {
 
     /// Lets others have it at once.
     async fn give_back(&mut self) {
-        if turn(self.seen.as_ref(), &self.me, self.held, self.now()) == Turn::Lost {
+        if next_action(self.seen.as_ref(), &self.me, self.held, self.now()) == LeaseAction::Lost {
             return;
         }
         let giving = async {
@@ -238,7 +238,7 @@ impl Election {
                 given => given,
             }
         };
-        match timeout(LAST_DEEDS, giving).await {
+        match timeout(SHUTDOWN_WORK, giving).await {
             Ok(Ok(())) => tracing::info!(lease = self.name, identity = self.me, "given back"),
             Ok(Err(error)) => tracing::warn!("the lease is not given back: {}", chain(&error)),
             Err(_) => tracing::warn!("the lease is not given back: the API server is silent"),

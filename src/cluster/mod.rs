@@ -6,7 +6,6 @@
 pub mod access;
 pub mod agents;
 pub mod annotations;
-mod chance;
 pub mod changes;
 pub mod client;
 pub mod confinement;
@@ -17,6 +16,7 @@ pub mod guard;
 mod guarded;
 pub mod hooks;
 mod items;
+mod jitter;
 pub mod lease;
 pub mod pod;
 pub mod pods;

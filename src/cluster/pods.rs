@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::pod::Pod;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::slices::{PodSlices, Slices};
-use crate::cluster::store::{Kept, Share, Store};
+use crate::cluster::store::{Cached, Share, Store};
 use crate::operation::snapshot::{Declared, Origin, PodRef};
 use crate::process::clock;
 
@@ -28,7 +28,7 @@ pub struct NodePods {
     slices: Slices,
 }
 
-impl Kept for Pod {
+impl Cached for Pod {
     /// The API server's own uid: no two pods share it, whatever their annotations say.
     fn key(&self) -> String {
         self.api_uid().to_owned()

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::cluster::server::{Selection, Server};
-use crate::cluster::store::{Kept, Store};
+use crate::cluster::store::{Cached, Store};
 
 /// The namespaces that are watched.
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ struct Slice {
     sends_to: Vec<String>,
 }
 
-impl Kept for Slice {
+impl Cached for Slice {
     const OLDER: Option<&'static str> = Some("v1beta1");
 
     fn key(&self) -> String {

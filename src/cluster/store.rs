@@ -19,7 +19,7 @@ use crate::cluster::store::quota::Quota;
 pub(super) use quota::Share;
 
 /// A kind of objects that can be kept.
-pub(super) trait Kept:
+pub(super) trait Cached:
     Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static
 {
     /// The version that releases have which do not know that of this type.
@@ -84,7 +84,7 @@ impl<T> Default for View<T> {
     }
 }
 
-impl<T: Kept> View<T> {
+impl<T: Cached> View<T> {
     fn insert(&mut self, key: String, object: Arc<T>) {
         if let Some(known) = self.objects.get_mut(&key)
             && object.is_as(known)
@@ -127,7 +127,7 @@ impl<T> Debug for Store<T> {
     }
 }
 
-impl<T: Kept> Store<T> {
+impl<T: Cached> Store<T> {
     /// Watches until `stop`. Nothing is known yet when this returns: [`Self::has_synced`].
     pub(super) fn watch(server: Server, selection: Selection, stop: CancellationToken) -> Self {
         let (sender, news) = tokio::sync::watch::channel(());
@@ -227,7 +227,7 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T: Kept> Shared<T> {
+impl<T: Cached> Shared<T> {
     /// Everything that there is.
     fn replace(&self, objects: Vec<T>) {
         let objects: BTreeMap<_, _> =
@@ -286,7 +286,7 @@ impl<T: Kept> Shared<T> {
 }
 
 /// True unless `other` is known to be the newer state. Versions are numbers in fact, and by contract since 1.35.
-pub(super) fn is_not_older<T: Kept>(object: &T, other: &T) -> bool {
+pub(super) fn is_not_older<T: Cached>(object: &T, other: &T) -> bool {
     let version = |object: &T| object.meta().resource_version.as_deref().and_then(|v| v.parse::<u64>().ok());
     match (version(object), version(other)) {
         (Some(mine), Some(theirs)) => mine >= theirs,

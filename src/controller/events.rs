@@ -10,7 +10,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::time::Instant;
 
-use crate::cluster::event::Told;
+use crate::cluster::event::ObjectEvent;
 use crate::cluster::server::Server;
 use crate::process::clock;
 use crate::workload::action::Event;
@@ -63,7 +63,8 @@ impl Events {
         let alike = place.2.is_empty() && !event.message.is_empty();
         let note =
             if alike { format!("(and more like it) {}", event.message) } else { event.message.clone() };
-        let told = Told { reason: event.reason.to_owned(), warning: event.warning, note, at: clock::now() };
+        let told =
+            ObjectEvent { reason: event.reason.to_owned(), warning: event.warning, note, at: clock::now() };
         let written = match write {
             Write::Nothing => return true,
             Write::Count(name, count) => self.server.count_event(&namespace, &name, count, &told).await,

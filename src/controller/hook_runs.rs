@@ -14,7 +14,7 @@ use crate::cluster::agents::Agents;
 use crate::cluster::hooks::{HookRuns, Summary};
 use crate::controller::Common;
 use crate::hook::place::Place;
-use crate::hook::runner::{Duty, Identity, Office, Runner, Terms, Turn};
+use crate::hook::runner::{Duty, Identity, Ownership, Runner, RunnerContext, Terms};
 
 /// A node without a ready agent for so long does not run its hooks: longer than an agent's update takes.
 const GRACE: Duration = Duration::from_secs(20);
@@ -32,7 +32,7 @@ pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken)
     let orphans = Orphans { agents, ready: None, away: HashMap::new() };
     // An agent that is not ready is not asked to let go: it may not be there at all.
     let identity = Identity { runner: RUNNER.to_owned(), host: identity, patience: Duration::ZERO };
-    let office = Office {
+    let context = RunnerContext {
         server,
         engine,
         runs,
@@ -43,7 +43,7 @@ pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken)
         metrics: hook_metrics,
         stop,
     };
-    Runner::new(office, orphans).run().await;
+    Runner::new(context, orphans).run().await;
 }
 
 /// The runs that no agent runs.
@@ -65,14 +65,14 @@ impl Duty for Orphans {
         }
     }
 
-    fn turn(&mut self, run: &Summary) -> Turn {
-        let Some(node) = run.node().filter(|_| !run.is_for_controller()) else { return Turn::Ours };
-        let Some(ready) = &self.ready else { return Turn::Unknown };
+    fn ownership(&mut self, run: &Summary) -> Ownership {
+        let Some(node) = run.node().filter(|_| !run.is_for_controller()) else { return Ownership::Ours };
+        let Some(ready) = &self.ready else { return Ownership::Unknown };
         if ready.contains(node) {
-            return Turn::Theirs;
+            return Ownership::Theirs;
         }
         let since = *self.away.entry(node.to_owned()).or_insert_with(Instant::now);
-        if since.elapsed() >= GRACE { Turn::Ours } else { Turn::Unknown }
+        if since.elapsed() >= GRACE { Ownership::Ours } else { Ownership::Unknown }
     }
 
     /// The pod that its arguments name, if any, is found by its name: no runtime is at hand to tell it by its uid.

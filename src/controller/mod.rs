@@ -7,8 +7,8 @@ pub mod admission;
 mod changes;
 mod events;
 mod hook_runs;
-mod looks;
 mod queue;
+mod reconcile_loop;
 mod rollouts;
 mod workloads;
 

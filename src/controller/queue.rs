@@ -25,7 +25,7 @@ pub(super) struct Outcome {
     /// Look again after so long at the latest.
     pub(super) again: Option<Duration>,
     /// Pods of which nobody knows whether they were written.
-    pub(super) doubts: Vec<PodRef>,
+    pub(super) unconfirmed: Vec<PodRef>,
 }
 
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ struct Entry {
     failures: u32,
     /// Nothing before.
     rest: Option<Instant>,
-    doubts: Vec<PodRef>,
+    unconfirmed: Vec<PodRef>,
 }
 
 /// Those that are to be looked at.
@@ -72,14 +72,14 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         let (_, key) = self.line.pop_first()?;
         let entry = self.entries.entry(key.clone()).or_default();
         (entry.running, entry.due) = (true, None);
-        Some((key, std::mem::take(&mut entry.doubts)))
+        Some((key, std::mem::take(&mut entry.unconfirmed)))
     }
 
     /// It was looked at.
     pub(super) fn end(&mut self, key: &K, outcome: Outcome, now: Instant) {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.running = false;
-        entry.doubts = outcome.doubts;
+        entry.unconfirmed = outcome.unconfirmed;
         let heard = entry.due.take();
         let mut again = outcome.again.map(|pause| now + pause);
         if outcome.failed {
@@ -94,7 +94,7 @@ impl<K: Clone + Ord + Hash> Queue<K> {
             self.set(key, due);
         }
         // One that is at rest, or gone, is known again when something happens to it.
-        if self.entries.get(key).is_some_and(|entry| entry.due.is_none() && entry.doubts.is_empty()) {
+        if self.entries.get(key).is_some_and(|entry| entry.due.is_none() && entry.unconfirmed.is_empty()) {
             self.entries.remove(key);
         }
     }
@@ -183,7 +183,11 @@ mod tests {
         let pod = PodRef { name: "p".into(), uid: "u".into(), version: "1".into() };
         queue.hear(&key("a"), 1, now);
         queue.take(now + SETTLE).unwrap();
-        queue.end(&key("a"), Outcome { failed: true, doubts: vec![pod.clone()], ..Outcome::default() }, now);
+        queue.end(
+            &key("a"),
+            Outcome { failed: true, unconfirmed: vec![pod.clone()], ..Outcome::default() },
+            now,
+        );
         assert_eq!(queue.take(now + FIRST_PAUSE).unwrap().1, [pod]);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
-use crate::operation::effect::{Class, Trouble};
+use crate::operation::effect::{Class, EffectError};
 use crate::process::cause;
 
 /// How containerd says that another container has the name.
@@ -97,7 +97,7 @@ fn is_of_another_start(told: &str) -> bool {
     MOVING.iter().any(|moving| told.contains(moving)) || (told.contains(begins) && told.ends_with(ends))
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for EffectError {
     fn from(error: Error) -> Self {
         Self { class: error.class, message: error.to_string() }
     }
@@ -191,8 +191,9 @@ mod tests {
             assert!(error.to_string().contains("Version: the runtime at /run/x.sock cannot be reached"));
             assert!(error.message.contains(text), "{}", error.message);
         }
-        let trouble = Trouble::from(Error::late("Status", "/run/x.sock", Duration::from_millis(1500)));
-        assert_eq!(trouble.class, Class::Away);
-        assert_eq!(trouble.message, "Status: the runtime at /run/x.sock did not answer within 1.5 s");
+        let effect_error =
+            EffectError::from(Error::late("Status", "/run/x.sock", Duration::from_millis(1500)));
+        assert_eq!(effect_error.class, Class::Away);
+        assert_eq!(effect_error.message, "Status: the runtime at /run/x.sock did not answer within 1.5 s");
     }
 }

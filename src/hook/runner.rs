@@ -1,12 +1,12 @@
 //! Runs HookRun objects: those that are its own, one task each, again and again compared with what the API server shows.
 //!
-//! Who runs one is written on it ([`crate::api::annotation::RUNNER`]): see [`keeper`](self). HookRuns of an operation are
+//! Who runs one is written on it ([`crate::api::annotation::RUNNER`]): see [`run_lease`](self). HookRuns of an operation are
 //! driven by that operation and left alone here, completed ones are history.
 
-mod keeper;
+mod allowance;
 mod metrics;
 mod progress;
-mod room;
+mod run_lease;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::cluster::hooks::{HookRuns, Summary};
 use crate::cluster::server::Server;
 use crate::hook::engine::Engine;
 use crate::hook::place::Place;
-use crate::hook::runner::keeper::Keeper;
-use crate::hook::runner::room::Room;
+use crate::hook::runner::allowance::Allowance;
+use crate::hook::runner::run_lease::HookRunLease;
 
 pub use metrics::Metrics;
 
@@ -31,7 +31,7 @@ const SMALL: usize = 8 << 10;
 
 /// Whose a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum Ownership {
     /// To be run here.
     Ours,
     /// Somebody else's: what runs here is let go.
@@ -46,7 +46,7 @@ pub trait Duty: Send {
     fn begin(&mut self) {}
 
     /// Whose it is.
-    fn turn(&mut self, run: &Summary) -> Turn;
+    fn ownership(&mut self, run: &Summary) -> Ownership;
 
     /// Where its measurements are made, or why none may be made. Only for those that are ours.
     fn place(&self, run: &Summary) -> Result<Place, String>;
@@ -86,7 +86,7 @@ impl Default for Terms {
 
 /// What a runner works with.
 #[derive(Clone, Debug)]
-pub struct Office {
+pub struct RunnerContext {
     /// Where runs are written.
     pub server: Server,
     /// Makes the measurements.
@@ -109,7 +109,7 @@ pub struct Office {
 
 /// The runner.
 pub struct Runner<D> {
-    office: Arc<Office>,
+    context: Arc<RunnerContext>,
     runs: HookRuns,
     duty: D,
     /// By uid; each hears of changes of its run, and whether it is still ours. One that is dropped has no run any more.
@@ -119,7 +119,7 @@ pub struct Runner<D> {
 
 struct Hold {
     namespace: String,
-    /// What it counts for, see [`Office::max_bytes`].
+    /// What it counts for, see [`RunnerContext::max_bytes`].
     weight: usize,
     version: Option<String>,
     ours: watch::Sender<bool>,
@@ -127,20 +127,20 @@ struct Hold {
 
 impl<D> std::fmt::Debug for Runner<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Runner").field("identity", &self.office.identity).finish_non_exhaustive()
+        f.debug_struct("Runner").field("identity", &self.context.identity).finish_non_exhaustive()
     }
 }
 
 impl<D: Duty> Runner<D> {
     /// Runs those that `duty` says.
-    pub fn new(office: Office, duty: D) -> Self {
-        let runs = office.runs.clone();
-        Self { office: Arc::new(office), runs, duty, open: HashMap::new(), tasks: JoinSet::new() }
+    pub fn new(context: RunnerContext, duty: D) -> Self {
+        let runs = context.runs.clone();
+        Self { context: Arc::new(context), runs, duty, open: HashMap::new(), tasks: JoinSet::new() }
     }
 
     /// Runs them until told to stop, and then until what was measured is written, as far as the API server is there.
     pub async fn run(mut self) {
-        let stop = self.office.stop.clone();
+        let stop = self.context.stop.clone();
         while !stop.is_cancelled() {
             self.compare();
             tokio::select! {
@@ -168,27 +168,30 @@ impl<D: Duty> Runner<D> {
         let there: HashMap<_, _> = runs.iter().filter_map(|run| Some((run.uid()?, run))).collect();
         self.open.retain(|uid, _| there.get(uid).is_some_and(|run| !run.is_deleting()));
         self.duty.begin();
-        let turns: Vec<_> = runs.iter().map(|run| (self.duty.turn(run), run)).collect();
+        let ownerships: Vec<_> = runs.iter().map(|run| (self.duty.ownership(run), run)).collect();
         let mut waiting = Vec::new();
-        for (turn, run) in &turns {
+        for (ownership, run) in &ownerships {
             let Some(uid) = run.uid() else { continue };
             if let Some(hold) = self.open.get_mut(&uid) {
-                hold.tell(run, *turn != Turn::Theirs);
-            } else if *turn == Turn::Ours && !run.is_completed() && !run.is_deleting() {
+                hold.tell(run, *ownership != Ownership::Theirs);
+            } else if *ownership == Ownership::Ours && !run.is_completed() && !run.is_deleting() {
                 waiting.push((uid, *run));
             }
         }
         let waiting = self.begin_some(waiting);
-        let ours = turns.iter().filter(|(turn, _)| *turn == Turn::Ours).map(|(_, run)| run.as_ref());
-        self.office.metrics.count(ours, waiting);
+        let ours = ownerships
+            .iter()
+            .filter(|(ownership, _)| *ownership == Ownership::Ours)
+            .map(|(_, run)| run.as_ref());
+        self.context.metrics.count(ours, waiting);
     }
 
     /// Begins as many as there is room for: of the namespaces that have the fewest under way, the oldest first. Gives how
     /// many are left.
     fn begin_some(&mut self, waiting: Vec<(String, &Arc<Summary>)>) -> i64 {
-        let mut room = Room::new(self.office.max_runs, self.office.max_bytes);
+        let mut allowance = Allowance::new(self.context.max_runs, self.context.max_bytes);
         for hold in self.open.values() {
-            room.take(&hold.namespace, hold.weight);
+            allowance.take(&hold.namespace, hold.weight);
         }
         let mut queues: BTreeMap<String, VecDeque<_>> = BTreeMap::new();
         for (age, (uid, run)) in waiting.into_iter().enumerate() {
@@ -196,12 +199,12 @@ impl<D: Duty> Runner<D> {
         }
         loop {
             let first = queues.iter().filter_map(|(namespace, queue)| Some((namespace, queue.front()?)));
-            let may = first.filter(|(namespace, (_, _, run))| room.is_for(namespace, weight(run)));
-            let next = may.min_by_key(|(namespace, (age, ..))| (room.count(namespace), *age));
+            let may = first.filter(|(namespace, (_, _, run))| allowance.is_for(namespace, weight(run)));
+            let next = may.min_by_key(|(namespace, (age, ..))| (allowance.count(namespace), *age));
             let Some(namespace) = next.map(|(namespace, _)| namespace.clone()) else { break };
             let Some(queue) = queues.get_mut(&namespace) else { break };
             if let Some((_, uid, run)) = queue.pop_front() {
-                room.take(&namespace, weight(run));
+                allowance.take(&namespace, weight(run));
                 self.begin(uid, run);
             }
         }
@@ -211,15 +214,15 @@ impl<D: Duty> Runner<D> {
     fn begin(&mut self, uid: String, run: &Arc<Summary>) {
         let (ours, sight) = watch::channel(true);
         let place = self.duty.place(run);
-        let keeper = Keeper::new(Arc::clone(&self.office), sight, run.as_ref().clone(), place);
-        self.tasks.spawn(keeper.keep());
+        let run_lease = HookRunLease::new(Arc::clone(&self.context), sight, run.as_ref().clone(), place);
+        self.tasks.spawn(run_lease.keep());
         let namespace = run.namespace().unwrap_or_default();
         let hold = Hold { namespace, weight: weight(run), version: run.resource_version(), ours };
         self.open.insert(uid, hold);
     }
 }
 
-/// What a run counts for, see [`Office::max_bytes`].
+/// What a run counts for, see [`RunnerContext::max_bytes`].
 fn weight(run: &Summary) -> usize {
     Some(run.bytes()).filter(|bytes| *bytes > SMALL).unwrap_or(0)
 }

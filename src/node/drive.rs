@@ -13,14 +13,14 @@ use tokio_util::sync::CancellationToken;
 use crate::api::status::Status;
 use crate::cluster::slices::PodSlices;
 use crate::node::Node;
-use crate::node::execute::Workshop;
+use crate::node::execute::EffectExecutor;
 use crate::node::fences;
-use crate::node::hook::Attendant;
+use crate::node::hook::HookSession;
 use crate::node::journal::{Entry, JournalError};
 use crate::node::journal_writer::JournalWriter;
 use crate::node::lost_time::LostTime;
 use crate::node::reread::Reread;
-use crate::operation::effect::{Class, Effect, Trouble, Verb};
+use crate::operation::effect::{Class, Effect, EffectError, Verb};
 use crate::operation::next::{Next, next, unseen};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
@@ -50,7 +50,7 @@ const OUTDATED: Duration = Duration::from_secs(1);
 
 /// What happens while an operation is carried out, for displays, logs and metrics.
 #[derive(Debug)]
-pub enum Happening<'a> {
+pub enum OperationEvent<'a> {
     /// The status is another one.
     Status(&'a Status),
     /// An effect has been carried out.
@@ -62,18 +62,18 @@ pub enum Happening<'a> {
         /// How long it took.
         took: Duration,
         /// How it failed, if it did.
-        trouble: Option<Class>,
+        effect_error: Option<Class>,
     },
     /// Something takes its time.
     Progress(&'a str),
 }
 
 /// Who hears what happens.
-pub type Audience = Arc<dyn Fn(Happening<'_>) + Send + Sync>;
+pub type Observer = Arc<dyn Fn(OperationEvent<'_>) + Send + Sync>;
 
 /// What an operation is told from outside while it runs.
 #[derive(Clone, Debug)]
-pub struct Leash {
+pub struct ControlHandle {
     /// Set to end it while nothing is touched.
     pub withdrawal: watch::Receiver<Option<Withdrawal>>,
     /// Cancelled when the process is to end: the operation pauses where nobody is hurt.
@@ -85,25 +85,25 @@ pub struct Leash {
 pub(super) async fn drive(
     node: &Node,
     mut entry: Entry,
-    leash: Leash,
-    audience: &Audience,
+    control: ControlHandle,
+    observer: &Observer,
 ) -> Option<Status> {
     let mut operation = entry.open.clone()?;
-    let mut workshop = Workshop::new(node, &operation);
-    let mut hooks = Attendant::new(node, &operation);
+    let mut executor = EffectExecutor::new(node, &operation);
+    let mut hooks = HookSession::new(node, &operation);
     let mut journal = JournalWriter::new(node.journal.clone());
-    let (mut leash, mut slices, mut reread) = (leash, None, Reread::default());
+    let (mut control, mut slices, mut reread) = (control, None, Reread::default());
     let mut pause = FIRST_PAUSE;
     let mut watch = clock::Watch::begin();
     let mut lost = operation.unsupervised.then(LostTime::begin);
-    audience(Happening::Status(&report::status(&operation)));
+    observer(OperationEvent::Status(&report::status(&operation)));
     let outcome = loop {
-        if let Some(withdrawal) = *leash.withdrawal.borrow_and_update() {
+        if let Some(withdrawal) = *control.withdrawal.borrow_and_update() {
             operation.withdraw(withdrawal);
         }
-        hear(&mut journal, &mut entry, &mut operation, &mut hooks, audience).await;
+        hear(&mut journal, &mut entry, &mut operation, &mut hooks, observer).await;
         let asked = Instant::now();
-        let seen = look_timed(node, &mut operation, &mut lost).await;
+        let seen = observe_timed(node, &mut operation, &mut lost).await;
         heed_clock(&mut watch, &mut operation);
         let mut snapshot = match seen {
             Ok(snapshot) => Snapshot { serving: listen(node, &operation, &mut slices), ..snapshot },
@@ -111,28 +111,28 @@ pub(super) async fn drive(
                 if let Some(outcome) = unseen(&operation, clock::now(), &why) {
                     break outcome;
                 }
-                audience(Happening::Progress(&why));
+                observer(OperationEvent::Progress(&why));
                 // Nothing can be brought up without a runtime.
-                if leash.shutdown.is_cancelled() {
+                if control.shutdown.is_cancelled() {
                     return None;
                 }
                 give_way(node, &operation);
-                rest(&mut leash, &mut hooks, &mut journal, pause).await;
+                rest(&mut control, &mut hooks, &mut journal, pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
                 continue;
             }
         };
         pause = FIRST_PAUSE;
-        let mut settled = settle(&mut operation, &snapshot, audience, false);
+        let mut settled = settle(&mut operation, &snapshot, observer, false);
         if settled.is_none() {
             snapshot = reread.confirm(node, &operation.pod, snapshot).await;
             heed_clock(&mut watch, &mut operation);
-            settled = settle(&mut operation, &snapshot, audience, true);
+            settled = settle(&mut operation, &snapshot, observer, true);
         }
         let Some(next) = settled else { continue };
         hooks.attend(&operation);
-        if !workshop.is_for(&operation) {
-            workshop = Workshop::new(node, &operation);
+        if !executor.is_for(&operation) {
+            executor = EffectExecutor::new(node, &operation);
         }
         if entry.open.as_ref().is_some_and(|written| written.drain != operation.drain) {
             // What is not to be seen on the node: when the grace period began.
@@ -141,30 +141,31 @@ pub(super) async fn drive(
                 tracing::warn!(pod = %operation.pod, %error, "should this process die, the pod is drained anew");
             }
         }
-        if leash.shutdown.is_cancelled() && may_pause(&operation, &snapshot, &next) {
+        if control.shutdown.is_cancelled() && may_pause(&operation, &snapshot, &next) {
             return None;
         }
         match next {
             Next::Do(effect) if !has_permit(node, &operation, &effect) => {
-                audience(Happening::Progress("waits until another operation of this node ends"));
+                observer(OperationEvent::Progress("waits until another operation of this node ends"));
                 let end = clock::until(operation.forward_until());
                 tokio::select! {
                     () = node.permit.acquire() => {}
-                    () = told(&mut leash) => {}
+                    () = told(&mut control) => {}
                     () = sleep(end) => {}
                 }
             }
             Next::Do(effect) => {
-                let hand = Hand { node, journal: &mut journal, workshop: &mut workshop, watch: &mut watch };
-                act(hand, &mut entry, &mut operation, (&effect, asked), &mut leash, audience).await;
+                let hand =
+                    EffectContext { node, journal: &mut journal, executor: &mut executor, watch: &mut watch };
+                act(hand, &mut entry, &mut operation, (&effect, asked), &mut control, observer).await;
             }
             Next::Wait(waiting) => {
-                if operation.setback.is_some() {
-                    audience(Happening::Progress(&waiting.on));
+                if operation.last_failure.is_some() {
+                    observer(OperationEvent::Progress(&waiting.on));
                 }
                 give_way(node, &operation);
                 let pause = clock::until(waiting.until).min(LONGEST_PAUSE);
-                rest(&mut leash, &mut hooks, &mut journal, pause).await;
+                rest(&mut control, &mut hooks, &mut journal, pause).await;
             }
             Next::Done(outcome) => break outcome,
             Next::Note(_) => {}
@@ -172,7 +173,7 @@ pub(super) async fn drive(
     };
     hooks.close(&operation, &outcome);
     operation.finish(outcome, clock::now());
-    Some(conclude(node, entry, &operation, &mut journal, &leash.shutdown, audience).await)
+    Some(conclude(node, entry, &operation, &mut journal, &control.shutdown, observer).await)
 }
 
 /// Moves what is measured from a moment of `operation` along with a clock that was set. To be done before the operation takes in
@@ -191,14 +192,14 @@ async fn conclude(
     operation: &Operation,
     journal: &mut JournalWriter,
     shutdown: &CancellationToken,
-    audience: &Audience,
+    observer: &Observer,
 ) -> Status {
     let status = report::status(operation);
     entry.owed_gate = operation.owed_gate();
     entry.remember_hashes(operation);
     entry.conclude(status.clone());
     let written = write(journal, &entry, operation).await;
-    audience(Happening::Status(&status));
+    observer(OperationEvent::Status(&status));
     if let Err(error) = written {
         node.permit.give_back();
         persist(node, journal, &entry, error, shutdown).await;
@@ -253,8 +254,8 @@ async fn hear(
     journal: &mut JournalWriter,
     entry: &mut Entry,
     operation: &mut Operation,
-    hooks: &mut Attendant,
-    audience: &Audience,
+    hooks: &mut HookSession,
+    observer: &Observer,
 ) {
     let news = hooks.take_in(operation);
     if news.finished {
@@ -265,15 +266,15 @@ async fn hear(
     }
     if news.any {
         let status = report::status(operation);
-        audience(Happening::Progress(&status.message));
+        observer(OperationEvent::Progress(&status.message));
         if news.to_tell {
-            audience(Happening::Status(&status));
+            observer(OperationEvent::Status(&status));
         }
     }
 }
 
 /// What the runtime shows of the pod.
-pub(super) async fn look(node: &Node, operation: &Operation) -> Result<Snapshot, String> {
+pub(super) async fn observe(node: &Node, operation: &Operation) -> Result<Snapshot, String> {
     let names: Vec<_> = operation.targets.iter().map(|target| target.name.as_str()).collect();
     // Not so long that one lost answer takes all the time there is.
     let limit = share(clock::until(operation.deadline_at), Duration::ZERO);
@@ -282,13 +283,13 @@ pub(super) async fn look(node: &Node, operation: &Operation) -> Result<Snapshot,
 }
 
 /// The same, taking in what time was lost until then.
-async fn look_timed(
+async fn observe_timed(
     node: &Node,
     operation: &mut Operation,
     lost: &mut Option<LostTime>,
 ) -> Result<Snapshot, String> {
     let asked = Instant::now();
-    let seen = look(node, operation).await;
+    let seen = observe(node, operation).await;
     match (lost, &seen) {
         (Some(lost), Ok(_)) => lost.take().into_iter().for_each(|time| operation.regain(time)),
         (Some(lost), Err(_)) => lost.not_seen(asked),
@@ -311,7 +312,7 @@ fn listen(node: &Node, operation: &Operation, slices: &mut Option<PodSlices>) ->
 fn settle(
     operation: &mut Operation,
     snapshot: &Snapshot,
-    audience: &Audience,
+    observer: &Observer,
     confirmed: bool,
 ) -> Option<Next> {
     let is_doubted = |note: &Note| match &snapshot.declared {
@@ -325,7 +326,7 @@ fn settle(
                 let tell = matches!(note, Note::Step(_) | Note::TurnBack(_) | Note::Reached(..));
                 operation.note(note);
                 if tell {
-                    audience(Happening::Status(&report::status(operation)));
+                    observer(OperationEvent::Status(&report::status(operation)));
                 }
             }
             other => return Some(other),
@@ -334,10 +335,10 @@ fn settle(
 }
 
 /// What effects are carried out with.
-struct Hand<'a> {
+struct EffectContext<'a> {
     node: &'a Node,
     journal: &'a mut JournalWriter,
-    workshop: &'a mut Workshop,
+    executor: &'a mut EffectExecutor,
     watch: &'a mut clock::Watch,
 }
 
@@ -347,16 +348,16 @@ struct Hand<'a> {
 /// without the journal. Once something was touched, the journal holds enough to go on from what is seen, and a container that
 /// is down must come up.
 async fn act(
-    Hand { node, journal, workshop, watch }: Hand<'_>,
+    EffectContext { node, journal, executor, watch }: EffectContext<'_>,
     entry: &mut Entry,
     operation: &mut Operation,
     (effect, looked_at): (&Effect, Instant),
-    leash: &mut Leash,
-    audience: &Audience,
+    control: &mut ControlHandle,
+    observer: &Observer,
 ) {
     heed_clock(watch, operation);
     // What was told before does not end a pull: the operation could not pause then.
-    let is_ending = leash.shutdown.is_cancelled();
+    let is_ending = control.shutdown.is_cancelled();
     let is_free = !operation.touched() && operation.ending.is_none();
     let limit_of_write = write_limit(operation);
     let before = is_free.then(|| operation.clone());
@@ -378,31 +379,36 @@ async fn act(
     }
     let limit = limit(operation, effect);
     let started = Instant::now();
-    let progress = |line: String| audience(Happening::Progress(&line));
+    let progress = |line: String| observer(OperationEvent::Progress(&line));
     // On the heap: it is held beside another one, and would be in every operation's own twice.
     let executing = Box::pin(async {
         fault::point(&operation.pod.uid, || format!("before effect {:?}", effect.verb())).await;
         fault::delay(|| format!("{:?}", effect.verb())).await;
-        if let Some(trouble) = outdated(node, operation, effect, looked_at).await {
-            return Err(trouble);
+        if let Some(effect_error) = outdated(node, operation, effect, looked_at).await {
+            return Err(effect_error);
         }
-        workshop.execute(operation, effect, limit, &progress).await
+        executor.execute(operation, effect, limit, &progress).await
     });
     let result = match effect {
         // Nobody feels a pull that breaks off, and it may take longer than anybody wants to wait.
         Effect::Pull { .. } => tokio::select! {
             result = executing => result,
-            () = told(leash), if !is_ending => return,
+            () = told(control), if !is_ending => return,
         },
         Effect::Start { container, id } => fences::kept(node, operation, (container, id), executing).await,
         Effect::PreStop { .. } | Effect::Stop { .. } => fences::released(node, operation, executing).await,
         _ => executing.await,
     };
     fault::point(&operation.pod.uid, || format!("after effect {:?}", effect.verb())).await;
-    let trouble = result.as_ref().err();
+    let effect_error = result.as_ref().err();
     let (verb, container, took) = (effect.verb(), effect.container(), started.elapsed());
-    audience(Happening::Effect { verb, container, took, trouble: trouble.map(|trouble| trouble.class) });
-    tracing::debug!(pod = %operation.pod, container, ?verb, ?took, ?trouble, "effect");
+    observer(OperationEvent::Effect {
+        verb,
+        container,
+        took,
+        effect_error: effect_error.map(|effect_error| effect_error.class),
+    });
+    tracing::debug!(pod = %operation.pod, container, ?verb, ?took, ?effect_error, "effect");
     heed_clock(watch, operation);
     operation.record(effect, result, clock::now());
     // When that was cannot be seen later, and time is counted from it.
@@ -421,14 +427,14 @@ async fn outdated(
     operation: &Operation,
     effect: &Effect,
     looked_at: Instant,
-) -> Option<Trouble> {
+) -> Option<EffectError> {
     if effect.verb() != Verb::Start || looked_at.elapsed() < OUTDATED {
         return None;
     }
-    let snapshot = look(node, operation).await.ok()?;
+    let snapshot = observe(node, operation).await.ok()?;
     let running = snapshot.running(effect.container()).first()?.attempt;
     let message = format!("attempt {running} was started by somebody else meanwhile");
-    Some(Trouble { class: Class::Away, message })
+    Some(EffectError { class: Class::Away, message })
 }
 
 /// How long `effect` may take. A pull gets all the time there is. Of the rest, each gets what it takes by itself and
@@ -469,19 +475,24 @@ fn may_pause(operation: &Operation, snapshot: &Snapshot, next: &Next) -> bool {
 }
 
 /// Waits for `pause`, for what a hook has to tell, or until something is told from outside for the first time.
-async fn rest(leash: &mut Leash, hooks: &mut Attendant, journal: &mut JournalWriter, pause: Duration) {
-    let ending = leash.shutdown.is_cancelled();
+async fn rest(
+    control: &mut ControlHandle,
+    hooks: &mut HookSession,
+    journal: &mut JournalWriter,
+    pause: Duration,
+) {
+    let ending = control.shutdown.is_cancelled();
     tokio::select! {
         () = sleep(pause) => {}
         () = journal.catch_up() => {}
         () = hooks.news() => {}
-        () = told(leash), if !ending => {}
+        () = told(control), if !ending => {}
     }
 }
 
 /// Waits until something is told from outside.
-async fn told(leash: &mut Leash) {
-    let Leash { withdrawal, shutdown } = leash;
+async fn told(control: &mut ControlHandle) {
+    let ControlHandle { withdrawal, shutdown } = control;
     let withdrawn = async {
         if withdrawal.changed().await.is_err() {
             // Nobody is left to tell anything.

@@ -21,7 +21,7 @@ use crate::node::image::{self, Wanted};
 use crate::node::permit::Permit;
 use crate::node::pre_stop;
 use crate::node::pulls::Pulls;
-use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Leftover, Trouble};
+use crate::operation::effect::{Class, Effect, EffectError, ImageChoice, Learned, Leftover};
 use crate::operation::report;
 use crate::operation::snapshot::PodRef;
 use crate::operation::state::Operation;
@@ -34,7 +34,7 @@ const READ_AGAIN: Duration = Duration::from_millis(500);
 
 /// What the effects of one operation are carried out with.
 #[derive(Debug)]
-pub(super) struct Workshop {
+pub(super) struct EffectExecutor {
     client: Client,
     pulls: Pulls,
     permit: Permit,
@@ -67,7 +67,7 @@ struct Link {
 /// Where to tell that something takes long.
 pub(super) type Progress<'a> = &'a (dyn Fn(String) + Send + Sync);
 
-impl Workshop {
+impl EffectExecutor {
     pub(super) fn new(node: &Node, operation: &Operation) -> Self {
         Self {
             client: node.client.clone(),
@@ -98,7 +98,7 @@ impl Workshop {
         effect: &Effect,
         limit: Duration,
         progress: Progress<'_>,
-    ) -> Result<Learned, Trouble> {
+    ) -> Result<Learned, EffectError> {
         let client = self.client.within(limit);
         match effect {
             Effect::Pull { image, like, anew, again, .. } => {
@@ -152,7 +152,7 @@ impl Workshop {
         touched: bool,
         limit: Duration,
         progress: Progress<'_>,
-    ) -> Result<ImageChoice, Trouble> {
+    ) -> Result<ImageChoice, EffectError> {
         if let Some(present) = image::present(&self.client, reference, anew).await? {
             return Ok(present);
         }
@@ -167,7 +167,7 @@ impl Workshop {
         let began = tokio::time::Instant::now();
         let Ok(Some(_permit)) = tokio::time::timeout(limit, pulls.acquire(reference)).await else {
             let message = "its turn to pull did not come in time".to_owned();
-            return Err(Trouble { class: Class::Final, message });
+            return Err(EffectError { class: Class::Final, message });
         };
         let limit = limit.saturating_sub(began.elapsed());
         let reserve = self.image_reserve;
@@ -178,9 +178,13 @@ impl Workshop {
         let sandbox = &self.sandbox_of_pull().await?;
         let wanted = Wanted { reference, like, anew, sandbox, credentials: &credentials, limit, reserve };
         let fetched = image::fetch(&client, wanted, progress).await;
-        let lacks = |trouble: &Trouble| credentials.is_empty() && image::wants_credentials(&trouble.message);
+        let lacks = |effect_error: &EffectError| {
+            credentials.is_empty() && image::wants_credentials(&effect_error.message)
+        };
         match fetched {
-            Err(trouble) if named && lacks(&trouble) => Err(Trouble { class: Class::Credentials, ..trouble }),
+            Err(effect_error) if named && lacks(&effect_error) => {
+                Err(EffectError { class: Class::Credentials, ..effect_error })
+            }
             other => other,
         }
     }
@@ -191,7 +195,7 @@ impl Workshop {
     }
 
     /// What the pod's own secrets hold for `reference`. In memory only.
-    async fn credentials(&self, reference: &str) -> Result<Vec<v1::AuthConfig>, Trouble> {
+    async fn credentials(&self, reference: &str) -> Result<Vec<v1::AuthConfig>, EffectError> {
         let all = self.cluster()?.pull_credentials(&self.pod).await?;
         let auth = |credential: &Credential| v1::AuthConfig {
             username: credential.username.clone(),
@@ -201,13 +205,13 @@ impl Workshop {
         Ok(credentials::for_image(&all, reference).into_iter().map(auth).collect())
     }
 
-    fn cluster(&self) -> Result<&NodePods, Trouble> {
+    fn cluster(&self) -> Result<&NodePods, EffectError> {
         let message = "there is no API server to ask".to_owned();
-        self.cluster.as_ref().ok_or(Trouble { class: Class::Final, message })
+        self.cluster.as_ref().ok_or(EffectError { class: Class::Final, message })
     }
 
-    async fn pre_stop(&self, container: &str, id: &str, budget: Duration) -> Result<Learned, Trouble> {
-        let gone = || Trouble { class: Class::Gone, message: format!("{container} is gone") };
+    async fn pre_stop(&self, container: &str, id: &str, budget: Duration) -> Result<Learned, EffectError> {
+        let gone = || EffectError { class: Class::Gone, message: format!("{container} is gone") };
         let status =
             self.client.container(id, false).await?.and_then(|answer| answer.status).ok_or_else(gone)?;
         let Some(handler) = status.annotations.get(annotation::PRE_STOP) else { return Ok(Learned::Nothing) };
@@ -231,7 +235,7 @@ impl Workshop {
         source: &str,
         attempt: u32,
         image: Option<&ImageChoice>,
-    ) -> Result<Learned, Trouble> {
+    ) -> Result<Learned, EffectError> {
         let operation_id = self.operation_id.clone();
         let source_id = source;
         self.read_again(source_id).await;
@@ -276,13 +280,13 @@ impl Workshop {
         &mut self,
         client: &Client,
         config: v1::ContainerConfig,
-    ) -> Result<String, Trouble> {
+    ) -> Result<String, EffectError> {
         let sandbox_id = self.sandbox_id.clone();
         let sandbox = self.sandbox().await?.clone();
         Ok(client.create(&sandbox_id, config, sandbox).await?)
     }
 
-    async fn remove(&self, client: &Client, id: &str, what: Leftover) -> Result<Learned, Trouble> {
+    async fn remove(&self, client: &Client, id: &str, what: Leftover) -> Result<Learned, EffectError> {
         let log = match what {
             Leftover::Old => client.container(id, false).await?.and_then(|answer| answer.status),
             Leftover::NeverStarted => None,
@@ -300,19 +304,19 @@ impl Workshop {
     }
 
     /// The configuration of the container `id`, read once.
-    pub(super) async fn source(&mut self, id: &str) -> Result<&Source, Trouble> {
+    pub(super) async fn source(&mut self, id: &str) -> Result<&Source, EffectError> {
         if !self.sources.contains_key(id) {
             let source = read_source(&self.client, id).await?;
             self.sources.insert(id.to_owned(), source);
         }
-        let lost = || Trouble { class: Class::Gone, message: format!("container {id} is gone") };
+        let lost = || EffectError { class: Class::Gone, message: format!("container {id} is gone") };
         self.sources.get(id).ok_or_else(lost)
     }
 
     /// What is said of the sandbox in a pull: its configuration where the runtime tells it, else what every runtime tells,
     /// which is enough to choose a policy or a snapshotter by.
-    async fn sandbox_of_pull(&self) -> Result<v1::PodSandboxConfig, Trouble> {
-        let lost = || Trouble { class: Class::Gone, message: "the sandbox is gone".to_owned() };
+    async fn sandbox_of_pull(&self) -> Result<v1::PodSandboxConfig, EffectError> {
+        let lost = || EffectError { class: Class::Gone, message: "the sandbox is gone".to_owned() };
         let answer = self.client.sandbox(&self.sandbox_id, true).await?.ok_or_else(lost)?;
         if let Ok(config) = clone::sandbox_config(&answer.info) {
             return Ok(config);
@@ -334,14 +338,14 @@ impl Workshop {
     }
 
     /// The configuration of the sandbox, read once, handed back to the runtime as it was.
-    async fn sandbox(&mut self) -> Result<&v1::PodSandboxConfig, Trouble> {
+    async fn sandbox(&mut self) -> Result<&v1::PodSandboxConfig, EffectError> {
         let config = if let Some(config) = self.sandbox.take() {
             config
         } else {
-            let lost = || Trouble { class: Class::Gone, message: "the sandbox is gone".to_owned() };
+            let lost = || EffectError { class: Class::Gone, message: "the sandbox is gone".to_owned() };
             let answer = self.client.sandbox(&self.sandbox_id, true).await?.ok_or_else(lost)?;
             clone::sandbox_config(&answer.info)
-                .map_err(|error| Trouble { class: Class::Final, message: error.to_string() })?
+                .map_err(|error| EffectError { class: Class::Final, message: error.to_string() })?
         };
         Ok(self.sandbox.insert(config))
     }
@@ -351,19 +355,19 @@ impl Workshop {
 async fn bounded(
     limit: Duration,
     change: impl Future<Output = Result<(), cluster::error::Error>>,
-) -> Result<Learned, Trouble> {
+) -> Result<Learned, EffectError> {
     let Ok(changed) = tokio::time::timeout(limit, change).await else {
         let message = format!("the API server did not answer within {} s", limit.as_secs());
-        return Err(Trouble { class: Class::Away, message });
+        return Err(EffectError { class: Class::Away, message });
     };
     Ok(changed.map(|()| Learned::Nothing)?)
 }
 
 /// Reads a container's configuration as the source of a clone.
-pub(super) async fn read_source(client: &Client, id: &str) -> Result<Source, Trouble> {
-    let gone = || Trouble { class: Class::Gone, message: format!("container {id} is gone") };
+pub(super) async fn read_source(client: &Client, id: &str) -> Result<Source, EffectError> {
+    let gone = || EffectError { class: Class::Gone, message: format!("container {id} is gone") };
     let answer = client.container(id, true).await?.ok_or_else(gone)?;
     let status = answer.status.ok_or_else(gone)?;
     Source::read(&status, &answer.info)
-        .map_err(|error| Trouble { class: Class::Final, message: error.to_string() })
+        .map_err(|error| EffectError { class: Class::Final, message: error.to_string() })
 }

@@ -13,9 +13,9 @@ use crate::cri::convert;
 use crate::cri::error::Error;
 use crate::cri::identity::Asked;
 use crate::cri::log_path;
-use crate::node::execute::Workshop;
+use crate::node::execute::EffectExecutor;
 use crate::node::files;
-use crate::operation::effect::{Class, ImageChoice, Learned, Trouble};
+use crate::operation::effect::{Class, EffectError, ImageChoice, Learned};
 use crate::operation::replace::is_overtaken;
 use crate::operation::snapshot::Origin;
 
@@ -52,13 +52,17 @@ pub(super) async fn remove(client: &Client, id: &str) -> Result<(), Error> {
     Ok(())
 }
 
-impl Workshop {
+impl EffectExecutor {
     /// Puts a fence up.
-    pub(super) async fn fence(&mut self, client: &Client, wanted: Wanted<'_>) -> Result<Learned, Trouble> {
+    pub(super) async fn fence(
+        &mut self,
+        client: &Client,
+        wanted: Wanted<'_>,
+    ) -> Result<Learned, EffectError> {
         let Some(holder) = self.holder(client).await? else {
             if wanted.by_process {
                 let message = "no image for a process that holds a name is on the node".to_owned();
-                return Err(Trouble { class: Class::Final, message });
+                return Err(EffectError { class: Class::Final, message });
             }
             self.clone_holds(client, wanted, wanted.attempt).await?;
             return Ok(Learned::Nothing);
@@ -69,10 +73,12 @@ impl Workshop {
         }
         match self.process_holds(client, wanted, &holder).await {
             Ok(()) => Ok(Learned::Nothing),
-            Err(trouble) if trouble.class.is_away() || trouble.class == Class::NameTaken => Err(trouble),
-            Err(trouble) if wanted.by_process => Err(trouble),
-            Err(trouble) => {
-                tracing::warn!(pod = %self.pod, trouble = trouble.message, "no process can hold the name: a clone does");
+            Err(effect_error) if effect_error.class.is_away() || effect_error.class == Class::NameTaken => {
+                Err(effect_error)
+            }
+            Err(effect_error) if wanted.by_process => Err(effect_error),
+            Err(effect_error) => {
+                tracing::warn!(pod = %self.pod, effect_error = effect_error.message, "no process can hold the name: a clone does");
                 self.clone_holds(client, wanted, wanted.attempt).await?;
                 Ok(Learned::Nothing)
             }
@@ -80,7 +86,7 @@ impl Workshop {
     }
 
     /// The image to hold names with, if one is on the node.
-    async fn holder(&self, client: &Client) -> Result<Option<String>, Trouble> {
+    async fn holder(&self, client: &Client) -> Result<Option<String>, EffectError> {
         let Some(holder) = &self.holder else { return Ok(None) };
         Ok(holder.image(client).await?.map(str::to_owned))
     }
@@ -90,7 +96,7 @@ impl Workshop {
         client: &Client,
         wanted: Wanted<'_>,
         attempt: u32,
-    ) -> Result<String, Trouble> {
+    ) -> Result<String, EffectError> {
         let operation_id = self.operation_id.clone();
         let config = self.source(wanted.source).await?.fence(attempt, wanted.image, &operation_id);
         self.create(client, config).await
@@ -101,7 +107,7 @@ impl Workshop {
         client: &Client,
         wanted: Wanted<'_>,
         image: &str,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), EffectError> {
         let operation_id = self.operation_id.clone();
         let longest = wanted.left.saturating_add(HOLDS_ON);
         let source = self.source(wanted.source).await?;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::node::Node;
-use crate::node::drive::{LEAST_LIMIT, look};
-use crate::node::execute::Workshop;
+use crate::node::drive::{LEAST_LIMIT, observe};
+use crate::node::execute::EffectExecutor;
 use crate::operation::end::obstructing;
 use crate::operation::replace::while_it_starts;
 use crate::operation::snapshot::Declared;
@@ -30,11 +30,11 @@ pub(super) async fn kept<T>(
             result = &mut starting => return result,
             () = sleep(PAUSE) => {}
         }
-        let Ok(snapshot) = look(node, operation).await else { continue };
+        let Ok(snapshot) = observe(node, operation).await else { continue };
         if let Some(fence) = while_it_starts(operation, &snapshot, container, id) {
-            let mut own = Workshop::new(node, operation);
+            let mut own = EffectExecutor::new(node, operation);
             let made = Box::pin(own.execute(operation, &fence, LEAST_LIMIT, &|_| {})).await;
-            tracing::debug!(pod = %operation.pod, container, trouble = ?made.err(), "fence made again");
+            tracing::debug!(pod = %operation.pod, container, effect_error = ?made.err(), "fence made again");
         }
     }
 }
@@ -61,15 +61,15 @@ pub(super) async fn released<T>(
         if !leaves() {
             continue;
         }
-        let Ok(snapshot) = look(node, operation).await else { continue };
+        let Ok(snapshot) = observe(node, operation).await else { continue };
         let fences: Vec<_> = obstructing(operation, &snapshot).collect();
         if fences.is_empty() {
             return ending.await;
         }
         for fence in fences {
-            let mut own = Workshop::new(node, operation);
+            let mut own = EffectExecutor::new(node, operation);
             let removed = Box::pin(own.execute(operation, &fence, LEAST_LIMIT, &|_| {})).await;
-            tracing::debug!(pod = %operation.pod, trouble = ?removed.err(), "the pod is ended: fence removed");
+            tracing::debug!(pod = %operation.pod, effect_error = ?removed.err(), "the pod is ended: fence removed");
         }
     }
 }

@@ -7,7 +7,7 @@ mod admission;
 mod forgotten;
 mod mirror;
 mod restore;
-mod shelf;
+mod template_cache;
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ use crate::operation::state::Operation;
 use crate::process::clock;
 
 pub use forgotten::Forgotten;
-pub use shelf::Shelf;
+pub use template_cache::TemplateCache;
 
 /// How often it is told how far a hook is, where each telling is a write.
 const TOLD_EVERY: Duration = Duration::from_secs(30);
@@ -59,7 +59,7 @@ pub enum Templates {
         runs: HookRuns,
     },
     /// In files.
-    Files(Shelf),
+    Files(TemplateCache),
 }
 
 impl Templates {
@@ -75,7 +75,7 @@ impl Templates {
 }
 
 /// The hooks of one operation, for as long as a process carries it out.
-pub(super) struct Attendant {
+pub(super) struct HookSession {
     hooks: Option<Hooks>,
     journal: Journal,
     mirrors: Vec<Mirror>,
@@ -95,7 +95,7 @@ struct UnderWay {
 
 /// What came of looking at a hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct News {
+pub(super) struct HookProgress {
     /// It has measured something.
     pub(super) any: bool,
     /// What must not be measured again: to be written down.
@@ -104,12 +104,12 @@ pub(super) struct News {
     pub(super) to_tell: bool,
 }
 
-impl Attendant {
+impl HookSession {
     pub(super) fn new(node: &Node, operation: &Operation) -> Self {
         let pods = node.cluster.as_ref();
         let owner = pods.and_then(|pods| Some(pods.get(&operation.pod)?.api_uid().to_owned()));
         let origin = pods.map_or(Origin::Unknown, |pods| pods.origin(&operation.pod));
-        let mut attendant = Self {
+        let mut hook_session = Self {
             hooks: node.hooks.clone(),
             journal: node.journal.clone(),
             mirrors: Vec::new(),
@@ -122,10 +122,10 @@ impl Attendant {
         // What an earlier process has begun is shown, and is to be put away at the end.
         for moment in [Moment::Before, Moment::After] {
             if let Some(hook) = operation.hook(moment).filter(|hook| hook.status.started_at.is_some()) {
-                attendant.show(operation, hook);
+                hook_session.show(operation, hook);
             }
         }
-        attendant
+        hook_session
     }
 
     /// Sees that the hook that is awaited is measured, and no other.
@@ -153,12 +153,14 @@ impl Attendant {
     }
 
     /// Takes in what was measured since the last time.
-    pub(super) fn take_in(&mut self, operation: &mut Operation) -> News {
-        let Some(UnderWay { moment, status, .. }) = &mut self.under_way else { return News::default() };
+    pub(super) fn take_in(&mut self, operation: &mut Operation) -> HookProgress {
+        let Some(UnderWay { moment, status, .. }) = &mut self.under_way else {
+            return HookProgress::default();
+        };
         let (moment, status) = (*moment, status.borrow_and_update().clone());
         let known = operation.hook(moment).map(|hook| &hook.status);
         if known == Some(&status) {
-            return News::default();
+            return HookProgress::default();
         }
         let finished = known.map(finished) != Some(finished(&status));
         operation.measured(moment, status);
@@ -172,7 +174,7 @@ impl Attendant {
         if to_tell {
             self.told = Instant::now();
         }
-        News { any: true, finished, to_tell }
+        HookProgress { any: true, finished, to_tell }
     }
 
     /// Waits until there is something to take in.

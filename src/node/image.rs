@@ -14,7 +14,7 @@ use crate::api::image::ImageRef;
 use crate::cri::client::Client;
 use crate::cri::error::Error;
 use crate::cri::proto::v1;
-use crate::operation::effect::{Class, ImageChoice, Trouble};
+use crate::operation::effect::{Class, EffectError, ImageChoice};
 use crate::process::clock;
 use crate::process::disk::Disk;
 
@@ -58,10 +58,10 @@ pub(super) async fn present(
     client: &Client,
     reference: &str,
     anew: bool,
-) -> Result<Option<ImageChoice>, Trouble> {
-    let final_ = |message: String| Trouble { class: Class::Final, message };
+) -> Result<Option<ImageChoice>, EffectError> {
+    let final_ = |message: String| EffectError { class: Class::Final, message };
     let image = ImageRef::parse(reference).map_err(|error| final_(error.to_string()))?;
-    match client.image(reference, true).await.map_err(Trouble::from)? {
+    match client.image(reference, true).await.map_err(EffectError::from)? {
         Some(present) if image.digest().is_some() || !(anew || moves(&image)) => {
             check(&image, present).map(Some)
         }
@@ -74,12 +74,15 @@ pub(super) async fn present(
 ///
 /// # Errors
 /// [`Class::Final`] when it is another one.
-pub(super) fn same_as(before: Option<&ImageChoice>, arrived: ImageChoice) -> Result<ImageChoice, Trouble> {
+pub(super) fn same_as(
+    before: Option<&ImageChoice>,
+    arrived: ImageChoice,
+) -> Result<ImageChoice, EffectError> {
     let Some(before) = before.filter(|before| before.id != arrived.id) else { return Ok(arrived) };
     let ImageChoice { reference, id, .. } = arrived;
     let message =
         format!("{reference} was {} before, which is not on the node any more, and is {id} now", before.id);
-    Err(Trouble { class: Class::Final, message })
+    Err(EffectError { class: Class::Final, message })
 }
 
 /// Puts the image on the node and returns its id. `progress` hears one line a second.
@@ -90,8 +93,8 @@ pub(super) async fn fetch(
     client: &Client,
     wanted: Wanted<'_>,
     progress: &(dyn Fn(String) + Send + Sync),
-) -> Result<ImageChoice, Trouble> {
-    let final_ = |message: String| Trouble { class: Class::Final, message };
+) -> Result<ImageChoice, EffectError> {
+    let final_ = |message: String| EffectError { class: Class::Final, message };
     let image = ImageRef::parse(wanted.reference).map_err(|error| final_(error.to_string()))?;
     // Another pull may have brought it meanwhile.
     if let Some(present) = present(client, wanted.reference, wanted.anew).await? {
@@ -109,7 +112,7 @@ pub(super) async fn fetch(
     loop {
         tokio::select! {
             done = &mut pull => {
-                done.map_err(Trouble::from)?;
+                done.map_err(EffectError::from)?;
                 break;
             }
             _ = ticks.tick() => {
@@ -124,7 +127,7 @@ pub(super) async fn fetch(
             }
         }
     }
-    let arrived = client.image(wanted.reference, true).await.map_err(Trouble::from)?;
+    let arrived = client.image(wanted.reference, true).await.map_err(EffectError::from)?;
     if let Some(disk) = disk {
         progress(format!("waiting until {image} is on the disk"));
         let spent = Duration::try_from(clock::now().duration_since(started)).unwrap_or_default();
@@ -132,7 +135,7 @@ pub(super) async fn fetch(
     }
     match arrived {
         Some(present) => check(&image, present),
-        None => Err(Trouble {
+        None => Err(EffectError {
             class: Class::Refused,
             message: "the runtime says it pulled the image, but does not have it".to_owned(),
         }),
@@ -181,8 +184,8 @@ fn moves(image: &ImageRef) -> bool {
 }
 
 /// Is it the digest that was asked for, and made for this machine?
-fn check(image: &ImageRef, present: v1::ImageStatusResponse) -> Result<ImageChoice, Trouble> {
-    let final_ = |message: String| Err(Trouble { class: Class::Final, message });
+fn check(image: &ImageRef, present: v1::ImageStatusResponse) -> Result<ImageChoice, EffectError> {
+    let final_ = |message: String| Err(EffectError { class: Class::Final, message });
     let Some(found) = present.image else {
         return final_(format!("the runtime does not have {image}"));
     };
@@ -234,23 +237,23 @@ async fn disk_of(client: &Client) -> Option<PathBuf> {
 
 async fn free(reference: &str, disk: &Path) -> Option<u64> {
     let path = disk.to_owned();
-    let look = move || nix::sys::statvfs::statvfs(&path);
-    let stat = LOOKS.run(reference, LOOK, look).await.ok()?.ok()?;
+    let observe = move || nix::sys::statvfs::statvfs(&path);
+    let stat = LOOKS.run(reference, LOOK, observe).await.ok()?.ok()?;
     Some(stat.blocks_available() * stat.fragment_size())
 }
 
-async fn room(client: &Client, wanted: &Wanted<'_>, disk: &Path) -> Result<(), Trouble> {
+async fn room(client: &Client, wanted: &Wanted<'_>, disk: &Path) -> Result<(), EffectError> {
     let Some(free) = free(wanted.reference, disk).await else {
         tracing::debug!(disk = %disk.display(), "the image disk cannot be seen from here, its room is not checked");
         return Ok(());
     };
-    let like = client.image(wanted.like, false).await.map_err(Trouble::from)?;
+    let like = client.image(wanted.like, false).await.map_err(EffectError::from)?;
     let packed = like.and_then(|like| like.image).map_or(0, |image| image.size);
     let needed = wanted.reserve.saturating_add(packed.saturating_mul(UNPACKED));
     if free >= needed {
         return Ok(());
     }
-    Err(Trouble {
+    Err(EffectError {
         class: Class::Final,
         message: format!(
             "the image disk {} has {} MiB free, {} MiB are wanted: remove unused images or make room",

@@ -34,7 +34,7 @@ use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
 use crate::api::status::Status;
-use crate::operation::effect::{Effect, GateTurn};
+use crate::operation::effect::{Effect, GateAction};
 use crate::operation::preflight::Hashes;
 use crate::operation::snapshot::PodRef;
 use crate::operation::state::Operation;
@@ -95,7 +95,7 @@ pub struct Entry {
     /// The hashes that the pod's kubelet has written, by container and the image that the spec said then.
     pub hashes: Hashes,
     /// What the pod's readiness gate still has to be turned to, because the API server was away at the end.
-    pub owed_gate: Option<GateTurn>,
+    pub owed_gate: Option<GateAction>,
     /// An open operation of another release that this one does not understand.
     #[serde(skip)]
     pub foreign: Option<Foreign>,

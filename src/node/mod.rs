@@ -14,13 +14,13 @@ use crate::cluster::pods::NodePods;
 use crate::cri::client::Client;
 use crate::cri::convert;
 use crate::cri::identity::{self, Asked};
-use crate::node::drive::{Audience, Leash};
+use crate::node::drive::{ControlHandle, Observer};
 use crate::node::holder::Holder;
 use crate::node::hook::Hooks;
 use crate::node::journal::{Entry, File, Journal, JournalError, PodLock};
 use crate::node::permit::Permit;
 use crate::node::pulls::Pulls;
-use crate::operation::effect::{Class, Trouble};
+use crate::operation::effect::{Class, EffectError};
 use crate::operation::plan::Plan;
 use crate::operation::preflight::{self, Refusal, Situation, Source};
 use crate::operation::snapshot::{Origin, PodRef, Snapshot, State};
@@ -98,15 +98,15 @@ pub enum Error {
     Interrupted,
 }
 
-impl From<Trouble> for Error {
-    fn from(trouble: Trouble) -> Self {
-        Self::Runtime(trouble.message, trouble.class)
+impl From<EffectError> for Error {
+    fn from(effect_error: EffectError) -> Self {
+        Self::Runtime(effect_error.message, effect_error.class)
     }
 }
 
 impl From<crate::cri::error::Error> for Error {
     fn from(error: crate::cri::error::Error) -> Self {
-        Trouble::from(error).into()
+        EffectError::from(error).into()
     }
 }
 
@@ -230,18 +230,18 @@ impl Node {
         &self,
         pod: &PodRef,
         request: Request,
-        leash: Leash,
-        audience: &Audience,
+        control: ControlHandle,
+        observer: &Observer,
     ) -> Result<Status, Error> {
         self.identify(pod).await?;
         let held = self.hold(pod).await?;
-        if let Some(status) = self.resume_held(pod, &held, leash.clone(), audience).await?
+        if let Some(status) = self.resume_held(pod, &held, control.clone(), observer).await?
             && status.id == request.id
         {
             return Ok(status);
         }
         let id = request.id.clone();
-        let work = Box::pin(self.carry_out_held(pod, request, &held, leash, audience));
+        let work = Box::pin(self.carry_out_held(pod, request, &held, control, observer));
         self.journal.note_panics(pod, &id, work).await
     }
 
@@ -250,8 +250,8 @@ impl Node {
         pod: &PodRef,
         request: Request,
         _held: &PodLock,
-        leash: Leash,
-        audience: &Audience,
+        control: ControlHandle,
+        observer: &Observer,
     ) -> Result<Status, Error> {
         let mut entry = self.load(pod).await?;
         if entry.has_finished(&request.id) {
@@ -259,50 +259,50 @@ impl Node {
             return last.ok_or_else(|| Refusal::AlreadyEnded(request.id).into());
         }
         if self.panics_too_often(pod, &request.id).await? {
-            return Ok(Box::pin(self.set_request_aside(entry, &request.id, &leash, audience)).await);
+            return Ok(Box::pin(self.set_request_aside(entry, &request.id, &control, observer)).await);
         }
         sweep::sweep(&self.client, &self.journal, Some(pod)).await?;
         let plan = self.planned(pod, request).await?;
         let mut operation = plan.begin(clock::now());
         operation.spend(self.waited);
         entry.open = Some(operation);
-        Box::pin(drive::drive(self, entry, leash, audience)).await.ok_or(Error::Interrupted)
+        Box::pin(drive::drive(self, entry, control, observer)).await.ok_or(Error::Interrupted)
     }
 
     /// Ends what an earlier process left undone on `pod`, if it did.
     pub async fn resume(
         &self,
         pod: &PodRef,
-        leash: Leash,
-        audience: &Audience,
+        control: ControlHandle,
+        observer: &Observer,
     ) -> Result<Option<Status>, Error> {
         let held = self.hold(pod).await?;
-        self.resume_held(pod, &held, leash, audience).await
+        self.resume_held(pod, &held, control, observer).await
     }
 
     async fn resume_held(
         &self,
         pod: &PodRef,
         _held: &PodLock,
-        leash: Leash,
-        audience: &Audience,
+        control: ControlHandle,
+        observer: &Observer,
     ) -> Result<Option<Status>, Error> {
         let mut entry = self.load(pod).await?;
         if let Some(foreign) = entry.foreign.take() {
-            return Ok(Some(Box::pin(self.set_foreign_aside(entry, &foreign, &leash, audience)).await));
+            return Ok(Some(Box::pin(self.set_foreign_aside(entry, &foreign, &control, observer)).await));
         }
         let Some(operation) = &mut entry.open else { return Ok(None) };
         let id = operation.request.id.clone();
         if let Some(status) = self.answered.as_ref().filter(|status| is_end_of(status, &id)) {
             let status = status.clone();
-            return Ok(Some(Box::pin(self.conclude_answered(entry, status, &leash)).await));
+            return Ok(Some(Box::pin(self.conclude_answered(entry, status, &control)).await));
         }
         if self.panics_too_often(pod, &id).await? {
-            return Ok(Some(Box::pin(self.set_operation_aside(entry, &leash, audience)).await));
+            return Ok(Some(Box::pin(self.set_operation_aside(entry, &control, observer)).await));
         }
         operation.resume(clock::now());
         tracing::info!(%pod, id, step = %operation.step, "taking up an unfinished operation");
-        let work = Box::pin(drive::drive(self, entry, leash, audience));
+        let work = Box::pin(drive::drive(self, entry, control, observer));
         self.journal.note_panics(pod, &id, work).await.map(Some).ok_or(Error::Interrupted)
     }
 
@@ -356,10 +356,10 @@ impl Node {
 
     /// What is known of the container `name`, the one that runs or the last one, as the source of a clone.
     async fn source(&self, snapshot: &Snapshot, name: &str) -> Result<Option<Source>, Error> {
-        let lives = snapshot.lives(name);
-        let running = lives.iter().rev().find(|life| life.state == State::Running);
-        let Some(life) = running.or(lives.last()) else { return Ok(None) };
-        let read = execute::read_source(&self.client, &life.id).await;
+        let instances = snapshot.instances(name);
+        let running = instances.iter().rev().find(|instance| instance.state == State::Running);
+        let Some(instance) = running.or(instances.last()) else { return Ok(None) };
+        let read = execute::read_source(&self.client, &instance.id).await;
         let (not_cloneable, has_assigned_cpus, shares_termination_log) = match read {
             Ok(source) => {
                 let shares = match source.termination_log() {
@@ -371,11 +371,13 @@ impl Node {
                 };
                 (None, source.has_assigned_cpus(), shares)
             }
-            Err(trouble) if trouble.class == Class::Final => (Some(trouble.message), false, false),
-            Err(trouble) if trouble.class == Class::Gone => return Ok(None),
-            Err(trouble) => return Err(trouble.into()),
+            Err(effect_error) if effect_error.class == Class::Final => {
+                (Some(effect_error.message), false, false)
+            }
+            Err(effect_error) if effect_error.class == Class::Gone => return Ok(None),
+            Err(effect_error) => return Err(effect_error.into()),
         };
-        let image = self.client.image(&life.image_id, false).await?.and_then(|answer| answer.image);
+        let image = self.client.image(&instance.image_id, false).await?.and_then(|answer| answer.image);
         let image_present = image.is_some();
         let declared = snapshot.declared.as_ref().and_then(|declared| declared.container(name));
         let (alias, runs_declared) = match (declared, &image) {

@@ -5,7 +5,7 @@
 //! one that another release has begun and this one does not understand.
 
 use crate::api::status::{Phase, Status};
-use crate::node::drive::{self, Audience, Happening, Leash};
+use crate::node::drive::{self, ControlHandle, Observer, OperationEvent};
 use crate::node::journal::{Entry, File, Foreign, Journal, JournalError};
 use crate::node::journal_writer::JournalWriter;
 use crate::node::{Node, sweep};
@@ -30,12 +30,12 @@ impl Node {
     pub(super) async fn set_operation_aside(
         &self,
         mut entry: Entry,
-        leash: &Leash,
-        audience: &Audience,
+        control: &ControlHandle,
+        observer: &Observer,
     ) -> Status {
         let Some(mut operation) = entry.open.take() else {
             let id = entry.last.as_ref().map(|last| last.id.clone()).unwrap_or_default();
-            return Box::pin(self.set_request_aside(entry, &id, leash, audience)).await;
+            return Box::pin(self.set_request_aside(entry, &id, control, observer)).await;
         };
         let failure = Failure::SetAside { panics: MOST_PANICS };
         let touched = operation.touched();
@@ -45,7 +45,7 @@ impl Node {
         };
         operation.finish(outcome, clock::now());
         entry.owed_gate = operation.owed_gate();
-        self.end_aside(entry, report::status(&operation), leash, audience).await
+        self.end_aside(entry, report::status(&operation), control, observer).await
     }
 
     /// A request in which the process has panicked before it was an operation.
@@ -53,12 +53,12 @@ impl Node {
         &self,
         entry: Entry,
         id: &str,
-        leash: &Leash,
-        audience: &Audience,
+        control: &ControlHandle,
+        observer: &Observer,
     ) -> Status {
         let failure = Failure::SetAside { panics: MOST_PANICS };
         let status = report::not_begun(id, Phase::Failed, failure.reason(), &failure, clock::now());
-        self.end_aside(entry, status, leash, audience).await
+        self.end_aside(entry, status, control, observer).await
     }
 
     /// The open operation of another release.
@@ -66,8 +66,8 @@ impl Node {
         &self,
         entry: Entry,
         foreign: &Foreign,
-        leash: &Leash,
-        audience: &Audience,
+        control: &ControlHandle,
+        observer: &Observer,
     ) -> Status {
         let message = format!(
             "another release of inplace has begun this, and this one cannot carry it on ({}): the containers were left as \
@@ -84,15 +84,20 @@ impl Node {
             finished_at: Some(clock::now()),
             containers: Vec::new(),
         };
-        self.end_aside(entry, status, leash, audience).await
+        self.end_aside(entry, status, control, observer).await
     }
 
     /// Ends an operation that the journal holds open although its end was published: the disk did not take it then.
-    pub(super) async fn conclude_answered(&self, mut entry: Entry, status: Status, leash: &Leash) -> Status {
+    pub(super) async fn conclude_answered(
+        &self,
+        mut entry: Entry,
+        status: Status,
+        control: &ControlHandle,
+    ) -> Status {
         let pod = entry.pod.clone();
         tracing::warn!(%pod, id = status.id, "the end of this operation was published and is not in the journal: it is not carried on");
         entry.conclude(status.clone());
-        self.write_end(&entry, leash).await;
+        self.write_end(&entry, control).await;
         status
     }
 
@@ -100,22 +105,22 @@ impl Node {
         &self,
         mut entry: Entry,
         status: Status,
-        leash: &Leash,
-        audience: &Audience,
+        control: &ControlHandle,
+        observer: &Observer,
     ) -> Status {
         tracing::error!(pod = %entry.pod, id = status.id, message = status.message, "set aside");
         entry.conclude(status.clone());
-        audience(Happening::Status(&status));
-        self.write_end(&entry, leash).await;
+        observer(OperationEvent::Status(&status));
+        self.write_end(&entry, control).await;
         status
     }
 
     /// Writes the end of an operation that nobody carries on, and removes what it has left.
-    async fn write_end(&self, entry: &Entry, leash: &Leash) {
+    async fn write_end(&self, entry: &Entry, control: &ControlHandle) {
         let pod = &entry.pod;
         let mut journal = JournalWriter::new(self.journal.clone());
         if let Err(error) = journal.write(entry, drive::JOURNAL_LIMIT).await {
-            drive::persist(self, &mut journal, entry, error, &leash.shutdown).await;
+            drive::persist(self, &mut journal, entry, error, &control.shutdown).await;
         }
         self.forget_panics(pod).await;
         if let Err(error) = sweep::sweep(&self.client, &self.journal, Some(pod)).await {

@@ -37,12 +37,13 @@ pub(super) fn overdue(operation: &Operation, next: &Next, now: Timestamp, limit:
         Next::Note(_) | Next::Done(_) => return false,
         Next::Do(_) if operation.must_bring_up() => return false,
         Next::Wait(_) if operation.must_bring_up() => {
-            let tried = operation.setback.as_ref().map_or(limit, |setback| setback.at.max(limit));
+            let tried =
+                operation.last_failure.as_ref().map_or(limit, |last_failure| last_failure.at.max(limit));
             return now >= later(tried, operation.way_back());
         }
         Next::Do(effect) => matches!(effect.verb(), Verb::Create | Verb::Start | Verb::Remove),
         Next::Wait(_) => false,
     };
-    let goes_well = operation.setback.is_none() && now < later(limit, operation.way_back());
+    let goes_well = operation.last_failure.is_none() && now < later(limit, operation.way_back());
     now >= limit && !(brings_up && goes_well)
 }

@@ -41,7 +41,9 @@ pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot
             match replace(operation, target, snapshot, now) {
                 Progress::Next(next) => next,
                 Progress::Failed(then) => return give_up(then),
-                Progress::Running(life) => return Next::Note(Note::reached(target, life, snapshot, now)),
+                Progress::Running(instance) => {
+                    return Next::Note(Note::reached(target, instance, snapshot, now));
+                }
             }
         };
         if overdue(operation, &next, now, operation.deadline_at) {
@@ -63,27 +65,35 @@ pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot
 
 /// Makes `target` ready for its way back. `None` when it never left.
 fn turn(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
-    let lives = snapshot.lives(&target.name);
-    if let Some(life) = never_started(operation, &lives) {
-        return Some(Next::Do(remove(life, Leftover::NeverStarted)));
+    let instances = snapshot.instances(&target.name);
+    if let Some(instance) = never_started(operation, &instances) {
+        return Some(Next::Do(remove(instance, Leftover::NeverStarted)));
     }
-    let running = lives.iter().rev().find(|life| life.state == State::Running);
+    let running = instances.iter().rev().find(|instance| instance.state == State::Running);
     // The spec may say something else than what runs: it has to be put back in any case.
     let respecced = target.change.is_some() && target.action == Action::Swap;
     if !respecced
-        && running.is_some_and(|life| target.action == Action::Restart || life.id == target.from.container_id)
+        && running.is_some_and(|instance| {
+            target.action == Action::Restart || instance.id == target.from.container_id
+        })
     {
         return None;
     }
-    let foreign =
-        lives.iter().find(|life| life.attempt >= target.forward.attempt && life.state == State::Created);
-    if let Some(waiting) = foreign.and_then(|life| foreign_start(life, now)) {
+    let foreign = instances
+        .iter()
+        .find(|instance| instance.attempt >= target.forward.attempt && instance.state == State::Created);
+    if let Some(waiting) = foreign.and_then(|instance| foreign_start(instance, now)) {
         return Some(Next::Wait(waiting));
     }
-    let replaces =
-        running.or(lives.last()).map_or_else(|| target.from.container_id.clone(), |life| life.id.clone());
-    let attempt =
-        lives.iter().map(|life| life.attempt).max().unwrap_or(target.from.attempt).saturating_add(1);
+    let replaces = running
+        .or(instances.last())
+        .map_or_else(|| target.from.container_id.clone(), |instance| instance.id.clone());
+    let attempt = instances
+        .iter()
+        .map(|instance| instance.attempt)
+        .max()
+        .unwrap_or(target.from.attempt)
+        .saturating_add(1);
     let pre_stop_at = target.forward.pre_stop_at.filter(|_| replaces == target.forward.replaces);
     let replacement = Replacement { pre_stop_at, ..Replacement::of(replaces, attempt) };
     Some(Next::Note(Note::Back(target.name.clone(), replacement)))

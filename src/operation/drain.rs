@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::status::Step;
 use crate::api::{annotation, request};
 use crate::operation::answer::{Next, Waiting};
-use crate::operation::effect::{Effect, GateTurn, Verb};
+use crate::operation::effect::{Effect, GateAction, Verb};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::snapshot::{Declared, Gate, Snapshot};
@@ -25,7 +25,7 @@ const LISTEN_AGAIN: SignedDuration = SignedDuration::from_millis(250);
 /// How many `EndpointSlice`s are named.
 const NAMED: usize = 5;
 /// How soon to look again.
-const LOOK_AGAIN: SignedDuration = SignedDuration::from_millis(50);
+const REQUEUE: SignedDuration = SignedDuration::from_millis(50);
 
 /// The gate in the course of an operation that drains.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,10 +50,10 @@ pub struct Drain {
 
 impl Drain {
     /// Takes in that the gate was turned.
-    pub(super) fn turned(&mut self, gate: GateTurn, now: Timestamp) {
+    pub(super) fn turned(&mut self, gate: GateAction, now: Timestamp) {
         match gate {
-            GateTurn::Drain => self.closed_at = Some(now),
-            GateTurn::Open | GateTurn::Failed => self.settled = true,
+            GateAction::Drain => self.closed_at = Some(now),
+            GateAction::Open | GateAction::Failed => self.settled = true,
         }
     }
 }
@@ -63,7 +63,7 @@ pub(super) fn close(operation: &Operation, snapshot: &Snapshot, now: Timestamp) 
     let drain = operation.drain.as_ref().filter(|_| operation.request.drained_by().is_some())?;
     if drain.begun && drain.left_at.is_none() && operation.in_cluster && snapshot.declared.is_none() {
         let on = "the API server to show the pod".to_owned();
-        return Some(Next::Wait(Waiting { until: later(now, LOOK_AGAIN), on }));
+        return Some(Next::Wait(Waiting { until: later(now, REQUEUE), on }));
     }
     let Some(closed_at) = drain.closed_at.or_else(|| found_closed(operation, snapshot)) else {
         if operation.step != Step::Drain {
@@ -73,7 +73,7 @@ pub(super) fn close(operation: &Operation, snapshot: &Snapshot, now: Timestamp) 
             let failure = Failure::Gate { message: message.to_owned() };
             return Some(Next::Note(Note::End(operation.failed(failure))));
         }
-        return Some(Next::Do(Effect::Gate { gate: GateTurn::Drain }));
+        return Some(Next::Do(Effect::Gate { gate: GateAction::Drain }));
     };
     let Some(left_at) = drain.left_at else {
         let until = later(closed_at, NOTICE);
@@ -86,7 +86,7 @@ pub(super) fn close(operation: &Operation, snapshot: &Snapshot, now: Timestamp) 
         if now >= until {
             return Some(Next::Note(Note::Drained(until)));
         }
-        let until = until.min(later(now, LOOK_AGAIN));
+        let until = until.min(later(now, REQUEUE));
         let on = "the kubelet to take the pod out of traffic".to_owned();
         return Some(Next::Wait(Waiting { until, on }));
     };
@@ -155,18 +155,20 @@ pub(super) fn settle(operation: &Operation, outcome: &Outcome, snapshot: &Snapsh
 }
 
 /// What the gate is still to be turned to when `outcome` is the end.
-fn last_turn(drain: &Drain, outcome: &Outcome) -> Option<GateTurn> {
+fn last_turn(drain: &Drain, outcome: &Outcome) -> Option<GateAction> {
     if drain.settled {
         return None;
     }
     match outcome {
-        Outcome::Succeeded | Outcome::RolledBack(_) if drain.begun || drain.inherited => Some(GateTurn::Open),
+        Outcome::Succeeded | Outcome::RolledBack(_) if drain.begun || drain.inherited => {
+            Some(GateAction::Open)
+        }
         _ if !drain.begun => None,
         Outcome::Failed { touched: true, .. } if drain.closed_at.or(drain.left_at).is_some() => {
-            Some(GateTurn::Failed)
+            Some(GateAction::Failed)
         }
-        _ if drain.inherited => Some(GateTurn::Failed),
-        _ => Some(GateTurn::Open),
+        _ if drain.inherited => Some(GateAction::Failed),
+        _ => Some(GateAction::Open),
     }
 }
 
@@ -188,7 +190,7 @@ impl Operation {
     }
 
     /// What the gate still has to be turned to although the operation is over: the API server was away.
-    pub fn owed_gate(&self) -> Option<GateTurn> {
+    pub fn owed_gate(&self) -> Option<GateAction> {
         last_turn(self.drain.as_ref()?, self.outcome.as_ref()?)
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::annotation;
 
-/// One thing to do. The shell does it once per decision and reports a [`Learned`] or a [`Trouble`].
+/// One thing to do. The shell does it once per decision and reports a [`Learned`] or a [`EffectError`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
     /// Get `image` onto the node, after checking that the disk has room. Doing it twice is harmless.
@@ -94,7 +94,7 @@ pub enum Effect {
     /// Open or close the pod's readiness gate. Doing it twice is harmless.
     Gate {
         /// Who is to see what.
-        gate: GateTurn,
+        gate: GateAction,
     },
     /// Remove container `id`: a fence, or one that does not run or of which nothing can be told.
     Remove {
@@ -109,7 +109,7 @@ pub enum Effect {
 
 /// What the readiness gate is turned to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum GateTurn {
+pub enum GateAction {
     /// No traffic, while an operation is under way.
     Drain,
     /// Traffic again.
@@ -118,7 +118,7 @@ pub enum GateTurn {
     Failed,
 }
 
-impl GateTurn {
+impl GateAction {
     /// Whether the pod may take traffic then, and reason and message of the condition.
     pub fn condition(self) -> (bool, &'static str, &'static str) {
         match self {
@@ -230,7 +230,7 @@ pub enum Learned {
 
 /// How an effect failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trouble {
+pub struct EffectError {
     /// What it means for going on.
     pub class: Class,
     /// For people: what happened and what to do.

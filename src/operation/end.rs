@@ -16,29 +16,29 @@ const CLEANING: SignedDuration = SignedDuration::from_secs(15);
 /// Cleaning up, whatever the outcome: no fence, nothing half-made, and no old lives where nobody else removes them.
 pub(super) fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     let Some(outcome) = operation.ending.clone() else { return Next::Done(operation.lost("gone")) };
-    if operation.setback.is_some() && now >= later(operation.deadline_at, CLEANING) {
+    if operation.last_failure.is_some() && now >= later(operation.deadline_at, CLEANING) {
         // What is left behind is swept later.
         return Next::Done(outcome);
     }
     for target in &operation.targets {
-        let lives = snapshot.lives(&target.name);
+        let instances = snapshot.instances(&target.name);
         // Before the fence: as long as it is there, a kubelet must not start the next attempt beside it.
-        if let Some(life) = never_started(operation, &lives) {
-            return Next::Do(remove(life, Leftover::NeverStarted));
+        if let Some(instance) = never_started(operation, &instances) {
+            return Next::Do(remove(instance, Leftover::NeverStarted));
         }
         if let Some(next) = unfence(operation, target, snapshot, now) {
             return next;
         }
-        let old = |life: &&&Container| {
-            life.attempt < target.from.attempt
-                && life.state == State::Exited
-                && operation.can_remove(&life.id)
+        let old = |instance: &&&Container| {
+            instance.attempt < target.from.attempt
+                && instance.state == State::Exited
+                && operation.can_remove(&instance.id)
         };
         if operation.unsupervised
             && target.reached.is_some()
-            && let Some(life) = lives.iter().find(old)
+            && let Some(instance) = instances.iter().find(old)
         {
-            return Next::Do(remove(life, Leftover::Old));
+            return Next::Do(remove(instance, Leftover::Old));
         }
     }
     settle(operation, &outcome, snapshot).unwrap_or(Next::Done(outcome))
@@ -58,8 +58,10 @@ pub fn obstructing<'a>(
 }
 
 /// A container that this operation created and that does not run, if it can be removed.
-pub(super) fn never_started<'a>(operation: &Operation, lives: &[&'a Container]) -> Option<&'a Container> {
-    let mut created =
-        lives.iter().copied().filter(|life| life.state == State::Created && operation.made(life));
-    created.find(|life| operation.can_remove(&life.id))
+pub(super) fn never_started<'a>(operation: &Operation, instances: &[&'a Container]) -> Option<&'a Container> {
+    let mut created = instances
+        .iter()
+        .copied()
+        .filter(|instance| instance.state == State::Created && operation.made(instance));
+    created.find(|instance| operation.can_remove(&instance.id))
 }

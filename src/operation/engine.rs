@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::api::request::EngineWish;
+use crate::api::request::RequestedEngine;
 use crate::api::status::{Engine, Incarnation};
 use crate::operation::preflight::{Refusal, Runtime, Source};
 use crate::operation::snapshot::{
@@ -89,7 +89,7 @@ impl Facts<'_> {
         self.snapshot.declared.is_some()
     }
 
-    fn unavailable(&self, engine: EngineWish, why: &str) -> Refusal {
+    fn unavailable(&self, engine: RequestedEngine, why: &str) -> Refusal {
         Refusal::EngineUnavailable {
             pod: self.pod(),
             name: self.container.name.clone(),
@@ -100,19 +100,19 @@ impl Facts<'_> {
 }
 
 /// The engine for `wish`, or why there is none.
-pub(super) fn choose(wish: EngineWish, facts: &Facts<'_>) -> Result<Choice, Refusal> {
+pub(super) fn choose(wish: RequestedEngine, facts: &Facts<'_>) -> Result<Choice, Refusal> {
     match wish {
-        EngineWish::Recreate => recreate(facts).map(|why| by(Engine::Recreate, why)),
-        EngineWish::Respec => respec(facts),
-        EngineWish::Stop => stop(facts).map(|why| by(Engine::Stop, why)),
-        EngineWish::Auto if !facts.in_cluster() => recreate(facts).map(|why| by(Engine::Recreate, why)),
-        EngineWish::Auto if facts.image.is_some() => match (respec(facts), recreate(facts)) {
+        RequestedEngine::Recreate => recreate(facts).map(|why| by(Engine::Recreate, why)),
+        RequestedEngine::Respec => respec(facts),
+        RequestedEngine::Stop => stop(facts).map(|why| by(Engine::Stop, why)),
+        RequestedEngine::Auto if !facts.in_cluster() => recreate(facts).map(|why| by(Engine::Recreate, why)),
+        RequestedEngine::Auto if facts.image.is_some() => match (respec(facts), recreate(facts)) {
             (Ok(choice), _) => Ok(choice),
             // The spec says so already, and only what it stands for is another image: nothing to tell the kubelet.
             (Err(_), Ok(why)) => Ok(by(Engine::Recreate, why)),
             (Err(refusal), Err(_)) => Err(refusal),
         },
-        EngineWish::Auto => any(facts),
+        RequestedEngine::Auto => any(facts),
     }
 }
 
@@ -202,7 +202,7 @@ fn clone(facts: &Facts<'_>) -> Result<(), Refusal> {
 
 /// May the image in the pod's spec be changed, so that its kubelet replaces the container?
 fn respec(facts: &Facts<'_>) -> Result<Choice, Refusal> {
-    let not = |why: &str| Err(facts.unavailable(EngineWish::Respec, why));
+    let not = |why: &str| Err(facts.unavailable(RequestedEngine::Respec, why));
     let Some(declared) = facts.declared() else {
         return not("it changes the pod's spec, which needs an API server");
     };
@@ -260,15 +260,18 @@ fn expected_hash(facts: &Facts<'_>, declared: &DeclaredContainer, to: &str) -> O
 
 /// For how long a kubelet might hold the container back: where the policy is not Always, it would call it finished then.
 fn held_back(facts: &Facts<'_>) -> Option<u64> {
-    let lives = facts.snapshot.lives(&facts.container.name);
-    let ends = lives.iter().filter(|life| life.state == State::Exited).filter_map(|life| life.finished_at);
+    let instances = facts.snapshot.instances(&facts.container.name);
+    let ends = instances
+        .iter()
+        .filter(|instance| instance.state == State::Exited)
+        .filter_map(|instance| instance.finished_at);
     let free = ends.max()?.checked_add(LONGEST_BACK_OFF).ok()?;
     (facts.now < free).then(|| free.duration_since(facts.now).as_secs().unsigned_abs() + 1)
 }
 
 /// May it be stopped, for its kubelet to start it again?
 fn stop(facts: &Facts<'_>) -> Result<&'static str, Refusal> {
-    let not = |why: &str| Err(facts.unavailable(EngineWish::Stop, why));
+    let not = |why: &str| Err(facts.unavailable(RequestedEngine::Stop, why));
     if facts.image.is_some() {
         return not("it starts the same image again");
     }

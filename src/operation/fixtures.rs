@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::request::Request;
-use crate::operation::effect::{Class, Effect, GateTurn, ImageChoice, Learned, Trouble, Verb};
+use crate::operation::effect::{Class, Effect, EffectError, GateAction, ImageChoice, Learned, Verb};
 use crate::operation::next::{Next, next};
 use crate::operation::outcome::Outcome;
 use crate::operation::plan::Plan;
@@ -23,7 +23,7 @@ pub(super) fn at(ms: i64) -> Timestamp {
 }
 
 /// A life of `name`, called `name-attempt`, of the image `repo/app:v1`.
-pub(super) fn life(name: &str, attempt: u32, state: State) -> Container {
+pub(super) fn instance(name: &str, attempt: u32, state: State) -> Container {
     Container {
         id: format!("{name}-{attempt}"),
         name: name.into(),
@@ -49,8 +49,8 @@ pub(super) fn pod(owner: Owner) -> Snapshot {
     let pod = PodRef { namespace: "default".into(), name: "web".into(), uid: "u-1".into() };
     let mut containers = Vec::new();
     for name in ["app", "side"] {
-        containers.extend([0, 1].map(|attempt| life(name, attempt, State::Exited)));
-        containers.push(life(name, 2, State::Running));
+        containers.extend([0, 1].map(|attempt| instance(name, attempt, State::Exited)));
+        containers.push(instance(name, 2, State::Running));
     }
     Snapshot {
         sandbox: Some(Sandbox { id: "sandbox-1".into(), pod, ready: true, owner }),
@@ -231,14 +231,14 @@ impl Bench {
                 self.operation.begin(&effect, self.now);
                 self.log.push(short(&effect));
                 self.now += SignedDuration::from_millis(10);
-                let trouble = |class| Trouble { class, message: "the runtime said so".into() };
+                let effect_error = |class| EffectError { class, message: "the runtime said so".into() };
                 let result = match world(&effect, &mut self.snapshot) {
                     Answer::Obey => Ok(self.happen(&effect)),
                     Answer::Lost => {
                         self.happen(&effect);
-                        Err(trouble(Class::Away))
+                        Err(effect_error(Class::Away))
                     }
-                    Answer::No(class) => Err(trouble(class)),
+                    Answer::No(class) => Err(effect_error(class)),
                 };
                 self.operation.record(&effect, result, self.now);
             }
@@ -248,11 +248,12 @@ impl Bench {
 
     fn let_die(&mut self) {
         let Some((image, after)) = self.dies else { return };
-        let running = |life: &&mut Container| life.state == State::Running && life.image_id == image;
-        for life in self.snapshot.containers.iter_mut().filter(running) {
-            let end = life.started_at.unwrap() + SignedDuration::from_millis(after);
+        let running =
+            |instance: &&mut Container| instance.state == State::Running && instance.image_id == image;
+        for instance in self.snapshot.containers.iter_mut().filter(running) {
+            let end = instance.started_at.unwrap() + SignedDuration::from_millis(after);
             if self.now >= end {
-                (life.state, life.finished_at, life.exit_code) = (State::Exited, Some(end), 3);
+                (instance.state, instance.finished_at, instance.exit_code) = (State::Exited, Some(end), 3);
             }
         }
     }
@@ -265,22 +266,26 @@ impl Bench {
         for container in &mut declared.containers {
             let hash = (self.hash)(&container.name, &container.image);
             let newest = |snapshot: &Snapshot| {
-                let lives = snapshot.lives(&container.name);
-                lives.into_iter().max_by_key(|life| (life.created_at, life.attempt)).unwrap().clone()
+                let instances = snapshot.instances(&container.name);
+                instances
+                    .into_iter()
+                    .max_by_key(|instance| (instance.created_at, instance.attempt))
+                    .unwrap()
+                    .clone()
             };
-            let mut life = newest(&self.snapshot);
-            if acts && life.state == State::Running && life.spec_hash != hash {
-                let old = find(&mut self.snapshot, &life.id);
+            let mut instance = newest(&self.snapshot);
+            if acts && instance.state == State::Running && instance.spec_hash != hash {
+                let old = find(&mut self.snapshot, &instance.id);
                 (old.state, old.finished_at, old.exit_code) = (State::Exited, Some(self.now), 143);
-                life = old.clone();
+                instance = old.clone();
             }
-            let taken = |c: &Container| c.name == container.name && c.attempt == life.attempt + 1;
+            let taken = |c: &Container| c.name == container.name && c.attempt == instance.attempt + 1;
             if self.kubelet == Kubelet::Prompt
-                && life.state == State::Exited
+                && instance.state == State::Exited
                 && !self.snapshot.containers.iter().any(taken)
             {
-                let mut new = life.clone();
-                (new.attempt, new.operation, new.spec_hash) = (life.attempt + 1, None, hash);
+                let mut new = instance.clone();
+                (new.attempt, new.operation, new.spec_hash) = (instance.attempt + 1, None, hash);
                 new.id = format!("{}-{}", new.name, new.attempt);
                 new.image_id =
                     if container.image == ALIAS { "sha:v1".into() } else { image_id(&container.image) };
@@ -289,11 +294,11 @@ impl Bench {
                 (new.finished_at, new.exit_code) = (None, 0);
                 self.snapshot.containers.push(new);
             }
-            let life = newest(&self.snapshot);
+            let instance = newest(&self.snapshot);
             if self.kubelet != Kubelet::Silent {
-                let running = life.state == State::Running;
+                let running = instance.state == State::Running;
                 (container.running, container.ready, container.container_id) =
-                    (running, running, Some(life.id));
+                    (running, running, Some(instance.id));
             }
         }
         self.snapshot.declared = Some(declared);
@@ -329,11 +334,11 @@ impl Bench {
             Effect::Gate { gate } => {
                 let closed = |reason: &str| Gate::Closed { reason: reason.into() };
                 let declared = self.snapshot.declared.as_mut().unwrap();
-                declared.unready_since = (*gate != GateTurn::Open).then_some(now);
+                declared.unready_since = (*gate != GateAction::Open).then_some(now);
                 declared.gate = match gate {
-                    GateTurn::Open => Gate::Open,
-                    GateTurn::Drain => closed("InPlaceDrain"),
-                    GateTurn::Failed => closed("InPlaceFailed"),
+                    GateAction::Open => Gate::Open,
+                    GateAction::Drain => closed("InPlaceDrain"),
+                    GateAction::Failed => closed("InPlaceFailed"),
                 };
             }
             Effect::Respec { container, to, .. } => {

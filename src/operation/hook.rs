@@ -16,7 +16,7 @@ use crate::operation::outcome::Failure;
 use crate::operation::state::{Operation, later};
 
 /// How soon to look at the pod again while a hook runs; its end is heard at once.
-const LOOK_AGAIN: SignedDuration = SignedDuration::from_millis(250);
+const REQUEUE: SignedDuration = SignedDuration::from_millis(250);
 /// Longest part of a pod's or a template's name in the name of a run.
 const MAX_PART: usize = 100;
 /// Most metrics that one line tells of.
@@ -198,7 +198,7 @@ pub(super) fn pass(operation: &Operation, moment: Moment, now: Timestamp) -> Pas
                 Moment::Before => operation.touch_until(),
                 Moment::After => operation.forward_until(),
             };
-            let again = later(now, LOOK_AGAIN);
+            let again = later(now, REQUEUE);
             let until = if limit > now { again.min(limit) } else { again };
             Passage::Next(Next::Wait(Waiting { until, on: format!("hook {}", hook.template) }))
         }

@@ -15,6 +15,7 @@ pub mod engine;
 #[cfg(test)]
 mod fixtures;
 pub mod hook;
+pub mod last_failure;
 mod moved;
 pub mod next;
 pub mod note;
@@ -24,7 +25,6 @@ pub mod preflight;
 pub mod replace;
 pub mod report;
 mod respec;
-pub mod setback;
 pub mod snapshot;
 pub mod spec_hash;
 pub mod state;

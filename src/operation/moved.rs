@@ -13,7 +13,7 @@ use crate::operation::snapshot::{Container, Sandbox, Snapshot};
 use crate::operation::state::{Operation, Target, later};
 
 /// How soon to look again.
-const LOOK_AGAIN: SignedDuration = SignedDuration::from_millis(250);
+const REQUEUE: SignedDuration = SignedDuration::from_millis(250);
 
 /// What follows when the pod's sandbox is not the one from before, or does not run. A container that was touched counts as
 /// restarted once it runs in the new one, and as swapped once it runs there from the image that was asked for. Nothing is
@@ -31,7 +31,7 @@ pub(super) fn moved(operation: &Operation, sandbox: &Sandbox, snapshot: &Snapsho
         if let Some(fence) = fence {
             return Next::Do(remove(fence, Leftover::Fence));
         }
-        if let Some(instance) = never_started(operation, &snapshot.lives(&target.name)) {
+        if let Some(instance) = never_started(operation, &snapshot.instances(&target.name)) {
             return Next::Do(remove(instance, Leftover::NeverStarted));
         }
     }
@@ -48,7 +48,7 @@ pub(super) fn moved(operation: &Operation, sandbox: &Sandbox, snapshot: &Snapsho
         return Next::Note(Note::Moved(sandbox.id.clone(), instances));
     }
     let on = "the kubelet to start the containers in a new sandbox".to_owned();
-    Next::Wait(Waiting { until: later(now, LOOK_AGAIN).min(operation.deadline_at), on })
+    Next::Wait(Waiting { until: later(now, REQUEUE).min(operation.deadline_at), on })
 }
 
 /// Whether `instance` is what `target` was to come to.

@@ -146,7 +146,7 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
         match replace(operation, target, snapshot, now) {
             Progress::Next(next) => return within(operation, next, now, operation.forward_until(), "Swap"),
             Progress::Failed(failure) => return fail(operation, failure),
-            Progress::Running(life) => return Next::Note(Note::reached(target, life, snapshot, now)),
+            Progress::Running(instance) => return Next::Note(Note::reached(target, instance, snapshot, now)),
         }
     }
     if !matches!(operation.step, Step::PostHook | Step::Ready)
@@ -208,7 +208,7 @@ fn pull(operation: &Operation, target: &Target, image: &str, anew: bool) -> Next
     let (container, image) = (target.name.clone(), image.to_owned());
     if let Some(message) = operation.given_up(Verb::Pull, &target.name) {
         let message = message.to_owned();
-        let class = operation.setback.as_ref().map(|setback| setback.trouble.class);
+        let class = operation.last_failure.as_ref().map(|last_failure| last_failure.effect_error.class);
         if class == Some(Class::Credentials) && !operation.touched() {
             let failure = Failure::PullSecrets { container, image, message };
             return Next::Note(Note::End(Outcome::Refused(failure)));
@@ -244,11 +244,11 @@ fn replaced_by_others(
     snapshot: &Snapshot,
     now: Timestamp,
 ) -> Option<Next> {
-    if let Some(life) = restarted(target, snapshot) {
-        let about_to_start = foreign_start(life, now).filter(|_| !by_spec(target));
-        return Some(match about_to_start.filter(|_| life.state == State::Created) {
+    if let Some(instance) = restarted(target, snapshot) {
+        let about_to_start = foreign_start(instance, now).filter(|_| !by_spec(target));
+        return Some(match about_to_start.filter(|_| instance.state == State::Created) {
             Some(waiting) => Next::Wait(waiting),
-            None => Next::Note(Note::Rebased(Box::new(life.clone()))),
+            None => Next::Note(Note::Rebased(Box::new(instance.clone()))),
         });
     }
     let what = changed(operation, target, snapshot)?;
@@ -260,7 +260,7 @@ fn replaced_by_others(
 fn restarted<'a>(target: &Target, snapshot: &'a Snapshot) -> Option<&'a Container> {
     let by_kubelet = snapshot.sandbox.as_ref().is_some_and(|sandbox| sandbox.owner.is_kubelet());
     let follows = by_spec(target) || (by_kubelet && target.rebases < MAX_REBASES);
-    let newest = snapshot.lives(&target.name).last().copied()?;
+    let newest = snapshot.instances(&target.name).last().copied()?;
     // The way back leads to the image from before: one of another image is somebody's change.
     let fits = by_spec(target) || newest.image_id == target.from.image_id;
     let counts = follows && fits && !target.touched && newest.state != State::Unknown;
@@ -278,28 +278,29 @@ fn changed(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Optio
     if target.touched {
         return None;
     }
-    let foreign = |life: &&Container| life.attempt >= target.forward.attempt && !operation.made(life);
-    let newer = snapshot.lives(&target.name).into_iter().find(foreign)?;
+    let foreign =
+        |instance: &&Container| instance.attempt >= target.forward.attempt && !operation.made(instance);
+    let newer = snapshot.instances(&target.name).into_iter().find(foreign)?;
     Some(format!("attempt {} is there and {}", newer.attempt, newer.state))
 }
 
 /// Holds back what failed a moment ago.
 fn pace(operation: &Operation, next: Next, now: Timestamp) -> Next {
-    let (Next::Do(effect), Some(setback)) = (&next, &operation.setback) else { return next };
-    if setback.verb != effect.verb() || setback.container != effect.container() {
+    let (Next::Do(effect), Some(last_failure)) = (&next, &operation.last_failure) else { return next };
+    if last_failure.verb != effect.verb() || last_failure.container != effect.container() {
         return next;
     }
-    let first = match (setback.verb, setback.trouble.class) {
+    let first = match (last_failure.verb, last_failure.effect_error.class) {
         (Verb::Pull, Class::Refused | Class::Gone) => SignedDuration::from_secs(1),
         (_, Class::NameTaken) => SignedDuration::from_millis(20),
         _ => SignedDuration::from_millis(100),
     };
-    let doublings = setback.count.saturating_sub(1).min(6);
-    let again = later(setback.at, first * 2_i32.pow(doublings));
+    let doublings = last_failure.count.saturating_sub(1).min(6);
+    let again = later(last_failure.at, first * 2_i32.pow(doublings));
     if now >= again {
         return next;
     }
-    let on = format!("another try: {}", setback.trouble.message);
+    let on = format!("another try: {}", last_failure.effect_error.message);
     // Not past a moment that decides.
     let limits = [operation.touch_until(), operation.forward_until(), operation.deadline_at];
     let until = limits.into_iter().filter(|limit| now < *limit).fold(again, Timestamp::min);

@@ -49,13 +49,18 @@ pub enum Note {
 }
 
 impl Note {
-    /// That `life`, seen running in `snapshot`, is what `target` was to come to.
-    pub(super) fn reached(target: &Target, life: &Container, snapshot: &Snapshot, now: Timestamp) -> Self {
+    /// That `instance`, seen running in `snapshot`, is what `target` was to come to.
+    pub(super) fn reached(
+        target: &Target,
+        instance: &Container,
+        snapshot: &Snapshot,
+        now: Timestamp,
+    ) -> Self {
         let reached = Reached {
-            to: life.incarnation(),
+            to: instance.incarnation(),
             stopped_at: target.stopped_at.or_else(|| target.ended(snapshot)),
-            started_at: life.started_at,
-            counts_from: Some(life.started_at.unwrap_or(life.created_at).min(now)),
+            started_at: instance.started_at,
+            counts_from: Some(instance.started_at.unwrap_or(instance.created_at).min(now)),
             ready_at: None,
         };
         Note::Reached(target.name.clone(), reached)
@@ -115,19 +120,19 @@ impl Operation {
                     reached.ready_at = Some(at);
                 }
             }
-            Note::Rebased(life) => {
-                if let Some(index) = target(&mut self.targets, &life.name) {
+            Note::Rebased(instance) => {
+                if let Some(index) = target(&mut self.targets, &instance.name) {
                     let target = &mut self.targets[index];
                     target.rebases = target.rebases.saturating_add(1);
-                    target.forward = Replacement::of(life.id.clone(), life.attempt.saturating_add(1));
-                    target.from = Incarnation { image: target.from.image.clone(), ..life.incarnation() };
-                    target.from_hash = life.spec_hash;
+                    target.forward = Replacement::of(instance.id.clone(), instance.attempt.saturating_add(1));
+                    target.from = Incarnation { image: target.from.image.clone(), ..instance.incarnation() };
+                    target.from_hash = instance.spec_hash;
                     target.change.iter_mut().for_each(|change| change.settled = true);
                 }
             }
             Note::Moved(sandbox_id, instances) => {
                 self.sandbox_id = sandbox_id;
-                self.setback = None;
+                self.last_failure = None;
                 for instance in instances {
                     let Some(index) = target(&mut self.targets, &instance.name) else { continue };
                     let target = &mut self.targets[index];
@@ -150,7 +155,7 @@ impl Operation {
             }
             Note::TurnBack(failure) => {
                 self.step = Step::Rollback;
-                self.setback = None;
+                self.last_failure = None;
                 self.turned_back = Some(failure);
             }
             Note::Back(name, replacement) => {
@@ -161,7 +166,7 @@ impl Operation {
             }
             Note::End(outcome) => {
                 // What cannot be stopped is not asked for as often again.
-                self.setback.take_if(|setback| setback.verb != Verb::Stop);
+                self.last_failure.take_if(|last_failure| last_failure.verb != Verb::Stop);
                 self.ending = Some(outcome);
             }
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use crate::api::hook_run::HookRunSpec;
-use crate::api::request::{EngineWish, InvalidRequest, Request};
+use crate::api::request::{InvalidRequest, Request, RequestedEngine};
 use crate::api::status::Incarnation;
 use crate::operation::engine::{Choice, Facts, choose};
 use crate::operation::hook::{Hook, Moment};
@@ -212,7 +212,7 @@ pub enum Refusal {
         /// The container.
         name: String,
         /// The engine.
-        engine: EngineWish,
+        engine: RequestedEngine,
         /// Why not.
         why: String,
     },
@@ -440,7 +440,7 @@ fn hooks(request: &Request, pod: &PodRef, known: &Hooks) -> Result<Vec<Hook>, Re
 }
 
 fn next_attempt(snapshot: &Snapshot, name: &str) -> u32 {
-    snapshot.lives(name).iter().map(|life| life.attempt).max().unwrap_or(0).saturating_add(1)
+    snapshot.instances(name).iter().map(|instance| instance.attempt).max().unwrap_or(0).saturating_add(1)
 }
 
 /// The life of `name` to be replaced: the one that runs, or, where a kubelet tries to bring it up and is to try another
@@ -452,8 +452,8 @@ fn replaceable<'a>(
     swap: bool,
 ) -> Result<&'a Container, Refusal> {
     let pod = || Box::new(sandbox.pod.clone());
-    let lives = snapshot.lives(name);
-    let Some(newest) = lives.last() else {
+    let instances = snapshot.instances(name);
+    let Some(newest) = instances.last() else {
         let known = snapshot.names().join(", ");
         return Err(Refusal::UnknownContainer { pod: pod(), name: name.to_owned(), known });
     };
@@ -462,7 +462,7 @@ fn replaceable<'a>(
         let declared = declared.join(", ");
         return Err(Refusal::UndeclaredContainer { pod: pod(), name: name.to_owned(), declared });
     }
-    let running: Vec<_> = lives.iter().filter(|life| life.state == State::Running).collect();
+    let running: Vec<_> = instances.iter().filter(|instance| instance.state == State::Running).collect();
     match running.as_slice() {
         // Created: its kubelet is about to start it once more.
         [] if swap && snapshot.declared.is_some() && newest.state != State::Unknown => Ok(newest),

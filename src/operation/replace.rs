@@ -10,10 +10,10 @@ use jiff::{SignedDuration, Timestamp};
 use crate::api::status::{Action, Engine};
 use crate::operation::answer::{Next, Waiting};
 use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb};
+use crate::operation::last_failure::LastFailure;
 use crate::operation::note::Note;
 use crate::operation::outcome::Failure;
 use crate::operation::respec::{self, respec, stop_and_wait};
-use crate::operation::setback::Setback;
 use crate::operation::snapshot::{Container, Declared, Snapshot, State};
 use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Replacement, Target, is_over, later};
 
@@ -36,7 +36,7 @@ const LATE_STOPS: u32 = 10;
 /// How long a runtime that lost a start is left alone before it is asked for another one.
 const CUT_OFF_PAUSE: SignedDuration = SignedDuration::from_millis(500);
 /// How soon to look again for something that others do.
-const LOOK_AGAIN: SignedDuration = SignedDuration::from_millis(20);
+const REQUEUE: SignedDuration = SignedDuration::from_millis(20);
 
 /// Where a replacement stands.
 pub(super) enum Progress<'a> {
@@ -67,30 +67,32 @@ pub(super) fn replace<'a>(
         (Engine::Recreate | Engine::Respec, _) => {}
     }
     let replacement = target.replacement();
-    let lives = snapshot.lives(&target.name);
-    let new = lives.iter().rev().find(|life| life.attempt == replacement.attempt);
-    match new.or_else(|| lives.iter().find(|life| is_counted_anew(operation, target, life, snapshot))) {
+    let instances = snapshot.instances(&target.name);
+    let new = instances.iter().rev().find(|instance| instance.attempt == replacement.attempt);
+    match new
+        .or_else(|| instances.iter().find(|instance| is_counted_anew(operation, target, instance, snapshot)))
+    {
         Some(new) => settle(operation, target, snapshot, new, now),
         None => make(operation, target, replacement, snapshot, now),
     }
 }
 
-/// Whether `life` is what a kubelet made in the place of the one that ended, counted from the beginning. Its collection of
+/// Whether `instance` is what a kubelet made in the place of the one that ended, counted from the beginning. Its collection of
 /// dead containers, once a minute, keeps the newest of a name: a fence that does not run. Kubelets before 1.24 forget the
 /// attempts then.
 pub(super) fn is_counted_anew(
     operation: &Operation,
     target: &Target,
-    life: &Container,
+    instance: &Container,
     snapshot: &Snapshot,
 ) -> bool {
     let ended = target.touched && snapshot.by_id(&target.replacement().replaces).is_none();
     ended
         && !operation.unsupervised
-        && !operation.made(life)
-        && life.attempt <= target.from.attempt
-        && life.created_at >= operation.begun_at
-        && life.state == State::Running
+        && !operation.made(instance)
+        && instance.attempt <= target.from.attempt
+        && instance.created_at >= operation.begun_at
+        && instance.state == State::Running
 }
 
 /// There is no new life yet.
@@ -110,7 +112,7 @@ pub(super) fn make<'a>(
     // A kubelet's collection of dead containers keeps the newest of a name, which may be the fence: it may be a clone too. Where
     // nothing is left, its configuration was read before the stop.
     let spare = guard.filter(|fence| !fence.holder);
-    let source = source_of(target, replacement, snapshot).or(spare).map(|life| &life.id);
+    let source = source_of(target, replacement, snapshot).or(spare).map(|instance| &instance.id);
     let Some(source) = source.or(target.touched.then_some(&target.from.container_id)) else {
         let message = "every earlier container of that name is gone, with the configuration to clone";
         return Progress::Failed(Failure::Create { container: container(), message: message.to_owned() });
@@ -161,11 +163,11 @@ pub(super) fn make<'a>(
         return Progress::Failed(Failure::Duplicate { container: container(), count: running.len() });
     }
     // Only the life that was to be replaced is ever stopped.
-    if let Some(other) = running.first().filter(|life| life.id != replacement.replaces) {
+    if let Some(other) = running.first().filter(|instance| instance.id != replacement.replaces) {
         let what = format!("attempt {} runs", other.attempt);
         return Progress::Failed(Failure::Changed { container: container(), what });
     }
-    let alive = |life: &&Container| matches!(life.state, State::Running | State::Unknown);
+    let alive = |instance: &&Container| matches!(instance.state, State::Running | State::Unknown);
     if !operation.unsupervised
         && let Some(old) = snapshot.by_id(&replacement.replaces).filter(alive)
     {
@@ -237,15 +239,16 @@ pub(super) fn settle<'a>(
                 return Progress::Failed(Failure::Changed { container: container(), what });
             }
             // It may run. One from long ago that nobody can tell about any more does not count.
-            let unclear = |life: &&&Container| {
-                let recent = life.attempt >= target.from.attempt || life.created_at >= operation.begun_at;
-                life.state == State::Unknown && recent
+            let unclear = |instance: &&&Container| {
+                let recent =
+                    instance.attempt >= target.from.attempt || instance.created_at >= operation.begun_at;
+                instance.state == State::Unknown && recent
             };
-            if let Some(life) = snapshot.lives(&target.name).iter().find(unclear) {
-                if ours && operation.unsupervised && life.id == replacement.replaces {
-                    return stop(operation, target, replacement, life, now);
+            if let Some(instance) = snapshot.instances(&target.name).iter().find(unclear) {
+                if ours && operation.unsupervised && instance.id == replacement.replaces {
+                    return stop(operation, target, replacement, instance, now);
                 }
-                return Progress::Next(clear_up(operation, target, life, now));
+                return Progress::Next(clear_up(operation, target, instance, now));
             }
             if !ours && let Some(waiting) = foreign_start(new, now) {
                 return Progress::Next(Next::Wait(waiting));
@@ -289,16 +292,16 @@ pub(super) fn settle<'a>(
     }
 }
 
-/// What to do about `life`, of which the runtime can tell nothing: after a runtime's own restart that lasts until somebody ends it.
+/// What to do about `instance`, of which the runtime can tell nothing: after a runtime's own restart that lasts until somebody ends it.
 /// A kubelet does that by itself; without one, what was made here is removed, which ends its process, and made again.
-pub(super) fn clear_up(operation: &Operation, target: &Target, life: &Container, now: Timestamp) -> Next {
-    let since = life.started_at.unwrap_or(life.created_at);
-    let may_remove = operation.made(life) && operation.can_remove(&life.id);
+pub(super) fn clear_up(operation: &Operation, target: &Target, instance: &Container, now: Timestamp) -> Next {
+    let since = instance.started_at.unwrap_or(instance.created_at);
+    let may_remove = operation.made(instance) && operation.can_remove(&instance.id);
     if operation.unsupervised && may_remove && is_over(since, UNCLEAR, now) {
-        return Next::Do(remove(life, Leftover::NeverStarted));
+        return Next::Do(remove(instance, Leftover::NeverStarted));
     }
     let on = format!("the runtime to tell the state of {}", target.name);
-    Next::Wait(Waiting { until: later(now, LOOK_AGAIN), on })
+    Next::Wait(Waiting { until: later(now, REQUEUE), on })
 }
 
 /// Whether `new`, of which the runtime can tell nothing, is what is left of a creation in the middle of which the runtime
@@ -336,7 +339,8 @@ pub fn while_it_starts(
         return None;
     }
     let target = operation.targets.iter().find(|target| target.name == container)?;
-    let new = snapshot.by_id(id).filter(|life| life.state == State::Created && operation.made(life))?;
+    let new =
+        snapshot.by_id(id).filter(|instance| instance.state == State::Created && operation.made(instance))?;
     fence_again(operation, target, snapshot, new)
 }
 
@@ -344,8 +348,10 @@ pub fn while_it_starts(
 /// and not started it yet. Its collection keeps the newest of what does not run: it would note that one as to be removed,
 /// for being older than the fence, and remove it even if it runs by then.
 pub fn is_overtaken(snapshot: &Snapshot, container: &str, attempt: u32, source: &str) -> bool {
-    snapshot.lives(container).into_iter().any(|life| {
-        life.state == State::Created && life.attempt.saturating_add(1) == attempt && life.id != source
+    snapshot.instances(container).into_iter().any(|instance| {
+        instance.state == State::Created
+            && instance.attempt.saturating_add(1) == attempt
+            && instance.id != source
     })
 }
 
@@ -395,9 +401,9 @@ pub(super) fn yield_to_twin(
         return Some(Next::Note(Note::Overtaken { name, replaces, attempt, cut_short: false }));
     }
     // Asked for more than once and still there: that is for a person to see.
-    let tries = operation.setback.as_ref().filter(|setback| setback.verb == Verb::Stop);
+    let tries = operation.last_failure.as_ref().filter(|last_failure| last_failure.verb == Verb::Stop);
     let is_overdue = now >= operation.deadline_at;
-    if is_overdue && tries.is_some_and(|setback| setback.count >= LATE_STOPS)
+    if is_overdue && tries.is_some_and(|last_failure| last_failure.count >= LATE_STOPS)
         || operation.given_up(Verb::Stop, &target.name).is_some()
     {
         return None;
@@ -417,25 +423,27 @@ fn may_be_started_again(operation: &Operation, target: &Target) -> bool {
 
 /// What becomes of a life that is over before it began, with no word from the runtime why: its start was lost with the
 /// process that asked for it, or with the runtime, and says nothing about the image. It is made again.
-fn cut_off(operation: &Operation, target: &Target, life: &Container, now: Timestamp) -> Option<Next> {
-    if life.started_at.is_some() || !operation.can_remove(&life.id) {
+fn cut_off(operation: &Operation, target: &Target, instance: &Container, now: Timestamp) -> Option<Next> {
+    if instance.started_at.is_some() || !operation.can_remove(&instance.id) {
         return None;
     }
-    let ours = |setback: &&Setback| setback.verb == Verb::Start && setback.container == target.name;
-    if let Some(setback) = operation.setback.as_ref().filter(ours) {
+    let ours = |last_failure: &&LastFailure| {
+        last_failure.verb == Verb::Start && last_failure.container == target.name
+    };
+    if let Some(last_failure) = operation.last_failure.as_ref().filter(ours) {
         // A refusal ends the life it is about: if it was asked for again, the start before was lost, and this one found
         // what was left of it.
-        let refused = !setback.trouble.class.is_away() && setback.count == 1;
+        let refused = !last_failure.effect_error.class.is_away() && last_failure.count == 1;
         if refused && !may_be_started_again(operation, target) {
             return None;
         }
-        let until = later(setback.at, CUT_OFF_PAUSE);
+        let until = later(last_failure.at, CUT_OFF_PAUSE);
         if now < until {
-            let on = format!("another try to start {}: {}", target.name, setback.trouble.message);
+            let on = format!("another try to start {}: {}", target.name, last_failure.effect_error.message);
             return Some(Next::Wait(Waiting { until, on }));
         }
     }
-    Some(Next::Do(remove(life, Leftover::NeverStarted)))
+    Some(Next::Do(remove(instance, Leftover::NeverStarted)))
 }
 
 /// Takes the fences away, but not right after a start, or after what did not start went away.
@@ -457,10 +465,10 @@ fn held(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timest
         return shortly;
     }
     let running = snapshot.running(&target.name);
-    let unseen = running.iter().find(|life| operation.made(life) && !is_told(snapshot, life))?;
+    let unseen = running.iter().find(|instance| operation.made(instance) && !is_told(snapshot, instance))?;
     let since = unseen.started_at.filter(|since| *since <= now)?;
     let on = format!("the kubelet to see {}", target.name);
-    (now < later(since, FENCE_HOLDS_AT_MOST)).then(|| Waiting { until: later(now, LOOK_AGAIN * 3), on })
+    (now < later(since, FENCE_HOLDS_AT_MOST)).then(|| Waiting { until: later(now, REQUEUE * 3), on })
 }
 
 /// The same for somebody who acts at once.
@@ -470,24 +478,26 @@ fn held_shortly(
     snapshot: &Snapshot,
     now: Timestamp,
 ) -> Option<Waiting> {
-    let started = snapshot.running(&target.name).iter().filter_map(|life| life.started_at).max();
+    let started = snapshot.running(&target.name).iter().filter_map(|instance| instance.started_at).max();
     let until = later(started.max(operation.removed_at)?, FENCE_HOLDS);
     // A clock that was set back holds nothing.
     let soon = now < until && until < later(now, FENCE_HOLDS * 2);
     soon.then(|| Waiting { until, on: format!("{} to be seen by others", target.name) })
 }
 
-/// Whether the kubelet has told that `life` runs. It does so when it begins to act on what it saw, and does one thing
+/// Whether the kubelet has told that `instance` runs. It does so when it begins to act on what it saw, and does one thing
 /// after the other.
-fn is_told(snapshot: &Snapshot, life: &Container) -> bool {
-    let told = snapshot.declared.as_ref().and_then(|declared| declared.container(&life.name));
-    told.is_some_and(|told| told.running && told.container_id.as_deref() == Some(&life.id))
+fn is_told(snapshot: &Snapshot, instance: &Container) -> bool {
+    let told = snapshot.declared.as_ref().and_then(|declared| declared.container(&instance.name));
+    told.is_some_and(|told| told.running && told.container_id.as_deref() == Some(&instance.id))
 }
 
 /// The wait for somebody else to start what it created, while that may still happen.
-pub(super) fn foreign_start(life: &Container, now: Timestamp) -> Option<Waiting> {
-    (!is_over(life.created_at, FOREIGN_START, now))
-        .then(|| Waiting { until: later(now, LOOK_AGAIN), on: format!("the kubelet to start {}", life.name) })
+pub(super) fn foreign_start(instance: &Container, now: Timestamp) -> Option<Waiting> {
+    (!is_over(instance.created_at, FOREIGN_START, now)).then(|| Waiting {
+        until: later(now, REQUEUE),
+        on: format!("the kubelet to start {}", instance.name),
+    })
 }
 
 /// The same for one under another name than that of the replacement. A kubelet that finds no trace of earlier lives any
@@ -499,25 +509,27 @@ fn others_start(
     now: Timestamp,
 ) -> Option<Waiting> {
     let attempt = target.replacement().attempt;
-    let others =
-        |life: &&Container| life.state == State::Created && life.attempt != attempt && !operation.made(life);
-    foreign_start(snapshot.lives(&target.name).into_iter().find(others)?, now)
+    let others = |instance: &&Container| {
+        instance.state == State::Created && instance.attempt != attempt && !operation.made(instance)
+    };
+    foreign_start(snapshot.instances(&target.name).into_iter().find(others)?, now)
 }
 
 /// Why a new life is over.
-pub(super) fn ended(operation: &Operation, target: &Target, life: &Container) -> Failure {
+pub(super) fn ended(operation: &Operation, target: &Target, instance: &Container) -> Failure {
     let container = target.name.clone();
-    if let Some(started) = life.started_at {
+    if let Some(started) = instance.started_at {
         // A runtime may note the start of one that ends at once only after its end.
-        let lived = life.finished_at.map_or(SignedDuration::ZERO, |end| end.duration_since(started));
+        let lived = instance.finished_at.map_or(SignedDuration::ZERO, |end| end.duration_since(started));
         let lived = lived.max(SignedDuration::ZERO);
         let lived_ms = i64::try_from(lived.as_millis()).unwrap_or(i64::MAX);
-        return Failure::Exited { container, code: life.exit_code, lived_ms };
+        return Failure::Exited { container, code: instance.exit_code, lived_ms };
     }
-    let told = operation.setback.as_ref().filter(|s| s.verb == Verb::Start && s.container == target.name);
+    let told =
+        operation.last_failure.as_ref().filter(|s| s.verb == Verb::Start && s.container == target.name);
     let message = told.map_or_else(
-        || format!("the runtime gave up with code {}", life.exit_code),
-        |setback| setback.trouble.message.clone(),
+        || format!("the runtime gave up with code {}", instance.exit_code),
+        |last_failure| last_failure.effect_error.message.clone(),
     );
     Failure::Start { container, message }
 }
@@ -547,7 +559,7 @@ pub(super) fn source_of<'a>(
     snapshot
         .by_id(&target.from.container_id)
         .or_else(|| snapshot.by_id(&replacement.replaces))
-        .or_else(|| snapshot.lives(&target.name).last().copied())
+        .or_else(|| snapshot.instances(&target.name).last().copied())
 }
 
 pub(super) fn remove(container: &Container, what: Leftover) -> Effect {

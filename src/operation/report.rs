@@ -82,8 +82,10 @@ fn downtime_ms(target: &Target) -> Option<i64> {
 
 fn message(operation: &Operation) -> String {
     let mut text = match &operation.outcome {
-        None => match &operation.setback {
-            Some(setback) => format!("{}: trying again: {}", operation.step, setback.trouble.message),
+        None => match &operation.last_failure {
+            Some(last_failure) => {
+                format!("{}: trying again: {}", operation.step, last_failure.effect_error.message)
+            }
             None => match operation.hook_progress() {
                 Some(hook) => format!("waiting for {hook}"),
                 None => format!("{} is under way", operation.step),
@@ -122,19 +124,19 @@ fn succeeded(target: &Target) -> String {
         Action::Restart => "restarted in place".to_owned(),
         Action::Swap => format!("swapped in place to {}", target.image.as_deref().unwrap_or_default()),
     };
-    format!("{} {what}: {}", target.name, lives(target))
+    format!("{} {what}: {}", target.name, instances(target))
 }
 
 fn returned(target: &Target) -> String {
     match (&target.back, target.action) {
-        (Some(_), _) => format!("{} is back on {}: {}", target.name, target.from.image, lives(target)),
+        (Some(_), _) => format!("{} is back on {}: {}", target.name, target.from.image, instances(target)),
         (None, Action::Restart) if target.reached.is_none() => format!("{} runs as before", target.name),
         (None, Action::Restart) => succeeded(target),
         (None, Action::Swap) => format!("{} never left {}", target.name, target.from.image),
     }
 }
 
-fn lives(target: &Target) -> String {
+fn instances(target: &Target) -> String {
     let to = target.reached.as_ref().map_or(target.from.attempt, |reached| reached.to.attempt);
     let down =
         downtime_ms(target).map_or_else(|| "downtime unknown".to_owned(), |ms| format!("down {ms} ms"));
@@ -246,7 +248,7 @@ mod tests {
         let open = status(&bench.operation);
         assert_eq!((open.phase, open.message.as_str()), (Phase::Running, "Swap is under way"));
         assert_eq!(open.containers[0].to, None);
-        while bench.operation.setback.is_none() {
+        while bench.operation.last_failure.is_none() {
             bench.step(&mut |_, _| Answer::No(Class::Away));
         }
         assert_eq!(status(&bench.operation).message, "Swap: trying again: the runtime said so");

@@ -29,8 +29,8 @@ const CHANGE_OF_MIND: SignedDuration = SignedDuration::from_secs(2);
 /// twice that, between two attempts to watch (client-go, `reflector.go`).
 const HEARD_AT_LAST: SignedDuration = SignedDuration::from_secs(60);
 /// How soon to look again while something is about to happen, and while nothing is.
-const LOOK_AGAIN: SignedDuration = SignedDuration::from_millis(20);
-const LOOK_LATER: SignedDuration = SignedDuration::from_millis(250);
+const REQUEUE: SignedDuration = SignedDuration::from_millis(20);
+const REQUEUE_LATER: SignedDuration = SignedDuration::from_millis(250);
 /// How long something counts as about to happen.
 const SOON: SignedDuration = SignedDuration::from_secs(2);
 
@@ -51,7 +51,7 @@ pub(super) fn respec<'a>(
         }
         if !change.settled && now < later(operation.begun_at, CHANGE_OF_MIND) {
             let on = format!("the kubelet to bring {} to what the pod's spec says", target.name);
-            return Progress::Next(Next::Wait(Waiting { until: later(now, LOOK_AGAIN), on }));
+            return Progress::Next(Next::Wait(Waiting { until: later(now, REQUEUE), on }));
         }
         if let Some(effect) = fence_ahead(operation, target, change, snapshot) {
             return do_(effect);
@@ -60,14 +60,14 @@ pub(super) fn respec<'a>(
         let (container, from, to) = (target.name.clone(), from.clone(), to.clone());
         return do_(Effect::Respec { container, from, to });
     };
-    let lives = snapshot.lives(&target.name);
-    let fits = |life: &&&Container| {
-        let counts = life.attempt >= replacement.attempt
-            || life.id == target.from.container_id
-            || is_counted_anew(operation, target, life, snapshot);
-        counts && fits(target, change, returns, life)
+    let instances = snapshot.instances(&target.name);
+    let fits = |instance: &&&Container| {
+        let counts = instance.attempt >= replacement.attempt
+            || instance.id == target.from.container_id
+            || is_counted_anew(operation, target, instance, snapshot);
+        counts && fits(target, change, returns, instance)
     };
-    if let Some(new) = lives.iter().rev().find(fits) {
+    if let Some(new) = instances.iter().rev().find(fits) {
         // The life from before may run on, unless its kubelet had begun to end it.
         let kept = new.id == target.from.container_id;
         if !kept && !returns && target.made_hash != new.spec_hash {
@@ -87,7 +87,7 @@ pub(super) fn respec<'a>(
         return do_(remove(fence, Leftover::Fence));
     }
     // One that its kubelet still made under the spec from before: it will be replaced like the one before it.
-    let newest = lives.last().filter(|life| life.attempt >= replacement.attempt);
+    let newest = instances.last().filter(|instance| instance.attempt >= replacement.attempt);
     if let Some(newest) = newest.filter(|newest| newest.state == State::Exited) {
         let (name, replaces) = (target.name.clone(), newest.id.clone());
         let attempt = newest.attempt.saturating_add(1);
@@ -108,7 +108,7 @@ pub(super) fn respec<'a>(
     };
     let help_from = later(ended.map_or(changed_at, |ended| ended.max(changed_at)), head_start);
     if now < help_from {
-        let until = help_from.min(later(now, LOOK_AGAIN));
+        let until = help_from.min(later(now, REQUEUE));
         let on = format!("the kubelet to start {}", target.name);
         return Progress::Next(Next::Wait(Waiting { until, on }));
     }
@@ -133,7 +133,8 @@ fn fence_ahead(
         return Some(remove(fence, Leftover::Fence));
     }
     let replacement = target.replacement();
-    let is_taken = snapshot.lives(&target.name).iter().any(|life| life.attempt >= replacement.attempt);
+    let is_taken =
+        snapshot.instances(&target.name).iter().any(|instance| instance.attempt >= replacement.attempt);
     let attempt = replacement.attempt.saturating_add(1);
     if let Some(fence) = snapshot.fences(&target.name).find(|fence| fence.attempt == attempt) {
         let is_idle = fence.state != State::Running && operation.can_remove(&fence.id);
@@ -155,7 +156,7 @@ fn obstructing<'a>(
     change: &SpecChange,
     snapshot: &'a Snapshot,
 ) -> Option<&'a Container> {
-    let newest = *snapshot.lives(&target.name).last()?;
+    let newest = *snapshot.instances(&target.name).last()?;
     if operation.made(newest) && can_help(operation, target, change) {
         return None;
     }
@@ -192,15 +193,16 @@ pub(super) fn cut_short(operation: &Operation, target: &Target, snapshot: &Snaps
         Some(_) => (u32::MAX, HEARD_AT_LAST),
     };
     let until = later(replacement.respec_at?, heard);
-    let newest = *snapshot.lives(&target.name).last()?;
-    let ended = |life: &Container| life.state == State::Exited && life.started_at.is_some();
+    let newest = *snapshot.instances(&target.name).last()?;
+    let ended = |instance: &Container| instance.state == State::Exited && instance.started_at.is_some();
     let (replaces, attempt, at) = if newest.attempt == replacement.attempt {
         let at = newest.finished_at.filter(|_| operation.made(newest) && ended(newest))?;
         (newest.id.clone(), newest.attempt.saturating_add(1), at)
     } else {
         let before = &target.reached.as_ref()?.to;
-        let gone =
-            snapshot.by_id(&before.container_id).is_none_or(|life| operation.made(life) && ended(life));
+        let gone = snapshot
+            .by_id(&before.container_id)
+            .is_none_or(|instance| operation.made(instance) && ended(instance));
         let replaced = gone && before.attempt == replacement.attempt && newest.attempt > before.attempt;
         (before.container_id.clone(), newest.attempt, Some(newest.created_at).filter(|_| replaced)?)
     };
@@ -217,7 +219,7 @@ pub(super) fn stop_and_wait<'a>(
 ) -> Progress<'a> {
     let replacement = target.replacement();
     if let Some(new) =
-        snapshot.lives(&target.name).into_iter().rev().find(|l| l.attempt >= replacement.attempt)
+        snapshot.instances(&target.name).into_iter().rev().find(|l| l.attempt >= replacement.attempt)
     {
         // Its kubelet makes another one after one that it could not start.
         if new.state == State::Exited && new.started_at.is_none() && !operation.made(new) {
@@ -250,19 +252,19 @@ pub(super) fn image(operation: &Operation, target: &Target, change: &SpecChange)
     ImageChoice { reference: change.to.clone(), id: id.clone(), spec_hash: change.hash.clone() }
 }
 
-/// Whether `life` was made under the spec as it is to be.
-fn fits(target: &Target, change: &SpecChange, returns: bool, life: &Container) -> bool {
+/// Whether `instance` was made under the spec as it is to be.
+fn fits(target: &Target, change: &SpecChange, returns: bool, instance: &Container) -> bool {
     if returns {
-        return life.spec_hash == target.from_hash;
+        return instance.spec_hash == target.from_hash;
     }
     match &change.hash {
-        Some(hash) => life.spec_hash == *hash,
-        None => life.spec_hash != target.from_hash,
+        Some(hash) => instance.spec_hash == *hash,
+        None => instance.spec_hash != target.from_hash,
     }
 }
 
 fn wait(target: &Target, since: Timestamp, now: Timestamp) -> Waiting {
-    let pause = if now < later(since, SOON) { LOOK_AGAIN } else { LOOK_LATER };
+    let pause = if now < later(since, SOON) { REQUEUE } else { REQUEUE_LATER };
     Waiting { until: later(now, pause), on: format!("the kubelet to replace {}", target.name) }
 }
 

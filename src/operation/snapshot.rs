@@ -292,10 +292,10 @@ impl Snapshot {
     }
 
     /// All lives of the container `name`, oldest attempt first; no fences.
-    pub fn lives(&self, name: &str) -> Vec<&Container> {
-        let mut lives: Vec<_> = self.containers.iter().filter(|c| !c.fence && c.name == name).collect();
-        lives.sort_by_key(|container| (container.attempt, container.created_at));
-        lives
+    pub fn instances(&self, name: &str) -> Vec<&Container> {
+        let mut instances: Vec<_> = self.containers.iter().filter(|c| !c.fence && c.name == name).collect();
+        instances.sort_by_key(|container| (container.attempt, container.created_at));
+        instances
     }
 
     /// All fences that guard `name`.
@@ -305,7 +305,7 @@ impl Snapshot {
 
     /// The lives of `name` that run. More than one is what must never be.
     pub fn running(&self, name: &str) -> Vec<&Container> {
-        self.lives(name).into_iter().filter(|container| container.state == State::Running).collect()
+        self.instances(name).into_iter().filter(|container| container.state == State::Running).collect()
     }
 
     /// The names of the pod's containers, sorted, each once.

@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use crate::api::request::Request;
 use crate::api::status::{Action, Engine, Incarnation, Step};
 use crate::operation::drain::Drain;
-use crate::operation::effect::{Class, Effect, ImageChoice, Learned, Leftover, Trouble, Verb};
+use crate::operation::effect::{Class, Effect, EffectError, ImageChoice, Learned, Leftover, Verb};
 use crate::operation::engine::{Choice, SpecChange};
 use crate::operation::hook::Hook;
+use crate::operation::last_failure::LastFailure;
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
-use crate::operation::setback::Setback;
 use crate::operation::snapshot::{Container, PodRef, Snapshot};
 
 /// Remarks kept for the report.
@@ -76,7 +76,8 @@ pub struct Operation {
     #[serde(default)]
     pub removed_at: Option<Timestamp>,
     /// The last thing that did not work, while it is being tried again.
-    pub setback: Option<Setback>,
+    #[serde(rename = "setback")]
+    pub last_failure: Option<LastFailure>,
     /// Things that did not work and did not matter enough to end it.
     pub remarks: Vec<String>,
     /// Containers whose removal was given up. Remembered, so that giving up on one does not revive another.
@@ -283,7 +284,7 @@ impl Operation {
             outcome: None,
             finished_at: None,
             removed_at: None,
-            setback: None,
+            last_failure: None,
             remarks: Vec::new(),
             stuck: Vec::new(),
         }
@@ -319,8 +320,8 @@ impl Operation {
     }
 
     /// True for a container that this operation created.
-    pub(super) fn made(&self, life: &Container) -> bool {
-        life.operation.as_deref() == Some(self.request.id.as_str())
+    pub(super) fn made(&self, instance: &Container) -> bool {
+        instance.operation.as_deref() == Some(self.request.id.as_str())
     }
 
     /// The moment after which it goes back, or ends, instead of going on. Earlier than the deadline where there may
@@ -372,13 +373,13 @@ impl Operation {
     }
 
     /// What came of `effect`.
-    pub fn record(&mut self, effect: &Effect, result: Result<Learned, Trouble>, now: Timestamp) {
+    pub fn record(&mut self, effect: &Effect, result: Result<Learned, EffectError>, now: Timestamp) {
         if matches!(effect, Effect::Remove { what: Leftover::NeverStarted, .. }) {
             self.removed_at = Some(now);
         }
         match result {
             Ok(learned) => {
-                self.setback = None;
+                self.last_failure = None;
                 match effect {
                     Effect::Gate { gate } => self.drain.iter_mut().for_each(|drain| drain.turned(*gate, now)),
                     Effect::Respec { .. } => {
@@ -400,19 +401,21 @@ impl Operation {
                 }
             }
             // A handler is begun once; what it did is for the report, as with the kubelet.
-            Err(trouble) if effect.verb() == Verb::PreStop => {
-                self.remark(format!("preStop of {}: {}", effect.container(), trouble.message));
+            Err(effect_error) if effect.verb() == Verb::PreStop => {
+                self.remark(format!("preStop of {}: {}", effect.container(), effect_error.message));
             }
-            Err(trouble) => {
+            Err(effect_error) => {
                 // A server that has just begun denies what it allows a moment later, however long it was tried before.
-                let again = |setback: &&Setback| {
-                    setback.verb == effect.verb()
-                        && setback.container == effect.container()
-                        && (trouble.class != Class::Denied || setback.trouble.class == Class::Denied)
+                let again = |last_failure: &&LastFailure| {
+                    last_failure.verb == effect.verb()
+                        && last_failure.container == effect.container()
+                        && (effect_error.class != Class::Denied
+                            || last_failure.effect_error.class == Class::Denied)
                 };
-                let count = self.setback.as_ref().filter(again).map_or(0, |setback| setback.count) + 1;
+                let count =
+                    self.last_failure.as_ref().filter(again).map_or(0, |last_failure| last_failure.count) + 1;
                 let container = effect.container().to_owned();
-                if trouble.class != Class::Away
+                if effect_error.class != Class::Away
                     && let Some(target) = self.targets.iter_mut().find(|target| target.name == container)
                 {
                     match effect.verb() {
@@ -421,7 +424,8 @@ impl Operation {
                         _ => {}
                     }
                 }
-                self.setback = Some(Setback { verb: effect.verb(), container, count, at: now, trouble });
+                self.last_failure =
+                    Some(LastFailure { verb: effect.verb(), container, count, at: now, effect_error });
                 self.give_up_removing(effect);
             }
         }
@@ -437,12 +441,12 @@ impl Operation {
 
     /// The failure when the time is up during `what`, with what had gone wrong lately.
     pub(super) fn late(&self, what: &str) -> Failure {
-        let lately = |setback: &Setback| {
-            let Setback { verb, container, trouble, .. } = setback;
+        let lately = |last_failure: &LastFailure| {
+            let LastFailure { verb, container, effect_error, .. } = last_failure;
             let of = if container.is_empty() { String::new() } else { format!(" of {container}") };
-            format!("{what} ({verb:?}{of} had failed: {})", trouble.message)
+            format!("{what} ({verb:?}{of} had failed: {})", effect_error.message)
         };
-        Failure::Deadline { during: self.setback.as_ref().map_or_else(|| what.to_owned(), lately) }
+        Failure::Deadline { during: self.last_failure.as_ref().map_or_else(|| what.to_owned(), lately) }
     }
 
     /// The outcome when the pod's sandbox is `what`.
@@ -476,7 +480,7 @@ impl Operation {
     /// Takes it up again after the process that carried it out has died. The time nobody was there does not count
     /// against a pod that was touched, nor against the grace of a container whose preStop handler was begun.
     pub fn resume(&mut self, now: Timestamp) {
-        self.setback = None;
+        self.last_failure = None;
         self.stuck.clear();
         if now < self.begun_at {
             self.shift(now.duration_since(self.begun_at));
@@ -501,7 +505,7 @@ impl Operation {
             let times = [&mut drain.closed_at, &mut drain.left_at, &mut drain.confirmed_at];
             times.into_iter().flatten().for_each(moved);
         }
-        self.setback.iter_mut().for_each(|setback| moved(&mut setback.at));
+        self.last_failure.iter_mut().for_each(|last_failure| moved(&mut last_failure.at));
         for target in &mut self.targets {
             target.pulled_at.iter_mut().for_each(moved);
             target.stopped_at.iter_mut().for_each(moved);

@@ -50,15 +50,15 @@ pub(super) fn verify<'a>(
         if let Some(next @ Next::Do(_)) = unfence(operation, target, snapshot, now) {
             return Verdict::Next(next);
         }
-        let life = snapshot.by_id(&reached.to.container_id);
-        match life {
-            Some(life) if life.state == State::Running => {
+        let instance = snapshot.by_id(&reached.to.container_id);
+        match instance {
+            Some(instance) if instance.state == State::Running => {
                 let least = if target.action == Action::Swap { SWAP_SETTLES } else { RESTART_SETTLES };
                 // What ran before has nothing left to prove on the way back.
                 let asked =
                     if operation.turned_back.is_some() { 0 } else { operation.request.min_ready_seconds };
                 let settles = least.max(SignedDuration::from_secs(i64::from(asked)));
-                let started_at = life.started_at.unwrap_or(life.created_at);
+                let started_at = instance.started_at.unwrap_or(instance.created_at);
                 let proven_at = later(reached.counts_from.unwrap_or(started_at), settles);
                 if reached.ready_at.is_some() {
                     continue;
@@ -78,13 +78,15 @@ pub(super) fn verify<'a>(
                     }
                 }
             }
-            Some(life) if life.state == State::Unknown => match clear_up(operation, target, life, now) {
-                Next::Wait(waiting) => {
-                    wait.get_or_insert(waiting);
+            Some(instance) if instance.state == State::Unknown => {
+                match clear_up(operation, target, instance, now) {
+                    Next::Wait(waiting) => {
+                        wait.get_or_insert(waiting);
+                    }
+                    next => return Verdict::Next(next),
                 }
-                next => return Verdict::Next(next),
-            },
-            Some(life) => return Verdict::Failed(ended(operation, target, life)),
+            }
+            Some(instance) => return Verdict::Failed(ended(operation, target, instance)),
             None => {
                 let what = "the new one was removed by somebody else".to_owned();
                 return Verdict::Failed(Failure::Changed { container: target.name.clone(), what });

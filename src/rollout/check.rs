@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutSpec, RolloutTarget};
 use crate::api::request::{InvalidRequest, is_dns_subdomain};
 use crate::api::workload_kind::{KINDS, Kind};
-use crate::rollout::wish::request;
+use crate::rollout::desired::request;
 use crate::workload::amount::Amount;
 
 /// Everything that is wrong with a rollout, and with the change from `old` to it.

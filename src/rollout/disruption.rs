@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::rollout::pod::Pod;
 use crate::workload::pods::PodPhase;
 use crate::workload::selector;
-use crate::workload::turn::later;
+use crate::workload::task::later;
 
 /// How long an entry is good for before it is written anew; after two minutes it is dropped.
 pub const RENEW: SignedDuration = SignedDuration::from_secs(60);
@@ -63,13 +63,13 @@ pub struct Status {
 
 /// The budgets of a namespace, and what is left of them.
 #[derive(Clone, Debug, Default)]
-pub struct Room {
+pub struct DisruptionAllowance {
     budgets: Vec<Disruption>,
     /// An empty selector means all pods (`policy/v1`) or none (`v1beta1`).
     pub empty_is_all: bool,
 }
 
-impl Room {
+impl DisruptionAllowance {
     /// Of these; `version` is that of the interface.
     pub fn new(budgets: Vec<Disruption>, version: &str) -> Self {
         Self { budgets, empty_is_all: version == "v1" }

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::rollout::decide::{Seen, Write};
-use crate::rollout::disruption::{Disruption, Room};
+use crate::rollout::desired::Rollout;
+use crate::rollout::disruption::{Disruption, DisruptionAllowance};
 use crate::rollout::pod::Pod;
 use crate::rollout::target::{Target, Template};
-use crate::rollout::wish::Wish;
 
 /// The uid of the rollout.
 pub(super) const UID: &str = "r-1";
@@ -21,15 +21,15 @@ pub(super) fn at(second: i64) -> Timestamp {
 }
 
 /// A restart of `Deployment/web`, begun at 0.
-pub(super) fn wish(more: &Value) -> Wish {
+pub(super) fn rollout(more: &Value) -> Rollout {
     let mut spec = json!({"target": {"workloadRef": {"kind": "Deployment", "name": "web"}},
         "containers": [{"name": "app"}], "maxUnavailable": 1});
     spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let object = json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout", "spec": spec,
         "metadata": {"namespace": "shop", "name": "one", "uid": UID, "generation": 1, "creationTimestamp": at(0)}});
-    let mut wish = Wish::read(serde_json::from_value::<InPlaceRollout>(object).unwrap());
-    wish.before.started_at = Some(at(0));
-    wish
+    let mut rollout = Rollout::read(serde_json::from_value::<InPlaceRollout>(object).unwrap());
+    rollout.before.started_at = Some(at(0));
+    rollout
 }
 
 /// A pod as the API has it: old and Ready.
@@ -57,8 +57,8 @@ pub(super) fn seen<'a>(
     budgets: &[Disruption],
     now: Timestamp,
 ) -> Seen<'a> {
-    let room = Room::new(budgets.to_vec(), "v1");
-    Seen { target, pods: pods.iter().collect(), room, newer: None, agents: None, now }
+    let allowance = DisruptionAllowance::new(budgets.to_vec(), "v1");
+    Seen { target, pods: pods.iter().collect(), allowance, newer: None, agents: None, now }
 }
 
 /// As the API server carries a write out.

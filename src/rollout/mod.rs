@@ -12,7 +12,7 @@
 //!        → report   counts, conditions, one line for people
 //! ```
 //!
-//! What is being done with a pod stands on it ([`mark::Mark`], an annotation written together with the request), so that
+//! What is being done with a pod stands on it ([`record::PodRecord`], an annotation written together with the request), so that
 //! whoever decides next goes on where the last one stopped. The id of the request is the uid of the rollout: an agent carries
 //! it out once, however often it is written.
 //!
@@ -22,17 +22,17 @@
 pub mod budget;
 pub mod check;
 pub mod decide;
+pub mod desired;
 pub mod disruption;
-mod halt;
-pub mod mark;
 mod order;
+pub mod orphan;
 pub mod pod;
 pub mod reach;
+pub mod record;
 mod report;
-pub mod stray;
+mod stop_reason;
 pub mod target;
 mod view;
-pub mod wish;
 
 #[cfg(test)]
 mod fixtures;

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use crate::api::annotation;
-use crate::rollout::mark::Mark;
+use crate::rollout::record::PodRecord;
 use crate::workload::pods;
 
 /// What is read from a pod.
@@ -19,7 +19,7 @@ pub struct Pod {
     /// Its controller.
     pub owner: Option<OwnerReference>,
     /// What a rollout does with it, or did last.
-    pub mark: Option<Mark>,
+    pub record: Option<PodRecord>,
     /// The uid of the rollout that works on it.
     pub worked_on: Option<String>,
     /// Name and image of all its containers, those that run from the start on too.
@@ -41,7 +41,7 @@ impl Pod {
         Self {
             base: pods::Pod::read(pod),
             owner: owners.clone().find(|owner| owner.controller == Some(true)).cloned(),
-            mark: annotation(annotation::ROLLOUT).and_then(|text| serde_json::from_str(text).ok()),
+            record: annotation(annotation::ROLLOUT).and_then(|text| serde_json::from_str(text).ok()),
             worked_on: labels.get(annotation::ROLLOUT_UID).cloned(),
             labels,
             images: containers.map(|one| (one.name.clone(), one.image.clone().unwrap_or_default())).collect(),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use crate::rollout::pod::Pod;
-use crate::workload::turn::{SILENCE, later};
+use crate::workload::task::{SILENCE, later};
 
 /// The nodes whose agent is ready, and since when.
 pub type ReadyAgents = BTreeMap<String, Timestamp>;

@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use crate::api::in_place_rollout::{Downtime, InPlaceRolloutStatus, PodFailure, RolloutPhase};
 use crate::api::workload::Condition;
 use crate::rollout::budget::Bounds;
-use crate::rollout::halt::Halt;
-use crate::rollout::mark::Stage;
+use crate::rollout::desired::Rollout;
+use crate::rollout::record::Stage;
+use crate::rollout::stop_reason::StopReason;
 use crate::rollout::view::{State, View};
-use crate::rollout::wish::Wish;
 use crate::workload::action::Event;
 use crate::workload::report::whole_seconds;
 
@@ -49,12 +49,12 @@ fn number(count: usize) -> i32 {
 }
 
 /// The counts.
-pub(super) fn status(wish: &Wish, views: &[View<'_>], bounds: Bounds) -> InPlaceRolloutStatus {
+pub(super) fn status(rollout: &Rollout, views: &[View<'_>], bounds: Bounds) -> InPlaceRolloutStatus {
     let count = |is: &dyn Fn(&View<'_>) -> bool| number(views.iter().filter(|view| is(view)).count());
-    let (failures, failed) = failures(wish, views);
+    let (failures, failed) = failures(rollout, views);
     InPlaceRolloutStatus {
-        observed_generation: wish.generation,
-        target: wish.target(),
+        observed_generation: rollout.generation,
+        target: rollout.target(),
         pods: number(views.len()),
         wanted: number(views.len().saturating_sub(bounds.held)),
         done: count(&|view| view.outcome() == Some(Stage::Done)),
@@ -62,17 +62,17 @@ pub(super) fn status(wish: &Wish, views: &[View<'_>], bounds: Bounds) -> InPlace
         failed,
         unavailable: count(&|view| !view.available),
         failures,
-        conditions: wish.before.conditions.clone(),
-        downtime_ms: downtime(wish, views),
+        conditions: rollout.before.conditions.clone(),
+        downtime_ms: downtime(rollout, views),
         ..InPlaceRolloutStatus::default()
     }
 }
 
 /// The pods that did not come through, those that are gone too, and how many they are.
-fn failures(wish: &Wish, views: &[View<'_>]) -> (Vec<PodFailure>, i32) {
+fn failures(rollout: &Rollout, views: &[View<'_>]) -> (Vec<PodFailure>, i32) {
     let there: BTreeMap<&str, Option<Stage>> =
         views.iter().map(|view| (view.pod.base.uid.as_str(), view.outcome())).collect();
-    let known = wish.before.failures.iter();
+    let known = rollout.before.failures.iter();
     let mut failures: Vec<_> = known
         .filter(|known| there.get(known.uid.as_str()).is_none_or(|outcome| *outcome == Some(Stage::Failed)))
         .cloned()
@@ -84,26 +84,26 @@ fn failures(wish: &Wish, views: &[View<'_>]) -> (Vec<PodFailure>, i32) {
     }
     let all = number(failures.len());
     // Of those beyond the details only the number is known.
-    let beyond = if wish.before.failures.len() >= MOST_FAILURES { wish.before.failed } else { 0 };
+    let beyond = if rollout.before.failures.len() >= MOST_FAILURES { rollout.before.failed } else { 0 };
     failures.truncate(MOST_FAILURES);
     (failures, all.max(beyond))
 }
 
 fn failure(view: &View<'_>) -> PodFailure {
     let base = &view.pod.base;
-    let (reason, message) = match (&view.state, &view.pod.mark) {
+    let (reason, message) = match (&view.state, &view.pod.record) {
         (State::Ended(end), _) => (end.reason.clone(), end.note.clone()),
-        (_, Some(mark)) => (mark.reason.clone(), mark.note.clone()),
+        (_, Some(record)) => (record.reason.clone(), record.note.clone()),
         _ => (String::new(), String::new()),
     };
     let at = base.answer.as_ref().and_then(|answer| answer.finished_at);
     PodFailure { pod: base.name.clone(), uid: base.uid.clone(), reason, message, at }
 }
 
-fn downtime(wish: &Wish, views: &[View<'_>]) -> Downtime {
+fn downtime(rollout: &Rollout, views: &[View<'_>]) -> Downtime {
     let through = views.iter().filter(|view| view.outcome() == Some(Stage::Done));
     let answers =
-        through.filter_map(|view| view.pod.base.answer.as_ref()).filter(|answer| answer.id == wish.uid);
+        through.filter_map(|view| view.pod.base.answer.as_ref()).filter(|answer| answer.id == rollout.uid);
     let mut times: Vec<_> =
         answers.flat_map(|answer| &answer.containers).filter_map(|container| container.downtime_ms).collect();
     times.sort_unstable();
@@ -112,10 +112,10 @@ fn downtime(wish: &Wish, views: &[View<'_>]) -> Downtime {
 }
 
 /// One whose target is not there yet.
-pub(super) fn pending(wish: &Wish, message: String) -> InPlaceRolloutStatus {
+pub(super) fn pending(rollout: &Rollout, message: String) -> InPlaceRolloutStatus {
     InPlaceRolloutStatus {
-        observed_generation: wish.generation,
-        target: wish.target(),
+        observed_generation: rollout.generation,
+        target: rollout.target(),
         reason: "TargetNotFound".to_owned(),
         message,
         ..InPlaceRolloutStatus::default()
@@ -123,36 +123,40 @@ pub(super) fn pending(wish: &Wish, message: String) -> InPlaceRolloutStatus {
 }
 
 /// One that ends before it has touched anything.
-pub(super) fn ended_early(wish: &Wish, halt: &Halt, now: Timestamp) -> InPlaceRolloutStatus {
+pub(super) fn ended_early(
+    rollout: &Rollout,
+    stop_reason: &StopReason,
+    now: Timestamp,
+) -> InPlaceRolloutStatus {
     let mut status = InPlaceRolloutStatus {
-        observed_generation: wish.generation,
-        target: wish.target(),
-        phase: halt.phase,
-        reason: halt.reason.to_owned(),
-        message: halt.message.clone(),
+        observed_generation: rollout.generation,
+        target: rollout.target(),
+        phase: stop_reason.phase,
+        reason: stop_reason.reason.to_owned(),
+        message: stop_reason.message.clone(),
         finished_at: Some(now),
-        conditions: wish.before.conditions.clone(),
+        conditions: rollout.before.conditions.clone(),
         ..InPlaceRolloutStatus::default()
     };
-    conditions(wish, &mut status, now);
+    conditions(rollout, &mut status, now);
     status
 }
 
 /// Phase, reason, message, conditions.
 pub(super) fn phase(
-    wish: &Wish,
+    rollout: &Rollout,
     status: &mut InPlaceRolloutStatus,
     views: &[View<'_>],
     bounds: Bounds,
-    halt: Option<&Halt>,
+    stop_reason: Option<&StopReason>,
     waits: &Waits,
     now: Timestamp,
 ) {
     let settled = |view: &View<'_>| view.outcome().is_some();
     let through = format!("{} of {} pods are through", status.done, status.wanted);
-    let (phase, reason, message) = if let Some(halt) = halt {
-        let phase = if status.busy > 0 { RolloutPhase::Running } else { halt.phase };
-        (phase, halt.reason, halt.message.clone())
+    let (phase, reason, message) = if let Some(stop_reason) = stop_reason {
+        let phase = if status.busy > 0 { RolloutPhase::Running } else { stop_reason.phase };
+        (phase, stop_reason.reason, stop_reason.message.clone())
     } else if status.busy == 0 && bounds.held == 0 && views.iter().all(settled) {
         if status.failed > 0 {
             let message = format!("{through}, {} failed: see status.failures", status.failed);
@@ -163,7 +167,7 @@ pub(super) fn phase(
     } else {
         let held = number(views.iter().filter(|view| settled(view)).count()) >= status.wanted;
         let line = line(&through, status, waits);
-        match (wish.spec.paused, held && status.busy == 0) {
+        match (rollout.spec.paused, held && status.busy == 0) {
             (true, _) => (RolloutPhase::Paused, "Paused", format!("{line}; paused by spec.paused")),
             (_, true) => {
                 let message = format!("{line}; spec.partition leaves {} as they are", bounds.held);
@@ -178,7 +182,7 @@ pub(super) fn phase(
     if phase.is_terminal() {
         status.finished_at = Some(now);
     }
-    conditions(wish, status, now);
+    conditions(rollout, status, now);
 }
 
 fn line(through: &str, status: &InPlaceRolloutStatus, waits: &Waits) -> String {
@@ -212,7 +216,7 @@ impl Waits {
 }
 
 /// `Progressing`, `Complete`, `Failed`, each with the time since when it is so.
-pub(super) fn conditions(wish: &Wish, status: &mut InPlaceRolloutStatus, now: Timestamp) {
+pub(super) fn conditions(rollout: &Rollout, status: &mut InPlaceRolloutStatus, now: Timestamp) {
     let phase = status.phase;
     let ended = phase.is_terminal();
     for (kind, is) in [
@@ -221,7 +225,7 @@ pub(super) fn conditions(wish: &Wish, status: &mut InPlaceRolloutStatus, now: Ti
         ("Failed", matches!(phase, RolloutPhase::Failed | RolloutPhase::Superseded)),
     ] {
         let truth = if is { "True" } else { "False" };
-        let before = wish.before.conditions.iter().find(|known| known.kind == kind);
+        let before = rollout.before.conditions.iter().find(|known| known.kind == kind);
         let since = before.filter(|known| known.status == truth).and_then(|known| known.last_transition_time);
         // A line that changes with every pod is told once, in status.message.
         let message = if ended { status.message.clone() } else { String::new() };
@@ -240,8 +244,8 @@ pub(super) fn conditions(wish: &Wish, status: &mut InPlaceRolloutStatus, now: Ti
 }
 
 /// What has happened between what was told last and now.
-pub(super) fn events(wish: &Wish, status: &InPlaceRolloutStatus) -> Vec<Event> {
-    let before = &wish.before;
+pub(super) fn events(rollout: &Rollout, status: &InPlaceRolloutStatus) -> Vec<Event> {
+    let before = &rollout.before;
     let mut events = Vec::new();
     let mut tell = |reason, message: String, warning| events.push(Event { reason, message, warning });
     if before.started_at.is_none() && status.started_at.is_some() {

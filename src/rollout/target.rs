@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
-use crate::rollout::wish::Wish;
 
 /// The target now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,9 +32,9 @@ pub struct Template {
 
 impl Target {
     /// True when `pod` is one of its own. Of a target that is gone, those that are being worked on.
-    pub fn has(&self, wish: &Wish, pod: &Pod) -> bool {
+    pub fn has(&self, rollout: &Rollout, pod: &Pod) -> bool {
         match self {
-            Self::Absent => pod.mark.as_ref().is_some_and(|mark| mark.rollout == wish.uid),
+            Self::Absent => pod.record.as_ref().is_some_and(|record| record.rollout == rollout.uid),
             Self::There { owners: None, .. } => true,
             Self::There { owners: Some(owners), .. } => {
                 pod.owner.as_ref().is_some_and(|owner| owners.contains(&owner.uid))
@@ -45,7 +45,7 @@ impl Target {
     /// What comes of `more` restarts in its `pods`, for people; `None`: their owner bears them.
     pub fn gives_up<'a>(
         &self,
-        wish: &Wish,
+        rollout: &Rollout,
         pods: impl IntoIterator<Item = &'a Pod>,
         more: usize,
     ) -> Option<String> {
@@ -56,17 +56,17 @@ impl Target {
             format!(
                 "{} takes restarts for failures, and ends all its pods at {limit} of them (spec.backoffLimit): there were \
                  {before}, and {more} are to come; with a backoffLimit of {} it bears them",
-                wish.target(),
+                rollout.target(),
                 before + more + 1
             )
         })
     }
 
     /// What the next pod of an owner would run in place of a wanted image, for people; `None`: the same.
-    pub fn drift(&self, wish: &Wish) -> Option<String> {
+    pub fn drift(&self, rollout: &Rollout) -> Option<String> {
         let Self::There { templates, .. } = self else { return None };
         let drifts = |template: &Template| {
-            let mut wanted = wish.images();
+            let mut wanted = rollout.images();
             let (container, image, named) = wanted.find_map(|(container, image)| {
                 let named = template.images.get(container)?;
                 (named != image).then_some((container, image, named))

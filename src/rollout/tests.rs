@@ -4,16 +4,16 @@ use serde_json::{Value, json};
 
 use super::check;
 use super::decide::{Decision, Seen, What, decide};
-use super::disruption::{Disruption, Room};
+use super::desired::Rollout;
+use super::disruption::{Disruption, DisruptionAllowance};
 use super::fixtures::*;
 use super::pod::Pod;
 use super::target::Target;
-use super::wish::Wish;
 use crate::api::in_place_rollout::{InPlaceRollout, RolloutPhase};
 
 fn look(more: &Value, pods: &[Value], budgets: &[Disruption], now: i64) -> Decision {
     let pods: Vec<Pod> = pods.iter().map(read).collect();
-    decide(&wish(more), seen(&target(), &pods, budgets, at(now)))
+    decide(&rollout(more), seen(&target(), &pods, budgets, at(now)))
 }
 
 fn begun(decision: &Decision) -> Vec<&str> {
@@ -32,7 +32,7 @@ fn what_serves_nobody_goes_first_and_costs_nothing_then_what_is_cheap_then_by_na
     // Ready, and not for long enough.
     ready(&mut pods[3], true, at(0));
     let decision = look(&json!({"pod": {"minReadySeconds": 30}}), &pods, &[], 1);
-    assert_eq!((begun(&decision), decision.look_again), (vec!["web-3"], Some(at(30))));
+    assert_eq!((begun(&decision), decision.requeue_at), (vec!["web-3"], Some(at(30))));
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_failure_is_remembered_when_its_pod_is_gone() {
         (failed.status.phase, failed.status.reason.as_str()),
         (RolloutPhase::Failed, "FailureThreshold")
     );
-    let mut goes_on = wish(&json!({"failureThreshold": 2}));
+    let mut goes_on = rollout(&json!({"failureThreshold": 2}));
     goes_on.before = look(&json!({"failureThreshold": 2}), &pods, &[], 2).status;
     let left: Vec<_> = pods[1..].iter().map(read).collect();
     let decision = decide(&goes_on, seen(&target(), &left, &[], at(3)));
@@ -139,7 +139,7 @@ fn at_the_deadline_only_what_is_not_touched_is_taken_back() {
     let more = json!({"maxUnavailable": 2, "deadlineSeconds": 60});
     let mut pods: Vec<_> = (0..3).map(pod).collect();
     let order = look(&more, &pods, &[], 1);
-    assert_eq!(order.look_again, Some(at(60)));
+    assert_eq!(order.requeue_at, Some(at(60)));
     for (pod, write) in pods.iter_mut().zip(&order.writes) {
         apply(pod, write);
     }
@@ -159,7 +159,7 @@ fn a_budget_that_lets_nobody_go_is_waited_for_and_one_that_is_not_counted_yet_to
     let more = json!({"maxUnavailable": 4});
     assert_eq!(begun(&look(&more, &pods, &[budget(2)], 1)), ["web-0", "web-1"]);
     let decision = look(&more, &pods, &[budget(0)], 1);
-    assert_eq!((begun(&decision).len(), decision.look_again), (0, Some(at(2))));
+    assert_eq!((begun(&decision).len(), decision.requeue_at), (0, Some(at(2))));
     assert_eq!(decision.status.message, "0 of 4 pods are through, waiting for PodDisruptionBudget pdb");
     let mut old = budget(2);
     old.metadata.generation = 2;
@@ -182,7 +182,7 @@ fn a_budget_that_lets_nobody_go_is_waited_for_and_one_that_is_not_counted_yet_to
 fn what_does_not_serve_goes_without_a_claim_while_enough_others_do() {
     let mut sick = pod(0);
     ready(&mut sick, false, at(0));
-    let claims = |budget: Disruption| Room::new(vec![budget], "v1").claim(&read(&sick), false);
+    let claims = |budget: Disruption| DisruptionAllowance::new(vec![budget], "v1").claim(&read(&sick), false);
     assert_eq!(claims(budget(0)), Ok(Vec::new()));
     let mut short = budget(0);
     short.status.current_healthy = 2;
@@ -192,8 +192,8 @@ fn what_does_not_serve_goes_without_a_claim_while_enough_others_do() {
     // An empty selector means all pods, or none, by the version of the interface.
     let mut all = budget(0);
     all.spec.selector = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector::default());
-    assert!(Room::new(vec![all.clone()], "v1").claim(&read(&pod(0)), true).is_err());
-    assert_eq!(Room::new(vec![all], "v1beta1").claim(&read(&pod(0)), true), Ok(Vec::new()));
+    assert!(DisruptionAllowance::new(vec![all.clone()], "v1").claim(&read(&pod(0)), true).is_err());
+    assert_eq!(DisruptionAllowance::new(vec![all], "v1beta1").claim(&read(&pod(0)), true), Ok(Vec::new()));
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_claim_is_written_anew_before_it_lapses() {
     let mut claimed = budget(0);
     claimed.status.disrupted_pods = [("web-0".to_owned(), at(1))].into();
     let fresh = look(&json!({}), &[one.clone()], &[claimed.clone()], 30);
-    assert_eq!((fresh.renewals.len(), fresh.look_again), (0, Some(at(61))));
+    assert_eq!((fresh.renewals.len(), fresh.requeue_at), (0, Some(at(61))));
     say(&mut one, "Running", Some("PreHook"));
     let due = look(&json!({}), &[one], &[claimed], 61);
     assert_eq!(due.renewals, [("pdb".to_owned(), "web-0".to_owned())]);
@@ -212,16 +212,16 @@ fn a_claim_is_written_anew_before_it_lapses() {
 
 #[test]
 fn a_target_is_waited_for_for_a_minute() {
-    let mut new = wish(&json!({}));
+    let mut new = rollout(&json!({}));
     new.before.started_at = None;
     let decision = |now| decide(&new, seen(&Target::Absent, &[], &[], at(now)));
-    assert_eq!((decision(5).status.phase, decision(5).look_again), (RolloutPhase::Pending, Some(at(7))));
+    assert_eq!((decision(5).status.phase, decision(5).requeue_at), (RolloutPhase::Pending, Some(at(7))));
     assert_eq!(decision(60).status.reason, "TargetNotFound");
     // The first look is written down before anything is begun.
     let pods = [read(&pod(0))];
     let first = decide(&new, seen(&target(), &pods, &[], at(3)));
     assert_eq!(
-        (first.writes.len(), first.status.started_at, first.look_again),
+        (first.writes.len(), first.status.started_at, first.requeue_at),
         (0, Some(at(3)), Some(at(3)))
     );
 }
@@ -229,12 +229,13 @@ fn a_target_is_waited_for_for_a_minute() {
 #[test]
 fn of_two_of_the_same_second_the_newer_is_the_one_that_was_looked_at_later() {
     let made = |name: &str| {
-        let mut made = wish(&json!({}));
+        let mut made = rollout(&json!({}));
         (made.name, made.before.started_at) = (name.to_owned(), None);
         made
     };
     let (mut first, mut second) = (made("b"), made("a"));
-    let in_order = |first: &Wish, second: &Wish| second.is_newer_than(first) && !first.is_newer_than(second);
+    let in_order =
+        |first: &Rollout, second: &Rollout| second.is_newer_than(first) && !first.is_newer_than(second);
     assert!(in_order(&second, &first), "by name while nobody has looked");
     first.before.phase = RolloutPhase::Failed;
     first.before.finished_at = Some(at(0));
@@ -257,9 +258,9 @@ fn an_owner_that_would_take_the_restarts_for_failures_is_not_asked_to() {
         let mut target = target();
         let Target::There { gives_up_at, .. } = &mut target else { unreachable!() };
         *gives_up_at = Some(limit);
-        let mut wish = wish(&more);
-        wish.before.started_at = started.map(at);
-        decide(&wish, seen(&target, &pods, &[], at(1)))
+        let mut rollout = rollout(&more);
+        rollout.before.started_at = started.map(at);
+        decide(&rollout, seen(&target, &pods, &[], at(1)))
     };
     for started in [None, Some(0)] {
         let status = decision(json!({}), 5, started).status;
@@ -339,7 +340,7 @@ fn look_with(more: &Value, pods: &[Value], agents: &[(&str, i64)], now: i64) -> 
     let pods: Vec<Pod> = pods.iter().map(read).collect();
     let agents = agents.iter().map(|(node, since)| ((*node).to_owned(), at(*since))).collect();
     let target = target();
-    decide(&wish(more), Seen { agents: Some(&agents), ..seen(&target, &pods, &[], at(now)) })
+    decide(&rollout(more), Seen { agents: Some(&agents), ..seen(&target, &pods, &[], at(now)) })
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::rollout::mark::{End, NO_AGENT, Stage, Standing, standing};
+use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
 use crate::rollout::reach::{Reach, ReadyAgents};
-use crate::rollout::wish::Wish;
+use crate::rollout::record::{End, NO_AGENT, Stage, TaskState, task_state};
 use crate::workload::pods::PodPhase;
-use crate::workload::turn::{self, later};
+use crate::workload::task::{self, later};
 
 /// A pod and what follows from it now.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ impl<'a> View<'a> {
     /// Looks at a pod; `started` is when the rollout took its first look.
     pub(super) fn of(
         pod: &'a Pod,
-        wish: &Wish,
+        rollout: &Rollout,
         agents: Option<&ReadyAgents>,
         started: Timestamp,
         now: Timestamp,
@@ -53,26 +53,26 @@ impl<'a> View<'a> {
         let reach = Reach::of(pod, agents);
         let base = &pod.base;
         let ready = base.phase == PodPhase::Running && base.ready_since.is_some();
-        let min_ready = SignedDuration::from_secs(wish.spec.pod.min_ready_seconds.into());
+        let min_ready = SignedDuration::from_secs(rollout.spec.pod.min_ready_seconds.into());
         let available = ready && base.ready_since.is_some_and(|since| later(since, min_ready) <= now);
-        let state = match standing(
-            &wish.uid,
-            pod.mark.as_ref(),
+        let state = match task_state(
+            &rollout.uid,
+            pod.record.as_ref(),
             base.request.as_deref(),
             base.answer.as_ref(),
             now,
         ) {
-            Standing::Busy { touched } => State::Busy { touched },
-            Standing::Ended(end) if end.reason == NO_AGENT && reach.excuses_silence(now) => {
+            TaskState::Busy { touched } => State::Busy { touched },
+            TaskState::Ended(end) if end.reason == NO_AGENT && reach.excuses_silence(now) => {
                 State::Busy { touched: false }
             }
-            Standing::Ended(end) => State::Ended(end),
-            Standing::Over(Stage::Done) => State::Done,
-            Standing::Over(Stage::Dropped) => State::Dropped,
-            Standing::Over(_) => State::Failed,
-            Standing::New if is_right(pod, wish, started) => State::Done,
-            Standing::New if is_taken(pod, wish, now) => State::Taken,
-            Standing::New => State::Waiting,
+            TaskState::Ended(end) => State::Ended(end),
+            TaskState::Over(Stage::Done) => State::Done,
+            TaskState::Over(Stage::Dropped) => State::Dropped,
+            TaskState::Over(_) => State::Failed,
+            TaskState::New if is_right(pod, rollout, started) => State::Done,
+            TaskState::New if is_taken(pod, rollout, now) => State::Taken,
+            TaskState::New => State::Waiting,
         };
         Self { pod, state, ready, available, reach }
     }
@@ -99,18 +99,18 @@ impl<'a> View<'a> {
 }
 
 /// True when there is nothing to do: its images are the wanted ones, and what is only restarted is younger than the rollout.
-fn is_right(pod: &Pod, wish: &Wish, started: Timestamp) -> bool {
-    let fresh = wish.only_swaps() || pod.base.created >= started;
-    fresh && wish.images().all(|(name, image)| pod.images.get(name).is_some_and(|runs| runs == image))
+fn is_right(pod: &Pod, rollout: &Rollout, started: Timestamp) -> bool {
+    let fresh = rollout.only_swaps() || pod.base.created >= started;
+    fresh && rollout.images().all(|(name, image)| pod.images.get(name).is_some_and(|runs| runs == image))
 }
 
 /// True while an agent carries out what somebody else asked for, or is about to, or the pod is about to leave.
-fn is_taken(pod: &Pod, wish: &Wish, now: Timestamp) -> bool {
+fn is_taken(pod: &Pod, rollout: &Rollout, now: Timestamp) -> bool {
     let base = &pod.base;
     let answered =
         |id: &str| base.answer.as_ref().is_some_and(|answer| answer.id == id && answer.phase.is_terminal());
     let asked = base.request.as_deref().is_some_and(|id| !answered(id));
     let runs = base.answer.as_ref().is_some_and(|answer| !answer.phase.is_terminal());
-    let rollout = pod.worked_on.as_ref().is_some_and(|uid| *uid != wish.uid);
-    asked || runs || rollout || pod.evicted || base.standing(now) != turn::Standing::Over
+    let rollout = pod.worked_on.as_ref().is_some_and(|uid| *uid != rollout.uid);
+    asked || runs || rollout || pod.evicted || base.task_state(now) != task::TaskState::Over
 }

@@ -34,7 +34,7 @@ fn run(dice: &mut Dice) {
     let count = 1 + dice.below(8);
     let (limit, least) = (1 + dice.below(3), dice.below(count));
     let more = serde_json::json!({"maxUnavailable": limit, "failureThreshold": 1 + dice.below(3)});
-    let mut wish = wish(&more);
+    let mut rollout = rollout(&more);
     let mut pods: Vec<Value> = (0..count).map(pod).collect();
     let mut lives: Vec<Life> = (0..count).map(|_| Life::default()).collect();
     let mut entries = std::collections::BTreeMap::new();
@@ -54,7 +54,7 @@ fn run(dice: &mut Dice) {
         let seen_pods: Vec<Pod> = pods.iter().map(read).collect();
         let allowed = usize::try_from(counted.status.disruptions_allowed).unwrap();
         let enough = counted.status.current_healthy >= counted.status.desired_healthy && least > 0;
-        let decision = decide(&wish, seen(&target(), &seen_pods, &[counted], now));
+        let decision = decide(&rollout, seen(&target(), &seen_pods, &[counted], now));
         // Who serves goes with a claim, and there are no more of these than are allowed.
         let begins = decision.writes.iter().filter_map(|write| match &write.what {
             What::Begin(claims) => Some((&write.pod.uid, claims)),
@@ -87,7 +87,7 @@ fn run(dice: &mut Dice) {
         assert!(pods.iter().filter(|pod| busy(pod)).count() <= limit, "more than {limit} at once");
         assert!(lives.iter().all(|life| life.orders <= 1), "asked twice");
         if !killed {
-            wish.before = decision.status.clone();
+            rollout.before = decision.status.clone();
             if decision.status.phase.is_terminal() {
                 let failed = lives.iter().any(|life| life.failed);
                 assert_eq!(decision.status.phase == RolloutPhase::Failed, failed, "{:?}", decision.status);
@@ -97,7 +97,7 @@ fn run(dice: &mut Dice) {
         }
         happen(dice, &mut pods, &mut lives, step);
     }
-    panic!("it does not end: {:?}", wish.before);
+    panic!("it does not end: {:?}", rollout.before);
 }
 
 /// Something happens to one of them.

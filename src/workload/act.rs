@@ -10,15 +10,15 @@ use crate::api::request::Target;
 use crate::api::workload::HookCondition;
 use crate::api::{annotation, workload_key};
 use crate::workload::action::{Action, PodPatch, PodRef, Why};
-use crate::workload::birth;
 use crate::workload::diff::Change;
 use crate::workload::hooks::{self, Gate, HookType};
+use crate::workload::input::{ClaimState, ReconcileInput};
+use crate::workload::new_pod;
 use crate::workload::pods::View;
 use crate::workload::report::whole_seconds;
 use crate::workload::request;
 use crate::workload::scale::{Clear, Scaling};
-use crate::workload::scene::{ClaimState, Scene};
-use crate::workload::turn::{AGAIN, Purpose, SILENCE, Stage, Standing, Turn, later};
+use crate::workload::task::{AGAIN, PodTask, Purpose, SILENCE, Stage, TaskState, later};
 use crate::workload::update::{Picks, Spare, Wanted};
 
 /// What follows for all pods.
@@ -35,68 +35,68 @@ pub struct Acts {
 }
 
 /// Goes through all pods.
-pub fn act<'a>(scene: &Scene<'a>, scaling: &Scaling<'a>, picks: &Picks<'a>) -> Acts {
+pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<'a>) -> Acts {
     let pool: Vec<_> =
-        scene.views.iter().filter(|view| !scaling.leave.contains(view.pod.name.as_str())).collect();
-    let mut hand =
-        Hand { scene, spare: Spare::of(scene, &pool), keys: BTreeSet::new(), acts: Acts::default() };
-    hand.clear(scaling);
-    for view in &scene.views {
+        input.views.iter().filter(|view| !scaling.leave.contains(view.pod.name.as_str())).collect();
+    let mut planner =
+        Planner { input, spare: Spare::of(input, &pool), keys: BTreeSet::new(), acts: Acts::default() };
+    planner.clear(scaling);
+    for view in &input.views {
         let name = view.pod.name.as_str();
         let leaves = scaling.leave.contains(name).then(Wanted::leave);
-        let before = hand.acts.actions.len();
-        hand.pod(view, leaves.or_else(|| picks.turns.get(name).copied()), picks.relabel.contains(name));
+        let before = planner.acts.actions.len();
+        planner.pod(view, leaves.or_else(|| picks.tasks.get(name).copied()), picks.relabel.contains(name));
         // One write on a pod: each holds for the version that was seen.
-        if scaling.kept.contains(name) && hand.acts.actions.len() == before {
-            hand.keep(view);
+        if scaling.kept.contains(name) && planner.acts.actions.len() == before {
+            planner.keep(view);
         }
     }
-    hand.ensure_claims(scaling);
-    hand.births(scaling);
-    hand.forget_runs();
-    hand.acts
+    planner.ensure_claims(scaling);
+    planner.create_pods(scaling);
+    planner.forget_runs();
+    planner.acts
 }
 
-struct Hand<'s, 'a> {
-    scene: &'s Scene<'a>,
+struct Planner<'s, 'a> {
+    input: &'s ReconcileInput<'a>,
     spare: Spare,
     /// Turns that hooks may still be about.
     keys: BTreeSet<(String, String)>,
     acts: Acts,
 }
 
-impl Hand<'_, '_> {
+impl Planner<'_, '_> {
     fn pod(&mut self, view: &View<'_>, wanted: Option<Wanted<'_>>, relabel: bool) {
-        let turn = view.pod.turn.as_ref();
-        match (&view.standing, turn, wanted) {
-            (Standing::Asking, Some(turn), Some(wanted)) if wanted.is(turn) => {
-                self.proceed(view, &turn.clone(), false);
+        let task = view.pod.task.as_ref();
+        match (&view.task_state, task, wanted) {
+            (TaskState::Asking, Some(task), Some(wanted)) if wanted.is(task) => {
+                self.proceed(view, &task.clone(), false);
             }
             // How it ended is written down before anything else.
-            (Standing::Ended(stage, note), Some(turn), _) => self.end(view, turn, *stage, note),
-            (Standing::Busy { touched }, Some(turn), wanted) => {
-                self.keys.insert((view.pod.uid.clone(), turn.key()));
-                let right = turn.target == self.scene.update_name() || turn.target == view.pod.label;
+            (TaskState::Ended(stage, note), Some(task), _) => self.end(view, task, *stage, note),
+            (TaskState::Busy { touched }, Some(task), wanted) => {
+                self.keys.insert((view.pod.uid.clone(), task.key()));
+                let right = task.target == self.input.update_name() || task.target == view.pod.label;
                 let still_wanted = right && wanted.is_none_or(|wanted| wanted.purpose != Purpose::ScaleIn);
-                if !touched && turn.stage == Stage::Ordered && !still_wanted {
-                    let recalled = turn.at_stage(Stage::Recalled, "not wanted any more");
+                if !touched && task.stage == Stage::Ordered && !still_wanted {
+                    let recalled = task.at_stage(Stage::Recalled, "not wanted any more");
                     self.patch(view, &recalled, PodPatch::default(), Why::Recalled);
                 }
             }
             (_, _, Some(wanted)) => self.give(view, wanted),
-            (Standing::Asking, Some(turn), None) => {
-                let dropped = turn.at_stage(Stage::Dropped, "not wanted any more");
+            (TaskState::Asking, Some(task), None) => {
+                let dropped = task.at_stage(Stage::Dropped, "not wanted any more");
                 self.patch(view, &dropped, PodPatch::default(), Why::Dropped);
             }
-            (_, turn, None) if relabel => {
-                let change = self.change(view, self.scene.update_name());
-                match turn {
-                    Some(turn) => self.patch(view, &turn.at_stage(Stage::Done, ""), change, Why::Metadata),
+            (_, task, None) if relabel => {
+                let change = self.change(view, self.input.update_name());
+                match task {
+                    Some(task) => self.patch(view, &task.at_stage(Stage::Done, ""), change, Why::Metadata),
                     None => self.write(view, change, Why::Metadata),
                 }
             }
-            (_, Some(turn), None) if self.forgives(view) => {
-                let again = turn.at_stage(Stage::Again, "");
+            (_, Some(task), None) if self.forgives(view) => {
+                let again = task.at_stage(Stage::Again, "");
                 self.patch(view, &again, PodPatch::default(), Why::Dropped);
             }
             _ => {}
@@ -105,52 +105,52 @@ impl Hand<'_, '_> {
 
     /// True when the user wants it to be tried again.
     fn forgives(&self, view: &View<'_>) -> bool {
-        let (hooks, update) = (&self.scene.wish.hooks, &self.scene.wish.update);
+        let (hooks, update) = (&self.input.spec.hooks, &self.input.spec.update);
         let asked = hooks.retry_pre_inplace || hooks.retry_post_inplace || update.retry;
-        let setback = |turn: &Turn| matches!(turn.stage, Stage::Failed | Stage::Unanswered);
-        asked && view.standing == Standing::Over && view.pod.turn.as_ref().is_some_and(setback)
+        let last_failure = |task: &PodTask| matches!(task.stage, Stage::Failed | Stage::Unanswered);
+        asked && view.task_state == TaskState::Over && view.pod.task.as_ref().is_some_and(last_failure)
     }
 
     /// A new turn.
     fn give(&mut self, view: &View<'_>, wanted: Wanted<'_>) {
-        let turn = Turn {
+        let task = PodTask {
             purpose: wanted.purpose,
             target: wanted.target.to_owned(),
-            number: view.pod.turn.as_ref().map_or(1, |last| last.number.saturating_add(1)),
-            at: whole_seconds(self.scene.now),
+            number: view.pod.task.as_ref().map_or(1, |last| last.number.saturating_add(1)),
+            at: whole_seconds(self.input.now),
             stage: Stage::Chosen,
             seconds: 0,
             note: String::new(),
         };
-        self.proceed(view, &turn, true);
+        self.proceed(view, &task, true);
     }
 
     /// As far as its gate and the budget let it.
-    fn proceed(&mut self, view: &View<'_>, turn: &Turn, fresh: bool) {
-        let scene = self.scene;
-        self.keys.insert((view.pod.uid.clone(), turn.key()));
-        let hook = hooks::of(scene.wish, turn.purpose);
-        let gate = hooks::gate(view.pod, turn, hook, scene.runs_of(view.pod), scene.templates);
-        let allowed = turn.purpose == Purpose::ScaleIn || self.spare.allows(view);
+    fn proceed(&mut self, view: &View<'_>, task: &PodTask, fresh: bool) {
+        let input = self.input;
+        self.keys.insert((view.pod.uid.clone(), task.key()));
+        let hook = hooks::of(input.spec, task.purpose);
+        let gate = hooks::gate(view.pod, task, hook, input.runs_of(view.pod), input.templates);
+        let allowed = task.purpose == Purpose::ScaleIn || self.spare.allows(view);
         if gate == Gate::Open && allowed {
             self.spare.commit(view);
-            return self.execute(view, turn);
+            return self.execute(view, task);
         }
         if fresh {
             let mut mark = PodPatch::default();
             if hook.is_some() {
                 mark.annotations.insert(workload_key::LEAVING.to_owned(), Some("true".to_owned()));
             }
-            self.patch(view, turn, mark, Why::Chosen);
+            self.patch(view, task, mark, Why::Chosen);
         }
         match gate {
-            Gate::Open | Gate::Wait => self.tell_waiting(view, turn),
-            Gate::Refused(problem) => self.acts.problem = Some((turn.purpose, problem)),
+            Gate::Open | Gate::Wait => self.tell_waiting(view, task),
+            Gate::Refused(problem) => self.acts.problem = Some((task.purpose, problem)),
             Gate::Ask => {
                 let modified: Vec<_> =
-                    self.targets(view, turn).into_iter().map(|target| target.name).collect();
-                if let Some(run) = hooks::run(scene.wish, view.pod, turn, &modified) {
-                    let begun = Some(whole_seconds(scene.now));
+                    self.targets(view, task).into_iter().map(|target| target.name).collect();
+                if let Some(run) = hooks::run(input.spec, view.pod, task, &modified) {
+                    let begun = Some(whole_seconds(input.now));
                     let phase = "Pending".to_owned();
                     let told = HookCondition { pod_name: view.pod.name.clone(), start_time: begun, phase };
                     self.tell(run.kind, told);
@@ -160,9 +160,9 @@ impl Hand<'_, '_> {
         }
     }
 
-    fn tell_waiting(&mut self, view: &View<'_>, turn: &Turn) {
-        let key = turn.key();
-        let run = self.scene.runs_of(view.pod).iter().find(|run| run.key == key);
+    fn tell_waiting(&mut self, view: &View<'_>, task: &PodTask) {
+        let key = task.key();
+        let run = self.input.runs_of(view.pod).iter().find(|run| run.key == key);
         if let Some((run, told)) = run.and_then(|run| Some((run, hooks::condition(view.pod, run)?))) {
             self.tell(run.kind, told);
         }
@@ -177,43 +177,43 @@ impl Hand<'_, '_> {
     }
 
     /// Does what the turn is for.
-    fn execute(&mut self, view: &View<'_>, turn: &Turn) {
-        let why = match turn.purpose {
+    fn execute(&mut self, view: &View<'_>, task: &PodTask) {
+        let why = match task.purpose {
             Purpose::ScaleIn => Why::ScaleIn,
             Purpose::Recreate => Why::Recreate,
             Purpose::InPlace => Why::InPlace,
             Purpose::HotPatch => Why::HotPatch,
         };
-        if turn.deletes() {
+        if task.deletes() {
             return self.acts.actions.push(Action::DeletePod { pod: PodRef::of(view.pod), why });
         }
-        let scene = self.scene;
-        let targets = self.targets(view, turn);
+        let input = self.input;
+        let targets = self.targets(view, task);
         if targets.is_empty() {
             // What was to be done was done by somebody else meanwhile.
-            return self.end(view, turn, Stage::Done, "");
+            return self.end(view, task, Stage::Done, "");
         }
-        let request = request::build(scene.wish, view.pod, turn, targets);
+        let request = request::build(input.spec, view.pod, task, targets);
         let text = serde_json::to_string(&request).unwrap_or_default();
         let patch = PodPatch {
             annotations: BTreeMap::from([(annotation::REQUEST.to_owned(), Some(text))]),
             ..PodPatch::default()
         };
-        let (at, seconds) = (whole_seconds(scene.now), request.deadline_seconds);
-        let ordered = Turn { at, seconds, ..turn.at_stage(Stage::Ordered, "") };
+        let (at, seconds) = (whole_seconds(input.now), request.deadline_seconds);
+        let ordered = PodTask { at, seconds, ..task.at_stage(Stage::Ordered, "") };
         self.patch(view, &ordered, patch, why);
     }
 
-    fn targets(&self, view: &View<'_>, turn: &Turn) -> Vec<Target> {
-        let template = self.scene.template(&turn.target);
-        template.map(|template| request::targets(view, template, &self.scene.revisions)).unwrap_or_default()
+    fn targets(&self, view: &View<'_>, task: &PodTask) -> Vec<Target> {
+        let template = self.input.template(&task.target);
+        template.map(|template| request::targets(view, template, &self.input.revisions)).unwrap_or_default()
     }
 
     /// Writes down how a turn ended.
-    fn end(&mut self, view: &View<'_>, turn: &Turn, stage: Stage, note: &str) {
-        let ended = turn.at_stage(stage, note);
+    fn end(&mut self, view: &View<'_>, task: &PodTask, stage: Stage, note: &str) {
+        let ended = task.at_stage(stage, note);
         let (patch, why) = match stage {
-            Stage::Done => (self.change(view, &turn.target), Why::Updated),
+            Stage::Done => (self.change(view, &task.target), Why::Updated),
             Stage::Dropped => (PodPatch::default(), Why::Dropped),
             _ => (PodPatch::default(), Why::NotUpdated),
         };
@@ -222,25 +222,25 @@ impl Hand<'_, '_> {
 
     /// Labels and annotations of a pod that is at `target` from now on.
     fn change(&self, view: &View<'_>, target: &str) -> PodPatch {
-        let (from, to) = (self.scene.template(&view.pod.label), self.scene.template(target));
+        let (from, to) = (self.input.template(&view.pod.label), self.input.template(target));
         let change = from.zip(to).map(|(from, to)| Change::between(from, to)).unwrap_or_default();
         let mut patch = PodPatch { labels: change.labels, annotations: change.annotations };
         patch.labels.insert(workload_key::REVISION.to_owned(), Some(target.to_owned()));
         patch
     }
 
-    /// Writes `turn` on the pod, and beside it what belongs to its stage.
-    fn patch(&mut self, view: &View<'_>, turn: &Turn, mut patch: PodPatch, why: Why) {
-        let text = serde_json::to_string(turn).unwrap_or_default();
+    /// Writes `task` on the pod, and beside it what belongs to its stage.
+    fn patch(&mut self, view: &View<'_>, task: &PodTask, mut patch: PodPatch, why: Why) {
+        let text = serde_json::to_string(task).unwrap_or_default();
         patch.annotations.insert(workload_key::TURN.to_owned(), Some(text));
-        let over = !matches!(turn.stage, Stage::Chosen | Stage::Ordered | Stage::Recalled);
+        let over = !matches!(task.stage, Stage::Chosen | Stage::Ordered | Stage::Recalled);
         if over && view.pod.leaving {
             patch.annotations.insert(workload_key::LEAVING.to_owned(), None);
         }
         // What the last turn asked of the agent is not wanted any more, unless this is its end or it is still wanted.
-        let last = view.pod.turn.as_ref().filter(|last| !last.deletes()).map(Turn::id);
+        let last = view.pod.task.as_ref().filter(|last| !last.deletes()).map(PodTask::id);
         let ours = last.is_some() && view.pod.request == last;
-        let taken_back = !matches!(turn.stage, Stage::Done | Stage::Failed | Stage::Ordered);
+        let taken_back = !matches!(task.stage, Stage::Done | Stage::Failed | Stage::Ordered);
         if ours && taken_back {
             patch.annotations.insert(annotation::REQUEST.to_owned(), None);
         }
@@ -264,29 +264,29 @@ impl Hand<'_, '_> {
                 Clear::Ended => Why::EndedPod,
                 Clear::LostNode => Why::LostNode,
             };
-            if let Some(pod) = self.scene.by_name.get(name) {
+            if let Some(pod) = self.input.by_name.get(name) {
                 self.acts.actions.push(Action::DeletePod { pod: PodRef::of(pod), why });
             }
         }
     }
 
-    fn births(&mut self, scaling: &Scaling<'_>) {
-        let wish = self.scene.wish;
-        for newborn in &scaling.births {
-            let Some(template) = self.scene.template(newborn.revision) else { continue };
-            if !self.has_claims(&newborn.name, &newborn.instance) {
+    fn create_pods(&mut self, scaling: &Scaling<'_>) {
+        let spec = self.input.spec;
+        for new_pod in &scaling.create_pods {
+            let Some(template) = self.input.template(new_pod.revision) else { continue };
+            if !self.has_claims(&new_pod.name, &new_pod.instance) {
                 continue;
             }
-            let body = birth::pod(wish, newborn, template);
-            self.acts.actions.push(Action::CreatePod { name: newborn.name.clone(), body });
+            let body = new_pod::pod(spec, new_pod, template);
+            self.acts.actions.push(Action::CreatePod { name: new_pod.name.clone(), body });
         }
     }
 
     /// Pods that are there get the claims that are gone: one that is Pending goes on then.
     fn ensure_claims(&mut self, scaling: &Scaling<'_>) {
-        for view in &self.scene.views {
+        for view in &self.input.views {
             let name = view.pod.name.as_str();
-            let ordinal = view.pod.ordinal(&self.scene.wish.name).filter(|_| !scaling.leave.contains(name));
+            let ordinal = view.pod.ordinal(&self.input.spec.name).filter(|_| !scaling.leave.contains(name));
             if let Some(ordinal) = ordinal {
                 self.has_claims(name, &ordinal.to_string());
             }
@@ -296,11 +296,11 @@ impl Hand<'_, '_> {
     /// True when all claims of the pod `name` are there and stay. Those that are missing are made; the pod has to wait until
     /// they are seen, because one without its claims is Pending for ever.
     fn has_claims(&mut self, name: &str, ordinal: &str) -> bool {
-        let scene = self.scene;
-        let Some(set) = scene.wish.stateful() else { return true };
+        let input = self.input;
+        let Some(set) = input.spec.stateful() else { return true };
         let mut there = true;
-        for (claim, body) in birth::claims(scene.wish, set, ordinal) {
-            match scene.claims.get(&claim) {
+        for (claim, body) in new_pod::claims(input.spec, set, ordinal) {
+            match input.claims.get(&claim) {
                 Some(ClaimState::Bindable) => continue,
                 Some(ClaimState::Terminating) => {
                     let problem = format!(
@@ -317,8 +317,8 @@ impl Hand<'_, '_> {
 
     /// Hooks whose turn is over go; those that failed are asked again where the user wants it.
     fn forget_runs(&mut self) {
-        let hooks = &self.scene.wish.hooks;
-        for run in self.scene.runs.values().flatten().filter(|run| !run.deleting) {
+        let hooks = &self.input.spec.hooks;
+        for run in self.input.runs.values().flatten().filter(|run| !run.deleting) {
             let again = match run.kind {
                 HookType::PreDelete => hooks.retry_pre_delete,
                 HookType::PreInplace => hooks.retry_pre_inplace,
@@ -333,15 +333,15 @@ impl Hand<'_, '_> {
 }
 
 /// When one of the pods is to be looked at again although nothing happens to it.
-pub fn look_again(scene: &Scene<'_>) -> Option<Timestamp> {
-    let later_than_now = |time: Timestamp| (time > scene.now).then_some(time);
-    let times = scene.views.iter().flat_map(|view| {
+pub fn requeue_at(input: &ReconcileInput<'_>) -> Option<Timestamp> {
+    let later_than_now = |time: Timestamp| (time > input.now).then_some(time);
+    let times = input.views.iter().flat_map(|view| {
         let available =
-            view.pod.ready_since.filter(|_| view.ready).map(|since| later(since, scene.wish.min_ready));
-        let turn = view.pod.turn.as_ref();
-        let silent = turn.filter(|turn| turn.stage == Stage::Ordered).map(|turn| later(turn.at, SILENCE));
-        let lost = turn.filter(|_| matches!(view.standing, Standing::Busy { .. })).map(Turn::lost_at);
-        let again = turn.filter(|turn| turn.stage == Stage::Unanswered).map(|turn| later(turn.at, AGAIN));
+            view.pod.ready_since.filter(|_| view.ready).map(|since| later(since, input.spec.min_ready));
+        let task = view.pod.task.as_ref();
+        let silent = task.filter(|task| task.stage == Stage::Ordered).map(|task| later(task.at, SILENCE));
+        let lost = task.filter(|_| matches!(view.task_state, TaskState::Busy { .. })).map(PodTask::lost_at);
+        let again = task.filter(|task| task.stage == Stage::Unanswered).map(|task| later(task.at, AGAIN));
         [available, silent, lost, again]
     });
     times.flatten().filter_map(later_than_now).min()

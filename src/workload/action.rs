@@ -49,7 +49,7 @@ pub enum Action {
         why: Why,
     },
     /// Make a `HookRun`.
-    CreateRun(RunWish),
+    CreateRun(NewHookRun),
     /// Delete a `HookRun` by its name.
     DeleteRun(String),
     /// Set `spec.updateStrategy.paused`.
@@ -114,7 +114,7 @@ pub enum Why {
 
 /// A `HookRun` that is to be made.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RunWish {
+pub struct NewHookRun {
     /// Its name.
     pub name: String,
     /// What it stands before.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::workload::wish::{Kind, Wish};
+use crate::workload::spec::{Kind, WorkloadSpec};
 use crate::workload::{revision, selector};
 
 /// A pod, as far as its owner matters.
@@ -32,29 +32,29 @@ pub enum Claim {
 }
 
 /// Decides for one pod of the workload's namespace.
-pub fn claim(wish: &Wish, pod: Candidate<'_>) -> Claim {
-    let matches = selector::matches(&wish.selector, pod.labels) && is_named_like_one(wish, pod.name);
+pub fn claim(spec: &WorkloadSpec, pod: Candidate<'_>) -> Claim {
+    let matches = selector::matches(&spec.selector, pod.labels) && is_named_like_one(spec, pod.name);
     match pod.controller {
-        Some(uid) if uid == wish.uid && matches => Claim::Own,
+        Some(uid) if uid == spec.uid && matches => Claim::Own,
         // What is on its way out counts until it is gone; a workload that is on its way out keeps what it has.
-        Some(uid) if uid == wish.uid && (pod.deleting || wish.deleting) => Claim::Own,
-        Some(uid) if uid == wish.uid => Claim::Release,
-        None if matches && !pod.deleting && !wish.deleting => Claim::Adopt,
+        Some(uid) if uid == spec.uid && (pod.deleting || spec.deleting) => Claim::Own,
+        Some(uid) if uid == spec.uid => Claim::Release,
+        None if matches && !pod.deleting && !spec.deleting => Claim::Adopt,
         _ => Claim::Leave,
     }
 }
 
 /// True when the workload becomes the controller of a revision that nobody controls: it was made for a workload of this name
 /// and has the labels of its pods. Pods that were orphaned with it stay at it then.
-pub fn adopts_revision(wish: &Wish, name: &str, labels: &BTreeMap<String, String>) -> bool {
-    !wish.deleting && revision::is_named_for(&wish.name, name) && selector::matches(&wish.selector, labels)
+pub fn adopts_revision(spec: &WorkloadSpec, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    !spec.deleting && revision::is_named_for(&spec.name, name) && selector::matches(&spec.selector, labels)
 }
 
 /// Pods with ordinals are known by their names.
-fn is_named_like_one(wish: &Wish, name: &str) -> bool {
-    match wish.kind {
+fn is_named_like_one(spec: &WorkloadSpec, name: &str) -> bool {
+    match spec.kind {
         Kind::Deployment(_) => true,
-        Kind::StatefulSet(_) => ordinal(&wish.name, name).is_some(),
+        Kind::StatefulSet(_) => ordinal(&spec.name, name).is_some(),
     }
 }
 
@@ -71,43 +71,43 @@ mod tests {
     use super::*;
     use crate::workload::fixtures;
 
-    fn of(wish: &Wish, name: &str, app: &str, controller: Option<&str>, deleting: bool) -> Claim {
+    fn of(spec: &WorkloadSpec, name: &str, app: &str, controller: Option<&str>, deleting: bool) -> Claim {
         let labels = BTreeMap::from([("app".to_owned(), app.to_owned())]);
-        claim(wish, Candidate { name, labels: &labels, controller, deleting })
+        claim(spec, Candidate { name, labels: &labels, controller, deleting })
     }
 
     #[test]
     fn a_pod_is_adopted_released_kept_or_left_alone() {
-        let wish = fixtures::deployment().wish();
-        let own = wish.uid.clone();
-        assert_eq!(of(&wish, "x", "web", Some(&own), false), Claim::Own);
-        assert_eq!(of(&wish, "x", "web", None, false), Claim::Adopt);
-        assert_eq!(of(&wish, "x", "web", None, true), Claim::Leave, "it goes anyway");
-        assert_eq!(of(&wish, "x", "db", Some(&own), false), Claim::Release);
-        assert_eq!(of(&wish, "x", "db", Some(&own), true), Claim::Own, "it counts until it is gone");
-        assert_eq!(of(&wish, "x", "web", Some("other"), false), Claim::Leave);
-        assert_eq!(of(&wish, "x", "db", None, false), Claim::Leave);
-        let leaving = Wish { deleting: true, ..wish };
+        let spec = fixtures::deployment().spec();
+        let own = spec.uid.clone();
+        assert_eq!(of(&spec, "x", "web", Some(&own), false), Claim::Own);
+        assert_eq!(of(&spec, "x", "web", None, false), Claim::Adopt);
+        assert_eq!(of(&spec, "x", "web", None, true), Claim::Leave, "it goes anyway");
+        assert_eq!(of(&spec, "x", "db", Some(&own), false), Claim::Release);
+        assert_eq!(of(&spec, "x", "db", Some(&own), true), Claim::Own, "it counts until it is gone");
+        assert_eq!(of(&spec, "x", "web", Some("other"), false), Claim::Leave);
+        assert_eq!(of(&spec, "x", "db", None, false), Claim::Leave);
+        let leaving = WorkloadSpec { deleting: true, ..spec };
         assert_eq!(of(&leaving, "x", "web", None, false), Claim::Leave);
     }
 
     #[test]
     fn a_set_takes_only_what_is_named_like_its_pods() {
-        let wish = fixtures::stateful_set().wish();
-        assert_eq!(of(&wish, "web-3", "web", None, false), Claim::Adopt);
-        assert_eq!(of(&wish, "web-x", "web", None, false), Claim::Leave);
+        let spec = fixtures::stateful_set().spec();
+        assert_eq!(of(&spec, "web-3", "web", None, false), Claim::Adopt);
+        assert_eq!(of(&spec, "web-x", "web", None, false), Claim::Leave);
     }
 
     #[test]
     fn a_revision_that_nobody_controls_is_adopted_by_its_name_and_its_labels() {
-        let wish = fixtures::deployment().wish();
+        let spec = fixtures::deployment().spec();
         let labels = |app: &str| BTreeMap::from([("app".to_owned(), app.to_owned())]);
         let own = fixtures::deployment().revision().name;
-        assert!(adopts_revision(&wish, &own, &labels("web")));
-        assert!(!adopts_revision(&wish, &own, &labels("db")), "of other pods");
+        assert!(adopts_revision(&spec, &own, &labels("web")));
+        assert!(!adopts_revision(&spec, &own, &labels("db")), "of other pods");
         for other in ["web", "web-", "web-db-5d7", "db-5d7", "webs-5d7"] {
-            assert!(!adopts_revision(&wish, other, &labels("web")), "{other}");
+            assert!(!adopts_revision(&spec, other, &labels("web")), "{other}");
         }
-        assert!(!adopts_revision(&Wish { deleting: true, ..wish }, &own, &labels("web")));
+        assert!(!adopts_revision(&WorkloadSpec { deleting: true, ..spec }, &own, &labels("web")));
     }
 }

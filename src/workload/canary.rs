@@ -11,7 +11,7 @@ use crate::workload::amount::Amount;
 use crate::workload::hooks::{self, HookTemplates, HookType, Run, TemplateState};
 use crate::workload::name;
 use crate::workload::report::{Steps, whole_seconds};
-use crate::workload::turn::later;
+use crate::workload::task::later;
 
 /// What holds pods back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub struct Step {
     /// What is to be written.
     pub actions: Vec<Action>,
     /// When to look again.
-    pub look_again: Option<Timestamp>,
+    pub requeue_at: Option<Timestamp>,
     /// Why it cannot go on.
     pub problem: Option<String>,
 }
@@ -82,7 +82,7 @@ pub fn look(look: &Look<'_>, before: &Steps) -> Step {
             held: held(steps, index),
             steps: Steps { index: Some(index), hash, ..before.clone() },
             actions: Vec::new(),
-            look_again: None,
+            requeue_at: None,
             problem: None,
         },
     };
@@ -141,15 +141,15 @@ impl Now<'_> {
         self.next.steps.index = Some(self.index + 1);
         self.next.steps.pauses.clear();
         self.next.steps.canary.current_step_hook_run.clear();
-        self.next.look_again = Some(self.look.now);
+        self.next.requeue_at = Some(self.look.now);
         let message = format!("set step index to {}", self.index + 1);
         self.next.actions.push(Action::Tell(Event { reason: "SetStepIndex", message, warning: false }));
     }
 
     fn hook(&mut self, hook: &crate::api::workload::WorkloadHook) -> Part {
         let key = self.key();
-        let wish = hooks::canary_run(hook, self.look.update, self.index, &key);
-        self.next.steps.canary.current_step_hook_run.clone_from(&wish.name);
+        let spec = hooks::canary_run(hook, self.look.update, self.index, &key);
+        self.next.steps.canary.current_step_hook_run.clone_from(&spec.name);
         let run = self.look.runs.iter().find(|run| run.kind == HookType::Canary && run.key == key);
         match run {
             Some(run) if run.has_passed() => Part::Over,
@@ -168,7 +168,7 @@ impl Now<'_> {
             None => {
                 let template = &hook.template_name;
                 match self.look.templates.get(template) {
-                    Some(TemplateState::Valid) => self.next.actions.push(Action::CreateRun(wish)),
+                    Some(TemplateState::Valid) => self.next.actions.push(Action::CreateRun(spec)),
                     Some(TemplateState::Invalid(problem)) => {
                         self.next.problem =
                             Some(format!("HookTemplate {template} cannot be used: {problem}"));
@@ -195,7 +195,7 @@ impl Now<'_> {
             (None, true) => {
                 let start_time = whole_seconds(self.look.now);
                 self.next.steps.pauses.push(PauseCondition { reason, start_time });
-                self.next.look_again = span.map(|span| later(start_time, span));
+                self.next.requeue_at = span.map(|span| later(start_time, span));
             }
             (Some(_), false) => return Part::Over,
             (Some(begun), true) => {
@@ -203,7 +203,7 @@ impl Now<'_> {
                 if end.is_some_and(|end| end <= self.look.now) {
                     self.next.actions.push(Action::SetPaused(false));
                 } else {
-                    self.next.look_again = end;
+                    self.next.requeue_at = end;
                 }
             }
         }

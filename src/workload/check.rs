@@ -11,7 +11,7 @@ use crate::api::workload::Canary;
 use crate::workload::amount::Amount;
 use crate::workload::diff::Change;
 use crate::workload::selector;
-use crate::workload::wish::Wish;
+use crate::workload::spec::WorkloadSpec;
 
 /// What is wrong with a `GameDeployment`, and with the change from `old` to it.
 pub fn deployment(old: Option<&GameDeployment>, new: &GameDeployment) -> Vec<String> {
@@ -26,7 +26,7 @@ pub fn deployment(old: Option<&GameDeployment>, new: &GameDeployment) -> Vec<Str
     problems.canary(update.canary.as_ref());
     if let Some(old) = old {
         problems.unchanged("spec.selector", old.spec.selector == spec.selector);
-        problems.change(&Wish::of_deployment(old), &Wish::of_deployment(new));
+        problems.change(&WorkloadSpec::of_deployment(old), &WorkloadSpec::of_deployment(new));
     }
     problems.0
 }
@@ -66,7 +66,7 @@ pub fn stateful_set(old: Option<&GameStatefulSet>, new: &GameStatefulSet) -> Vec
             "spec.volumeClaimTemplates",
             before.volume_claim_templates == spec.volume_claim_templates,
         );
-        problems.change(&Wish::of_stateful_set(old), &Wish::of_stateful_set(new));
+        problems.change(&WorkloadSpec::of_stateful_set(old), &WorkloadSpec::of_stateful_set(new));
     }
     problems.0
 }
@@ -121,7 +121,7 @@ impl Problems {
     }
 
     /// A template that the strategy cannot bring to the pods.
-    fn change(&mut self, old: &Wish, new: &Wish) {
+    fn change(&mut self, old: &WorkloadSpec, new: &WorkloadSpec) {
         let both = old.is_in_place() && new.is_in_place();
         if !both || new.update.fallback || new.update.way == UpdateType::OnDelete {
             return;

@@ -11,12 +11,12 @@ use crate::api::status::{Phase, Status, Step};
 use crate::workload::action::Action;
 use crate::workload::decide::{Decision, decide};
 use crate::workload::hooks::{HookTemplates, Run, TemplateState};
+use crate::workload::input::{Claims, Seen};
 use crate::workload::order::Nodes;
 use crate::workload::pods::{Pod, PodPhase};
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Record, Revision};
-use crate::workload::scene::{Claims, Seen};
-use crate::workload::wish::Wish;
+use crate::workload::spec::WorkloadSpec;
 
 /// A time of day in seconds.
 pub(crate) fn at(second: i64) -> Timestamp {
@@ -92,17 +92,17 @@ impl Draft {
     }
 
     /// What it wants.
-    pub(crate) fn wish(&self) -> Wish {
+    pub(crate) fn spec(&self) -> WorkloadSpec {
         if self.kind == "GameDeployment" {
-            Wish::of_deployment(&self.object())
+            WorkloadSpec::of_deployment(&self.object())
         } else {
-            Wish::of_stateful_set(&self.set_object())
+            WorkloadSpec::of_stateful_set(&self.set_object())
         }
     }
 
     /// The revision of its template, as if nothing else were known.
     pub(crate) fn revision(&self) -> Revision {
-        revision::find("web", &self.wish().template, &[], 0).revision
+        revision::find("web", &self.spec().template, &[], 0).revision
     }
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn pod(name: &str, revision: &Revision) -> Pod {
         gated: true,
         surge: false,
         leaving: false,
-        turn: None,
+        task: None,
         request: None,
         answer: None,
     }
@@ -199,7 +199,7 @@ impl Sight {
     }
 
     pub(crate) fn decide(&self, draft: &Draft) -> Decision {
-        decide(&draft.wish(), &self.before, &self.seen())
+        decide(&draft.spec(), &self.before, &self.seen())
     }
 
     pub(crate) fn pod(&mut self, name: &str) -> &mut Pod {

@@ -16,9 +16,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::api::annotation;
 use crate::api::hook_run::{HookPhase, HookRunStatus};
 use crate::api::workload::WorkloadHook;
-use crate::workload::action::RunWish;
+use crate::workload::action::NewHookRun;
 use crate::workload::pods::{Pod, PodPhase};
-use crate::workload::turn::later;
+use crate::workload::task::later;
 
 pub use attempt::{Attempt, renumbered};
 pub use taint::is_evicted;
@@ -69,7 +69,7 @@ pub enum Verdict {
     /// It may not go yet; the sentence says why and what to do. With the attempt that is under way, if one is.
     Held(Option<Box<Attempt>>, String),
     /// It may not go yet: this run has to be made first. Why it is not the first one, if it is not.
-    Ask(Box<RunWish>, Option<String>),
+    Ask(Box<NewHookRun>, Option<String>),
 }
 
 /// True when this pod has to be asked about at all. What has ended or never began has nothing to prepare; what is on its way
@@ -165,10 +165,10 @@ fn by_hook(seen: &Seen<'_>) -> Verdict {
     };
     let about = |attempt: &&Attempt| {
         attempt.is_of(&pod, controller(seen.pod))
-            && match &attempt.turn {
-                attempt::Turn::Guard { template, .. } => *template == hook.template_name,
+            && match &attempt.whose {
+                attempt::AttemptOwner::Guard { template, .. } => *template == hook.template_name,
                 // The one that the workload's own controller made to delete this pod: nobody is asked twice.
-                attempt::Turn::Workload => by_owner,
+                attempt::AttemptOwner::Workload => by_owner,
             }
     };
     let (leaving, attempts): (Vec<_>, Vec<_>) =
@@ -182,8 +182,8 @@ fn by_hook(seen: &Seen<'_>) -> Verdict {
         return Verdict::Held(Some(Box::new((*going).clone())), words::going(&pod, going));
     }
     let retry = attempt::retry(note(seen.pod, annotation::DELETE_GUARD_RETRY));
-    let numbered = attempts.iter().filter_map(|attempt| match &attempt.turn {
-        attempt::Turn::Guard { retry: of, number, .. } if *of == retry => Some((*number, attempt)),
+    let numbered = attempts.iter().filter_map(|attempt| match &attempt.whose {
+        attempt::AttemptOwner::Guard { retry: of, number, .. } if *of == retry => Some((*number, attempt)),
         _ => None,
     });
     let (number, why) = match numbered.max_by_key(|(number, _)| *number) {

@@ -12,11 +12,11 @@ use crate::api::hook_template::Argument;
 use crate::api::request::HookArg;
 use crate::api::workload::{HookCondition, WorkloadHook};
 use crate::api::{annotation, workload_key};
-use crate::workload::action::RunWish;
+use crate::workload::action::NewHookRun;
 use crate::workload::name;
 use crate::workload::pods::{Pod, PodPhase};
-use crate::workload::turn::{Purpose, Turn};
-use crate::workload::wish::Wish;
+use crate::workload::spec::WorkloadSpec;
+use crate::workload::task::{PodTask, Purpose};
 
 /// What a hook stands before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -129,8 +129,8 @@ impl Run {
 }
 
 /// The hook that a turn for `purpose` has to pass.
-pub fn of(wish: &Wish, purpose: Purpose) -> Option<(HookType, &WorkloadHook)> {
-    let hooks = &wish.hooks;
+pub fn of(spec: &WorkloadSpec, purpose: Purpose) -> Option<(HookType, &WorkloadHook)> {
+    let hooks = &spec.hooks;
     let pre_delete = || hooks.pre_delete.as_ref().map(|hook| (HookType::PreDelete, hook));
     match purpose {
         Purpose::ScaleIn | Purpose::Recreate => pre_delete(),
@@ -141,16 +141,16 @@ pub fn of(wish: &Wish, purpose: Purpose) -> Option<(HookType, &WorkloadHook)> {
     }
 }
 
-/// Whether `turn` may go on. A pod that does not run has nothing to prepare.
+/// Whether `task` may go on. A pod that does not run has nothing to prepare.
 pub fn gate(
     pod: &Pod,
-    turn: &Turn,
+    task: &PodTask,
     hook: Option<(HookType, &WorkloadHook)>,
     runs: &[&Run],
     templates: &HookTemplates,
 ) -> Gate {
     let Some((kind, hook)) = hook.filter(|_| pod.phase == PodPhase::Running) else { return Gate::Open };
-    let key = turn.key();
+    let key = task.key();
     if let Some(run) = runs.iter().find(|run| run.kind == kind && run.key == key && !run.deleting) {
         return if run.has_passed() { Gate::Open } else { Gate::Wait };
     }
@@ -171,18 +171,18 @@ pub fn gate(
     }
 }
 
-/// The run that `turn` needs. `modified` are the containers that get another image.
-pub fn run(wish: &Wish, pod: &Pod, turn: &Turn, modified: &[String]) -> Option<RunWish> {
-    let (kind, hook) = of(wish, turn.purpose)?;
+/// The run that `task` needs. `modified` are the containers that get another image.
+pub fn run(spec: &WorkloadSpec, pod: &Pod, task: &PodTask, modified: &[String]) -> Option<NewHookRun> {
+    let (kind, hook) = of(spec, task.purpose)?;
     let mut args = given(hook);
-    args.extend(injected(&wish.namespace, pod));
+    args.extend(injected(&spec.namespace, pod));
     if kind == HookType::PreInplace {
         for (at, container) in modified.iter().enumerate() {
             args.push(HookArg { name: format!("ModifiedContainer[{at}]"), value: container.clone() });
         }
     }
     let bounded = |text: &str| name::bounded(text, name::LABEL);
-    Some(RunWish {
+    Some(NewHookRun {
         name: run_name(kind, pod, hook),
         kind,
         template: hook.template_name.clone(),
@@ -193,7 +193,7 @@ pub fn run(wish: &Wish, pod: &Pod, turn: &Turn, modified: &[String]) -> Option<R
             (workload_key::HOOK_INSTANCE.to_owned(), bounded(&pod.instance)),
         ]),
         annotations: BTreeMap::from([
-            (workload_key::TURN.to_owned(), turn.key()),
+            (workload_key::TURN.to_owned(), task.key()),
             (workload_key::HOOK_POD.to_owned(), pod.uid.clone()),
         ]),
         node: pod.node.clone(),
@@ -217,9 +217,9 @@ pub(super) fn injected(namespace: &str, pod: &Pod) -> Vec<HookArg> {
 }
 
 /// The run of the canary step `index`; `key` names steps and revision.
-pub fn canary_run(hook: &WorkloadHook, revision: &str, index: usize, key: &str) -> RunWish {
+pub fn canary_run(hook: &WorkloadHook, revision: &str, index: usize, key: &str) -> NewHookRun {
     let name = format!("{}-{revision}-{index}-{}", HookType::Canary.prefix(), hook.template_name);
-    RunWish {
+    NewHookRun {
         name: name::bounded(&name, name::NAME),
         kind: HookType::Canary,
         template: hook.template_name.clone(),

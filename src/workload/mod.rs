@@ -16,7 +16,7 @@
 //!        → status     counters and conditions
 //! ```
 //!
-//! Everything is in the objects: what is being done with a pod is its [`turn::Turn`], an annotation. The same look gives the
+//! Everything is in the objects: what is being done with a pod is its [`task::PodTask`], an annotation. The same look gives the
 //! same decision, whoever looks, and a decision that was carried out in part is made again for the rest.
 //!
 //! What the controller that uses this owes: it looks at a workload only once what it has seen includes its own last writes on
@@ -32,7 +32,6 @@ pub mod act;
 pub mod action;
 pub mod adoption;
 pub mod amount;
-pub mod birth;
 pub mod canary;
 pub mod changes;
 pub mod check;
@@ -40,21 +39,22 @@ pub mod decide;
 pub mod diff;
 pub mod guard;
 pub mod hooks;
+pub mod input;
 mod name;
+pub mod new_pod;
 pub mod order;
 pub mod pods;
 pub mod report;
 pub mod request;
 pub mod revision;
 pub mod scale;
-pub mod scene;
 pub mod selector;
+pub mod spec;
 pub mod stateful;
 pub mod status;
 pub mod survey;
-pub mod turn;
+pub mod task;
 pub mod update;
-pub mod wish;
 
 #[cfg(test)]
 mod fixtures;

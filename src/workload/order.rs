@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use crate::workload::pods::{PodPhase, View};
-use crate::workload::turn::Standing;
+use crate::workload::task::TaskState;
 
 /// A node as it is seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -33,7 +33,7 @@ enum Health {
 
 fn health(view: &View<'_>) -> Health {
     match view.pod.phase {
-        _ if matches!(view.standing, Standing::Busy { .. }) => Health::Busy,
+        _ if matches!(view.task_state, TaskState::Busy { .. }) => Health::Busy,
         _ if view.pod.node.is_none() => Health::Unscheduled,
         PodPhase::Pending => Health::Pending,
         _ if view.ready => Health::Ready,
@@ -46,7 +46,7 @@ pub struct Deletion<'a> {
     /// Costs of nodes.
     pub nodes: &'a Nodes,
     /// True when dear pods go first.
-    pub dear_first: bool,
+    pub costly_first: bool,
     /// The newest revision.
     pub update: &'a str,
 }
@@ -77,7 +77,7 @@ impl Deletion<'_> {
 
     /// A pod whose cost is not said goes last, whichever way they are sorted.
     fn pod_cost(&self, view: &View<'_>) -> f64 {
-        let sign = if self.dear_first { -1.0 } else { 1.0 };
+        let sign = if self.costly_first { -1.0 } else { 1.0 };
         view.pod.cost.map_or(f64::INFINITY, |cost| cost * sign)
     }
 }

@@ -10,7 +10,7 @@ use crate::api::request::Request;
 use crate::api::status::{Phase, Status, Step};
 use crate::api::{annotation, workload_key};
 use crate::workload::adoption::ordinal;
-use crate::workload::turn::{Purpose, Stage, Standing, Turn, later};
+use crate::workload::task::{PodTask, Purpose, Stage, TaskState, later};
 
 /// What is read from a pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,7 +55,7 @@ pub struct Pod {
     /// True while autoscalers are told to leave it out.
     pub leaving: bool,
     /// What the controller does with it.
-    pub turn: Option<Turn>,
+    pub task: Option<PodTask>,
     /// The id of the request on it, ours or somebody else's.
     pub request: Option<String>,
     /// What the agent says.
@@ -124,7 +124,7 @@ impl Pod {
                 .is_some_and(|gates| gates.iter().any(|gate| gate.condition_type == annotation::GATE)),
             surge: label(workload_key::SURGE).as_deref() == Some("true"),
             leaving: annotation(workload_key::LEAVING) == Some("true"),
-            turn: annotation(workload_key::TURN).and_then(|text| serde_json::from_str(text).ok()),
+            task: annotation(workload_key::TURN).and_then(|text| serde_json::from_str(text).ok()),
             request: request.map(|request| request.id),
             answer: annotation(annotation::STATUS).and_then(|text| serde_json::from_str(text).ok()),
             name,
@@ -147,9 +147,11 @@ impl Pod {
     }
 
     /// Where its turn stands.
-    pub fn standing(&self, now: Timestamp) -> Standing {
-        let turn = self.turn.as_ref();
-        turn.map_or(Standing::Over, |turn| turn.standing(self.request.as_deref(), self.answer.as_ref(), now))
+    pub fn task_state(&self, now: Timestamp) -> TaskState {
+        let task = self.task.as_ref();
+        task.map_or(TaskState::Over, |task| {
+            task.task_state(self.request.as_deref(), self.answer.as_ref(), now)
+        })
     }
 }
 
@@ -159,7 +161,7 @@ pub struct View<'a> {
     /// The pod.
     pub pod: &'a Pod,
     /// Where its turn stands.
-    pub standing: Standing,
+    pub task_state: TaskState,
     /// The revision it is at: its label, or the target of a turn that has succeeded.
     pub revision: &'a str,
     /// True when a turn left it between two revisions: its label does not tell what runs.
@@ -176,16 +178,16 @@ pub type Templates<'a> = BTreeMap<&'a str, &'a PodTemplate>;
 impl<'a> View<'a> {
     /// Looks at a pod.
     pub fn of(pod: &'a Pod, templates: &Templates<'_>, min_ready: SignedDuration, now: Timestamp) -> Self {
-        let standing = pod.standing(now);
-        let target = pod.turn.as_ref().map(|turn| turn.target.as_str());
-        let revision = match (&standing, target) {
-            (Standing::Ended(Stage::Done, _), Some(target)) => target,
+        let task_state = pod.task_state(now);
+        let target = pod.task.as_ref().map(|task| task.target.as_str());
+        let revision = match (&task_state, target) {
+            (TaskState::Ended(Stage::Done, _), Some(target)) => target,
             _ => &pod.label,
         };
         let ready = pod.phase == PodPhase::Running && pod.ready_since.is_some() && !pod.deleting;
         let available = ready && pod.ready_since.is_some_and(|since| later(since, min_ready) <= now);
-        let torn = revision == pod.label && is_torn(pod, &standing, templates);
-        Self { pod, standing, revision, torn, ready, available }
+        let torn = revision == pod.label && is_torn(pod, &task_state, templates);
+        Self { pod, task_state, revision, torn, ready, available }
     }
 
     /// True when it is at `revision` and nothing is left to mend.
@@ -195,30 +197,30 @@ impl<'a> View<'a> {
 
     /// True when it was made before `revision` and brought to it in place.
     pub fn was_brought_to(&self, revision: &str) -> bool {
-        let turn = self.pod.turn.as_ref();
-        self.revision == revision && turn.is_some_and(|turn| turn.target == revision && !turn.deletes())
+        let task = self.pod.task.as_ref();
+        self.revision == revision && task.is_some_and(|task| task.target == revision && !task.deletes())
     }
 
     /// Its turn while something is going on.
-    pub fn live(&self) -> Option<&'a Turn> {
-        matches!(self.standing, Standing::Asking | Standing::Busy { .. })
-            .then_some(self.pod.turn.as_ref())
+    pub fn live(&self) -> Option<&'a PodTask> {
+        matches!(self.task_state, TaskState::Asking | TaskState::Busy { .. })
+            .then_some(self.pod.task.as_ref())
             .flatten()
     }
 
     /// True when its turn is one of `purpose` and nothing is touched yet.
     pub fn asks(&self, purpose: Purpose) -> bool {
-        self.standing == Standing::Asking
-            && self.pod.turn.as_ref().is_some_and(|turn| turn.purpose == purpose)
+        self.task_state == TaskState::Asking
+            && self.pod.task.as_ref().is_some_and(|task| task.purpose == purpose)
     }
 
     /// How its last turn towards `revision` ended, when it did not get there.
-    pub fn setback(&self, revision: &str) -> Option<Stage> {
-        let turn = self.pod.turn.as_ref().filter(|turn| turn.target == revision)?;
-        let stage = match &self.standing {
-            Standing::Ended(stage, _) => *stage,
-            Standing::Over => turn.stage,
-            Standing::Asking | Standing::Busy { .. } => return None,
+    pub fn last_failure(&self, revision: &str) -> Option<Stage> {
+        let task = self.pod.task.as_ref().filter(|task| task.target == revision)?;
+        let stage = match &self.task_state {
+            TaskState::Ended(stage, _) => *stage,
+            TaskState::Over => task.stage,
+            TaskState::Asking | TaskState::Busy { .. } => return None,
         };
         matches!(stage, Stage::Failed | Stage::Unanswered).then_some(stage)
     }
@@ -226,7 +228,7 @@ impl<'a> View<'a> {
     /// True while the agent carries out what somebody else asked for.
     pub fn is_taken(&self) -> bool {
         let Some(request) = &self.pod.request else { return false };
-        let ours = self.pod.turn.as_ref().is_some_and(|turn| !turn.deletes() && turn.id() == *request);
+        let ours = self.pod.task.as_ref().is_some_and(|task| !task.deletes() && task.id() == *request);
         let answer = self.pod.answer.as_ref().filter(|answer| answer.id == *request);
         !ours && answer.is_none_or(|answer| !answer.phase.is_terminal())
     }
@@ -234,14 +236,14 @@ impl<'a> View<'a> {
 
 /// True when a turn of ours changed something and did not get to its end: it failed with the readiness gate closed, or a
 /// container runs the image of another revision than the pod's own. What somebody else swapped is left alone.
-fn is_torn(pod: &Pod, standing: &Standing, templates: &Templates<'_>) -> bool {
-    let Some(turn) = &pod.turn else { return false };
+fn is_torn(pod: &Pod, task_state: &TaskState, templates: &Templates<'_>) -> bool {
+    let Some(task) = &pod.task else { return false };
     let off = || pod.images.iter().any(|(name, _)| is_off(pod, name, templates));
-    let stage = match standing {
-        Standing::Over | Standing::Asking => turn.stage,
-        Standing::Ended(stage, _) => *stage,
+    let stage = match task_state {
+        TaskState::Over | TaskState::Asking => task.stage,
+        TaskState::Ended(stage, _) => *stage,
         // A turn to its own revision mends it, and the agent's answer to the one that failed is gone: it is torn until the end.
-        Standing::Busy { .. } => return turn.target == pod.label || off(),
+        TaskState::Busy { .. } => return task.target == pod.label || off(),
     };
     stage != Stage::Done && (left_closed(pod, templates) || off())
 }
@@ -249,12 +251,12 @@ fn is_torn(pod: &Pod, standing: &Standing, templates: &Templates<'_>) -> bool {
 /// True when the last thing that an agent carried out for us failed in the middle: the readiness gate was left closed. Up to
 /// the swap nothing was touched, and the gate is open again.
 pub(super) fn left_closed(pod: &Pod, templates: &Templates<'_>) -> bool {
-    let (Some(turn), Some(answer)) = (&pod.turn, &pod.answer) else { return false };
+    let (Some(task), Some(answer)) = (&pod.task, &pod.answer) else { return false };
     let Some((hash, number)) = answer.id.rsplit_once('-') else { return false };
-    let ours = number.parse().is_ok_and(|number: u32| number <= turn.number)
+    let ours = number.parse().is_ok_and(|number: u32| number <= task.number)
         && templates.keys().any(|revision| revision.rsplit('-').next() == Some(hash));
     let touched = answer.step.is_some_and(|step| step >= Step::Swap);
-    ours && answer.phase == Phase::Failed && touched && turn.stage != Stage::Done
+    ours && answer.phase == Phase::Failed && touched && task.stage != Stage::Done
 }
 
 /// True when its container `name` has the image of another revision than its own.
@@ -291,7 +293,7 @@ mod tests {
         }));
         assert_eq!((pod.instance.as_str(), pod.label.as_str(), pod.restarts), ("q78jd", "web-1", 2));
         assert_eq!((pod.cost, pod.gated, pod.phase), (Some(-1.5), true, PodPhase::Running));
-        assert_eq!(pod.turn.as_ref().unwrap().stage, Stage::Chosen);
+        assert_eq!(pod.task.as_ref().unwrap().stage, Stage::Chosen);
         assert!(pod.request.is_some());
         let view = View::of(&pod, &Templates::new(), SignedDuration::from_secs(30), pod.created);
         assert!(view.ready && !view.available && view.asks(Purpose::InPlace) && view.is_taken());
@@ -302,17 +304,17 @@ mod tests {
         let pod =
             read(json!({"metadata": {"annotations": {"inplace.dev/turn": "{", "inplace.dev/status": "x",
             "controller.kubernetes.io/pod-deletion-cost": "NaN", "inplace.dev/request": "{}"}}}));
-        assert_eq!((pod.turn, pod.cost, pod.request, pod.answer), (None, None, None, None));
+        assert_eq!((pod.task, pod.cost, pod.request, pod.answer), (None, None, None, None));
     }
 
     #[test]
     fn what_failed_before_the_swap_left_nothing_closed() {
         let failed_in = |step: &str| {
-            let turn = json!({"purpose": "InPlace", "target": "web-2", "number": 1, "at": "2026-01-01T00:00:00Z", "stage": "Failed"});
+            let task = json!({"purpose": "InPlace", "target": "web-2", "number": 1, "at": "2026-01-01T00:00:00Z", "stage": "Failed"});
             let status = json!({"id": "2-1", "phase": "Failed", "step": step, "reason": "", "message": "", "startedAt": null,
                 "finishedAt": null, "containers": []});
             let told =
-                json!({"inplace.dev/turn": turn.to_string(), "inplace.dev/status": status.to_string()});
+                json!({"inplace.dev/turn": task.to_string(), "inplace.dev/status": status.to_string()});
             read(json!({"metadata": {"annotations": told}}))
         };
         let template = PodTemplate(json!({}));

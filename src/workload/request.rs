@@ -5,8 +5,8 @@ use crate::api::request::{HookRef, Request, Target};
 use crate::api::workload::ContainerOrder;
 use crate::workload::hooks;
 use crate::workload::pods::{Pod, Templates, View, is_off, left_closed};
-use crate::workload::turn::{Purpose, Turn};
-use crate::workload::wish::Wish;
+use crate::workload::spec::WorkloadSpec;
+use crate::workload::task::{PodTask, Purpose};
 
 /// Seconds that an update may take beside its grace period.
 const WORK: u32 = 600;
@@ -43,21 +43,21 @@ fn closed(pod: &Pod) -> impl Iterator<Item = Target> {
     names.filter(move |name| failed(name)).map(|name| Target { name: name.clone(), image: None })
 }
 
-/// The request of `turn`.
-pub fn build(wish: &Wish, pod: &Pod, turn: &Turn, containers: Vec<Target>) -> Request {
-    let mut request = Request::new(turn.id(), containers);
-    request.reason = format!("{} {}: revision {}", wish.kind_name(), wish.name, turn.target);
-    if turn.purpose == Purpose::HotPatch {
+/// The request of `task`.
+pub fn build(spec: &WorkloadSpec, pod: &Pod, task: &PodTask, containers: Vec<Target>) -> Request {
+    let mut request = Request::new(task.id(), containers);
+    request.reason = format!("{} {}: revision {}", spec.kind_name(), spec.name, task.target);
+    if task.purpose == Purpose::HotPatch {
         return request;
     }
     // Without it the next one waits until the one before runs, which is all that the other orders ask for.
-    request.each_ready = wish.update.order == ContainerOrder::OrderedReady;
+    request.each_ready = spec.update.order == ContainerOrder::OrderedReady;
     // Where the user wants no readiness gate there is nothing to drain; where it is only missing, the agent says so.
-    if wish.gate || pod.gated {
-        request.grace_period_seconds = wish.update.grace.min(MOST_GRACE);
+    if spec.gate || pod.gated {
+        request.grace_period_seconds = spec.update.grace.min(MOST_GRACE);
         request.deadline_seconds = request.grace_period_seconds + WORK;
     }
-    request.post_hook = wish
+    request.post_hook = spec
         .hooks
         .post_inplace
         .as_ref()

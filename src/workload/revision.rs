@@ -180,7 +180,7 @@ pub fn current<'a>(
 /// Names of the revisions whose templates are looked at: those of the pods, those on the way, and the one that was current.
 pub fn needed<'a>(pods: impl Iterator<Item = &'a Pod>, current: &'a str) -> BTreeSet<&'a str> {
     let of_pod =
-        |pod: &'a Pod| [Some(pod.label.as_str()), pod.turn.as_ref().map(|turn| turn.target.as_str())];
+        |pod: &'a Pod| [Some(pod.label.as_str()), pod.task.as_ref().map(|task| task.target.as_str())];
     pods.flat_map(of_pod).flatten().chain([current]).filter(|name| !name.is_empty()).collect()
 }
 

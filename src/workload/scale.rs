@@ -11,21 +11,21 @@ use std::iter::Peekable;
 use std::vec::IntoIter;
 
 use crate::api::game_deployment::UpdateType;
-use crate::workload::birth::Birth;
 use crate::workload::canary::Held;
+use crate::workload::input::ReconcileInput;
 use crate::workload::name;
+use crate::workload::new_pod::NewPod;
 use crate::workload::order::Deletion;
 use crate::workload::pods::{PodPhase, View};
-use crate::workload::scene::Scene;
+use crate::workload::spec::Deployment;
 use crate::workload::survey::Survey;
-use crate::workload::turn::Purpose;
-use crate::workload::wish::Deployment;
+use crate::workload::task::Purpose;
 
 /// Pods that come and pods that go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scaling<'a> {
     /// To be made, in this order.
-    pub births: Vec<Birth<'a>>,
+    pub create_pods: Vec<NewPod<'a>>,
     /// To leave, each after its gate.
     pub leave: BTreeSet<&'a str>,
     /// To lose the mark of those that stand in: they take the places of pods that are gone.
@@ -46,61 +46,66 @@ pub enum Clear {
 }
 
 /// Decides for pods that are alike.
-pub fn decide<'a>(scene: &Scene<'a>, own: &Deployment, survey: &Survey<'a>) -> Scaling<'a> {
+pub fn decide<'a>(input: &ReconcileInput<'a>, own: &Deployment, survey: &Survey<'a>) -> Scaling<'a> {
     // Of pods that leave anyway, none needs another one to stand in for it.
-    let surge = scene.wish.bounds().surge.min(survey.without_stand_in).min(scene.wish.replicas);
-    let most = scene.wish.replicas + surge;
-    let fewest = if survey.moving() { most } else { scene.wish.replicas };
-    let leave = leaving(scene, own, survey, most);
-    let missing = fewest.saturating_sub(scene.views.len());
+    let surge = input.spec.bounds().surge.min(survey.without_stand_in).min(input.spec.replicas);
+    let most = input.spec.replicas + surge;
+    let fewest = if survey.moving() { most } else { input.spec.replicas };
+    let leave = leaving(input, own, survey, most);
+    let missing = fewest.saturating_sub(input.views.len());
     let mut scaling = Scaling { leave, ..Scaling::default() };
-    births(scene, own, survey, missing, &mut scaling);
-    scaling.kept = kept(scene, &scaling);
+    create_pods(input, own, survey, missing, &mut scaling);
+    scaling.kept = kept(input, &scaling);
     scaling
 }
 
 /// How many pods there are that do not only stand in. Those that leave do not count.
-fn regular(scene: &Scene<'_>, leave: &BTreeSet<&str>) -> usize {
-    scene.views.iter().filter(|view| !view.pod.surge && !leave.contains(view.pod.name.as_str())).count()
+fn regular(input: &ReconcileInput<'_>, leave: &BTreeSet<&str>) -> usize {
+    input.views.iter().filter(|view| !view.pod.surge && !leave.contains(view.pod.name.as_str())).count()
 }
 
 /// Pods that stand in and are to stay: as many as places are left empty, those that serve first.
-fn kept<'a>(scene: &Scene<'a>, scaling: &Scaling<'a>) -> BTreeSet<&'a str> {
-    let made = scaling.births.iter().filter(|birth| !birth.surge).count();
-    let empty = scene.wish.replicas.saturating_sub(regular(scene, &scaling.leave) + made);
+fn kept<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>) -> BTreeSet<&'a str> {
+    let made = scaling.create_pods.iter().filter(|new_pod| !new_pod.surge).count();
+    let empty = input.spec.replicas.saturating_sub(regular(input, &scaling.leave) + made);
     let stays = |view: &&View<'_>| view.pod.surge && !scaling.leave.contains(view.pod.name.as_str());
-    let mut standing_in: Vec<_> = scene.views.iter().filter(stays).collect();
+    let mut standing_in: Vec<_> = input.views.iter().filter(stays).collect();
     standing_in.sort_by(|one, other| (other.available, &one.pod.name).cmp(&(one.available, &other.pod.name)));
     standing_in.into_iter().take(empty).map(|view| view.pod.name.as_str()).collect()
 }
 
 /// Pods that leave: those that the user names, and as many more as there are too many.
-fn leaving<'a>(scene: &Scene<'a>, own: &Deployment, survey: &Survey<'a>, most: usize) -> BTreeSet<&'a str> {
+fn leaving<'a>(
+    input: &ReconcileInput<'a>,
+    own: &Deployment,
+    survey: &Survey<'a>,
+    most: usize,
+) -> BTreeSet<&'a str> {
     let named = |view: &View<'_>| own.pods_to_delete.contains(&view.pod.name);
     let mut leave: BTreeSet<&str> =
-        scene.views.iter().filter(|view| named(view)).map(|view| view.pod.name.as_str()).collect();
+        input.views.iter().filter(|view| named(view)).map(|view| view.pod.name.as_str()).collect();
     // Those that are to be recreated will be gone as well, and nobody is made for what is too many.
     let recreated = |view: &View<'_>| survey.moving() && view.asks(Purpose::Recreate);
     let goes = |view: &&View<'_>| recreated(view) && !named(view);
-    let going = scene.views.iter().filter(goes).count();
-    let surplus = scene.views.len().saturating_sub(most + leave.len() + going);
+    let going = input.views.iter().filter(goes).count();
+    let surplus = input.views.len().saturating_sub(most + leave.len() + going);
     if surplus == 0 {
         return leave;
     }
     let stays = |view: &&View<'_>| !(named(view) || recreated(view));
     // Who only stands in goes before every other pod, whatever was chosen: those keep what is warm in them.
-    let stands_in = |view: &&View<'_>| view.pod.surge && scene.wish.is_in_place();
-    let (standing_in, own_pods): (Vec<_>, Vec<_>) = scene.views.iter().filter(stays).partition(stands_in);
+    let stands_in = |view: &&View<'_>| view.pod.surge && input.spec.is_in_place();
+    let (standing_in, own_pods): (Vec<_>, Vec<_>) = input.views.iter().filter(stays).partition(stands_in);
     let (surge_chosen, surge_rest): (Vec<_>, Vec<_>) =
         standing_in.into_iter().partition(|view| view.asks(Purpose::ScaleIn));
     let (chosen, rest): (Vec<_>, Vec<_>) = own_pods.into_iter().partition(|view| view.asks(Purpose::ScaleIn));
-    let order = Deletion { nodes: scene.nodes, dear_first: own.dear_first, update: scene.update_name() };
+    let order = Deletion { nodes: input.nodes, costly_first: own.costly_first, update: input.update_name() };
     let standing_in = sorted(&order, surge_chosen).chain(sorted(&order, surge_rest));
     // What was chosen stays chosen, and what its hook let pass is the last to be taken back.
-    let (passed, asking) = chosen.into_iter().partition(|view| scene.has_passed(view));
+    let (passed, asking) = chosen.into_iter().partition(|view| input.has_passed(view));
     let chosen = sorted(&order, passed).chain(sorted(&order, asking));
     // Among pods that do as well, the old ones go first while there are more than the partition holds back.
-    let (new, old): (Vec<_>, Vec<_>) = rest.into_iter().partition(|view| view.is_at(scene.update_name()));
+    let (new, old): (Vec<_>, Vec<_>) = rest.into_iter().partition(|view| view.is_at(input.update_name()));
     let mut excess = old.len().saturating_sub(survey.held);
     let (mut new, mut old) = (sorted(&order, new), sorted(&order, old));
     let others = std::iter::from_fn(|| {
@@ -120,22 +125,22 @@ fn sorted<'s, 'a>(order: &Deletion<'_>, mut views: Vec<&'s View<'a>>) -> Peekabl
     views.into_iter().peekable()
 }
 
-fn births<'a>(
-    scene: &Scene<'a>,
+fn create_pods<'a>(
+    input: &ReconcileInput<'a>,
     own: &Deployment,
     survey: &Survey<'a>,
     missing: usize,
     scaling: &mut Scaling<'a>,
 ) {
-    let missing = missing.min(free_places(scene));
+    let missing = missing.min(free_places(input));
     let stay = |view: &&View<'_>| {
-        !view.is_at(scene.update_name()) && !scaling.leave.contains(view.pod.name.as_str())
+        !view.is_at(input.update_name()) && !scaling.leave.contains(view.pod.name.as_str())
     };
-    let mut old = scene.views.iter().filter(stay).count();
-    let used: BTreeSet<u32> = scene.pods.iter().filter_map(|pod| pod.index).collect();
+    let mut old = input.views.iter().filter(stay).count();
+    let used: BTreeSet<u32> = input.pods.iter().filter_map(|pod| pod.index).collect();
     let mut indices = own.indices.map(|(first, last)| (first..=last).filter(|index| !used.contains(index)));
     let (mut made, mut tried) = (BTreeSet::new(), BTreeMap::new());
-    let places = scene.wish.replicas.saturating_sub(regular(scene, &scaling.leave));
+    let places = input.spec.replicas.saturating_sub(regular(input, &scaling.leave));
     for number in 0..missing {
         let index = match indices.as_mut().map(Iterator::next) {
             Some(None) => {
@@ -149,42 +154,42 @@ fn births<'a>(
         };
         let hold = survey.keeps_old(old);
         old += usize::from(hold);
-        let revision = if hold { scene.current_name() } else { scene.update_name() };
+        let revision = if hold { input.current_name() } else { input.update_name() };
         let tried = tried.entry(revision).or_insert(0);
-        if let Some((name, instance)) = free_name(scene, own, revision, &made, tried) {
+        if let Some((name, instance)) = free_name(input, own, revision, &made, tried) {
             made.insert(name.clone());
-            scaling.births.push(Birth { name, revision, instance, index, surge: number >= places });
+            scaling.create_pods.push(NewPod { name, revision, instance, index, surge: number >= places });
         }
     }
 }
 
 /// How many more pods may be on their way.
-pub(super) fn free_places(scene: &Scene<'_>) -> usize {
-    let batch = scene.wish.create_batch.up(scene.wish.replicas).max(1);
-    if batch >= scene.wish.replicas {
+pub(super) fn free_places(input: &ReconcileInput<'_>) -> usize {
+    let batch = input.spec.create_batch.up(input.spec.replicas).max(1);
+    if batch >= input.spec.replicas {
         return usize::MAX;
     }
-    let coming = scene.views.iter().filter(|view| view.pod.phase == PodPhase::Pending).count();
+    let coming = input.views.iter().filter(|view| view.pod.phase == PodPhase::Pending).count();
     batch.saturating_sub(coming)
 }
 
 /// The first name of the revision's sequence that nobody has, beyond those that were `tried`.
 fn free_name(
-    scene: &Scene<'_>,
+    input: &ReconcileInput<'_>,
     own: &Deployment,
     revision: &str,
     made: &BTreeSet<String>,
     tried: &mut usize,
 ) -> Option<(String, String)> {
     // More names than can be in use, were each of them there twice.
-    let most = 64 + 4 * (scene.pods.len() + made.len() + scene.taken.len() + own.pods_to_delete.len());
+    let most = 64 + 4 * (input.pods.len() + made.len() + input.taken.len() + own.pods_to_delete.len());
     (*tried..most).find_map(|at| {
         *tried = at + 1;
-        let instance = name::instance(&format!("{}/{revision}/{at}", scene.wish.uid));
-        let name = format!("{}-{instance}", scene.wish.name);
-        let used = scene.by_name.contains_key(name.as_str())
+        let instance = name::instance(&format!("{}/{revision}/{at}", input.spec.uid));
+        let name = format!("{}-{instance}", input.spec.name);
+        let used = input.by_name.contains_key(name.as_str())
             || made.contains(&name)
-            || scene.taken.contains(&name)
+            || input.taken.contains(&name)
             || own.pods_to_delete.contains(&name);
         (!used).then_some((name, instance))
     })

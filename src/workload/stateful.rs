@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::game_deployment::UpdateType;
-use crate::workload::birth::Birth;
 use crate::workload::canary::Held;
+use crate::workload::input::ReconcileInput;
+use crate::workload::new_pod::NewPod;
 use crate::workload::pods::{Pod, PodPhase, View};
 use crate::workload::scale::{Clear, Scaling, free_places};
-use crate::workload::scene::Scene;
+use crate::workload::spec::{StatefulSet, WorkloadSpec};
 use crate::workload::survey::Survey;
-use crate::workload::wish::{StatefulSet, Wish};
 
 /// The ordinals that a set has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,53 +24,53 @@ pub struct Ordinals {
 }
 
 impl Ordinals {
-    /// Of `wish`, with `surge` more.
-    pub fn of(wish: &Wish, set: &StatefulSet, surge: usize) -> Self {
+    /// Of `spec`, with `surge` more.
+    pub fn of(spec: &WorkloadSpec, set: &StatefulSet, surge: usize) -> Self {
         let mut free = (0..).filter(|ordinal| !set.reserved.contains(ordinal));
-        let own = free.by_ref().take(wish.replicas).collect();
+        let own = free.by_ref().take(spec.replicas).collect();
         Self { own, surge: free.take(surge).collect() }
     }
 }
 
 /// The first ordinal that is not held back; none when all are.
-pub fn threshold(wish: &Wish, held: Held) -> Option<u32> {
+pub fn threshold(spec: &WorkloadSpec, held: Held) -> Option<u32> {
     match held {
         Held::All => None,
-        Held::Part(amount) => u32::try_from(amount.held_back(wish.replicas)).ok(),
+        Held::Part(amount) => u32::try_from(amount.held_back(spec.replicas)).ok(),
     }
 }
 
 /// Decides for pods with ordinals.
-pub fn decide<'a>(scene: &Scene<'a>, set: &StatefulSet, survey: &Survey<'a>) -> Scaling<'a> {
-    let surge = scene.wish.bounds().surge.min(survey.without_stand_in);
-    let ordinals = Ordinals::of(scene.wish, set, surge);
-    let mut scaling = Scaling { leave: leaving(scene, set, &ordinals), ..Scaling::default() };
-    let name = &scene.wish.name;
+pub fn decide<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, survey: &Survey<'a>) -> Scaling<'a> {
+    let surge = input.spec.bounds().surge.min(survey.without_stand_in);
+    let ordinals = Ordinals::of(input.spec, set, surge);
+    let mut scaling = Scaling { leave: leaving(input, set, &ordinals), ..Scaling::default() };
+    let name = &input.spec.name;
     let by_ordinal: BTreeMap<u32, &Pod> =
-        scene.pods.iter().filter_map(|pod| Some((pod.ordinal(name)?, *pod))).collect();
+        input.pods.iter().filter_map(|pod| Some((pod.ordinal(name)?, *pod))).collect();
     for pod in by_ordinal.values() {
         let ended = matches!(pod.phase, PodPhase::Failed | PodPhase::Succeeded) && !pod.deleting;
-        let node = pod.node.as_ref().and_then(|node| scene.nodes.get(node));
+        let node = pod.node.as_ref().and_then(|node| input.nodes.get(node));
         if ended {
             scaling.clear.push((&pod.name, Clear::Ended));
         } else if pod.deleting && set.force_lost && node.is_some_and(|node| !node.ready) {
             scaling.clear.push((&pod.name, Clear::LostNode));
         }
     }
-    births(scene, set, survey, &ordinals, &by_ordinal, &mut scaling);
+    create_pods(input, set, survey, &ordinals, &by_ordinal, &mut scaling);
     scaling
 }
 
-fn leaving<'a>(scene: &Scene<'a>, set: &StatefulSet, ordinals: &Ordinals) -> BTreeSet<&'a str> {
-    let name = &scene.wish.name;
+fn leaving<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, ordinals: &Ordinals) -> BTreeSet<&'a str> {
+    let name = &input.spec.name;
     let stays = |ordinal: u32| ordinals.own.contains(&ordinal) || ordinals.surge.contains(&ordinal);
     let condemned = |view: &View<'a>| view.pod.ordinal(name).filter(|ordinal| !stays(*ordinal));
     let mut leaving: Vec<_> =
-        scene.views.iter().filter_map(|view| Some((condemned(view)?, view.pod.name.as_str()))).collect();
+        input.views.iter().filter_map(|view| Some((condemned(view)?, view.pod.name.as_str()))).collect();
     leaving.sort_unstable();
     if set.ordered {
         // The highest one, once nothing above it is still on its way out.
-        let on_its_way = scene.pods.iter().filter(|pod| pod.deleting).filter_map(|pod| pod.ordinal(name));
+        let on_its_way = input.pods.iter().filter(|pod| pod.deleting).filter_map(|pod| pod.ordinal(name));
         let above = on_its_way.filter(|ordinal| !stays(*ordinal)).max();
         let highest = leaving.pop().filter(|(ordinal, _)| above.is_none_or(|above| above < *ordinal));
         return highest.map(|(_, name)| name).into_iter().collect();
@@ -78,8 +78,8 @@ fn leaving<'a>(scene: &Scene<'a>, set: &StatefulSet, ordinals: &Ordinals) -> BTr
     leaving.into_iter().map(|(_, name)| name).collect()
 }
 
-fn births<'a>(
-    scene: &Scene<'a>,
+fn create_pods<'a>(
+    input: &ReconcileInput<'a>,
     set: &StatefulSet,
     survey: &Survey<'a>,
     ordinals: &Ordinals,
@@ -88,11 +88,11 @@ fn births<'a>(
 ) {
     let surge = ordinals.surge.iter().filter(|_| survey.moving());
     let wanted = ordinals.own.iter().chain(surge).copied();
-    let mut places = if set.ordered { 1 } else { free_places(scene) };
+    let mut places = if set.ordered { 1 } else { free_places(input) };
     for ordinal in wanted {
         if present.contains_key(&ordinal) {
-            let waits = |view: &&View<'_>| view.pod.ordinal(&scene.wish.name) == Some(ordinal);
-            let available = scene.views.iter().find(waits).is_some_and(|view| view.available);
+            let waits = |view: &&View<'_>| view.pod.ordinal(&input.spec.name) == Some(ordinal);
+            let available = input.views.iter().find(waits).is_some_and(|view| view.available);
             if set.ordered && !available {
                 return;
             }
@@ -102,9 +102,9 @@ fn births<'a>(
             return;
         }
         places -= 1;
-        let revision = revision(scene, survey, ordinals, ordinal);
-        let name = format!("{}-{ordinal}", scene.wish.name);
-        scaling.births.push(Birth {
+        let revision = revision(input, survey, ordinals, ordinal);
+        let name = format!("{}-{ordinal}", input.spec.name);
+        scaling.create_pods.push(NewPod {
             name,
             revision,
             instance: ordinal.to_string(),
@@ -115,12 +115,17 @@ fn births<'a>(
 }
 
 /// The revision that a pod with this ordinal is made from.
-fn revision<'a>(scene: &Scene<'a>, survey: &Survey<'_>, ordinals: &Ordinals, ordinal: u32) -> &'a str {
-    let on_delete = scene.wish.update.way == UpdateType::OnDelete;
+fn revision<'a>(
+    input: &ReconcileInput<'a>,
+    survey: &Survey<'_>,
+    ordinals: &Ordinals,
+    ordinal: u32,
+) -> &'a str {
+    let on_delete = input.spec.update.way == UpdateType::OnDelete;
     if on_delete || ordinals.surge.contains(&ordinal) {
-        return scene.update_name();
+        return input.update_name();
     }
-    let first = threshold(scene.wish, survey.partition);
+    let first = threshold(input.spec, survey.partition);
     let held = survey.paused || first.is_none_or(|first| ordinal < first);
-    if held { scene.current_name() } else { scene.update_name() }
+    if held { input.current_name() } else { input.update_name() }
 }

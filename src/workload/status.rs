@@ -4,17 +4,17 @@ use crate::api::game_deployment::UpdateType;
 use crate::api::status::{Phase, Step};
 use crate::api::workload::HookCondition;
 use crate::workload::canary::Held;
+use crate::workload::input::ReconcileInput;
 use crate::workload::pods::View;
 use crate::workload::report::whole_seconds;
-use crate::workload::scene::Scene;
 use crate::workload::survey::Survey;
-use crate::workload::turn::{Stage, Standing};
+use crate::workload::task::{Stage, TaskState};
 
 /// Pods whose post-inplace hook has not succeeded, as their agents say. It runs before the pod takes traffic again.
-pub fn post_inplace(scene: &Scene<'_>) -> Vec<HookCondition> {
+pub fn post_inplace(input: &ReconcileInput<'_>) -> Vec<HookCondition> {
     let told = |view: &View<'_>| {
-        let turn = view.pod.turn.as_ref().filter(|turn| !turn.deletes() && turn.stage != Stage::Done)?;
-        let answer = view.pod.answer.as_ref().filter(|answer| answer.id == turn.id())?;
+        let task = view.pod.task.as_ref().filter(|task| !task.deletes() && task.stage != Stage::Done)?;
+        let answer = view.pod.answer.as_ref().filter(|answer| answer.id == task.id())?;
         let phase = match answer.phase {
             Phase::Running => "Running",
             Phase::Failed | Phase::RolledBack => "Failed",
@@ -23,16 +23,16 @@ pub fn post_inplace(scene: &Scene<'_>) -> Vec<HookCondition> {
         let at_hook = answer.step == Some(Step::PostHook);
         at_hook.then(|| HookCondition {
             pod_name: view.pod.name.clone(),
-            start_time: Some(answer.started_at.map_or(turn.at, whole_seconds)),
+            start_time: Some(answer.started_at.map_or(task.at, whole_seconds)),
             phase: phase.to_owned(),
         })
     };
-    scene.views.iter().filter_map(told).collect()
+    input.views.iter().filter_map(told).collect()
 }
 
 /// What keeps the update from its end, if anything does: a word for programs, a line for people.
-pub fn trouble(
-    scene: &Scene<'_>,
+pub fn effect_error(
+    input: &ReconcileInput<'_>,
     survey: &Survey<'_>,
     gate: Option<String>,
 ) -> Option<(&'static str, String)> {
@@ -42,12 +42,12 @@ pub fn trouble(
     if let Some(gate) = gate {
         return Some(("HookTemplate", gate));
     }
-    let update = scene.update_name();
+    let update = input.update_name();
     let of_stage =
-        |wanted: Stage| scene.views.iter().filter(move |view| view.setback(update) == Some(wanted));
-    let note = |view: &View<'_>| match (&view.standing, &view.pod.turn) {
-        (Standing::Ended(_, note), _) => note.clone(),
-        (_, Some(turn)) => turn.note.clone(),
+        |wanted: Stage| input.views.iter().filter(move |view| view.last_failure(update) == Some(wanted));
+    let note = |view: &View<'_>| match (&view.task_state, &view.pod.task) {
+        (TaskState::Ended(_, note), _) => note.clone(),
+        (_, Some(task)) => task.note.clone(),
         _ => String::new(),
     };
     if let Some(first) = of_stage(Stage::Failed).next() {
@@ -66,22 +66,24 @@ pub fn trouble(
 
 /// Whether the update goes on or is where it should be, why, and how far it is.
 pub fn progress(
-    scene: &Scene<'_>,
+    input: &ReconcileInput<'_>,
     survey: &Survey<'_>,
     held: Held,
-    trouble: Option<(&'static str, String)>,
+    effect_error: Option<(&'static str, String)>,
     reached: &dyn Fn(Held) -> bool,
 ) -> (bool, &'static str, String) {
-    let update = scene.update_name();
-    let updated = scene.views.iter().filter(|view| view.is_at(update)).count();
-    let far = format!("{updated} of {} pods are at revision {update}", scene.wish.replicas);
+    let update = input.update_name();
+    let updated = input.views.iter().filter(|view| view.is_at(update)).count();
+    let far = format!("{updated} of {} pods are at revision {update}", input.spec.replicas);
     if survey.old == 0 && reached(held) {
         return (true, "Complete", far);
     }
     if survey.paused {
         return (false, "Paused", far);
     }
-    if let Some((reason, _)) = trouble.filter(|(reason, _)| *reason != "PodsFailed" && *reason != "NoAgent") {
+    if let Some((reason, _)) =
+        effect_error.filter(|(reason, _)| *reason != "PodsFailed" && *reason != "NoAgent")
+    {
         return (false, reason, far);
     }
     if survey.way == UpdateType::OnDelete {

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use crate::api::game_deployment::UpdateType;
 use crate::workload::canary::Held;
 use crate::workload::diff::Change;
+use crate::workload::input::ReconcileInput;
 use crate::workload::pods::{PodPhase, View, left_closed};
 use crate::workload::request;
-use crate::workload::scene::Scene;
 use crate::workload::stateful::threshold;
-use crate::workload::turn::{Purpose, Stage};
+use crate::workload::task::{Purpose, Stage};
 
 /// The way of one pod to the newest revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum Route {
     /// Only labels and annotations change.
     Relabel,
     /// A turn.
-    Turn(Purpose),
+    PodTask(Purpose),
     /// There is none; the sentence says why.
     Blocked(String),
 }
@@ -56,22 +56,23 @@ pub struct Survey<'a> {
 
 impl<'a> Survey<'a> {
     /// Looks at all pods that count.
-    pub fn of(scene: &Scene<'a>, partition: Held, paused: bool) -> Self {
+    pub fn of(input: &ReconcileInput<'a>, partition: Held, paused: bool) -> Self {
         let mut changes = BTreeMap::new();
-        let routes: BTreeMap<_, _> = scene
+        let routes: BTreeMap<_, _> = input
             .views
             .iter()
-            .map(|view| (view.pod.name.as_str(), route(scene, view, &mut changes)))
+            .map(|view| (view.pod.name.as_str(), route(input, view, &mut changes)))
             .collect();
-        let replicas = scene.wish.replicas;
+        let replicas = input.spec.replicas;
         let held = match partition {
             Held::All => replicas,
             Held::Part(amount) => amount.held_back(replicas),
         };
-        let update = scene.update_name();
-        let old = scene.views.iter().filter(|view| !view.is_at(update)).count();
-        let failed = scene.views.iter().filter(|view| view.setback(update) == Some(Stage::Failed)).count();
-        let stopped = failed >= scene.wish.threshold();
+        let update = input.update_name();
+        let old = input.views.iter().filter(|view| !view.is_at(update)).count();
+        let failed =
+            input.views.iter().filter(|view| view.last_failure(update) == Some(Stage::Failed)).count();
+        let stopped = failed >= input.spec.threshold();
         let mut survey = Self {
             routes,
             partition,
@@ -82,19 +83,19 @@ impl<'a> Survey<'a> {
             failed,
             stopped,
             paused,
-            way: scene.wish.update.way,
+            way: input.spec.update.way,
             blocked: None,
         };
-        survey.remaining = survey.to_move(scene, |view| view.setback(update).is_none());
+        survey.remaining = survey.to_move(input, |view| view.last_failure(update).is_none());
         // Nobody stands in for a pod that only stands in itself.
-        let stands_in = |view: &View<'_>| view.pod.surge && scene.wish.is_in_place();
-        let gave_up = |view: &View<'_>| view.setback(update) == Some(Stage::Failed) && view.available;
-        survey.without_stand_in = survey.to_move(scene, |view| !stands_in(view) && !gave_up(view));
+        let stands_in = |view: &View<'_>| view.pod.surge && input.spec.is_in_place();
+        let gave_up = |view: &View<'_>| view.last_failure(update) == Some(Stage::Failed) && view.available;
+        survey.without_stand_in = survey.to_move(input, |view| !stands_in(view) && !gave_up(view));
         let goes_back =
-            |view: &&View<'_>| !stands_in(view) && !survey.is_eligible(scene, view) && mends(scene, view);
-        survey.without_stand_in += scene.views.iter().filter(goes_back).count();
-        survey.blocked = scene.views.iter().find_map(|view| match survey.route(view) {
-            Route::Blocked(why) if survey.is_eligible(scene, view) => {
+            |view: &&View<'_>| !stands_in(view) && !survey.is_eligible(input, view) && mends(input, view);
+        survey.without_stand_in += input.views.iter().filter(goes_back).count();
+        survey.blocked = input.views.iter().find_map(|view| match survey.route(view) {
+            Route::Blocked(why) if survey.is_eligible(input, view) => {
                 Some(format!("pod {}: {why}", view.pod.name))
             }
             _ => None,
@@ -113,47 +114,51 @@ impl<'a> Survey<'a> {
     }
 
     /// True when the partition lets this pod go, as far as it names pods.
-    pub(super) fn is_eligible(&self, scene: &Scene<'_>, view: &View<'_>) -> bool {
-        if scene.wish.stateful().is_none() {
+    pub(super) fn is_eligible(&self, input: &ReconcileInput<'_>, view: &View<'_>) -> bool {
+        if input.spec.stateful().is_none() {
             return self.old > self.held;
         }
-        let ordinal = view.pod.ordinal(&scene.wish.name);
-        threshold(scene.wish, self.partition)
+        let ordinal = view.pod.ordinal(&input.spec.name);
+        threshold(input.spec, self.partition)
             .is_some_and(|first| ordinal.is_some_and(|ordinal| ordinal >= first))
     }
 
-    fn to_move(&self, scene: &Scene<'_>, counts: impl Fn(&View<'_>) -> bool) -> usize {
+    fn to_move(&self, input: &ReconcileInput<'_>, counts: impl Fn(&View<'_>) -> bool) -> usize {
         if matches!(self.way, UpdateType::HotPatchUpdate | UpdateType::OnDelete) {
             return 0;
         }
         let goes = |view: &&View<'_>| {
-            matches!(self.route(view), Route::Turn(_)) && self.is_eligible(scene, view) && counts(view)
+            matches!(self.route(view), Route::PodTask(_)) && self.is_eligible(input, view) && counts(view)
         };
-        let going = scene.views.iter().filter(goes).count();
-        if scene.wish.stateful().is_some() { going } else { going.min(self.old.saturating_sub(self.held)) }
+        let going = input.views.iter().filter(goes).count();
+        if input.spec.stateful().is_some() { going } else { going.min(self.old.saturating_sub(self.held)) }
     }
 }
 
 /// True when a pod stopped between two revisions and can go back to its own.
-pub(super) fn mends(scene: &Scene<'_>, view: &View<'_>) -> bool {
+pub(super) fn mends(input: &ReconcileInput<'_>, view: &View<'_>) -> bool {
     let own = view.pod.label.as_str();
-    view.torn && scene.wish.is_in_place() && scene.template(own).is_some() && view.setback(own).is_none()
+    view.torn && input.spec.is_in_place() && input.template(own).is_some() && view.last_failure(own).is_none()
 }
 
 /// The way of `view`; what lies between two revisions is found once for all pods.
-fn route<'a>(scene: &Scene<'a>, view: &View<'a>, changes: &mut BTreeMap<&'a str, Option<Change>>) -> Route {
-    if view.is_at(scene.update_name()) {
+fn route<'a>(
+    input: &ReconcileInput<'a>,
+    view: &View<'a>,
+    changes: &mut BTreeMap<&'a str, Option<Change>>,
+) -> Route {
+    if view.is_at(input.update_name()) {
         // The turn of one that has just succeeded is still to be closed, nothing else.
         return Route::There;
     }
-    match scene.wish.update.way {
+    match input.spec.update.way {
         UpdateType::OnDelete => return Route::OnDelete,
-        UpdateType::RollingUpdate => return Route::Turn(Purpose::Recreate),
+        UpdateType::RollingUpdate => return Route::PodTask(Purpose::Recreate),
         UpdateType::InplaceUpdate | UpdateType::HotPatchUpdate => {}
     }
     let change = changes
         .entry(view.revision)
-        .or_insert_with(|| Some(Change::between(scene.template(view.revision)?, &scene.update.template)));
+        .or_insert_with(|| Some(Change::between(input.template(view.revision)?, &input.update.template)));
     let refusal = match change {
         Some(change) => change.refusal(),
         None => Some(format!(
@@ -162,16 +167,20 @@ fn route<'a>(scene: &Scene<'a>, view: &View<'a>, changes: &mut BTreeMap<&'a str,
         )),
     };
     if let Some(why) = refusal {
-        return if scene.wish.update.fallback { Route::Turn(Purpose::Recreate) } else { Route::Blocked(why) };
+        return if input.spec.update.fallback {
+            Route::PodTask(Purpose::Recreate)
+        } else {
+            Route::Blocked(why)
+        };
     }
-    let nothing = request::targets(view, &scene.update.template, &scene.revisions).is_empty();
-    if nothing && !left_closed(view.pod, &scene.revisions) {
+    let nothing = request::targets(view, &input.update.template, &input.revisions).is_empty();
+    if nothing && !left_closed(view.pod, &input.revisions) {
         return Route::Relabel;
     }
     if view.pod.phase != PodPhase::Running {
         // Nothing in it is warm, and an agent has nothing to work on.
-        return Route::Turn(Purpose::Recreate);
+        return Route::PodTask(Purpose::Recreate);
     }
-    let hot = scene.wish.update.way == UpdateType::HotPatchUpdate;
-    Route::Turn(if hot { Purpose::HotPatch } else { Purpose::InPlace })
+    let hot = input.spec.update.way == UpdateType::HotPatchUpdate;
+    Route::PodTask(if hot { Purpose::HotPatch } else { Purpose::InPlace })
 }

@@ -15,7 +15,7 @@ use crate::agent::Agent;
 use crate::cluster::{Cluster, block_on};
 use crate::pod::{Pod, container};
 use crate::report::{Report, Samples};
-use crate::stand::{Life, between};
+use crate::stand::{Instance, between};
 
 /// What a restart beside the kubelet may cost at the median, as a multiple of a bare stop, create and start.
 const P50: f64 = 1.3;
@@ -85,7 +85,7 @@ fn restart(client: &Client, pod: &Pod<'_>, turn: u32) -> f64 {
     assert_eq!(report.engine, Engine::Recreate);
     let new = &report.to.as_ref().unwrap().container_id;
     told(pod, new);
-    between(life(client, &report.from.container_id), life(client, new))
+    between(instance(client, &report.from.container_id), instance(client, new))
 }
 
 /// The same container under a name that the kubelet does not look for: made, then stopped and made again with nothing
@@ -114,12 +114,12 @@ fn floor(client: &Client, pod: &Pod<'_>, turn: u32) -> f64 {
         let old = make(2 * turn).await;
         client.stop(&old, GRACE).await.unwrap();
         let new = make(2 * turn + 1).await;
-        let lives = [status(client, &old).await, status(client, &new).await];
+        let instances = [status(client, &old).await, status(client, &new).await];
         client.stop(&new, GRACE).await.unwrap();
         for id in [old, new] {
             client.remove(&id).await.unwrap();
         }
-        between(lives[0], lives[1])
+        between(instances[0], instances[1])
     })
 }
 
@@ -135,7 +135,7 @@ fn stopped(client: &Client, pod: &Pod<'_>) -> [f64; 2] {
             })
         });
         let told = container(&object, "app").unwrap().container_id.clone().unwrap();
-        between(life(client, &old), life(client, told.rsplit('/').next().unwrap()))
+        between(instance(client, &old), instance(client, told.rsplit('/').next().unwrap()))
     })
 }
 
@@ -152,11 +152,11 @@ fn told(pod: &Pod<'_>, id: &str) {
     });
 }
 
-fn life(client: &Client, id: &str) -> Life {
+fn instance(client: &Client, id: &str) -> Instance {
     block_on(status(client, id))
 }
 
-async fn status(client: &Client, id: &str) -> Life {
+async fn status(client: &Client, id: &str) -> Instance {
     let status = client.container(id, false).await.unwrap().unwrap().status.unwrap();
-    Life { started_at: status.started_at, finished_at: status.finished_at }
+    Instance { started_at: status.started_at, finished_at: status.finished_at }
 }

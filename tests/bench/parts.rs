@@ -3,7 +3,7 @@
 use inplace::operation::effect::Verb;
 
 use crate::report::{Report, Samples, ms};
-use crate::stand::{Event, Life, What};
+use crate::stand::{Event, Instance, What};
 
 /// The parts of the time without a running container. The replacement is there before the old one is stopped: the
 /// bench's pods have no kubelet.
@@ -28,7 +28,7 @@ impl Parts {
     }
 
     /// Takes one restart in which everything worked at the first try.
-    pub(crate) fn add(&mut self, events: &[Event], old: Life, new: Life) {
+    pub(crate) fn add(&mut self, events: &[Event], old: Instance, new: Instance) {
         let effect = |verb| events.iter().find(|event| event.what == What::Effect(verb)).unwrap();
         let (stop, create, start) = (effect(Verb::Stop), effect(Verb::Create), effect(Verb::Start));
         assert!(create.ended < stop.ended, "the replacement was not created ahead");

@@ -125,8 +125,8 @@ impl<'a> Run<'a> {
         let (status, events) = self.stand.carry_out(&self.pod.pod, "restart app", Phase::Succeeded).await;
         self.seen.whole.add(began.elapsed());
         let container = &status.containers[0];
-        let old = self.stand.life(&container.from.container_id).await;
-        let new = self.stand.life(&container.to.as_ref().unwrap().container_id).await;
+        let old = self.stand.instance(&container.from.container_id).await;
+        let new = self.stand.instance(&container.to.as_ref().unwrap().container_id).await;
         self.seen.downtime.add_ms(between(old, new));
         self.seen.parts.add(&events, old, new);
     }
@@ -136,8 +136,8 @@ impl<'a> Run<'a> {
         let first = self.create_and_start(true).await;
         self.stand.client.stop(&first, GRACE).await.unwrap();
         let second = self.create_and_start(false).await;
-        let lives = [self.stand.life(&first).await, self.stand.life(&second).await];
-        self.seen.floor.add_ms(between(lives[0], lives[1]));
+        let instances = [self.stand.instance(&first).await, self.stand.instance(&second).await];
+        self.seen.floor.add_ms(between(instances[0], instances[1]));
         self.stand.client.stop(&second, GRACE).await.unwrap();
         for id in [first, second] {
             self.stand.client.remove(&id).await.unwrap();

@@ -11,7 +11,7 @@ use inplace::cri::client::Client;
 use inplace::cri::endpoint::Endpoint;
 use inplace::cri::proto::v1;
 use inplace::node::Node;
-use inplace::node::drive::{Audience, Happening, Leash};
+use inplace::node::drive::{ControlHandle, Observer, OperationEvent};
 use inplace::node::launch::{self, Dirs, Started};
 use inplace::operation::effect::Verb;
 use inplace::operation::snapshot::PodRef;
@@ -69,7 +69,7 @@ impl Event {
 
 /// When a container's process started and ended by the runtime's clock, in nanoseconds; 0 is not yet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Life {
+pub(crate) struct Instance {
     pub(crate) started_at: i64,
     pub(crate) finished_at: i64,
 }
@@ -112,24 +112,24 @@ impl Stand {
         };
         let request = Request::parse(Some(&format!("{line} #{count}"))).unwrap().unwrap();
         let (_withdraw, withdrawal) = watch::channel(None);
-        let leash = Leash { withdrawal, shutdown: CancellationToken::new() };
+        let control = ControlHandle { withdrawal, shutdown: CancellationToken::new() };
         let ear = Arc::clone(&self.heard);
-        let audience: Audience = Arc::new(move |happening| {
-            if let Happening::Effect { verb, took, .. } = happening {
+        let observer: Observer = Arc::new(move |operation_event| {
+            if let OperationEvent::Effect { verb, took, .. } = operation_event {
                 let event = Event::now(What::Effect(verb), took);
                 ear.lock().unwrap().push(event);
             }
         });
         self.heard().clear();
-        let status = Box::pin(self.node.carry_out(pod, request, leash, &audience)).await.unwrap();
+        let status = Box::pin(self.node.carry_out(pod, request, control, &observer)).await.unwrap();
         assert_eq!(status.phase, end, "{line}: {}", status.message);
         (status, std::mem::take(&mut *self.heard()))
     }
 
     /// The life of one container.
-    pub(crate) async fn life(&self, id: &str) -> Life {
+    pub(crate) async fn instance(&self, id: &str) -> Instance {
         let status = self.client.container(id, false).await.unwrap().unwrap().status.unwrap();
-        Life { started_at: status.started_at, finished_at: status.finished_at }
+        Instance { started_at: status.started_at, finished_at: status.finished_at }
     }
 
     /// All containers of a pod, fences too.
@@ -152,7 +152,7 @@ pub(crate) fn manifest(name: &str, image: &str, metadata: &str) -> String {
 
 /// From the end of one life to the start of another, in milliseconds.
 #[expect(clippy::cast_precision_loss)]
-pub(crate) fn between(ended: Life, began: Life) -> f64 {
+pub(crate) fn between(ended: Instance, began: Instance) -> f64 {
     assert!(ended.finished_at > 0 && began.started_at > 0, "{ended:?} {began:?}");
     (began.started_at - ended.finished_at) as f64 / 1e6
 }

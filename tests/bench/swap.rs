@@ -35,8 +35,8 @@ pub(crate) async fn sizes(stand: &Stand, scale: &Scale, report: &mut Report) {
             let pull = events.iter().find(|event| event.what == What::Call("PullImage"));
             seen.pull.add(pull.expect("the image was on the node").took);
             let container = &status.containers[0];
-            let old = stand.life(&container.from.container_id).await;
-            let new = stand.life(&container.to.as_ref().unwrap().container_id).await;
+            let old = stand.instance(&container.from.container_id).await;
+            let new = stand.instance(&container.to.as_ref().unwrap().container_id).await;
             seen.downtime.add_ms(between(old, new));
             seen.parts.add(&events, old, new);
             let back = format!("swap app={}", stand.lab.image("app:v1"));
@@ -101,9 +101,9 @@ pub(crate) async fn back(stand: &Stand, scale: &Scale, report: &mut Report) {
             };
             all.iter().find(has).unwrap().id.clone()
         };
-        let old = stand.life(&status.containers[0].from.container_id).await;
-        let crash = stand.life(&attempt(to.attempt - 1)).await;
-        let new = stand.life(&to.container_id).await;
+        let old = stand.instance(&status.containers[0].from.container_id).await;
+        let crash = stand.instance(&attempt(to.attempt - 1)).await;
+        let new = stand.instance(&to.container_id).await;
         back.add_ms(between(crash, new));
         whole.add_ms(between(old, new));
         crashed.add_ms(between(old, crash));

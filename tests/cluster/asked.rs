@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::Cluster,
-    facts::Life,
+    facts::Instance,
     pod::{Pod, container, eventually, is_ready},
 };
 
@@ -52,19 +52,19 @@ pub(crate) fn spec_image(object: &Object, name: &str) -> String {
 }
 
 /// Waits until the kubelet shows as Ready what runs, and sees that it runs alone, as the spec says it.
-pub(crate) fn adopted(pod: &Pod<'_>, name: &str, image: &str) -> Life {
-    let life = pod.facts().settled().running(name).clone();
-    let id = format!("containerd://{}", life.id);
+pub(crate) fn adopted(pod: &Pod<'_>, name: &str, image: &str) -> Instance {
+    let instance = pod.facts().settled().running(name).clone();
+    let id = format!("containerd://{}", instance.id);
     let object = pod.wait("the kubelet shows it", |pod| {
         let shown = container(pod, name).is_some_and(|shown| {
             shown.ready
                 && shown.container_id.as_ref() == Some(&id)
-                && shown.restart_count.unsigned_abs() == life.attempt
+                && shown.restart_count.unsigned_abs() == instance.attempt
         });
         shown && is_ready(pod)
     });
     assert_eq!(spec_image(&object, name), pod.cluster.named(image));
-    life
+    instance
 }
 
 /// Waits for an event about it with this reason: it is written after the answer. Gives what it says.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::{
     agent::Agent,
     cluster::{Cluster, block_on},
-    facts::Life,
+    facts::Instance,
     pod::{Pod, is_ready},
 };
 
@@ -76,9 +76,9 @@ volumes:
 "#;
 
 /// What the runtime runs one life from.
-fn spec(life: &Life) -> Value {
+fn spec(instance: &Instance) -> Value {
     let endpoint = Endpoint::parse(&Cluster::shared().node().endpoint).unwrap();
-    let answer = block_on(async { Client::new(&endpoint, None).container(&life.id, true).await });
+    let answer = block_on(async { Client::new(&endpoint, None).container(&instance.id, true).await });
     let answer = answer.unwrap().unwrap();
     serde_json::from_str::<Value>(&answer.info["info"]).unwrap()["runtimeSpec"].take()
 }
@@ -108,7 +108,7 @@ fn differences(path: &str, a: &Value, b: &Value, found: &mut BTreeMap<String, (V
 
 /// The runtime's specifications of two lives are the same but for the cgroup, which is named after the container, and the
 /// file for the termination message, of which each life has its own, with a kubelet too.
-fn assert_same(old: &Life, new: &Life) {
+fn assert_same(old: &Instance, new: &Instance) {
     let (before, after) = (spec(old), spec(new));
     let mut found = BTreeMap::new();
     differences("", &before, &after, &mut found);

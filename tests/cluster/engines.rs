@@ -73,8 +73,8 @@ fn flipped(pod: &Pod<'_>, why: &str) {
         let report = &status.containers[0];
         assert_eq!(report.engine, Engine::Respec, "{why}: {status:#?}");
         assert_eq!(report.from.image_id, report.to.as_ref().unwrap().image_id);
-        let life = adopted(pod, "app", image);
-        assert_eq!((life.version.as_str(), life.attempt as usize), ("v1", attempt + 1));
+        let instance = adopted(pod, "app", image);
+        assert_eq!((instance.version.as_str(), instance.attempt as usize), ("v1", attempt + 1));
     }
 }
 
@@ -211,8 +211,8 @@ fn a_static_pod_is_restarted_through_its_copy_and_never_swapped() {
     assert_eq!(adopted(&pod, "app", "lab/app:v1").attempt, 1);
     let status = restart(&pod, "app", json!({"engine": "Stop"}), Phase::Succeeded);
     assert_eq!(status.containers[0].engine, Engine::Stop, "{status:#?}");
-    let life = adopted(&pod, "app", "lab/app:v1");
-    assert_eq!(life.attempt, 2);
+    let instance = adopted(&pod, "app", "lab/app:v1");
+    assert_eq!(instance.attempt, 2);
 
     for more in [json!({}), json!({"engine": "Respec"}), json!({"engine": "Recreate"})] {
         let status = swap(&pod, "lab/app:v2", more, Phase::Refused);
@@ -221,7 +221,7 @@ fn a_static_pod_is_restarted_through_its_copy_and_never_swapped() {
     }
     let status = restart(&pod, "app", json!({"engine": "Respec"}), Phase::Refused);
     assert!(status.message.contains("file on its node"), "{}", status.message);
-    assert_eq!(adopted(&pod, "app", "lab/app:v1"), life);
+    assert_eq!(adopted(&pod, "app", "lab/app:v1"), instance);
     fs::remove_file(&file).unwrap();
     pod.await_gone();
 }
@@ -249,8 +249,8 @@ fn a_native_sidecar_is_a_container_like_any_other() {
         let wish = crate::asked::request(cluster, &[("side", Some(&image))], json!({}));
         let status = pod.ask(&wish, Phase::Succeeded);
         assert_eq!(status.containers[0].engine, Engine::Respec, "{status:#?}");
-        let life = adopted(&pod, "side", &image);
-        assert_eq!((life.version.as_str(), life.attempt), (tag, attempt));
+        let instance = adopted(&pod, "side", &image);
+        assert_eq!((instance.version.as_str(), instance.attempt), (tag, attempt));
     }
     assert_eq!(*pod.facts().running("app"), app);
 }

@@ -118,7 +118,8 @@ fn a_hook_that_is_polled_gates_a_restart_and_nothing_comes_between() {
     let asked = oracle().asked(&pod.name);
     let (not_yet, passed) = (&asked[asked.len() - 2], &asked[asked.len() - 1]);
     assert_eq!((not_yet.said, passed.said), (0, 1), "it was asked again after it had passed: {asked:?}");
-    let ended = pod.facts().of("app").find(|life| life.attempt == 0).map(|life| at(life.finished_at));
+    let ended =
+        pod.facts().of("app").find(|instance| instance.attempt == 0).map(|instance| at(instance.finished_at));
     let ended = ended.or(status.containers[0].stopped_at).unwrap();
     let (from_not_yet, from_passed) = (ended.duration_since(not_yet.at), ended.duration_since(passed.at));
     eprintln!(

@@ -93,9 +93,9 @@ fn a_request_that_is_replaced_gives_way_until_it_touches_something_and_the_new_o
         } else {
             // It came when the first one was done.
             eventually("the event", || has_event(&scene.pod, scene.end()).then_some(()));
-            let lives = if scene.moment == Moment::Rollback { 2 } else { 1 };
-            assert_eq!(container.from.attempt, newest + lives, "{scene:?}: {status:#?}");
-            assert_eq!(facts.running("app").attempt, newest + lives + 1, "{scene:?}");
+            let instances = if scene.moment == Moment::Rollback { 2 } else { 1 };
+            assert_eq!(container.from.attempt, newest + instances, "{scene:?}: {status:#?}");
+            assert_eq!(facts.running("app").attempt, newest + instances + 1, "{scene:?}");
         }
     });
 }

@@ -113,7 +113,10 @@ fn burst(cluster: &Cluster, pods: &[Pod<'_>], image: Option<&str>, turn: i32) ->
         });
         let facts = pod.facts().settled();
         let attempt = facts.running("app").attempt.cast_signed();
-        assert!(attempt == turn || (attempt == 0 && facts.lives.len() == 1), "{facts:#?}\nafter {answer:#?}");
+        assert!(
+            attempt == turn || (attempt == 0 && facts.instances.len() == 1),
+            "{facts:#?}\nafter {answer:#?}"
+        );
     }
     let shown = open.into_inner().unwrap().into_iter().fold(0.0, f64::max);
     let most = most_at_once(&answers);

@@ -29,12 +29,12 @@ mod guard;
 mod hook_runs;
 mod hooks;
 mod installed;
+mod instances;
 mod kinds;
 #[path = "../node/lab.rs"]
 #[allow(dead_code, reason = "the tests on a node without a cluster do more with it")]
 mod lab;
 mod lifecycle;
-mod lives;
 mod load;
 mod new_life;
 #[path = "../node/oracle.rs"]

@@ -33,16 +33,15 @@ fn the_log_of_the_life_before_is_there_to_be_read() {
     for turn in 1..=3 {
         let status = restart(&pod, "app", json!({}), Phase::Succeeded);
         assert_eq!(status.containers[0].engine, Engine::Recreate);
-        let life = adopted(&pod, "app", "lab/app:v1");
-        assert_eq!((life.attempt, log(&[])), (turn, format!("life {}\n", turn + 1)));
+        let instance = adopted(&pod, "app", "lab/app:v1");
+        assert_eq!((instance.attempt, log(&[])), (turn, format!("life {}\n", turn + 1)));
         // Once a minute the kubelet collects the dead, and keeps the newest: for a moment that is the fence. Then it tells
         // of no life before.
         let told = container(&pod.get(), "app").unwrap().last_state.clone();
         let dead = told.and_then(|last| last.terminated?.container_id);
-        let before = pod
-            .facts()
-            .of("app")
-            .any(|life| life.pid == 0 && dead.as_deref().is_some_and(|dead| dead.ends_with(&life.id)));
+        let before = pod.facts().of("app").any(|instance| {
+            instance.pid == 0 && dead.as_deref().is_some_and(|dead| dead.ends_with(&instance.id))
+        });
         if before {
             assert_eq!(log(&["--previous"]), format!("life {turn}\n"));
             read += 1;
@@ -103,13 +102,13 @@ fn dies_while_it_is_watched() {
     let pod = Pod::run(Cluster::shared(), "dead", DEAD);
     let status = swap(&pod, "lab/app:v2", json!({"minReadySeconds": 30}), Phase::RolledBack);
     assert_eq!(status.reason, "Exited", "{status:#?}");
-    let life = adopted(&pod, "app", "lab/app:v1");
-    assert_eq!(status.containers[0].to.as_ref().unwrap().container_id, life.id);
-    assert_eq!(life.version, "v1");
+    let instance = adopted(&pod, "app", "lab/app:v1");
+    assert_eq!(status.containers[0].to.as_ref().unwrap().container_id, instance.id);
+    assert_eq!(instance.version, "v1");
     // Nobody has a reason to end it.
     let settled = eventually_or("all fences to be gone", || {
         let facts = pod.facts();
         if facts.fences.is_empty() { Ok(facts) } else { Err(format!("{facts:#?}")) }
     });
-    assert_eq!(settled.running("app").id, life.id);
+    assert_eq!(settled.running("app").id, instance.id);
 }

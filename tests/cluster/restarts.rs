@@ -13,7 +13,7 @@ use crate::{
     agent::{Agent, Setup, USER, status},
     cluster::Cluster,
     facts::Facts,
-    lives::Lives,
+    instances::Instances,
     pod::{PAIR, Pod, container, is_ready},
 };
 
@@ -127,7 +127,7 @@ fn two_hundred_restarts_and_the_kubelet_never_starts_a_second_one() {
             pod.facts().settled()
         })
         .collect();
-    let lives = Lives::watch(&cluster.node());
+    let instances = Instances::watch(&cluster.node());
     let quick = Agent::start(&cluster, &[]);
     let natural = half(&pods, "quick", false);
     let quiet: Vec<_> = pods.iter().flat_map(always_running).collect();
@@ -135,7 +135,7 @@ fn two_hundred_restarts_and_the_kubelet_never_starts_a_second_one() {
     let slow = Setup { env: &[("INPLACE_FAULT_DELAY", "Start=1200")], ..Setup::default() };
     let _slow = Agent::start_with(&cluster, &slow);
     let stretched = half(&pods, "slow", true);
-    let record = lives.end();
+    let record = instances.end();
 
     let each = 2 * TURNS.iter().filter(|turn| turn.contains("app")).count();
     assert_eq!((natural.len(), stretched.len(), each), (100, 100, 10));
@@ -239,7 +239,7 @@ fn ten_in_a_row_and_none_is_held_back() {
     let pod = Pod::run(Cluster::shared(), "ten", PAIR);
     Agent::shared();
     let before = pod.facts().settled();
-    let lives = Lives::watch(&Cluster::shared().node());
+    let instances = Instances::watch(&Cluster::shared().node());
     let mut ends = Vec::new();
     for turn in 1..=10 {
         let status = pod.ask(&format!("restart app #{turn}"), Phase::Succeeded);
@@ -252,7 +252,7 @@ fn ten_in_a_row_and_none_is_held_back() {
     let after = pod.facts().settled();
     assert_eq!((kept(&after), after.running("app").attempt), (kept(&before), 10));
     assert_eq!(adopted(&pod, "app", &after), 10);
-    assert_eq!(lives.end().one_at_a_time(&pod.uid, "app").len(), 11);
+    assert_eq!(instances.end().one_at_a_time(&pod.uid, "app").len(), 11);
     let waits = always_running(&pod);
     assert!(waits.iter().all(|(reason, message)| is_passing(reason, message)), "{waits:?}");
 }

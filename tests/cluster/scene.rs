@@ -137,7 +137,7 @@ impl<'a> Scene<'a> {
             Moment::Rollback => stops(&["v1", "v3"]),
             Moment::Verify => eventually("the new one to run", || {
                 let facts = self.pod.facts();
-                facts.of("app").any(|life| life.version == "v2" && life.pid != 0).then_some(())
+                facts.of("app").any(|instance| instance.version == "v2" && instance.pid != 0).then_some(())
             }),
         }
     }

@@ -43,7 +43,7 @@ fn somebody_sets(pod: &Pod<'_>, image: &str) {
 fn downtime(pod: &Pod<'_>) -> Option<i64> {
     let facts = pod.facts();
     let running = facts.running("app");
-    let before = facts.of("app").filter(|life| life.attempt < running.attempt).last()?;
+    let before = facts.of("app").filter(|instance| instance.attempt < running.attempt).last()?;
     Some((running.started_at - before.finished_at) / 1_000_000)
 }
 
@@ -78,8 +78,8 @@ fn ten_swaps_in_two_minutes_are_short_each_and_the_kubelets_are_not() {
             let report = &status.containers[0];
             assert_eq!(report.engine, Engine::Respec);
             assert_eq!(report.to.as_ref().unwrap().attempt, turn.unsigned_abs());
-            let life = adopted(&ours, "app", image);
-            assert_eq!(format!("lab/app:{}", life.version), image);
+            let instance = adopted(&ours, "app", image);
+            assert_eq!(format!("lab/app:{}", instance.version), image);
             assert_eq!(report.downtime_ms, downtime(&ours).or(report.downtime_ms));
             report.downtime_ms.unwrap()
         });
@@ -142,14 +142,17 @@ fn taken_back((tag, spec, more, reason, says): (&str, &str, Value, &str, &str)) 
     assert_eq!((status.reason.as_str(), status.step), (reason, Some(Step::Rollback)), "{status:#?}");
     assert!(status.message.contains(says), "{tag}: {}", status.message);
     assert!(status.message.starts_with("app is back on "), "{tag}: {}", status.message);
-    let life = adopted(&pod, "app", "lab/app:v1");
+    let instance = adopted(&pod, "app", "lab/app:v1");
     let to = status.containers[0].to.as_ref().unwrap();
-    assert_eq!((life.version.as_str(), &life.id, life.attempt), ("v1", &to.container_id, to.attempt));
+    assert_eq!(
+        (instance.version.as_str(), &instance.id, instance.attempt),
+        ("v1", &to.container_id, to.attempt)
+    );
     assert_eq!(event(&pod, "InPlaceRolledBack"), status.message);
     eprintln!("{tag}: {}", status.message);
     // It was nobody's turn since then: what came back stays, and can be restarted as ever.
     let after = restart(&pod, "app", json!({}), Phase::Succeeded);
-    assert_eq!(after.containers[0].from.container_id, life.id);
+    assert_eq!(after.containers[0].from.container_id, instance.id);
 }
 
 #[test]
@@ -162,12 +165,12 @@ fn the_way_back_is_short_while_the_kubelet_holds_the_image_back() {
     }
     let waits = (0..3).map(|_| {
         let status = swap(&pod, "lab/app:crash", json!({}), Phase::RolledBack);
-        let life = adopted(&pod, "app", "lab/app:v1");
-        assert_eq!(life.version, "v1");
+        let instance = adopted(&pod, "app", "lab/app:v1");
+        assert_eq!(instance.version, "v1");
         let facts = pod.facts();
         // The kubelet keeps the last dead one alone, and that is another one where it ended what it took for a mistake.
         let crashed = facts.of("app").filter(|other| other.exit_code == 3).last();
-        let alone = crashed.map(|crashed| (life.started_at - crashed.finished_at) / 1_000_000);
+        let alone = crashed.map(|crashed| (instance.started_at - crashed.finished_at) / 1_000_000);
         (status.containers[0].downtime_ms.unwrap(), alone)
     });
     let waits: Vec<_> = waits.collect();
@@ -279,8 +282,8 @@ fn the_first_of_two_goes_back_with_the_second() {
     assert_eq!(status.reason, "Exited");
     assert!(status.message.contains("app is back on") && status.message.contains("side is back on"));
     for report in &status.containers {
-        let (to, life) = (report.to.as_ref().unwrap(), adopted(&pod, &report.name, "lab/app:v1"));
-        assert_eq!((life.version.as_str(), &life.id), ("v1", &to.container_id), "{status:#?}");
+        let (to, instance) = (report.to.as_ref().unwrap(), adopted(&pod, &report.name, "lab/app:v1"));
+        assert_eq!((instance.version.as_str(), &instance.id), ("v1", &to.container_id), "{status:#?}");
     }
 }
 
@@ -307,14 +310,14 @@ fn a_tag_that_has_moved_is_followed() {
     let report = &status.containers[0];
     assert_eq!(report.engine, Engine::Recreate);
     assert_ne!(report.to.as_ref().unwrap().image_id, report.from.image_id);
-    let life = adopted(&here, "app", "lab/moved:stable");
-    assert_eq!((life.version.as_str(), life.attempt), ("v2", 1));
+    let instance = adopted(&here, "app", "lab/moved:stable");
+    assert_eq!((instance.version.as_str(), instance.attempt), ("v2", 1));
 
     tag(cluster, "app:v1", "moved:stable");
     let status = swap(&asking, "lab/moved:stable", json!({}), Phase::Succeeded);
     assert_eq!(status.containers[0].engine, Engine::Respec);
-    let life = adopted(&asking, "app", "lab/moved:stable");
-    assert_eq!((life.version.as_str(), life.attempt), ("v1", 1));
+    let instance = adopted(&asking, "app", "lab/moved:stable");
+    assert_eq!((instance.version.as_str(), instance.attempt), ("v1", 1));
     // What it stands for elsewhere changes nothing for the one that has it.
     assert_eq!(adopted(&here, "app", "lab/moved:stable").version, "v2");
 }
@@ -370,6 +373,6 @@ fn is_all_there_is(pod: &Pod<'_>, image: &str) {
     pod.wait("the kubelet has done it", |object| {
         container(object, "app").is_some_and(|app| app.image == image && app.ready)
     });
-    let life = adopted(pod, "app", image);
-    assert!(image.ends_with(&format!(":{}", life.version)), "{pod:?}: {image}, {life:?}");
+    let instance = adopted(pod, "app", image);
+    assert!(image.ends_with(&format!(":{}", instance.version)), "{pod:?}: {image}, {instance:?}");
 }

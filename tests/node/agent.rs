@@ -118,7 +118,7 @@ fn what_cannot_be_done_is_refused_with_its_reason_and_touches_nothing() {
     let site = Site::new();
     site.run("web");
     site.run("other");
-    let before = site.lives("web");
+    let before = site.instances("web");
     let agent = site.agent(&[]);
     for (request, reason, told) in [
         ("restart nobody", "UnknownContainer", "it has app"),
@@ -157,7 +157,7 @@ fn what_cannot_be_done_is_refused_with_its_reason_and_touches_nothing() {
         assert!(status["message"].as_str().unwrap().ends_with("Nothing was touched"), "{status:#}");
         assert!(status["startedAt"].is_null() && status["finishedAt"].is_string(), "{status:#}");
     }
-    assert_eq!(site.lives("web"), before);
+    assert_eq!(site.instances("web"), before);
     agent.assert_metric(&["inplace_operations_total", "InvalidRequest"], 4.0);
     // Another pod does not feel it.
     site.wish("other", "restart app");

@@ -43,8 +43,8 @@ fn an_agent_killed_at_any_point_is_continued_as_if_nothing_had_happened() {
         assert_eq!(status["containers"][0]["from"]["containerID"], before.id, "killed at {reached}");
         assert_eq!(status["containers"][0]["to"]["containerID"], after.id, "killed at {reached}");
         // The one before is kept for its logs, everything older is gone.
-        let lives: Vec<_> = site.lives("web").iter().map(|life| life.attempt).collect();
-        assert_eq!(lives, [before.attempt, after.attempt], "killed at {reached}");
+        let instances: Vec<_> = site.instances("web").iter().map(|instance| instance.attempt).collect();
+        assert_eq!(instances, [before.attempt, after.attempt], "killed at {reached}");
         killed_at.push(reached);
         agent.stop();
     }
@@ -65,7 +65,7 @@ fn a_fence_that_nobody_remembers_is_removed_at_the_start() {
     // Before and after the journal is written, before and after the fence is made.
     let died = site.lab.inplace_command(&restart).env("INPLACE_FAULT_AT", "4").status().unwrap();
     assert_eq!(died.signal(), Some(Signal::SIGKILL as i32));
-    let fences = || site.lives("web").iter().filter(|life| life.name == "inplace-fence").count();
+    let fences = || site.instances("web").iter().filter(|instance| instance.name == "inplace-fence").count();
     assert_eq!(fences(), 1);
     let before = site.running_amid("web");
     // Nobody can tell what a damaged file wants; the fence goes all the same.
@@ -91,7 +91,9 @@ fn an_operation_that_ends_the_agent_each_time_is_set_aside() {
     let agent = site.spawn(&[], &[("INPLACE_FAULT_PANIC", "before effect Create")]);
     let status = site.ended("web", "poison", "Failed");
     assert_eq!(status["reason"], "SetAside", "{status:#}");
-    eventually("its fence to go", || site.lives("web").iter().all(|life| life.name == "app").then_some(()));
+    eventually("its fence to go", || {
+        site.instances("web").iter().all(|instance| instance.name == "app").then_some(())
+    });
     assert_eq!(site.running("web"), before);
     // The agent stays, and the next one serves the pod as before.
     drop(agent);
@@ -120,14 +122,14 @@ fn a_journal_that_cannot_be_read_stops_its_pod_and_no_other() {
     let agent = site.agent(&[]);
     agent.await_metric(&["inplace_unreadable_files"], 3.0);
     for (pod, text, told) in journals {
-        let before = site.lives(pod);
+        let before = site.instances(pod);
         site.restart(pod, "x");
         let status = site.ended(pod, "x", "Refused");
         let message = status["message"].as_str().unwrap();
         assert_eq!(status["reason"], "JournalUnreadable");
         assert!(message.contains(told) && message.contains(file(pod).to_str().unwrap()), "{message}");
         assert!(message.contains("move the file away"), "{message}");
-        assert_eq!((site.lives(pod), fs::read_to_string(file(pod)).unwrap()), (before, text.to_owned()));
+        assert_eq!((site.instances(pod), fs::read_to_string(file(pod)).unwrap()), (before, text.to_owned()));
     }
     site.restart("good", "x");
     site.ended("good", "x", "Succeeded");
@@ -188,7 +190,7 @@ fn a_disk_that_hangs_under_the_journal_keeps_no_container_down() {
 fn a_full_disk_under_the_journal_ends_it_before_anything_is_touched() {
     let mut site = Site::new();
     site.run("web");
-    let before = site.lives("web");
+    let before = site.instances("web");
     let path = site.folder.path().join("small");
     let disk = SmallDisk::at(&path);
     site.state.clone_from(&path);
@@ -216,7 +218,7 @@ fn a_full_disk_under_the_journal_ends_it_before_anything_is_touched() {
     );
     agent.await_metric(&["inplace_operations_total", "PodNotFound"], 1.0);
     agent.assert_metric(&failed, 1.0);
-    assert_eq!(site.lives("web"), before);
+    assert_eq!(site.instances("web"), before);
     // The answer comes when there is room.
     fs::remove_file(disk.0.join("fill")).unwrap();
     site.write("third.yaml", "");

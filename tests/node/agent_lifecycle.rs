@@ -62,7 +62,7 @@ fn an_agent_that_is_there_before_its_runtime_begins_when_that_comes() {
 fn an_agent_has_its_node_for_itself() {
     let site = Site::new();
     site.run("web");
-    let before = site.lives("web");
+    let before = site.instances("web");
     let mut agent = site.agent(&[]);
     let elsewhere = site.folder.path().join("elsewhere");
     for args in [vec![], vec!["--state-dir", elsewhere.to_str().unwrap()]] {
@@ -83,7 +83,7 @@ fn an_agent_has_its_node_for_itself() {
         let object: Value = serde_json::from_slice(&refused.stdout).unwrap();
         assert_eq!((object["phase"].as_str(), object["reason"].as_str()), (Some("Failed"), Some("Busy")));
     }
-    assert_eq!(site.lives("web"), before);
+    assert_eq!(site.instances("web"), before);
     // Who only looks is welcome.
     assert!(site.node(&["ps"]).status.success());
     assert!(site.node(&["plan", "--pod", "web", "app"]).status.success());

@@ -12,7 +12,7 @@ use crate::{
 fn deleting_the_annotation_cancels_what_has_touched_nothing() {
     let site = Site::new();
     site.run("web");
-    let before = site.lives("web");
+    let before = site.instances("web");
     let registry = Blackhole::new();
     let agent = site.agent(&[]);
     site.wish("web", &registry.swap("slow", 600));
@@ -24,7 +24,7 @@ fn deleting_the_annotation_cancels_what_has_touched_nothing() {
     assert_eq!(status["message"], "the request was withdrawn before anything was touched");
     // The runtime does not go on pulling for nobody.
     registry.await_open(0);
-    assert_eq!(site.lives("web"), before);
+    assert_eq!(site.instances("web"), before);
     agent
         .assert_metric(&["inplace_operations_total", "Cancelled", "Swap", "Recreate", "RequestDeleted"], 1.0);
     // A cancelled id has ended too.
@@ -36,7 +36,7 @@ fn deleting_the_annotation_cancels_what_has_touched_nothing() {
     registry.await_open(1);
     std::fs::remove_file(site.pods.join("web.yaml")).unwrap();
     site.ended("web", "slow-2", "Cancelled");
-    assert_eq!(site.lives("web"), before);
+    assert_eq!(site.instances("web"), before);
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_wish_withdrawn_while_no_agent_runs_is_cancelled_by_the_next_one() {
     let site = Site::new();
     site.run("web");
     site.run("cli");
-    let before = site.lives("web");
+    let before = site.instances("web");
     let registry = Blackhole::new();
     let mut agent = site.agent(&[]);
     site.wish("web", &registry.swap("slow", 600));
@@ -65,7 +65,7 @@ fn a_wish_withdrawn_while_no_agent_runs_is_cancelled_by_the_next_one() {
     registry.await_open(0);
     let _agent = site.agent(&[]);
     assert_eq!(site.ended("web", "slow", "Cancelled")["reason"], "RequestDeleted");
-    assert_eq!(site.lives("web"), before);
+    assert_eq!(site.instances("web"), before);
     registry.await_open(1);
     assert_eq!(site.status("cli").unwrap()["phase"], "Running");
 }
@@ -145,7 +145,7 @@ fn pulls_beyond_the_limit_wait_and_everything_ends_by_its_deadline() {
     for pod in ["one", "two", "three"] {
         site.run(pod);
     }
-    let before = (site.lives("one"), site.lives("two"), site.lives("three"));
+    let before = (site.instances("one"), site.instances("two"), site.instances("three"));
     let registry = Blackhole::new();
     let agent = site.agent(&["--max-pulls", "1"]);
     site.wish("one", &registry.swap("pulls", 14));
@@ -169,7 +169,7 @@ fn pulls_beyond_the_limit_wait_and_everything_ends_by_its_deadline() {
     registry.await_open(1);
     agent.assert_metric(&["inplace_open_pulls"], 1.0);
     assert_eq!(site.status("two").unwrap()["phase"], "Running");
-    assert_eq!((site.lives("one"), site.lives("two"), site.lives("three")), before);
+    assert_eq!((site.instances("one"), site.instances("two"), site.instances("three")), before);
 }
 
 #[test]

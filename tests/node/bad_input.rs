@@ -86,7 +86,7 @@ fn a_runtime_that_cannot_be_reached_is_told_as_such() {
 fn who_is_not_root_is_told_so() {
     let site = Site::new();
     site.run("web");
-    let before = site.lives("web");
+    let before = site.instances("web");
     let binary = site.folder.path().join("inplace");
     fs::copy(env!("CARGO_BIN_EXE_inplace"), &binary).unwrap();
     let open = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -112,7 +112,7 @@ fn who_is_not_root_is_told_so() {
     open(&site.lab.dir, 0o755);
     assert_eq!(code, 6, "{message}");
     assert!(message.contains("takes root: Permission denied"), "{message}");
-    assert_eq!(site.lives("web"), before);
+    assert_eq!(site.instances("web"), before);
 }
 
 #[test]
@@ -120,8 +120,10 @@ fn what_is_not_there_or_does_not_run_is_refused() {
     let site = Site::new();
     site.run("web");
     site.run_app("short", &json!({"command": ["/bin/sh", "-c", "exit 4"]}));
-    eventually("it to exit", || site.lives("short").iter().all(|life| !life.running).then_some(()));
-    let before = (site.lives("web"), site.lives("short"));
+    eventually("it to exit", || {
+        site.instances("short").iter().all(|instance| !instance.running).then_some(())
+    });
+    let before = (site.instances("web"), site.instances("short"));
     for (pod, container, reason, told) in [
         ("none", "app", "PodNotFound", "there is no pod default/none on this node"),
         ("other/web", "app", "PodNotFound", "there is no pod other/web"),
@@ -163,7 +165,7 @@ fn what_is_not_there_or_does_not_run_is_refused() {
     let second = site.node(&once);
     assert_eq!(object(&second), object(&first));
     assert_eq!(site.running("web").attempt, 1);
-    assert_eq!(site.lives("short"), before.1);
+    assert_eq!(site.instances("short"), before.1);
 }
 
 #[test]
@@ -223,7 +225,7 @@ fn looking_changes_nothing() {
     site.run("web");
     assert_eq!(site.node(&["restart", "--pod", "web", "-c", "app"]).status.code(), Some(0));
     let _agent = site.agent(&[]);
-    let before = (site.lives("web"), fs::read(site.state.join("journal/uid-web.json")).unwrap());
+    let before = (site.instances("web"), fs::read(site.state.join("journal/uid-web.json")).unwrap());
     let swap = format!("app={}", site.lab.image("app:v3"));
     let plan = String::from_utf8(site.node(&["plan", "--pod", "web", &swap]).stdout).unwrap();
     for told in [
@@ -255,7 +257,7 @@ fn looking_changes_nothing() {
     assert_eq!(seen[0]["containers"][0]["containerID"], site.running("web").id);
     assert_eq!(seen[0]["lastOperation"]["phase"], "Succeeded");
     assert_eq!(object(&site.node(&["ps", "--pod", "none", "-o", "json"])), json!([]));
-    let after = (site.lives("web"), fs::read(site.state.join("journal/uid-web.json")).unwrap());
+    let after = (site.instances("web"), fs::read(site.state.join("journal/uid-web.json")).unwrap());
     assert_eq!(after, before);
     // The image of the plan was not fetched either.
     assert!(!site.lab.ctr(&["image", "ls", "-q"]).contains("app:v3"));

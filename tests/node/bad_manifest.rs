@@ -61,7 +61,7 @@ fn a_manifest_that_cannot_be_kept_is_refused_by_place_and_name() {
     assert!(code == 3 && !message.contains("s3cret"), "{message}");
     let (code, _, message) = ended(&site, &["run", "-f", "/does/not/exist.yaml"]);
     assert!(code == 1 && message.contains("/does/not/exist.yaml: No such file"), "{code}: {message}");
-    assert!(site.lives("web").is_empty() && !site.state.join("pods/default_web").exists());
+    assert!(site.instances("web").is_empty() && !site.state.join("pods/default_web").exists());
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn every_field_outside_the_subset_is_refused_by_its_name() {
 fn a_pod_is_run_once_and_removed_only_by_who_made_it() {
     let site = Site::new();
     site.run("web");
-    let before = site.lives("web");
+    let before = site.instances("web");
     let manifest = |name: &str, image: &str| {
         let app = json!({"name": "app", "image": site.lab.image(image), "imagePullPolicy": "Never"});
         let metadata = json!({"name": name});
@@ -131,7 +131,7 @@ fn a_pod_is_run_once_and_removed_only_by_who_made_it() {
     let (code, _, message) = run(&site, &manifest("new", "app:none"), &[]);
     assert_eq!(code, 3, "{message}");
     assert!(message.contains("is not on this node, and imagePullPolicy is Never"), "{message}");
-    assert!(site.lives("new").is_empty());
+    assert!(site.instances("new").is_empty());
     // Removing what is not there is done already.
     let gone = (0, "pod default/none was not there\n".to_owned(), String::new());
     assert_eq!(ended(&site, &["rm", "--pod", "none"]), gone);
@@ -151,10 +151,10 @@ fn a_pod_is_run_once_and_removed_only_by_who_made_it() {
     assert_eq!(code, 3, "{message}");
     let told = format!("call again with --state-dir {}", site.state.display());
     assert!(message.contains(&told), "{message}");
-    assert_eq!(site.lives("web"), before);
+    assert_eq!(site.instances("web"), before);
     let (code, out, _) = ended(&site, &["rm", "--pod", "web", "-o", "json"]);
     assert_eq!((code, &json_of(&out)["removed"]), (0, &json!(true)));
-    assert!(site.lives("web").is_empty());
+    assert!(site.instances("web").is_empty());
 }
 
 /// Makes a sandbox as another tool would, and tells its id.

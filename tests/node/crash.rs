@@ -137,8 +137,8 @@ impl<'a> Case<'a> {
         }
         let stopped = since(&after, "stops").len();
         assert!(stops.contains(&stopped), "{id}: preStop ran {stopped} times");
-        let lives = u32::try_from(starts.len()).unwrap();
-        assert_eq!(after.running("app").attempt, old.attempt + lives, "{id}");
+        let instances = u32::try_from(starts.len()).unwrap();
+        assert_eq!(after.running("app").attempt, old.attempt + instances, "{id}");
         assert_eq!(after.running("side"), before.running("side"), "{id}");
         assert_eq!((&after.sandbox, &after.ip), (&before.sandbox, &before.ip), "{id}");
         // The one before is kept, and what crashed.
@@ -210,17 +210,17 @@ fn killed_after_every_second_effect() {
     for wish in [Wish::Restart, Wish::Swap, Wish::Crash] {
         let case = Case::new(Lab::shared(), wish);
         let before = case.before();
-        let mut lives = 0;
+        let mut instances = 0;
         loop {
             let mut command = case.command(&before, "one-by-one");
             // Twice before and after the journal, before and after the effect.
             if !Ended::of(&command.env("INPLACE_FAULT_AT", "8").output().unwrap()).was_killed() {
                 break;
             }
-            lives += 1;
-            assert!(lives < 30, "{wish:?} does not come to an end");
+            instances += 1;
+            assert!(instances < 30, "{wish:?} does not come to an end");
         }
-        assert!(lives > 2, "{lives}");
+        assert!(instances > 2, "{instances}");
         case.ends(&before, "one-by-one", 1..=1);
     }
 }

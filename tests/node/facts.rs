@@ -20,7 +20,7 @@ pub(crate) struct Facts {
     pub(crate) sandbox: String,
     pub(crate) ip: String,
     /// Every container but the fences, by name and attempt.
-    pub(crate) lives: Vec<Life>,
+    pub(crate) instances: Vec<Instance>,
     /// The ids of the fences.
     pub(crate) fences: Vec<String>,
     /// The files in the pod's shared memory.
@@ -29,7 +29,7 @@ pub(crate) struct Facts {
 
 /// One container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Life {
+pub(crate) struct Instance {
     pub(crate) name: String,
     pub(crate) attempt: u32,
     pub(crate) id: String,
@@ -60,7 +60,7 @@ pub(crate) async fn look(endpoint: &str, uid: &str) -> Facts {
     let mut facts = Facts {
         sandbox: sandbox.id,
         ip: answer.status.unwrap().network.unwrap_or_default().ip,
-        lives: Vec::new(),
+        instances: Vec::new(),
         fences: Vec::new(),
         shm: BTreeMap::new(),
     };
@@ -72,38 +72,38 @@ pub(crate) async fn look(endpoint: &str, uid: &str) -> Facts {
         // It may have been removed meanwhile.
         let Some(answer) = client.container(&container.id, true).await.unwrap() else { continue };
         let info: serde_json::Value = serde_json::from_str(&answer.info["info"]).unwrap();
-        let mut life = Life::of(answer.status.unwrap(), &info);
+        let mut instance = Instance::of(answer.status.unwrap(), &info);
         // One whose image was removed keeps the reference.
-        if let Some(image) = client.image(&life.image, false).await.unwrap() {
-            life.image = image.image.unwrap().id;
+        if let Some(image) = client.image(&instance.image, false).await.unwrap() {
+            instance.image = image.image.unwrap().id;
         }
-        facts.lives.push(life);
+        facts.instances.push(instance);
     }
-    facts.lives.sort_by(|a, b| (&a.name, a.attempt).cmp(&(&b.name, b.attempt)));
-    if let Some(life) = facts.lives.iter().find(|life| life.pid != 0) {
-        facts.shm = files(&format!("/proc/{}/root/dev/shm", life.pid));
+    facts.instances.sort_by(|a, b| (&a.name, a.attempt).cmp(&(&b.name, b.attempt)));
+    if let Some(instance) = facts.instances.iter().find(|instance| instance.pid != 0) {
+        facts.shm = files(&format!("/proc/{}/root/dev/shm", instance.pid));
     }
     facts
 }
 
 impl Facts {
     /// The one running container of that name.
-    pub(crate) fn running(&self, name: &str) -> &Life {
-        let running: Vec<_> = self.of(name).filter(|life| life.pid != 0).collect();
+    pub(crate) fn running(&self, name: &str) -> &Instance {
+        let running: Vec<_> = self.of(name).filter(|instance| instance.pid != 0).collect();
         assert_eq!(running.len(), 1, "{name}: {self:#?}");
         running[0]
     }
 
     /// All containers of that name.
-    pub(crate) fn of(&self, name: &str) -> impl Iterator<Item = &Life> {
-        self.lives.iter().filter(move |life| life.name == name)
+    pub(crate) fn of(&self, name: &str) -> impl Iterator<Item = &Instance> {
+        self.instances.iter().filter(move |instance| instance.name == name)
     }
 
     /// Holds when one container of each name runs, and nothing half-made is left.
     pub(crate) fn settled(self) -> Self {
-        for life in &self.lives {
-            self.running(&life.name);
-            assert_ne!(life.state, ContainerState::ContainerCreated, "{self:#?}");
+        for instance in &self.instances {
+            self.running(&instance.name);
+            assert_ne!(instance.state, ContainerState::ContainerCreated, "{self:#?}");
         }
         assert!(self.fences.is_empty(), "{self:#?}");
         self
@@ -115,7 +115,7 @@ impl Facts {
     }
 }
 
-impl Life {
+impl Instance {
     fn of(status: ContainerStatus, info: &serde_json::Value) -> Self {
         let state = status.state();
         let running = state == ContainerState::ContainerRunning;

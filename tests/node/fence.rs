@@ -88,7 +88,7 @@ impl Kubelets {
 
     fn running(&self) -> usize {
         let running = i32::from(ContainerState::ContainerRunning);
-        self.containers().0.iter().filter(|life| life.state == running).count()
+        self.containers().0.iter().filter(|instance| instance.state == running).count()
     }
 }
 
@@ -125,9 +125,13 @@ fn the_attempt_after_next_is_held_until_the_new_one_runs() {
     let child = pod.program(&["restart", "-c", "app"]);
     let restart = thread::spawn(move || Ended::of(&{ child }.output().unwrap()));
     let fence = eventually("a fence", || pod.containers().1.pop());
-    let (lives, _) = pod.containers();
-    assert_eq!(lives.len(), 1, "nothing is created beside a running container of a kubelet: {lives:?}");
-    let make_next = async || make(&client(pod.lab), &pod.sandbox, &lives[0].id, 2).await;
+    let (instances, _) = pod.containers();
+    assert_eq!(
+        instances.len(),
+        1,
+        "nothing is created beside a running container of a kubelet: {instances:?}"
+    );
+    let make_next = async || make(&client(pod.lab), &pod.sandbox, &instances[0].id, 2).await;
     let refused = pod.tokio.block_on(make_next());
     assert_eq!(refused, Err(Class::NameTaken));
     assert_eq!(fence.metadata.unwrap().attempt, 2);

@@ -102,7 +102,7 @@ fn no_way_forward_and_no_way_back() {
     let pod = Pod::run(&lab, "stuck", &PAIR.replace("side, image: lab/app:v1", "side, image: lab/app:v2"));
     let child = spawn(&pod, &["app=lab/app:late", "--min-ready", "4"]);
     eventually("the new image to run", || {
-        pod.facts().of("app").any(|life| life.attempt == 1 && life.pid != 0).then_some(())
+        pod.facts().of("app").any(|instance| instance.attempt == 1 && instance.pid != 0).then_some(())
     });
     // The image from before goes while the new one is on trial.
     let names = lab.ctr(&["image", "ls"]);
@@ -120,7 +120,7 @@ fn no_way_forward_and_no_way_back() {
     }
     let facts = pod.facts();
     assert!(facts.fences.is_empty(), "{facts:#?}");
-    assert!(facts.of("app").all(|life| life.pid == 0), "{facts:#?}");
+    assert!(facts.of("app").all(|instance| instance.pid == 0), "{facts:#?}");
     assert_eq!(facts.running("side").attempt, 0);
 }
 

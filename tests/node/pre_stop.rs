@@ -4,7 +4,7 @@ use std::fs;
 
 use inplace::api::status::{Phase, Status};
 
-use crate::{facts::Life, lab::Lab, pod::Pod, site::eventually};
+use crate::{facts::Instance, lab::Lab, pod::Pod, site::eventually};
 
 /// A pod whose `app` has this handler, this command, and 3 s of grace.
 fn pod(name: &str, handler: &str, command: &str) -> Pod<'static> {
@@ -35,10 +35,10 @@ fn server(code: &str) -> String {
 }
 
 /// Waits until something in the container listens on port 8080.
-fn listens(life: &Life) {
+fn listens(instance: &Instance) {
     eventually("a listener", || {
         let tables =
-            ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("/proc/{}/net/{table}", life.pid)));
+            ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("/proc/{}/net/{table}", instance.pid)));
         tables.into_iter().flatten().any(|table| table.contains(":1F90 ")).then_some(())
     });
 }

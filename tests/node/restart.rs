@@ -43,7 +43,7 @@ fn told_truly(status: &Status, before: &Facts, after: &Facts) {
     assert_eq!((&report.from.container_id, report.from.attempt), (&old.id, old.attempt));
     let to = report.to.as_ref().unwrap();
     assert_eq!((&to.container_id, to.attempt), (&new.id, new.attempt));
-    let ended = after.of("app").find(|life| life.id == old.id).unwrap();
+    let ended = after.of("app").find(|instance| instance.id == old.id).unwrap();
     assert_eq!((ended.state, ended.exit_code), (ContainerState::ContainerExited, 0));
     let down = (new.started_at - ended.finished_at) / 1_000_000;
     assert!((report.downtime_ms.unwrap() - down).abs() <= 1, "{report:?}, by the runtime {down} ms");
@@ -60,7 +60,7 @@ fn ten_in_a_row_and_one_old_life_is_left() {
         assert_eq!((report.from.attempt, report.to.as_ref().unwrap().attempt), (turn - 1, turn));
         assert!(report.downtime_ms.is_some(), "{status:?}");
         let facts = pod.facts().settled();
-        let attempts: Vec<_> = facts.of("app").map(|life| life.attempt).collect();
+        let attempts: Vec<_> = facts.of("app").map(|instance| instance.attempt).collect();
         assert_eq!(attempts, [turn - 1, turn]);
         assert_eq!(kept(&facts), kept(&before));
     }

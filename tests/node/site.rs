@@ -47,7 +47,7 @@ pub(crate) struct Site {
 
 /// One life of a container, as the runtime shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Life {
+pub(crate) struct Instance {
     pub(crate) id: String,
     pub(crate) attempt: u32,
     pub(crate) running: bool,
@@ -181,37 +181,41 @@ impl Site {
     }
 
     /// All containers of a pod, fences too, oldest first.
-    pub(crate) fn lives(&self, pod: &str) -> Vec<Life> {
+    pub(crate) fn instances(&self, pod: &str) -> Vec<Instance> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let containers = runtime.block_on(async {
             let client = Client::new(&Endpoint::parse(&self.lab.endpoint).unwrap(), None);
             client.containers(Some(("io.kubernetes.pod.name", pod))).await.unwrap()
         });
-        let mut lives: Vec<_> = containers
+        let mut instances: Vec<_> = containers
             .into_iter()
-            .map(|container| Life {
+            .map(|container| Instance {
                 attempt: container.metadata.unwrap().attempt,
                 running: container.state == i32::from(ContainerState::ContainerRunning),
                 name: container.labels["io.kubernetes.container.name"].clone(),
                 id: container.id,
             })
             .collect();
-        lives.sort_by_key(|life| life.attempt);
-        lives
+        instances.sort_by_key(|instance| instance.attempt);
+        instances
     }
 
     /// The one `app` that runs, after checking that it is alone and that no fence is left.
-    pub(crate) fn running(&self, pod: &str) -> Life {
-        let lives = self.lives(pod);
-        assert!(lives.iter().all(|life| life.name != "inplace-fence"), "a fence is left: {lives:?}");
+    pub(crate) fn running(&self, pod: &str) -> Instance {
+        let instances = self.instances(pod);
+        assert!(
+            instances.iter().all(|instance| instance.name != "inplace-fence"),
+            "a fence is left: {instances:?}"
+        );
         self.running_amid(pod)
     }
 
     /// The one `app` that runs, after checking that it is alone, while an operation goes on.
-    pub(crate) fn running_amid(&self, pod: &str) -> Life {
-        let lives = self.lives(pod);
-        let running: Vec<_> = lives.iter().filter(|life| life.running && life.name == "app").collect();
-        assert_eq!(running.len(), 1, "{lives:?}");
+    pub(crate) fn running_amid(&self, pod: &str) -> Instance {
+        let instances = self.instances(pod);
+        let running: Vec<_> =
+            instances.iter().filter(|instance| instance.running && instance.name == "app").collect();
+        assert_eq!(running.len(), 1, "{instances:?}");
         running[0].clone()
     }
 

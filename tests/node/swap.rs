@@ -56,8 +56,8 @@ fn by_tag_by_digest_and_one_of_many() {
         assert_eq!((&report.from.image_id, &to.image_id), (&old, &pod.facts().running("app").image));
         assert!(to.image_id.starts_with("sha256:"), "{status:?}");
         assert!(status.message.contains(&image), "{status:?}");
-        let lives = pod.facts().of("app").count();
-        assert_eq!(lives, 2);
+        let instances = pod.facts().of("app").count();
+        assert_eq!(instances, 2);
     }
     // A restart keeps what was swapped to.
     pod.restart(&["app"]);
@@ -78,7 +78,7 @@ fn what_crashes_is_rolled_back() {
         assert_eq!(now(&pod, &before), (2 * turn + 2, "v1".to_owned()));
         let facts = pod.facts();
         assert_eq!(facts.running("app").image, image);
-        let crashed = facts.of("app").find(|life| life.attempt == 2 * turn + 1).unwrap();
+        let crashed = facts.of("app").find(|instance| instance.attempt == 2 * turn + 1).unwrap();
         assert_eq!(crashed.exit_code, 3);
         assert!(facts.of("app").count() <= 3, "{facts:#?}");
     }
@@ -134,8 +134,9 @@ fn without_a_rollback_it_is_left_as_it_failed() {
     assert!(status.message.contains("Nothing more is done by itself: look at app now"), "{status:?}");
     let facts = pod.facts();
     assert!(facts.fences.is_empty(), "{facts:#?}");
-    let lives: Vec<_> = facts.of("app").map(|life| (life.attempt, life.pid, life.exit_code)).collect();
-    assert_eq!(lives, [(0, 0, 0), (1, 0, 3)]);
+    let instances: Vec<_> =
+        facts.of("app").map(|instance| (instance.attempt, instance.pid, instance.exit_code)).collect();
+    assert_eq!(instances, [(0, 0, 0), (1, 0, 3)]);
     assert_eq!(facts.running("side"), before.running("side"));
     // What does not run cannot be replaced in place, and that is said.
     let status = swap(&pod, "app=lab/app:v2", &[], Phase::Refused);

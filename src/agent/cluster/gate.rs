@@ -4,12 +4,12 @@
 //! else closed, or that a failure keeps closed on purpose, is left alone.
 
 use crate::api::annotation;
-use crate::operation::effect::GateTurn;
+use crate::operation::effect::GateAction;
 use crate::operation::snapshot::Gate;
 
 /// What is to be done to a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum GateRepair {
     /// Open it: the pod is new, nobody has set the condition.
     OpenNew,
     /// Open it: the operation that closed it is over or lost.
@@ -18,31 +18,31 @@ pub(super) enum Turn {
     KeepClosed,
 }
 
-impl Turn {
+impl GateRepair {
     /// Whether the pod may take traffic then, and reason and message of the condition.
     pub(super) fn condition(self) -> (bool, &'static str, &'static str) {
         match self {
             Self::OpenNew => (true, annotation::GATE_READY, "no operation is under way"),
             Self::OpenLeft => (true, annotation::GATE_READY, "the operation that drained the pod is over"),
-            Self::KeepClosed => GateTurn::Failed.condition(),
+            Self::KeepClosed => GateAction::Failed.condition(),
         }
     }
 }
 
 /// What is to be done to `gate`. `over`: the pod has finished or is being deleted. `busy`: an operation on it is under
 /// way. `owed`: what the last one could not do to the gate.
-pub(super) fn turn(gate: &Gate, over: bool, busy: bool, owed: Option<GateTurn>) -> Option<Turn> {
+pub(super) fn repair(gate: &Gate, over: bool, busy: bool, owed: Option<GateAction>) -> Option<GateRepair> {
     if over || busy {
         return None;
     }
     match gate {
-        Gate::Unset => Some(Turn::OpenNew),
+        Gate::Unset => Some(GateRepair::OpenNew),
         Gate::Closed { reason } if reason == annotation::GATE_DRAIN => Some(match owed {
-            Some(GateTurn::Failed) => Turn::KeepClosed,
-            Some(GateTurn::Open | GateTurn::Drain) | None => Turn::OpenLeft,
+            Some(GateAction::Failed) => GateRepair::KeepClosed,
+            Some(GateAction::Open | GateAction::Drain) | None => GateRepair::OpenLeft,
         }),
         // What one operation left closed was mended by another, which could not say so.
-        _ if gate.left_closed() && owed == Some(GateTurn::Open) => Some(Turn::OpenLeft),
+        _ if gate.left_closed() && owed == Some(GateAction::Open) => Some(GateRepair::OpenLeft),
         Gate::Absent | Gate::Open | Gate::Closed { .. } => None,
     }
 }
@@ -57,21 +57,21 @@ mod tests {
         let drained = || closed(annotation::GATE_DRAIN);
         for (gate, owed, idle) in [
             (Gate::Absent, None, None),
-            (Gate::Unset, None, Some(Turn::OpenNew)),
+            (Gate::Unset, None, Some(GateRepair::OpenNew)),
             (Gate::Open, None, None),
-            (Gate::Open, Some(GateTurn::Failed), None),
-            (drained(), None, Some(Turn::OpenLeft)),
-            (drained(), Some(GateTurn::Open), Some(Turn::OpenLeft)),
-            (drained(), Some(GateTurn::Failed), Some(Turn::KeepClosed)),
+            (Gate::Open, Some(GateAction::Failed), None),
+            (drained(), None, Some(GateRepair::OpenLeft)),
+            (drained(), Some(GateAction::Open), Some(GateRepair::OpenLeft)),
+            (drained(), Some(GateAction::Failed), Some(GateRepair::KeepClosed)),
             (closed(annotation::GATE_FAILED), None, None),
-            (closed(annotation::GATE_FAILED), Some(GateTurn::Failed), None),
-            (closed(annotation::GATE_FAILED), Some(GateTurn::Open), Some(Turn::OpenLeft)),
-            (closed("StartInPlaceUpdate"), Some(GateTurn::Open), None),
+            (closed(annotation::GATE_FAILED), Some(GateAction::Failed), None),
+            (closed(annotation::GATE_FAILED), Some(GateAction::Open), Some(GateRepair::OpenLeft)),
+            (closed("StartInPlaceUpdate"), Some(GateAction::Open), None),
             (closed(""), None, None),
         ] {
             for (over, busy) in [(false, false), (false, true), (true, false), (true, true)] {
                 let expected = if over || busy { None } else { idle };
-                assert_eq!(turn(&gate, over, busy, owed), expected, "{gate:?}, over: {over}, busy: {busy}");
+                assert_eq!(repair(&gate, over, busy, owed), expected, "{gate:?}, over: {over}, busy: {busy}");
             }
         }
     }

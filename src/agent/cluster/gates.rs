@@ -9,15 +9,15 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
-use crate::agent::cluster::board::{FIRST_PAUSE, LONGEST_PAUSE};
-use crate::agent::cluster::gate::{self, Turn};
+use crate::agent::cluster::answers::{FIRST_PAUSE, LONGEST_PAUSE};
+use crate::agent::cluster::gate::{self, GateRepair};
 use crate::agent::cluster::metrics::Writes;
-use crate::agent::wish::Key;
+use crate::agent::request_source::Key;
 use crate::cluster::error::Error;
 use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
 use crate::node::journal::{Entry, Journal};
-use crate::operation::effect::{Class, GateTurn};
+use crate::operation::effect::{Class, GateAction};
 use crate::operation::snapshot::PodRef;
 use crate::process::log::chain;
 
@@ -104,12 +104,12 @@ impl Gates {
             self.waits.insert(reference, wait);
             return;
         }
-        let turn = |owed| gate::turn(pod.gate(), over, false, owed);
+        let repair = |owed| gate::repair(pod.gate(), over, false, owed);
         // Only the journal tells whether one that a failure keeps closed is to be opened.
         let left_closed = pod.gate().left_closed();
-        let Some(likely) = turn(left_closed.then_some(GateTurn::Open)) else { return };
+        let Some(likely) = repair(left_closed.then_some(GateAction::Open)) else { return };
         // Who knows what an earlier process did last to one that is closed.
-        let first = if likely == Turn::OpenNew { now } else { now + SETTLES };
+        let first = if likely == GateRepair::OpenNew { now } else { now + SETTLES };
         let wait = self.waits.entry(reference.clone()).or_insert(Wait {
             under_way: false,
             not_before: first,
@@ -124,10 +124,12 @@ impl Gates {
         let (journal, gate) = (self.journal.clone(), pod.gate().clone());
         tokio::spawn(async move {
             let ended = match journal.load_beside(&reference).await {
-                Ok(Entry { open: None, owed_gate, .. }) => match gate::turn(&gate, over, false, owed_gate) {
-                    Some(turn) => Ended::Written(write(&pods, &turns, &reference, turn).await),
-                    None => Ended::Kept,
-                },
+                Ok(Entry { open: None, owed_gate, .. }) => {
+                    match gate::repair(&gate, over, false, owed_gate) {
+                        Some(repair) => Ended::Written(write(&pods, &turns, &reference, repair).await),
+                        None => Ended::Kept,
+                    }
+                }
                 // What the journal holds open is busy, and one that cannot be read does not say.
                 Ok(_) | Err(_) => Ended::NotNow,
             };
@@ -169,8 +171,8 @@ impl Gates {
 }
 
 /// Writes one gate, when it is its turn.
-async fn write(pods: &NodePods, turns: &Semaphore, pod: &PodRef, turn: Turn) -> Result<(), Error> {
-    let (open, reason, message) = turn.condition();
+async fn write(pods: &NodePods, turns: &Semaphore, pod: &PodRef, repair: GateRepair) -> Result<(), Error> {
+    let (open, reason, message) = repair.condition();
     tracing::info!(%pod, open, reason, message, "turning the readiness gate");
     // Never closed.
     let _turn = turns.acquire().await;

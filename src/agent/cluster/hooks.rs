@@ -15,7 +15,7 @@ use crate::cluster::pods::NodePods;
 use crate::cluster::server::Server;
 use crate::hook::engine::Engine;
 use crate::hook::place::{HookPod, Place};
-use crate::hook::runner::{Duty, Identity, Metrics, Office, Runner, Terms, Turn};
+use crate::hook::runner::{Duty, Identity, Metrics, Ownership, Runner, RunnerContext, Terms};
 use crate::operation::snapshot::PodRef;
 
 /// HookRuns at once; most of them only wait for the next measurement.
@@ -37,7 +37,7 @@ pub(in crate::agent) fn runner(
 ) -> Runner<impl Duty> {
     let node = pods.node().to_owned();
     let identity = Identity { runner: format!("node/{node}"), host: node, patience: PATIENCE };
-    let office = Office {
+    let context = RunnerContext {
         server,
         engine,
         runs,
@@ -48,7 +48,7 @@ pub(in crate::agent) fn runner(
         metrics,
         stop,
     };
-    Runner::new(office, OwnNode { pods, awaited: HashMap::new() })
+    Runner::new(context, OwnNode { pods, awaited: HashMap::new() })
 }
 
 /// All of them but those that set annotations, once the node's pods are known.
@@ -59,24 +59,24 @@ struct OwnNode {
 }
 
 impl Duty for OwnNode {
-    fn turn(&mut self, run: &Summary) -> Turn {
+    fn ownership(&mut self, run: &Summary) -> Ownership {
         if run.is_for_controller() {
-            return Turn::Theirs;
+            return Ownership::Theirs;
         }
         if !self.pods.has_synced() {
-            return Turn::Unknown;
+            return Ownership::Unknown;
         }
         let key = run.uid().unwrap_or_default();
         if run.is_completed()
             || subject(run).is_none_or(|(namespace, name)| self.shown(&namespace, name).is_some())
         {
             self.awaited.remove(&key);
-            return Turn::Ours;
+            return Ownership::Ours;
         }
         let now = Instant::now();
         self.awaited.retain(|_, until| *until + SHOWS > now);
         let until = *self.awaited.entry(key).or_insert(now + SHOWS);
-        if until > now || !self.pods.is_current() { Turn::Unknown } else { Turn::Ours }
+        if until > now || !self.pods.is_current() { Ownership::Unknown } else { Ownership::Ours }
     }
 
     /// The pod that the arguments name, in the run's own namespace and on this node: a hook reaches no other. One that

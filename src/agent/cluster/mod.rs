@@ -3,17 +3,17 @@
 //! What is read comes from a watch that may lag or break; what is written is retried until it is there or the pod is
 //! gone. No operation waits for either.
 
-mod board;
+mod answers;
 pub(super) mod confined;
 mod gate;
 mod gates;
 mod hooks;
 mod metrics;
+mod outbox;
 mod recall;
-mod slot;
-mod wishes;
+mod requests;
 
-pub(super) use crate::agent::cluster::board::Answers;
+pub(super) use crate::agent::cluster::answers::Answers;
 pub(super) use crate::agent::cluster::hooks::runner;
 pub(super) use crate::agent::cluster::metrics::{Writes, register_cache};
-pub(super) use crate::agent::cluster::wishes::Watched;
+pub(super) use crate::agent::cluster::requests::Watched;

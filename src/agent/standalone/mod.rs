@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
+use crate::agent::request_source::{Key, RequestSource, StatusSink, View};
 use crate::agent::standalone::pods_dir::PodsDir;
-use crate::agent::wish::{Board, Key, View, Wishes};
 use crate::api::status::{Phase, Status};
-use crate::node::hook::Shelf;
+use crate::node::hook::TemplateCache;
 use crate::operation::report;
 use crate::operation::snapshot::PodRef;
 use crate::process::clock;
@@ -22,7 +22,7 @@ pub(super) use crate::agent::standalone::results::Results;
 pub(super) struct Manifests {
     pods: PodsDir,
     results: Results,
-    templates: Shelf,
+    templates: TemplateCache,
     /// Files that could not be used when they were read last: name and reason.
     problems: BTreeMap<String, String>,
 }
@@ -30,7 +30,7 @@ pub(super) struct Manifests {
 impl Manifests {
     /// Watches `folder`, which must be there. What is wrong with a file is answered in `results`.
     /// The templates of hooks come to `templates`.
-    pub(super) fn watch(folder: &Path, results: Results, templates: Shelf) -> io::Result<Self> {
+    pub(super) fn watch(folder: &Path, results: Results, templates: TemplateCache) -> io::Result<Self> {
         Ok(Self { pods: PodsDir::watch(folder)?, results, templates, problems: BTreeMap::new() })
     }
 
@@ -50,14 +50,14 @@ impl Manifests {
     }
 }
 
-impl Wishes for Manifests {
+impl RequestSource for Manifests {
     fn look(&mut self) -> Option<View> {
         match self.pods.scan() {
             Ok(scan) => {
                 self.results.catch_up();
                 self.templates.fill(scan.templates);
                 self.report(scan.problems);
-                Some(View { wishes: scan.wishes, current: true, unreadable: self.problems.len() })
+                Some(View { requests: scan.requests, current: true, unreadable: self.problems.len() })
             }
             Err(error) => {
                 tracing::error!(%error, "the folder of manifests cannot be read");
@@ -76,7 +76,7 @@ impl Wishes for Manifests {
     }
 }
 
-impl Board for Results {
+impl StatusSink for Results {
     fn told(&self, key: &Key) -> Option<Status> {
         self.read(&file_name(key))
     }

@@ -15,10 +15,10 @@ use jiff::{SignedDuration, Timestamp};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::sync::Notify;
 
-use crate::agent::wish::{Key, Wish};
+use crate::agent::request_source::{Key, PodRequest};
 use crate::api::hook_manifest;
 use crate::api::hook_template::{HookTemplate, HookTemplateSpec};
-use crate::api::manifest::Wished;
+use crate::api::manifest::PodEntry;
 use crate::api::request::Request;
 use crate::process::clock;
 
@@ -43,7 +43,7 @@ struct Known {
     stamp: Stamp,
     /// False when the file was so young that it may have been changed again without another stamp.
     settled: bool,
-    wishes: Vec<Wished>,
+    requests: Vec<PodEntry>,
     templates: Vec<HookTemplate>,
     problem: Option<String>,
 }
@@ -72,7 +72,7 @@ impl Stamp {
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// One wish per pod.
-    pub(super) wishes: BTreeMap<Key, Wish>,
+    pub(super) requests: BTreeMap<Key, PodRequest>,
     /// The templates of hooks, by namespace and name.
     pub(super) templates: BTreeMap<(String, String), HookTemplateSpec>,
     /// Files that say nothing that can be used: name and reason.
@@ -154,19 +154,20 @@ impl PodsDir {
                 }
                 scan.templates.insert(key, template.spec.clone());
             }
-            for wished in &known.wishes {
-                let key = Key { namespace: wished.namespace.clone(), name: wished.name.clone(), uid: None };
-                let request = match Request::parse(wished.request.as_deref()) {
+            for pods_file in &known.requests {
+                let key =
+                    Key { namespace: pods_file.namespace.clone(), name: pods_file.name.clone(), uid: None };
+                let request = match Request::parse(pods_file.request.as_deref()) {
                     Ok(None) => continue,
                     Ok(Some(request)) => Ok(request),
                     Err(error) => Err(error),
                 };
-                if scan.wishes.contains_key(&key) {
+                if scan.requests.contains_key(&key) {
                     let problem = format!("pod {key} is in another file too, which counts");
                     scan.problems.insert(file.clone(), problem);
                     continue;
                 }
-                scan.wishes.insert(key, Wish { uid: wished.uid.clone(), held: false, request });
+                scan.requests.insert(key, PodRequest { uid: pods_file.uid.clone(), held: false, request });
             }
         }
         scan
@@ -180,8 +181,8 @@ fn read(path: &Path, stamp: Stamp, before: Option<Known>) -> Known {
     } else {
         std::fs::read_to_string(path).map_err(|error| error.to_string())
     };
-    let (wishes, templates) = before.map(|known| (known.wishes, known.templates)).unwrap_or_default();
-    let kept = Known { stamp, settled, wishes, templates, problem: None };
+    let (requests, templates) = before.map(|known| (known.requests, known.templates)).unwrap_or_default();
+    let kept = Known { stamp, settled, requests, templates, problem: None };
     let text = match text {
         Ok(text) => text,
         Err(problem) => return Known { problem: Some(problem), ..kept },
@@ -190,11 +191,11 @@ fn read(path: &Path, stamp: Stamp, before: Option<Known>) -> Known {
     if text.trim().is_empty() {
         return kept;
     }
-    let wishes = Wished::parse(&text).map_err(|error| error.to_string());
+    let requests = PodEntry::parse(&text).map_err(|error| error.to_string());
     let templates = hook_manifest::read_all(&text).map_err(|error| format!("HookTemplate: {error}"));
-    match (wishes, templates) {
-        (Ok(wishes), Ok(templates)) => Known { wishes, templates, ..kept },
+    match (requests, templates) {
+        (Ok(requests), Ok(templates)) => Known { requests, templates, ..kept },
         (Err(problem), _) => Known { problem: Some(problem), ..kept },
-        (Ok(wishes), Err(problem)) => Known { wishes, problem: Some(problem), ..kept },
+        (Ok(requests), Err(problem)) => Known { requests, problem: Some(problem), ..kept },
     }
 }

@@ -234,30 +234,33 @@ status: {}
 ---
 {"kind": "Pod", "metadata": {"name": "b", "namespace": "shop", "uid": "77", "annotations": null}}
 "#;
-    let wished = |namespace: &str, name: &str, uid: Option<&str>, request: Option<&str>| Wished {
+    let pods_file = |namespace: &str, name: &str, uid: Option<&str>, request: Option<&str>| PodEntry {
         namespace: namespace.into(),
         name: name.into(),
         uid: uid.map(Into::into),
         request: request.map(Into::into),
     };
     assert_eq!(
-        Wished::parse(text).unwrap(),
-        [wished("default", "web", None, Some("restart app #2")), wished("shop", "b", Some("77"), None)]
+        PodEntry::parse(text).unwrap(),
+        [pods_file("default", "web", None, Some("restart app #2")), pods_file("shop", "b", Some("77"), None)]
     );
-    assert_eq!(Wished::parse("").unwrap(), []);
-    assert_eq!(Wished::parse(FULL).unwrap()[0].uid.as_deref(), Some("6d1c-AB"));
+    assert_eq!(PodEntry::parse("").unwrap(), []);
+    assert_eq!(PodEntry::parse(FULL).unwrap()[0].uid.as_deref(), Some("6d1c-AB"));
 }
 
 #[test]
 fn a_broken_pods_file_is_told_by_line() {
-    let Err(InvalidWish::Yaml(bad)) = Wished::parse("kind: Pod\nmetadata:\n  name: [\n") else { panic!() };
+    let Err(InvalidPodsFile::Yaml(bad)) = PodEntry::parse("kind: Pod\nmetadata:\n  name: [\n") else {
+        panic!()
+    };
     assert!(bad.line >= 3, "{bad}");
-    let Err(InvalidWish::Yaml(bad)) = Wished::parse("kind: Pod\nmetadata: {name: a}\nspec:\n a: b\n  c: d\n")
+    let Err(InvalidPodsFile::Yaml(bad)) =
+        PodEntry::parse("kind: Pod\nmetadata: {name: a}\nspec:\n a: b\n  c: d\n")
     else {
         panic!()
     };
     assert!(bad.line >= 4, "{bad}");
-    let error = Wished::parse("kind: Pod\nmetadata: {generateName: a}\n").unwrap_err().to_string();
+    let error = PodEntry::parse("kind: Pod\nmetadata: {generateName: a}\n").unwrap_err().to_string();
     assert_eq!(error, "Pod number 1 of the file has no metadata.name: give it one");
 }
 
@@ -275,11 +278,11 @@ fn a_pods_file_whose_names_are_none_is_refused() {
         ("a..b", "shop", "metadata.name"),
     ] {
         let text = format!("kind: Pod\nmetadata: {{name: '{name}', namespace: '{namespace}'}}\n");
-        let error = Wished::parse(&text).unwrap_err();
-        assert_eq!(error, InvalidWish::BadName { pod: 1, field }, "{text}");
+        let error = PodEntry::parse(&text).unwrap_err();
+        assert_eq!(error, InvalidPodsFile::BadName { pod: 1, field }, "{text}");
         assert!(error.to_string().contains(field) && !error.to_string().contains(namespace), "{error}");
     }
     let long = "a".repeat(254);
-    assert!(Wished::parse(&format!("kind: Pod\nmetadata: {{name: {long}}}\n")).is_err());
-    assert_eq!(Wished::parse("kind: Pod\nmetadata: {name: web.a-1}\n").unwrap()[0].name, "web.a-1");
+    assert!(PodEntry::parse(&format!("kind: Pod\nmetadata: {{name: {long}}}\n")).is_err());
+    assert_eq!(PodEntry::parse("kind: Pod\nmetadata: {name: web.a-1}\n").unwrap()[0].name, "web.a-1");
 }

@@ -76,7 +76,7 @@ enum Form {
 }
 
 /// Whom the hook may ask, and about what.
-struct Scene {
+struct Context {
     runtime: Option<Client>,
     server: Option<Server>,
     place: Place,
@@ -89,20 +89,20 @@ pub(super) async fn run(args: TestArgs) -> Result<Exit, Failed> {
     if once {
         once_each(&mut template);
     }
-    let scene = scene(about).await?;
+    let context = context(about).await?;
     let given: Vec<_> = arg.into_iter().map(|NamedValue(arg)| arg).collect();
     let refused = |why: String| Failed::Refused(format!("{}: {why}", file.display()));
-    let spec = check::prepare(&template, &given, scene.injected.as_ref())
+    let spec = check::prepare(&template, &given, context.injected.as_ref())
         .map_err(|invalid| refused(invalid.to_string()))?;
-    if let Some(stray) = given.iter().find(|given| spec.args.iter().all(|arg| arg.name != given.name)) {
-        return Err(refused(format!("the hook has no argument {}", stray.name)));
+    if let Some(orphan) = given.iter().find(|given| spec.args.iter().all(|arg| arg.name != given.name)) {
+        return Err(refused(format!("the hook has no argument {}", orphan.name)));
     }
     // A person at their own machine: what a node must be kept from is their own business here.
     let hooks = hooks.at_own_machine();
-    let engine = Engine::new(hooks.settings("this command", scene.runtime, scene.server));
+    let engine = Engine::new(hooks.settings("this command", context.runtime, context.server));
     let mut explain = Explain::new(&spec);
     let status = engine
-        .run(&spec, HookRunStatus::default(), &scene.place, |status| {
+        .run(&spec, HookRunStatus::default(), &context.place, |status| {
             if output == Form::Text {
                 explain.news(status).iter().for_each(|text| output::line(text));
             }
@@ -130,7 +130,7 @@ fn once_each(template: &mut HookTemplateSpec) {
     }
 }
 
-async fn scene(about: AboutArgs) -> Result<Scene, Failed> {
+async fn context(about: AboutArgs) -> Result<Context, Failed> {
     let AboutArgs { pod, namespace, kubeconfig, context, runtime_endpoint } = about;
     let runtime = match runtime_endpoint {
         Some(given) => Some(Client::new(&Endpoint::parse(&given)?, None)),
@@ -139,12 +139,12 @@ async fn scene(about: AboutArgs) -> Result<Scene, Failed> {
     let named = kubeconfig.is_some() || context.is_some();
     if pod.is_none() && !named {
         let place = Place { namespace: namespace.unwrap_or_else(|| "default".to_owned()), pod: None };
-        return Ok(Scene { runtime, server: None, place, injected: None });
+        return Ok(Context { runtime, server: None, place, injected: None });
     }
     if let (Some(client), Some(name), false) = (&runtime, &pod, named) {
         let namespace = namespace.as_deref().unwrap_or("default");
         let (place, injected) = pod::on_node(client, namespace, name).await?;
-        return Ok(Scene { runtime, server: None, place, injected: Some(injected) });
+        return Ok(Context { runtime, server: None, place, injected: Some(injected) });
     }
     let (client, default) = connect(&Target { kubeconfig, context }).await?;
     let namespace = namespace.unwrap_or(default);
@@ -155,5 +155,5 @@ async fn scene(about: AboutArgs) -> Result<Scene, Failed> {
         }
         None => (Place { namespace, pod: None }, None),
     };
-    Ok(Scene { runtime, server: Some(Server::new(client)), place, injected })
+    Ok(Context { runtime, server: Some(Server::new(client)), place, injected })
 }

@@ -14,7 +14,7 @@ use crate::cli::cluster::Failed;
 use crate::cli::exit::Exit;
 use crate::cli::in_place::names::RolloutName;
 use crate::cli::in_place::server::Server;
-use crate::cli::in_place::table::{Board, Row, Rows};
+use crate::cli::in_place::table::{ProgressView, Row, Rows};
 use crate::cli::in_place::verdict::verdict;
 use crate::process::clock;
 
@@ -47,16 +47,16 @@ pub(super) async fn follow(
     let mut hint_at = Some(begun + LOOK);
     let mut changes = pin!(server.watch(&name));
     let mut pods = server.watch_pods(&first).await?;
-    let mut board = Board::new(name.clone());
+    let mut progress_view = ProgressView::new(name.clone());
     let (mut latest, mut listed, mut away, mut blind) = (first, false, false, false);
     let (mut rows, mut coming) = (Rows::new(), Rows::new());
     let end = |rollout, exit, note: Option<String>| Ok(End { rollout, exit, note });
     loop {
-        board.show(&latest, &rows, clock::now());
+        progress_view.show(&latest, &rows, clock::now());
         if let Some(exit) = verdict(&latest).end {
             return end(latest, exit, None);
         }
-        let frame = if board.is_live() { Instant::now() + FRAME } else { until };
+        let frame = if progress_view.is_live() { Instant::now() + FRAME } else { until };
         let event = tokio::select! {
             event = changes.next() => event,
             Some(event) = pods.next() => {
@@ -67,7 +67,7 @@ pub(super) async fn follow(
                     }
                     Err(error) => {
                         if !blind {
-                            board.remark(&format!("inplace: the pods cannot be watched, trying again: {error}"));
+                            progress_view.remark(&format!("inplace: the pods cannot be watched, trying again: {error}"));
                         }
                         blind = true;
                     }
@@ -78,7 +78,7 @@ pub(super) async fn follow(
             () = sleep_until(hint_at.unwrap_or(until)), if hint_at.is_some() => {
                 hint_at = None;
                 if latest.status.as_ref().is_none_or(|status| status.observed_generation == 0) {
-                    board.remark(&format!("{name}: nobody has looked at it for {} s: does the inplace controller run?", LOOK.as_secs()));
+                    progress_view.remark(&format!("{name}: nobody has looked at it for {} s: does the inplace controller run?", LOOK.as_secs()));
                 }
                 continue;
             }
@@ -97,7 +97,8 @@ pub(super) async fn follow(
         let (next, deleted) = match event {
             Some(Err(error)) => {
                 if !away {
-                    board.remark(&format!("inplace: the API server cannot be asked, trying again: {error}"));
+                    progress_view
+                        .remark(&format!("inplace: the API server cannot be asked, trying again: {error}"));
                 }
                 away = true;
                 continue;

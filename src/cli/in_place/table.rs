@@ -121,14 +121,14 @@ fn lines(
 }
 
 /// Where it is shown.
-pub(super) struct Board {
+pub(super) struct ProgressView {
     name: RolloutName,
     bar: Option<ProgressBar>,
     /// What was said last, of the rollout (the empty name) and of each pod.
     said: HashMap<String, String>,
 }
 
-impl Board {
+impl ProgressView {
     pub(super) fn new(name: RolloutName) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new_spinner();
@@ -175,7 +175,7 @@ impl Board {
     }
 }
 
-impl Drop for Board {
+impl Drop for ProgressView {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

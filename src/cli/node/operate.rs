@@ -12,7 +12,7 @@ use crate::cli::exit::Exit;
 use crate::cli::node::{Failed, PodName, engine, find, lock};
 use crate::cli::output::{self, Format};
 use crate::node;
-use crate::node::drive::Leash;
+use crate::node::drive::ControlHandle;
 use crate::node::settings::NodeArgs;
 use crate::operation::outcome::Withdrawal;
 use crate::process::clock;
@@ -126,15 +126,15 @@ async fn carry_out(
     let _lock = lock(settings)?;
     let node = engine(settings)?;
     let pod = find(&node, pod).await?;
-    let (audience, bar) = output::live(format);
-    let leash = on_interrupt()?;
-    let ended = node.carry_out(&pod, request, leash, &audience).await;
+    let (observer, bar) = output::live(format);
+    let control = on_interrupt()?;
+    let ended = node.carry_out(&pod, request, control, &observer).await;
     bar.finish_and_clear();
     Ok(ended?)
 }
 
 /// The first Ctrl-C ends the request if nothing was touched yet; the second leaves the rest to the journal.
-fn on_interrupt() -> Result<Leash, Failed> {
+fn on_interrupt() -> Result<ControlHandle, Failed> {
     let (withdraw, withdrawal) = watch::channel(None);
     let shutdown = CancellationToken::new();
     let watched =
@@ -158,5 +158,5 @@ fn on_interrupt() -> Result<Leash, Failed> {
             }
         }
     });
-    Ok(Leash { withdrawal, shutdown })
+    Ok(ControlHandle { withdrawal, shutdown })
 }

@@ -44,7 +44,7 @@ struct PodView {
 struct ContainerView {
     name: String,
     #[serde(flatten)]
-    life: Incarnation,
+    instance: Incarnation,
     state: String,
     created_at: String,
     started_at: Option<String>,
@@ -75,14 +75,14 @@ async fn view(node: &Node, pod: PodRef) -> Result<Option<PodView>, Failed> {
         Err(error) => (None, Some(error.to_string())),
     };
     let present =
-        snapshot.names().into_iter().filter_map(|name| snapshot.lives(name).into_iter().next_back());
+        snapshot.names().into_iter().filter_map(|name| snapshot.instances(name).into_iter().next_back());
     let containers = present
-        .map(|life| ContainerView {
-            name: life.name.clone(),
-            life: life.incarnation(),
-            state: life.state.to_string(),
-            created_at: millis::text(life.created_at),
-            started_at: life.started_at.map(millis::text),
+        .map(|instance| ContainerView {
+            name: instance.name.clone(),
+            instance: instance.incarnation(),
+            state: instance.state.to_string(),
+            created_at: millis::text(instance.created_at),
+            started_at: instance.started_at.map(millis::text),
         })
         .collect();
     let (sandbox_id, ready) = (sandbox.id.clone(), sandbox.ready);
@@ -95,7 +95,7 @@ fn print(views: &[PodView], now: Timestamp) {
         for container in &view.containers {
             let (last, downtime) = last_of(view, &container.name, now);
             let age = container.created_at.parse().map_or_else(|_| "-".to_owned(), |at| age(at, now));
-            let (attempt, image) = (container.life.attempt.to_string(), container.life.image.clone());
+            let (attempt, image) = (container.instance.attempt.to_string(), container.instance.image.clone());
             let (pod, name, state) = (view.pod.to_string(), container.name.clone(), container.state.clone());
             rows.push(vec![pod, name, attempt, state, image, age, last, downtime]);
         }

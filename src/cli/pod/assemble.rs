@@ -53,8 +53,10 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
         } else {
             String::new()
         };
-        let lives = lives(pod, spec, status, born);
-        containers.extend(lives.into_iter().map(|life| Container { spec_hash: spec_hash.clone(), ..life }));
+        let instances = instances(pod, spec, status, born);
+        containers.extend(
+            instances.into_iter().map(|instance| Container { spec_hash: spec_hash.clone(), ..instance }),
+        );
         let alias = status.and_then(|status| alias(spec.image.as_deref()?, &status.image_id));
         sources.insert(
             spec.name.clone(),
@@ -118,7 +120,7 @@ pub(super) fn replaceable(pod: &Pod) -> Vec<(&SpecContainer, Option<&ContainerSt
 }
 
 /// The present life of a container and the one before, as far as its kubelet tells of them.
-fn lives(
+fn instances(
     pod: &Pod,
     spec: &SpecContainer,
     status: Option<&ContainerStatus>,
@@ -284,13 +286,21 @@ pub(super) mod tests {
         let sandbox = snapshot.sandbox.as_ref().unwrap();
         assert_eq!((sandbox.pod.to_string().as_str(), sandbox.ready), ("default/web", true));
         assert_eq!(sandbox.owner, Owner::Kubelet);
-        let lives: Vec<_> = ["app", "side", "proxy"]
+        let instances: Vec<_> = ["app", "side", "proxy"]
             .into_iter()
-            .flat_map(|name| snapshot.lives(name))
-            .map(|life| (life.name.as_str(), &life.id[..4], life.attempt, life.state, life.exit_code))
+            .flat_map(|name| snapshot.instances(name))
+            .map(|instance| {
+                (
+                    instance.name.as_str(),
+                    &instance.id[..4],
+                    instance.attempt,
+                    instance.state,
+                    instance.exit_code,
+                )
+            })
             .collect();
         assert_eq!(
-            lives,
+            instances,
             [
                 ("app", "726d", 0, State::Exited, 0),
                 ("app", "816c", 1, State::Running, 0),
@@ -351,7 +361,7 @@ pub(super) mod tests {
             let node = node_of("containerd://1.6.20", version);
             let snapshot = assemble(&pod, declared.clone(), Some(&node), now()).situation.snapshot;
             assert_eq!(
-                snapshot.containers.iter().all(|life| !life.spec_hash.is_empty()),
+                snapshot.containers.iter().all(|instance| !instance.spec_hash.is_empty()),
                 computed,
                 "{version}"
             );

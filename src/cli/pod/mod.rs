@@ -11,17 +11,17 @@ use crate::cli::output::{Data, tell};
 pub(super) mod answer;
 mod assemble;
 mod cancel;
+mod flags;
 mod history;
 mod hooks;
 mod live;
 mod names;
 mod operate;
-mod outlook;
 mod plan;
+mod plan_view;
 mod server;
 mod status;
 mod wait;
-mod wish;
 mod write;
 
 /// The commands for pods of a cluster.

@@ -17,11 +17,11 @@ use crate::cli::in_place::make::{self, Order, Wait};
 use crate::cli::in_place::names::WorkloadName;
 use crate::cli::output::{Form, line, tell};
 use crate::cli::pod::answer::{Answer, Notes};
+use crate::cli::pod::flags::RequestFlags;
 use crate::cli::pod::live::Live;
 use crate::cli::pod::names::{Named, PodName, Subject, Word, sorted};
 use crate::cli::pod::server::Server;
 use crate::cli::pod::wait::{Awaited, End, wait};
-use crate::cli::pod::wish::Wish;
 use crate::cli::pod::{ClusterArgs, Data, Failed, plan, write};
 use crate::cli::span::Seconds;
 
@@ -64,7 +64,7 @@ struct Common {
     #[arg(short, long, value_name = "FORM", value_enum)]
     output: Option<Form>,
     #[command(flatten)]
-    wish: Wish,
+    flags: RequestFlags,
     #[command(flatten)]
     rollout: RolloutFlags,
     #[command(flatten)]
@@ -140,7 +140,7 @@ pub(super) async fn swap(args: Swap) -> Result<Exit, Failed> {
 fn is_rollout(pods: &[PodName], workloads: &[WorkloadName], common: &Common) -> Result<bool, Failed> {
     let named = workloads.len() + usize::from(common.rollout.selector.is_some());
     let wrong = match (pods, named) {
-        ([], 1) if common.wish.has_id() => {
+        ([], 1) if common.flags.has_id() => {
             "--id is for pods: of a workload each command makes a rollout of its own".to_owned()
         }
         ([], 1) => return Ok(true),
@@ -162,16 +162,16 @@ async fn roll_out(
     swaps: Vec<Target>,
     common: Common,
 ) -> Result<Exit, Failed> {
-    let Common { wish, wait, dry_run, output, rollout: flags, cluster } = common;
+    let Common { flags, wait, dry_run, output, rollout, cluster } = common;
     let wait = match wait {
         None => Wait::No,
         Some(Patience::Own) => Wait::AsLongAsItTakes,
         Some(Patience::For(Seconds(seconds))) => Wait::For(Duration::from_secs(seconds.into())),
     };
-    let order = Order { verb, workload, restarts, swaps, flags, dry_run, wait, output };
+    let order = Order { verb, workload, restarts, swaps, flags: rollout, dry_run, wait, output };
     make::run(order, &cluster, |targets| {
         // The controller gives each pod's request an id of its own.
-        wish.request(verb.to_owned(), targets).map_err(|bad| Failed::Refused(bad.to_string()))
+        flags.request(verb.to_owned(), targets).map_err(|bad| Failed::Refused(bad.to_string()))
     })
     .await
 }
@@ -189,15 +189,15 @@ async fn operate(
     common: Common,
     targets: impl Fn(&PodName, &Pod) -> Result<Vec<Target>, Failed>,
 ) -> Result<Exit, Failed> {
-    let Common { wish, wait: patience, dry_run, output, rollout: _, cluster } = common;
+    let Common { flags, wait: patience, dry_run, output, rollout: _, cluster } = common;
     let output = output.and_then(Form::data);
     let server = Server::connect(&cluster).await?;
-    let id = wish.id(verb);
+    let id = flags.id(verb);
     // Every pod is looked at before the first one is written to: a slip in one name changes nothing.
     let mut jobs = Vec::with_capacity(pods.len());
     for name in pods {
         let pod = server.pod(&name).await?;
-        let request = wish
+        let request = flags
             .request(id.clone(), targets(&name, &pod)?)
             .map_err(|bad| Failed::Refused(bad.to_string()))?;
         write::check(&name, &pod, &request)?;
@@ -394,7 +394,7 @@ mod tests {
         let Named { pods, images, .. } = sorted(words);
         assert_eq!(pods.iter().map(ToString::to_string).collect::<Vec<_>>(), ["pod/web", "pod/web2"]);
         assert_eq!(images[0].image.as_deref(), Some("repo/app:v2"));
-        assert_eq!(common.wish.request("a".into(), images).unwrap().grace_period_seconds, 30);
+        assert_eq!(common.flags.request("a".into(), images).unwrap().grace_period_seconds, 30);
     }
 
     #[test]
@@ -405,7 +405,7 @@ mod tests {
                 panic!("another command")
             };
             let target = Target { name: "app".into(), image: None };
-            let request = common.wish.request("a".into(), vec![target]).unwrap();
+            let request = common.flags.request("a".into(), vec![target]).unwrap();
             assert_eq!(common.wait.unwrap().with(&request), Duration::from_secs(seconds), "{flags}");
         }
     }

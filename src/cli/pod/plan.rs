@@ -7,10 +7,10 @@ use crate::api::request::{Request, Target};
 use crate::cli::exit::Exit;
 use crate::cli::output::line;
 use crate::cli::pod::assemble::assemble;
+use crate::cli::pod::flags::RequestFlags;
 use crate::cli::pod::names::{Named, PodName, Word, sorted};
-use crate::cli::pod::outlook::Outlook;
+use crate::cli::pod::plan_view::PlanView;
 use crate::cli::pod::server::Server;
-use crate::cli::pod::wish::Wish;
 use crate::cli::pod::{ClusterArgs, Data, Failed, hooks, write};
 use crate::cluster;
 use crate::process::clock;
@@ -28,13 +28,13 @@ pub struct PlanArgs {
     #[arg(short, long, value_name = "FORM", value_enum)]
     output: Option<Data>,
     #[command(flatten)]
-    wish: Wish,
+    flags: RequestFlags,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
 
 pub(super) async fn run(args: PlanArgs) -> Result<Exit, Failed> {
-    let PlanArgs { words, container, wish, output, cluster } = args;
+    let PlanArgs { words, container, flags, output, cluster } = args;
     let Named { pods, workloads, images } = sorted(words);
     if let Some(workload) = workloads.first() {
         return Err(Failed::Usage(format!(
@@ -50,7 +50,7 @@ pub(super) async fn run(args: PlanArgs) -> Result<Exit, Failed> {
         let pod = server.pod(&name).await?;
         let targets = targets(&name, &pod, &container, &images)?;
         let request =
-            wish.request(wish.id("plan"), targets).map_err(|bad| Failed::Refused(bad.to_string()))?;
+            flags.request(flags.id("plan"), targets).map_err(|bad| Failed::Refused(bad.to_string()))?;
         write::check(&name, &pod, &request)?;
         asked.push((name, pod, request));
     }
@@ -75,7 +75,7 @@ pub(super) async fn show(
 ) -> Result<Exit, Failed> {
     let (mut exit, mut views) = (Exit::Done, Vec::with_capacity(asked.len()));
     for (_, pod, request) in asked {
-        let view = outlook(server, &pod, request).await?;
+        let view = plan_view(server, &pod, request).await?;
         if view.refusal().is_some() {
             exit = Exit::Refused;
         }
@@ -85,17 +85,17 @@ pub(super) async fn show(
         form.print(&views);
         return Ok(exit);
     }
-    views.iter().flat_map(Outlook::lines).for_each(|text| line(&text));
+    views.iter().flat_map(PlanView::lines).for_each(|text| line(&text));
     line("nothing was touched");
     Ok(exit)
 }
 
 /// Why an agent would refuse `request`, as far as that can be told from here.
 pub(super) async fn likely_refusal(server: &Server, pod: &Pod, request: &Request) -> Option<String> {
-    outlook(server, pod, request.clone()).await.ok()?.refusal().map(str::to_owned)
+    plan_view(server, pod, request.clone()).await.ok()?.refusal().map(str::to_owned)
 }
 
-async fn outlook(server: &Server, pod: &Pod, request: Request) -> Result<Outlook, Failed> {
+async fn plan_view(server: &Server, pod: &Pod, request: Request) -> Result<PlanView, Failed> {
     let declared = declared(pod)?;
     let node = match pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) {
         Some(name) => server.node(name).await,
@@ -103,7 +103,7 @@ async fn outlook(server: &Server, pod: &Pod, request: Request) -> Result<Outlook
     };
     let mut seen = assemble(pod, declared, node.as_ref(), clock::now());
     seen.situation.hooks = hooks::named(server, pod, &request, &mut seen.unseen).await;
-    Ok(Outlook::of(pod, seen, request))
+    Ok(PlanView::of(pod, seen, request))
 }
 
 /// The pod in the words of the decisions, read by the same code as on the node.

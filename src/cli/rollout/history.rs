@@ -39,13 +39,13 @@ pub(super) async fn run(args: HistoryArgs) -> Result<Exit, Failed> {
     let HistoryArgs { revision: number, about } = args;
     about.no_rollout("revisions")?;
     let (server, workload) = about.open().await?;
-    let past = past::of(&workload.wish.uid, server.revisions().await?);
+    let past = past::of(&workload.spec.uid, server.revisions().await?);
     let entry = |past: &Past| Entry {
         revision: past.revision.number,
         name: past.revision.name.clone(),
         images: images(&past.revision.template),
         change_cause: past.cause.clone(),
-        current: revision::equal(&past.revision.template, &workload.wish.template),
+        current: revision::equal(&past.revision.template, &workload.spec.template),
         template: None,
     };
     if let Some(number) = number {

@@ -21,7 +21,7 @@ struct Set {
 
 pub(super) async fn run(about: About, paused: bool) -> Result<Exit, Failed> {
     let (server, workload) = about.open().await?;
-    let changed = workload.wish.update.paused != paused;
+    let changed = workload.spec.update.paused != paused;
     // Without a strategy there is no place for `paused`: the definition's defaults always make one.
     let patch = json!([{"op": "add", "path": "/spec/updateStrategy/paused", "value": paused}]);
     if changed && server.patch(&workload.name, patch).await?.is_none() {

@@ -128,7 +128,7 @@ async fn follow(
         };
         listed = true;
         let next = Workload::of(&name, object)?;
-        if next.wish.uid != latest.wish.uid {
+        if next.spec.uid != latest.spec.uid {
             return Err(gone());
         }
         latest = next;
@@ -136,17 +136,17 @@ async fn follow(
 }
 
 fn view<'a>(namespace: &'a str, workload: &'a Workload, verdict: &'a Verdict) -> View<'a> {
-    let (wish, status) = (&workload.wish, &workload.status);
+    let (spec, status) = (&workload.spec, &workload.status);
     View {
         namespace,
         workload: workload.name.to_string(),
         state: verdict.state,
         reason: &verdict.reason,
         message: &verdict.message,
-        generation: wish.generation,
+        generation: spec.generation,
         observed_generation: status.observed_generation,
         update_revision: &status.update_revision,
-        wanted: wish.replicas,
+        wanted: spec.replicas,
         total: status.replicas,
         updated: status.updated_replicas,
         updated_ready: status.updated_ready_replicas,

@@ -43,8 +43,8 @@ pub(super) async fn run(args: UndoArgs) -> Result<Exit, Failed> {
     about.no_rollout("revision to go back to")?;
     let (server, mut workload) = about.open().await?;
     for _ in 0..TURNS {
-        let past = past::of(&workload.wish.uid, server.revisions().await?);
-        let way = way(&past, &workload.wish.template, wanted);
+        let past = past::of(&workload.spec.uid, server.revisions().await?);
+        let way = way(&past, &workload.spec.template, wanted);
         let (target, changed) = match way {
             Ok(Way::There(past)) => (past, false),
             Ok(Way::Back(past)) => (past, true),
@@ -83,9 +83,9 @@ fn message(workload: &Workload, target: &past::Past, changed: bool) -> String {
     if !changed {
         return format!("{}: skipped: its template is that of {which} already", workload.name);
     }
-    let (before, now) = (images(&workload.wish.template), images(&revision.template));
+    let (before, now) = (images(&workload.spec.template), images(&revision.template));
     let what = if before == now { format!("{now}, other fields") } else { format!("{before} -> {now}") };
     let paused =
-        if workload.wish.update.paused { "; it is paused: no pod changes before a resume" } else { "" };
+        if workload.spec.update.paused { "; it is paused: no pod changes before a resume" } else { "" };
     format!("{} rolled back to {which}: {what}{paused}", workload.name)
 }

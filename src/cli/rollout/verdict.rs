@@ -33,17 +33,17 @@ impl Verdict {
 
 /// What is to be said of `workload`.
 pub(super) fn verdict(workload: &Workload) -> Verdict {
-    let (wish, status) = (&workload.wish, &workload.status);
-    if wish.deleting {
+    let (spec, status) = (&workload.spec, &workload.status);
+    if spec.deleting {
         return Verdict::new(State::Stopped, "Deleted", "it is being deleted");
     }
     let condition = |kind: &str| status.conditions.iter().find(|condition| condition.kind == kind);
-    let progress = condition(PROGRESSING).filter(|_| status.observed_generation >= wish.generation);
+    let progress = condition(PROGRESSING).filter(|_| status.observed_generation >= spec.generation);
     let Some(progress) = progress else {
         return Verdict::new(State::Going, "NotSeen", "the controller has not seen the latest change yet");
     };
     let far = format!("{}, {} of them Ready", progress.message, status.updated_ready_replicas);
-    let trouble = condition(UPDATE_FAILED).filter(|condition| condition.status == "True");
+    let effect_error = condition(UPDATE_FAILED).filter(|condition| condition.status == "True");
     match progress.reason.as_str() {
         "Complete" => {
             return Verdict::new(State::Done, "Complete", format!("successfully rolled out: {far}"));
@@ -56,22 +56,22 @@ pub(super) fn verdict(workload: &Workload) -> Verdict {
         }
         _ => {}
     }
-    if let Some(stopped) = stopped(workload, progress, trouble) {
+    if let Some(stopped) = stopped(workload, progress, effect_error) {
         return stopped;
     }
     if progress.reason == "HeldBack" && steps_left(workload).is_none() {
         return Verdict::new(State::Done, "HeldBack", format!("rolled out as far as its partition: {far}"));
     }
-    let also = trouble.map(|trouble| format!("; {}", trouble.message)).unwrap_or_default();
+    let also = effect_error.map(|effect_error| format!("; {}", effect_error.message)).unwrap_or_default();
     Verdict::new(State::Going, &progress.reason, format!("waiting: {far}{also}"))
 }
 
 /// What nobody but a person gets out of: failed pods, failed hooks, a template that does not fit.
-fn stopped(workload: &Workload, progress: &Condition, trouble: Option<&Condition>) -> Option<Verdict> {
+fn stopped(workload: &Workload, progress: &Condition, effect_error: Option<&Condition>) -> Option<Verdict> {
     let status = &workload.status;
     // An agent that is away comes back.
-    if let Some(trouble) = trouble.filter(|trouble| trouble.reason != "NoAgent") {
-        return Some(Verdict::new(State::Stopped, &trouble.reason, trouble.message.clone()));
+    if let Some(effect_error) = effect_error.filter(|effect_error| effect_error.reason != "NoAgent") {
+        return Some(Verdict::new(State::Stopped, &effect_error.reason, effect_error.message.clone()));
     }
     let hooks = [
         ("preDelete", &status.pre_delete_hook_condition),
@@ -114,7 +114,7 @@ fn paused(workload: &Workload, far: &str) -> Verdict {
 
 /// The canary step it is at, if there are any left, and for how many seconds that one pauses.
 fn steps_left(workload: &Workload) -> Option<(usize, Option<i32>)> {
-    let canary = workload.wish.update.canary.as_ref()?;
+    let canary = workload.spec.update.canary.as_ref()?;
     let at = workload.status.current_step_index.and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
     let step = canary.steps.get(at)?;
     Some((at, step.pause.as_ref().and_then(|pause| pause.duration)))

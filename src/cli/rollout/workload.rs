@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use crate::api::game_deployment::{GameDeployment, GameDeploymentStatus};
 use crate::api::game_stateful_set::{GameStatefulSet, GameStatefulSetStatus};
 use crate::cli::cluster::Failed;
-use crate::workload::wish::Wish;
+use crate::workload::spec::WorkloadSpec;
 
 /// What kind it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) struct Name {
 pub(super) struct Workload {
     pub(super) name: Name,
     /// What it wants.
-    pub(super) wish: Wish,
+    pub(super) spec: WorkloadSpec,
     /// What is told of it. That of a set says the same with its own fields; Ready stands for available there.
     pub(super) status: GameDeploymentStatus,
     /// Any change makes it another one.
@@ -88,17 +88,17 @@ impl fmt::Display for Name {
 impl Workload {
     pub(super) fn of(name: &Name, object: DynamicObject) -> Result<Self, Failed> {
         let version = object.metadata.resource_version.clone().unwrap_or_default();
-        let (wish, status) = match name.kind {
+        let (spec, status) = match name.kind {
             Kind::Deployment => {
                 let object: GameDeployment = read(name, object)?;
-                (Wish::of_deployment(&object), object.status.unwrap_or_default())
+                (WorkloadSpec::of_deployment(&object), object.status.unwrap_or_default())
             }
             Kind::StatefulSet => {
                 let object: GameStatefulSet = read(name, object)?;
-                (Wish::of_stateful_set(&object), same(object.status.unwrap_or_default()))
+                (WorkloadSpec::of_stateful_set(&object), same(object.status.unwrap_or_default()))
             }
         };
-        Ok(Self { name: name.clone(), wish, status, version })
+        Ok(Self { name: name.clone(), spec, status, version })
     }
 }
 

@@ -16,28 +16,28 @@ fn at(seconds: u64) -> Duration {
 
 #[test]
 fn nobodys_lease_is_taken_and_somebodys_is_waited_for() {
-    assert_eq!(turn(None, "a", None, at(0)), Turn::Acquire);
-    assert_eq!(turn(Some(&seen("", 0)), "a", None, at(0)), Turn::Acquire);
+    assert_eq!(next_action(None, "a", None, at(0)), LeaseAction::Acquire);
+    assert_eq!(next_action(Some(&seen("", 0)), "a", None, at(0)), LeaseAction::Acquire);
     let others = seen("b", 100);
-    assert!(matches!(turn(Some(&others), "a", None, at(100)), Turn::Wait(_)));
-    assert_eq!(turn(Some(&others), "a", None, at(114)), Turn::Wait(SECOND));
-    assert_eq!(turn(Some(&others), "a", None, at(115)), Turn::Acquire);
+    assert!(matches!(next_action(Some(&others), "a", None, at(100)), LeaseAction::Wait(_)));
+    assert_eq!(next_action(Some(&others), "a", None, at(114)), LeaseAction::Wait(SECOND));
+    assert_eq!(next_action(Some(&others), "a", None, at(115)), LeaseAction::Acquire);
     // Our own name, but not held: a process before this one had it.
-    assert!(matches!(turn(Some(&seen("a", 100)), "a", None, at(101)), Turn::Wait(_)));
+    assert!(matches!(next_action(Some(&seen("a", 100)), "a", None, at(101)), LeaseAction::Wait(_)));
     // A holder that promises to be gone sooner than holders are is given the whole time.
     let hasty = Seen { duration: SECOND, ..seen("b", 100) };
-    assert!(matches!(turn(Some(&hasty), "a", None, at(105)), Turn::Wait(_)));
+    assert!(matches!(next_action(Some(&hasty), "a", None, at(105)), LeaseAction::Wait(_)));
 }
 
 #[test]
 fn what_is_held_is_renewed_and_lost_in_time() {
     let mine = seen("a", 100);
-    assert_eq!(turn(Some(&mine), "a", Some(at(100)), at(101)), Turn::Wait(SECOND));
-    assert_eq!(turn(Some(&mine), "a", Some(at(100)), at(102)), Turn::Renew);
-    assert_eq!(turn(Some(&mine), "a", Some(at(100)), at(109)), Turn::Renew);
-    assert_eq!(turn(Some(&mine), "a", Some(at(100)), at(110)), Turn::Lost);
-    assert_eq!(turn(Some(&seen("b", 101)), "a", Some(at(100)), at(101)), Turn::Lost);
-    assert_eq!(turn(None, "a", Some(at(100)), at(101)), Turn::Lost);
+    assert_eq!(next_action(Some(&mine), "a", Some(at(100)), at(101)), LeaseAction::Wait(SECOND));
+    assert_eq!(next_action(Some(&mine), "a", Some(at(100)), at(102)), LeaseAction::Renew);
+    assert_eq!(next_action(Some(&mine), "a", Some(at(100)), at(109)), LeaseAction::Renew);
+    assert_eq!(next_action(Some(&mine), "a", Some(at(100)), at(110)), LeaseAction::Lost);
+    assert_eq!(next_action(Some(&seen("b", 101)), "a", Some(at(100)), at(101)), LeaseAction::Lost);
+    assert_eq!(next_action(None, "a", Some(at(100)), at(101)), LeaseAction::Lost);
 }
 
 /// The lease as the API server has it: who wrote it, and how often it was written.
@@ -70,16 +70,19 @@ impl Candidate {
     /// True while it believes that it leads.
     fn leads(&self, now: Duration) -> bool {
         self.held.is_some()
-            && !matches!(turn(self.seen.as_ref(), self.name, self.held, now + self.skew), Turn::Lost)
+            && !matches!(
+                next_action(self.seen.as_ref(), self.name, self.held, now + self.skew),
+                LeaseAction::Lost
+            )
     }
 
     /// One step; `reaches`: whether the API server is reached.
     fn step(&mut self, board: &mut Board, now: Duration, reaches: bool) {
-        match turn(self.seen.as_ref(), self.name, self.held, now + self.skew) {
-            Turn::Lost => self.held = None,
-            Turn::Wait(_) | Turn::Acquire | Turn::Renew if !reaches => {}
-            Turn::Wait(_) => self.read(board, now),
-            Turn::Acquire | Turn::Renew => {
+        match next_action(self.seen.as_ref(), self.name, self.held, now + self.skew) {
+            LeaseAction::Lost => self.held = None,
+            LeaseAction::Wait(_) | LeaseAction::Acquire | LeaseAction::Renew if !reaches => {}
+            LeaseAction::Wait(_) => self.read(board, now),
+            LeaseAction::Acquire | LeaseAction::Renew => {
                 let is_known = self.known == board.version;
                 if is_known {
                     board.holder = self.name.to_owned();

@@ -10,7 +10,7 @@ use crate::api::annotation;
 use crate::api::status::Status;
 use crate::cluster::credentials::{self, Credential};
 use crate::cluster::error::Error;
-use crate::cluster::event::{self, Told};
+use crate::cluster::event::{self, ObjectEvent};
 use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
 use crate::cluster::server::Change;
@@ -111,7 +111,7 @@ impl NodePods {
     }
 
     /// Tells something about a pod. Told again, it is there already, which is as good.
-    pub async fn event(&self, pod: &PodRef, told: &Told) -> Result<(), Error> {
+    pub async fn event(&self, pod: &PodRef, told: &ObjectEvent) -> Result<(), Error> {
         let doing = format!("writing the event {} of pod {pod}", told.reason);
         let event = event::event(event::pod(pod), self.node(), told);
         match self.server.tell(&doing, &pod.namespace, &event).await {

@@ -16,14 +16,14 @@ use crate::api::annotation;
 use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutStatus, WorkloadRef};
 use crate::api::workload_kind::{Kind, REPLICA_SET};
 use crate::cluster::error::{Class, Error};
-use crate::cluster::rollouts::{KeptRollout, Key, Rollouts, seconds};
+use crate::cluster::rollouts::{CachedRollout, Key, Rollouts, seconds};
 use crate::cluster::server::{MANAGER, Server};
 use crate::cluster::version::{Moved, Served};
 use crate::cluster::workloads::Trimmed;
 use crate::cluster::workloads::trim::controller;
+use crate::rollout::desired::Rollout;
 use crate::rollout::disruption::Disruption;
 use crate::rollout::target::{Target, Template};
-use crate::rollout::wish::Wish;
 use crate::workload::selector;
 
 const DISRUPTIONS: Moved = Moved { group: "policy", plural: "poddisruptionbudgets" };
@@ -89,27 +89,29 @@ impl Server {
     ///
     /// # Errors
     /// As any call. That it is not there is an answer.
-    pub async fn find_target(&self, wish: &Wish) -> Result<Found, Error> {
-        let target = &wish.spec.target;
-        let absent =
-            || Found { labels: format!("{}={}", annotation::ROLLOUT_UID, wish.uid), target: Target::Absent };
+    pub async fn find_target(&self, rollout: &Rollout) -> Result<Found, Error> {
+        let target = &rollout.spec.target;
+        let absent = || Found {
+            labels: format!("{}={}", annotation::ROLLOUT_UID, rollout.uid),
+            target: Target::Absent,
+        };
         let Some(reference) = &target.workload_ref else {
             let labels = target.selector.as_ref().map(selector::text).unwrap_or_default();
             let target = Target::There { owners: None, templates: Vec::new(), gives_up_at: None };
             return Ok(Found { labels, target });
         };
         let Some(kind) = Kind::of(reference) else { return Ok(absent()) };
-        let Some(workload) = self.workload(kind, &wish.namespace, &reference.name).await? else {
+        let Some(workload) = self.workload(kind, &rollout.namespace, &reference.name).await? else {
             return Ok(absent());
         };
         let labels = workload.spec.selector.as_ref().map(selector::text).unwrap_or_default();
         let (Some(uid), false) = (&workload.metadata.uid, labels.is_empty()) else { return Ok(absent()) };
         let owners = if kind.is_deployment() {
-            self.replica_sets(&wish.namespace, &labels, uid).await?
+            self.replica_sets(&rollout.namespace, &labels, uid).await?
         } else {
             [uid.clone()].into()
         };
-        let template = Template { owner: wish.target(), images: images(&workload.spec.template) };
+        let template = Template { owner: rollout.target(), images: images(&workload.spec.template) };
         let (owners, templates) = (Some(owners), vec![template]);
         let target = Target::There { owners, templates, gives_up_at: workload.spec.gives_up_at() };
         Ok(Found { labels, target })
@@ -173,8 +175,8 @@ impl Server {
     /// As any call.
     pub async fn is_under_way(&self, key: &Key, uid: &str) -> Result<bool, Error> {
         let request = rollouts(&key.namespace).get(&key.name, &GetParams::default());
-        match self.ask::<Trimmed<KeptRollout>>(&format!("reading {key}"), request).await {
-            Ok(seen) => Ok(seen.value.0.is_some_and(|wish| wish.uid == uid && wish.is_active())),
+        match self.ask::<Trimmed<CachedRollout>>(&format!("reading {key}"), request).await {
+            Ok(seen) => Ok(seen.value.0.is_some_and(|rollout| rollout.uid == uid && rollout.is_active())),
             Err(error) if error.class() == Class::Gone => Ok(false),
             Err(error) => Err(error),
         }
@@ -187,19 +189,20 @@ impl Server {
     pub async fn rollout_status(
         &self,
         known: &Rollouts,
-        wish: &Wish,
+        rollout: &Rollout,
         status: &InPlaceRolloutStatus,
     ) -> Result<(), Error> {
-        let doing = format!("writing the status of {}", Key::of(wish));
+        let doing = format!("writing the status of {}", Key::of(rollout));
         let operations = json!([
-            { "op": "test", "path": "/metadata/uid", "value": wish.uid },
-            { "op": "test", "path": "/metadata/resourceVersion", "value": wish.version },
+            { "op": "test", "path": "/metadata/uid", "value": rollout.uid },
+            { "op": "test", "path": "/metadata/resourceVersion", "value": rollout.version },
             { "op": "add", "path": "/status", "value": status },
         ]);
         let operations = serde_json::from_value(operations)
             .map_err(|error| Error::own(&doing, Class::Final, format!("no JSON patch: {error}")))?;
         let patch = Patch::<()>::Json(operations);
-        let request = rollouts(&wish.namespace).patch_subresource("status", &wish.name, &as_us(), &patch);
+        let request =
+            rollouts(&rollout.namespace).patch_subresource("status", &rollout.name, &as_us(), &patch);
         known.store.learn(self.ask(&doing, request).await?);
         Ok(())
     }
@@ -208,11 +211,14 @@ impl Server {
     ///
     /// # Errors
     /// As any call.
-    pub async fn delete_rollout(&self, wish: &Wish) -> Result<(), Error> {
-        let doing = format!("deleting {}", Key::of(wish));
-        let preconditions = Preconditions { uid: Some(wish.uid.clone()), resource_version: None };
+    pub async fn delete_rollout(&self, rollout: &Rollout) -> Result<(), Error> {
+        let doing = format!("deleting {}", Key::of(rollout));
+        let preconditions = Preconditions { uid: Some(rollout.uid.clone()), resource_version: None };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        match self.ask::<IgnoredAny>(&doing, rollouts(&wish.namespace).delete(&wish.name, &params)).await {
+        match self
+            .ask::<IgnoredAny>(&doing, rollouts(&rollout.namespace).delete(&rollout.name, &params))
+            .await
+        {
             Err(error) if error.class() == Class::Gone => Ok(()),
             deleted => deleted.map(drop),
         }

@@ -9,25 +9,25 @@ use serde_json::Value;
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cluster::workloads::kinds::{meta_of, readable, within};
 use crate::cluster::workloads::trim::Trim;
+use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
-use crate::rollout::wish::Wish;
 
 /// A rollout; `None`: it cannot be read.
 #[derive(Clone, Debug)]
-pub struct KeptRollout(pub(super) Option<Arc<Wish>>);
+pub struct CachedRollout(pub(super) Option<Arc<Rollout>>);
 
 /// A pod of a target.
 #[derive(Clone, Debug)]
-pub struct KeptPod(pub(super) Arc<Pod>);
+pub struct CachedPod(pub(super) Arc<Pod>);
 
-impl Trim for KeptRollout {
+impl Trim for CachedRollout {
     type Kind = InPlaceRollout;
     type Source = Value;
 
     fn trim(source: Value) -> (ObjectMeta, Self) {
         let meta = meta_of(&source);
-        let wish = readable::<InPlaceRollout>(&meta, source).map(|object| Arc::new(Wish::read(object)));
-        (meta, Self(wish))
+        let rollout = readable::<InPlaceRollout>(&meta, source).map(|object| Arc::new(Rollout::read(object)));
+        (meta, Self(rollout))
     }
 
     /// The rollout itself, and the others of its namespace.
@@ -39,7 +39,7 @@ impl Trim for KeptRollout {
 
     /// What is told about it is ours.
     fn says_the_same(&self, before: &Self) -> bool {
-        let user = |wish: &Wish| (wish.generation, wish.deleting, wish.uid.clone());
+        let user = |rollout: &Rollout| (rollout.generation, rollout.deleting, rollout.uid.clone());
         match (&self.0, &before.0) {
             (Some(now), Some(before)) => user(now) == user(before) && now.spec == before.spec,
             _ => false,
@@ -47,7 +47,7 @@ impl Trim for KeptRollout {
     }
 }
 
-impl Trim for KeptPod {
+impl Trim for CachedPod {
     type Kind = Core;
     type Source = Core;
 

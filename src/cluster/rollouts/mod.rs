@@ -21,11 +21,11 @@ use crate::cluster::store::Store;
 use crate::cluster::workloads::Trimmed;
 use crate::cluster::workloads::kinds::within;
 use crate::cluster::workloads::trim;
+use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
-use crate::rollout::wish::Wish;
 
 pub use calls::Found;
-pub use kinds::{KeptPod, KeptRollout};
+pub use kinds::{CachedPod, CachedRollout};
 
 /// Which rollout.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,8 +43,8 @@ impl std::fmt::Display for Key {
 }
 
 impl Key {
-    fn of(wish: &Wish) -> Self {
-        Self { namespace: wish.namespace.clone(), name: wish.name.clone() }
+    fn of(rollout: &Rollout) -> Self {
+        Self { namespace: rollout.namespace.clone(), name: rollout.name.clone() }
     }
 
     /// As events name it.
@@ -63,7 +63,7 @@ impl Key {
 /// All rollouts. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Rollouts {
-    store: Store<Trimmed<KeptRollout>>,
+    store: Store<Trimmed<CachedRollout>>,
 }
 
 impl Rollouts {
@@ -90,29 +90,31 @@ impl Rollouts {
         for group in self.store.touched() {
             if let Some((namespace, name)) = group.strip_prefix("of/").and_then(|key| key.split_once('/')) {
                 let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
-                let generation = self.get(&key).map_or(0, |wish| wish.generation);
+                let generation = self.get(&key).map_or(0, |rollout| rollout.generation);
                 news.push((key, generation));
             } else {
                 let others = self.store.group(&group);
-                let active =
-                    others.iter().filter_map(|kept| kept.value.0.as_ref()).filter(|wish| wish.is_active());
-                news.extend(active.map(|wish| (Key::of(wish), wish.generation)));
+                let active = others
+                    .iter()
+                    .filter_map(|kept| kept.value.0.as_ref())
+                    .filter(|rollout| rollout.is_active());
+                news.extend(active.map(|rollout| (Key::of(rollout), rollout.generation)));
             }
         }
         news
     }
 
     /// One; `None`: it is gone, or cannot be read.
-    pub fn get(&self, key: &Key) -> Option<Arc<Wish>> {
+    pub fn get(&self, key: &Key) -> Option<Arc<Rollout>> {
         self.store.get(&trim::key(&key.namespace, &key.name))?.value.0.clone()
     }
 
     /// The name of the newest one with the same target, if it is newer.
-    pub fn newer(&self, wish: &Wish) -> Option<String> {
-        let others = self.store.group(&within(&wish.namespace));
+    pub fn newer(&self, rollout: &Rollout) -> Option<String> {
+        let others = self.store.group(&within(&rollout.namespace));
         let others = others.iter().filter_map(|kept| kept.value.0.as_ref());
         others
-            .filter(|other| !other.deleting && other.has_target_of(wish) && other.is_newer_than(wish))
+            .filter(|other| !other.deleting && other.has_target_of(rollout) && other.is_newer_than(rollout))
             .max_by(|one, other| one.age().cmp(&other.age()))
             .map(|newest| newest.name.clone())
     }
@@ -120,15 +122,16 @@ impl Rollouts {
     /// The uids of those that are under way.
     pub fn active(&self) -> BTreeSet<String> {
         let all = self.store.list();
-        let active = all.iter().filter_map(|kept| kept.value.0.as_ref()).filter(|wish| wish.is_active());
-        active.map(|wish| wish.uid.clone()).collect()
+        let active =
+            all.iter().filter_map(|kept| kept.value.0.as_ref()).filter(|rollout| rollout.is_active());
+        active.map(|rollout| rollout.uid.clone()).collect()
     }
 }
 
 /// Pods: those of a target, or those that any rollout works on. Clones share them.
 #[derive(Clone, Debug)]
 pub struct TargetPods {
-    store: Store<Trimmed<KeptPod>>,
+    store: Store<Trimmed<CachedPod>>,
 }
 
 impl TargetPods {
@@ -172,7 +175,7 @@ impl TargetPods {
     }
 
     /// A pod as a write of ours was answered.
-    pub fn learn(&self, pod: Trimmed<KeptPod>) {
+    pub fn learn(&self, pod: Trimmed<CachedPod>) {
         self.store.learn(pod);
     }
 

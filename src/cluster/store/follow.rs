@@ -12,11 +12,11 @@ use kube::core::WatchEvent;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::chance;
 use crate::cluster::error::Error;
+use crate::cluster::jitter;
 use crate::cluster::server::{Age, Listed, Selection};
 use crate::cluster::store::quota::Quota;
-use crate::cluster::store::{Kept, Shared};
+use crate::cluster::store::{Cached, Shared};
 use crate::operation::effect::Class;
 use crate::process::log::chain;
 
@@ -34,7 +34,7 @@ const UNTIL_INSTALLED: Duration = Duration::from_secs(60);
 const TRUSTED_FAILURES: u32 = 3;
 
 /// Runs until told to stop. From then on nothing is current any more.
-pub(super) async fn run<T: Kept>(shared: Arc<Shared<T>>, stop: CancellationToken) {
+pub(super) async fn run<T: Cached>(shared: Arc<Shared<T>>, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
         () = follow(&shared) => {}
@@ -63,7 +63,7 @@ struct Follower<'a, T> {
     absent: bool,
 }
 
-async fn follow<T: Kept>(shared: &Shared<T>) {
+async fn follow<T: Cached>(shared: &Shared<T>) {
     let selection = shared.selection.clone();
     let mut follower = Follower {
         shared,
@@ -85,7 +85,7 @@ async fn follow<T: Kept>(shared: &Shared<T>) {
     }
 }
 
-impl<T: Kept> Follower<'_, T> {
+impl<T: Cached> Follower<'_, T> {
     /// One watch, after a list where there is no version to go on from. Returns when it has ended.
     async fn hear(&mut self) -> Result<(), Error> {
         let server = &self.shared.server;
@@ -211,7 +211,7 @@ impl<T: Kept> Follower<'_, T> {
 fn pause(failures: u32) -> Duration {
     let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
     let whole = FIRST_PAUSE.saturating_mul(1 << doublings.min(10)).min(LONGEST_PAUSE);
-    chance::half_at_least(whole)
+    jitter::half_at_least(whole)
 }
 
 #[cfg(test)]

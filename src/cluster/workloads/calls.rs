@@ -14,9 +14,9 @@ use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::pod_template::PodTemplate;
 use crate::cluster::error::Error;
-use crate::cluster::event::{self, Told};
+use crate::cluster::event::{self, ObjectEvent};
 use crate::cluster::server::{MANAGER, Server};
-use crate::cluster::workloads::kinds::{Deployment, KeptPod, KeptRevision, StatefulSet};
+use crate::cluster::workloads::kinds::{CachedPod, CachedRevision, Deployment, StatefulSet};
 use crate::cluster::workloads::trim::Trim;
 use crate::cluster::workloads::{Key, Kind, Trimmed, Workloads};
 use crate::operation::effect::Class;
@@ -39,7 +39,7 @@ impl Server {
         namespace: &str,
         name: &str,
         body: &Value,
-    ) -> Result<Trimmed<KeptPod>, Error> {
+    ) -> Result<Trimmed<CachedPod>, Error> {
         let doing = format!("making pod {namespace}/{name}");
         self.ask(&doing, of::<Pod>(namespace).create(&by_us(), bytes(body))).await
     }
@@ -68,7 +68,7 @@ impl Server {
         namespace: &str,
         pod: &PodRef,
         how: Deletion,
-    ) -> Result<Option<Trimmed<KeptPod>>, Error> {
+    ) -> Result<Option<Trimmed<CachedPod>>, Error> {
         let doing = format!("deleting pod {namespace}/{}", pod.name);
         let preconditions =
             Preconditions { uid: Some(pod.uid.clone()), resource_version: Some(pod.version.clone()) };
@@ -105,7 +105,7 @@ impl Server {
         pod: &PodRef,
         owner: &OwnerReference,
         own: bool,
-    ) -> Result<Trimmed<KeptPod>, Error> {
+    ) -> Result<Trimmed<CachedPod>, Error> {
         let doing = format!("{} pod {namespace}/{}", if own { "adopting" } else { "releasing" }, pod.name);
         // Owner references merge by their uid.
         let reference = if own { json!(owner) } else { json!({"$patch": "delete", "uid": owner.uid}) };
@@ -121,7 +121,7 @@ impl Server {
         namespace: &str,
         revision: &PodRef,
         owner: &OwnerReference,
-    ) -> Result<Trimmed<KeptRevision>, Error> {
+    ) -> Result<Trimmed<CachedRevision>, Error> {
         let doing = format!("adopting ControllerRevision {namespace}/{}", revision.name);
         let body = json!({"metadata": {
             "uid": revision.uid, "resourceVersion": revision.version, "ownerReferences": [owner],
@@ -245,7 +245,7 @@ impl Server {
         &self,
         about: ObjectReference,
         host: &str,
-        told: &Told,
+        told: &ObjectEvent,
     ) -> Result<String, Error> {
         let (kind, name) =
             (about.kind.as_deref().unwrap_or_default(), about.name.as_deref().unwrap_or_default());
@@ -262,7 +262,7 @@ impl Server {
         namespace: &str,
         name: &str,
         count: i32,
-        told: &Told,
+        told: &ObjectEvent,
     ) -> Result<(), Error> {
         let doing = format!("counting the event {} {namespace}/{name}", told.reason);
         let at = told.at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();

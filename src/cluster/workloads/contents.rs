@@ -18,13 +18,13 @@ pub struct Contents(Mutex<Cache>);
 
 #[derive(Debug, Default)]
 struct Cache {
-    texts: HashMap<String, Kept>,
+    texts: HashMap<String, Cached>,
     /// Grows with every use.
     clock: u64,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct Cached {
     namespace: String,
     template: String,
     used: u64,
@@ -53,14 +53,14 @@ impl Contents {
         cache.make_room(bytes, MOST_IN_NAMESPACE, |text| text.namespace == namespace);
         cache.make_room(bytes, MOST, |_| true);
         cache.clock += 1;
-        let kept = Kept { namespace: namespace.to_owned(), template: text, used: cache.clock };
+        let kept = Cached { namespace: namespace.to_owned(), template: text, used: cache.clock };
         cache.texts.insert(uid.to_owned(), kept);
         bytes
     }
 }
 
 impl Cache {
-    fn make_room(&mut self, bytes: usize, most: usize, counts: impl Fn(&Kept) -> bool) {
+    fn make_room(&mut self, bytes: usize, most: usize, counts: impl Fn(&Cached) -> bool) {
         let mut kept: usize =
             self.texts.values().filter(|text| counts(text)).map(|text| text.template.len()).sum();
         while kept + bytes > most {

@@ -23,7 +23,7 @@ use crate::workload::order;
 use crate::workload::pods;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Record};
-use crate::workload::wish::Wish;
+use crate::workload::spec::WorkloadSpec;
 
 /// Labels of a revision that can be adopted: those of the pods of its workload.
 const MOST_LABELS: usize = 64;
@@ -39,7 +39,7 @@ const MOST_REVISION_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub struct Workload {
     /// What it wants.
-    pub wish: Wish,
+    pub spec: WorkloadSpec,
     /// What was told last.
     pub report: Report,
     /// The same as it stands in the object.
@@ -49,18 +49,18 @@ pub struct Workload {
 }
 
 /// A `GameDeployment`.
-pub(super) type Deployment = KeptWorkload<GameDeployment>;
+pub(super) type Deployment = CachedWorkload<GameDeployment>;
 
 /// A `GameStatefulSet`.
-pub(super) type StatefulSet = KeptWorkload<GameStatefulSet>;
+pub(super) type StatefulSet = CachedWorkload<GameStatefulSet>;
 
 /// A workload of one kind; `None`: it cannot be read.
 #[derive(Clone, Debug)]
-pub(super) struct KeptWorkload<K>(pub Option<Arc<Workload>>, PhantomData<K>);
+pub(super) struct CachedWorkload<K>(pub Option<Arc<Workload>>, PhantomData<K>);
 
 /// A pod. Of those that other kinds of objects control only the name is kept.
 #[derive(Clone, Debug)]
-pub struct KeptPod {
+pub struct CachedPod {
     /// What decides.
     pub pod: Option<pods::Pod>,
     /// Its labels.
@@ -70,7 +70,7 @@ pub struct KeptPod {
 /// A `ControllerRevision`. Anybody in any namespace makes them, each as large as the API server stores it, and writes into it
 /// which workload controls it, so that no content is kept of any.
 #[derive(Clone, Debug)]
-pub struct KeptRevision {
+pub struct CachedRevision {
     /// What is kept of it where a workload controls it.
     pub(super) record: Option<Record>,
     /// The same where nobody controls it.
@@ -92,11 +92,11 @@ pub(super) struct Claim;
 
 /// A node.
 #[derive(Clone, Debug)]
-pub(super) struct KeptNode(pub order::Node);
+pub(super) struct CachedNode(pub order::Node);
 
 /// A `HookRun` of a workload.
 #[derive(Clone, Debug)]
-pub(super) struct KeptRun(pub Option<Run>);
+pub(super) struct CachedRun(pub Option<Run>);
 
 /// A `HookTemplate`; `None`: it cannot be read.
 #[derive(Clone, Debug)]
@@ -163,34 +163,34 @@ pub(in crate::cluster) fn readable<T: Resource<DynamicType = ()> + DeserializeOw
 }
 
 /// A kind of workloads.
-pub(super) trait Wished: Resource<DynamicType = ()> + DeserializeOwned {
+pub(super) trait WorkloadKind: Resource<DynamicType = ()> + DeserializeOwned {
     /// What it wants, what was told last, and the same as it stands in the object.
-    fn read(self) -> (Wish, Report, Value);
+    fn read(self) -> (WorkloadSpec, Report, Value);
 }
 
-impl Wished for GameDeployment {
-    fn read(self) -> (Wish, Report, Value) {
+impl WorkloadKind for GameDeployment {
+    fn read(self) -> (WorkloadSpec, Report, Value) {
         let report = Report::of_deployment(&self.status.clone().unwrap_or_default());
-        (Wish::of_deployment(&self), report, serde_json::to_value(self.status).unwrap_or_default())
+        (WorkloadSpec::of_deployment(&self), report, serde_json::to_value(self.status).unwrap_or_default())
     }
 }
 
-impl Wished for GameStatefulSet {
-    fn read(self) -> (Wish, Report, Value) {
+impl WorkloadKind for GameStatefulSet {
+    fn read(self) -> (WorkloadSpec, Report, Value) {
         let report = Report::of_stateful_set(&self.status.clone().unwrap_or_default());
-        (Wish::of_stateful_set(&self), report, serde_json::to_value(self.status).unwrap_or_default())
+        (WorkloadSpec::of_stateful_set(&self), report, serde_json::to_value(self.status).unwrap_or_default())
     }
 }
 
-impl<K: Wished + Clone + std::fmt::Debug + Send + Sync + 'static> Trim for KeptWorkload<K> {
+impl<K: WorkloadKind + Clone + std::fmt::Debug + Send + Sync + 'static> Trim for CachedWorkload<K> {
     type Kind = K;
     type Source = Value;
 
     fn trim(source: Value) -> (ObjectMeta, Self) {
         let meta = meta_of(&source);
         let workload = readable::<K>(&meta, source).map(|object| {
-            let (wish, report, status) = object.read();
-            Arc::new(Workload { wish, report, status, version: version(&meta) })
+            let (spec, report, status) = object.read();
+            Arc::new(Workload { spec, report, status, version: version(&meta) })
         });
         (meta, Self(workload, PhantomData))
     }
@@ -203,13 +203,13 @@ impl<K: Wished + Clone + std::fmt::Debug + Send + Sync + 'static> Trim for KeptW
     /// What is told about it is ours.
     fn says_the_same(&self, before: &Self) -> bool {
         match (&self.0, &before.0) {
-            (Some(now), Some(before)) => now.wish == before.wish,
+            (Some(now), Some(before)) => now.spec == before.spec,
             _ => false,
         }
     }
 }
 
-impl Trim for KeptPod {
+impl Trim for CachedPod {
     type Kind = Pod;
     type Source = Pod;
 
@@ -237,7 +237,7 @@ impl Trim for KeptPod {
     }
 }
 
-impl Trim for KeptRevision {
+impl Trim for CachedRevision {
     type Kind = ControllerRevision;
     type Source = ControllerRevision;
 
@@ -307,7 +307,7 @@ impl Trim for Claim {
     }
 }
 
-impl Trim for KeptNode {
+impl Trim for CachedNode {
     type Kind = Node;
     type Source = Node;
 
@@ -329,7 +329,7 @@ impl Trim for KeptNode {
     }
 }
 
-impl Trim for KeptRun {
+impl Trim for CachedRun {
     type Kind = HookRun;
     type Source = Value;
 
@@ -383,7 +383,7 @@ mod tests {
     use crate::api::pod_template::PodTemplate;
     use crate::cluster::workloads::Trimmed;
 
-    fn kept(mut revision: Value) -> Trimmed<KeptRevision> {
+    fn kept(mut revision: Value) -> Trimmed<CachedRevision> {
         revision["revision"] = json!(1);
         serde_json::from_value(revision).unwrap()
     }

@@ -24,14 +24,14 @@ use crate::cluster::store::Store;
 use crate::workload::action::PodRef;
 use crate::workload::adoption::{self, Candidate, Claim as Whose, claim};
 use crate::workload::hooks::{HookTemplates, Run, TemplateState};
+use crate::workload::input::{ClaimState, Claims};
 use crate::workload::order::Nodes;
 use crate::workload::revision::Record;
-use crate::workload::scene::{ClaimState, Claims};
-use crate::workload::wish::Wish;
+use crate::workload::spec::WorkloadSpec;
 
 pub use calls::Deletion;
 pub use contents::Contents;
-pub use kinds::{KeptPod, KeptRevision, Template, Workload};
+pub use kinds::{CachedPod, CachedRevision, Template, Workload};
 pub use trim::Trimmed;
 
 /// How many are listed by one call of a kind that anybody makes, each as large as the API server stores it.
@@ -74,18 +74,18 @@ impl std::fmt::Display for Key {
 }
 
 /// A pod as it is kept.
-pub type SeenPod = Arc<Trimmed<KeptPod>>;
+pub type SeenPod = Arc<Trimmed<CachedPod>>;
 
 /// All that there is. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Workloads {
     deployments: Store<Trimmed<kinds::Deployment>>,
     sets: Store<Trimmed<kinds::StatefulSet>>,
-    pods: Store<Trimmed<KeptPod>>,
-    revisions: Store<Trimmed<kinds::KeptRevision>>,
+    pods: Store<Trimmed<CachedPod>>,
+    revisions: Store<Trimmed<kinds::CachedRevision>>,
     claims: Store<Trimmed<kinds::Claim>>,
-    nodes: Store<Trimmed<kinds::KeptNode>>,
-    runs: Store<Trimmed<kinds::KeptRun>>,
+    nodes: Store<Trimmed<kinds::CachedNode>>,
+    runs: Store<Trimmed<kinds::CachedRun>>,
     templates: Store<Trimmed<Template>>,
 }
 
@@ -161,7 +161,7 @@ impl Workloads {
         owners.append(&mut self.sets.touched());
         let mut of_revisions = self.revisions.touched();
         for namespace in of_revisions.iter().filter_map(|group| group.strip_prefix("orphans/")) {
-            let adopts = |workload: &&Arc<Workload>| !self.orphaned_revisions(&workload.wish).is_empty();
+            let adopts = |workload: &&Arc<Workload>| !self.orphaned_revisions(&workload.spec).is_empty();
             news.extend(self.within(namespace).iter().filter(adopts).map(key_of));
         }
         owners.append(&mut of_revisions);
@@ -171,7 +171,7 @@ impl Workloads {
             if let Some(namespace) = group.strip_prefix("orphans/") {
                 let orphans = self.pods.group(group);
                 for workload in self.within(namespace) {
-                    let wanted = |pod: &SeenPod| whose(&workload.wish, pod) == Whose::Adopt;
+                    let wanted = |pod: &SeenPod| whose(&workload.spec, pod) == Whose::Adopt;
                     news.extend(orphans.iter().any(wanted).then(|| key_of(&workload)));
                 }
             }
@@ -185,10 +185,10 @@ impl Workloads {
         let namespaces: BTreeSet<_> = of_claims.iter().filter_map(|group| group.split('/').nth(1)).collect();
         for namespace in namespaces {
             let uses = |workload: &&Arc<Workload>| {
-                let wish = &workload.wish;
-                let claims = wish.stateful().into_iter().flat_map(|set| &set.claims);
+                let spec = &workload.spec;
+                let claims = spec.stateful().into_iter().flat_map(|set| &set.claims);
                 let mut groups =
-                    claims.map(|claim| kinds::claims(namespace, &format!("{}-{}", claim.name(), wish.name)));
+                    claims.map(|claim| kinds::claims(namespace, &format!("{}-{}", claim.name(), spec.name)));
                 groups.any(|group| of_claims.contains(&group))
             };
             news.extend(self.within(namespace).iter().filter(uses).map(key_of));
@@ -211,48 +211,48 @@ impl Workloads {
     }
 
     /// What becomes of the pods that are its own or could be: each with whose it is.
-    pub fn pods(&self, wish: &Wish) -> Vec<(Whose, SeenPod)> {
-        let own = self.pods.group(&wish.uid);
-        let orphans = self.pods.group(&kinds::orphans(&wish.namespace));
-        own.into_iter().chain(orphans).map(|pod| (whose(wish, &pod), pod)).collect()
+    pub fn pods(&self, spec: &WorkloadSpec) -> Vec<(Whose, SeenPod)> {
+        let own = self.pods.group(&spec.uid);
+        let orphans = self.pods.group(&kinds::orphans(&spec.namespace));
+        own.into_iter().chain(orphans).map(|pod| (whose(spec, &pod), pod)).collect()
     }
 
     /// Names of pods of others that begin like those of its own.
-    pub fn taken(&self, wish: &Wish) -> BTreeSet<String> {
-        let alike = self.pods.beginning(&trim::key(&wish.namespace, &format!("{}-", wish.name)));
-        let others = alike.into_iter().filter(|pod| owner(pod) != Some(&wish.uid));
+    pub fn taken(&self, spec: &WorkloadSpec) -> BTreeSet<String> {
+        let alike = self.pods.beginning(&trim::key(&spec.namespace, &format!("{}-", spec.name)));
+        let others = alike.into_iter().filter(|pod| owner(pod) != Some(&spec.uid));
         others.filter_map(|pod| pod.meta.name.clone()).collect()
     }
 
     /// Its revisions, each with its uid.
-    pub fn revisions(&self, wish: &Wish) -> Vec<(String, Record)> {
-        let own = self.revisions.group(&wish.uid);
-        let record = |kept: &Arc<Trimmed<KeptRevision>>| {
+    pub fn revisions(&self, spec: &WorkloadSpec) -> Vec<(String, Record)> {
+        let own = self.revisions.group(&spec.uid);
+        let record = |kept: &Arc<Trimmed<CachedRevision>>| {
             Some((kept.meta.uid.clone().unwrap_or_default(), kept.value.record.clone()?))
         };
         own.iter().filter_map(record).collect()
     }
 
     /// Revisions that nobody controls and that were made for a workload like this one: their names, uids and versions.
-    pub fn orphaned_revisions(&self, wish: &Wish) -> Vec<PodRef> {
-        self.orphans_like(wish, |orphan| orphan.fits)
+    pub fn orphaned_revisions(&self, spec: &WorkloadSpec) -> Vec<PodRef> {
+        self.orphans_like(spec, |orphan| orphan.fits)
     }
 
     /// Revisions that nobody controls and that look as if they were made for a workload like this one, by names and labels,
     /// but not by their content.
-    pub fn misfits(&self, wish: &Wish) -> Vec<PodRef> {
-        self.orphans_like(wish, |orphan| !orphan.fits)
+    pub fn misfits(&self, spec: &WorkloadSpec) -> Vec<PodRef> {
+        self.orphans_like(spec, |orphan| !orphan.fits)
     }
 
-    fn orphans_like(&self, wish: &Wish, is: impl Fn(&kinds::Orphan) -> bool) -> Vec<PodRef> {
-        let orphans = self.revisions.group(&kinds::orphans(&wish.namespace));
-        let fits = |kept: &&Arc<Trimmed<KeptRevision>>| {
+    fn orphans_like(&self, spec: &WorkloadSpec, is: impl Fn(&kinds::Orphan) -> bool) -> Vec<PodRef> {
+        let orphans = self.revisions.group(&kinds::orphans(&spec.namespace));
+        let fits = |kept: &&Arc<Trimmed<CachedRevision>>| {
             let name = kept.meta.name.as_deref().unwrap_or_default();
             let orphan = kept.value.orphan.as_ref().filter(|orphan| is(orphan));
             kept.meta.deletion_timestamp.is_none()
-                && orphan.is_some_and(|orphan| adoption::adopts_revision(wish, name, &orphan.labels))
+                && orphan.is_some_and(|orphan| adoption::adopts_revision(spec, name, &orphan.labels))
         };
-        let reference = |kept: &Arc<Trimmed<KeptRevision>>| PodRef {
+        let reference = |kept: &Arc<Trimmed<CachedRevision>>| PodRef {
             name: kept.meta.name.clone().unwrap_or_default(),
             uid: kept.meta.uid.clone().unwrap_or_default(),
             version: kept.meta.resource_version.clone().unwrap_or_default(),
@@ -262,22 +262,22 @@ impl Workloads {
 
     /// True when the revision of this name is, or will be, nobody's: it can be adopted, or the workload that controls it is not
     /// there any more and garbage collection has yet to let it go.
-    pub fn is_left_behind(&self, wish: &Wish, name: &str) -> bool {
-        let Some(kept) = self.revisions.get(&trim::key(&wish.namespace, name)) else { return false };
+    pub fn is_left_behind(&self, spec: &WorkloadSpec, name: &str) -> bool {
+        let Some(kept) = self.revisions.get(&trim::key(&spec.namespace, name)) else { return false };
         match trim::controller(&kept.meta) {
-            None => self.orphaned_revisions(wish).iter().any(|orphan| orphan.name == name),
+            None => self.orphaned_revisions(spec).iter().any(|orphan| orphan.name == name),
             Some(owner) => kinds::is_workload(owner) && self.of_uid(&owner.uid).is_empty(),
         }
     }
 
     /// A revision as a write of ours was answered.
-    pub fn learn_revision(&self, revision: Trimmed<KeptRevision>) {
+    pub fn learn_revision(&self, revision: Trimmed<CachedRevision>) {
         self.revisions.learn(revision);
     }
 
     /// Its hooks.
-    pub fn runs(&self, wish: &Wish) -> Vec<Run> {
-        self.runs.group(&wish.uid).iter().filter_map(|kept| kept.value.0.clone()).collect()
+    pub fn runs(&self, spec: &WorkloadSpec) -> Vec<Run> {
+        self.runs.group(&spec.uid).iter().filter_map(|kept| kept.value.0.clone()).collect()
     }
 
     /// The uid and version of the hook of this name.
@@ -317,11 +317,11 @@ impl Workloads {
     }
 
     /// The volume claims that could be its own.
-    pub fn claims(&self, wish: &Wish) -> Claims {
-        let claims = wish.stateful().map_or(&[][..], |set| &set.claims);
+    pub fn claims(&self, spec: &WorkloadSpec) -> Claims {
+        let claims = spec.stateful().map_or(&[][..], |set| &set.claims);
         let alike = claims.iter().flat_map(|claim| {
-            let beginning = format!("{}-{}-", claim.name(), wish.name);
-            self.claims.beginning(&trim::key(&wish.namespace, &beginning))
+            let beginning = format!("{}-{}-", claim.name(), spec.name);
+            self.claims.beginning(&trim::key(&spec.namespace, &beginning))
         });
         let state = |claim: Arc<Trimmed<kinds::Claim>>| {
             let leaves = claim.meta.deletion_timestamp.is_some();
@@ -332,12 +332,12 @@ impl Workloads {
     }
 
     /// A pod as a write of ours was answered.
-    pub fn learn_pod(&self, pod: Trimmed<KeptPod>) {
+    pub fn learn_pod(&self, pod: Trimmed<CachedPod>) {
         self.pods.learn(pod);
     }
 
     /// A pod whose deletion was answered so: on its way out from now on, whatever the answer shows.
-    pub fn learn_deleted(&self, mut pod: Trimmed<KeptPod>, now: Timestamp) {
+    pub fn learn_deleted(&self, mut pod: Trimmed<CachedPod>, now: Timestamp) {
         pod.meta.deletion_timestamp.get_or_insert(Time(now));
         if let Some(kept) = &mut pod.value.pod {
             kept.deleting = true;
@@ -381,7 +381,7 @@ impl Workloads {
     fn of_uid(&self, uid: &str) -> Vec<Arc<Workload>> {
         let deployments = self.deployments.group(uid).into_iter().filter_map(|kept| kept.value.0.clone());
         let sets = self.sets.group(uid).into_iter().filter_map(|kept| kept.value.0.clone());
-        deployments.chain(sets).filter(|workload| workload.wish.uid == uid).collect()
+        deployments.chain(sets).filter(|workload| workload.spec.uid == uid).collect()
     }
 
     fn within(&self, namespace: &str) -> Vec<Arc<Workload>> {
@@ -397,19 +397,19 @@ fn owner(pod: &SeenPod) -> Option<&str> {
     trim::controller(&pod.meta).map(|owner| owner.uid.as_str())
 }
 
-fn whose(wish: &Wish, pod: &SeenPod) -> Whose {
+fn whose(spec: &WorkloadSpec, pod: &SeenPod) -> Whose {
     let candidate = Candidate {
         name: pod.meta.name.as_deref().unwrap_or_default(),
         labels: &pod.value.labels,
         controller: owner(pod),
         deleting: pod.meta.deletion_timestamp.is_some(),
     };
-    claim(wish, candidate)
+    claim(spec, candidate)
 }
 
 /// The key of a workload, and its generation.
 fn key_of(workload: &Arc<Workload>) -> (Key, i64) {
-    let wish = &workload.wish;
-    let kind = if wish.stateful().is_some() { Kind::StatefulSet } else { Kind::Deployment };
-    (Key { kind, namespace: wish.namespace.clone(), name: wish.name.clone() }, wish.generation)
+    let spec = &workload.spec;
+    let kind = if spec.stateful().is_some() { Kind::StatefulSet } else { Kind::Deployment };
+    (Key { kind, namespace: spec.namespace.clone(), name: spec.name.clone() }, spec.generation)
 }

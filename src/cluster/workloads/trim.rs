@@ -7,7 +7,7 @@ use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
-use crate::cluster::store::{Kept, Share};
+use crate::cluster::store::{Cached, Share};
 
 /// The longest text of an owner: names and groups are no longer.
 const LONGEST_OF_OWNER: usize = 253;
@@ -24,7 +24,7 @@ pub trait Trim: Clone + std::fmt::Debug + Send + Sync + Sized + 'static {
     /// Metadata, which is cut down by the caller, and what is kept of the rest.
     fn trim(source: Self::Source) -> (ObjectMeta, Self);
 
-    /// See [`Kept::groups`].
+    /// See [`Cached::groups`].
     fn groups(&self, meta: &ObjectMeta) -> Vec<String>;
 
     /// True when it says the same as `before`, whatever the versions.
@@ -79,7 +79,7 @@ fn bounded(owner: &OwnerReference) -> OwnerReference {
     }
 }
 
-impl<T: Trim> Kept for Trimmed<T> {
+impl<T: Trim> Cached for Trimmed<T> {
     /// Namespace and name.
     fn key(&self) -> String {
         key(self.meta.namespace.as_deref().unwrap_or_default(), &self.name_any())

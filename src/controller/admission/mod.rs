@@ -19,12 +19,12 @@ mod certificate;
 mod connections;
 mod gate;
 mod guard;
-mod keeper;
-mod kept;
+mod renewal;
 mod review;
 mod rights;
 mod serve;
-mod shown;
+mod served_certificate;
+mod stored;
 mod tls;
 mod validate;
 
@@ -41,14 +41,14 @@ use crate::cluster::server::Server;
 use body::Memory;
 use connections::Connections;
 use guard::{Guard, GuardTerms};
-use keeper::{Keeper, Source};
+use renewal::{CertificateRenewal, Source};
 use rights::{Accounts, Rights};
 use serve::Judges;
-use shown::Shown;
+use served_certificate::ServedCertificate;
 use tls::Tls;
 
-pub use keeper::{CONFIGURATION, GATE_CONFIGURATION, SECRET};
-pub use kept::Terms;
+pub use renewal::{CONFIGURATION, GATE_CONFIGURATION, SECRET};
+pub use stored::Terms;
 
 /// Keeps the webhooks, if there are any, while this process leads.
 pub(super) async fn lead(webhooks: Option<Webhooks>, stop: CancellationToken) {
@@ -129,7 +129,7 @@ fn longest(text: &str) -> Result<SignedDuration, String> {
 /// The webhooks of one process. Clones show the same certificate.
 #[derive(Clone)]
 pub struct Webhooks {
-    keeper: Keeper,
+    renewal: CertificateRenewal,
     judges: Judges,
     connections: Arc<Connections>,
     client_ca: Option<PathBuf>,
@@ -168,9 +168,15 @@ impl Webhooks {
             },
             memory: Memory::default(),
         };
-        let shown = Arc::new(Shown::default());
+        let served_certificate = Arc::new(ServedCertificate::default());
         Self {
-            keeper: Keeper { server, namespace: namespace.to_owned(), source, terms, shown },
+            renewal: CertificateRenewal {
+                server,
+                namespace: namespace.to_owned(),
+                source,
+                terms,
+                served_certificate,
+            },
             judges,
             connections: Arc::new(Connections::new(serve::CONNECTIONS)),
             client_ca: args.webhook_client_ca.clone(),
@@ -188,12 +194,13 @@ impl Webhooks {
     /// # Errors
     /// When TLS cannot be had at all.
     pub async fn serve(&self, listener: TcpListener, stop: CancellationToken) -> std::io::Result<()> {
-        let shown = Arc::clone(&self.keeper.shown);
-        let tls = Arc::new(Tls::new(shown, self.client_ca.clone()).map_err(std::io::Error::other)?);
+        let served_certificate = Arc::clone(&self.renewal.served_certificate);
+        let tls =
+            Arc::new(Tls::new(served_certificate, self.client_ca.clone()).map_err(std::io::Error::other)?);
         let (connections, judges) = (Arc::clone(&self.connections), self.judges.clone());
         tokio::join!(
             serve::run(listener, Arc::clone(&tls), connections, judges, stop.clone()),
-            self.keeper.follow(&tls, &stop)
+            self.renewal.follow(&tls, &stop)
         );
         Ok(())
     }
@@ -201,7 +208,7 @@ impl Webhooks {
     /// What only one process does: makes and rotates the certificates, and asks again for those who ask the guard only once,
     /// until `stop`.
     pub async fn lead(&self, stop: &CancellationToken) {
-        tokio::join!(self.keeper.lead(stop), guard::finish::run(&self.judges.guard, stop));
+        tokio::join!(self.renewal.lead(stop), guard::finish::run(&self.judges.guard, stop));
     }
 
     /// Says what is missing.
@@ -209,7 +216,7 @@ impl Webhooks {
     /// # Errors
     /// While there is no certificate, so nobody can be answered.
     pub fn ready(&self) -> Result<(), String> {
-        if self.keeper.shown.is_there() {
+        if self.renewal.served_certificate.is_there() {
             return Ok(());
         }
         Err(format!("the webhooks have no certificate yet (Secret {SECRET}; the log says why)"))

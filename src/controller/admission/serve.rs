@@ -158,9 +158,9 @@ pub(super) async fn run(
         }
         std::future::ready(answer)
     }));
-    let desk = Desk { tls, connections, router, stop: stop.clone(), rest: rest.clone() };
+    let context = ConnectionContext { tls, connections, router, stop: stop.clone(), rest: rest.clone() };
     tokio::select! {
-        () = greet(listener, &desk, &open) => {}
+        () = greet(listener, &context, &open) => {}
         () = async {
             stop.cancelled().await;
             sleep(EASE).await;
@@ -174,17 +174,17 @@ pub(super) async fn run(
 }
 
 /// Lets everybody in, each for itself: one who is slow holds up nobody.
-async fn greet(mut listener: TcpListener, desk: &Desk, open: &TaskTracker) {
+async fn greet(mut listener: TcpListener, context: &ConnectionContext, open: &TaskTracker) {
     loop {
         // Goes on, after a pause, when there is no file descriptor.
         let (stream, from): (TcpStream, SocketAddr) = Listener::accept(&mut listener).await;
-        let Some(connection) = desk.connections.admit(from.ip()) else { continue };
-        let desk = desk.clone();
+        let Some(connection) = context.connections.admit(from.ip()) else { continue };
+        let context = context.clone();
         open.spawn(async move {
             let close = connection.close.clone();
             tokio::select! {
                 () = close.cancelled() => tracing::debug!(%from, "closed: another connection takes its place"),
-                () = desk.serve(stream, from, &connection) => {}
+                () = context.serve(stream, from, &connection) => {}
             }
         });
     }
@@ -192,7 +192,7 @@ async fn greet(mut listener: TcpListener, desk: &Desk, open: &TaskTracker) {
 
 /// What a connection needs.
 #[derive(Clone)]
-struct Desk {
+struct ConnectionContext {
     tls: Arc<Tls>,
     connections: Arc<Connections>,
     router: Router,
@@ -202,7 +202,7 @@ struct Desk {
     rest: CancellationToken,
 }
 
-impl Desk {
+impl ConnectionContext {
     async fn serve(self, stream: TcpStream, from: SocketAddr, connection: &Connection) {
         let acceptor = TlsAcceptor::from(self.tls.config());
         match timeout(HANDSHAKE, acceptor.accept(stream)).await {

@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 
-use crate::controller::admission::shown::Shown;
+use crate::controller::admission::served_certificate::ServedCertificate;
 
 /// Why connections cannot be made as they are to be.
 #[derive(Debug, thiserror::Error)]
@@ -28,18 +28,21 @@ pub(super) enum Error {
 
 /// What is in force now.
 pub(super) struct Tls {
-    shown: Arc<Shown>,
+    served_certificate: Arc<ServedCertificate>,
     client_ca: Option<PathBuf>,
     /// What was read from the file, and what became of it.
     current: RwLock<(Vec<u8>, Arc<ServerConfig>)>,
 }
 
 impl Tls {
-    pub(super) fn new(shown: Arc<Shown>, client_ca: Option<PathBuf>) -> Result<Self, Error> {
+    pub(super) fn new(
+        served_certificate: Arc<ServedCertificate>,
+        client_ca: Option<PathBuf>,
+    ) -> Result<Self, Error> {
         let text = client_ca.as_deref().map(read).transpose()?;
-        let config = config(&shown, client_ca.as_deref().zip(text.as_deref()))?;
+        let config = config(&served_certificate, client_ca.as_deref().zip(text.as_deref()))?;
         let current = RwLock::new((text.unwrap_or_default(), Arc::new(config)));
-        Ok(Self { shown, client_ca, current })
+        Ok(Self { served_certificate, client_ca, current })
     }
 
     pub(super) fn config(&self) -> Arc<ServerConfig> {
@@ -53,7 +56,7 @@ impl Tls {
         if self.current.read().unwrap_or_else(PoisonError::into_inner).0 == text {
             return Ok(());
         }
-        let config = config(&self.shown, Some((path, &text)))?;
+        let config = config(&self.served_certificate, Some((path, &text)))?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = (text, Arc::new(config));
         tracing::info!("the webhook trusts another authority for clients");
         Ok(())
@@ -64,7 +67,10 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
     std::fs::read(path).map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
-fn config(shown: &Arc<Shown>, client_ca: Option<(&Path, &[u8])>) -> Result<ServerConfig, Error> {
+fn config(
+    served_certificate: &Arc<ServedCertificate>,
+    client_ca: Option<(&Path, &[u8])>,
+) -> Result<ServerConfig, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions =
         ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
@@ -80,7 +86,7 @@ fn config(shown: &Arc<Shown>, client_ca: Option<(&Path, &[u8])>) -> Result<Serve
             versions.with_client_cert_verifier(verifier)
         }
     };
-    let mut config = verified.with_cert_resolver(Arc::clone(shown) as _);
+    let mut config = verified.with_cert_resolver(Arc::clone(served_certificate) as _);
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }

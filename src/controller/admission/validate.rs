@@ -99,15 +99,15 @@ mod tests {
     #[test]
     fn a_spec_that_contradicts_itself_is_refused_with_its_field() {
         let good = object(&json!({}));
-        let stray = object(&json!({"selector": {"matchLabels": {"app": "other"}}}));
+        let orphan = object(&json!({"selector": {"matchLabels": {"app": "other"}}}));
         for kind in ["GameDeployment", "GameStatefulSet"] {
             assert_eq!(asked(kind, None, &good), "");
             assert!(
-                asked(kind, None, &stray).starts_with("spec.selector: "),
+                asked(kind, None, &orphan).starts_with("spec.selector: "),
                 "{}",
-                asked(kind, None, &stray)
+                asked(kind, None, &orphan)
             );
-            let other = asked(kind, Some(&good), &stray);
+            let other = asked(kind, Some(&good), &orphan);
             assert!(other.contains("spec.selector: cannot be changed"), "{other}");
         }
         assert_eq!(asked("HookRun", None, &json!({"spec": "anything"})), "", "no kind that is judged");

@@ -55,7 +55,7 @@ pub(super) async fn run(common: Common, stop: CancellationToken) {
     let mut changes = Changes { server, subjects, watched, open, events, told };
     let working = async {
         loop {
-            changes.look().await;
+            changes.reconcile().await;
             sleep(TICK).await;
         }
     };
@@ -63,7 +63,7 @@ pub(super) async fn run(common: Common, stop: CancellationToken) {
 }
 
 impl Changes {
-    async fn look(&mut self) {
+    async fn reconcile(&mut self) {
         let subjects = self.subjects.list();
         let mut named = BTreeSet::new();
         for subject in &subjects {
@@ -75,7 +75,7 @@ impl Changes {
                     named.extend(references.iter().map(|reference| place(subject, reference)));
                     let most = json!(most);
                     if let Err(error) = self.attend(subject, &references, most).await {
-                        self.trouble(subject, &error).await;
+                        self.effect_error(subject, &error).await;
                     }
                 }
                 Err(error) => {
@@ -121,7 +121,7 @@ impl Changes {
         match (step, change) {
             (Step::Record(seen), _) => self.server.note_seen(subject, seen).await,
             (Step::Refresh, Some(change)) => {
-                let labels = self.server.anatomy(subject).await?.labels;
+                let labels = self.server.workload_template(subject).await?.labels;
                 if !labels.is_empty() {
                     let pods = self.server.pods_with(&subject.namespace, &labels).await?;
                     let touch = |pod: String| {
@@ -137,7 +137,7 @@ impl Changes {
                 Ok(())
             }
             (Step::Restart, Some(change)) => {
-                let pod = self.server.anatomy(subject).await?.pod;
+                let pod = self.server.workload_template(subject).await?.pod;
                 let names = containers(&pod, references, &change.changed);
                 let what = change.changed.join(", ");
                 if names.is_empty() {
@@ -183,7 +183,7 @@ impl Changes {
         content
     }
 
-    async fn trouble(&mut self, subject: &Subject, error: &Error) {
+    async fn effect_error(&mut self, subject: &Subject, error: &Error) {
         let why = chain(error);
         tracing::debug!(%subject, error = why, "tried again");
         // What is away is told by whoever watches it, and what is gone is not there to be told of.

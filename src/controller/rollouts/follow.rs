@@ -12,8 +12,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::cluster::error::Error;
 use crate::cluster::rollouts::{Found, Key, TargetPods};
 use crate::cluster::server::Server;
+use crate::rollout::desired::Rollout;
 use crate::rollout::target::{Target, Template};
-use crate::rollout::wish::Wish;
 
 /// How old what is known of a target may be.
 const OLD: Duration = Duration::from_secs(10);
@@ -52,18 +52,18 @@ impl Follows {
     }
 
     /// What is followed for it; the target is looked up again when that was long ago, or `anew`.
-    pub(super) async fn of(&self, key: &Key, wish: &Wish, anew: bool) -> Result<Arc<Follow>, Error> {
+    pub(super) async fn of(&self, key: &Key, rollout: &Rollout, anew: bool) -> Result<Arc<Follow>, Error> {
         let known = self.with(|all| all.get(key).cloned());
         if let Some(known) = known.clone().filter(|known| !anew && !known.is_old()) {
             return Ok(known);
         }
-        let mut found = self.server.find_target(wish).await?;
+        let mut found = self.server.find_target(rollout).await?;
         let same = known.filter(|known| known.labels == found.labels);
         let (pods, watch) = match &same {
             Some(known) => (known.pods.clone(), Arc::clone(&known.watch)),
             None => self.watch(key, &found.labels),
         };
-        self.templates(wish, &pods, &mut found).await?;
+        self.templates(rollout, &pods, &mut found).await?;
         let Found { labels, target } = found;
         let follow = Arc::new(Follow { pods, target, labels, at: Instant::now(), watch });
         self.with(|all| drop(all.insert(key.clone(), Arc::clone(&follow))));
@@ -92,9 +92,9 @@ impl Follows {
     }
 
     /// The templates of the owners of pods that are chosen by labels.
-    async fn templates(&self, wish: &Wish, pods: &TargetPods, found: &mut Found) -> Result<(), Error> {
+    async fn templates(&self, rollout: &Rollout, pods: &TargetPods, found: &mut Found) -> Result<(), Error> {
         let Target::There { owners: None, templates, .. } = &mut found.target else { return Ok(()) };
-        if wish.spec.allow_template_drift || wish.images().next().is_none() {
+        if rollout.spec.allow_template_drift || rollout.images().next().is_none() {
             return Ok(());
         }
         let owners: BTreeMap<_, _> = pods
@@ -104,7 +104,7 @@ impl Follows {
             .map(|owner| (owner.uid.clone(), owner))
             .collect();
         for owner in owners.values().take(MOST_OWNERS) {
-            templates.extend(self.server.template_of(&wish.namespace, owner).await?);
+            templates.extend(self.server.template_of(&rollout.namespace, owner).await?);
         }
         templates.sort_by(|one: &Template, other| one.owner.cmp(&other.owner));
         Ok(())

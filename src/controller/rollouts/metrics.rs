@@ -9,7 +9,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::api::in_place_rollout::RolloutPhase;
 use crate::api::status::Status;
 use crate::cluster::error::Error;
-use crate::rollout::mark::Stage;
+use crate::rollout::record::Stage;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Ended {
@@ -25,7 +25,7 @@ struct Written {
 /// All of it; cheap to clone.
 #[derive(Clone, Debug)]
 pub(in crate::controller) struct Metrics {
-    looks: Histogram,
+    reconciles: Histogram,
     rollouts: Family<Ended, Counter>,
     pods: Family<Ended, Counter>,
     downtime: Histogram,
@@ -36,14 +36,14 @@ impl Metrics {
     /// Registers everything in `registry`.
     pub(in crate::controller) fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
-            looks: Histogram::new([0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 20.0, 60.0]),
+            reconciles: Histogram::new([0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 20.0, 60.0]),
             rollouts: Family::default(),
             pods: Family::default(),
             downtime: Histogram::new([0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0]),
             writes: Family::default(),
         };
-        let looks = "What one look at an InPlaceRollout takes, with its writes";
-        registry.register_with_unit("rollout_look", looks, Unit::Seconds, metrics.looks.clone());
+        let reconciles = "What one look at an InPlaceRollout takes, with its writes";
+        registry.register_with_unit("rollout_look", reconciles, Unit::Seconds, metrics.reconciles.clone());
         registry.register("rollouts_ended", "InPlaceRollouts that have ended", metrics.rollouts.clone());
         registry.register("rollout_pods", "Pods with which a rollout has ended", metrics.pods.clone());
         let downtime = "Time a container was down in a rollout, as its agent says";
@@ -53,7 +53,7 @@ impl Metrics {
     }
 
     pub(super) fn looked(&self, seconds: f64) {
-        self.looks.observe(seconds);
+        self.reconciles.observe(seconds);
     }
 
     pub(super) fn ended(&self, phase: RolloutPhase) {

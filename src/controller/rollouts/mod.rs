@@ -9,11 +9,11 @@
 //! Everything that decides is in the objects; nothing here has to survive. A rollout is looked at again only when what is seen
 //! includes what was written for it last. Must not decide anything itself, and never talks to a node.
 
+mod applier;
 mod follow;
-mod hand;
-mod look;
 mod metrics;
-mod strays;
+mod orphans;
+mod reconcile;
 
 use std::sync::Arc;
 
@@ -25,14 +25,14 @@ use crate::cluster::rollouts::{Key, Rollouts};
 use crate::cluster::server::Server;
 use crate::controller::Common;
 use crate::controller::events::Events;
-use crate::controller::looks::Looks;
+use crate::controller::reconcile_loop::ReconcileLoop;
 use follow::Follows;
 
 pub(super) use metrics::Metrics;
 
 /// What every look works with.
 #[derive(Debug)]
-struct Site {
+struct Context {
     server: Server,
     known: Rollouts,
     follows: Follows,
@@ -47,33 +47,37 @@ pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken)
     let (news, pods) = mpsc::unbounded_channel();
     let follows = Follows::new(server.clone(), news, stop.clone());
     let events = Events::new(server.clone(), identity);
-    let site = Arc::new(Site { server, known, follows, agents, events, metrics });
-    tokio::join!(bring_about(&site, pods, &stop), strays::run(&site, &stop));
+    let context = Arc::new(Context { server, known, follows, agents, events, metrics });
+    tokio::join!(bring_about(&context, pods, &stop), orphans::run(&context, &stop));
 }
 
-async fn bring_about(site: &Arc<Site>, mut pods: mpsc::UnboundedReceiver<Key>, stop: &CancellationToken) {
-    let mut known = site.known.clone();
-    let mut looks = Looks::new();
+async fn bring_about(
+    context: &Arc<Context>,
+    mut pods: mpsc::UnboundedReceiver<Key>,
+    stop: &CancellationToken,
+) {
+    let mut known = context.known.clone();
+    let mut reconciles = ReconcileLoop::new();
     loop {
         for (key, generation) in known.news() {
-            looks.hear(&key, generation);
+            reconciles.hear(&key, generation);
         }
         let current = known.is_current();
         if current {
-            looks.begin(|key, doubts| {
-                let site = Arc::clone(site);
-                async move { look::look(&site, &key, doubts).await }
+            reconciles.begin(|key, unconfirmed| {
+                let context = Arc::clone(context);
+                async move { reconcile::reconcile(&context, &key, unconfirmed).await }
             });
         }
         tokio::select! {
             () = stop.cancelled() => break,
             () = known.changed() => {}
             Some(key) = pods.recv() => {
-                let generation = known.get(&key).map_or(0, |wish| wish.generation);
-                looks.hear(&key, generation);
+                let generation = known.get(&key).map_or(0, |rollout| rollout.generation);
+                reconciles.hear(&key, generation);
             }
-            () = looks.turned(current) => {}
+            () = reconciles.turned(current) => {}
         }
     }
-    looks.shutdown().await;
+    reconciles.shutdown().await;
 }

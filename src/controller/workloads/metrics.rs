@@ -33,7 +33,7 @@ struct Written {
 pub(in crate::controller) struct Metrics {
     /// Workloads that are due and wait for a place.
     pub(super) queue: Gauge,
-    looks: Family<OfKind, Histogram>,
+    reconciles: Family<OfKind, Histogram>,
     updates: Family<Ended, Counter>,
     downtime: Family<OfKind, Histogram>,
     writes: Family<Written, Counter>,
@@ -46,14 +46,14 @@ impl Metrics {
         let downs = || Histogram::new([0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0]);
         let metrics = Self {
             queue: Gauge::default(),
-            looks: Family::new_with_constructor(spans),
+            reconciles: Family::new_with_constructor(spans),
             updates: Family::default(),
             downtime: Family::new_with_constructor(downs),
             writes: Family::default(),
         };
         registry.register("workload_queue", "Workloads that are due and wait", metrics.queue.clone());
-        let looks = "What one look at a workload takes, with its writes";
-        registry.register_with_unit("workload_look", looks, Unit::Seconds, metrics.looks.clone());
+        let reconciles = "What one look at a workload takes, with its writes";
+        registry.register_with_unit("workload_look", reconciles, Unit::Seconds, metrics.reconciles.clone());
         let updates = "Pods whose update in place has ended";
         registry.register("pods_updated", updates, metrics.updates.clone());
         let downtime = "Time a container was down in an update in place, as its agent says";
@@ -63,7 +63,7 @@ impl Metrics {
     }
 
     pub(super) fn looked(&self, kind: Kind, seconds: f64) {
-        self.looks.get_or_create(&OfKind { kind: kind.name() }).observe(seconds);
+        self.reconciles.get_or_create(&OfKind { kind: kind.name() }).observe(seconds);
     }
 
     /// A pod got there, with what its agent says, or did not.

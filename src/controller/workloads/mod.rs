@@ -7,9 +7,9 @@
 //! Everything that decides is in the objects; nothing here has to survive. A workload is looked at again only when what is
 //! seen includes what was written for it last. Must not decide anything itself, and never talks to a node.
 
-mod hand;
-mod look;
+mod applier;
 mod metrics;
+mod reconcile;
 mod revisions;
 
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::cluster::server::Server;
 use crate::cluster::workloads::{Contents, Workloads};
 use crate::controller::Common;
 use crate::controller::events::Events;
-use crate::controller::looks::Looks;
+use crate::controller::reconcile_loop::ReconcileLoop;
 
 pub(super) use metrics::Metrics;
 
 /// What every look works with.
 #[derive(Debug)]
-struct Site {
+struct Context {
     server: Server,
     known: Workloads,
     contents: Contents,
@@ -42,25 +42,26 @@ pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken)
     let mut known = Workloads::watch(&server, &stop);
     let events = Events::new(server.clone(), identity);
     let (contents, misfits) = (Contents::default(), revisions::Misfits::default());
-    let site = Arc::new(Site { server, known: known.clone(), contents, misfits, agents, events, metrics });
-    let mut looks = Looks::new();
+    let context =
+        Arc::new(Context { server, known: known.clone(), contents, misfits, agents, events, metrics });
+    let mut reconciles = ReconcileLoop::new();
     loop {
         for (key, generation) in known.news() {
-            looks.hear(&key, generation);
+            reconciles.hear(&key, generation);
         }
         let current = known.is_current();
         if current {
-            looks.begin(|key, doubts| {
-                let site = Arc::clone(&site);
-                async move { look::look(&site, &key, doubts).await }
+            reconciles.begin(|key, unconfirmed| {
+                let context = Arc::clone(&context);
+                async move { reconcile::reconcile(&context, &key, unconfirmed).await }
             });
         }
-        site.metrics.queue.set(i64::try_from(looks.depth()).unwrap_or(i64::MAX));
+        context.metrics.queue.set(i64::try_from(reconciles.depth()).unwrap_or(i64::MAX));
         tokio::select! {
             () = stop.cancelled() => break,
             () = known.changed() => {}
-            () = looks.turned(current) => {}
+            () = reconciles.turned(current) => {}
         }
     }
-    looks.shutdown().await;
+    reconciles.shutdown().await;
 }

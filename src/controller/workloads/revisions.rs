@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::cluster::error::Error;
 use crate::cluster::workloads::{Key, SeenPod, Workload};
-use crate::controller::workloads::Site;
+use crate::controller::workloads::Context;
 use crate::workload::action::Event;
 use crate::workload::revision::{self, Record, Revision};
 
@@ -25,23 +25,27 @@ pub(super) struct History {
 }
 
 /// Reads the history; the template of a revision is asked for when a pod is at it, or on its way to it.
-pub(super) async fn history(site: &Site, workload: &Workload, own: &[SeenPod]) -> Result<History, Error> {
-    let wish = &workload.wish;
-    let records = site.known.revisions(wish);
+pub(super) async fn history(
+    context: &Context,
+    workload: &Workload,
+    own: &[SeenPod],
+) -> Result<History, Error> {
+    let spec = &workload.spec;
+    let records = context.known.revisions(spec);
     let pods = own.iter().filter_map(|pod| pod.value.pod.as_ref());
     let names = revision::needed(pods, &workload.report.current_revision);
-    let newest = revision::digest(&wish.template);
+    let newest = revision::digest(&spec.template);
     let mut needed = Vec::new();
     let mut left = MOST;
     for (uid, record) in records.iter().filter(|(_, record)| names.contains(record.name.as_str())) {
         let template = if record.digest == newest {
-            Some((wish.template.clone(), 0))
-        } else if let Some(kept) = site.contents.get(uid) {
+            Some((spec.template.clone(), 0))
+        } else if let Some(kept) = context.contents.get(uid) {
             Some(kept)
         } else {
-            let read = site.server.revision_template(&wish.namespace, &record.name, uid).await?;
+            let read = context.server.revision_template(&spec.namespace, &record.name, uid).await?;
             read.map(|template| {
-                let bytes = site.contents.put(&wish.namespace, uid, &template);
+                let bytes = context.contents.put(&spec.namespace, uid, &template);
                 (template, bytes)
             })
         };
@@ -67,15 +71,15 @@ impl Misfits {
 }
 
 /// Says once of each revision that looks as if it were the workload's that it is not taken in.
-pub(super) async fn report_misfits(site: &Site, key: &Key, workload: &Workload) {
-    let uid = &workload.wish.uid;
-    let misfits = site.known.misfits(&workload.wish);
-    for misfit in misfits.iter().filter(|misfit| site.misfits.is_new(uid, &misfit.uid)).take(AT_ONCE) {
+pub(super) async fn report_misfits(context: &Context, key: &Key, workload: &Workload) {
+    let uid = &workload.spec.uid;
+    let misfits = context.known.misfits(&workload.spec);
+    for misfit in misfits.iter().filter(|misfit| context.misfits.is_new(uid, &misfit.uid)).take(AT_ONCE) {
         let message = format!(
             "ControllerRevision {} has no owner and is named and labelled as one of this workload's, but its content is not \
              that of which its name is made: it is not adopted",
             misfit.name
         );
-        site.events.tell(key.reference(uid), &Event::warning("RevisionNotAdopted", message)).await;
+        context.events.tell(key.reference(uid), &Event::warning("RevisionNotAdopted", message)).await;
     }
 }

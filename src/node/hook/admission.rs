@@ -86,7 +86,7 @@ fn facing(pod: IpAddr) -> Option<IpAddr> {
 /// The names of the pod's containers in the order in which they were first made: that of the pod's spec.
 fn in_order(snapshot: &Snapshot) -> Vec<String> {
     let mut names: Vec<_> = snapshot.names().into_iter().map(str::to_owned).collect();
-    names.sort_by_key(|name| snapshot.lives(name).iter().map(|life| life.created_at).min());
+    names.sort_by_key(|name| snapshot.instances(name).iter().map(|instance| instance.created_at).min());
     names
 }
 

@@ -13,7 +13,7 @@ fn bench() -> Bench {
 }
 
 fn is_drain(effect: &Effect) -> bool {
-    matches!(effect, Effect::Gate { gate: GateTurn::Drain })
+    matches!(effect, Effect::Gate { gate: GateAction::Drain })
 }
 
 fn gate(bench: &Bench) -> Gate {
@@ -103,7 +103,7 @@ fn where_the_gate_cannot_be_closed_nothing_is_touched() {
 
 #[test]
 fn an_api_server_that_is_away_at_the_end_is_asked_again_and_owed_when_time_is_up() {
-    let opens = |effect: &Effect| matches!(effect, Effect::Gate { gate: GateTurn::Open });
+    let opens = |effect: &Effect| matches!(effect, Effect::Gate { gate: GateAction::Open });
     let (mut brief, mut times) = (bench(), 0);
     let outcome = brief.play(|effect, _| {
         times += i32::from(opens(effect));
@@ -114,7 +114,7 @@ fn an_api_server_that_is_away_at_the_end_is_asked_again_and_owed_when_time_is_up
     let mut long = bench();
     let outcome = long.play(|effect, _| if opens(effect) { Answer::No(Class::Away) } else { Answer::Obey });
     assert_eq!(outcome, Outcome::Succeeded);
-    assert_eq!(long.operation.owed_gate(), Some(GateTurn::Open));
+    assert_eq!(long.operation.owed_gate(), Some(GateAction::Open));
     let over = long.now.duration_since(long.operation.deadline_at).as_secs();
     assert!((15..25).contains(&over), "{over}");
 }
@@ -164,7 +164,7 @@ fn the_grace_period_counts_from_when_the_kubelet_has_taken_the_gate_in() {
         Some(Declared { current: true, deleting, ending, gate, unready_since, has_pull_secrets, containers })
     };
     snapshot.declared = declared(None);
-    let shut = Effect::Gate { gate: GateTurn::Drain };
+    let shut = Effect::Gate { gate: GateAction::Drain };
     assert_eq!(close(operation, snapshot, at(0)), Some(Next::Do(shut.clone())));
     operation.begin(&shut, at(0));
     // Whoever died before the answer came finds it closed, as soon as anything is seen.
@@ -213,26 +213,26 @@ fn what_was_closed_is_opened_and_what_a_failure_left_closed_only_after_a_success
     let idle = Drain::default();
     for (drain, turns) in [
         (&idle, [None; 5]),
-        (&begun, [Some(GateTurn::Open); 5]),
+        (&begun, [Some(GateAction::Open); 5]),
         (
             &closed,
             [
-                Some(GateTurn::Open),
-                Some(GateTurn::Open),
-                Some(GateTurn::Failed),
-                Some(GateTurn::Open),
-                Some(GateTurn::Open),
+                Some(GateAction::Open),
+                Some(GateAction::Open),
+                Some(GateAction::Failed),
+                Some(GateAction::Open),
+                Some(GateAction::Open),
             ],
         ),
-        (&inherited(&idle), [Some(GateTurn::Open), Some(GateTurn::Open), None, None, None]),
+        (&inherited(&idle), [Some(GateAction::Open), Some(GateAction::Open), None, None, None]),
         (
             &inherited(&closed),
             [
-                Some(GateTurn::Open),
-                Some(GateTurn::Open),
-                Some(GateTurn::Failed),
-                Some(GateTurn::Failed),
-                Some(GateTurn::Failed),
+                Some(GateAction::Open),
+                Some(GateAction::Open),
+                Some(GateAction::Failed),
+                Some(GateAction::Failed),
+                Some(GateAction::Failed),
             ],
         ),
         (&Drain { settled: true, ..inherited(&closed) }, [None; 5]),

@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 
 use crate::api::annotation;
 use crate::operation::effect::{Class, Effect, Verb};
-use crate::operation::fixtures::{Answer, Bench, Kubelet, at, find, life, pod};
+use crate::operation::fixtures::{Answer, Bench, Kubelet, at, find, instance, pod};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::snapshot::{Container, Gate, Owner, Snapshot, State};
@@ -27,7 +27,7 @@ fn move_pod(snapshot: &mut Snapshot, image_id: &str) {
     let sandbox = snapshot.sandbox.as_mut().unwrap();
     (sandbox.id, sandbox.ready) = ("sandbox-2".into(), true);
     let spec_hash = find(snapshot, "side-2").spec_hash.clone();
-    snapshot.containers = ["app", "side"].map(|name| life(name, 3, State::Running)).into();
+    snapshot.containers = ["app", "side"].map(|name| instance(name, 3, State::Running)).into();
     for container in &mut snapshot.containers {
         container.id = format!("{}-new", container.name);
         container.spec_hash.clone_from(&spec_hash);
@@ -258,7 +258,7 @@ fn of_two_container_instances_that_are_seen_late_one_stays() {
                     frozen = effect.verb() == Verb::Start;
                     if frozen {
                         snapshot.containers.retain(|container| !container.fence);
-                        let mut theirs = life("app", 4, State::Running);
+                        let mut theirs = instance("app", 4, State::Running);
                         (theirs.created_at, theirs.started_at) = (deadline, Some(deadline));
                         theirs.spec_hash = find(snapshot, "app-2").spec_hash.clone();
                         snapshot.containers.push(theirs);
@@ -293,7 +293,7 @@ fn of_two_container_instances_that_cannot_be_ended_both_stay_and_the_request_end
     let mut bench = Bench::beside(Kubelet::Watching, RESTART);
     play_until(&mut bench, Verb::Start);
     bench.snapshot.containers.retain(|container| !container.fence);
-    let mut theirs = life("app", 4, State::Running);
+    let mut theirs = instance("app", 4, State::Running);
     (theirs.created_at, theirs.started_at) = (bench.now, Some(bench.now));
     bench.snapshot.containers.push(theirs);
     let outcome = bench.play(|effect, _| match effect.verb() {

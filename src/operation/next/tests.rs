@@ -1,7 +1,7 @@
 //! Unit tests of the module above; nothing here is part of the product.
 
 use super::*;
-use crate::operation::fixtures::{Answer, Bench, at, find, life, pod};
+use crate::operation::fixtures::{Answer, Bench, at, find, instance, pod};
 use crate::operation::outcome::Withdrawal;
 use crate::operation::snapshot::{Owner, State};
 use crate::operation::verify::SWAP_SETTLES;
@@ -123,7 +123,7 @@ fn somebody_elses_next_attempt_is_adopted() {
             if effect.verb() != Verb::Create {
                 return Answer::Obey;
             }
-            let mut theirs = life("app", 3, state);
+            let mut theirs = instance("app", 3, state);
             (theirs.created_at, theirs.started_at) = (at(100), Some(at(100)));
             snapshot.containers.push(theirs);
             Answer::No(Class::NameTaken)
@@ -140,7 +140,7 @@ fn what_somebody_else_made_of_another_image_is_not_adopted() {
     let mut bench = bench(SWAP);
     let outcome = bench.play(|effect, snapshot| {
         if effect.verb() == Verb::Create && snapshot.by_id("app-3").is_none() {
-            snapshot.containers.push(life("app", 3, State::Running));
+            snapshot.containers.push(instance("app", 3, State::Running));
             return Answer::No(Class::NameTaken);
         }
         Answer::Obey
@@ -154,7 +154,7 @@ fn what_others_did_before_the_touch_ends_it_untouched() {
     for state in [State::Created, State::Running, State::Exited] {
         let mut bench = bench(RESTART);
         find(&mut bench.snapshot, "app-2").state = State::Exited;
-        bench.snapshot.containers.push(life("app", 3, state));
+        bench.snapshot.containers.push(instance("app", 3, state));
         let outcome = bench.obey();
         let untouched =
             matches!(&outcome, Outcome::Failed { failure: Failure::Changed { .. }, touched: false, .. });
@@ -165,7 +165,7 @@ fn what_others_did_before_the_touch_ends_it_untouched() {
 #[test]
 fn what_was_there_when_it_was_taken_up_is_in_nobodys_way() {
     let mut snapshot = pod(Owner::Nobody);
-    snapshot.containers.push(life("app", 5, State::Created));
+    snapshot.containers.push(instance("app", 5, State::Created));
     let mut bench = Bench::new(RESTART, snapshot);
     assert_eq!(bench.obey(), Outcome::Succeeded);
     assert_eq!(bench.log[0], "Fence app 7");
@@ -186,10 +186,10 @@ fn a_restart_of_a_removed_container_keeps_its_image() {
         let older = find(&mut bench.snapshot, id);
         (older.image, older.image_id) = ("repo/app:v0".into(), "sha:v0".into());
     }
-    bench.snapshot.containers.retain(|life| life.id != "app-2");
+    bench.snapshot.containers.retain(|instance| instance.id != "app-2");
     assert_eq!(bench.obey(), Outcome::Succeeded);
     assert_eq!(bench.snapshot.running("app")[0].image_id, "sha:v1");
-    bench.snapshot.containers.retain(|life| life.name != "app");
+    bench.snapshot.containers.retain(|instance| instance.name != "app");
     let mut none = Bench { operation: Bench::new(RESTART, pod(Owner::Nobody)).operation, ..bench };
     let outcome = none.obey();
     assert!(matches!(outcome, Outcome::Failed { failure: Failure::Create { .. }, touched: false, .. }));
@@ -262,7 +262,7 @@ fn a_creation_believed_lost_is_not_taken_for_the_way_back() {
         }
         Effect::Create { .. } if late.take().is_some() => {
             // The first one happens now, after all.
-            let mut new = life("app", 3, State::Created);
+            let mut new = instance("app", 3, State::Created);
             new.image_id = "sha:v2".into();
             new.operation = snapshot.fences("app").next().unwrap().operation.clone();
             snapshot.containers.push(new);
@@ -341,7 +341,7 @@ fn two_of_a_name_end_it_without_another_touch() {
         let mut bench = bench(SWAP);
         let outcome = bench.play(|effect, snapshot| {
             if effect.verb() == verb {
-                let mut twin = life("app", 0, State::Running);
+                let mut twin = instance("app", 0, State::Running);
                 twin.id = "twin".into();
                 snapshot.containers.push(twin.clone());
                 snapshot.containers.push(Container { id: "twin-2".into(), ..twin });
@@ -364,7 +364,7 @@ fn nothing_is_started_beside_what_runs_and_nothing_foreign_is_stopped() {
         let outcome = bench.play(|effect, snapshot| {
             if effect.verb() == verb {
                 find(snapshot, "app-2").state = State::Exited;
-                snapshot.containers.push(life("app", 6, State::Running));
+                snapshot.containers.push(instance("app", 6, State::Running));
             }
             if verb == effect.verb() && verb == Verb::Stop { Answer::No(Class::Gone) } else { Answer::Obey }
         });
@@ -449,8 +449,8 @@ fn old_lives_go_only_where_nobody_else_removes_them() {
     for (owner, kept) in [(Owner::NodeRun, 2), (Owner::Nobody, 4), (Owner::Kubelet, 4)] {
         let mut bench = Bench::new(RESTART, pod(owner));
         assert_eq!(bench.obey(), Outcome::Succeeded);
-        assert_eq!(bench.snapshot.lives("app").len(), kept);
-        assert_eq!(bench.snapshot.lives("side").len(), 3);
+        assert_eq!(bench.snapshot.instances("app").len(), kept);
+        assert_eq!(bench.snapshot.instances("side").len(), 3);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::operation::fixtures::situation_in_cluster;
-use crate::operation::fixtures::{ask, find, life, pod, pod_in_cluster, situation, source};
+use crate::operation::fixtures::{ask, find, instance, pod, pod_in_cluster, situation, source};
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one table")]
@@ -58,7 +58,7 @@ fn every_refusal_has_its_word_and_says_what_to_change() {
         ),
         (
             "restart app",
-            |s| s.snapshot.containers.push(life("app", 3, State::Running)),
+            |s| s.snapshot.containers.push(instance("app", 3, State::Running)),
             "Duplicate",
             "2 containers named app",
         ),
@@ -162,7 +162,7 @@ fn what_the_api_server_shows_can_stand_in_the_way() {
 #[test]
 fn what_is_admitted_gets_an_attempt_above_all_that_the_name_has_seen() {
     let mut situation = situation(pod(Owner::Kubelet));
-    situation.snapshot.containers.push(life("app", 7, State::Created));
+    situation.snapshot.containers.push(instance("app", 7, State::Created));
     let (.., targets, _) = ask("restart app,side", &situation).unwrap().into_parts();
     assert_eq!(targets.iter().map(|target| target.next_attempt).collect::<Vec<_>>(), [8, 3]);
 }
@@ -187,7 +187,7 @@ fn what_the_spec_does_not_declare_is_refused_in_a_cluster() {
     {
         for state in [State::Running, State::Exited] {
             let mut snapshot = pod_in_cluster();
-            snapshot.containers.push(life("setup", 0, state));
+            snapshot.containers.push(instance("setup", 0, state));
             let refusal = ask(text, &situation_in_cluster(snapshot)).unwrap_err();
             assert_eq!(refusal.reason(), "UndeclaredContainer", "{text}: {refusal}");
             assert!(refusal.to_string().contains("can be replaced in place: app"), "{refusal}");
@@ -195,7 +195,7 @@ fn what_the_spec_does_not_declare_is_refused_in_a_cluster() {
     }
     // Without an API server nobody can tell.
     let mut snapshot = pod(Owner::NodeRun);
-    snapshot.containers.push(life("setup", 0, State::Running));
+    snapshot.containers.push(instance("setup", 0, State::Running));
     let mut situation = situation(snapshot);
     situation.sources.insert("setup".into(), source());
     ask("restart setup", &situation).unwrap();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::operation::effect::Class;
-use crate::operation::fixtures::{Answer, Bench, at, find, life, pod};
+use crate::operation::fixtures::{Answer, Bench, at, find, instance, pod};
 use crate::operation::outcome::Outcome;
 use crate::operation::snapshot::Owner;
 
@@ -89,7 +89,7 @@ fn nothing_is_started_beside_what_may_run() {
     while bench.log.len() < 3 {
         assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
     }
-    let other = crate::operation::fixtures::life("app", 7, State::Unknown);
+    let other = crate::operation::fixtures::instance("app", 7, State::Unknown);
     bench.snapshot.containers.push(other);
     for _ in 0..20 {
         assert!(bench.step(&mut |_, _| Answer::Obey).is_none());
@@ -127,7 +127,7 @@ fn somebody_elses_creation_is_not_removed_on_the_way_back() {
     let mut bench = Bench::new(SWAP, pod(Owner::Nobody));
     let outcome = bench.play(|effect, snapshot| match effect {
         Effect::Create { attempt: 3, .. } if snapshot.by_id("app-3").is_none() => {
-            let mut theirs = crate::operation::fixtures::life("app", 3, State::Created);
+            let mut theirs = crate::operation::fixtures::instance("app", 3, State::Created);
             theirs.created_at = at(100);
             snapshot.containers.push(theirs);
             Answer::No(Class::NameTaken)
@@ -148,8 +148,8 @@ fn cut_off(times: usize, answer: Class) -> impl FnMut(&Effect, &mut Snapshot) ->
         if starts > times {
             return Answer::Obey;
         }
-        let life = find(snapshot, id);
-        (life.state, life.finished_at, life.exit_code) = (State::Exited, Some(at(0)), 128);
+        let instance = find(snapshot, id);
+        (instance.state, instance.finished_at, instance.exit_code) = (State::Exited, Some(at(0)), 128);
         Answer::No(answer)
     }
 }
@@ -179,7 +179,7 @@ fn a_start_that_was_cut_off_is_made_again_under_the_same_name() {
     // The process that asked for it is gone, and its reply with it.
     let mut it = bench(RESTART);
     let mut world = cut_off(1, Class::Refused);
-    while it.operation.setback.is_none() {
+    while it.operation.last_failure.is_none() {
         assert_eq!(it.step(&mut world), None);
     }
     it.operation.resume(it.now);
@@ -245,8 +245,11 @@ fn nothing_is_created_or_started_beside_what_somebody_else_is_about_to_start() {
         while bench.log.len() < seen {
             assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
         }
-        bench.snapshot.containers.retain(|life| life.fence || life.attempt >= 2 || life.name != "app");
-        let mut theirs = crate::operation::fixtures::life("app", 0, State::Created);
+        bench
+            .snapshot
+            .containers
+            .retain(|instance| instance.fence || instance.attempt >= 2 || instance.name != "app");
+        let mut theirs = crate::operation::fixtures::instance("app", 0, State::Created);
         theirs.created_at = bench.now;
         bench.snapshot.containers.push(theirs);
         for _ in 0..20 {
@@ -267,9 +270,9 @@ fn a_life_that_a_kubelet_counts_anew_is_the_one_that_was_to_come() {
     let outcome = bench.play(|effect, snapshot| {
         if effect.verb() == Verb::Create {
             // Its kubelet has removed the dead one beside the fence, and remembers no attempt.
-            snapshot.containers.retain(|life| life.name != "app" || life.fence);
+            snapshot.containers.retain(|instance| instance.name != "app" || instance.fence);
             let (created_at, started_at) = (at(50), Some(at(60)));
-            let anew = crate::operation::fixtures::life("app", 0, State::Running);
+            let anew = crate::operation::fixtures::instance("app", 0, State::Running);
             snapshot.containers.push(Container { created_at, started_at, ..anew });
             return Answer::No(Class::NameTaken);
         }
@@ -286,8 +289,8 @@ fn what_was_not_started_gives_way_to_a_life_that_a_kubelet_made_in_the_place_of_
     while bench.log.last().is_none_or(|last| last != "Create app 3") {
         assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
     }
-    bench.snapshot.containers.retain(|life| !life.fence);
-    let (theirs, now) = (life("app", 4, State::Running), bench.now);
+    bench.snapshot.containers.retain(|instance| !instance.fence);
+    let (theirs, now) = (instance("app", 4, State::Running), bench.now);
     bench.snapshot.containers.push(Container { created_at: now, started_at: Some(now), ..theirs });
     assert_eq!(bench.obey(), Outcome::Succeeded);
     assert_eq!(bench.log, ["Fence app 4", "Stop app-2", "Create app 3", "Remove app-3"]);
@@ -302,8 +305,11 @@ fn what_was_not_started_gives_way_to_a_life_that_a_kubelet_counts_anew() {
     while bench.log.last().is_none_or(|last| last != "Create app 3") {
         assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
     }
-    bench.snapshot.containers.retain(|life| life.name != "app" || life.fence || life.attempt == 3);
-    let anew = life("app", 0, State::Running);
+    bench
+        .snapshot
+        .containers
+        .retain(|instance| instance.name != "app" || instance.fence || instance.attempt == 3);
+    let anew = instance("app", 0, State::Running);
     let now = bench.now;
     bench.snapshot.containers.push(Container { created_at: now, started_at: Some(now), ..anew });
     assert_eq!(bench.obey(), Outcome::Succeeded);
@@ -319,7 +325,7 @@ fn the_fence_is_cloned_when_a_kubelet_has_removed_everything_else() {
     let outcome = bench.play(|effect, snapshot| {
         if effect.verb() == Verb::Create && !swept {
             swept = true;
-            snapshot.containers.retain(|life| life.name != "app" || life.fence);
+            snapshot.containers.retain(|instance| instance.name != "app" || instance.fence);
             return Answer::No(Class::Gone);
         }
         Answer::Obey
@@ -345,7 +351,7 @@ fn a_fence_that_a_kubelet_has_collected_is_made_again_before_the_start() {
     let outcome = bench.play(|effect, snapshot| {
         if effect.verb() == Verb::Start && !swept {
             swept = true;
-            snapshot.containers.retain(|life| !life.fence);
+            snapshot.containers.retain(|instance| !instance.fence);
             return Answer::No(Class::Refused);
         }
         Answer::Obey
@@ -370,7 +376,7 @@ fn what_was_made_here_gives_way_to_a_twin_that_its_kubelet_started() {
         let outcome = bench.play(|effect, snapshot| {
             let moment = if late { Verb::Remove } else { Verb::Start };
             if effect.verb() == moment && snapshot.by_id("app-4").is_none() {
-                let twin = life("app", 4, State::Running);
+                let twin = instance("app", 4, State::Running);
                 let at = Some(at(60));
                 snapshot.containers.push(Container { started_at: at, ..twin });
             }
@@ -394,7 +400,7 @@ fn while_it_starts_its_fence_is_made_again_and_nothing_else() {
     }
     let guard = |bench: &Bench| while_it_starts(&bench.operation, &bench.snapshot, "app", "app-3");
     assert_eq!(guard(&bench), None);
-    bench.snapshot.containers.retain(|life| !life.fence);
+    bench.snapshot.containers.retain(|instance| !instance.fence);
     let again = guard(&bench).unwrap();
     assert_eq!((again.verb(), again.container()), (Verb::Fence, "app"));
     find(&mut bench.snapshot, "app-3").state = State::Running;
@@ -410,7 +416,7 @@ fn what_is_left_of_a_creation_in_which_the_runtime_ended_is_made_again() {
             return Answer::Obey;
         }
         ended = true;
-        let half = crate::operation::fixtures::life("app", 3, State::Unknown);
+        let half = crate::operation::fixtures::instance("app", 3, State::Unknown);
         let (operation, image_id) = (Some(id.clone()), "sha:v2".to_owned());
         snapshot.containers.push(Container { image_id, operation, ..half });
         Answer::No(Class::Away)

@@ -3,7 +3,7 @@
 use super::*;
 use crate::operation::effect::Class;
 use crate::operation::fixtures::{
-    ALIAS, Answer, Bench, Kubelet, at, declared, find, life, pod_in_cluster, situation_in_cluster,
+    ALIAS, Answer, Bench, Kubelet, at, declared, find, instance, pod_in_cluster, situation_in_cluster,
 };
 use crate::operation::outcome::Outcome;
 use crate::operation::preflight::Situation;
@@ -22,7 +22,10 @@ fn older(name: &str, image: &str) -> String {
 /// Beside a kubelet that hashes the whole container.
 fn beside_an_older(kubelet: Kubelet) -> Bench {
     let mut snapshot = pod_in_cluster();
-    snapshot.containers.iter_mut().for_each(|life| life.spec_hash = older(&life.name, "repo/app:v1"));
+    snapshot
+        .containers
+        .iter_mut()
+        .for_each(|instance| instance.spec_hash = older(&instance.name, "repo/app:v1"));
     let mut bench = Bench::of(SWAP, situation_in_cluster(snapshot), kubelet);
     bench.hash = older;
     bench
@@ -79,7 +82,7 @@ fn a_life_that_the_kubelet_made_of_the_spec_before_is_not_the_new_one() {
     }
     // It crashed, and its kubelet had not heard of the change.
     find(&mut bench.snapshot, "app-2").state = State::Exited;
-    let mut again = life("app", 3, State::Running);
+    let mut again = instance("app", 3, State::Running);
     (again.started_at, again.created_at) = (Some(bench.now), bench.now);
     again.spec_hash = crate::operation::spec_hash::of("app", "repo/app:v1");
     bench.snapshot.containers.push(again);
@@ -224,7 +227,10 @@ fn the_hash_of_what_is_no_good_is_known_the_next_time() {
 
     // With it, a kubelet that holds the image back is helped.
     let mut snapshot = pod_in_cluster();
-    snapshot.containers.iter_mut().for_each(|life| life.spec_hash = older(&life.name, "repo/app:v1"));
+    snapshot
+        .containers
+        .iter_mut()
+        .for_each(|instance| instance.spec_hash = older(&instance.name, "repo/app:v1"));
     let situation = Situation { hashes: known, ..situation_in_cluster(snapshot) };
     let mut again = Bench::of(SWAP, situation, Kubelet::HoldingBack);
     again.hash = older;
@@ -246,7 +252,7 @@ fn a_refusal_after_a_lost_answer_does_not_make_it_untouched() {
                 _ => Answer::Obey,
             }
         };
-        while bench.operation.setback.is_none() {
+        while bench.operation.last_failure.is_none() {
             assert_eq!(bench.step(&mut world), None);
         }
         if dies {
@@ -288,11 +294,12 @@ fn what_a_late_kubelet_ends_is_made_again_once() {
             if let Some(outcome) = bench.step(&mut |_, _| Answer::Obey) {
                 break outcome;
             }
-            let new = bench.snapshot.running("app").first().map(|life| life.id.clone());
+            let new = bench.snapshot.running("app").first().map(|instance| instance.id.clone());
             if let Some(id) = new.filter(|id| id != "app-2" && left > 0) {
                 left -= 1;
-                let life = find(&mut bench.snapshot, &id);
-                (life.state, life.finished_at, life.exit_code) = (State::Exited, Some(bench.now), 0);
+                let instance = find(&mut bench.snapshot, &id);
+                (instance.state, instance.finished_at, instance.exit_code) =
+                    (State::Exited, Some(bench.now), 0);
                 bench.kubelet = if remade { Kubelet::Prompt } else { Kubelet::HoldingBack };
             }
         };
@@ -323,14 +330,17 @@ fn on_the_way_back_a_kubelet_that_hears_late_is_outlived() {
             break outcome;
         }
         let now = bench.now;
-        let ours =
-            bench.snapshot.running("app").first().map(|life| (life.id.clone(), life.started_at.unwrap()));
+        let ours = bench
+            .snapshot
+            .running("app")
+            .first()
+            .map(|instance| (instance.id.clone(), instance.started_at.unwrap()));
         match ours {
             Some((id, started))
                 if now < hears_at && now > later(started, SignedDuration::from_millis(500)) =>
             {
-                let life = find(&mut bench.snapshot, &id);
-                (life.state, life.finished_at, life.exit_code) = (State::Exited, Some(now), 0);
+                let instance = find(&mut bench.snapshot, &id);
+                (instance.state, instance.finished_at, instance.exit_code) = (State::Exited, Some(now), 0);
                 ended += 1;
             }
             _ if now >= hears_at => bench.kubelet = Kubelet::Prompt,
@@ -375,7 +385,7 @@ fn a_kubelet_that_is_about_to_replace_the_container_is_waited_for() {
         assert_eq!(bench.log, ["Pull repo/app:v2"]);
         if acts {
             find(&mut bench.snapshot, "app-2").state = State::Exited;
-            let mut theirs = life("app", 3, State::Running);
+            let mut theirs = instance("app", 3, State::Running);
             theirs.image_id = "sha:v3".into();
             theirs.spec_hash = crate::operation::spec_hash::of("app", "repo/app:v1");
             bench.snapshot.containers.push(theirs);
@@ -432,7 +442,7 @@ fn the_kubelet_that_creates_at_the_same_time_is_adopted() {
     let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
     let outcome = bench.play(|effect, snapshot| {
         if effect.verb() == Verb::Create && snapshot.by_id("app-3").is_none() {
-            let mut theirs = life("app", 3, State::Running);
+            let mut theirs = instance("app", 3, State::Running);
             (theirs.image, theirs.image_id) = ("repo/app:v2".into(), "sha:v2".into());
             theirs.spec_hash = crate::operation::spec_hash::of("app", "repo/app:v2");
             (theirs.created_at, theirs.started_at) = (at(400), Some(at(400)));

@@ -4,8 +4,8 @@ use super::*;
 use crate::operation::effect::Leftover;
 use crate::operation::effect::{Class, Verb};
 use crate::operation::fixtures::{Answer, Bench, at, pod};
+use crate::operation::last_failure::LastFailure;
 use crate::operation::note::Note;
-use crate::operation::setback::Setback;
 use crate::operation::snapshot::Owner;
 
 fn operation(text: &str) -> Operation {
@@ -48,7 +48,7 @@ fn only_what_a_container_may_feel_touches_it() {
 fn the_journal_gives_back_what_was_written() {
     let mut written = operation("swap app=repo/app:v2");
     written.begin(&pre_stop(), at(1));
-    written.record(&stop(), Err(Trouble { class: Class::Away, message: "m".into() }), at(2));
+    written.record(&stop(), Err(EffectError { class: Class::Away, message: "m".into() }), at(2));
     written.note(Note::TurnBack(Failure::Deadline { during: "Swap".into() }));
     let text = serde_json::to_string(&written).unwrap();
     assert_eq!(serde_json::from_str::<Operation>(&text).unwrap(), written);
@@ -92,9 +92,9 @@ fn a_server_is_doubted_as_often_however_long_it_was_away() {
     let mut operation = operation("swap app=a:v2");
     let respec = Effect::Respec { container: "app".into(), from: "a:v1".into(), to: "a:v2".into() };
     let mut told = |class, seconds| {
-        let trouble = Trouble { class, message: "m".into() };
-        operation.record(&respec, Err(trouble), at(seconds));
-        (operation.setback.as_ref().unwrap().count, operation.given_up(Verb::Respec, "app").is_some())
+        let effect_error = EffectError { class, message: "m".into() };
+        operation.record(&respec, Err(effect_error), at(seconds));
+        (operation.last_failure.as_ref().unwrap().count, operation.given_up(Verb::Respec, "app").is_some())
     };
     for second in 0..60 {
         assert!(!told(Class::Unreached, second).1);
@@ -129,8 +129,9 @@ fn repeating_loses_its_sense_after_so_many_times() {
         let mut operation = operation(text);
         operation.targets[0].touched = true;
         for count in 1..=20 {
-            let trouble = Trouble { class, message: "m".into() };
-            operation.setback = Some(Setback { verb, container: "app".into(), count, at: at(0), trouble });
+            let effect_error = EffectError { class, message: "m".into() };
+            operation.last_failure =
+                Some(LastFailure { verb, container: "app".into(), count, at: at(0), effect_error });
             let given_up = operation.given_up(verb, "app").is_some();
             assert_eq!(given_up, tries.is_some_and(|tries| count >= tries), "{class:?} {verb:?} {count}");
             assert_eq!(operation.given_up(verb, "side"), None);
@@ -141,12 +142,13 @@ fn repeating_loses_its_sense_after_so_many_times() {
 #[test]
 fn setbacks_count_in_a_row_and_end_with_a_success() {
     let mut operation = operation("restart app");
-    let trouble = || Err(Trouble { class: Class::Away, message: "m".into() });
-    let count = |operation: &Operation| operation.setback.as_ref().map(|setback| setback.count);
-    operation.record(&stop(), trouble(), at(0));
-    operation.record(&stop(), trouble(), at(1));
+    let effect_error = || Err(EffectError { class: Class::Away, message: "m".into() });
+    let count =
+        |operation: &Operation| operation.last_failure.as_ref().map(|last_failure| last_failure.count);
+    operation.record(&stop(), effect_error(), at(0));
+    operation.record(&stop(), effect_error(), at(1));
     assert_eq!(count(&operation), Some(2));
-    operation.record(&pre_stop(), trouble(), at(2));
+    operation.record(&pre_stop(), effect_error(), at(2));
     assert_eq!(
         (count(&operation), operation.remarks.as_slice()),
         (Some(2), &["preStop of app: m".to_owned()][..])

@@ -124,9 +124,9 @@ fn a_pause_with_an_end_ends_by_itself() {
     rollout.look();
     rollout.look();
     let step = rollout.look();
-    assert_eq!(step.look_again, Some(at(60)));
+    assert_eq!(step.requeue_at, Some(at(60)));
     rollout.now = 59;
-    assert_eq!(rollout.look().look_again, Some(at(60)));
+    assert_eq!(rollout.look().requeue_at, Some(at(60)));
     rollout.now = 60;
     rollout.look();
     assert!(!rollout.paused);

@@ -7,12 +7,12 @@ use crate::api::hook_run::HookPhase;
 use crate::api::request::Request;
 use crate::api::status::{Phase, Step};
 use crate::api::workload_key;
-use crate::workload::action::{Action, RunWish, Why};
+use crate::workload::action::{Action, NewHookRun, Why};
 use crate::workload::decide::Decision;
 use crate::workload::fixtures::{Draft, Sight, answer, at, deployment, pod, sight, stateful_set};
 use crate::workload::hooks::{HookType, Run};
 use crate::workload::pods::{Pod, PodPhase};
-use crate::workload::turn::{Purpose, Stage, Turn};
+use crate::workload::task::{PodTask, Purpose, Stage};
 
 mod faults;
 mod scale;
@@ -54,7 +54,7 @@ fn carry_out(sight: &mut Sight, decision: &Decision) {
     }
 }
 
-fn made(run: &RunWish, now: jiff::Timestamp) -> Run {
+fn made(run: &NewHookRun, now: jiff::Timestamp) -> Run {
     Run {
         name: run.name.clone(),
         kind: run.kind,
@@ -74,7 +74,7 @@ fn write(pod: &mut Pod, patch: &crate::workload::action::PodPatch) {
     pod.surge &= patch.labels.get(workload_key::SURGE) != Some(&None);
     for (key, value) in &patch.annotations {
         match key.as_str() {
-            workload_key::TURN => pod.turn = value.as_ref().map(|text| serde_json::from_str(text).unwrap()),
+            workload_key::TURN => pod.task = value.as_ref().map(|text| serde_json::from_str(text).unwrap()),
             workload_key::LEAVING => pod.leaving = value.is_some(),
             annotation::REQUEST => {
                 pod.request = Request::parse(value.as_deref()).unwrap().map(|request| request.id);
@@ -100,17 +100,17 @@ fn hooks_end(sight: &mut Sight, phase: HookPhase) {
 /// Lets agents carry out every request that is open.
 fn agents_succeed(sight: &mut Sight, image: &str) {
     for pod in &mut sight.pods {
-        let Some(turn) = pod.turn.clone().filter(|turn| turn.stage == Stage::Ordered) else { continue };
+        let Some(task) = pod.task.clone().filter(|task| task.stage == Stage::Ordered) else { continue };
         image.clone_into(&mut pod.images[0].1);
         pod.restarts += 1;
-        pod.answer = Some(answer(&turn.id(), Phase::Succeeded, None));
+        pod.answer = Some(answer(&task.id(), Phase::Succeeded, None));
     }
 }
 
 /// DESIRED UPDATED `UPDATED_READY` READY TOTAL.
 fn columns(draft: &Draft, decision: &Decision) -> [usize; 5] {
     let counts = decision.report.as_ref().unwrap().counts;
-    [draft.wish().replicas, counts.updated, counts.updated_ready, counts.ready, counts.total]
+    [draft.spec().replicas, counts.updated, counts.updated_ready, counts.ready, counts.total]
 }
 
 fn requests(decision: &Decision) -> Vec<Request> {
@@ -137,5 +137,5 @@ fn in_place() -> Draft {
 }
 
 fn sight_revision(draft: &Draft, sight: &Sight) -> String {
-    crate::workload::revision::find("web", &draft.wish().template, &sight.seen().history, 0).revision.name
+    crate::workload::revision::find("web", &draft.spec().template, &sight.seen().history, 0).revision.name
 }

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::api::hook_run::{HookPhase, HookRunStatus, MetricResult};
 use crate::api::workload::WorkloadHook;
 use crate::api::{annotation, workload_key};
-use crate::workload::action::RunWish;
+use crate::workload::action::NewHookRun;
 use crate::workload::hooks::{self, HookType};
 use crate::workload::name;
 use crate::workload::pods::Pod;
@@ -33,7 +33,7 @@ pub struct Attempt {
     /// Kind, name and uid of its owners.
     owners: Vec<(String, String, String)>,
     /// Who made it, and what for.
-    pub(super) turn: Turn,
+    pub(super) whose: AttemptOwner,
     /// Its phase; `Pending` until somebody took it up.
     pub phase: HookPhase,
     /// True when a person approved it.
@@ -52,7 +52,7 @@ pub struct Attempt {
 
 /// Whose attempt it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum AttemptOwner {
     /// The guard's.
     Guard { template: String, retry: String, number: u32 },
     /// That of the controller of a workload, for a deletion.
@@ -77,7 +77,7 @@ impl Attempt {
             pod_uid: notes.get(workload_key::HOOK_POD)?.clone(),
             node: label(annotation::NODE),
             owners: owners.collect(),
-            turn: turn(notes.get(workload_key::TURN)?)?,
+            whose: attempt_owner(notes.get(workload_key::TURN)?)?,
             phase: status.phase.unwrap_or(HookPhase::Pending),
             approved: notes.get(annotation::APPROVE).is_some_and(|value| value == "true"),
             created,
@@ -93,19 +93,19 @@ impl Attempt {
         let [(kind, name, uid)] = self.owners.as_slice() else { return false };
         let here = self.node == pod.node;
         self.pod_uid == pod.uid
-            && match &self.turn {
-                Turn::Guard { template, retry, number } => {
+            && match &self.whose {
+                AttemptOwner::Guard { template, retry, number } => {
                     here && (kind.as_str(), name, uid) == ("Pod", &pod.name, &pod.uid)
                         && self.name == run_name(pod, template, retry, *number)
                 }
                 // Without a node: the controller runs it.
-                Turn::Workload => (here || self.node.is_none()) && controller == Some(uid.as_str()),
+                AttemptOwner::Workload => (here || self.node.is_none()) && controller == Some(uid.as_str()),
             }
     }
 
     /// True when the guard itself made it.
     pub fn is_guards(&self) -> bool {
-        matches!(self.turn, Turn::Guard { .. })
+        matches!(self.whose, AttemptOwner::Guard { .. })
     }
 
     /// True when it lets the pod go.
@@ -119,14 +119,14 @@ fn key(template: &str, retry: &str, number: u32) -> String {
 }
 
 /// `DeleteGuard/TEMPLATE/RETRY/NUMBER`, or `ScaleIn/...` and `Recreate/...` of a workload.
-fn turn(key: &str) -> Option<Turn> {
+fn attempt_owner(key: &str) -> Option<AttemptOwner> {
     let mut parts = key.split('/');
     match parts.next()? {
         GUARD => {
             let (template, retry) = (parts.next()?.to_owned(), parts.next()?.to_owned());
-            Some(Turn::Guard { template, retry, number: parts.next()?.parse().ok()? })
+            Some(AttemptOwner::Guard { template, retry, number: parts.next()?.parse().ok()? })
         }
-        "ScaleIn" | "Recreate" => Some(Turn::Workload),
+        "ScaleIn" | "Recreate" => Some(AttemptOwner::Workload),
         _ => None,
     }
 }
@@ -150,11 +150,11 @@ fn run_name(pod: &Pod, template: &str, retry: &str, number: u32) -> String {
 }
 
 /// The run of one attempt.
-pub(super) fn run(namespace: &str, pod: &Pod, hook: &WorkloadHook, retry: &str, number: u32) -> RunWish {
+pub(super) fn run(namespace: &str, pod: &Pod, hook: &WorkloadHook, retry: &str, number: u32) -> NewHookRun {
     let template = &hook.template_name;
     let mut args = hooks::given(hook);
     args.extend(hooks::injected(namespace, pod));
-    RunWish {
+    NewHookRun {
         name: run_name(pod, template, retry, number),
         kind: HookType::PreDelete,
         template: template.clone(),
@@ -172,8 +172,9 @@ pub(super) fn run(namespace: &str, pod: &Pod, hook: &WorkloadHook, retry: &str, 
 }
 
 /// The same run under another number: the next one, or `number`. `None`: it is none of the guard's.
-pub fn renumbered(pod: &core::Pod, run: &RunWish, number: Option<u32>) -> Option<RunWish> {
-    let Turn::Guard { template, retry, number: last } = turn(run.annotations.get(workload_key::TURN)?)?
+pub fn renumbered(pod: &core::Pod, run: &NewHookRun, number: Option<u32>) -> Option<NewHookRun> {
+    let AttemptOwner::Guard { template, retry, number: last } =
+        attempt_owner(run.annotations.get(workload_key::TURN)?)?
     else {
         return None;
     };

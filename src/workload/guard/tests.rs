@@ -36,8 +36,8 @@ fn note(key: &str, value: &str) -> Value {
 }
 
 /// The name of a run of the guard as it makes it; of others any.
-fn name_of(turn: &str) -> String {
-    let parts: Vec<_> = turn.split('/').collect();
+fn name_of(attempt_owner: &str) -> String {
+    let parts: Vec<_> = attempt_owner.split('/').collect();
     match parts.as_slice() {
         ["DeleteGuard", template, "", number] => {
             format!("pre-delete-hook-web-0-12345678-{template}-{number}")
@@ -45,20 +45,20 @@ fn name_of(turn: &str) -> String {
         ["DeleteGuard", template, retry, number] => {
             format!("pre-delete-hook-web-0-12345678-{template}-{retry}-{number}")
         }
-        _ => turn.replace('/', "-"),
+        _ => attempt_owner.replace('/', "-"),
     }
 }
 
-/// A run of the guard, or of whoever `turn` says.
-fn attempt(turn: &str, phase: Option<&str>, ended: &str, more: &Value) -> Attempt {
-    let owner = if turn.starts_with("DeleteGuard") {
+/// A run of the guard, or of whoever `attempt_owner` says.
+fn attempt(attempt_owner: &str, phase: Option<&str>, ended: &str, more: &Value) -> Attempt {
+    let owner = if attempt_owner.starts_with("DeleteGuard") {
         json!({"apiVersion": "v1", "kind": "Pod", "name": "web-0", "uid": "1234-56789"})
     } else {
         json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": "web", "uid": "w", "controller": true})
     };
-    let mut meta = json!({"name": name_of(turn), "creationTimestamp": "2026-03-01T11:00:00Z",
+    let mut meta = json!({"name": name_of(attempt_owner), "creationTimestamp": "2026-03-01T11:00:00Z",
         "labels": {"inplace.dev/node": "n1"}, "ownerReferences": [owner],
-        "annotations": {"inplace.dev/turn": turn, "inplace.dev/pod-uid": "1234-56789"}});
+        "annotations": {"inplace.dev/turn": attempt_owner, "inplace.dev/pod-uid": "1234-56789"}});
     merge(&mut meta, more);
     let measured =
         json!([{"phase": "Successful", "startedAt": ended, "finishedAt": ended, "value": "a secret"}]);
@@ -82,7 +82,7 @@ fn held(verdict: Verdict) -> String {
     }
 }
 
-fn ask(verdict: Verdict) -> (RunWish, Option<String>) {
+fn ask(verdict: Verdict) -> (NewHookRun, Option<String>) {
     match verdict {
         Verdict::Ask(run, why) => (*run, why),
         other => panic!("{other:?}"),
@@ -220,9 +220,12 @@ fn the_hook_of_the_workload_counts_and_so_does_its_own_run() {
         decide(&Seen { pod: &ours, of_owner: Some(hook), attempts, namespace, longest_hold: None, now })
     };
     assert_eq!(ask(with(&[])).0.template, "leave");
-    for turn in ["ScaleIn//1", "Recreate/web-2/4"] {
-        assert!(matches!(with(&[attempt(turn, Some("Successful"), NOW, &json!({}))]), Verdict::Passed(..)));
-        held(with(&[attempt(turn, Some("Running"), NOW, &json!({}))]));
+    for attempt_owner in ["ScaleIn//1", "Recreate/web-2/4"] {
+        assert!(matches!(
+            with(&[attempt(attempt_owner, Some("Successful"), NOW, &json!({}))]),
+            Verdict::Passed(..)
+        ));
+        held(with(&[attempt(attempt_owner, Some("Running"), NOW, &json!({}))]));
     }
     let meta = json!({"name": "x", "annotations": {"inplace.dev/turn": "InPlace/web-2/4", "inplace.dev/pod-uid": "u"}});
     let in_place = Attempt::read(&serde_json::from_value(meta).unwrap(), &HookRunStatus::default());

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::api::annotation::{DELETE_GUARD, DELETE_GUARD_OVERRIDE, DELETE_GUARD_RETRY, PRE_DELETE_HOOK};
-use crate::workload::action::RunWish;
+use crate::workload::action::NewHookRun;
 use crate::workload::guard::Attempt;
 use crate::workload::pods::Pod;
 
@@ -20,13 +20,13 @@ pub(super) fn no_hook(namespace: &str, pod: &Pod) -> String {
 }
 
 /// A run that was made just now.
-pub fn asked(pod: &str, run: &RunWish, why: Option<&str>) -> String {
+pub fn asked(pod: &str, run: &NewHookRun, why: Option<&str>) -> String {
     let why = why.map(|why| format!(" {why}.")).unwrap_or_default();
     format!("pod {pod} is guarded: its pre-delete hook was started as HookRun {}.{why} {AGAIN}", run.name)
 }
 
 /// A run that a dry run does not make.
-pub fn would_ask(pod: &str, run: &RunWish, why: Option<&str>) -> String {
+pub fn would_ask(pod: &str, run: &NewHookRun, why: Option<&str>) -> String {
     let why = why.map(|why| format!(" {why}.")).unwrap_or_default();
     format!(
         "pod {pod} is guarded: without the dry run its pre-delete hook would be started as HookRun {}, and the pod stay \

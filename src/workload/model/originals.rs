@@ -51,7 +51,7 @@ fn updates() -> impl Strategy<Value = Draft> {
 
 /// Those where pods stand in.
 fn surging() -> impl Strategy<Value = Draft> {
-    let alike = updates().prop_filter("pods with ordinals", |draft| draft.wish().stateful().is_none());
+    let alike = updates().prop_filter("pods with ordinals", |draft| draft.spec().stateful().is_none());
     (alike, 1..3_u8).prop_map(|(draft, surge)| draft.with("/updateStrategy/maxSurge", json!(surge)))
 }
 

@@ -14,13 +14,13 @@ use crate::workload::action::{Action, PodPatch, Why};
 use crate::workload::decide::{Decision, decide};
 use crate::workload::fixtures::{Draft, answer, at, history};
 use crate::workload::hooks::{self, HookTemplates, Run, TemplateState};
+use crate::workload::input::{ClaimState, Claims, Seen};
 use crate::workload::order::Nodes;
 use crate::workload::pods::{Pod, PodPhase};
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Revision};
-use crate::workload::scene::{ClaimState, Claims, Seen};
-use crate::workload::turn::{Purpose, Stage, Standing, Turn};
-use crate::workload::wish::Wish;
+use crate::workload::spec::WorkloadSpec;
+use crate::workload::task::{PodTask, Purpose, Stage, TaskState};
 
 use super::{AgentMove, Move, PRE_DELETE, PRE_INPLACE};
 
@@ -94,7 +94,7 @@ impl World {
     }
 
     fn partition(&self) -> &'static str {
-        if self.draft.wish().stateful().is_some() {
+        if self.draft.spec().stateful().is_some() {
             "/updateStrategy/rollingUpdate/partition"
         } else {
             "/updateStrategy/partition"
@@ -130,7 +130,7 @@ impl World {
     }
 
     fn decision(&self) -> Decision {
-        let wish = self.draft.wish();
+        let spec = self.draft.spec();
         let (nodes, taken) = (Nodes::new(), BTreeSet::new());
         let needed = self.needed();
         let seen = Seen {
@@ -144,8 +144,8 @@ impl World {
             taken: &taken,
             now: self.now,
         };
-        let decision = decide(&wish, &self.report, &seen);
-        assert_eq!(decision, decide(&wish, &self.report, &seen), "the same look, the same decision");
+        let decision = decide(&spec, &self.report, &seen);
+        assert_eq!(decision, decide(&spec, &self.report, &seen), "the same look, the same decision");
         decision
     }
 
@@ -164,58 +164,58 @@ impl World {
 
     /// What must hold whenever the controller writes.
     fn check(&self, decision: &Decision) {
-        let wish = self.draft.wish();
-        let bounds = wish.bounds();
+        let spec = self.draft.spec();
+        let bounds = spec.bounds();
         let active: Vec<_> = self.pods.iter().filter(|pod| pod.is_active()).collect();
         let available = |pod: &Pod| {
             pod.phase == PodPhase::Running
-                && pod.ready_since.is_some_and(|since| since + wish.min_ready <= self.now)
+                && pod.ready_since.is_some_and(|since| since + spec.min_ready <= self.now)
         };
         let mut after: BTreeSet<&str> = active
             .iter()
             .filter(|pod| available(pod) && !self.is_busy(pod))
             .map(|pod| pod.name.as_str())
             .collect();
-        let mut turns: BTreeSet<&str> =
+        let mut tasks: BTreeSet<&str> =
             active.iter().filter(|pod| self.is_updating(pod)).map(|pod| pod.name.as_str()).collect();
         let before = after.len();
-        let turns_before = turns.len();
+        let turns_before = tasks.len();
         let (mut taken, mut scaled) = (0, 0);
         for action in &decision.actions {
             match action {
                 Action::DeletePod { pod, why: Why::Recreate } => {
                     taken += usize::from(after.remove(pod.name.as_str()));
-                    self.check_gate(&wish, &pod.name);
+                    self.check_gate(&spec, &pod.name);
                 }
                 Action::DeletePod { pod, why: Why::ScaleIn } => {
-                    self.check_gate(&wish, &pod.name);
+                    self.check_gate(&spec, &pod.name);
                     scaled += 1;
-                    let too_many = active.len() >= wish.replicas + scaled;
-                    let condemned = wish.stateful().is_some();
+                    let too_many = active.len() >= spec.replicas + scaled;
+                    let condemned = spec.stateful().is_some();
                     assert!(too_many || condemned, "{} is deleted without need", pod.name);
                 }
                 Action::PatchPod { pod, patch, why } => {
                     if matches!(why, Why::InPlace | Why::HotPatch) {
                         taken += usize::from(after.remove(pod.name.as_str()));
                         if *why == Why::InPlace {
-                            self.check_gate(&wish, &pod.name);
+                            self.check_gate(&spec, &pod.name);
                         }
-                        turns.insert(&pod.name);
+                        tasks.insert(&pod.name);
                     }
-                    if let Some(Some(turn)) = patch.annotations.get(workload_key::TURN) {
-                        let turn: Turn = serde_json::from_str(turn).unwrap();
-                        let live = matches!(turn.stage, Stage::Chosen | Stage::Ordered | Stage::Recalled);
-                        if live && turn.purpose != Purpose::ScaleIn {
-                            turns.insert(&pod.name);
+                    if let Some(Some(task)) = patch.annotations.get(workload_key::TURN) {
+                        let task: PodTask = serde_json::from_str(task).unwrap();
+                        let live = matches!(task.stage, Stage::Chosen | Stage::Ordered | Stage::Recalled);
+                        if live && task.purpose != Purpose::ScaleIn {
+                            tasks.insert(&pod.name);
                         } else {
-                            turns.remove(pod.name.as_str());
+                            tasks.remove(pod.name.as_str());
                         }
                     }
                 }
                 _ => {}
             }
         }
-        let floor = wish.replicas.saturating_sub(bounds.unavailable);
+        let floor = spec.replicas.saturating_sub(bounds.unavailable);
         let leaving = decision.deleted().len();
         assert!(
             taken == 0 || after.len() + leaving >= floor.min(before),
@@ -223,11 +223,11 @@ impl World {
             after.len(),
             decision.actions
         );
-        let limit = (bounds.unavailable + active.len().saturating_sub(wish.replicas)).max(1);
+        let limit = (bounds.unavailable + active.len().saturating_sub(spec.replicas)).max(1);
         assert!(
-            turns.len() <= limit.max(turns_before),
+            tasks.len() <= limit.max(turns_before),
             "{} turns, {limit} are allowed: {:#?}",
-            turns.len(),
+            tasks.len(),
             decision.actions
         );
         let names = decision.created();
@@ -235,34 +235,34 @@ impl World {
             names.iter().all(|name| self.pods.iter().all(|pod| pod.name != **name)),
             "a name twice: {names:?}"
         );
-        let most = wish.replicas + bounds.surge;
+        let most = spec.replicas + bounds.surge;
         // A pod with an ordinal is made although another one has yet to leave.
         assert!(
-            wish.stateful().is_some() || names.is_empty() || active.len() + names.len() <= most,
+            spec.stateful().is_some() || names.is_empty() || active.len() + names.len() <= most,
             "more than {most}: {names:?}"
         );
     }
 
     /// A pod that runs is touched only after its own hook let it pass.
-    fn check_gate(&self, wish: &Wish, name: &str) {
+    fn check_gate(&self, spec: &WorkloadSpec, name: &str) {
         let pod = self.pods.iter().find(|pod| pod.name == name).unwrap();
-        if wish.hooks.pre_delete.is_none() || pod.phase != PodPhase::Running {
+        if spec.hooks.pre_delete.is_none() || pod.phase != PodPhase::Running {
             return;
         }
-        let key = pod.turn.as_ref().map(Turn::key).unwrap_or_default();
-        let kind = pod.turn.as_ref().and_then(|turn| hooks::of(wish, turn.purpose)).map(|(kind, _)| kind);
+        let key = pod.task.as_ref().map(PodTask::key).unwrap_or_default();
+        let kind = pod.task.as_ref().and_then(|task| hooks::of(spec, task.purpose)).map(|(kind, _)| kind);
         let own = |run: &&Run| run.pod_uid == pod.uid && run.key == key && Some(run.kind) == kind;
         let passed = self.runs.iter().filter(own).any(Run::has_passed);
         assert!(passed, "{name} is touched without its hook");
     }
 
     fn is_busy(&self, pod: &Pod) -> bool {
-        matches!(pod.standing(self.now), Standing::Busy { .. })
+        matches!(pod.task_state(self.now), TaskState::Busy { .. })
     }
 
     fn is_updating(&self, pod: &Pod) -> bool {
-        let asking = pod.standing(self.now) == Standing::Asking;
-        let scales = pod.turn.as_ref().is_some_and(|turn| turn.purpose == Purpose::ScaleIn);
+        let asking = pod.task_state(self.now) == TaskState::Asking;
+        let scales = pod.task.as_ref().is_some_and(|task| task.purpose == Purpose::ScaleIn);
         self.is_busy(pod) || (asking && !scales)
     }
 
@@ -457,7 +457,7 @@ impl World {
 
     /// How many pods the user wants.
     pub(super) fn replicas(&self) -> usize {
-        self.draft.wish().replicas
+        self.draft.spec().replicas
     }
 
     /// True while a pod stands in for others.
@@ -479,15 +479,15 @@ impl World {
 
     /// What its user wants.
     pub(super) fn check_rest(&self) {
-        let wish = self.draft.wish();
+        let spec = self.draft.spec();
         let report = &self.report;
         let what = || format!("{:#?}\n{:#?}\n{:#?}", self.draft.spec, self.pods, report.conditions);
-        assert_eq!(report.counts.total, wish.replicas, "{}", what());
-        assert_eq!(report.counts.available, wish.replicas, "{}", what());
-        let held = wish.update.partition.held_back(wish.replicas);
-        let at_least = wish.replicas.saturating_sub(held);
+        assert_eq!(report.counts.total, spec.replicas, "{}", what());
+        assert_eq!(report.counts.available, spec.replicas, "{}", what());
+        let held = spec.update.partition.held_back(spec.replicas);
+        let at_least = spec.replicas.saturating_sub(held);
         assert!(report.counts.updated >= at_least, "{} of {at_least}: {}", report.counts.updated, what());
-        let image = wish.template.image("app").unwrap();
+        let image = spec.template.image("app").unwrap();
         let right = self.pods.iter().filter(|pod| pod.label == report.update_revision);
         assert!(right.clone().all(|pod| pod.image("app") == Some(image)), "a label that lies: {}", what());
         let old = self.pods.iter().filter(|pod| pod.label != report.update_revision);
@@ -510,7 +510,7 @@ fn patch_pod(pod: &mut Pod, patch: &PodPatch, wanted: &mut BTreeMap<String, Requ
     pod.surge &= patch.labels.get(workload_key::SURGE) != Some(&None);
     for (key, value) in &patch.annotations {
         match key.as_str() {
-            workload_key::TURN => pod.turn = value.as_ref().map(|text| serde_json::from_str(text).unwrap()),
+            workload_key::TURN => pod.task = value.as_ref().map(|text| serde_json::from_str(text).unwrap()),
             workload_key::LEAVING => pod.leaving = value.is_some(),
             annotation::REQUEST => {
                 let request = Request::parse(value.as_deref()).unwrap();

@@ -220,9 +220,9 @@ impl<'a> Subject<'a> {
         let told = self.pod.answer_within(LONG, &ask.id);
         assert_eq!(told.phase, self.way.phase(), "{what}: {told:#?}");
         let old = ask.before.running(&ask.name);
-        let lives =
+        let instances =
             self.holds(ask, what, |starts| self.way.are_right(&old.version, starts, self.tries.get()), stops);
-        let new = lives.running(&ask.name);
+        let new = instances.running(&ask.name);
         let report = &told.containers[0];
         assert_eq!(report.from.container_id, old.id, "{what}");
         if told.phase == Phase::Succeeded {
@@ -233,13 +233,13 @@ impl<'a> Subject<'a> {
     /// Another life of the container runs.
     pub(super) fn is_replaced(&self, ask: &Ask) -> bool {
         let old = ask.before.running(&ask.name);
-        self.pod.facts().of(&ask.name).any(|life| life.pid != 0 && life.id != old.id)
+        self.pod.facts().of(&ask.name).any(|instance| instance.pid != 0 && instance.id != old.id)
     }
 
     /// Nobody felt anything of the request.
     pub(super) fn is_untouched(&self, ask: &Ask) {
         let facts = self.pod.facts().settled();
-        assert_eq!((&facts.lives, &facts.shm), (&ask.before.lives, &ask.before.shm), "{ask:?}");
+        assert_eq!((&facts.instances, &facts.shm), (&ask.before.instances, &ask.before.shm), "{ask:?}");
     }
 
     /// What was started since the request is right, and nothing else was felt by anybody.
@@ -262,7 +262,7 @@ impl<'a> Subject<'a> {
             let facts = self.pod.facts();
             let starts = starts(&facts);
             // A kubelet that hears late of the way back ends it once more (README, Limits), and starts it again.
-            let runs = facts.of(name).any(|life| life.pid != 0);
+            let runs = facts.of(name).any(|instance| instance.pid != 0);
             if runs && right(&starts) { Ok(facts) } else { Err(format!("{starts:?}, {facts:#?}")) }
         });
         let crashed: Vec<_> =
@@ -275,7 +275,7 @@ impl<'a> Subject<'a> {
         let started = u32::try_from(starts(&after).len()).unwrap();
         let (attempt, old) = (after.running(name).attempt, before.running(name));
         // A kubelet before 1.24 counts from the beginning when it has collected the one that is down (once a minute).
-        let counts_anew = attempt <= old.attempt && after.of(name).all(|life| life.id != old.id);
+        let counts_anew = attempt <= old.attempt && after.of(name).all(|instance| instance.id != old.id);
         let counted = old.attempt + started..=old.attempt + started + self.lost.get();
         assert!(counts_anew || counted.contains(&attempt), "{what}: {after:#?}");
         // What the kubelet tells comes later than what the runtime shows.
@@ -301,7 +301,7 @@ impl<'a> Subject<'a> {
             "{what}: preStop ran {stopped} times"
         );
         assert_eq!(after.running(name).attempt, attempt, "{what}");
-        for other in before.lives.iter().filter(|life| life.pid != 0 && life.name != *name) {
+        for other in before.instances.iter().filter(|instance| instance.pid != 0 && instance.name != *name) {
             assert_eq!(after.running(&other.name), other, "{what}");
         }
         assert_eq!((&after.sandbox, &after.ip), (&before.sandbox, &before.ip), "{what}");

@@ -268,7 +268,7 @@ impl Load<'_> {
     }
 
     /// The same pods at the same addresses, their containers so many lives further, and Ready.
-    fn same_but_restarted(&self, before: &BTreeMap<String, Value>, lives: u64) {
+    fn same_but_restarted(&self, before: &BTreeMap<String, Value>, instances: u64) {
         let kept = |pods: &BTreeMap<String, Value>| -> Vec<_> {
             pods.iter()
                 .map(|(name, pod)| {
@@ -282,7 +282,7 @@ impl Load<'_> {
         });
         assert_eq!(kept(&after), kept(before));
         for (name, pod) in &after {
-            assert_eq!(restarts(pod), lives, "{name}: {:#}", pod["status"]);
+            assert_eq!(restarts(pod), instances, "{name}: {:#}", pod["status"]);
         }
     }
 }

@@ -229,7 +229,7 @@ impl Shared {
 
 /// As far as it is when it has been taken up.
 fn answer(request: &Request, image: &str) -> Status {
-    let life = |attempt: u32, image: &str| Incarnation {
+    let instance = |attempt: u32, image: &str| Incarnation {
         container_id: attempt.to_string(),
         attempt,
         image: image.to_owned(),
@@ -247,8 +247,8 @@ fn answer(request: &Request, image: &str) -> Status {
             name: "app".to_owned(),
             action: Action::Swap,
             engine: Engine::Respec,
-            from: life(0, "app:v1"),
-            to: Some(life(1, image)),
+            from: instance(0, "app:v1"),
+            to: Some(instance(1, image)),
             stopped_at: None,
             started_at: None,
             ready_at: None,

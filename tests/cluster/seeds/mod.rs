@@ -2,13 +2,13 @@
 //! `kubectl` prints, ages left out. And what workloads do that the documents only mention.
 
 mod args;
+mod failing;
 mod failure;
 mod in_place;
 mod interval;
 mod rollouts;
 mod set;
 mod told;
-mod trouble;
 mod workload;
 
 use workload::{Play, Site};
@@ -49,9 +49,9 @@ fn whatever_the_strategy_and_whatever_goes_wrong_there_is_a_defined_end() {
         ("set-rolling", rollouts::a_set_is_replaced_down_to_its_partition),
         ("on-delete", rollouts::on_delete_waits_for_the_user),
         ("paused", rollouts::paused_stops_updates_and_not_scaling),
-        ("rollback", trouble::a_rollback_in_the_middle_leaves_what_was_not_touched),
-        ("failing", trouble::a_failing_image_stops_at_the_threshold),
-        ("missing", trouble::an_image_that_is_not_there_touches_nothing),
-        ("killed", trouble::another_controller_goes_on_where_a_killed_one_stopped),
+        ("rollback", failing::a_rollback_in_the_middle_leaves_what_was_not_touched),
+        ("failing", failing::a_failing_image_stops_at_the_threshold),
+        ("missing", failing::an_image_that_is_not_there_touches_nothing),
+        ("killed", failing::another_controller_goes_on_where_a_killed_one_stopped),
     ]);
 }

@@ -81,7 +81,7 @@ async fn a_request_that_names_a_hook_that_sets_an_annotation_is_refused_and_says
     for moment in ["preHook", "postHook"] {
         let request =
             json!({ "id": moment, "containers": [{ "name": "app" }], moment: { "templateName": "leave" } });
-        town.wish("web-0", Some(&request.to_string()));
+        town.pod_request("web-0", Some(&request.to_string()));
         let told = town.told("web-0", moment, "Refused").await;
         let message = told["message"].as_str().unwrap();
         assert!(message.contains("metric `marks`: provider.kubernetes.function"), "{message}");

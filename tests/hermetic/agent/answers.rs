@@ -14,7 +14,7 @@ async fn what_the_server_turns_away_is_written_again() {
     town.api.on("PATCH pod").fault(ApiFault::Answer(429, "slow down"));
     town.api.on("PATCH pod").nth(3).fault(ApiFault::Answer(500, "broken"));
     town.api.on("PATCH pod").nth(4).fault(ApiFault::CutAfterEffect);
-    town.wish("web-0", Some("restart app"));
+    town.pod_request("web-0", Some("restart app"));
     town.told("web-0", "text-", "Succeeded").await;
     assert_eq!(town.events(1).await, ["InPlaceSucceeded"]);
     assert_eq!(town.attempt("web-0"), 1);
@@ -27,7 +27,7 @@ async fn an_event_whose_answer_was_lost_has_the_same_name_when_it_is_written_aga
     town.kubelet("web-0");
     let _agent = town.agent().await;
     town.api.on("POST event").fault(ApiFault::Answer(503, "broken"));
-    town.wish("web-0", Some("restart app"));
+    town.pod_request("web-0", Some("restart app"));
     town.events(1).await;
     let posts: Vec<_> = town.api.writes().into_iter().filter(|call| call.starts_with("POST event")).collect();
     assert_eq!(posts.len(), 2);
@@ -42,7 +42,7 @@ async fn an_answer_that_a_crash_kept_back_is_told_by_the_next_process() {
     let agent = town.agent().await;
     // The end is in the journal when this arrives.
     town.api.on("PATCH pod").nth(2).fault(ApiFault::Hang);
-    town.wish("web-0", Some("restart app"));
+    town.pod_request("web-0", Some("restart app"));
     town.told("web-0", "text-", "Running").await;
     town.api.arrived("PATCH pod shop/web-0", 2).await;
     agent.kill();
@@ -50,7 +50,7 @@ async fn an_answer_that_a_crash_kept_back_is_told_by_the_next_process() {
     let before = town.status("web-0").unwrap();
     assert_eq!(before["phase"], "Running");
     // Nobody asks any more, and yet there was an answer to come.
-    town.wish("web-0", None);
+    town.pod_request("web-0", None);
     let _agent = town.agent().await;
     let status = town.told("web-0", "text-", "Succeeded").await;
     assert_eq!(status["id"], before["id"]);
@@ -66,9 +66,9 @@ async fn a_pod_that_is_gone_gets_no_answer() {
     town.kubelet("web-1");
     let agent = town.agent().await;
     town.api.before("PATCH pod", |store| store.remove("shop", "web-0"));
-    town.wish("web-0", Some("restart app"));
+    town.pod_request("web-0", Some("restart app"));
     town.api.arrived("PATCH pod shop/web-0", 1).await;
-    town.wish("web-1", Some("restart app"));
+    town.pod_request("web-1", Some("restart app"));
     town.told("web-1", "text-", "Succeeded").await;
     // Nothing is left to write: it ends at once, without a warning.
     agent.stop();

@@ -12,7 +12,7 @@ use super::Town;
 /// Begins a restart that takes a moment at its stop, and takes the API server away meanwhile.
 async fn cut_off_in_the_middle(town: &Town) {
     town.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_millis(500)));
-    town.wish("web-0", Some("restart app"));
+    town.pod_request("web-0", Some("restart app"));
     town.runtime.arrived("StopContainer", "app#0").await;
     town.told("web-0", "text-", "Running").await;
     town.api.go_away().await;
@@ -25,7 +25,9 @@ async fn an_end_that_nobody_could_hear_is_told_when_the_server_is_back() {
     let _agent = town.agent().await;
     cut_off_in_the_middle(&town).await;
     town.runtime
-        .until("the new life", |model| model.running("web-0/app").iter().any(|life| life.attempt() == 1))
+        .until("the new life", |model| {
+            model.running("web-0/app").iter().any(|instance| instance.attempt() == 1)
+        })
         .await;
     assert_eq!(town.status("web-0").unwrap()["phase"], "Running");
     town.kubelet("web-0");
@@ -42,14 +44,16 @@ async fn what_a_process_left_open_is_taken_up_without_the_server_and_not_withdra
     town.pod("web-0");
     let agent = town.agent().await;
     town.runtime.on("StopContainer").fault(Fault::Hang);
-    town.wish("web-0", Some("restart app"));
+    town.pod_request("web-0", Some("restart app"));
     town.runtime.arrived("StopContainer", "app#0").await;
     town.told("web-0", "text-", "Running").await;
     agent.kill();
     town.api.go_away().await;
     let _agent = town.agent_in_the_dark();
     town.runtime
-        .until("the new life", |model| model.running("web-0/app").iter().any(|life| life.attempt() == 1))
+        .until("the new life", |model| {
+            model.running("web-0/app").iter().any(|instance| instance.attempt() == 1)
+        })
         .await;
     town.api.edit("shop", "web-0", |pod| super::show(pod, &town.runtime.only("web-0/app").id, 1));
     town.api.come_back().await;
@@ -65,11 +69,11 @@ async fn a_request_that_was_open_and_is_withdrawn_before_anything_is_touched_end
     town.pod("web-0");
     let agent = town.agent().await;
     town.runtime.on("PullImage").times(2).fault(Fault::Hang);
-    town.wish("web-0", Some("swap app=img:v2"));
+    town.pod_request("web-0", Some("swap app=img:v2"));
     town.runtime.arrived("PullImage", "img:v2").await;
     town.told("web-0", "text-", "Running").await;
     agent.kill();
-    town.wish("web-0", None);
+    town.pod_request("web-0", None);
     let _agent = town.agent().await;
     let status = town.told("web-0", "text-", "Cancelled").await;
     assert_eq!(status["reason"], "RequestDeleted");
@@ -86,9 +90,11 @@ async fn what_is_wished_in_the_silence_is_done_after_it() {
     let _agent = town.agent().await;
     cut_off_in_the_middle(&town).await;
     // Written while nobody hears it.
-    town.wish("web-1", Some("restart app"));
+    town.pod_request("web-1", Some("restart app"));
     town.runtime
-        .until("the new life", |model| model.running("web-0/app").iter().any(|life| life.attempt() == 1))
+        .until("the new life", |model| {
+            model.running("web-0/app").iter().any(|instance| instance.attempt() == 1)
+        })
         .await;
     assert_eq!(town.attempt("web-1"), 0);
     town.api.come_back().await;
@@ -108,7 +114,7 @@ async fn a_server_that_lags_behind_withdraws_nothing() {
     // One of several API servers, whose memory is older than what the other has shown.
     town.api.lag();
     town.runtime.on("PullImage").fault(Fault::Hang);
-    town.wish("web-0", Some(r#"{"id":"a","containers":[{"name":"app","image":"img:v2"}]}"#));
+    town.pod_request("web-0", Some(r#"{"id":"a","containers":[{"name":"app","image":"img:v2"}]}"#));
     town.runtime.arrived("PullImage", "img:v2").await;
     town.told("web-0", "a", "Running").await;
     let lists = town.api.count("LIST pods");
@@ -119,10 +125,10 @@ async fn a_server_that_lags_behind_withdraws_nothing() {
     town.api.arrived("LIST pods", lists + 1).await;
     town.api.arrived("WATCH pods", watches + 2).await;
     // What is served after it shows that the list has been looked at.
-    town.wish("web-1", Some("restart app"));
+    town.pod_request("web-1", Some("restart app"));
     town.told("web-1", "text-", "Succeeded").await;
     assert_eq!(town.status("web-0").unwrap()["phase"], "Running", "{:#?}", town.api.events());
-    town.wish("web-0", None);
+    town.pod_request("web-0", None);
     town.told("web-0", "a", "Cancelled").await;
     assert_eq!(town.attempt("web-0"), 0);
 }
@@ -136,12 +142,14 @@ async fn silence_of_the_server_is_not_held_against_a_container() {
     });
     let _agent = town.agent().await;
     town.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_millis(300)));
-    town.wish("web-0", Some(r#"{"id":"a","containers":[{"name":"app"}],"readyTimeoutSeconds":1}"#));
+    town.pod_request("web-0", Some(r#"{"id":"a","containers":[{"name":"app"}],"readyTimeoutSeconds":1}"#));
     town.runtime.arrived("StopContainer", "app#0").await;
     town.told("web-0", "a", "Running").await;
     town.api.mute(true);
     town.runtime
-        .until("the new life", |model| model.running("web-0/app").iter().any(|life| life.attempt() == 1))
+        .until("the new life", |model| {
+            model.running("web-0/app").iter().any(|instance| instance.attempt() == 1)
+        })
         .await;
     // Its kubelet has told that it is Ready, and the agent's watch does not bring it.
     let id = town.runtime.only("web-0/app").id;
@@ -165,7 +173,7 @@ async fn a_container_that_is_not_ready_in_time_is_told_so_after_one_more_look() 
     town.kubelet("web-0");
     let _agent = town.agent().await;
     let reads = town.api.count("GET pod shop/web-0");
-    town.wish("web-0", Some(r#"{"id":"a","containers":[{"name":"app"}],"readyTimeoutSeconds":1}"#));
+    town.pod_request("web-0", Some(r#"{"id":"a","containers":[{"name":"app"}],"readyTimeoutSeconds":1}"#));
     let status = town.told("web-0", "a", "Failed").await;
     assert_eq!(status["reason"], "NotReady", "{status:#}");
     assert_eq!(town.api.count("GET pod shop/web-0"), reads + 1);
@@ -179,7 +187,7 @@ async fn a_kubelet_that_starts_the_pod_anew_after_a_reboot_finds_no_name_taken()
     town.pod("web-0");
     let agent = town.agent().await;
     town.runtime.on("StartContainer").fault(Fault::Hang);
-    town.wish("web-0", Some("restart app"));
+    town.pod_request("web-0", Some("restart app"));
     town.runtime.arrived("StartContainer", "app#1").await;
     agent.kill();
     let sandbox = town.runtime.model(|model| {
@@ -191,7 +199,7 @@ async fn a_kubelet_that_starts_the_pod_anew_after_a_reboot_finds_no_name_taken()
         model.run_sandbox(config, "").unwrap()
     });
     let start_anew = |model: &mut super::super::runtime::Model| {
-        let newest = model.lives("web-0/app").last().copied().cloned().unwrap();
+        let newest = model.instances("web-0/app").last().copied().cloned().unwrap();
         let mut config = newest.config.clone();
         config.metadata.as_mut().unwrap().attempt = 2;
         config.labels.remove(annotation::OPERATION);

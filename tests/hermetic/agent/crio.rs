@@ -73,7 +73,7 @@ impl Town {
 async fn a_swap_is_pulled_for_the_pod_and_left_to_its_kubelet() {
     let town = Town::with_crio().await;
     let _agent = town.agent().await;
-    town.wish("web-0", Some("swap app=img:v2"));
+    town.pod_request("web-0", Some("swap app=img:v2"));
     let status = town.told("web-0", "text-", "Succeeded").await;
     assert_eq!(status["containers"][0]["engine"], "Respec", "{status:#}");
     assert_eq!(town.runtime.only("web-0/app").image(), "img:v2");
@@ -92,7 +92,7 @@ async fn a_restart_is_left_to_the_kubelet() {
     let _agent = town.agent().await;
     for (id, engine, taken) in [("auto", "Auto", "Respec"), ("stop", "Stop", "Stop")] {
         let before = town.runtime.only("web-0/app");
-        town.wish(
+        town.pod_request(
             "web-0",
             Some(&json!({ "id": id, "containers": [{ "name": "app" }], "engine": engine }).to_string()),
         );
@@ -101,7 +101,7 @@ async fn a_restart_is_left_to_the_kubelet() {
         let after = town.runtime.only("web-0/app");
         assert_eq!((after.attempt(), after.image_id), (before.attempt() + 1, before.image_id));
     }
-    town.wish("web-0", Some(r#"{"id":"clone","containers":[{"name":"app"}],"engine":"Recreate"}"#));
+    town.pod_request("web-0", Some(r#"{"id":"clone","containers":[{"name":"app"}],"engine":"Recreate"}"#));
     let status = town.told("web-0", "clone", "Refused").await;
     assert_eq!(status["reason"], "RuntimeUnsupported", "{status:#}");
     town.nothing_was_made();
@@ -112,7 +112,7 @@ async fn an_image_that_ends_is_rolled_back() {
     let town = Town::with_crio().await;
     town.runtime.model(|model| model.image("img:v2").dies_after = Some((Duration::from_millis(20), 3)));
     let _agent = town.agent().await;
-    town.wish("web-0", Some("swap app=img:v2"));
+    town.pod_request("web-0", Some("swap app=img:v2"));
     let status = town.told("web-0", "text-", "RolledBack").await;
     assert_eq!(status["reason"], "Exited", "{status:#}");
     assert_eq!(town.runtime.only("web-0/app").image(), "img:v1");
@@ -133,7 +133,7 @@ async fn hooks_run_before_and_after() {
     let _agent = town.agent().await;
     let request = json!({ "id": "hooked", "containers": [{ "name": "app", "image": "img:v2" }],
         "preHook": { "templateName": "before" }, "postHook": { "templateName": "after" } });
-    town.wish("web-0", Some(&request.to_string()));
+    town.pod_request("web-0", Some(&request.to_string()));
     town.told("web-0", "hooked", "Succeeded").await;
     assert_eq!(town.runtime.calls("ExecSync").len(), 2);
     town.nothing_was_made();

@@ -48,10 +48,10 @@ async fn operations_that_wait_and_have_touched_nothing_hold_up_nobody() {
             1 => json!({ "containers": containers, "gracePeriodSeconds": 500 }),
             _ => json!({ "containers": containers, "preHook": { "templateName": "never" } }),
         };
-        town.wish(name, Some(&request.to_string()));
+        town.pod_request(name, Some(&request.to_string()));
     }
     town.all_in(&slow, &["Pull", "Drain", "PreHook"]).await;
-    town.wish("quick", Some("restart app"));
+    town.pod_request("quick", Some("restart app"));
     town.told("quick", "text-", "Succeeded").await;
     // And none of those that wait was touched.
     assert!(slow.iter().all(|name| town.attempt(name) == 0));
@@ -69,10 +69,10 @@ async fn only_so_many_change_containers_at_once() {
     }
     let _agent = town.agent_with(&["--max-operations=1"]).await;
     // It drains, and has given its permit back.
-    town.wish("drained", Some(r#"{"id":"d","containers":[{"name":"app"}],"gracePeriodSeconds":1}"#));
+    town.pod_request("drained", Some(r#"{"id":"d","containers":[{"name":"app"}],"gracePeriodSeconds":1}"#));
     town.all_in(&["drained".to_owned()], &["Drain"]).await;
     town.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(3)));
-    town.wish("slow", Some(r#"{"id":"s","containers":[{"name":"app"}]}"#));
+    town.pod_request("slow", Some(r#"{"id":"s","containers":[{"name":"app"}]}"#));
     town.runtime.arrived("StopContainer", "app#0").await;
     // Only now its kubelet takes the gate in, so that its grace period begins.
     town.api.edit("shop", "drained", |pod| {
@@ -81,7 +81,7 @@ async fn only_so_many_change_containers_at_once() {
             condition["status"] = "False".into();
         }
     });
-    town.wish("third", Some(r#"{"id":"t","containers":[{"name":"app"}]}"#));
+    town.pod_request("third", Some(r#"{"id":"t","containers":[{"name":"app"}]}"#));
     let waits = town.told("third", "t", "Pending").await;
     assert_eq!(waits["message"], "waits until another operation of this node ends");
     for (name, id) in [("slow", "s"), ("drained", "d"), ("third", "t")] {
@@ -107,12 +107,12 @@ async fn time_in_the_queue_counts_towards_the_deadline() {
     town.pod("next");
     let _agent = town.agent_with(&["--max-operations=1"]).await;
     town.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(4)));
-    town.wish("slow", Some("restart app"));
+    town.pod_request("slow", Some("restart app"));
     town.runtime.arrived("StopContainer", "app#0").await;
     town.runtime.on("PullImage").fault(Fault::Hang);
     let request =
         json!({ "id": "n", "deadlineSeconds": 300, "containers": [{ "name": "app", "image": "img:v2" }] });
-    town.wish("next", Some(&request.to_string()));
+    town.pod_request("next", Some(&request.to_string()));
     town.told("next", "n", "Pending").await;
     let waits = tokio::time::Instant::now();
     town.runtime.arrived("PullImage", "img:v2").await;
@@ -134,10 +134,10 @@ async fn a_request_that_waits_for_its_own_pod_ends_by_its_deadline() {
     town.kubelet("web-0");
     let _agent = town.agent().await;
     town.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(4)));
-    town.wish("web-0", Some("restart app"));
+    town.pod_request("web-0", Some("restart app"));
     town.runtime.arrived("StopContainer", "app#0").await;
     let request = json!({ "id": "late", "deadlineSeconds": 1, "containers": [{ "name": "app" }] });
-    town.wish("web-0", Some(&request.to_string()));
+    town.pod_request("web-0", Some(&request.to_string()));
     let status = town.told("web-0", "late", "Failed").await;
     assert_eq!(status["reason"], "DeadlineExceeded", "{status:#}");
     assert!(status["message"].as_str().unwrap().contains("Nothing was touched"), "{status:#}");

@@ -86,7 +86,7 @@ async fn nothing_is_stopped_while_a_slice_sends_traffic_or_nobody_can_tell() {
     }
     let _agent = town.agent().await;
     // One that need not be confirmed asks nobody.
-    town.wish("web-1", Some(&restart("fixed", "Fixed", 1, 60)));
+    town.pod_request("web-1", Some(&restart("fixed", "Fixed", 1, 60)));
     town.drained("web-1").await;
     town.told("web-1", "fixed", "Succeeded").await;
     assert_eq!(town.api.count("LIST endpointslices"), 0);
@@ -94,7 +94,7 @@ async fn nothing_is_stopped_while_a_slice_sends_traffic_or_nobody_can_tell() {
     town.slice("by-hand", false, None);
     // A release that does not have the newer version.
     town.api.on("LIST endpointslices").fault(ApiFault::Answer(404, "the server could not find it"));
-    town.wish("web-0", Some(&restart("r", "Confirmed", 0, 60)));
+    town.pod_request("web-0", Some(&restart("r", "Confirmed", 0, 60)));
     town.drained("web-0").await;
     town.api.arrived("WATCH endpointslices", 1).await;
     assert_eq!(town.api.count("LIST endpointslices"), 2);
@@ -118,7 +118,7 @@ async fn a_slice_that_takes_the_pod_back_undoes_the_confirmation() {
     town.kubelet("web-0");
     town.slice("web-a", true, Some(true));
     let agent = town.agent().await;
-    town.wish("web-0", Some(&restart("r", "Confirmed", 40, 300)));
+    town.pod_request("web-0", Some(&restart("r", "Confirmed", 40, 300)));
     town.drained("web-0").await;
     town.api.arrived("WATCH endpointslices", 1).await;
     town.slice("web-a", false, Some(false));
@@ -129,7 +129,7 @@ async fn a_slice_that_takes_the_pod_back_undoes_the_confirmation() {
     town.confirmed(true).await;
     town.slice("web-a", false, Some(true));
     town.confirmed(false).await;
-    town.wish("web-0", None);
+    town.pod_request("web-0", None);
     town.told("web-0", "r", "Cancelled").await;
     assert_eq!(town.attempt("web-0"), 0);
 }
@@ -142,7 +142,7 @@ async fn a_slice_that_never_lets_go_is_named_and_nothing_is_touched() {
     town.slice("peers-x", true, Some(false));
     town.slice("web-a", false, Some(false));
     let _agent = town.agent().await;
-    town.wish("web-0", Some(&restart("r", "Confirmed", 0, 10)));
+    town.pod_request("web-0", Some(&restart("r", "Confirmed", 0, 10)));
     town.drained("web-0").await;
     let status = town.told("web-0", "r", "Failed").await;
     assert_eq!(status["reason"], "DrainNotConfirmed");

@@ -59,7 +59,7 @@ async fn a_disk_that_fills_up_while_a_pod_is_drained_leaves_it_in_traffic() {
     town.pod("web-0");
     let agent = town.agent().await;
     let request = json!({ "id": "drained", "containers": [{ "name": "app" }], "gracePeriodSeconds": 2 });
-    town.wish("web-0", Some(&request.to_string()));
+    town.pod_request("web-0", Some(&request.to_string()));
     town.drained("web-0").await;
     // The write that tells when the gate was closed is the last one that is possible.
     let written = async {
@@ -80,7 +80,7 @@ async fn a_disk_that_fills_up_while_a_pod_is_drained_leaves_it_in_traffic() {
     // The next request is served, and the one that ended is not.
     let _agent = town.agent().await;
     town.kubelet("web-0");
-    town.wish("web-0", Some("restart app"));
+    town.pod_request("web-0", Some("restart app"));
     town.told("web-0", "text-", "Succeeded").await;
     assert_eq!(town.attempt("web-0"), 1);
 }
@@ -97,15 +97,15 @@ async fn an_image_that_was_rolled_back_on_a_full_disk_is_not_rolled_out_again() 
             drop(std::fs::create_dir(&full));
         }
     });
-    town.wish("web-0", Some("swap app=img:v2"));
+    town.pod_request("web-0", Some("swap app=img:v2"));
     town.told("web-0", "text-", "RolledBack").await;
-    let (swaps, file) = (town.runtime.lives("web-0/app").len(), town.file("web-0", "json.new"));
+    let (swaps, file) = (town.runtime.instances("web-0/app").len(), town.file("web-0", "json.new"));
     assert!(file.is_dir() && town.is_open("web-0"));
     agent.kill();
     std::fs::remove_dir(file).unwrap();
     let _agent = town.agent().await;
     town.concluded("web-0").await;
-    assert_eq!(town.runtime.lives("web-0/app").len(), swaps, "{:#?}", town.runtime.history());
+    assert_eq!(town.runtime.instances("web-0/app").len(), swaps, "{:#?}", town.runtime.history());
 }
 
 #[tokio::test]
@@ -116,14 +116,14 @@ async fn a_journal_that_cannot_be_locked_now_is_tried_again() {
     let lock = town.file("web-0", "lock");
     let agent = town.agent().await;
     std::fs::create_dir_all(&lock).unwrap();
-    town.wish("web-0", Some("restart app"));
+    town.pod_request("web-0", Some("restart app"));
     let status = town.told("web-0", "text-", "Pending").await;
     assert!(status["message"].as_str().unwrap().contains("cannot be locked"), "{status:#}");
     std::fs::remove_dir(&lock).unwrap();
     town.told("web-0", "text-", "Succeeded").await;
     // The same for what a process has left open.
     town.runtime.on("StopContainer").fault(Fault::Hang);
-    town.wish("web-0", Some("restart app #2"));
+    town.pod_request("web-0", Some("restart app #2"));
     town.runtime.arrived("StopContainer", "app#1").await;
     agent.kill();
     std::fs::remove_file(&lock).unwrap();
@@ -131,7 +131,7 @@ async fn a_journal_that_cannot_be_locked_now_is_tried_again() {
     let _agent = town.agent().await;
     town.pod("web-1");
     town.kubelet("web-1");
-    town.wish("web-1", Some("restart app"));
+    town.pod_request("web-1", Some("restart app"));
     town.told("web-1", "text-", "Succeeded").await;
     std::fs::remove_dir(&lock).unwrap();
     town.runtime
@@ -168,8 +168,8 @@ async fn a_lock_that_hangs_on_the_disk_holds_up_its_pod_alone() {
     }
     let _agent = town.agent().await;
     let pipe = Pipe::at(town.file("web-0", "lock"));
-    town.wish("web-0", Some("restart app"));
-    town.wish("web-1", Some("restart app"));
+    town.pod_request("web-0", Some("restart app"));
+    town.pod_request("web-1", Some("restart app"));
     town.told("web-1", "text-", "Succeeded").await;
     assert_eq!(town.attempt("web-0"), 0);
     drop(pipe);
@@ -192,14 +192,14 @@ async fn files_that_hang_when_the_agent_starts_hold_up_their_pods_alone() {
     let _agent;
     let pipes = files.map(Pipe::at);
     for name in hung {
-        town.wish(name, Some("restart app"));
+        town.pod_request(name, Some("restart app"));
     }
     _agent = town.agent().await;
     for name in hung {
         let status = town.told(name, "text-", "Pending").await;
         assert!(status["message"].as_str().unwrap().contains("hangs"), "{status:#}");
     }
-    town.wish("web-1", Some("restart app"));
+    town.pod_request("web-1", Some("restart app"));
     town.told("web-1", "text-", "Succeeded").await;
     assert_eq!(hung.map(|name| town.attempt(name)), [0, 0]);
     drop(pipes);
@@ -219,7 +219,7 @@ async fn a_file_that_hangs_when_a_gate_is_looked_at_holds_up_its_pod_alone() {
     let pipe = Pipe::at(town.file("web-0", "json"));
     // The drain takes longer than the agent waits before it looks at the other pod's gate.
     let drain = json!({ "id": "d", "containers": [{ "name": "app" }], "gracePeriodSeconds": 4 });
-    town.wish("web-1", Some(&drain.to_string()));
+    town.pod_request("web-1", Some(&drain.to_string()));
     town.told("web-1", "d", "Succeeded").await;
     drop(pipe);
 }
@@ -236,7 +236,7 @@ async fn a_sweep_that_hangs_holds_up_no_request() {
     town.runtime.on("RemoveContainer").about("fence app#7").always().fault(Fault::Hang);
     let agent = town.agent().await;
     town.runtime.arrived("RemoveContainer", "fence app#7").await;
-    town.wish("web-1", Some("restart app"));
+    town.pod_request("web-1", Some("restart app"));
     town.told("web-1", "text-", "Succeeded").await;
     assert_eq!(town.runtime.fences().len(), 1);
     // Nor the end of the process.

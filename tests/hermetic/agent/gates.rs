@@ -2,7 +2,7 @@
 
 use inplace::api::annotation;
 use inplace::node::journal::{Entry, Journal};
-use inplace::operation::effect::GateTurn;
+use inplace::operation::effect::GateAction;
 use inplace::operation::snapshot::PodRef;
 
 use super::super::api_server::Fault as ApiFault;
@@ -50,7 +50,7 @@ async fn a_drain_that_was_left_behind_is_opened_and_no_other() {
 async fn a_gate_that_a_later_operation_could_not_open_is_opened_and_one_that_failed_is_not() {
     let town = Town::found().await;
     let journal = Journal::open(town.state.path()).unwrap();
-    for (name, owed_gate) in [("mended", Some(GateTurn::Open)), ("failed", None)] {
+    for (name, owed_gate) in [("mended", Some(GateAction::Open)), ("failed", None)] {
         town.pod_with(name, |pod| close(pod, "False", annotation::GATE_FAILED));
         let uid = town.api.pod("shop", name)["metadata"]["uid"].as_str().unwrap().to_owned();
         let mut entry = Entry::new(PodRef { namespace: "shop".into(), name: name.into(), uid });

@@ -120,7 +120,7 @@ async fn a_claim_takes_nothing_away_from_the_pod_that_is_claimed() {
     });
     let seen = Arc::clone(&town);
     tokio::spawn(async move {
-        seen.runtime.until("another life", |model| model.lives("vault/app").len() > 1).await;
+        seen.runtime.until("another life", |model| model.instances("vault/app").len() > 1).await;
         seen.runtime.until("it runs", |model| !model.running("vault/app").is_empty()).await;
         let id = seen.runtime.only("vault/app").id;
         seen.api.edit("bank", "vault", |pod| show(pod, &id, 1));
@@ -264,7 +264,7 @@ async fn a_container_that_the_spec_does_not_declare_is_refused() {
         if let Some(image) = image {
             target["image"] = json!(image);
         }
-        town.wish("job", Some(&json!({ "id": id, "containers": [target] }).to_string()));
+        town.pod_request("job", Some(&json!({ "id": id, "containers": [target] }).to_string()));
         let status = town.told("job", id, "Refused").await;
         assert_eq!(status["reason"], "UndeclaredContainer", "{status:#}");
     }

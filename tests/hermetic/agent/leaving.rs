@@ -35,7 +35,7 @@ async fn the_fence_goes_as_soon_as_the_pod_is_to_be_ended_however_long_the_stop_
         let _agent = town.agent().await;
         // For longer than this test waits for anything.
         town.runtime.on("StopContainer").fault(Fault::Hang);
-        town.wish("web-0", Some(r#"{"id":"r","containers":[{"name":"app"}],"deadlineSeconds":600}"#));
+        town.pod_request("web-0", Some(r#"{"id":"r","containers":[{"name":"app"}],"deadlineSeconds":600}"#));
         town.runtime.arrived("StopContainer", "app#0").await;
         assert_eq!(town.runtime.fences().len(), 1);
         end(&town);
@@ -49,7 +49,7 @@ async fn nothing_is_begun_in_a_pod_that_is_to_be_ended() {
     let town = Town::found().await;
     town.pod_with("web-0", evicted);
     let _agent = town.agent().await;
-    town.wish("web-0", Some("restart app"));
+    town.pod_request("web-0", Some("restart app"));
     let status = town.told("web-0", "text-", "Refused").await;
     assert_eq!(status["reason"], "Deleting", "{status:#}");
     assert!(town.runtime.calls("CreateContainer").is_empty());
@@ -68,7 +68,7 @@ async fn a_request_of_a_pod_that_has_ended_is_refused() {
             town.runtime.model(|model| model.stop_sandbox(&sandbox));
         }
         let _agent = town.agent().await;
-        town.wish("web-0", Some("restart app"));
+        town.pod_request("web-0", Some("restart app"));
         let status = town.told("web-0", "text-", "Refused").await;
         assert_eq!(status["reason"], "Deleting", "{status:#}");
         let message = status["message"].as_str().unwrap();
@@ -87,7 +87,7 @@ async fn a_pod_that_others_only_want_to_delete_is_restarted() {
     });
     town.kubelet("web-0");
     let _agent = town.agent().await;
-    town.wish("web-0", Some("restart app"));
+    town.pod_request("web-0", Some("restart app"));
     town.told("web-0", "text-", "Succeeded").await;
     assert_eq!(town.attempt("web-0"), 1);
 }
@@ -99,12 +99,12 @@ async fn a_pod_that_is_deleted_by_force_gets_no_new_container() {
     town.pod("web-0");
     let _agent = town.agent().await;
     town.runtime.on("StopContainer").fault(Fault::SlowReply(Duration::from_secs(2)));
-    town.wish("web-0", Some("restart app"));
+    town.pod_request("web-0", Some("restart app"));
     town.runtime.arrived("StopContainer", "app#0").await;
     town.api.remove("shop", "web-0");
     // The agent knows of the deletion then.
     town.runtime.until("no fence", |model| model.fences("web-0/app").is_empty()).await;
     // It is looked for once more before the operation ends, and once more to tell that.
     town.api.arrived("GET pod", 2).await;
-    assert_eq!(town.runtime.lives("web-0/app").len(), 1, "{:#?}", town.runtime.history());
+    assert_eq!(town.runtime.instances("web-0/app").len(), 1, "{:#?}", town.runtime.history());
 }

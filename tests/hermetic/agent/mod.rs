@@ -82,7 +82,7 @@ impl Town {
             let mut shown = town.runtime.only(&what).id;
             loop {
                 let newest = |model: &super::runtime::Model| {
-                    model.running(&what).first().map(|life| (life.id.clone(), life.attempt()))
+                    model.running(&what).first().map(|instance| (instance.id.clone(), instance.attempt()))
                 };
                 let mut found = None;
                 town.runtime
@@ -144,7 +144,7 @@ impl Town {
     }
 
     /// Somebody writes a request; nothing takes it away.
-    fn wish(&self, name: &str, request: Option<&str>) {
+    fn pod_request(&self, name: &str, request: Option<&str>) {
         self.api.edit("shop", name, |pod| {
             pod["metadata"]["annotations"][annotation::REQUEST] = json!(request);
             if request.is_none() {

@@ -15,7 +15,7 @@ async fn a_plain_restart_is_three_writes() {
     town.kubelet("web-0");
     let _agent = town.agent().await;
     town.api.forget();
-    town.wish("web-0", Some("restart app"));
+    town.pod_request("web-0", Some("restart app"));
     let status = town.told("web-0", "text-", "Succeeded").await;
     assert_eq!(town.events(1).await, ["InPlaceSucceeded"]);
     assert_eq!(town.attempt("web-0"), 1);
@@ -23,7 +23,7 @@ async fn a_plain_restart_is_three_writes() {
     assert_eq!((&event["message"], &event["type"]), (&status["message"], &json!("Normal")));
     assert!(event["message"].as_str().unwrap().starts_with("app restarted in place: down "), "{event:#}");
     // Another wish proves that the first one has been looked at again.
-    town.wish("web-0", Some("restart app #2"));
+    town.pod_request("web-0", Some("restart app #2"));
     town.events(2).await;
     assert_eq!(town.attempt("web-0"), 2);
     let writes = town.api.writes();
@@ -43,7 +43,7 @@ async fn a_restart_with_a_drain_is_five_writes() {
     town.kubelet("web-0");
     let _agent = town.agent().await;
     town.api.forget();
-    town.wish("web-0", Some(r#"{"id":"d","containers":[{"name":"app"}],"gracePeriodSeconds":1}"#));
+    town.pod_request("web-0", Some(r#"{"id":"d","containers":[{"name":"app"}],"gracePeriodSeconds":1}"#));
     town.api
         .until("the drain", |store| {
             gate(&store.pod("shop", "web-0").unwrap()) == Some(("False", "InPlaceDrain"))
@@ -72,9 +72,9 @@ async fn without_its_annotation_a_request_is_cancelled() {
     town.pod("web-0");
     let _agent = town.agent().await;
     town.runtime.on("PullImage").fault(Fault::Hang);
-    town.wish("web-0", Some("swap app=img:v2"));
+    town.pod_request("web-0", Some("swap app=img:v2"));
     town.runtime.arrived("PullImage", "img:v2").await;
-    town.wish("web-0", None);
+    town.pod_request("web-0", None);
     let status = town.told("web-0", "text-", "Cancelled").await;
     assert_eq!(status["reason"], "RequestDeleted");
     assert_eq!(town.events(2).await, ["InPlaceStarted", "InPlaceCancelled"]);
@@ -88,9 +88,9 @@ async fn a_newer_request_takes_the_place_of_one_that_has_touched_nothing() {
     town.kubelet("web-0");
     let _agent = town.agent().await;
     town.runtime.on("PullImage").fault(Fault::Hang);
-    town.wish("web-0", Some("swap app=img:v2"));
+    town.pod_request("web-0", Some("swap app=img:v2"));
     town.runtime.arrived("PullImage", "img:v2").await;
-    town.wish("web-0", Some(r#"{"id":"newer","containers":[{"name":"app"}]}"#));
+    town.pod_request("web-0", Some(r#"{"id":"newer","containers":[{"name":"app"}]}"#));
     town.told("web-0", "newer", "Succeeded").await;
     assert_eq!(town.events(3).await, ["InPlaceStarted", "InPlaceCancelled", "InPlaceSucceeded"]);
     assert_eq!(
@@ -107,7 +107,7 @@ async fn a_pod_made_again_under_the_same_name_is_another_pod() {
     town.pod("web-0");
     let _agent = town.agent().await;
     town.runtime.on("PullImage").fault(Fault::Hang);
-    town.wish("web-0", Some("swap app=img:v2"));
+    town.pod_request("web-0", Some("swap app=img:v2"));
     town.runtime.arrived("PullImage", "img:v2").await;
     town.events(1).await;
     town.api.remove("shop", "web-0");
@@ -134,7 +134,7 @@ async fn what_cannot_be_read_is_refused_once() {
     let town = Town::found().await;
     town.pod("web-0");
     let agent = town.agent().await;
-    town.wish("web-0", Some("reboot app"));
+    town.pod_request("web-0", Some("reboot app"));
     let status = town.told("web-0", "", "Refused").await;
     assert_eq!(status["reason"], "InvalidRequest");
     assert_eq!(town.events(1).await, ["InPlaceRefused"]);
@@ -142,7 +142,7 @@ async fn what_cannot_be_read_is_refused_once() {
     agent.stop();
     town.api.forget();
     let _agent = town.agent().await;
-    town.wish("web-0", Some("restart nobody"));
+    town.pod_request("web-0", Some("restart nobody"));
     town.told("web-0", "text-", "Refused").await;
     // The first answer stood: it was not told again.
     assert_eq!(town.events(2).await.len(), 2);

@@ -21,7 +21,7 @@ pub(crate) struct Store {
     version: u64,
     /// Watches cannot begin before this version.
     oldest: u64,
-    history: Vec<Happening>,
+    history: Vec<OperationEvent>,
     /// Watches of an older number end.
     pub(super) generation: u64,
     made: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Store {
 type Key = (String, String, String);
 
 /// One line of a watch.
-pub(super) struct Happening {
+pub(super) struct OperationEvent {
     version: u64,
     /// Of the object; empty for what concerns every watch.
     pub(super) plural: String,
@@ -201,16 +201,16 @@ impl Store {
     /// Where in the history a watch from `version` begins; `None` when that was thrown away.
     pub(super) fn place(&self, version: u64) -> Option<usize> {
         (version >= self.oldest)
-            .then(|| self.history.partition_point(|happening| happening.version <= version))
+            .then(|| self.history.partition_point(|operation_event| operation_event.version <= version))
     }
 
     /// What happened from that place on.
-    pub(super) fn since(&self, place: usize) -> &[Happening] {
+    pub(super) fn since(&self, place: usize) -> &[OperationEvent] {
         &self.history[place..]
     }
 
     fn happen(&mut self, plural: String, kind: &'static str, object: Value) {
-        self.history.push(Happening { version: self.version, plural, kind, object });
+        self.history.push(OperationEvent { version: self.version, plural, kind, object });
     }
 }
 

@@ -10,7 +10,7 @@ use super::{NODE, Site};
 
 impl Site {
     /// Somebody writes a request.
-    fn wish(&self, name: &str, text: &str) {
+    fn spec(&self, name: &str, text: &str) {
         self.api
             .edit("shop", name, |pod| pod["metadata"]["annotations"]["inplace.dev/request"] = json!(text));
     }
@@ -38,7 +38,7 @@ async fn it_knows_the_pods_of_its_node_and_no_others() {
     site.caught_up().await;
     assert_eq!(names(&site), ["web-0", "web-2", "web-3"]);
     site.api.remove("shop", "web-0");
-    site.wish("web-2", "restart app #2");
+    site.spec("web-2", "restart app #2");
     site.caught_up().await;
     assert_eq!(names(&site), ["web-2", "web-3"]);
     let two = &site.pods.list()[0];
@@ -157,7 +157,7 @@ async fn a_server_that_is_away_at_first_is_found_when_it_comes() {
 #[tokio::test]
 async fn a_server_that_was_set_back_in_time_is_believed() {
     let site = Site::start().await;
-    site.wish("web-0", "restart app #9");
+    site.spec("web-0", "restart app #9");
     site.caught_up().await;
     // It knows nothing of the version to go on from, and says so each time.
     site.api.on("WATCH pods").times(3).fault(Fault::Answer(504, "Too large resource version"));
@@ -175,7 +175,7 @@ async fn many_changes_are_one_piece_of_news_for_everybody_who_waits() {
     let site = Site::start().await;
     let mut waiters = [site.pods.clone(), site.pods.clone()];
     for number in 0..50 {
-        site.wish("web-0", &format!("restart app #{number}"));
+        site.spec("web-0", &format!("restart app #{number}"));
     }
     site.caught_up().await;
     for waiter in &mut waiters {
@@ -184,7 +184,7 @@ async fn many_changes_are_one_piece_of_news_for_everybody_who_waits() {
         assert!(more.is_err(), "it was all told at once");
         assert_eq!(waiter.get(&site.web()).unwrap().request(), Some("restart app #49"));
     }
-    site.wish("web-0", "restart app");
+    site.spec("web-0", "restart app");
     for waiter in &mut waiters {
         site.api.patiently("the next news", waiter.changed()).await;
     }

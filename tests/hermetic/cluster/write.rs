@@ -3,8 +3,8 @@
 use inplace::api::annotation;
 use inplace::api::status::{Phase, Status};
 use inplace::cluster::error::Error;
-use inplace::cluster::event::Told;
-use inplace::operation::effect::{Class, Trouble};
+use inplace::cluster::event::ObjectEvent;
+use inplace::operation::effect::{Class, EffectError};
 use inplace::operation::snapshot::{Gate, PodRef};
 use serde_json::json;
 
@@ -14,8 +14,8 @@ use super::{LONG, NODE, Site, gate, image};
 const V1: &str = "registry.example/team/app:v1";
 const V2: &str = "registry.example/team/app:v2";
 
-fn told(reason: &str, warning: bool, note: &str) -> Told {
-    Told { reason: reason.into(), warning, note: note.into(), at: inplace::process::clock::now() }
+fn told(reason: &str, warning: bool, note: &str) -> ObjectEvent {
+    ObjectEvent { reason: reason.into(), warning, note: note.into(), at: inplace::process::clock::now() }
 }
 
 fn answer(message: &str) -> Status {
@@ -95,9 +95,9 @@ async fn an_image_that_somebody_else_changed_is_left_alone() {
     });
     let error = site.respec().await.unwrap_err();
     assert_eq!(error.class(), Class::Refused);
-    let trouble = Trouble::from(error);
+    let effect_error = EffectError::from(error);
     for part in ["app", "shop/web-0", "somebody else changed", "theirs:v7"] {
-        assert!(trouble.message.contains(part), "{part}: {}", trouble.message);
+        assert!(effect_error.message.contains(part), "{part}: {}", effect_error.message);
     }
     assert_eq!(image(&site.api.pod("shop", "web-0")), "theirs:v7");
 }

@@ -44,8 +44,8 @@ impl Shop {
                 self.fake.on(call).about(about).fault(Fault::HangAfterEffect);
             }
         }
-        let (node, pod, leash) = (self.node.clone(), self.pod.clone(), self.leash());
-        let process = tokio::spawn(async move { node.carry_out(&pod, request, leash, &nobody()).await });
+        let (node, pod, control) = (self.node.clone(), self.pod.clone(), self.control());
+        let process = tokio::spawn(async move { node.carry_out(&pod, request, control, &nobody()).await });
         self.fake.arrived(call, about).await;
         if moment == Moment::After {
             drop(tokio::time::timeout(Duration::from_secs(20), done.acquire()).await.expect(about));
@@ -145,14 +145,14 @@ async fn the_runtime_dies_too() {
     let mut shop = shop(true).await;
     shop.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
     shop.fake.go_away();
-    let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
+    let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-    let audience: inplace::node::drive::Audience = Arc::new(move |happening| {
-        if let inplace::node::drive::Happening::Progress(why) = happening {
+    let observer: inplace::node::drive::Observer = Arc::new(move |operation_event| {
+        if let inplace::node::drive::OperationEvent::Progress(why) = operation_event {
             tell.send(why.to_owned()).unwrap();
         }
     });
-    let process = tokio::spawn(async move { node.resume(&pod, leash, &audience).await });
+    let process = tokio::spawn(async move { node.resume(&pod, control, &observer).await });
     assert!(told.recv().await.unwrap().contains("cannot be reached"));
     shop.fake.come_back().await;
     shop.succeeded(process.await.unwrap().map(Option::unwrap), "img:v1");
@@ -199,7 +199,7 @@ async fn a_damaged_journal_is_the_trouble_of_its_pod_alone() {
         assert!(shop.fake.story().is_empty(), "{:?}", shop.fake.story());
 
         let done =
-            shop.node.carry_out(&pod_ref(&other), request("restart db"), shop.leash(), &nobody()).await;
+            shop.node.carry_out(&pod_ref(&other), request("restart db"), shop.control(), &nobody()).await;
         assert_eq!(done.unwrap().phase, Phase::Succeeded);
         assert_eq!(shop.fake.only("db").attempt(), 1);
         assert_eq!(shop.fake.fences().len(), 1, "that of the damaged one stays until somebody has looked");

@@ -36,9 +36,9 @@ async fn a_file_that_hangs_keeps_no_container_down() {
         drop(std::fs::OpenOptions::new().read(true).write(true).open(pipe).unwrap());
     });
     let other = shop.fake.put(Pod::new("shop", "web-1").owner(Owner::NodeRun).container("db", "img:v1"));
-    let (node, leash) = (shop.node.clone(), shop.leash());
+    let (node, control) = (shop.node.clone(), shop.control());
     let beside = tokio::spawn(async move {
-        node.carry_out(&pod_ref(&other), request("restart db"), leash, &nobody()).await
+        node.carry_out(&pod_ref(&other), request("restart db"), control, &nobody()).await
     });
     let status = shop.restart().await.unwrap();
     let down = status.containers[0].downtime_ms.unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inplace::api::status::{Phase, Status};
-use inplace::node::drive::{Audience, Happening};
+use inplace::node::drive::{Observer, OperationEvent};
 use inplace::node::{Error, Node};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -41,13 +41,14 @@ struct Work {
 impl Work {
     fn begin(shop: &Shop, text: &str) -> Self {
         let (tell, status) = watch::channel(None);
-        let audience: Audience = Arc::new(move |happening| {
-            if let Happening::Status(status) = happening {
+        let observer: Observer = Arc::new(move |operation_event| {
+            if let OperationEvent::Status(status) = operation_event {
                 tell.send_replace(Some(status.clone()).filter(|status| status.phase.is_terminal()));
             }
         });
-        let (node, pod, leash, request) = (shop.node.clone(), shop.pod.clone(), shop.leash(), request(text));
-        let ended = tokio::spawn(async move { node.carry_out(&pod, request, leash, &audience).await });
+        let (node, pod, control, request) =
+            (shop.node.clone(), shop.pod.clone(), shop.control(), request(text));
+        let ended = tokio::spawn(async move { node.carry_out(&pod, request, control, &observer).await });
         Self { ended, status }
     }
 

@@ -104,7 +104,7 @@ async fn a_fence_steps_back_for_what_a_kubelet_made_in_the_same_moment() {
         m.kubelet_creates("app", None).unwrap();
     });
     shop.fake.on("RemoveContainer").about("fence app#2").then(|m| {
-        let made = m.lives("app").last().unwrap().id.clone();
+        let made = m.instances("app").last().unwrap().id.clone();
         m.start(&made).unwrap();
     });
     shop.succeeded(shop.restart().await, "img:v1");

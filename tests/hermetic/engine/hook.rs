@@ -10,8 +10,8 @@ use inplace::hook::engine::Engine;
 use inplace::hook::reach::Reach;
 use inplace::hook::settings::Settings;
 use inplace::node::Error;
-use inplace::node::drive::{Audience, Happening};
-use inplace::node::hook::{Hooks, Shelf, Templates};
+use inplace::node::drive::{Observer, OperationEvent};
+use inplace::node::hook::{Hooks, TemplateCache, Templates};
 use inplace::operation::outcome::Withdrawal;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -89,7 +89,7 @@ impl Oracle {
             max_at_once: 4,
             exec: true,
         };
-        let files = Shelf::default();
+        let files = TemplateCache::default();
         let template = |path: &str, more: Value| {
             let mut metric = json!({
                 "name": "webtest",
@@ -129,8 +129,8 @@ fn restart(before: &str, more: &str) -> Request {
 impl Shop {
     /// Begins `request` in a process of its own.
     fn begin(&self, request: Request) -> JoinHandle<Result<Status, Error>> {
-        let (node, pod, leash) = (self.node.clone(), self.pod.clone(), self.leash());
-        tokio::spawn(async move { node.carry_out(&pod, request, leash, &nobody()).await })
+        let (node, pod, control) = (self.node.clone(), self.pod.clone(), self.control());
+        tokio::spawn(async move { node.carry_out(&pod, request, control, &nobody()).await })
     }
 
     /// Waits until the journal holds so many finished measurements of the pre-hook.
@@ -232,17 +232,17 @@ async fn how_far_it_is_is_told() {
     let oracle = Oracle::open().await;
     let shop = shop(&oracle).await;
     let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
-    let audience: Audience = Arc::new(move |happening| {
-        let text = match happening {
-            Happening::Status(status) => format!("status {}", status.message),
-            Happening::Progress(text) => format!("progress {text}"),
-            Happening::Effect { .. } => return,
+    let observer: Observer = Arc::new(move |operation_event| {
+        let text = match operation_event {
+            OperationEvent::Status(status) => format!("status {}", status.message),
+            OperationEvent::Progress(text) => format!("progress {text}"),
+            OperationEvent::Effect { .. } => return,
         };
         let _ = sender.send(text);
     });
-    let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
+    let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
     let ended =
-        tokio::spawn(async move { node.carry_out(&pod, restart("drain", ""), leash, &audience).await });
+        tokio::spawn(async move { node.carry_out(&pod, restart("drain", ""), control, &observer).await });
     let waiting = "waiting for hook drain: webtest:";
     assert_eq!(told.recv().await.unwrap(), format!("status {waiting} not begun"));
     let failed = |text: &str| {

@@ -60,8 +60,8 @@ async fn no_file_keeps_a_fence_in_place_or_hinders_another_pod() {
         shop.die_fenced().await;
         std::fs::write(shop.file(), text).unwrap();
         let neighbour = pod_ref(&shop.fake.put(pod().again()));
-        let audience = nobody();
-        shop.node.carry_out(&neighbour, request("restart app"), shop.leash(), &audience).await.unwrap();
+        let observer = nobody();
+        shop.node.carry_out(&neighbour, request("restart app"), shop.control(), &observer).await.unwrap();
         assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0), "{text}");
         let refused = shop.restart().await.unwrap_err();
         assert_eq!(refused.reason(), "JournalUnreadable");

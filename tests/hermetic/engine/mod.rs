@@ -30,7 +30,7 @@ use inplace::api::status::{Phase, Status};
 use inplace::cri::client::Client;
 use inplace::cri::endpoint::Endpoint;
 use inplace::cri::proto::v1::ContainerState;
-use inplace::node::drive::{Audience, Leash};
+use inplace::node::drive::{ControlHandle, Observer};
 use inplace::node::holder::{Holder, HolderArgs};
 use inplace::node::{Error, Node};
 use inplace::operation::outcome::Withdrawal;
@@ -88,7 +88,7 @@ fn node(fake: &Fake, state: &Path) -> Node {
     Node::new(client, state, 2, 0).unwrap()
 }
 
-fn nobody() -> Audience {
+fn nobody() -> Observer {
     Arc::new(|_| {})
 }
 
@@ -121,8 +121,8 @@ impl Shop {
         self
     }
 
-    fn leash(&self) -> Leash {
-        Leash { withdrawal: self.withdraw.subscribe(), shutdown: self.shutdown.clone() }
+    fn control(&self) -> ControlHandle {
+        ControlHandle { withdrawal: self.withdraw.subscribe(), shutdown: self.shutdown.clone() }
     }
 
     async fn restart(&self) -> Result<Status, Error> {
@@ -134,8 +134,8 @@ impl Shop {
     }
 
     async fn ask(&self, request: Request) -> Result<Status, Error> {
-        let audience = nobody();
-        self.patiently(self.node.carry_out(&self.pod, request, self.leash(), &audience)).await
+        let observer = nobody();
+        self.patiently(self.node.carry_out(&self.pod, request, self.control(), &observer)).await
     }
 
     /// Waits for what must end long before this.
@@ -167,7 +167,7 @@ impl Shop {
     /// The first life of `app` is gone right after every `call`, as if its kubelet had collected it.
     fn collect_after(&self, call: &'static str) {
         self.fake.after(call, |m| {
-            let old = m.lives("app")[0].id.clone();
+            let old = m.instances("app")[0].id.clone();
             m.vanish(&old);
         });
     }
@@ -183,8 +183,8 @@ impl Shop {
     }
 
     async fn resume(&self) -> Result<Option<Status>, Error> {
-        let audience = nobody();
-        self.patiently(self.node.resume(&self.pod, self.leash(), &audience)).await
+        let observer = nobody();
+        self.patiently(self.node.resume(&self.pod, self.control(), &observer)).await
     }
 
     /// Whether the journal holds something to do.
@@ -215,9 +215,9 @@ impl Shop {
     #[track_caller]
     fn reached(&self, status: &Status, image: &str) {
         self.sane(&status.message);
-        let (life, report) = (self.fake.only("app"), &status.containers[0]);
-        assert_eq!(report.to.as_ref().map(|to| &to.container_id), Some(&life.id), "{status:?}");
-        assert_eq!((life.image(), life.id != self.first), (image, true));
+        let (instance, report) = (self.fake.only("app"), &status.containers[0]);
+        assert_eq!(report.to.as_ref().map(|to| &to.container_id), Some(&instance.id), "{status:?}");
+        assert_eq!((instance.image(), instance.id != self.first), (image, true));
     }
 
     /// A success, with one start.
@@ -232,8 +232,8 @@ impl Shop {
     /// Nobody has felt anything.
     #[track_caller]
     fn untouched(&self) {
-        let life = self.fake.only("app");
-        assert_eq!((&life.id, life.signalled), (&self.first, false), "{:#?}", self.fake.history());
+        let instance = self.fake.only("app");
+        assert_eq!((&instance.id, instance.signalled), (&self.first, false), "{:#?}", self.fake.history());
         assert!(self.fake.fences().is_empty());
     }
 }
@@ -250,13 +250,13 @@ fn most_at_once(first: &str, history: &[String]) -> usize {
     for (verb, about) in began.chain(history.iter().filter_map(|event| event.split_once(' '))) {
         let about = about.split(' ').next().unwrap_or_default();
         let Some((name, _)) = about.split_once('#') else { continue };
-        let lives = running.entry(name).or_default();
+        let instances = running.entry(name).or_default();
         match verb {
-            "started" => lives.push(about),
-            "exited" => lives.retain(|life| *life != about),
+            "started" => instances.push(about),
+            "exited" => instances.retain(|instance| *instance != about),
             _ => {}
         }
-        most = most.max(lives.len());
+        most = most.max(instances.len());
     }
     most
 }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use inplace::api::status::{Phase, Status};
 use inplace::node::Error;
-use inplace::node::drive::{Audience, Happening};
+use inplace::node::drive::{Observer, OperationEvent};
 use inplace::operation::effect::Verb;
 
 use super::{Shop, nobody, pod_ref, request, shared_pod};
 
 /// Panics when an effect of this kind has been carried out.
-fn panics_after(wanted: Verb) -> Audience {
-    Arc::new(move |happening| {
-        if let Happening::Effect { verb, .. } = happening {
+fn panics_after(wanted: Verb) -> Observer {
+    Arc::new(move |operation_event| {
+        if let OperationEvent::Effect { verb, .. } = operation_event {
             assert!(verb != wanted, "planted");
         }
     })
@@ -20,13 +20,13 @@ fn panics_after(wanted: Verb) -> Audience {
 
 impl Shop {
     /// A process that begins or resumes the work on the pod; `None`: it ended by a panic.
-    async fn process(&mut self, begin: bool, audience: Audience) -> Option<Result<Option<Status>, Error>> {
-        let (node, pod, leash) = (self.node.clone(), self.pod.clone(), self.leash());
+    async fn process(&mut self, begin: bool, observer: Observer) -> Option<Result<Option<Status>, Error>> {
+        let (node, pod, control) = (self.node.clone(), self.pod.clone(), self.control());
         let work = tokio::spawn(async move {
             if begin {
-                node.carry_out(&pod, request("restart app"), leash, &audience).await.map(Some)
+                node.carry_out(&pod, request("restart app"), control, &observer).await.map(Some)
             } else {
-                node.resume(&pod, leash, &audience).await
+                node.resume(&pod, control, &observer).await
             }
         });
         let ended = self.patiently(work).await;
@@ -53,7 +53,7 @@ async fn an_operation_that_ended_the_process_twice_is_set_aside() {
     assert!(shop.fake.fences().is_empty());
     assert_eq!(shop.fake.story().len(), 1, "{:?}", shop.fake.story());
     assert!(!shop.is_open());
-    assert!(shop.node.resume(&shop.pod, shop.leash(), &nobody()).await.unwrap().is_none());
+    assert!(shop.node.resume(&shop.pod, shop.control(), &nobody()).await.unwrap().is_none());
 }
 
 #[tokio::test]
@@ -63,9 +63,9 @@ async fn one_panic_is_forgiven_and_forgotten_with_the_operation() {
     let ended = shop.process(false, nobody()).await.unwrap().unwrap().unwrap();
     assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
     // The next one has two of its own.
-    let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
+    let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
     let work = tokio::spawn(async move {
-        node.carry_out(&pod, request("restart app #2"), leash, &panics_after(Verb::Fence)).await
+        node.carry_out(&pod, request("restart app #2"), control, &panics_after(Verb::Fence)).await
     });
     assert!(work.await.unwrap_err().is_panic());
     shop.next_process();
@@ -84,8 +84,8 @@ async fn processes_that_are_killed_do_not_count() {
     for _ in 0..5 {
         let called = shop.fake.calls("StopContainer").len();
         shop.fake.on("StopContainer").fault(super::super::runtime::Fault::Hang);
-        let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
-        let work = tokio::spawn(async move { node.resume(&pod, leash, &nobody()).await });
+        let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
+        let work = tokio::spawn(async move { node.resume(&pod, control, &nobody()).await });
         shop.patiently(async {
             while shop.fake.calls("StopContainer").len() == called {
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -106,9 +106,11 @@ async fn only_the_operation_that_panics_is_blamed() {
     let mut shop = Shop::of(shared_pod()).await;
     let other = pod_ref(&shop.fake.put(shared_pod().again()));
     let bystander = |shop: &Shop| {
-        let (node, pod, leash) = (shop.node.clone(), other.clone(), shop.leash());
+        let (node, pod, control) = (shop.node.clone(), other.clone(), shop.control());
         // It stays in its pull.
-        tokio::spawn(async move { node.carry_out(&pod, request("swap app=img:v2"), leash, &nobody()).await })
+        tokio::spawn(
+            async move { node.carry_out(&pod, request("swap app=img:v2"), control, &nobody()).await },
+        )
     };
     shop.fake.on("PullImage").times(2).fault(super::super::runtime::Fault::Hang);
     for (begin, pulls) in [(true, 1), (false, 2)] {

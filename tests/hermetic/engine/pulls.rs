@@ -7,7 +7,7 @@ use super::{nobody, node, pod_ref, request};
 
 use std::time::Duration;
 
-use inplace::node::drive::Leash;
+use inplace::node::drive::ControlHandle;
 use inplace::operation::snapshot::Owner;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -29,8 +29,8 @@ async fn a_registry_that_hangs_delays_no_other_and_nothing_that_is_on_the_node()
         let pod = Pod::new("shop", name).owner(Owner::NodeRun).container("app", "img:v1").grace(1);
         let pod = pod_ref(&fake.put(pod));
         let (node, request) = (node.clone(), request(&format!("swap app={image}")));
-        let leash = Leash { withdrawal: withdraw.subscribe(), shutdown: CancellationToken::new() };
-        tokio::spawn(async move { node.carry_out(&pod, request, leash, &nobody()).await.unwrap() })
+        let control = ControlHandle { withdrawal: withdraw.subscribe(), shutdown: CancellationToken::new() };
+        tokio::spawn(async move { node.carry_out(&pod, request, control, &nobody()).await.unwrap() })
     };
     let slow: Vec<_> = ["a", "b", "c", "d"].map(|name| swap(name, "hangs.example/img:v2")).into();
     fake.until("two pulls hang", |_| fake.calls("PullImage").len() == 2).await;

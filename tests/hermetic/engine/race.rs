@@ -44,7 +44,7 @@ async fn the_next_attempt_of_a_kubelet_is_taken_for_the_replacement() {
         if !started {
             // It gets to start it a little later.
             shop.fake.on("ListContainers").nth(8).first(|m| {
-                let made = m.lives("app").last().unwrap().id.clone();
+                let made = m.instances("app").last().unwrap().id.clone();
                 drop(m.start(&made));
             });
         }
@@ -91,12 +91,12 @@ async fn a_fence_that_cannot_be_had_ends_it_untouched() {
 async fn a_fence_name_that_becomes_free_is_taken() {
     let shop = Shop::of(kubelets()).await;
     let made = shop.fake.model(|m| {
-        let life = m.running("app")[0].clone();
-        let mut config = life.config;
+        let instance = m.running("app")[0].clone();
+        let mut config = instance.config;
         config.metadata.as_mut().unwrap().attempt = 2;
         config.metadata.as_mut().unwrap().name = "app".to_owned();
         config.labels.insert(inplace::api::annotation::CONTAINER_NAME.to_owned(), "other".to_owned());
-        m.create(&life.sandbox_id, config, life.pod_config).unwrap()
+        m.create(&instance.sandbox_id, config, instance.pod_config).unwrap()
     });
     shop.fake.on("CreateContainer").nth(3).first(move |m| m.vanish(&made));
     shop.succeeded(shop.restart().await, "img:v1");
@@ -141,8 +141,8 @@ async fn the_fence_outlives_the_start() {
     let shop = Shop::of(kubelets()).await;
     let (tell, told) = std::sync::mpsc::channel();
     shop.fake.on("RemoveContainer").first(move |m| {
-        let life = m.running("app")[0].clone();
-        let held = inplace::process::clock::now().as_nanosecond() - i128::from(life.started_at);
+        let instance = m.running("app")[0].clone();
+        let held = inplace::process::clock::now().as_nanosecond() - i128::from(instance.started_at);
         tell.send(Duration::from_nanos(u64::try_from(held).unwrap())).unwrap();
     });
     shop.succeeded(shop.restart().await, "img:v1");
@@ -211,10 +211,10 @@ async fn another_sandbox_of_the_same_pod_is_not_touched() {
 }
 
 fn double(m: &mut Model) {
-    let life = m.running("app")[0].clone();
-    let mut config = life.config;
+    let instance = m.running("app")[0].clone();
+    let mut config = instance.config;
     config.metadata.as_mut().unwrap().attempt = 7;
-    let id = m.create(&life.sandbox_id, config, life.pod_config).unwrap();
+    let id = m.create(&instance.sandbox_id, config, instance.pod_config).unwrap();
     m.start(&id).unwrap();
 }
 
@@ -279,7 +279,7 @@ async fn a_state_that_cannot_be_told_is_waited_out() {
     let shop = Shop::open().await;
     let set = |state| {
         move |m: &mut Model| {
-            let id = m.lives("app")[1].id.clone();
+            let id = m.instances("app")[1].id.clone();
             m.container_mut(&id).unwrap().state = state;
         }
     };
@@ -293,7 +293,7 @@ async fn a_state_that_cannot_be_told_is_waited_out() {
 async fn a_state_that_is_never_told_keeps_no_container_down() {
     let shop = Shop::open().await;
     shop.fake.on("StartContainer").then(|m| {
-        let id = m.lives("app").last().unwrap().id.clone();
+        let id = m.instances("app").last().unwrap().id.clone();
         m.container_mut(&id).unwrap().state = ContainerState::ContainerUnknown;
     });
     let ended = shop.restart().await.unwrap();

@@ -112,7 +112,7 @@ async fn one_process_at_a_time_per_pod() {
     refused(&shop, "restart app", "Busy").await;
     let pod = super::pod_ref(&other);
     let done =
-        shop.node.carry_out(&pod, request("restart db"), shop.leash(), &super::nobody()).await.unwrap();
+        shop.node.carry_out(&pod, request("restart db"), shop.control(), &super::nobody()).await.unwrap();
     assert_eq!(done.phase, Phase::Succeeded);
     drop(held);
     assert_eq!(shop.restart().await.unwrap().phase, Phase::Succeeded);

@@ -68,9 +68,11 @@ async fn shop() -> Shop {
 async fn a_pull_that_takes_long_does_not_hold_the_process() {
     let mut shop = Shop::open().await;
     shop.fake.on("PullImage").fault(Fault::Hang);
-    let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
+    let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
     let process =
-        tokio::spawn(async move { node.carry_out(&pod, request("swap app=img:v2"), leash, &nobody()).await });
+        tokio::spawn(
+            async move { node.carry_out(&pod, request("swap app=img:v2"), control, &nobody()).await },
+        );
     shop.fake.arrived("PullImage", "img:v2").await;
     shop.shutdown.cancel();
     let ended = tokio::time::timeout(Duration::from_secs(5), process).await.unwrap().unwrap();
@@ -87,9 +89,9 @@ async fn while_the_runtime_is_away_it_ends_at_once() {
     let gone = Arc::clone(&fake);
     shop.fake.on("CreateContainer").about("fence app#2").then(move |_| gone.notify_one());
     shop.fake.on("CreateContainer").fault(Fault::RestartAfterEffect(Duration::from_secs(3600)));
-    let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
+    let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
     let process =
-        tokio::spawn(async move { node.carry_out(&pod, request("restart app"), leash, &nobody()).await });
+        tokio::spawn(async move { node.carry_out(&pod, request("restart app"), control, &nobody()).await });
     fake.notified().await;
     shop.shutdown.cancel();
     let ended = tokio::time::timeout(Duration::from_secs(5), process).await.unwrap().unwrap();

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::path::PathBuf;
 
 use inplace::api::status::Phase;
-use inplace::node::drive::{Audience, Happening};
+use inplace::node::drive::{Observer, OperationEvent};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -44,10 +44,11 @@ async fn a_container_that_is_down_does_not_wait_for_the_journal() {
     let stuck = std::sync::Arc::new(std::sync::Mutex::new(None));
     let set = std::sync::Arc::clone(&stuck);
     shop.fake.after("StopContainer", move |_| *set.lock().unwrap() = Some(Stuck::at(path.clone())));
-    let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
+    let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
     let work =
-        tokio::spawn(async move { node.carry_out(&pod, request("restart app"), leash, &nobody()).await });
-    let up = |m: &super::super::runtime::Model| m.running("app").iter().any(|life| life.attempt() == 1);
+        tokio::spawn(async move { node.carry_out(&pod, request("restart app"), control, &nobody()).await });
+    let up =
+        |m: &super::super::runtime::Model| m.running("app").iter().any(|instance| instance.attempt() == 1);
     shop.fake.until("the replacement runs", up).await;
     // It ends, and writes that down, as soon as the disk lets it.
     let stuck = stuck.lock().unwrap().take().unwrap();
@@ -64,14 +65,14 @@ async fn nothing_is_touched_while_the_journal_cannot_be_written() {
     let shop = Shop::of(shared_pod()).await;
     let stuck = Stuck::at(Stuck::path(&shop));
     let (tell, mut told) = tokio::sync::watch::channel(None);
-    let audience: Audience = std::sync::Arc::new(move |happening| {
-        if let Happening::Status(status) = happening {
+    let observer: Observer = std::sync::Arc::new(move |operation_event| {
+        if let OperationEvent::Status(status) = operation_event {
             tell.send_replace(Some(status.clone()).filter(|status| status.phase.is_terminal()));
         }
     });
-    let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
+    let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
     let request = short("restart app", 8);
-    let work = tokio::spawn(async move { node.carry_out(&pod, request, leash, &audience).await });
+    let work = tokio::spawn(async move { node.carry_out(&pod, request, control, &observer).await });
     let ended = shop.patiently(told.wait_for(Option::is_some)).await.unwrap().clone().unwrap();
     assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "JournalFailed"), "{ended:#?}");
     assert!(ended.message.contains("touched"), "{}", ended.message);

@@ -10,11 +10,11 @@ use super::{Shop, nobody, pod_ref, request};
 
 /// A container like the running `name`, of `attempt`, with these labels more, created and not started.
 fn create(m: &mut Model, name: &str, attempt: u32, labels: &[(&str, &str)]) -> String {
-    let life = m.running(name)[0].clone();
-    let mut config = life.config;
+    let instance = m.running(name)[0].clone();
+    let mut config = instance.config;
     config.metadata.as_mut().unwrap().attempt = attempt;
     config.labels.extend(labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
-    m.create(&life.sandbox_id, config, life.pod_config).unwrap()
+    m.create(&instance.sandbox_id, config, instance.pod_config).unwrap()
 }
 
 const FENCE: [(&str, &str); 2] =
@@ -39,9 +39,11 @@ impl Shop {
     /// Begins a restart in a process that dies when the fence is there.
     pub(super) async fn die_fenced(&mut self) {
         self.fake.on("StopContainer").fault(Fault::Hang);
-        let (node, pod, leash) = (self.node.clone(), self.pod.clone(), self.leash());
+        let (node, pod, control) = (self.node.clone(), self.pod.clone(), self.control());
         let process =
-            tokio::spawn(async move { node.carry_out(&pod, request("restart app"), leash, &nobody()).await });
+            tokio::spawn(
+                async move { node.carry_out(&pod, request("restart app"), control, &nobody()).await },
+            );
         self.fake.arrived("StopContainer", "app#0").await;
         process.abort();
         assert!(process.await.unwrap_err().is_cancelled());
@@ -68,8 +70,8 @@ async fn what_is_ours_and_forgotten_goes_and_what_is_others_stays() {
     shop.fake.forget();
     assert_eq!(shop.sweep().await, 3);
     assert!(shop.fake.fences().is_empty());
-    assert_eq!(shop.fake.lives("app").last().unwrap().id, theirs);
-    assert_eq!(shop.fake.lives("db").last().unwrap().id, ran);
+    assert_eq!(shop.fake.instances("app").last().unwrap().id, theirs);
+    assert_eq!(shop.fake.instances("db").last().unwrap().id, ran);
     assert!(shop.fake.story().iter().all(|call| call.starts_with("Remove")), "{:?}", shop.fake.story());
     assert_eq!((shop.sweep().await, shop.fake.story().len()), (0, 3));
 }
@@ -148,8 +150,11 @@ async fn what_has_started_since_the_list_was_taken_is_not_ended() {
     let id = started.clone();
     shop.fake.on("ListContainers").nth(2).then(move |m| m.start(&id).unwrap());
     assert_eq!(shop.sweep().await, 0);
-    let lives = shop.fake.lives("app");
-    assert!(lives.iter().any(|life| life.id == started && life.is_running()), "{lives:#?}");
+    let instances = shop.fake.instances("app");
+    assert!(
+        instances.iter().any(|instance| instance.id == started && instance.is_running()),
+        "{instances:#?}"
+    );
 }
 
 /// Whoever works on a pod has its journal: what is made there is not forgotten.

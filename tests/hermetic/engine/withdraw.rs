@@ -56,9 +56,11 @@ async fn from_the_first_touch_on_it_goes_on() {
 async fn a_pull_breaks_off() {
     let shop = Shop::open().await;
     shop.fake.on("PullImage").fault(Fault::Hang);
-    let (node, pod, leash) = (shop.node.clone(), shop.pod.clone(), shop.leash());
+    let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
     let process =
-        tokio::spawn(async move { node.carry_out(&pod, request("swap app=img:v2"), leash, &nobody()).await });
+        tokio::spawn(
+            async move { node.carry_out(&pod, request("swap app=img:v2"), control, &nobody()).await },
+        );
     shop.fake.arrived("PullImage", "img:v2").await;
     shop.withdraw.send_replace(Some(Withdrawal::Deleted));
     let ended = tokio::time::timeout(Duration::from_secs(5), process).await.unwrap().unwrap().unwrap();

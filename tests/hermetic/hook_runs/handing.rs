@@ -15,7 +15,7 @@ async fn what_is_let_go_is_taken_at_once() {
     site.until("the controller measures", "drain", |run| Site::measured(run) >= 2).await;
     // The agent is back; it would wait for long for somebody who does not let go.
     let agent = site.runner_with(AGENT, &site.api, 8, Duration::from_secs(600)).await;
-    controller.turn.send_replace(Turn::Theirs);
+    controller.ownership.send_replace(Ownership::Theirs);
     let run = site.until("the agent has it", "drain", |run| Site::runner_of(run) == Some(AGENT)).await;
     let before = run["status"]["metricResults"][0]["successful"].as_u64().unwrap();
     site.until("the agent goes on from there", "drain", |run| {
@@ -31,7 +31,7 @@ async fn what_cannot_be_told_stays_where_it_is() {
     site.put("drain", &polls(&site));
     let running = site.runner(CONTROLLER).await;
     site.until("it measures", "drain", |run| Site::measured(run) >= 2).await;
-    running.turn.send_replace(Turn::Unknown);
+    running.ownership.send_replace(Ownership::Unknown);
     site.put("other", &polls(&site));
     let known = site.asked.count();
     site.until("it goes on", "drain", |run| {

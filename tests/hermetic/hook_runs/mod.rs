@@ -18,7 +18,7 @@ use inplace::cluster::server::Server;
 use inplace::hook::engine::Engine;
 use inplace::hook::place::Place;
 use inplace::hook::reach::{Cidr, Reach};
-use inplace::hook::runner::{Duty, Identity, Metrics, Office, Runner, Terms, Turn};
+use inplace::hook::runner::{Duty, Identity, Metrics, Ownership, Runner, RunnerContext, Terms};
 use inplace::hook::settings::Settings;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -79,7 +79,7 @@ struct Site {
 /// One runner; it ends when this is dropped, as if killed.
 struct Running {
     /// What its duty says about every run.
-    turn: watch::Sender<Turn>,
+    ownership: watch::Sender<Ownership>,
     stop: CancellationToken,
     task: JoinHandle<()>,
     _kill: DropGuard,
@@ -91,10 +91,10 @@ impl Drop for Running {
     }
 }
 
-struct Told(watch::Receiver<Turn>);
+struct Told(watch::Receiver<Ownership>);
 
 impl Duty for Told {
-    fn turn(&mut self, _run: &Summary) -> Turn {
+    fn ownership(&mut self, _run: &Summary) -> Ownership {
         *self.0.borrow_and_update()
     }
 
@@ -145,7 +145,7 @@ impl Site {
     ) -> Running {
         let target = Target { kubeconfig: Some(api.kubeconfig()), context: None };
         let server = Server::new(connect(&target).await.unwrap().0);
-        let (turn, told) = watch::channel(Turn::Ours);
+        let (ownership, told) = watch::channel(Ownership::Ours);
         let (stop, watching) = (CancellationToken::new(), CancellationToken::new());
         let settings = Settings {
             role: "this test".to_owned(),
@@ -155,7 +155,7 @@ impl Site {
             max_at_once: 8,
             exec: true,
         };
-        let office = Office {
+        let context = RunnerContext {
             server: server.clone(),
             engine: Engine::new(settings),
             runs: HookRuns::watch(server, "HookRuns", "!inplace.dev/operation", watching.clone()),
@@ -166,8 +166,8 @@ impl Site {
             metrics: Metrics::default(),
             stop: stop.clone(),
         };
-        let task = tokio::spawn(Runner::new(office, Told(told)).run());
-        Running { turn, stop, task, _kill: watching.drop_guard() }
+        let task = tokio::spawn(Runner::new(context, Told(told)).run());
+        Running { ownership, stop, task, _kill: watching.drop_guard() }
     }
 
     /// A metric that asks the hook server.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use inplace::api::request::{HookRef, OnFailure, Request, Target};
 use inplace::api::status::Action;
-use inplace::operation::effect::{Class, Effect, ImageChoice, Learned, Leftover, Trouble, Verb};
+use inplace::operation::effect::{Class, Effect, EffectError, ImageChoice, Learned, Leftover, Verb};
 use inplace::operation::hook::Moment;
 use inplace::operation::next::{Next, next, unseen};
 use inplace::operation::note::Note;
@@ -89,7 +89,7 @@ struct Sabotage {
 }
 
 #[derive(Clone, Debug)]
-struct Life {
+struct Instance {
     seen: Container,
     /// True when our Stop ended it.
     stopped_by_us: bool,
@@ -113,7 +113,7 @@ struct World {
     now: Timestamp,
     dice: Dice,
     ids: u32,
-    lives: Vec<Life>,
+    instances: Vec<Instance>,
     sandbox: Option<Sandbox>,
     events: Vec<(Timestamp, Event)>,
     /// Starts of ours that happened, by container name.
@@ -140,7 +140,7 @@ impl World {
             now: epoch(),
             dice,
             ids: 0,
-            lives: Vec::new(),
+            instances: Vec::new(),
             sandbox,
             events: Vec::new(),
             started: BTreeMap::new(),
@@ -154,13 +154,13 @@ impl World {
             for attempt in 0..3 {
                 let image_id = if attempt < 2 { "sha:older" } else { "sha:old" };
                 let id = world.create(&name, attempt, image_id, false, None);
-                let life = world.life(&id).unwrap();
-                life.seen.started_at = Some(epoch());
+                let instance = world.instance(&id).unwrap();
+                instance.seen.started_at = Some(epoch());
                 if attempt < 2 {
-                    life.seen.state = State::Exited;
-                    life.seen.finished_at = Some(epoch());
+                    instance.seen.state = State::Exited;
+                    instance.seen.finished_at = Some(epoch());
                 } else {
-                    life.seen.state = State::Running;
+                    instance.seen.state = State::Running;
                 }
             }
         }
@@ -202,14 +202,15 @@ impl World {
         self.events.push((self.now + ms(delay), event));
     }
 
-    fn life(&mut self, id: &str) -> Option<&mut Life> {
-        self.lives.iter_mut().find(|life| life.seen.id == id)
+    fn instance(&mut self, id: &str) -> Option<&mut Instance> {
+        self.instances.iter_mut().find(|instance| instance.seen.id == id)
     }
 
     fn running(&self, name: &str) -> usize {
-        let runs =
-            |life: &&Life| !life.seen.fence && life.seen.name == name && life.seen.state == State::Running;
-        self.lives.iter().filter(runs).count()
+        let runs = |instance: &&Instance| {
+            !instance.seen.fence && instance.seen.name == name && instance.seen.state == State::Running
+        };
+        self.instances.iter().filter(runs).count()
     }
 
     fn violate(&mut self, what: String) {
@@ -221,7 +222,7 @@ impl World {
     }
 
     fn snapshot(&mut self) -> Snapshot {
-        let mut containers: Vec<_> = self.lives.iter().map(|life| life.seen.clone()).collect();
+        let mut containers: Vec<_> = self.instances.iter().map(|instance| instance.seen.clone()).collect();
         if self.within(self.scenario.fog) {
             let unclear = containers.iter_mut().filter(|container| container.state == State::Running);
             unclear.for_each(|container| container.state = State::Unknown);
@@ -234,8 +235,10 @@ impl World {
     }
 
     fn reserved(&self, name: &str, attempt: u32) -> bool {
-        let holds = |life: &Life| !(life.seen.fence && self.sabotage.fences_hold_nothing);
-        self.lives.iter().any(|life| life.seen.name == name && life.seen.attempt == attempt && holds(life))
+        let holds = |instance: &Instance| !(instance.seen.fence && self.sabotage.fences_hold_nothing);
+        self.instances
+            .iter()
+            .any(|instance| instance.seen.name == name && instance.seen.attempt == attempt && holds(instance))
     }
 
     fn create(&mut self, name: &str, attempt: u32, image_id: &str, fence: bool, by: Option<&str>) -> String {
@@ -259,27 +262,27 @@ impl World {
             grace: Duration::from_secs(self.scenario.grace),
             has_pre_stop: self.scenario.pre_stop,
         };
-        self.lives.push(Life { seen, stopped_by_us: false });
+        self.instances.push(Instance { seen, stopped_by_us: false });
         id
     }
 
     /// What happens when the runtime starts `id`; false when the image will not start.
     fn start(&mut self, id: &str) -> bool {
         let now = self.now;
-        let image_id = self.life(id).unwrap().seen.image_id.clone();
+        let image_id = self.instance(id).unwrap().seen.image_id.clone();
         let image = self.image(&image_id);
         if image == Image::NeverStarts {
             if self.roll(2) == 0 {
-                let life = self.life(id).unwrap();
-                life.seen.state = State::Exited;
-                life.seen.exit_code = 128;
+                let instance = self.instance(id).unwrap();
+                instance.seen.state = State::Exited;
+                instance.seen.exit_code = 128;
             }
             return false;
         }
-        let life = self.life(id).unwrap();
-        life.seen.state = State::Running;
-        life.seen.started_at = Some(now);
-        let name = life.seen.name.clone();
+        let instance = self.instance(id).unwrap();
+        instance.seen.state = State::Running;
+        instance.seen.started_at = Some(now);
+        let name = instance.seen.name.clone();
         if let Image::DiesAfter(after) = image {
             self.at(after, Event::Exit(id.to_owned()));
         }
@@ -292,11 +295,11 @@ impl World {
 
     fn exit(&mut self, id: &str, by_us: bool) {
         let now = self.now;
-        if let Some(life) = self.life(id).filter(|life| life.seen.state == State::Running) {
-            life.seen.state = State::Exited;
-            life.seen.finished_at = Some(now);
-            life.seen.exit_code = 1;
-            life.stopped_by_us = by_us;
+        if let Some(instance) = self.instance(id).filter(|instance| instance.seen.state == State::Running) {
+            instance.seen.state = State::Exited;
+            instance.seen.finished_at = Some(now);
+            instance.seen.exit_code = 1;
+            instance.stopped_by_us = by_us;
         }
     }
 
@@ -328,7 +331,7 @@ impl World {
                 }
             }
             Event::KubeletStarts(id) => {
-                if self.life(&id).is_some_and(|life| life.seen.state == State::Created) {
+                if self.instance(&id).is_some_and(|instance| instance.seen.state == State::Created) {
                     self.start(&id);
                 }
                 let again = self.roll_ms(20, 300);
@@ -340,34 +343,34 @@ impl World {
             Event::Swept => {
                 // A kubelet keeps the newest of a name, a person at the terminal whatever they like.
                 let mut newest = BTreeMap::new();
-                for Life { seen, .. } in self.lives.iter().filter(|life| !life.seen.fence) {
+                for Instance { seen, .. } in self.instances.iter().filter(|instance| !instance.seen.fence) {
                     newest.insert(seen.name.clone(), seen.id.clone());
                 }
-                let mut lives = std::mem::take(&mut self.lives);
-                lives.retain(|Life { seen, .. }| {
+                let mut instances = std::mem::take(&mut self.instances);
+                instances.retain(|Instance { seen, .. }| {
                     let spared = newest.values().any(|id| *id == seen.id);
                     seen.state != State::Exited
                         || if self.scenario.kubelet { spared } else { self.roll(2) == 0 }
                 });
-                self.lives = lives;
+                self.instances = instances;
             }
             Event::Meddled => {
                 if self.running("c0") == 0 && self.sandbox.is_some() {
-                    let lives = self.lives.iter().filter(|life| life.seen.name == "c0");
-                    let attempt = lives.map(|life| life.seen.attempt).max().unwrap_or(0) + 2;
+                    let instances = self.instances.iter().filter(|instance| instance.seen.name == "c0");
+                    let attempt = instances.map(|instance| instance.seen.attempt).max().unwrap_or(0) + 2;
                     let id = self.create("c0", attempt, "sha:old", false, None);
                     self.start(&id);
                 }
             }
             Event::Sandbox(fate) => {
-                let ids: Vec<_> = self.lives.iter().map(|life| life.seen.id.clone()).collect();
+                let ids: Vec<_> = self.instances.iter().map(|instance| instance.seen.id.clone()).collect();
                 for id in ids {
                     self.exit(&id, false);
                 }
                 match fate {
                     Fate::Gone => {
                         self.sandbox = None;
-                        self.lives.clear();
+                        self.instances.clear();
                     }
                     Fate::NotReady => self.sandbox.iter_mut().for_each(|sandbox| sandbox.ready = false),
                     Fate::Another => {
@@ -382,9 +385,12 @@ impl World {
     fn kubelet_looks(&mut self) {
         for index in 0..self.scenario.swaps.len() {
             let name = format!("c{index}");
-            let lives =
-                self.lives.iter().map(|life| &life.seen).filter(|seen| !seen.fence && seen.name == name);
-            let newest = lives.max_by_key(|seen| (seen.created_at, seen.attempt));
+            let instances = self
+                .instances
+                .iter()
+                .map(|instance| &instance.seen)
+                .filter(|seen| !seen.fence && seen.name == name);
+            let newest = instances.max_by_key(|seen| (seen.created_at, seen.attempt));
             if newest.is_none_or(|newest| newest.state != State::Running) {
                 let attempt = newest.map_or(0, |newest| newest.attempt + 1);
                 let lag = self.roll_ms(1, 200);
@@ -397,9 +403,9 @@ impl World {
     }
 
     /// Carries `effect` out, or does not, and answers, or does not.
-    fn call(&mut self, operation: &Operation, effect: &Effect) -> Result<Learned, Trouble> {
+    fn call(&mut self, operation: &Operation, effect: &Effect) -> Result<Learned, EffectError> {
         self.check_effect(operation, effect);
-        let trouble = |class| Err(Trouble { class, message: format!("{class:?}") });
+        let effect_error = |class| Err(EffectError { class, message: format!("{class:?}") });
         let takes = match effect.verb() {
             Verb::Stop | Verb::PreStop => {
                 self.roll_ms(1, 1000 * i64::try_from(self.scenario.grace).unwrap() + 5)
@@ -414,36 +420,36 @@ impl World {
         match fault {
             _ if self.away() => {
                 self.advance(self.now + ms(takes));
-                trouble(Class::Away)
+                effect_error(Class::Away)
             }
             0 => {
                 self.advance(self.now + ms(takes));
-                trouble(Class::Refused)
+                effect_error(Class::Refused)
             }
             1 => {
                 self.advance(self.now + ms(takes));
-                trouble(Class::Away)
+                effect_error(Class::Away)
             }
             2 => {
                 // The runtime was slower than our patience: it happens after we have turned away.
                 let late = self.roll_ms(1, 1500);
                 self.at(takes + late, Event::Late(effect.clone()));
                 self.advance(self.now + ms(takes));
-                trouble(Class::Away)
+                effect_error(Class::Away)
             }
             _ => {
                 self.advance(self.now + ms(takes));
                 let result = self.apply(effect);
-                if fault == 3 { trouble(Class::Away) } else { result }
+                if fault == 3 { effect_error(Class::Away) } else { result }
             }
         }
     }
 
-    fn apply(&mut self, effect: &Effect) -> Result<Learned, Trouble> {
-        let trouble = |class| Err(Trouble { class, message: format!("{class:?}") });
+    fn apply(&mut self, effect: &Effect) -> Result<Learned, EffectError> {
+        let effect_error = |class| Err(EffectError { class, message: format!("{class:?}") });
         match effect {
             Effect::Pull { image, .. } if self.scenario.new_image == Image::CannotBePulled => {
-                Err(Trouble { class: Class::Final, message: format!("no {image}") })
+                Err(EffectError { class: Class::Final, message: format!("no {image}") })
             }
             Effect::Pull { image, .. } => Ok(Learned::Image(ImageChoice {
                 reference: image.clone(),
@@ -451,24 +457,25 @@ impl World {
                 spec_hash: None,
             })),
             Effect::PreStop { .. } => Ok(Learned::Nothing),
-            Effect::Respec { .. } | Effect::Gate { .. } => trouble(Class::Final),
+            Effect::Respec { .. } | Effect::Gate { .. } => effect_error(Class::Final),
             Effect::Fence { container, source, attempt, image, .. }
             | Effect::Create { container, source, attempt, image } => {
                 let fence = effect.verb() == Verb::Fence;
-                let Some(source) = self.life(source).map(|life| life.seen.image_id.clone()) else {
-                    return trouble(Class::Gone);
+                let Some(source) = self.instance(source).map(|instance| instance.seen.image_id.clone())
+                else {
+                    return effect_error(Class::Gone);
                 };
                 let image = image.as_ref().map_or(source, |image| image.id.clone());
                 let taken =
-                    self.lives.iter().any(|l| l.seen.name == *container && l.seen.attempt == *attempt);
+                    self.instances.iter().any(|l| l.seen.name == *container && l.seen.attempt == *attempt);
                 if taken && (fence || self.reserved(container, *attempt)) {
-                    return trouble(Class::NameTaken);
+                    return effect_error(Class::NameTaken);
                 }
                 if self.sandbox.as_ref().is_none_or(|sandbox| !sandbox.ready) {
-                    return trouble(Class::Refused);
+                    return effect_error(Class::Refused);
                 }
                 if self.image(&image) == Image::CannotBeCreated && (fence || self.roll(2) == 0) {
-                    return trouble(Class::Refused);
+                    return effect_error(Class::Refused);
                 }
                 // Where no kubelet is, a container that was created and removed again is felt by nobody.
                 self.felt |= !fence && !self.scenario.cleans_up;
@@ -476,33 +483,33 @@ impl World {
                 Ok(Learned::Nothing)
             }
             Effect::Stop { id, .. } => {
-                if self.life(id).is_none() {
-                    return trouble(Class::Gone);
+                if self.instance(id).is_none() {
+                    return effect_error(Class::Gone);
                 }
                 self.felt = true;
                 self.exit(id, true);
                 Ok(Learned::Nothing)
             }
-            Effect::Start { container, id } => match self.life(id).map(|life| life.seen.state) {
-                None => trouble(Class::Gone),
+            Effect::Start { container, id } => match self.instance(id).map(|instance| instance.seen.state) {
+                None => effect_error(Class::Gone),
                 Some(State::Created) => {
                     self.felt = true;
                     if !self.start(id) {
-                        return trouble(Class::Refused);
+                        return effect_error(Class::Refused);
                     }
                     *self.started.entry(container.clone()).or_default() += 1;
                     Ok(Learned::Nothing)
                 }
-                Some(_) => trouble(Class::Refused),
+                Some(_) => effect_error(Class::Refused),
             },
-            Effect::Remove { .. } if self.scenario.stubborn => trouble(Class::Refused),
+            Effect::Remove { .. } if self.scenario.stubborn => effect_error(Class::Refused),
             Effect::Remove { id, .. } => {
                 // One of ours that a late Start got to run after all may go: it had been given up.
                 let foreign = |seen: &Container| seen.operation.is_none() && seen.state == State::Running;
-                if self.life(id).is_some_and(|life| foreign(&life.seen)) {
+                if self.instance(id).is_some_and(|instance| foreign(&instance.seen)) {
                     self.violate(format!("{id} was removed while it ran"));
                 }
-                self.lives.retain(|life| life.seen.id != *id);
+                self.instances.retain(|instance| instance.seen.id != *id);
                 Ok(Learned::Nothing)
             }
         }
@@ -525,27 +532,29 @@ impl World {
             Effect::Stop { id, timeout_seconds, .. } => *id == replacement.replaces && *timeout_seconds >= 2,
             // Ahead of the stop only where no kubelet can take it for the newest life.
             Effect::Create { attempt, .. } => {
-                let old = self.life(&replacement.replaces);
-                let ahead = old.is_some_and(|life| life.seen.state == State::Running);
+                let old = self.instance(&replacement.replaces);
+                let ahead = old.is_some_and(|instance| instance.seen.state == State::Running);
                 *attempt == replacement.attempt && (operation.unsupervised || !ahead)
             }
             Effect::Start { id, container } => {
                 let alone = self.running(container) == 0;
                 alone
-                    && self
-                        .life(id)
-                        .is_none_or(|life| life.seen.attempt == replacement.attempt && !life.seen.fence)
+                    && self.instance(id).is_none_or(|instance| {
+                        instance.seen.attempt == replacement.attempt && !instance.seen.fence
+                    })
             }
-            Effect::Remove { id, what, .. } => self.life(id).is_none_or(|Life { seen, .. }| match what {
-                Leftover::Fence => seen.fence,
-                Leftover::NeverStarted => {
-                    !seen.fence && seen.operation.as_deref() == Some(ID) && seen.started_at.is_none()
-                }
-                Leftover::Old => {
-                    let exited = seen.state == State::Exited && seen.attempt < target.from.attempt;
-                    exited && operation.unsupervised
-                }
-            }),
+            Effect::Remove { id, what, .. } => {
+                self.instance(id).is_none_or(|Instance { seen, .. }| match what {
+                    Leftover::Fence => seen.fence,
+                    Leftover::NeverStarted => {
+                        !seen.fence && seen.operation.as_deref() == Some(ID) && seen.started_at.is_none()
+                    }
+                    Leftover::Old => {
+                        let exited = seen.state == State::Exited && seen.attempt < target.from.attempt;
+                        exited && operation.unsupervised
+                    }
+                })
+            }
             // Only through an API server, which these worlds do not have.
             Effect::Respec { .. } | Effect::Gate { .. } => false,
         };
@@ -686,7 +695,7 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
         && scenario.meddled_at.is_none();
     let alone = (0..scenario.swaps.len()).all(|index| world.running(&format!("c{index}")) == 1);
     if lasts && !alone && agent.operation.stuck.is_empty() && !scenario.swaps.contains(&true) {
-        world.violate(format!("{outcome:?} left the kubelet unable to restart: {:?}", world.lives));
+        world.violate(format!("{outcome:?} left the kubelet unable to restart: {:?}", world.instances));
     }
     world.broken.map_or(Ok(outcome), Err)
 }
@@ -738,7 +747,9 @@ fn check_claim(world: &mut World, operation: &Operation, outcome: &Outcome) {
             Outcome::Succeeded if !world.hooks.passed(Moment::After) => false,
             Outcome::Succeeded => {
                 let image = if target.action == Action::Swap { "sha:new" } else { "sha:old" };
-                let up = |life: &&Container| life.attempt > target.from.attempt && life.image_id == image;
+                let up = |instance: &&Container| {
+                    instance.attempt > target.from.attempt && instance.image_id == image
+                };
                 running.len() == 1 && running.iter().all(up)
             }
             Outcome::RolledBack(_) => {
@@ -762,16 +773,17 @@ fn check_end(world: &mut World, operation: &Operation, outcome: &Outcome) {
         world.violate(format!("{outcome:?} came at {}, after {latest}", world.now));
     }
     let late = world.events.iter().any(|(_, event)| matches!(event, Event::Late(_)));
-    let left = |life: &&Life| life.seen.operation.is_some() && life.seen.state == State::Created;
-    if let Some(life) = world.lives.iter().find(left)
+    let left =
+        |instance: &&Instance| instance.seen.operation.is_some() && instance.seen.state == State::Created;
+    if let Some(instance) = world.instances.iter().find(left)
         && operation.stuck.is_empty()
         && !late
         && !world.away()
     {
-        world.violate(format!("{outcome:?} leaves {:?} behind", life.seen));
+        world.violate(format!("{outcome:?} leaves {:?} behind", instance.seen));
     }
     if matches!(outcome, Outcome::Cancelled(_) | Outcome::Failed { touched: false, .. }) {
-        let killed = world.lives.iter().any(|life| life.stopped_by_us);
+        let killed = world.instances.iter().any(|instance| instance.stopped_by_us);
         if killed || world.felt {
             world.violate(format!("{outcome:?}, but it was felt"));
         }

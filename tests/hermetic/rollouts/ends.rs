@@ -25,7 +25,7 @@ async fn what_a_deleted_rollout_asked_for_is_taken_back_where_nothing_is_touched
     shop.site.api.edit("shop", "web-1-1", |pod| say(pod, &uid, "Cancelled", ""));
     shop.site.api.edit("shop", "web-1-0", |pod| say(pod, &uid, "Succeeded", ""));
     shop.site.api.until("nobody is worked on", |store| !store.pods().any(is_worked_on)).await;
-    let stages: Vec<_> = (0..4).map(|index| mark(&shop.pod(index))["stage"].clone()).collect();
+    let stages: Vec<_> = (0..4).map(|index| record(&shop.pod(index))["stage"].clone()).collect();
     assert_eq!(stages, [json!("Done"), json!("Dropped"), json!("Dropped"), Value::Null]);
 }
 
@@ -40,7 +40,7 @@ async fn a_newer_one_of_the_same_target_takes_its_place() {
         "metadata": {"namespace": "shop", "name": "two", "generation": 1, "creationTimestamp": "2099-01-01T00:00:00Z"},
         "spec": {"target": {"workloadRef": {"kind": "Deployment", "name": "web"}}, "containers": [{"name": "app"}],
             "maxUnavailable": 1}}));
-    let taken_back = |store: &Store| mark(&store.pod("shop", "web-1-1").unwrap())["stage"] == "Dropped";
+    let taken_back = |store: &Store| record(&store.pod("shop", "web-1-1").unwrap())["stage"] == "Dropped";
     shop.site.api.until("what is not touched is taken back", taken_back).await;
     // The budget of the newer one counts what the older one has begun.
     let status = shop.status("two", "it runs", |status| status["phase"] == "Running").await;
@@ -85,7 +85,7 @@ async fn an_image_that_the_template_does_not_name_is_swapped_only_where_that_is_
     let status = shop.phase("one", "Failed").await;
     assert_eq!(status["reason"], "TemplateDrift");
     assert!(status["message"].as_str().unwrap().contains("allowTemplateDrift: true"), "{status:#}");
-    assert!(mark(&shop.pod(0)).is_null(), "before anything is touched");
+    assert!(record(&shop.pod(0)).is_null(), "before anything is touched");
     shop.restart("two", &swap(true));
     let asked = shop.agents("two", 1, |status| status["phase"] == "Succeeded").await;
     assert_eq!(asked, ["web-1-0", "web-1-1"]);
@@ -130,7 +130,7 @@ async fn it_is_over_at_its_deadline_and_deleted_when_its_time_is_over() {
     let status = shop.phase("one", "Failed").await;
     assert_eq!((&status["reason"], &status["failed"]), (&json!("DeadlineExceeded"), &json!(0)), "{status:#}");
     shop.open(&[]).await;
-    assert_eq!(mark(&shop.pod(0))["stage"], "Dropped");
+    assert_eq!(record(&shop.pod(0))["stage"], "Dropped");
     let gone = |store: &Store| store.get("inplacerollouts", "shop", "one").is_none();
     shop.site.api.until("it is deleted", gone).await;
 }

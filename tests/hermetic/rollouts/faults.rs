@@ -131,7 +131,7 @@ async fn a_pod_that_somebody_else_works_on_waits() {
     let _controller = shop.site.controller();
     shop.restart("one", &json!({"maxUnavailable": 2}));
     shop.open(&["web-1-0", "web-1-1"]).await;
-    assert!(mark(&shop.pod(0)).is_null());
+    assert!(record(&shop.pod(0)).is_null());
     shop.answer("web-1-1", "Succeeded");
     let status = shop.status("one", "it waits", |status| status["reason"] == "PodsTaken").await;
     assert_eq!(status["done"], 1);

@@ -50,7 +50,7 @@ impl Shop {
     }
 
     /// Its user changes the spec.
-    fn wish(&self, rollout: &str, deed: impl FnOnce(&mut Value)) {
+    fn rollout(&self, rollout: &str, deed: impl FnOnce(&mut Value)) {
         self.site.api.edit_of("inplacerollouts", "shop", rollout, |object| {
             deed(&mut object["spec"]);
             object["metadata"]["generation"] = json!(object["metadata"]["generation"].as_i64().unwrap() + 1);
@@ -132,7 +132,7 @@ fn say(pod: &mut Value, id: &str, phase: &str, step: &str) {
     pod["metadata"]["annotations"]["inplace.dev/status"] = json!(answer.to_string());
 }
 
-fn mark(pod: &Value) -> Value {
+fn record(pod: &Value) -> Value {
     pod["metadata"]["annotations"]["inplace.dev/rollout"]
         .as_str()
         .map_or(Value::Null, |text| serde_json::from_str(text).unwrap())
@@ -168,7 +168,7 @@ async fn every_pod_is_restarted_once_under_the_budget() {
     assert_eq!([of("Progressing"), of("Complete"), of("Failed")], ["False", "True", "False"]);
     for index in 0..4 {
         let pod = shop.pod(index);
-        assert_eq!((&mark(&pod)["stage"], &mark(&pod)["rollout"]), (&json!("Done"), &json!(uid)));
+        assert_eq!((&record(&pod)["stage"], &record(&pod)["rollout"]), (&json!("Done"), &json!(uid)));
         assert!(!is_worked_on(&pod), "{pod:#}");
     }
     let told = |store: &Store| store.events.iter().map(|event| event["reason"].clone()).collect::<Vec<_>>();
@@ -192,13 +192,13 @@ async fn a_pod_that_fails_stops_it_and_a_pause_and_a_partition_hold_it() {
     shop.answer("web-1-0", "Succeeded");
     let status = shop.status("one", "it is held", |status| status["reason"] == "Partition").await;
     assert_eq!((&status["phase"], &status["wanted"]), (&json!("Paused"), &json!(1)));
-    shop.wish("one", |spec| {
+    shop.rollout("one", |spec| {
         spec["partition"] = json!(0);
         spec["paused"] = json!(true);
     });
     shop.status("one", "it is paused", |status| status["reason"] == "Paused").await;
     shop.open(&[]).await;
-    shop.wish("one", |spec| spec["paused"] = json!(false));
+    shop.rollout("one", |spec| spec["paused"] = json!(false));
     shop.open(&["web-1-1"]).await;
     shop.answer("web-1-1", "Failed");
     let status = shop.phase("one", "Failed").await;

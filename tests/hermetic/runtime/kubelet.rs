@@ -13,7 +13,7 @@ impl Model {
     /// Creates the attempt after the newest life of `what` (a name or `pod/name`), as a kubelet does that found it
     /// dead; with another image if the pod has got one. Answers its id, or how the runtime refused.
     pub(crate) fn kubelet_creates(&mut self, what: &str, image: Option<&str>) -> Result<String, Status> {
-        let newest = self.lives(what).last().copied().cloned();
+        let newest = self.instances(what).last().copied().cloned();
         let newest = newest.unwrap_or_else(|| panic!("no life of {what} to follow"));
         let mut config = newest.config.clone();
         // What others put there is not in the pod's spec.

@@ -144,8 +144,8 @@ impl Fake {
     }
 
     /// All lives of `what`, oldest first; no fences.
-    pub(crate) fn lives(&self, what: &str) -> Vec<Container> {
-        self.shared.read(|model| model.lives(what).into_iter().cloned().collect())
+    pub(crate) fn instances(&self, what: &str) -> Vec<Container> {
+        self.shared.read(|model| model.instances(what).into_iter().cloned().collect())
     }
 
     /// Everything that only holds a name.

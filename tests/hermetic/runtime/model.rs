@@ -105,14 +105,14 @@ impl Model {
     }
 
     /// All lives of `what` (a name or `pod/name`), in the order of their creation; no fences.
-    pub(crate) fn lives(&self, what: &str) -> Vec<&Container> {
-        let mut lives: Vec<_> = self.containers.iter().filter(|c| !c.is_fence() && c.is(what)).collect();
-        lives.sort_by_key(|life| life.created_at);
-        lives
+    pub(crate) fn instances(&self, what: &str) -> Vec<&Container> {
+        let mut instances: Vec<_> = self.containers.iter().filter(|c| !c.is_fence() && c.is(what)).collect();
+        instances.sort_by_key(|instance| instance.created_at);
+        instances
     }
 
     pub(crate) fn running(&self, what: &str) -> Vec<&Container> {
-        self.lives(what).into_iter().filter(|life| life.is_running()).collect()
+        self.instances(what).into_iter().filter(|instance| instance.is_running()).collect()
     }
 
     /// The fences that guard `what`.
@@ -124,7 +124,7 @@ impl Model {
 
     /// The process of the running `what` ends by itself.
     pub(crate) fn die(&mut self, what: &str, exit_code: i32) {
-        let ids: Vec<_> = self.running(what).into_iter().map(|life| life.id.clone()).collect();
+        let ids: Vec<_> = self.running(what).into_iter().map(|instance| instance.id.clone()).collect();
         for id in ids {
             self.exit(&id, exit_code);
         }

@@ -136,20 +136,20 @@ async fn faults_do_what_they_say() {
 
     fake.on("CreateContainer").fault(Fault::Twice);
     assert!(clone(&mut client, &id, 4).await.unwrap_err().message().contains("is reserved for"));
-    assert_eq!(fake.lives("app").len(), 5);
+    assert_eq!(fake.instances("app").len(), 5);
 
     fake.on("RemoveContainer").fault(Fault::DropConnection);
     fake.on("RemoveContainer").nth(2).fault(Fault::DropConnectionAfterEffect);
-    let last = fake.lives("app")[4].id.clone();
+    let last = fake.instances("app")[4].id.clone();
     remove(&mut client, &last).await.unwrap_err();
-    assert_eq!(fake.lives("app").len(), 5);
+    assert_eq!(fake.instances("app").len(), 5);
     remove(&mut client, &last).await.unwrap_err();
-    assert_eq!(fake.lives("app").len(), 4);
+    assert_eq!(fake.instances("app").len(), 4);
     assert_eq!(fake.calls("RemoveContainer")[1].outcome, Outcome::Lost);
 
     for fault in [Fault::Hang, Fault::Slow(MOMENT * 10), Fault::HangAfterEffect] {
         fake.on("StartContainer").fault(fault);
-        let second = fake.lives("app")[1].clone();
+        let second = fake.instances("app")[1].clone();
         assert_eq!(fake.times("started app#1"), 0, "before {fault:?}");
         assert!(tokio::time::timeout(MOMENT, start(&mut client, &second.id)).await.is_err(), "{fault:?}");
     }
@@ -208,7 +208,7 @@ async fn processes_end_in_their_time() {
     let id = clone(&mut client, &fake.only("app").id, 1).await.unwrap();
     start(&mut client, &id).await.unwrap();
     fake.until("the end", |m| m.running("app").len() == 1).await;
-    let ended = fake.lives("app")[1].clone();
+    let ended = fake.instances("app")[1].clone();
     assert_eq!((ended.exit_code, ended.finished_at - ended.started_at), (3, 30_000_000));
 
     // Only whoever waits to the end kills.
@@ -217,7 +217,7 @@ async fn processes_end_in_their_time() {
     assert!(tokio::time::timeout(MOMENT, stop(&mut client, &side, 1)).await.is_err());
     assert!(fake.only("side").signalled);
     stop(&mut client, &side, 1).await.unwrap();
-    assert_eq!(fake.lives("side")[0].exit_code, 137);
+    assert_eq!(fake.instances("side")[0].exit_code, 137);
     assert_eq!(fake.times("signalled side#0"), 1);
 }
 
@@ -227,7 +227,7 @@ async fn a_test_may_stop_its_own_clock() {
     fake.model(|m| m.image("img:v1").stop_takes = MOMENT);
     let id = fake.only("app").id;
     stop(&mut client, &id, 30).await.unwrap();
-    assert_eq!(fake.lives("app")[0].exit_code, 143);
+    assert_eq!(fake.instances("app")[0].exit_code, 143);
     fake.restart_before("RemoveContainer", MOMENT);
     remove(&mut client, &id).await.unwrap_err();
     fake.up().await;

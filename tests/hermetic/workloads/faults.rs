@@ -9,7 +9,7 @@ async fn a_workload_is_made_updated_and_then_let_alone() {
     let _controller = site.controller();
     site.deployment(3);
     site.ready(3).await;
-    site.wish(|spec| spec["template"] = template("app:2"));
+    site.spec(|spec| spec["template"] = template("app:2"));
     site.agents_bring("app:2", 3).await;
     let progress = |web: &Value| web["status"]["conditions"].to_string().contains("\"Complete\"");
     site.status("it is complete", progress).await;
@@ -18,7 +18,7 @@ async fn a_workload_is_made_updated_and_then_let_alone() {
     for name in site.names() {
         site.api.edit("shop", &name, |pod| pod["status"]["message"] = json!("still here"));
     }
-    site.wish(|spec| spec["template"]["spec"]["containers"][0]["image"] = json!("app:2"));
+    site.spec(|spec| spec["template"]["spec"]["containers"][0]["image"] = json!("app:2"));
     site.status("the next generation is told", |_| true).await;
     let writes = site.api.writes();
     let other = |line: &&String| !line.contains("lease") && !line.starts_with("PATCH gamedeployment/status");
@@ -34,7 +34,7 @@ async fn a_pod_whose_making_is_not_answered_is_made_once() {
         site.deployment(3);
         site.ready(3).await;
         let made = site.names();
-        site.wish(|spec| spec["replicas"] = json!(4));
+        site.spec(|spec| spec["replicas"] = json!(4));
         site.ready(4).await;
         assert!(site.names().is_superset(&made), "none was made in place of another one");
         assert_eq!(site.api.count("DELETE pod"), 0);
@@ -51,7 +51,7 @@ async fn a_pod_whose_deletion_is_not_answered_is_the_only_one_that_goes() {
         site.deployment(3);
         site.ready(3).await;
         site.api.on("DELETE pod").fault(fault);
-        site.wish(|spec| spec["replicas"] = json!(2));
+        site.spec(|spec| spec["replicas"] = json!(2));
         site.told("replicas", 2).await;
         assert_eq!(site.names().len(), 2, "{:#?}", site.api.calls());
     }
@@ -67,7 +67,7 @@ async fn a_request_whose_writing_is_not_answered_is_the_only_one() {
         site.deployment(3);
         site.ready(3).await;
         site.api.on("PATCH pod").fault(fault);
-        site.wish(|spec| spec["template"] = template("app:2"));
+        site.spec(|spec| spec["template"] = template("app:2"));
         // It looks at each pod that is asked for: never more than one.
         site.agents_bring("app:2", 3).await;
     }
@@ -85,7 +85,7 @@ async fn a_pod_that_somebody_changes_meanwhile_is_looked_at_again() {
             store.edit("shop", &name, |pod| pod["metadata"]["annotations"]["other"] = json!("1"));
         }
     });
-    site.wish(|spec| spec["template"] = template("app:2"));
+    site.spec(|spec| spec["template"] = template("app:2"));
     site.agents_bring("app:2", 2).await;
     let failures: Vec<_> = site.api.events().into_iter().filter(|event| event["type"] == "Warning").collect();
     assert!(failures.is_empty(), "nobody needs to know: {failures:#?}");
@@ -101,7 +101,7 @@ async fn a_pod_that_is_gone_before_it_is_written_is_replaced() {
         let first = store.pods().map(name).next().unwrap();
         store.remove("shop", &first);
     });
-    site.wish(|spec| spec["template"] = template("app:2"));
+    site.spec(|spec| spec["template"] = template("app:2"));
     site.api
         .until("there are two again", |store| {
             store.calls.iter().any(|call| call.starts_with("PATCH pod")) && store.pods().count() == 2
@@ -147,7 +147,7 @@ async fn a_watch_that_breaks_off_or_lost_its_history_loses_nothing() {
                 site.api.come_back().await;
             }
         }
-        site.wish(|spec| spec["template"] = template(image));
+        site.spec(|spec| spec["template"] = template(image));
         site.agents_bring(image, 2).await;
     }
     assert_eq!(site.names().len(), 2);
@@ -165,7 +165,7 @@ async fn whoever_leads_next_goes_on_where_the_last_one_was_killed() {
     site.ready(5).await;
     let names = site.names();
     site.api.on("PATCH pod").fault(Fault::HangAfterEffect);
-    site.wish(|spec| spec["template"] = template("app:2"));
+    site.spec(|spec| spec["template"] = template("app:2"));
     site.api.arrived("PATCH pod", 1).await;
     drop(second);
     let _third = site.controller();

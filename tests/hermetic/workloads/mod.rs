@@ -81,7 +81,7 @@ impl Site {
     }
 
     /// Its user changes the spec.
-    fn wish(&self, deed: impl FnOnce(&mut Value)) {
+    fn spec(&self, deed: impl FnOnce(&mut Value)) {
         self.api.edit_of("gamedeployments", "shop", "web", |web| {
             deed(&mut web["spec"]);
             web["metadata"]["generation"] = json!(web["metadata"]["generation"].as_i64().unwrap() + 1);

@@ -146,7 +146,7 @@ async fn an_orphaned_revision_whose_content_does_not_fit_its_name_is_left_alone(
     let pods = site.api.store(|store| store.pods().cloned().collect::<Vec<_>>());
     assert!(!json!(pods).to_string().contains("app:forged"), "{pods:#?}");
     // It is looked at again and again, and told once.
-    site.wish(|spec| spec["replicas"] = json!(2));
+    site.spec(|spec| spec["replicas"] = json!(2));
     site.ready(2).await;
     let told = |store: &Store| {
         let about = |event: &&Value| event["reason"] == "RevisionNotAdopted";
@@ -172,12 +172,12 @@ async fn a_revision_that_somebody_put_into_the_history_stops_nothing_and_makes_n
                 {"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": "web", "uid": owner,
                     "controller": true}]}}));
     }
-    site.wish(|spec| {
+    site.spec(|spec| {
         spec["template"] = template("app:2");
         spec["updateStrategy"]["partition"] = json!(1);
     });
     site.agents_bring("app:2", 1).await;
-    site.wish(|spec| spec["replicas"] = json!(4));
+    site.spec(|spec| spec["replicas"] = json!(4));
     site.ready(4).await;
     let pods = site.api.store(|store| store.pods().cloned().collect::<Vec<_>>());
     assert!(!json!(pods).to_string().contains("app:forged"), "{pods:#?}");
@@ -190,7 +190,7 @@ async fn the_template_of_an_old_revision_is_read_when_a_pod_is_at_it() {
     site.deployment(3);
     site.ready(3).await;
     assert_eq!(site.api.count("GET controllerrevision"), 0, "it is that of the workload");
-    site.wish(|spec| {
+    site.spec(|spec| {
         spec["template"] = template("app:2");
         spec["updateStrategy"]["partition"] = json!(2);
     });
@@ -215,7 +215,7 @@ async fn what_was_orphaned_is_taken_over_as_it_is() {
         let controller = first.controller();
         first.deployment(2);
         first.ready(2).await;
-        first.wish(|spec| spec["template"] = template("app:2"));
+        first.spec(|spec| spec["template"] = template("app:2"));
         first.agents_bring("app:2", 2).await;
         drop(controller);
         let left: Vec<_> = first.api.store(|store| {
@@ -230,7 +230,7 @@ async fn what_was_orphaned_is_taken_over_as_it_is() {
         // It is applied again, as it was.
         let _controller = site.controller();
         site.deployment(2);
-        site.wish(|spec| {
+        site.spec(|spec| {
             spec["template"] = template("app:2");
             spec["updateStrategy"]["type"] = json!(way);
         });

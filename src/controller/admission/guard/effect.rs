@@ -9,13 +9,13 @@ use kube::{Resource as _, ResourceExt as _};
 use crate::api::annotation;
 use crate::api::hook_run::{HookRun, HookRunSpec};
 use crate::cluster::error::{Class, Error};
-use crate::cluster::event::Told;
+use crate::cluster::event::ObjectEvent;
 use crate::controller::admission::guard::Guard;
 use crate::controller::admission::review::Request;
 use crate::hook::check::prepare;
 use crate::process::clock;
 use crate::process::log::chain;
-use crate::workload::action::RunWish;
+use crate::workload::action::NewHookRun;
 use crate::workload::guard::{self, Attempt, Verdict};
 
 /// Names that are tried where others are taken: some in their order, so that whoever asks at the same time tries the same, and
@@ -41,7 +41,7 @@ impl Guard {
                 self.tell(
                     asked,
                     pod,
-                    Told { reason: "DeleteGuardPassed".to_owned(), warning: false, note, at },
+                    ObjectEvent { reason: "DeleteGuardPassed".to_owned(), warning: false, note, at },
                 )
                 .await;
                 Ok(Ok(None))
@@ -100,7 +100,7 @@ impl Guard {
         &self,
         asked: &Request,
         pod: &Pod,
-        run: &RunWish,
+        run: &NewHookRun,
         why: Option<&str>,
         finishes: bool,
     ) -> Result<String, Error> {
@@ -157,12 +157,13 @@ impl Guard {
     }
 
     async fn say(&self, asked: &Request, pod: &Pod, reason: &str, warning: bool, note: String) {
-        self.tell(asked, pod, Told { reason: reason.to_owned(), warning, note, at: clock::now() }).await;
+        self.tell(asked, pod, ObjectEvent { reason: reason.to_owned(), warning, note, at: clock::now() })
+            .await;
     }
 
     /// Tells people, as an event and, of a warning, in the log; not without end. An event that cannot be written, as in a
     /// namespace that is being deleted, holds up nothing.
-    async fn tell(&self, asked: &Request, pod: &Pod, told: Told) {
+    async fn tell(&self, asked: &Request, pod: &Pod, told: ObjectEvent) {
         if asked.is_dry_run() || !self.limit.admits(&pod.uid().unwrap_or_default(), &told.reason) {
             return;
         }
@@ -176,7 +177,7 @@ impl Guard {
 }
 
 /// The object of `run`.
-fn object(asked: &Request, pod: &Pod, run: &RunWish, spec: &HookRunSpec, finishes: bool) -> HookRun {
+fn object(asked: &Request, pod: &Pod, run: &NewHookRun, spec: &HookRunSpec, finishes: bool) -> HookRun {
     let mut object = HookRun::new(&run.name, spec.clone());
     let mut labels = run.labels.clone();
     labels.extend(run.node.iter().map(|node| (annotation::NODE.to_owned(), node.clone())));

@@ -309,7 +309,7 @@ fn a_request_that_nobody_takes_up_is_taken_back_said_and_tried_again_later() {
     let decision = step(&mut sight, &new);
     assert_eq!(decision.requested().len(), 3);
     let decision = step(&mut sight, &new);
-    assert_eq!(decision.look_again, Some(at(120)));
+    assert_eq!(decision.requeue_at, Some(at(120)));
     sight.now = at(120);
     step(&mut sight, &new);
     assert!(sight.pods.iter().all(|pod| pod.request.is_none()), "a late agent finds nothing to do");
@@ -370,7 +370,7 @@ fn a_turn_of_another_controller_is_gone_on_with() {
     let new = in_place().image("app:2");
     let mut sight = sight(&["web-a", "web-b", "web-c"], &in_place().revision());
     let target = sight_revision(&new, &sight);
-    sight.pods[0].turn = Some(Turn {
+    sight.pods[0].task = Some(PodTask {
         purpose: Purpose::InPlace,
         target,
         number: 7,

@@ -1,14 +1,14 @@
 //! Pods that come and go.
 
 use super::*;
-use crate::workload::scene::ClaimState;
+use crate::workload::input::ClaimState;
 
 /// 17: what was chosen can be taken back, also by a controller that has just started.
 #[test]
 fn a_scale_in_can_be_taken_back_while_its_hook_runs() {
     let mut sight = sight(&["web-a", "web-b", "web-c", "web-d", "web-e", "web-f"], &seed(6).revision());
     step(&mut sight, &seed(5));
-    let chosen = sight.pods.iter().find(|pod| pod.turn.is_some()).unwrap().name.clone();
+    let chosen = sight.pods.iter().find(|pod| pod.task.is_some()).unwrap().name.clone();
     step(&mut sight, &seed(6));
     let decision = step(&mut sight, &seed(6));
     assert!(decision.created().is_empty() && decision.deleted().is_empty());
@@ -22,7 +22,7 @@ fn a_scale_in_can_be_taken_back_while_its_hook_runs() {
 fn the_pod_that_was_chosen_stays_the_one() {
     let mut sight = sight(&FIVE, &seed(5).revision());
     step(&mut sight, &seed(4));
-    let chosen = sight.pods.iter().position(|pod| pod.turn.is_some()).unwrap();
+    let chosen = sight.pods.iter().position(|pod| pod.task.is_some()).unwrap();
     for at in (0..5).filter(|at| *at != chosen) {
         sight.pods[at].ready_since = None;
         sight.pods[at].cost = Some(-9.0);
@@ -67,7 +67,7 @@ fn a_scale_in_that_waits_does_not_hold_a_scale_out_back() {
         .with("/preDeleteUpdateStrategy", json!({"hook": {"templateName": "test"}}));
     let mut sight = sight(&["web-0", "web-1", "web-2", "web-3"], &draft.revision());
     step(&mut sight, &draft);
-    assert!(sight.pod("web-3").turn.is_some());
+    assert!(sight.pod("web-3").task.is_some());
     sight.pods.retain(|pod| pod.name != "web-1");
     assert_eq!(step(&mut sight, &draft).created(), ["web-1"]);
 }
@@ -112,8 +112,8 @@ fn a_workload_on_its_way_out_is_left_to_the_garbage_collector() {
     let mut object = deployment().object();
     object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
     let sight = sight(&[], &deployment().revision());
-    let wish = crate::workload::wish::Wish::of_deployment(&object);
-    assert_eq!(crate::workload::decide::decide(&wish, &sight.before, &sight.seen()), Decision::default());
+    let spec = crate::workload::spec::WorkloadSpec::of_deployment(&object);
+    assert_eq!(crate::workload::decide::decide(&spec, &sight.before, &sight.seen()), Decision::default());
 }
 
 #[test]
@@ -139,8 +139,8 @@ fn who_leaves_first() {
     sight.pod("web-b").cost = Some(-1.0);
     sight.pod("web-c").cost = Some(7.0);
     assert_eq!(first(&sight, &draft), "web-b", "the cheapest");
-    let dear = draft.clone().annotated(workload_key::COST_ORDER, "descend");
-    assert_eq!(first(&sight, &dear), "web-c", "or the dearest");
+    let costly = draft.clone().annotated(workload_key::COST_ORDER, "descend");
+    assert_eq!(first(&sight, &costly), "web-c", "or the dearest");
     sight.nodes.insert("other".to_owned(), crate::workload::order::Node { cost: Some(1.0), ready: true });
     sight.pod("web-d").node = Some("other".to_owned());
     assert_eq!(first(&sight, &draft), "web-d", "a cheap node before a cheap pod");
@@ -201,7 +201,7 @@ fn an_ordered_set_grows_and_shrinks_one_by_one() {
 fn hooks_of_pods_that_are_gone_go() {
     let mut sight = sight(&FIVE, &seed(5).revision());
     step(&mut sight, &seed(4));
-    let chosen = sight.pods.iter().find(|pod| pod.turn.is_some()).unwrap().name.clone();
+    let chosen = sight.pods.iter().find(|pod| pod.task.is_some()).unwrap().name.clone();
     sight.pods.retain(|pod| pod.name != chosen);
     let name = sight.runs[0].name.clone();
     assert_eq!(sight.decide(&seed(4)).actions, [Action::DeleteRun(name)]);

@@ -13,7 +13,7 @@ fn scale_in_from_6_to_5_waits_for_its_hook_and_shows_it() {
     assert_eq!(columns(&seed(5), &decision), [5, 6, 6, 6, 6]);
     assert!(decision.deleted().is_empty());
     let [name] = decision.asked()[..] else { panic!("{:?}", decision.asked()) };
-    let chosen = sight.pods.iter().find(|pod| pod.turn.is_some()).unwrap().clone();
+    let chosen = sight.pods.iter().find(|pod| pod.task.is_some()).unwrap().clone();
     assert_eq!(name, format!("pre-delete-hook-{}-{}-test", revision.name, chosen.instance));
     assert!(chosen.leaving);
     let told = &sight.before.pre_delete;

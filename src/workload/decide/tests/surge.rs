@@ -51,7 +51,7 @@ fn unmarked() -> (Draft, Sight) {
 }
 
 fn go_on(sight: &mut Sight, draft: &Draft) -> Vec<String> {
-    let image = draft.wish().template.image("app").unwrap().to_owned();
+    let image = draft.spec().template.image("app").unwrap().to_owned();
     for _ in 0..8 {
         step(sight, draft);
         agents_succeed(sight, &image);
@@ -90,7 +90,7 @@ fn failed_and_taken_back() -> (Draft, Sight) {
     step(&mut sight, &update);
     let failed = sight.pod("web-a");
     "app:2".clone_into(&mut failed.images[0].1);
-    failed.answer = Some(answer(&failed.turn.clone().unwrap().id(), Phase::Failed, Some(Step::Verify)));
+    failed.answer = Some(answer(&failed.task.clone().unwrap().id(), Phase::Failed, Some(Step::Verify)));
     step(&mut sight, &update);
     (draft, sight)
 }
@@ -100,9 +100,9 @@ fn a_pod_on_its_way_back_to_its_own_revision_is_not_there_before_its_end() {
     let (draft, mut sight) = failed_and_taken_back();
     step(&mut sight, &draft);
     let failed = sight.pod("web-a");
-    let turn = failed.turn.clone().unwrap();
-    assert_eq!((turn.stage, &turn.target), (Stage::Ordered, &failed.label));
-    failed.answer = Some(answer(&turn.id(), Phase::Running, Some(Step::Swap)));
+    let task = failed.task.clone().unwrap();
+    assert_eq!((task.stage, &task.target), (Stage::Ordered, &failed.label));
+    failed.answer = Some(answer(&task.id(), Phase::Running, Some(Step::Swap)));
     let decision = step(&mut sight, &draft);
     assert!(decision.actions.is_empty(), "the pod that stands in for it stays: {:#?}", decision.actions);
     assert_eq!(decision.report.unwrap().counts.updated, 2, "web-b and web-s");
@@ -124,7 +124,7 @@ fn a_pod_that_is_held_back_between_two_revisions_gets_a_stand_in_too() {
     let failed = sight.pod("web-a");
     failed.ready_since = Some(at(-400));
     // Its user wants it to be tried again.
-    failed.turn.as_mut().unwrap().stage = Stage::Again;
+    failed.task.as_mut().unwrap().stage = Stage::Again;
     let held = draft.image("app:2").with("/updateStrategy/partition", json!(2));
     let decision = step(&mut sight, &held);
     let [made] = decision.created()[..] else { panic!("{:#?}", decision.actions) };
@@ -132,8 +132,8 @@ fn a_pod_that_is_held_back_between_two_revisions_gets_a_stand_in_too() {
     let newest = sight.revisions.iter().max_by_key(|revision| revision.number).unwrap().clone();
     sight.pods.push(Pod { surge: true, ready_since: Some(at(-400)), ..pod(made, &newest) });
     step(&mut sight, &held);
-    let turn = sight.pod("web-a").turn.clone().unwrap();
-    assert_eq!((turn.stage, &turn.target), (Stage::Ordered, &sight.pod("web-a").label));
+    let task = sight.pod("web-a").task.clone().unwrap();
+    assert_eq!((task.stage, &task.target), (Stage::Ordered, &sight.pod("web-a").label));
     assert_eq!(go_back(&mut sight, &held), ["web-a", "web-b"]);
     assert_eq!(sight.pod("web-a").image("app"), Some("app:1"));
 }

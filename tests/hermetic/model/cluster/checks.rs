@@ -1,14 +1,14 @@
 //! What must hold in every world: of each effect, of each claim, and at the end.
 
 use inplace::api::status::{Action, Engine};
-use inplace::operation::effect::{Effect, GateTurn, Leftover, Verb};
+use inplace::operation::effect::{Effect, GateAction, Leftover, Verb};
 use inplace::operation::outcome::Outcome;
 use inplace::operation::snapshot::{Gate, RestartPolicy, State};
 use inplace::operation::state::{Operation, Target};
 use jiff::SignedDuration;
 
 use super::scenario::Image;
-use super::world::{Life, OLD, World, index_of};
+use super::world::{Instance, OLD, World, index_of};
 use crate::model::ID;
 
 /// True for an end that nobody may have felt anything of.
@@ -22,7 +22,7 @@ impl World {
         let feels =
             matches!(effect.verb(), Verb::PreStop | Verb::Stop | Verb::Start | Verb::Create | Verb::Respec);
         let right = match effect {
-            Effect::Gate { gate: GateTurn::Drain } => !operation.touched() && operation.ending.is_none(),
+            Effect::Gate { gate: GateAction::Drain } => !operation.touched() && operation.ending.is_none(),
             Effect::Gate { .. } => operation.ending.is_some(),
             _ => {
                 let target = operation.targets.iter().find(|target| target.name == effect.container());
@@ -58,17 +58,18 @@ impl World {
                 !respecs && *id == replacement.replaces && *timeout_seconds >= 2
             }
             Effect::Create { attempt, .. } => {
-                let old = self.life(&replacement.replaces);
-                let ahead = old.is_some_and(|life| life.state == State::Running);
+                let old = self.instance(&replacement.replaces);
+                let ahead = old.is_some_and(|instance| instance.state == State::Running);
                 target.engine != Engine::Stop && *attempt == replacement.attempt && !ahead
             }
             Effect::Start { id, container } => {
                 let alone = self.running(container).is_empty();
-                let life = self.life(id);
-                let right = |life: &mut Life| {
-                    !life.fence && (life.attempt == replacement.attempt || life.operation.is_none())
+                let instance = self.instance(id);
+                let right = |instance: &mut Instance| {
+                    !instance.fence
+                        && (instance.attempt == replacement.attempt || instance.operation.is_none())
                 };
-                alone && life.is_none_or(right)
+                alone && instance.is_none_or(right)
             }
             Effect::Respec { from, to, .. } => {
                 let Some(change) = &target.change else { return false };
@@ -78,10 +79,12 @@ impl World {
                 }
             }
             Effect::Gate { .. } => false,
-            Effect::Remove { id, what, .. } => self.life(id).is_none_or(|life| match what {
-                Leftover::Fence => life.fence,
+            Effect::Remove { id, what, .. } => self.instance(id).is_none_or(|instance| match what {
+                Leftover::Fence => instance.fence,
                 Leftover::NeverStarted => {
-                    !life.fence && life.operation.as_deref() == Some(ID) && life.started_at.is_none()
+                    !instance.fence
+                        && instance.operation.as_deref() == Some(ID)
+                        && instance.started_at.is_none()
                 }
                 Leftover::Old => false,
             }),
@@ -104,17 +107,17 @@ impl World {
         match outcome {
             Outcome::Succeeded => {
                 let image = if target.action == Action::Swap { "sha:new" } else { "sha:old" };
-                let [life] = running.as_slice() else { return Err(format!("{} run", running.len())) };
-                check(life.attempt > target.from.attempt, "it is not a new life")?;
-                check(life.image_id == image, "it has another image")?;
-                check(self.is_ready(life), "it is not ready")?;
+                let [instance] = running.as_slice() else { return Err(format!("{} run", running.len())) };
+                check(instance.attempt > target.from.attempt, "it is not a new life")?;
+                check(instance.image_id == image, "it has another image")?;
+                check(self.is_ready(instance), "it is not ready")?;
                 let wished = target.change.as_ref().map_or(OLD, |change| &change.to);
                 check(spec == wished, "the spec says something else")?;
-                check(life.spec_hash == self.hash(&target.name, &spec), "its kubelet will not keep it")
+                check(instance.spec_hash == self.hash(&target.name, &spec), "its kubelet will not keep it")
             }
             Outcome::RolledBack(_) if target.touched => {
-                let [life] = running.as_slice() else { return Err(format!("{} run", running.len())) };
-                check(life.image_id == "sha:old", "it has another image")?;
+                let [instance] = running.as_slice() else { return Err(format!("{} run", running.len())) };
+                check(instance.image_id == "sha:old", "it has another image")?;
                 let change = target.change.as_ref();
                 let may =
                     [Some(OLD), change.filter(|_| target.action == Action::Restart).map(|c| c.to.as_str())];
@@ -138,11 +141,11 @@ impl World {
             && target.back.is_some()
             && target.change.as_ref().is_some_and(|change| change.cloneable);
         let running = self.running(&target.name);
-        let (true, [life]) = (calm, running.as_slice()) else { return };
+        let (true, [instance]) = (calm, running.as_slice()) else { return };
         // Slow calls included; a kubelet's shortest back-off is ten seconds.
         let longest = SignedDuration::from_millis(3500);
         let back = target.back.as_ref().and_then(|back| back.respec_at);
-        if let (Some(started), Some(back)) = (life.started_at, back)
+        if let (Some(started), Some(back)) = (instance.started_at, back)
             && started > back + longest
         {
             let took = started.duration_since(back).as_millis();
@@ -157,13 +160,13 @@ impl World {
         if self.now > latest {
             self.violate(format!("{outcome:?} came at {}, after {latest}", self.now));
         }
-        let left = |life: &&Life| life.operation.is_some() && life.state == State::Created;
-        let left = self.lives.iter().find(left).cloned();
-        if let Some(life) = left
+        let left = |instance: &&Instance| instance.operation.is_some() && instance.state == State::Created;
+        let left = self.instances.iter().find(left).cloned();
+        if let Some(instance) = left
             && operation.stuck.is_empty()
             && !self.late
         {
-            self.violate(format!("{outcome:?} leaves {life:?} behind"));
+            self.violate(format!("{outcome:?} leaves {instance:?} behind"));
         }
         if is_untouched(outcome) && (self.felt || self.api.images.iter().any(|image| image != OLD)) {
             self.violate(format!("{outcome:?}, but it was felt"));
@@ -193,7 +196,7 @@ impl World {
         }
         for target in &operation.targets {
             let swapped = target.action == Action::Swap;
-            let ids: Vec<_> = self.running(&target.name).iter().map(|life| life.id.clone()).collect();
+            let ids: Vec<_> = self.running(&target.name).iter().map(|instance| instance.id.clone()).collect();
             let stays = target.reached.as_ref().map(|reached| reached.to.container_id.clone());
             let died = stays.as_deref() == Some("id-2") && self.scenario.dies_at.is_some();
             let claimed = match outcome {

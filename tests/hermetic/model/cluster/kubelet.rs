@@ -9,13 +9,13 @@ use inplace::operation::snapshot::{RestartPolicy, State};
 use jiff::{SignedDuration, Timestamp};
 
 use super::scenario::Image;
-use super::world::{Event, Life, Told, World, image_id, index_of, name_of};
+use super::world::{Event, Instance, Told, World, image_id, index_of, name_of};
 use crate::model::{ms, within};
 
 /// What it has in mind.
 pub(super) struct Kubelet {
     /// The containers as it saw them last.
-    cache: Vec<Life>,
+    cache: Vec<Instance>,
     /// When that was.
     looked_at: Timestamp,
     /// When its last sync was over: it waits for a newer look before the next.
@@ -132,7 +132,7 @@ impl World {
             }
             Event::Creates { generation } if present(self, generation) => self.creates(),
             Event::Starts { id, generation } if present(self, generation) => {
-                if self.life(&id).is_some_and(|life| life.state == State::Created) {
+                if self.instance(&id).is_some_and(|instance| instance.state == State::Created) {
                     let started = self.start(&id);
                     self.say(|| format!("kubelet starts {id}: {started}"));
                 }
@@ -156,12 +156,12 @@ impl World {
 
     /// Looks at the runtime. True when that is a reason to act: a container that is only created is none.
     fn look(&mut self) -> bool {
-        let states = |lives: &[Life]| -> Vec<_> {
-            let seen = |life: &&Life| !life.fence && life.state != State::Created;
-            lives.iter().filter(seen).map(|life| (life.id.clone(), life.state)).collect()
+        let states = |instances: &[Instance]| -> Vec<_> {
+            let seen = |instance: &&Instance| !instance.fence && instance.state != State::Created;
+            instances.iter().filter(seen).map(|instance| (instance.id.clone(), instance.state)).collect()
         };
         let before = states(&self.kubelet.cache);
-        self.kubelet.cache.clone_from(&self.lives);
+        self.kubelet.cache.clone_from(&self.instances);
         self.kubelet.looked_at = self.now;
         before != states(&self.kubelet.cache)
     }
@@ -186,16 +186,21 @@ impl World {
         let mut keeps = false;
         for (index, image) in spec.images.iter().enumerate() {
             let name = name_of(index);
-            let lives: Vec<_> =
-                self.kubelet.cache.iter().filter(|life| !life.fence && life.name == name).collect();
-            let newest = lives.iter().max_by_key(|life| (life.created_at, life.attempt));
-            let ended = |life: &&&Life| life.state == State::Exited;
-            let last = lives.iter().filter(ended).max_by_key(|life| (life.created_at, life.attempt));
+            let instances: Vec<_> = self
+                .kubelet
+                .cache
+                .iter()
+                .filter(|instance| !instance.fence && instance.name == name)
+                .collect();
+            let newest = instances.iter().max_by_key(|instance| (instance.created_at, instance.attempt));
+            let ended = |instance: &&&Instance| instance.state == State::Exited;
+            let last =
+                instances.iter().filter(ended).max_by_key(|instance| (instance.created_at, instance.attempt));
             let start = Act::Start {
                 name: name.clone(),
                 attempt: newest.map_or(0, |newest| newest.attempt + 1),
                 image: image.clone(),
-                ended: last.and_then(|life| life.finished_at),
+                ended: last.and_then(|instance| instance.finished_at),
             };
             match newest {
                 Some(newest) if newest.state == State::Running => {
@@ -315,8 +320,8 @@ impl World {
     }
 
     fn tell(&self, name: &str) -> Told {
-        let lives = self.kubelet.cache.iter().filter(|life| !life.fence && life.name == name);
-        let Some(newest) = lives.max_by_key(|life| (life.created_at, life.attempt)) else {
+        let instances = self.kubelet.cache.iter().filter(|instance| !instance.fence && instance.name == name);
+        let Some(newest) = instances.max_by_key(|instance| (instance.created_at, instance.attempt)) else {
             return self.api.told[index_of(name)].clone();
         };
         let running = newest.state == State::Running;
@@ -329,9 +334,9 @@ impl World {
         }
     }
 
-    /// Whether a probe of `life` says yes.
-    pub(super) fn is_ready(&self, life: &Life) -> bool {
-        let probed = life.started_at.is_some_and(|at| self.now >= at + ms(self.scenario.ready_after));
-        probed && self.image(&life.image_id) != Image::NeverReady
+    /// Whether a probe of `instance` says yes.
+    pub(super) fn is_ready(&self, instance: &Instance) -> bool {
+        let probed = instance.started_at.is_some_and(|at| self.now >= at + ms(self.scenario.ready_after));
+        probed && self.image(&instance.image_id) != Image::NeverReady
     }
 }

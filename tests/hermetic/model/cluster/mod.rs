@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use inplace::api::request::{EngineWish, OnFailure, Request, Target};
+use inplace::api::request::{OnFailure, Request, RequestedEngine, Target};
 use inplace::operation::next::{Next, next};
 use inplace::operation::note::Note;
 use inplace::operation::outcome::{Outcome, Withdrawal};
@@ -200,14 +200,14 @@ fn tamper(mut snapshot: Snapshot, operation: &Operation) -> Snapshot {
     for target in &operation.targets {
         let Some(change) = &target.change else { continue };
         let wished = if operation.turned_back.is_some() { &change.from } else { &change.to };
-        let right = |life: &&mut inplace::operation::snapshot::Container| {
-            life.name == target.name
-                && life.state == State::Running
-                && life.attempt > target.from.attempt
-                && life.image_id == image_id(wished)
+        let right = |instance: &&mut inplace::operation::snapshot::Container| {
+            instance.name == target.name
+                && instance.state == State::Running
+                && instance.attempt > target.from.attempt
+                && instance.image_id == image_id(wished)
         };
-        for life in snapshot.containers.iter_mut().filter(right) {
-            life.spec_hash = change.hash.clone().unwrap_or_else(|| spec_hash::of(&target.name, wished));
+        for instance in snapshot.containers.iter_mut().filter(right) {
+            instance.spec_hash = change.hash.clone().unwrap_or_else(|| spec_hash::of(&target.name, wished));
         }
     }
     snapshot
@@ -270,7 +270,7 @@ fn without_the_fence_the_search_finds_two_running() {
 fn a_fence_that_does_not_run_is_collected_and_the_search_finds_what_comes_of_it() {
     let worlds = scenario().prop_map(|scenario| Scenario {
         swaps: vec![false],
-        engine: EngineWish::Auto,
+        engine: RequestedEngine::Auto,
         policy: RestartPolicy::Always,
         old_image: Image::Good,
         relist: 100,
@@ -287,7 +287,7 @@ fn by_the_image_alone_the_search_finds_a_life_that_does_not_last() {
     // Restarts through the spec of what crashes before its kubelet has heard of that.
     let worlds = scenario().prop_map(|scenario| Scenario {
         swaps: vec![false],
-        engine: EngineWish::Respec,
+        engine: RequestedEngine::Respec,
         policy: RestartPolicy::Always,
         alias: true,
         old_image: Image::Good,

@@ -1,6 +1,6 @@
 //! Everything that can be different about a world with an API server and a kubelet.
 
-use inplace::api::request::EngineWish;
+use inplace::api::request::RequestedEngine;
 use inplace::operation::snapshot::RestartPolicy;
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ use crate::model::rarely;
 pub(super) struct Scenario {
     /// One entry per container: true for a swap.
     pub(super) swaps: Vec<bool>,
-    pub(super) engine: EngineWish,
+    pub(super) engine: RequestedEngine,
     pub(super) policy: RestartPolicy,
     pub(super) keep: bool,
     /// True for a kubelet whose hash of a spec nobody else can compute.
@@ -81,10 +81,10 @@ pub(super) enum Image {
 #[expect(clippy::too_many_lines, reason = "one list")]
 pub(super) fn scenario() -> impl Strategy<Value = Scenario> {
     let engine = prop_oneof![
-        5 => Just(EngineWish::Auto),
-        2 => Just(EngineWish::Respec),
-        1 => Just(EngineWish::Recreate),
-        1 => Just(EngineWish::Stop),
+        5 => Just(RequestedEngine::Auto),
+        2 => Just(RequestedEngine::Respec),
+        1 => Just(RequestedEngine::Recreate),
+        1 => Just(RequestedEngine::Stop),
     ];
     let policy = prop_oneof![
         4 => Just(RestartPolicy::Always),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use inplace::operation::effect::{Class, Effect, GateTurn, ImageChoice, Learned, Trouble, Verb};
+use inplace::operation::effect::{Class, Effect, EffectError, GateAction, ImageChoice, Learned, Verb};
 use inplace::operation::snapshot::{
     Container, Declared, DeclaredContainer, Gate, Owner, PullPolicy, Sandbox, Snapshot, State,
 };
@@ -22,7 +22,7 @@ pub(super) const ALIAS: &str =
     "repo/app@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 /// One container, with what no snapshot shows.
-pub(super) type Life = Container;
+pub(super) type Instance = Container;
 
 /// What is to happen.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ pub(super) struct World {
     pub(super) now: Timestamp,
     pub(super) dice: Dice,
     ids: u32,
-    pub(super) lives: Vec<Life>,
+    pub(super) instances: Vec<Instance>,
     pub(super) sandbox: Option<Sandbox>,
     events: Vec<(Timestamp, Event)>,
     pub(super) api: Api,
@@ -123,7 +123,7 @@ impl World {
             now: epoch() - ms(3_600_000),
             dice: Dice(scenario.seed),
             ids: 0,
-            lives: Vec::new(),
+            instances: Vec::new(),
             sandbox: Some(sandbox),
             events: Vec::new(),
             history: Vec::new(),
@@ -155,11 +155,12 @@ impl World {
             for attempt in 0..2 {
                 let id = self.create(&name, attempt, OLD, "sha:old", &hash, None, false);
                 self.now += ms(1);
-                let life = self.life(&id).unwrap();
-                life.started_at = Some(life.created_at);
-                life.state = State::Running;
+                let instance = self.instance(&id).unwrap();
+                instance.started_at = Some(instance.created_at);
+                instance.state = State::Running;
                 if attempt == 0 {
-                    (life.state, life.finished_at, life.exit_code) = (State::Exited, Some(ended), 1);
+                    (instance.state, instance.finished_at, instance.exit_code) =
+                        (State::Exited, Some(ended), 1);
                 }
             }
             for (image, seconds) in [OLD, ALIAS, NEW].into_iter().zip(self.scenario.back_off) {
@@ -196,14 +197,16 @@ impl World {
         self.events.push((self.now + ms(delay), event));
     }
 
-    pub(super) fn life(&mut self, id: &str) -> Option<&mut Life> {
-        self.lives.iter_mut().find(|life| life.id == id)
+    pub(super) fn instance(&mut self, id: &str) -> Option<&mut Instance> {
+        self.instances.iter_mut().find(|instance| instance.id == id)
     }
 
     /// The lives of `name` that run.
-    pub(super) fn running(&self, name: &str) -> Vec<&Life> {
-        let runs = |life: &&Life| !life.fence && life.name == name && life.state == State::Running;
-        self.lives.iter().filter(runs).collect()
+    pub(super) fn running(&self, name: &str) -> Vec<&Instance> {
+        let runs = |instance: &&Instance| {
+            !instance.fence && instance.name == name && instance.state == State::Running
+        };
+        self.instances.iter().filter(runs).collect()
     }
 
     pub(super) fn say(&mut self, what: impl FnOnce() -> String) {
@@ -226,8 +229,10 @@ impl World {
     }
 
     pub(super) fn reserved(&self, name: &str, attempt: u32) -> bool {
-        let holds = |life: &Life| !(life.fence && self.sabotage.fences_hold_nothing);
-        self.lives.iter().any(|life| life.name == name && life.attempt == attempt && holds(life))
+        let holds = |instance: &Instance| !(instance.fence && self.sabotage.fences_hold_nothing);
+        self.instances
+            .iter()
+            .any(|instance| instance.name == name && instance.attempt == attempt && holds(instance))
     }
 
     #[expect(clippy::too_many_arguments, reason = "what a container is")]
@@ -243,7 +248,7 @@ impl World {
     ) -> String {
         self.ids += 1;
         let id = format!("id-{}", self.ids);
-        self.lives.push(Container {
+        self.instances.push(Container {
             id: id.clone(),
             name: name.into(),
             fence,
@@ -267,7 +272,7 @@ impl World {
     /// The process in a fence is there.
     fn hold(&mut self, id: &str) {
         let now = self.now;
-        if let Some(fence) = self.life(id) {
+        if let Some(fence) = self.instance(id) {
             (fence.state, fence.started_at) = (State::Running, Some(now));
         }
     }
@@ -275,16 +280,16 @@ impl World {
     /// What happens when the runtime starts `id`; false when the image will not start.
     pub(super) fn start(&mut self, id: &str) -> bool {
         let now = self.now;
-        let image_id = self.life(id).unwrap().image_id.clone();
+        let image_id = self.instance(id).unwrap().image_id.clone();
         let image = self.image(&image_id);
-        let life = self.life(id).unwrap();
+        let instance = self.instance(id).unwrap();
         if image == Image::NeverStarts {
-            (life.state, life.exit_code, life.finished_at) = (State::Exited, 128, Some(now));
+            (instance.state, instance.exit_code, instance.finished_at) = (State::Exited, 128, Some(now));
             return false;
         }
-        life.state = State::Running;
-        life.started_at = Some(now);
-        let name = life.name.clone();
+        instance.state = State::Running;
+        instance.started_at = Some(now);
+        let name = instance.name.clone();
         if let Image::DiesAfter(after) = image {
             self.at(after, Event::Exit(id.to_owned()));
         }
@@ -297,8 +302,8 @@ impl World {
 
     pub(super) fn exit(&mut self, id: &str, code: i32) {
         let now = self.now;
-        if let Some(life) = self.life(id).filter(|life| life.state == State::Running) {
-            (life.state, life.finished_at, life.exit_code) = (State::Exited, Some(now), code);
+        if let Some(instance) = self.instance(id).filter(|instance| instance.state == State::Running) {
+            (instance.state, instance.finished_at, instance.exit_code) = (State::Exited, Some(now), code);
             self.say(|| format!("{id} exits"));
         }
     }
@@ -328,7 +333,7 @@ impl World {
                 self.change(|api| api.deleting = true);
             }
             Event::Stops => {
-                let ids: Vec<_> = self.lives.iter().map(|life| life.id.clone()).collect();
+                let ids: Vec<_> = self.instances.iter().map(|instance| instance.id.clone()).collect();
                 for id in ids {
                     self.exit(&id, 137);
                 }
@@ -338,16 +343,18 @@ impl World {
                 }
             }
             Event::Vanishes => {
-                self.lives.clear();
+                self.instances.clear();
                 self.sandbox = None;
             }
             Event::Swept => {
                 // The newest of a name that does not run is kept: a fence has the name that it guards.
                 let mut newest = BTreeMap::new();
-                for life in self.lives.iter().filter(|life| life.state != State::Running) {
-                    newest.insert(life.name.clone(), life.id.clone());
+                for instance in self.instances.iter().filter(|instance| instance.state != State::Running) {
+                    newest.insert(instance.name.clone(), instance.id.clone());
                 }
-                self.lives.retain(|life| life.state == State::Running || newest[&life.name] == life.id);
+                self.instances.retain(|instance| {
+                    instance.state == State::Running || newest[&instance.name] == instance.id
+                });
             }
             event => self.kubelet_does(event),
         }
@@ -376,7 +383,7 @@ impl World {
 
     /// What the agent sees.
     pub(super) fn snapshot(&mut self) -> Snapshot {
-        let mut containers = self.lives.clone();
+        let mut containers = self.instances.clone();
         if !containers.is_empty() {
             let by = usize::try_from(self.dice.roll(64)).unwrap() % containers.len();
             containers.rotate_left(by);
@@ -436,9 +443,9 @@ impl World {
     }
 
     /// Carries `effect` out, or does not, and answers, or does not.
-    pub(super) fn call(&mut self, operation: &Operation, effect: &Effect) -> Result<Learned, Trouble> {
+    pub(super) fn call(&mut self, operation: &Operation, effect: &Effect) -> Result<Learned, EffectError> {
         self.check_effect(operation, effect);
-        let trouble = |class| Err(Trouble { class, message: format!("{class:?}") });
+        let effect_error = |class| Err(EffectError { class, message: format!("{class:?}") });
         let to_api = matches!(effect.verb(), Verb::Respec | Verb::Gate);
         let takes = match effect.verb() {
             Verb::Stop | Verb::PreStop => {
@@ -461,12 +468,12 @@ impl World {
         }
         self.advance(self.now + ms(takes));
         let result = match fault {
-            _ if away => trouble(Class::Away),
-            0 => trouble(Class::Refused),
-            1 | 2 => trouble(Class::Away),
+            _ if away => effect_error(Class::Away),
+            0 => effect_error(Class::Refused),
+            1 | 2 => effect_error(Class::Away),
             3 => {
                 let _ = self.apply(effect);
-                trouble(Class::Away)
+                effect_error(Class::Away)
             }
             _ => self.apply(effect),
         };
@@ -477,17 +484,21 @@ impl World {
         result
     }
 
-    pub(super) fn apply(&mut self, effect: &Effect) -> Result<Learned, Trouble> {
-        let trouble = |class| Err(Trouble { class, message: format!("{class:?}") });
+    pub(super) fn apply(&mut self, effect: &Effect) -> Result<Learned, EffectError> {
+        let effect_error = |class| Err(EffectError { class, message: format!("{class:?}") });
         match effect {
-            Effect::Pull { .. } if self.scenario.new_image == Image::CannotBePulled => trouble(Class::Final),
+            Effect::Pull { .. } if self.scenario.new_image == Image::CannotBePulled => {
+                effect_error(Class::Final)
+            }
             Effect::Pull { image, .. } => Ok(Learned::Image(ImageChoice {
                 reference: image.clone(),
                 id: image_id(image).into(),
                 spec_hash: None,
             })),
             Effect::PreStop { .. } => Ok(Learned::Nothing),
-            Effect::Respec { .. } | Effect::Gate { .. } if self.sandbox.is_none() => trouble(Class::Gone),
+            Effect::Respec { .. } | Effect::Gate { .. } if self.sandbox.is_none() => {
+                effect_error(Class::Gone)
+            }
             Effect::Respec { container, from, to } => {
                 let index = index_of(container);
                 if self.sabotage.spec_is_not_put_back && to == OLD {
@@ -497,32 +508,36 @@ impl World {
                     self.felt = true;
                     self.change(|api| api.images[index].clone_from(to));
                 }
-                if self.api.images[index] == *to { Ok(Learned::Nothing) } else { trouble(Class::Refused) }
+                if self.api.images[index] == *to {
+                    Ok(Learned::Nothing)
+                } else {
+                    effect_error(Class::Refused)
+                }
             }
             Effect::Gate { gate } => {
                 self.turn(*gate);
                 Ok(Learned::Nothing)
             }
             Effect::Fence { by_process: true, .. } if self.sabotage.fences_do_not_run => {
-                trouble(Class::Final)
+                effect_error(Class::Final)
             }
             Effect::Fence { container, source, attempt, image, .. }
             | Effect::Create { container, source, attempt, image } => {
                 let fence = effect.verb() == Verb::Fence;
                 let by_process = matches!(effect, Effect::Fence { by_process: true, .. });
-                let Some(source) = self.life(source).cloned() else { return trouble(Class::Gone) };
+                let Some(source) = self.instance(source).cloned() else { return effect_error(Class::Gone) };
                 let (reference, id) = image
                     .as_ref()
                     .map_or((&source.image, &source.image_id), |image| (&image.reference, &image.id));
                 let hash = image.as_ref().and_then(|image| image.spec_hash.as_ref());
-                let taken = |life: &Life| life.name == *container && life.attempt == *attempt;
-                if self.lives.iter().any(taken) && (fence || self.reserved(container, *attempt)) {
-                    return trouble(Class::NameTaken);
+                let taken = |instance: &Instance| instance.name == *container && instance.attempt == *attempt;
+                if self.instances.iter().any(taken) && (fence || self.reserved(container, *attempt)) {
+                    return effect_error(Class::NameTaken);
                 }
                 if self.sandbox.as_ref().is_none_or(|sandbox| !sandbox.ready)
                     || (self.image(id) == Image::CannotBeCreated && !by_process)
                 {
-                    return trouble(Class::Refused);
+                    return effect_error(Class::Refused);
                 }
                 self.felt |= !fence;
                 self.helped |= !fence && image.as_ref().is_some_and(|image| image.spec_hash.is_some());
@@ -534,39 +549,40 @@ impl World {
                 Ok(Learned::Nothing)
             }
             Effect::Stop { id, .. } => {
-                if self.life(id).is_none() {
-                    return trouble(Class::Gone);
+                if self.instance(id).is_none() {
+                    return effect_error(Class::Gone);
                 }
                 self.felt = true;
                 self.exit(id, 143);
                 Ok(Learned::Nothing)
             }
-            Effect::Start { id, .. } => match self.life(id).map(|life| life.state) {
-                None => trouble(Class::Gone),
+            Effect::Start { id, .. } => match self.instance(id).map(|instance| instance.state) {
+                None => effect_error(Class::Gone),
                 Some(State::Created) => {
                     self.felt = true;
-                    if self.start(id) { Ok(Learned::Nothing) } else { trouble(Class::Refused) }
+                    if self.start(id) { Ok(Learned::Nothing) } else { effect_error(Class::Refused) }
                 }
-                Some(_) => trouble(Class::Refused),
+                Some(_) => effect_error(Class::Refused),
             },
             Effect::Remove { id, .. } => {
-                let foreign = |life: &Container| life.operation.is_none() && life.state == State::Running;
-                if self.life(id).is_some_and(|life| foreign(life)) {
+                let foreign =
+                    |instance: &Container| instance.operation.is_none() && instance.state == State::Running;
+                if self.instance(id).is_some_and(|instance| foreign(instance)) {
                     self.violate(format!("{id} was removed while it ran"));
                 }
-                self.lives.retain(|life| life.id != *id);
+                self.instances.retain(|instance| instance.id != *id);
                 Ok(Learned::Nothing)
             }
         }
     }
 
-    fn turn(&mut self, gate: GateTurn) {
+    fn turn(&mut self, gate: GateAction) {
         let closed = |reason: &str| Gate::Closed { reason: reason.into() };
         let gate = match gate {
-            GateTurn::Open if self.sabotage.gate_is_not_opened => return,
-            GateTurn::Open => Gate::Open,
-            GateTurn::Drain => closed("InPlaceDrain"),
-            GateTurn::Failed => closed("InPlaceFailed"),
+            GateAction::Open if self.sabotage.gate_is_not_opened => return,
+            GateAction::Open => Gate::Open,
+            GateAction::Drain => closed("InPlaceDrain"),
+            GateAction::Failed => closed("InPlaceFailed"),
         };
         if gate == Gate::Open {
             self.gate_closed_at = None;

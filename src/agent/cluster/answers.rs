@@ -1,0 +1,331 @@
+//! The answers of the agent in a cluster: the status annotation and the events of each pod.
+//!
+//! One task per pod that has something to write, so that a pod whose writes fail holds up no other; a bound on the
+//! writes at once; nothing kept but the newest status and a few events. What is to be written is decided by `outbox`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::announce::Announcement;
+use crate::agent::cluster::metrics::Writes;
+use crate::agent::cluster::outbox::{Next, Outbox};
+use crate::agent::cluster::recall;
+use crate::agent::request_source::{Key, StatusSink};
+use crate::api::request::Request;
+use crate::api::status::Status;
+use crate::cluster::error::Error;
+use crate::cluster::event::ObjectEvent;
+use crate::cluster::pod::Pod;
+use crate::cluster::pods::NodePods;
+use crate::operation::effect::{Class, Verb};
+use crate::operation::snapshot::PodRef;
+use crate::process::clock;
+use crate::process::log::chain;
+
+/// The first pause after a write that failed; doubled up to [`LONGEST_PAUSE`].
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause between two attempts.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Writes at once.
+const MAX_WRITES: usize = 8;
+/// What a process that begins waits for the pods: one that is down is waiting, too.
+const SHOWN_SOON: Duration = Duration::from_secs(2);
+/// What is left to write when the process ends gets this long. The journal has it anyway.
+const LAST_WRITES: Duration = Duration::from_secs(3);
+
+/// The answers of all pods; cheap to clone.
+#[derive(Clone, Debug)]
+pub(in crate::agent) struct Answers(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    pods: NodePods,
+    writes: Writes,
+    turns: Arc<Semaphore>,
+    /// Cancelled once what the pods show was compared with what the journal knows: nothing is written before.
+    open: CancellationToken,
+    state: Mutex<State>,
+    /// Tasks with something to write.
+    writing: watch::Sender<usize>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    outboxes: HashMap<PodRef, PodAnswers>,
+    /// The journal's last answers, until they have been compared with what the pods show.
+    recalled: Vec<(PodRef, Status)>,
+}
+
+#[derive(Debug, Default)]
+struct PodAnswers {
+    outbox: Outbox,
+    /// Wakes the task of the pod, which is there while this is.
+    task: Option<Arc<Notify>>,
+}
+
+impl Answers {
+    pub(in crate::agent) fn new(pods: NodePods, writes: Writes) -> Self {
+        Self(Arc::new(Shared {
+            pods,
+            writes,
+            turns: Arc::new(Semaphore::new(MAX_WRITES)),
+            open: CancellationToken::new(),
+            state: Mutex::default(),
+            writing: watch::Sender::new(0),
+        }))
+    }
+
+    /// Turns to write, of which there are as many as may write at once.
+    pub(super) fn turns(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.0.turns)
+    }
+
+    /// Takes in what the pods show: what was never told is told, what is shown need not be remembered. Call it when all
+    /// pods are known.
+    pub(super) fn settle(&self) {
+        let (pods, now) = (&self.0.pods, clock::now());
+        if !self.0.open.is_cancelled() {
+            let recalled = std::mem::take(&mut self.0.state().recalled);
+            for (pod, last) in recalled {
+                let Some(shown) = pods.get(&pod) else { continue };
+                if !self.0.knows(&pod)
+                    && recall::is_missing(&last, shown.status().as_ref(), wished(&shown).as_deref())
+                {
+                    tracing::info!(%pod, id = last.id, "an earlier process did not get to tell the end");
+                    self.0.tell(&pod, &last);
+                }
+            }
+            for shown in pods.list() {
+                let withdrawn = recall::withdrawn(shown.status().as_ref(), wished(&shown).as_deref(), now);
+                let pod = shown.reference();
+                if let Some(status) = withdrawn.filter(|_| !self.0.knows(&pod)) {
+                    self.0.tell(&pod, &status);
+                }
+            }
+            self.0.open.cancel();
+        }
+        let is_current = pods.is_current();
+        self.0.state().outboxes.retain(|pod, kept| {
+            if kept.task.is_some() {
+                return true;
+            }
+            match pods.get(pod) {
+                None => !is_current,
+                Some(shown) => {
+                    let ended = kept.outbox.told().filter(|told| told.phase.is_terminal());
+                    ended.is_none() || shown.status().as_ref() != ended
+                }
+            }
+        });
+    }
+
+    /// Waits until everything is written, but not for long.
+    pub(in crate::agent) async fn finish(&self) {
+        let mut writing = self.0.writing.subscribe();
+        let done = timeout(LAST_WRITES, writing.wait_for(|tasks| *tasks == 0)).await.is_ok();
+        if !done {
+            let left = *self.0.writing.borrow();
+            tracing::warn!(pods = left, "answers are left to write: the next process writes them");
+        }
+    }
+}
+
+impl StatusSink for Answers {
+    fn told(&self, key: &Key) -> Option<Status> {
+        let pod = key.pod()?;
+        let told = self.0.state().outboxes.get(&pod).and_then(|kept| kept.outbox.told().cloned());
+        told.or_else(|| self.0.pods.get(&pod)?.status())
+    }
+
+    async fn last_status_soon(&self, key: &Key) -> Option<Status> {
+        let _ = timeout(SHOWN_SOON, self.0.open.cancelled()).await;
+        self.told(key)
+    }
+
+    fn tell(&self, key: &Key, status: &Status) {
+        if let Some(pod) = key.pod() {
+            self.0.tell(&pod, status);
+        }
+    }
+
+    fn asked(&self, key: &Key, id: &str) -> Option<bool> {
+        if !self.0.pods.has_synced() {
+            return None;
+        }
+        let shown = key.pod().and_then(|pod| self.0.pods.get(&pod));
+        let asks = |pod: &Pod| wished(pod).is_some_and(|wished| wished == id);
+        let tells = |pod: &Pod| pod.status().is_some_and(|status| status.id == id);
+        Some(shown.is_some_and(|pod| asks(&pod) || tells(&pod)))
+    }
+
+    fn recall(&self, pod: &PodRef, last: Status) {
+        self.0.state().recalled.push((pod.clone(), last));
+    }
+
+    fn count(&self, verb: Verb, effect_error: Option<Class>) {
+        let writes = match verb {
+            Verb::Gate => "gate",
+            Verb::Respec => "image",
+            _ => return,
+        };
+        self.0.writes.count(writes, effect_error);
+    }
+
+    fn announce(&self, key: &Key, announcement: Announcement) {
+        if let Some(pod) = key.pod() {
+            self.0.change(&pod, |outbox| outbox.announce(announcement));
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn knows(&self, pod: &PodRef) -> bool {
+        self.state().outboxes.get(pod).is_some_and(|kept| kept.outbox.told().is_some())
+    }
+
+    fn tell(self: &Arc<Self>, pod: &PodRef, status: &Status) {
+        let status = as_shown(status);
+        self.change(pod, |outbox| outbox.tell(status, Instant::now()));
+    }
+
+    /// Changes the slot of `pod`, and sees that somebody writes what is in it.
+    fn change(self: &Arc<Self>, pod: &PodRef, change: impl FnOnce(&mut Outbox)) {
+        let mut state = self.state();
+        let kept = state.outboxes.entry(pod.clone()).or_default();
+        change(&mut kept.outbox);
+        match &kept.task {
+            Some(wake) => wake.notify_one(),
+            None if kept.outbox.is_done() => {}
+            None => {
+                let wake = Arc::new(Notify::new());
+                kept.task = Some(Arc::clone(&wake));
+                self.writing.send_modify(|tasks| *tasks += 1);
+                self.writes.pending.inc();
+                tokio::spawn(Arc::clone(self).write(pod.clone(), wake));
+            }
+        }
+    }
+
+    /// Writes what is in the slot of `pod` until nothing is left.
+    async fn write(self: Arc<Self>, pod: PodRef, wake: Arc<Notify>) {
+        self.open.cancelled().await;
+        let mut pause = FIRST_PAUSE;
+        while let Some(next) = self.next(&pod) {
+            let tried = match &next {
+                Next::Status(status) => self.attempt("status", self.pods.write_status(&pod, status)).await,
+                Next::Event(event) => self.attempt("event", self.pods.event(&pod, &told(event))).await,
+                Next::At(at) => {
+                    tokio::select! {
+                        () = sleep_until(*at) => {}
+                        () = wake.notified() => {}
+                    }
+                    continue;
+                }
+                Next::Nothing => continue,
+            };
+            match tried {
+                Ok(()) => {
+                    pause = FIRST_PAUSE;
+                    self.done_with(&pod, &next);
+                }
+                Err(error) if self.is_gone(&pod, &error) => {
+                    tracing::debug!(%pod, error = chain(&error), "the pod is gone, its answers are dropped");
+                    self.give_up(&pod);
+                }
+                // What is not allowed today will not be missed tomorrow.
+                Err(error) if matches!(next, Next::Event(_)) && !error.class().is_away() => {
+                    tracing::error!(%pod, error = chain(&error), "an event cannot be written");
+                    self.done_with(&pod, &next);
+                }
+                Err(error) => {
+                    // What is away is told once, by whoever watches it.
+                    if !error.class().is_away() && pause == FIRST_PAUSE {
+                        tracing::error!(%pod, error = chain(&error), "an answer cannot be written, trying again");
+                    }
+                    sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+        self.writes.pending.dec();
+        self.writing.send_modify(|tasks| *tasks -= 1);
+    }
+
+    /// What to write next; `None` when there is nothing, and the task is forgotten.
+    fn next(&self, pod: &PodRef) -> Option<Next> {
+        let mut state = self.state();
+        let kept = state.outboxes.get_mut(pod)?;
+        let next = kept.outbox.next(Instant::now());
+        if next == Next::Nothing {
+            kept.task = None;
+            return None;
+        }
+        Some(next)
+    }
+
+    async fn attempt(
+        &self,
+        verb: &'static str,
+        write: impl Future<Output = Result<(), Error>>,
+    ) -> Result<(), Error> {
+        // Never closed.
+        let _turn = self.turns.acquire().await;
+        let written = write.await;
+        self.writes.count(verb, written.as_ref().err().map(Error::class));
+        written
+    }
+
+    /// True when the pod is gone, or another one has its name.
+    fn is_gone(&self, pod: &PodRef, error: &Error) -> bool {
+        match error.class() {
+            Class::Gone => true,
+            class if class.is_away() => false,
+            _ => self.pods.is_current() && self.pods.get(pod).is_none(),
+        }
+    }
+
+    fn give_up(&self, pod: &PodRef) {
+        if let Some(kept) = self.state().outboxes.get_mut(pod) {
+            kept.outbox.give_up();
+        }
+    }
+
+    fn done_with(&self, pod: &PodRef, next: &Next) {
+        if let Some(kept) = self.state().outboxes.get_mut(pod) {
+            match next {
+                Next::Status(status) => kept.outbox.done_with(status),
+                Next::Event(event) => kept.outbox.done_with_event(event),
+                Next::At(_) | Next::Nothing => {}
+            }
+        }
+    }
+}
+
+/// The id of the request in the pod's annotation.
+fn wished(pod: &Pod) -> Option<String> {
+    Request::parse(pod.request()).ok().flatten().map(|request| request.id)
+}
+
+/// As it is read again from the annotation: times there have three decimals.
+fn as_shown(status: &Status) -> Status {
+    let again = serde_json::to_vec(status).and_then(|text| serde_json::from_slice(&text));
+    again.unwrap_or_else(|_| status.clone())
+}
+
+fn told(event: &Announcement) -> ObjectEvent {
+    ObjectEvent {
+        reason: event.reason.to_owned(),
+        warning: event.warning,
+        note: event.note.clone(),
+        at: event.at,
+    }
+}

@@ -1,0 +1,69 @@
+//! The wishes in the annotations of the node's pods, as the watch shows them.
+//!
+//! Pods that are being deleted wish nothing any more. Those that have finished still do: somebody waits for the answer, which
+//! is a refusal.
+
+use tokio::time::Instant;
+
+use crate::agent::cluster::answers::Answers;
+use crate::agent::cluster::gates::Gates;
+use crate::agent::cluster::metrics::Writes;
+use crate::agent::request_source::{Key, PodRequest, RequestSource, View};
+use crate::api::request::Request;
+use crate::cluster::pod::Pod;
+use crate::cluster::pods::NodePods;
+use crate::node::journal::Journal;
+use crate::operation::snapshot::PodRef;
+
+/// The watch of the node's pods.
+#[derive(Debug)]
+pub(in crate::agent) struct Watched {
+    pods: NodePods,
+    answers: Answers,
+    gates: Gates,
+}
+
+impl Watched {
+    pub(in crate::agent) fn new(pods: NodePods, answers: Answers, journal: Journal, writes: Writes) -> Self {
+        let gates = Gates::new(pods.clone(), journal, writes, answers.turns());
+        Self { pods, answers, gates }
+    }
+
+    fn pod_request(&self, pod: &Pod) -> Option<(Key, PodRequest)> {
+        let request = Request::parse(pod.request()).transpose()?;
+        if pod.is_deleting() {
+            return None;
+        }
+        let reference = pod.reference();
+        let held = self.gates.is_under_way(&reference);
+        Some((Key::from(&reference), PodRequest { uid: None, held, request }))
+    }
+}
+
+impl RequestSource for Watched {
+    fn look(&mut self) -> Option<View> {
+        if !self.pods.has_synced() {
+            return None;
+        }
+        // First whether it is current: what is listed then is at least as new.
+        let current = self.pods.is_current();
+        self.answers.settle();
+        let requests = self.pods.list().iter().filter_map(|pod| self.pod_request(pod)).collect();
+        Some(View { requests, current, unreadable: 0 })
+    }
+
+    async fn changed(&mut self) {
+        tokio::select! {
+            () = self.pods.changed() => {}
+            () = self.gates.changed() => {}
+        }
+    }
+
+    fn key(&self, pod: &PodRef) -> Key {
+        Key::from(pod)
+    }
+
+    fn tend(&mut self, busy: &dyn Fn(&Key) -> bool) -> Option<Instant> {
+        self.gates.tend(busy)
+    }
+}

@@ -1,0 +1,242 @@
+//! What the flags of `restart`, `swap` and `plan` say, as a request. Pure.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+
+use clap::{Args, ValueEnum};
+
+use crate::api::request::{Drain, HookRef, InvalidRequest, OnFailure, Request, RequestedEngine, Target};
+use crate::cli::named_value::NamedValue;
+use crate::cli::span::Seconds;
+
+/// How to do it.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "How")]
+pub(super) struct RequestFlags {
+    /// Take the pod out of traffic and wait so long before the first stop (needs the readiness gate)
+    #[arg(long, value_name = "TIME")]
+    grace: Option<Seconds>,
+    /// When the pod counts as drained (needs the readiness gate) [default: fixed]
+    #[arg(long, value_name = "WHEN")]
+    drain: Option<DrainArg>,
+    /// Hook (the name of its template) to pass while the pod is still serving
+    #[arg(long, value_name = "NAME")]
+    pre_hook: Option<String>,
+    /// Hook (the name of its template) to pass before the pod takes traffic again
+    #[arg(long, value_name = "NAME")]
+    post_hook: Option<String>,
+    /// Value for an argument of the hooks; given to both, may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    hook_arg: Vec<NamedValue>,
+    /// How long the new container must stay up before it counts
+    #[arg(long, value_name = "TIME")]
+    min_ready: Option<Seconds>,
+    /// Touch each container only once the one before is Ready
+    #[arg(long)]
+    each_ready: bool,
+    /// How long the new container may take to become Ready [default: 2m]
+    #[arg(long, value_name = "TIME")]
+    ready_timeout: Option<Seconds>,
+    /// When it must have ended, one way or the other [default: 10m]
+    #[arg(long, value_name = "TIME")]
+    deadline: Option<Seconds>,
+    /// What follows when a new image does not come up [default: rollback]
+    #[arg(long, value_name = "WHAT")]
+    on_failure: Option<OnFailureArg>,
+    /// The way to do it; the agent chooses unless told [default: auto]
+    #[arg(long, value_name = "ENGINE")]
+    engine: Option<EngineArg>,
+    /// Idempotency key: an id that has ended on a pod is not run again there [default: made up]
+    #[arg(long)]
+    id: Option<String>,
+    /// Why, for the people who read the history
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DrainArg {
+    /// When the time of --grace is over
+    Fixed,
+    /// When no `EndpointSlice` sends it traffic any more, and the time of --grace after that is over
+    Confirmed,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OnFailureArg {
+    /// Back to the image from before, once
+    Rollback,
+    /// Leave it for somebody to look at
+    Keep,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum EngineArg {
+    /// The agent chooses
+    Auto,
+    /// Over the runtime's socket
+    Recreate,
+    /// Through the pod's spec
+    Respec,
+    /// Stop, and leave the start to the kubelet
+    Stop,
+}
+
+/// Why flags make no request.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum InvalidFlags {
+    /// Arguments for nobody.
+    #[error("--hook-arg is given, but neither --pre-hook nor --post-hook: name the hook")]
+    NoHook,
+    /// The request that they make is none.
+    #[error(transparent)]
+    Invalid(#[from] InvalidRequest),
+}
+
+impl RequestFlags {
+    /// The id that was asked for, or a new one that begins with `verb`.
+    pub(super) fn id(&self, verb: &str) -> String {
+        self.id.clone().unwrap_or_else(|| fresh_id(verb))
+    }
+
+    /// True when an id was asked for.
+    pub(super) fn has_id(&self) -> bool {
+        self.id.is_some()
+    }
+
+    /// The request `id` for `targets`, checked.
+    pub(super) fn request(&self, id: String, targets: Vec<Target>) -> Result<Request, InvalidFlags> {
+        let Self {
+            grace,
+            drain,
+            pre_hook,
+            post_hook,
+            hook_arg,
+            min_ready,
+            each_ready,
+            ready_timeout,
+            deadline,
+            on_failure,
+            engine,
+            id: _,
+            reason,
+        } = self.clone();
+        if !hook_arg.is_empty() && pre_hook.is_none() && post_hook.is_none() {
+            return Err(InvalidFlags::NoHook);
+        }
+        let args: Vec<_> = hook_arg.into_iter().map(|NamedValue(arg)| arg).collect();
+        let hook =
+            |name: Option<String>| name.map(|template_name| HookRef { template_name, args: args.clone() });
+        let default = Request::new(id, targets);
+        let or = |given: Option<Seconds>, default: u32| given.map_or(default, |Seconds(seconds)| seconds);
+        let request = Request {
+            grace_period_seconds: or(grace, default.grace_period_seconds),
+            drain: match drain {
+                None | Some(DrainArg::Fixed) => Drain::Fixed,
+                Some(DrainArg::Confirmed) => Drain::Confirmed,
+            },
+            pre_hook: hook(pre_hook),
+            post_hook: hook(post_hook),
+            each_ready,
+            min_ready_seconds: or(min_ready, default.min_ready_seconds),
+            ready_timeout_seconds: or(ready_timeout, default.ready_timeout_seconds),
+            deadline_seconds: or(deadline, default.deadline_seconds),
+            on_failure: match on_failure {
+                None | Some(OnFailureArg::Rollback) => OnFailure::Rollback,
+                Some(OnFailureArg::Keep) => OnFailure::Keep,
+            },
+            engine: match engine {
+                None | Some(EngineArg::Auto) => RequestedEngine::Auto,
+                Some(EngineArg::Recreate) => RequestedEngine::Recreate,
+                Some(EngineArg::Respec) => RequestedEngine::Respec,
+                Some(EngineArg::Stop) => RequestedEngine::Stop,
+            },
+            reason: reason.unwrap_or_default(),
+            ..default
+        };
+        request.check()?;
+        Ok(request)
+    }
+}
+
+/// `restart-7k3m9qx2`: the verb and 40 random bits in Crockford's base 32, which no two letters of are mistaken for
+/// each other.
+fn fresh_id(verb: &str) -> String {
+    const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+    // The standard library seeds its hash maps from the system's randomness.
+    let mut bits = RandomState::new().build_hasher().finish();
+    let mut id = format!("{verb}-");
+    for _ in 0..8 {
+        id.push(char::from(ALPHABET[usize::try_from(bits % 32).unwrap_or_default()]));
+        bits /= 32;
+    }
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: RequestFlags,
+    }
+
+    fn request(flags: &str) -> Result<Request, InvalidFlags> {
+        let words = std::iter::once("test").chain(flags.split_whitespace());
+        let targets = vec![Target { name: "app".into(), image: None }];
+        Line::try_parse_from(words).unwrap().flags.request("web-1".into(), targets)
+    }
+
+    #[test]
+    fn without_flags_it_is_the_request_with_its_defaults() {
+        assert_eq!(
+            request("").unwrap(),
+            Request::new("web-1".into(), vec![Target { name: "app".into(), image: None }])
+        );
+    }
+
+    #[test]
+    fn every_flag_is_a_field_of_the_contract() {
+        let request = request(
+            "--grace 30s --drain confirmed --pre-hook drain --post-hook check --hook-arg k=v --hook-arg x=a=b --min-ready 5 \
+             --ready-timeout 1m --deadline 5m --on-failure keep --engine respec --reason ticket-42 --id other",
+        );
+        let hook = |name| json!({"templateName": name, "args": [{"name": "k", "value": "v"}, {"name": "x", "value": "a=b"}]});
+        assert_eq!(
+            serde_json::to_value(request.unwrap()).unwrap(),
+            json!({
+                "id": "web-1", "containers": [{"name": "app"}], "gracePeriodSeconds": 30, "drain": "Confirmed",
+                "preHook": hook("drain"), "postHook": hook("check"), "minReadySeconds": 5,
+                "readyTimeoutSeconds": 60, "deadlineSeconds": 300, "onFailure": "Keep", "engine": "Respec",
+                "reason": "ticket-42",
+            })
+        );
+    }
+
+    #[test]
+    fn what_makes_no_request_is_said_before_anything_is_written() {
+        assert_eq!(request("--hook-arg k=v"), Err(InvalidFlags::NoHook));
+        assert!(request("--grace 20m").unwrap_err().to_string().contains("deadlineSeconds 600"));
+        assert!(request("--deadline 0").unwrap_err().to_string().contains("deadlineSeconds"));
+        assert!(Line::try_parse_from(["test", "--engine", "magic"]).is_err());
+        assert!(Line::try_parse_from(["test", "--hook-arg", "k"]).is_err());
+    }
+
+    #[test]
+    fn ids_are_readable_and_differ() {
+        let ids: std::collections::BTreeSet<_> =
+            (0..100).map(|_| RequestFlags::default().id("restart")).collect();
+        assert_eq!(ids.len(), 100);
+        for id in ids {
+            let tail = id.strip_prefix("restart-").unwrap();
+            assert!(tail.len() == 8 && tail.chars().all(|c| c.is_ascii_alphanumeric()), "{id}");
+            Request::new(id, vec![Target { name: "app".into(), image: None }]).check().unwrap();
+        }
+        assert_eq!(RequestFlags { id: Some("mine".into()), ..RequestFlags::default() }.id("restart"), "mine");
+    }
+}

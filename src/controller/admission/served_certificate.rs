@@ -1,0 +1,59 @@
+//! The certificate that whoever connects is shown; another one can take its place at any time. Its key is never printed.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+/// None at first: then nobody can connect.
+#[derive(Default)]
+pub(super) struct ServedCertificate(RwLock<Option<Arc<CertifiedKey>>>);
+
+/// Why a certificate cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoCertificate {
+    /// It is no PEM, or not the whole.
+    #[error("certificate or key is not PEM: {0}")]
+    Pem(#[from] rustls::pki_types::pem::Error),
+    /// The key is of another kind, or of another certificate.
+    #[error("certificate and key cannot be used: {0}")]
+    Unfit(#[from] rustls::Error),
+}
+
+impl ServedCertificate {
+    /// Shows this one from now on, unless it is shown already. Connections that are there stay.
+    pub(super) fn show(&self, cert: &str, key: &str) -> Result<(), NoCertificate> {
+        let chain = CertificateDer::pem_slice_iter(cert.as_bytes()).collect::<Result<Vec<_>, _>>()?;
+        if self.now().is_some_and(|served_certificate| served_certificate.cert == chain) {
+            return Ok(());
+        }
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
+        let pair = CertifiedKey::from_der(chain, key, &ring::default_provider())?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(pair));
+        tracing::info!("the webhook serves with another certificate");
+        Ok(())
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.now().is_some()
+    }
+
+    fn now(&self) -> Option<Arc<CertifiedKey>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl std::fmt::Debug for ServedCertificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shown")
+    }
+}
+
+impl ResolvesServerCert for ServedCertificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.now()
+    }
+}

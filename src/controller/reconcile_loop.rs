@@ -1,0 +1,77 @@
+//! Looks at objects of one kind: some at once, each object by one look at a time, in the order of the queue.
+//!
+//! Must not know what a look does.
+
+use std::future::Future;
+use std::hash::Hash;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use crate::controller::queue::{Outcome, Queue};
+use crate::workload::action::PodRef;
+
+/// Looks at once.
+const AT_ONCE: usize = 8;
+
+/// The queue of a kind, and the looks that are under way.
+pub(super) struct ReconcileLoop<K> {
+    queue: Queue<K>,
+    running: JoinSet<(K, Outcome)>,
+}
+
+impl<K: Clone + Ord + Hash + Send + 'static> ReconcileLoop<K> {
+    pub(super) fn new() -> Self {
+        Self { queue: Queue::default(), running: JoinSet::new() }
+    }
+
+    /// Something has happened to it. See [`Queue::hear`].
+    pub(super) fn hear(&mut self, key: &K, generation: i64) {
+        self.queue.hear(key, generation, Instant::now());
+    }
+
+    /// How many are due.
+    pub(super) fn depth(&self) -> usize {
+        self.queue.depth(Instant::now())
+    }
+
+    /// Takes those looks that are due, as far as there is room.
+    pub(super) fn begin<F>(&mut self, reconcile: impl Fn(K, Vec<PodRef>) -> F)
+    where
+        F: Future<Output = Outcome> + Send + 'static,
+    {
+        let now = Instant::now();
+        while self.has_room() {
+            let Some((key, unconfirmed)) = self.queue.take(now) else { break };
+            let looking = reconcile(key.clone(), unconfirmed);
+            self.running.spawn(async move { (key, looking.await) });
+        }
+    }
+
+    /// Returns when a look has ended, or (where looks may begin: `current`) another one is due.
+    pub(super) async fn turned(&mut self, current: bool) {
+        let next = self.queue.due().filter(|_| current && self.has_room());
+        tokio::select! {
+            Some(ended) = self.running.join_next() => {
+                if let Ok((key, outcome)) = ended {
+                    self.queue.end(&key, outcome, Instant::now());
+                }
+            }
+            () = async {
+                match next {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            } => {}
+        }
+    }
+
+    /// Ends those that are under way. Somebody else may lead by now: what is not written is not written any more.
+    pub(super) async fn shutdown(mut self) {
+        self.running.shutdown().await;
+    }
+
+    fn has_room(&self) -> bool {
+        self.running.len() < AT_ONCE
+    }
+}

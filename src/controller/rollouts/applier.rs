@@ -1,0 +1,216 @@
+//! Carries out what was decided about one rollout, in its order: each write once, each with the version that was seen.
+//!
+//! Must not decide: what is not done is decided again by the next look.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use futures_util::future::FutureExt as _;
+use futures_util::stream::{self, StreamExt as _};
+
+use crate::api::status::Status;
+use crate::cluster::error::{Class, Error};
+use crate::cluster::rollouts::{Key, TargetPods};
+use crate::controller::queue::Outcome;
+use crate::controller::rollouts::Context;
+use crate::process::clock;
+use crate::process::log::chain;
+use crate::rollout::decide::{Decision, What, Write};
+use crate::rollout::desired::Rollout;
+use crate::rollout::disruption::{Disruption, DisruptionAllowance};
+use crate::rollout::record::Stage;
+use crate::workload::action::PodRef;
+
+/// Writes at once.
+const AT_ONCE: usize = 8;
+
+/// The writes of one look.
+pub(super) struct Applier<'a> {
+    context: &'a Context,
+    key: &'a Key,
+    rollout: &'a Rollout,
+    pods: &'a TargetPods,
+    budgets: Budgets<'a>,
+    /// Something was not as it was seen.
+    stale: bool,
+    failure: Option<String>,
+    unconfirmed: Vec<PodRef>,
+}
+
+impl<'a> Applier<'a> {
+    pub(super) fn new(
+        context: &'a Context,
+        key: &'a Key,
+        rollout: &'a Rollout,
+        pods: &'a TargetPods,
+        allowance: &'a DisruptionAllowance,
+        version: &'static str,
+    ) -> Self {
+        let budgets = Budgets::new(context, &key.namespace, version, allowance);
+        Self { context, key, rollout, pods, budgets, stale: false, failure: None, unconfirmed: Vec::new() }
+    }
+
+    /// Carries out all of it. One that fails stops no other one.
+    pub(super) async fn carry_out(&mut self, decision: &Decision) {
+        for (budget, pod) in &decision.renewals {
+            let done = self.budgets.renew(budget, pod).await;
+            self.note(None, done);
+        }
+        // Those that have to claim go one by one: each changes what the next one claims at.
+        let (claiming, plain): (Vec<_>, Vec<_>) = decision.writes.iter().partition(|write| write.claims());
+        for write in claiming {
+            let done = self.claim_and_write(write).await;
+            self.note(Some(write), done);
+        }
+        let mut writes = Vec::with_capacity(plain.len());
+        for write in plain {
+            let (context, key, pods) = (self.context, self.key, self.pods);
+            writes.push(async move { (write, patch(context, key, pods, write).await) }.boxed());
+        }
+        let done: Vec<_> = stream::iter(writes).buffered(AT_ONCE).collect().await;
+        for (write, done) in done {
+            self.note(Some(write), done);
+        }
+    }
+
+    pub(super) fn stale(&self) -> bool {
+        self.stale
+    }
+
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// What follows for the next look.
+    pub(super) fn outcome(self, again: Option<Duration>) -> Outcome {
+        Outcome { failed: self.stale || self.failure.is_some(), again, unconfirmed: self.unconfirmed }
+    }
+
+    async fn claim_and_write(&mut self, write: &Write) -> Result<(), Error> {
+        let pod = &write.pod.name;
+        match &write.what {
+            What::Begin(claims) => {
+                self.budgets.claim(claims, pod).await?;
+                let done = patch(self.context, self.key, self.pods, write).await;
+                if done.as_ref().is_err_and(|error| error.class() != Class::Away) {
+                    // It is not begun: nobody is to wait for it.
+                    self.budgets.release(claims, pod).await?;
+                }
+                done
+            }
+            What::End(_, claims) => {
+                self.budgets.release(claims, pod).await?;
+                patch(self.context, self.key, self.pods, write).await
+            }
+            What::Recall => patch(self.context, self.key, self.pods, write).await,
+        }
+    }
+
+    /// What became of one: counted, remembered for the next look.
+    fn note(&mut self, write: Option<&Write>, done: Result<(), Error>) {
+        let Err(error) = done else {
+            if let Some(write) = write {
+                self.count(write);
+            }
+            return;
+        };
+        if error.class() == Class::Away {
+            self.unconfirmed.extend(write.map(|write| write.pod.clone()));
+        }
+        if matches!(error.class(), Class::Refused | Class::Gone) {
+            self.stale = true;
+            return;
+        }
+        let error = chain(&error);
+        tracing::info!("{}: {error}", self.key);
+        self.failure.get_or_insert(error);
+    }
+
+    fn count(&self, write: &Write) {
+        let What::End(end, _) = &write.what else { return };
+        let pods = self.pods.list();
+        let pod = pods.iter().find(|(_, pod)| pod.base.uid == write.pod.uid);
+        let own = |answer: &&Status| answer.id == self.rollout.uid;
+        let answer = pod.and_then(|(_, pod)| pod.base.answer.as_ref()).filter(own);
+        self.context.metrics.pod_ended(end.stage, answer.filter(|_| end.stage == Stage::Done));
+    }
+}
+
+/// Changes a pod, and knows it from then on.
+async fn patch(context: &Context, key: &Key, pods: &TargetPods, write: &Write) -> Result<(), Error> {
+    let done = context.server.patch_pod(&key.namespace, &write.pod, &write.patch).await;
+    context.metrics.wrote("pod", &done);
+    pods.learn(done?);
+    Ok(())
+}
+
+/// The budgets, each as the last write on it was answered.
+pub(super) struct Budgets<'a> {
+    context: &'a Context,
+    namespace: &'a str,
+    version: &'static str,
+    allowance: &'a DisruptionAllowance,
+    newer: HashMap<String, Disruption>,
+}
+
+impl<'a> Budgets<'a> {
+    pub(super) fn new(
+        context: &'a Context,
+        namespace: &'a str,
+        version: &'static str,
+        allowance: &'a DisruptionAllowance,
+    ) -> Self {
+        Self { context, namespace, version, allowance, newer: HashMap::new() }
+    }
+
+    fn now(&self, name: &str) -> Option<Disruption> {
+        self.newer.get(name).or_else(|| self.allowance.get(name)).cloned()
+    }
+
+    /// At all of them, or at none: who is not begun gives back what it has.
+    async fn claim(&mut self, names: &[String], pod: &str) -> Result<(), Error> {
+        for (at, name) in names.iter().enumerate() {
+            let Some(budget) = self.now(name) else { continue };
+            let place = (self.version, self.namespace);
+            let done = self.context.server.claim_disruption(place, &budget, pod, clock::now()).await;
+            self.context.metrics.wrote("budget", &done);
+            match done {
+                Ok(newer) => drop(self.newer.insert(name.clone(), newer)),
+                Err(error) => {
+                    self.release(&names[..at], pod).await?;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the entry of `pod` off where there is one.
+    pub(super) async fn release(&mut self, names: &[String], pod: &str) -> Result<(), Error> {
+        for name in names {
+            let has = |budget: &Disruption| budget.status.disrupted_pods.contains_key(pod);
+            let Some(budget) = self.now(name).filter(has) else { continue };
+            self.entry(name, &budget, pod, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the entry of `pod` anew.
+    async fn renew(&mut self, name: &str, pod: &str) -> Result<(), Error> {
+        let Some(budget) = self.now(name) else { return Ok(()) };
+        self.entry(name, &budget, pod, true).await
+    }
+
+    async fn entry(&mut self, name: &str, budget: &Disruption, pod: &str, there: bool) -> Result<(), Error> {
+        let at = there.then(clock::now);
+        let done = self.context.server.note_disruption((self.version, self.namespace), budget, pod, at).await;
+        self.context.metrics.wrote("budget", &done);
+        match done {
+            Ok(newer) => drop(self.newer.insert(name.to_owned(), newer)),
+            // A budget that is gone binds nobody.
+            Err(error) if error.class() == Class::Gone => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! Pods on which a rollout was working that is gone, or has ended: what is not touched yet is taken back, the rest ends.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::error::{Class, Error};
+use crate::cluster::rollouts::{Key, TargetPods};
+use crate::controller::rollouts::Context;
+use crate::controller::rollouts::applier::Budgets;
+use crate::process::clock;
+use crate::process::log::chain;
+use crate::rollout::decide::What;
+use crate::rollout::disruption::DisruptionAllowance;
+use crate::rollout::orphan::orphan;
+use crate::rollout::pod::Pod;
+
+/// Between two looks where something is left to do.
+const PAUSE: Duration = Duration::from_secs(2);
+
+pub(super) async fn run(context: &Context, stop: &CancellationToken) {
+    let mut pods = TargetPods::worked_on(&context.server, stop);
+    let mut known = context.known.clone();
+    loop {
+        let again =
+            if pods.is_current() && known.is_current() { reconcile(context, &pods).await } else { None };
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = pods.changed() => {}
+            () = known.changed() => {}
+            () = async {
+                match again {
+                    Some(at) => sleep(clock::until(at).max(PAUSE)).await,
+                    None => std::future::pending().await,
+                }
+            } => {}
+        }
+    }
+}
+
+/// Looks at all of them, and tells when to look again.
+async fn reconcile(context: &Context, pods: &TargetPods) -> Option<Timestamp> {
+    let active = context.known.active();
+    let mut again: Option<Timestamp> = None;
+    for (namespace, pod) in pods.list() {
+        if pod.worked_on.as_ref().is_some_and(|uid| active.contains(uid)) {
+            continue;
+        }
+        let next = match mend(context, pods, &namespace, &pod).await {
+            Ok(next) => next,
+            Err(error) => {
+                if !matches!(error.class(), Class::Refused | Class::Gone) {
+                    tracing::info!("pod {namespace}/{}: {}", pod.base.name, chain(&error));
+                }
+                Some(clock::now())
+            }
+        };
+        again = again.into_iter().chain(next).min();
+    }
+    again
+}
+
+async fn mend(
+    context: &Context,
+    pods: &TargetPods,
+    namespace: &str,
+    pod: &Pod,
+) -> Result<Option<Timestamp>, Error> {
+    let now = clock::now();
+    let (Some(write), again) = orphan(pod, now) else { return Ok(orphan(pod, now).1) };
+    let Some(record) = &pod.record else { return Ok(again) };
+    // What was made a moment ago may not be known here yet.
+    let key = Key { namespace: namespace.to_owned(), name: record.name.clone() };
+    if context.server.is_under_way(&key, &record.rollout).await? {
+        return Ok(Some(now));
+    }
+    if let What::End(_, claims) = &write.what
+        && !claims.is_empty()
+    {
+        let served = context.server.disruptions(namespace).await?;
+        let allowance = DisruptionAllowance::new(served.items, served.version);
+        Budgets::new(context, namespace, served.version, &allowance).release(claims, &pod.base.name).await?;
+    }
+    let done = context.server.patch_pod(namespace, &write.pod, &write.patch).await;
+    context.metrics.wrote("pod", &done);
+    tracing::info!("pod {namespace}/{}: what {key} left on it is cleared away", pod.base.name);
+    pods.learn(done?);
+    // A request that was taken back is looked at once more.
+    Ok(Some(now).filter(|_| write.what == What::Recall))
+}

@@ -1,0 +1,182 @@
+//! One look at one rollout: what is seen of it, what follows, and what is told of it afterwards.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::api::in_place_rollout::InPlaceRolloutStatus;
+use crate::cluster::error::{Class, Error};
+use crate::cluster::rollouts::Key;
+use crate::controller::queue::Outcome;
+use crate::controller::rollouts::Context;
+use crate::controller::rollouts::applier::Applier;
+use crate::controller::rollouts::follow::Follow;
+use crate::process::clock;
+use crate::process::log::chain;
+use crate::rollout::decide::{Decision, Seen, decide};
+use crate::rollout::desired::Rollout;
+use crate::rollout::disruption::DisruptionAllowance;
+use crate::rollout::target::Target;
+use crate::workload::action::PodRef;
+
+/// How long nothing is heard of a target at most: nobody tells that it is gone.
+const LOOK_ANEW: Duration = Duration::from_secs(10);
+
+/// Looks at `key` once. `unconfirmed` are pods of which nobody knows whether they were written.
+pub(super) async fn reconcile(context: &Context, key: &Key, unconfirmed: Vec<PodRef>) -> Outcome {
+    let began = Instant::now();
+    let rollout = context.known.get(key).filter(|rollout| !rollout.deleting);
+    let looked = match &rollout {
+        Some(rollout) if rollout.is_active() => bring_about(context, key, rollout, unconfirmed).await,
+        Some(rollout) => {
+            context.follows.forget(key);
+            forget_in_time(context, rollout).await
+        }
+        None => {
+            context.follows.forget(key);
+            Ok(Outcome::default())
+        }
+    };
+    context.metrics.looked(began.elapsed().as_secs_f64());
+    looked.unwrap_or_else(|error| {
+        // Somebody else was faster, or it is gone: the next look says.
+        if !matches!(error.class(), Class::Refused | Class::Gone) {
+            tracing::info!("{key}: {}", chain(&error));
+        }
+        Outcome { failed: true, ..Outcome::default() }
+    })
+}
+
+async fn bring_about(
+    context: &Context,
+    key: &Key,
+    rollout: &Rollout,
+    unconfirmed: Vec<PodRef>,
+) -> Result<Outcome, Error> {
+    let follow = context.follows.of(key, rollout, false).await?;
+    if !follow.pods.is_current() {
+        // It is looked at again when they are.
+        return Ok(Outcome { unconfirmed, ..Outcome::default() });
+    }
+    let unconfirmed = settle(context, key, &follow, unconfirmed).await;
+    if !unconfirmed.is_empty() {
+        return Ok(Outcome { failed: true, unconfirmed, ..Outcome::default() });
+    }
+    let (mut decision, mut allowance, mut version) = decided(context, rollout, &follow).await?;
+    let mut follow = follow;
+    if decision.status.phase.is_terminal() || rollout.before.started_at.is_none() {
+        // What it begins with and how it ends must be true of the target as it is now.
+        follow = context.follows.of(key, rollout, true).await?;
+        if !follow.pods.is_current() {
+            return Ok(Outcome::default());
+        }
+        (decision, allowance, version) = decided(context, rollout, &follow).await?;
+    }
+    let mut applier = Applier::new(context, key, rollout, &follow.pods, &allowance, version);
+    applier.carry_out(&decision).await;
+    let Decision { mut status, events, requeue_at, .. } = decision;
+    if let Some(error) = applier.failure() {
+        status = spoilt(rollout, status, error);
+    }
+    if !applier.stale() {
+        tell(context, key, rollout, &status).await?;
+        if applier.failure().is_none() {
+            for event in &events {
+                context.events.tell(key.reference(&rollout.uid), event).await;
+            }
+        }
+    }
+    let again = requeue_at.map(clock::until);
+    let again =
+        if status.phase.is_terminal() { again } else { Some(again.unwrap_or(LOOK_ANEW).min(LOOK_ANEW)) };
+    Ok(applier.outcome(again))
+}
+
+async fn decided(
+    context: &Context,
+    rollout: &Rollout,
+    follow: &Follow,
+) -> Result<(Decision, DisruptionAllowance, &'static str), Error> {
+    let budgets = context.server.disruptions(&rollout.namespace).await?;
+    let version = budgets.version;
+    let allowance = DisruptionAllowance::new(budgets.items, version);
+    let pods = follow.pods.list();
+    let newer = context.known.newer(rollout);
+    let agents = context.agents.ready_since();
+    let seen = Seen {
+        target: &follow.target,
+        pods: pods.iter().map(|(_, pod)| pod.as_ref()).collect(),
+        allowance: allowance.clone(),
+        newer: newer.as_deref(),
+        agents: agents.as_ref(),
+        now: clock::now(),
+    };
+    Ok((decide(rollout, seen), allowance, version))
+}
+
+/// One that has ended is deleted when its time is over.
+async fn forget_in_time(context: &Context, rollout: &Rollout) -> Result<Outcome, Error> {
+    let seen = Seen {
+        target: &Target::Absent,
+        pods: Vec::new(),
+        allowance: DisruptionAllowance::default(),
+        newer: None,
+        agents: None,
+        now: clock::now(),
+    };
+    let decision = decide(rollout, seen);
+    if decision.delete {
+        context.server.delete_rollout(rollout).await?;
+    }
+    Ok(Outcome { again: decision.requeue_at.map(clock::until), ..Outcome::default() })
+}
+
+/// Finds out what became of pods whose last write had no answer. Those of which nobody knows are left.
+async fn settle(context: &Context, key: &Key, follow: &Follow, unconfirmed: Vec<PodRef>) -> Vec<PodRef> {
+    let mut left = Vec::new();
+    for pod in unconfirmed {
+        match context.server.see_pod(&key.namespace, &pod).await {
+            Ok(Some(seen)) => follow.pods.learn(seen),
+            Ok(None) => follow.pods.forget(&key.namespace, &pod.name, &pod.uid),
+            Err(error) => {
+                tracing::debug!("{key}: {}", chain(&error));
+                left.push(pod);
+            }
+        }
+    }
+    left
+}
+
+/// What is told when a write has failed: that, and nothing that is not true yet.
+fn spoilt(rollout: &Rollout, decided: InPlaceRolloutStatus, error: &str) -> InPlaceRolloutStatus {
+    let before = rollout.before.clone();
+    let failures =
+        if decided.failures.len() > before.failures.len() { before.failures } else { decided.failures };
+    InPlaceRolloutStatus {
+        observed_generation: rollout.generation,
+        reason: "WriteFailed".to_owned(),
+        message: format!("{error}; it is tried again"),
+        failures,
+        ..before
+    }
+}
+
+/// Writes the status, if it says anything new.
+async fn tell(
+    context: &Context,
+    key: &Key,
+    rollout: &Rollout,
+    status: &InPlaceRolloutStatus,
+) -> Result<(), Error> {
+    if *status == rollout.before {
+        return Ok(());
+    }
+    let told = context.server.rollout_status(&context.known, rollout, status).await;
+    context.metrics.wrote("status", &told);
+    told?;
+    if status.phase.is_terminal() {
+        tracing::info!("{key}: {:?}: {}", status.phase, status.message);
+        context.metrics.ended(status.phase);
+    }
+    Ok(())
+}

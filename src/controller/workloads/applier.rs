@@ -1,0 +1,412 @@
+//! Carries out what was decided about one workload, in its order: each write once, each with the version that was seen.
+//!
+//! Must not decide: what is not done is decided again by the next look.
+
+use std::mem::discriminant;
+use std::time::Duration;
+
+use futures_util::future::FutureExt as _;
+use futures_util::stream::{self, StreamExt as _};
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
+use serde_json::{Value, json};
+
+use crate::api::hook_run::HookRun;
+use crate::api::{annotation, workload_key};
+use crate::cluster::error::{Class, Error};
+use crate::cluster::workloads::{Deletion, Key, Made, SeenPod, Workload};
+use crate::controller::queue::Outcome;
+use crate::controller::workloads::Context;
+use crate::hook::check::prepare;
+use crate::process::clock;
+use crate::process::log::chain;
+use crate::workload::action::{Action, NewHookRun, PodPatch, PodRef, Why};
+use crate::workload::new_pod;
+use crate::workload::report::Report;
+use crate::workload::revision::{self, Revision, Write};
+
+/// How long the caches may take to show what was made.
+const UNTIL_SEEN: Duration = Duration::from_secs(5);
+
+/// Writes of one sort at once.
+const AT_ONCE: usize = 8;
+/// So many of a sort are tried before more are, then twice as many.
+const FIRST_AT_ONCE: usize = 8;
+
+/// What became of a write.
+enum Done {
+    /// It is seen already, or nobody waits for it.
+    Written,
+    /// It must be seen before the next look.
+    Made(Made),
+    /// Something of that name was there: what it is decides the next look.
+    There,
+    /// How the pod is now was not told.
+    Doubtful(PodRef),
+    /// The workload has another version now.
+    At(String),
+}
+
+/// Why something is not done.
+enum Not {
+    /// It is not as it was seen: look again, nobody needs to know.
+    Stale,
+    /// Nobody knows whether it was done.
+    Unknown(PodRef, String),
+    /// The name of a revision is taken by somebody else's.
+    Collided(String),
+    /// It failed.
+    Failed(String),
+}
+
+/// The writes of one look.
+pub(super) struct Applier<'a> {
+    pub(super) context: &'a Context,
+    pub(super) key: &'a Key,
+    pub(super) workload: &'a Workload,
+    pods: &'a [SeenPod],
+    /// The newest version of the workload that is known.
+    pub(super) version: String,
+    /// Something was not as it was seen.
+    pub(super) stale: bool,
+    /// The first failure, and whether it was one of scaling.
+    failure: Option<(bool, String)>,
+    /// The name of a revision is taken by somebody else's.
+    collided: bool,
+    made: Vec<Made>,
+    unconfirmed: Vec<PodRef>,
+}
+
+impl<'a> Applier<'a> {
+    pub(super) fn new(
+        context: &'a Context,
+        key: &'a Key,
+        workload: &'a Workload,
+        pods: &'a [SeenPod],
+    ) -> Self {
+        Self {
+            context,
+            key,
+            workload,
+            pods,
+            version: workload.version.clone(),
+            stale: false,
+            failure: None,
+            collided: false,
+            made: Vec::new(),
+            unconfirmed: Vec::new(),
+        }
+    }
+
+    /// Carries out all of it, those of one sort some at once. One that fails stops neither the others nor the status; only
+    /// the last two are left out then. Without its revision nothing can be made at all, and of pods that none of can be made
+    /// (a quota, say) not all are tried.
+    pub(super) async fn carry_out(&mut self, actions: &[Action]) {
+        for alike in actions.chunk_by(|one, other| discriminant(one) == discriminant(other)) {
+            let last = matches!(alike[0], Action::SetPaused(_) | Action::ClearRetry);
+            if last && (self.failure.is_some() || self.stale) {
+                continue;
+            }
+            let mut size = FIRST_AT_ONCE;
+            let mut rest = alike;
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(size.min(rest.len()));
+                let mut carried = Vec::with_capacity(now.len());
+                for action in now {
+                    carried.push(self.carry(action).boxed());
+                }
+                let done: Vec<_> = stream::iter(carried).buffered(AT_ONCE).collect().await;
+                let none = done.iter().all(Result::is_err);
+                for (action, done) in now.iter().zip(done) {
+                    self.note(action, done).await;
+                }
+                match now[0] {
+                    Action::WriteRevision(..) if none => return,
+                    Action::CreateClaim { .. } | Action::CreatePod { .. } | Action::CreateRun(_) if none => {
+                        break;
+                    }
+                    _ => {}
+                }
+                (rest, size) = (later, size * 2);
+            }
+        }
+    }
+
+    /// What became of one: told, counted, remembered for the next look.
+    async fn note(&mut self, action: &Action, done: Result<Done, Not>) {
+        let error = match done {
+            Ok(Done::Written) => None,
+            Ok(Done::Made(made)) => {
+                self.made.push(made);
+                None
+            }
+            Ok(Done::Doubtful(pod)) => {
+                self.unconfirmed.push(pod);
+                None
+            }
+            Ok(Done::At(version)) => {
+                self.version = version;
+                None
+            }
+            Ok(Done::There) | Err(Not::Stale) => {
+                self.stale = true;
+                return;
+            }
+            Err(Not::Unknown(pod, error)) => {
+                self.unconfirmed.push(pod);
+                Some(error)
+            }
+            Err(Not::Collided(error)) => {
+                self.collided = true;
+                Some(error)
+            }
+            Err(Not::Failed(error)) => Some(error),
+        };
+        if let Some(event) = action.event(error.as_deref()) {
+            self.context.events.tell(self.key.reference(&self.workload.spec.uid), &event).await;
+        }
+        match error {
+            None => self.count(action),
+            Some(error) => {
+                tracing::info!("{}: {error}", self.key);
+                self.failure.get_or_insert_with(|| (action.scales(), error));
+            }
+        }
+    }
+
+    /// The report as it is true after the writes.
+    pub(super) fn amended(&self, mut report: Report, now: Timestamp) -> Report {
+        report.collisions = report.collisions.saturating_add(self.collided.into());
+        let before = &self.workload.report;
+        match &self.failure {
+            Some((scaling, error)) => report.after_failure(before, *scaling, error, now),
+            None if self.stale => Report { steps: before.steps.clone(), ..report },
+            None => report,
+        }
+    }
+
+    /// What follows for the next look. It waits until everything that was made is seen.
+    pub(super) async fn outcome(self, again: Option<Duration>) -> Outcome {
+        let mut failed = self.stale || self.failure.is_some();
+        for made in &self.made {
+            failed |= !self.context.known.hold(&self.key.namespace, made, UNTIL_SEEN).await;
+        }
+        Outcome { failed, again, unconfirmed: self.unconfirmed }
+    }
+
+    async fn carry(&self, action: &Action) -> Result<Done, Not> {
+        match action {
+            Action::WriteRevision(revision, Write::Create) => self.create_revision(revision).await,
+            Action::WriteRevision(revision, Write::Renumber) => self.renumber(revision).await,
+            Action::DeleteRevision(name) => self.delete_revision(name).await,
+            Action::CreateClaim { name, body } => self.create_claim(name, body).await,
+            Action::CreatePod { name, body } => self.create_pod(name, body).await,
+            Action::DeletePod { pod, why } => self.delete_pod(pod, *why).await,
+            Action::PatchPod { pod, patch, .. } => self.patch_pod(pod, patch).await,
+            Action::CreateRun(run) => self.create_run(run).await,
+            Action::DeleteRun(name) => self.delete_run(name).await,
+            Action::SetPaused(paused) => {
+                self.patch(json!({"spec": {"updateStrategy": {"paused": paused}}})).await
+            }
+            Action::ClearRetry => self.clear_retry().await,
+            Action::Tell(_) => Ok(Done::Written),
+        }
+    }
+
+    fn count(&self, action: &Action) {
+        let Action::PatchPod { pod, why, .. } = action else { return };
+        let seen = self.pods.iter().filter_map(|seen| seen.value.pod.as_ref());
+        let answer = || seen.clone().find(|seen| seen.uid == pod.uid).and_then(|seen| seen.answer.as_ref());
+        match why {
+            Why::Updated => self.context.metrics.updated(self.key.kind, answer()),
+            Why::NotUpdated => self.context.metrics.not_updated(self.key.kind),
+            _ => {}
+        }
+    }
+
+    // ---- pods ----
+
+    async fn create_pod(&self, name: &str, body: &Value) -> Result<Done, Not> {
+        let namespace = &self.key.namespace;
+        let done = self.context.server.create_pod(namespace, name, body).await;
+        self.context.metrics.wrote("create", &done);
+        match done {
+            Ok(pod) => Ok(Done::Made(Made::Pod(name.to_owned(), pod.meta.uid))),
+            Err(error) if error.class() == Class::Refused => {
+                let made = Made::Pod(name.to_owned(), None);
+                let seen = self.context.known.hold(namespace, &made, UNTIL_SEEN).await;
+                if seen { Ok(Done::There) } else { Err(Not::Failed(chain(&error))) }
+            }
+            Err(error) => Err(Not::Failed(chain(&error))),
+        }
+    }
+
+    async fn create_claim(&self, name: &str, body: &Value) -> Result<Done, Not> {
+        let done = self.context.server.create_claim(&self.key.namespace, name, body).await;
+        self.context.metrics.wrote("create", &done);
+        match done {
+            Err(error) if error.class() != Class::Refused => Err(Not::Failed(chain(&error))),
+            // Its pod is made by the next look, when the claim is seen.
+            _ => Ok(Done::Made(Made::Claim(name.to_owned()))),
+        }
+    }
+
+    async fn delete_pod(&self, pod: &PodRef, why: Why) -> Result<Done, Not> {
+        let how = if why == Why::LostNode { Deletion::Forced } else { Deletion::Graceful };
+        let done = self.context.server.delete_pod(&self.key.namespace, pod, how).await;
+        self.context.metrics.wrote("delete", &done);
+        match done {
+            Ok(Some(seen)) => self.context.known.learn_deleted(seen, clock::now()),
+            Ok(None) => return Ok(Done::Doubtful(pod.clone())),
+            Err(error) => return Err(not(&error, pod)),
+        }
+        Ok(Done::Written)
+    }
+
+    async fn patch_pod(&self, pod: &PodRef, patch: &PodPatch) -> Result<Done, Not> {
+        let done = self.context.server.patch_pod(&self.key.namespace, pod, patch).await;
+        self.context.metrics.wrote("patch", &done);
+        self.context.known.learn_pod(done.map_err(|error| not(&error, pod))?);
+        Ok(Done::Written)
+    }
+
+    // ---- revisions ----
+
+    async fn create_revision(&self, revision: &Revision) -> Result<Done, Not> {
+        let spec = &self.workload.spec;
+        let object = ControllerRevision {
+            metadata: ObjectMeta {
+                name: Some(revision.name.clone()),
+                namespace: Some(spec.namespace.clone()),
+                labels: Some(revision.template.labels()),
+                owner_references: Some(vec![new_pod::owner(spec)]),
+                ..ObjectMeta::default()
+            },
+            data: Some(RawExtension(revision::data(&revision.template))),
+            revision: revision.number,
+        };
+        let done = self.context.server.create_revision(&object).await;
+        self.context.metrics.wrote("create", &done);
+        let made = Made::Revision(revision.name.clone());
+        match done {
+            Ok(()) => Ok(Done::Made(made)),
+            Err(error) if error.class() == Class::Refused => {
+                let seen = self.context.known.hold(&spec.namespace, &made, UNTIL_SEEN).await;
+                let own =
+                    self.context.known.revisions(spec).iter().any(|(_, known)| known.name == revision.name);
+                match (seen, own) {
+                    (_, true) => Ok(Done::There),
+                    // Its content may be the very template: it is adopted, or made once it is gone. Nothing else is done before.
+                    (true, false) if self.context.known.is_left_behind(spec, &revision.name) => {
+                        Err(Not::Stale)
+                    }
+                    (true, false) => Err(Not::Collided(chain(&error))),
+                    (false, false) => Err(Not::Failed(chain(&error))),
+                }
+            }
+            Err(error) => Err(Not::Failed(chain(&error))),
+        }
+    }
+
+    async fn renumber(&self, revision: &Revision) -> Result<Done, Not> {
+        let namespace = &self.key.namespace;
+        let Some(at) = self.context.known.revision_at(namespace, &revision.name) else {
+            return Err(Not::Stale);
+        };
+        let done = self.context.server.number_revision(namespace, &revision.name, &at, revision.number).await;
+        self.context.metrics.wrote("patch", &done);
+        done.map(|()| Done::Written).map_err(|error| plain(&error))
+    }
+
+    async fn delete_revision(&self, name: &str) -> Result<Done, Not> {
+        let namespace = &self.key.namespace;
+        let Some((uid, _)) = self.context.known.revision_at(namespace, name) else {
+            return Ok(Done::Written);
+        };
+        let done = self.context.server.delete_revision(namespace, name, &uid).await;
+        self.context.metrics.wrote("delete", &done);
+        done.map(|()| Done::Written).map_err(|error| plain(&error))
+    }
+
+    // ---- hooks ----
+
+    async fn create_run(&self, run: &NewHookRun) -> Result<Done, Not> {
+        let spec = &self.workload.spec;
+        let template = self.context.known.template(&spec.namespace, &run.template);
+        let hook = template.as_ref().and_then(|template| template.value.0.as_ref());
+        let Some(hook) = hook else { return Err(Not::Stale) };
+        let named = |problem| Not::Failed(format!("HookTemplate {}: {problem}", run.template));
+        let hook = prepare(hook, &run.args, None).map_err(named)?;
+        let mut object = HookRun::new(&run.name, hook);
+        let mut labels = run.labels.clone();
+        if let Some(node) = run.node.as_ref().filter(|node| self.has_agent(node)) {
+            labels.insert(annotation::NODE.to_owned(), node.clone());
+        }
+        object.metadata.namespace = Some(spec.namespace.clone());
+        object.metadata.labels = Some(labels);
+        object.metadata.annotations = Some(run.annotations.clone());
+        object.metadata.owner_references = Some(vec![new_pod::owner(spec)]);
+        let done = self.context.server.create_hook_run(&object).await;
+        self.context.metrics.wrote("create", &done);
+        match done {
+            Err(error) if error.class() != Class::Refused => Err(Not::Failed(chain(&error))),
+            _ => Ok(Done::Made(Made::Run(run.name.clone()))),
+        }
+    }
+
+    /// Unless it is known that there is none: who is only not heard of will be stood in for.
+    fn has_agent(&self, node: &str) -> bool {
+        self.context.agents.ready().is_none_or(|ready| ready.contains(node))
+    }
+
+    async fn delete_run(&self, name: &str) -> Result<Done, Not> {
+        let namespace = &self.key.namespace;
+        let Some(uid) = self.context.known.run_uid(namespace, name) else { return Ok(Done::Written) };
+        let done = self.context.server.delete_hook_run(namespace, name, &uid).await;
+        self.context.metrics.wrote("delete", &done);
+        done.map(|()| Done::Written).map_err(|error| plain(&error))
+    }
+
+    // ---- the workload itself ----
+
+    async fn clear_retry(&self) -> Result<Done, Not> {
+        let hooks = &self.workload.spec.hooks;
+        let mut spec = json!({});
+        for (field, retry) in [
+            ("preDeleteUpdateStrategy", hooks.retry_pre_delete),
+            ("preInplaceUpdateStrategy", hooks.retry_pre_inplace),
+            ("postInplaceUpdateStrategy", hooks.retry_post_inplace),
+        ] {
+            if retry {
+                spec[field] = json!({"retry": false});
+            }
+        }
+        self.patch(json!({"spec": spec, "metadata": {"annotations": {workload_key::RETRY: null}}})).await
+    }
+
+    async fn patch(&self, body: Value) -> Result<Done, Not> {
+        let at = (self.workload.spec.uid.as_str(), self.version.as_str());
+        let done = self.context.server.patch_workload(&self.context.known, self.key, at, body).await;
+        self.context.metrics.wrote("patch", &done);
+        done.map(Done::At).map_err(|error| plain(&error))
+    }
+}
+
+/// What the failure of a write on a pod means. What may have been done is looked up before the next look.
+fn not(error: &Error, pod: &PodRef) -> Not {
+    match error.class() {
+        Class::Refused | Class::Gone => Not::Stale,
+        Class::Away => Not::Unknown(pod.clone(), chain(error)),
+        _ => Not::Failed(chain(error)),
+    }
+}
+
+/// What a failure means where nothing but this very write depends on it.
+fn plain(error: &Error) -> Not {
+    match error.class() {
+        Class::Refused | Class::Gone => Not::Stale,
+        _ => Not::Failed(chain(error)),
+    }
+}

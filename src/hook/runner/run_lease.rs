@@ -1,0 +1,468 @@
+//! One run, from taking it to its verdict.
+//!
+//! Exactly one runs it, without comparing clocks: only who is named on it measures and writes, and whoever has not heard
+//! from the API server for a while ([`Terms::lapse`](super::Terms)) that it is still named stops measuring. Who takes a run
+//! from another that did not let it go itself waits for longer: by then the other has heard of it, or has stopped.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::ResourceExt as _;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+
+use crate::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus};
+use crate::cluster::error::{Class, Error};
+use crate::cluster::event::ObjectEvent;
+use crate::cluster::hooks::{Run, Summary, Unreadable};
+use crate::hook::place::Place;
+use crate::hook::program::Program;
+use crate::hook::runner::RunnerContext;
+use crate::hook::runner::progress::{self, Progress};
+use crate::process::clock;
+use crate::process::log::chain;
+
+/// Pauses between attempts to write or read.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// For what is still to be written when the process is to end.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+/// An event is tried so often.
+const EVENT_TRIES: u32 = 5;
+
+/// One run.
+pub(super) struct HookRunLease {
+    context: Arc<RunnerContext>,
+    /// Moves when the run has changed; false when it is somebody else's from now on.
+    sight: watch::Receiver<bool>,
+    /// The newest that is known.
+    run: Summary,
+    /// Where it is measured, or why it must not be.
+    place: Result<Place, String>,
+    /// When a call began that showed that the run is ours.
+    heard: Instant,
+}
+
+/// What is to be run, and how far it is: read when a run is taken, not before.
+type Content = Result<(HookRunSpec, HookRunStatus), Unreadable>;
+
+/// Why measuring stops.
+#[derive(Debug)]
+enum Stop {
+    /// The run is gone, or somebody else's.
+    Lost,
+    /// It is to be let go.
+    Release,
+    /// The API server was silent for too long.
+    Lapse,
+    /// The process is to end.
+    Shutdown,
+    /// Somebody said that it is to end: by hand.
+    Order(Order),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    Approve,
+    Terminate,
+}
+
+impl HookRunLease {
+    pub(super) fn new(
+        context: Arc<RunnerContext>,
+        sight: watch::Receiver<bool>,
+        run: Summary,
+        place: Result<Place, String>,
+    ) -> Self {
+        Self { context, sight, run, place, heard: Instant::now() }
+    }
+
+    /// Takes the run, brings it to its end, and says so; or lets it go.
+    pub(super) async fn keep(mut self) {
+        let name = format!("{}/{}", self.run.namespace().unwrap_or_default(), self.run.name_any());
+        let stopped = match self.take().await {
+            Ok(content) => self.drive(&name, content).await,
+            Err(stopped) => Err(stopped),
+        };
+        match stopped {
+            Ok(()) | Err(Stop::Shutdown) => {}
+            Err(Stop::Release) => self.release(&name).await,
+            Err(why) => tracing::debug!(hook_run = name, ?why, "not run here any more"),
+        }
+    }
+
+    // ---- taking and letting go ----
+
+    /// Has this runner named on the run. From then on nobody else changes its status.
+    async fn take(&mut self) -> Result<Content, Stop> {
+        let me = self.context.identity.runner.clone();
+        let found = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let began = Instant::now();
+            let named = self.run.runner();
+            let patient = found + self.context.identity.patience;
+            let is_foreign = named.is_some_and(|named| named != me);
+            if is_foreign && began < patient {
+                self.wait(patient).await?;
+                continue;
+            }
+            let taken = if named == Some(me.as_str()) {
+                self.context.server.look_at_hook_run(&self.run).await
+            } else {
+                self.context.server.hand_hook_run(&self.run, Some(&me)).await.map(Some)
+            };
+            match taken {
+                Ok(Some(run)) => {
+                    self.learn(&run);
+                    if self.is_named() {
+                        self.heard = began;
+                        let run = if is_foreign { self.fence().await? } else { run };
+                        return Ok(content(&run));
+                    }
+                }
+                Ok(None) => return Err(Stop::Lost),
+                Err(error) if error.class() == Class::Gone => return Err(Stop::Lost),
+                // Somebody else was faster, or it was changed: who is named now?
+                Err(error) if error.class() == Class::Refused => {
+                    if let Ok(seen) = self.context.server.look_at_hook_run(&self.run).await {
+                        self.run = seen.ok_or(Stop::Lost)?.summary();
+                    }
+                }
+                Err(error) => self.tell("cannot be taken up", &error, pause),
+            }
+            self.wait(Instant::now() + pause).await?;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Waits until whoever had the run before has heard of it, or has stopped because he hears nothing. Gives the run as it is
+    /// then.
+    async fn fence(&mut self) -> Result<Run, Stop> {
+        let until = Instant::now() + self.context.terms.fence;
+        while Instant::now() < until {
+            self.wait(until).await?;
+            if !self.is_named() {
+                return Err(Stop::Lost);
+            }
+        }
+        let began = Instant::now();
+        match self.context.server.look_at_hook_run(&self.run).await {
+            Ok(Some(run)) => {
+                self.learn(&run);
+                self.heard = began;
+                Ok(run)
+            }
+            Ok(None) => Err(Stop::Lost),
+            Err(_) => Err(Stop::Lapse),
+        }
+    }
+
+    /// Until then, or until the run has changed.
+    async fn wait(&mut self, until: Instant) -> Result<(), Stop> {
+        tokio::select! {
+            () = self.context.stop.cancelled() => return Err(Stop::Shutdown),
+            changed = self.sight.changed() => {
+                if changed.is_err() {
+                    return Err(Stop::Lost);
+                }
+            }
+            () = sleep_until(until) => {}
+        }
+        self.look();
+        if *self.sight.borrow() { Ok(()) } else { Err(Stop::Release) }
+    }
+
+    /// Names nobody on the run, so that it can be taken at once.
+    async fn release(&mut self, name: &str) {
+        let mut pause = FIRST_PAUSE;
+        while self.is_named() && !self.context.stop.is_cancelled() {
+            match self.context.server.hand_hook_run(&self.run, None).await {
+                Ok(run) => {
+                    self.learn(&run);
+                    tracing::info!(hook_run = name, "let go: somebody else runs it now");
+                }
+                Err(error) if matches!(error.class(), Class::Gone | Class::Refused) => return,
+                Err(error) => {
+                    self.tell("cannot be let go", &error, pause);
+                    sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+    }
+
+    // ---- running ----
+
+    /// Brings the run to its end.
+    async fn drive(&mut self, name: &str, content: Content) -> Result<(), Stop> {
+        if self.run.is_completed() {
+            return Ok(());
+        }
+        let readable = content.map_err(|why| (HookRunStatus::default(), why.to_string()));
+        let ready = readable.and_then(|(spec, status)| match self.place.clone() {
+            Ok(place) => Ok((spec, status, place)),
+            Err(why) => Err((status, why)),
+        });
+        let (mut spec, status, place) = match ready {
+            Ok(ready) => ready,
+            Err((status, message)) => {
+                return self
+                    .end(name, &HookRunStatus { phase: Some(HookPhase::Error), message, ..status })
+                    .await;
+            }
+        };
+        tracing::info!(hook_run = name, "taken up");
+        let mut written = Some(status.clone());
+        let (told, _) = watch::channel(status);
+        loop {
+            let mut progress = Progress::new(told.subscribe(), written);
+            let engine = self.context.engine.clone();
+            let metrics = self.context.metrics.clone();
+            let last = told.borrow().clone();
+            let stop = {
+                let mut running = pin!(engine.run(&spec, last, &place, |status| {
+                    metrics.measured(&told.borrow(), status);
+                    told.send_replace(status.clone());
+                }));
+                let stop = tokio::select! {
+                    ended = &mut running => return self.end(name, &ended).await,
+                    stop = self.attend(&mut progress) => stop,
+                };
+                if matches!(stop, Stop::Release | Stop::Shutdown) {
+                    // Whoever comes next measures at once: what is being asked now is heard out first.
+                    tokio::select! {
+                        ended = running => return self.end(name, &ended).await,
+                        _ = timeout(LAST_WORDS, progress::heard_out(told.subscribe())) => {}
+                    }
+                }
+                stop
+            };
+            match stop {
+                Stop::Order(Order::Terminate) => spec.terminate = true,
+                Stop::Order(Order::Approve) => {
+                    let approved = approved(&spec, told.borrow().clone());
+                    return self.end(name, &approved).await;
+                }
+                Stop::Lapse => {
+                    tracing::warn!(hook_run = name, "the API server is silent: measuring waits for it");
+                    self.hear_again().await?;
+                }
+                Stop::Release | Stop::Shutdown => {
+                    let last = told.borrow().clone();
+                    if progress.is_news(&last) {
+                        // What is not written is measured again by whoever comes next.
+                        let _ = timeout(LAST_WORDS, self.write(&last)).await;
+                    }
+                    return Err(stop);
+                }
+                Stop::Lost => return Err(stop),
+            }
+            written = progress.into_written();
+        }
+    }
+
+    /// Writes what is new and listens, until there is a reason to stop measuring.
+    async fn attend(&mut self, progress: &mut Progress) -> Stop {
+        let mut again = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            if let Some(stop) = self.reason_to_stop() {
+                return stop;
+            }
+            let news = progress.news();
+            let ask = if news.is_some() { again } else { again.max(self.heard + self.context.terms.confirm) };
+            tokio::select! {
+                () = self.context.stop.cancelled() => return Stop::Shutdown,
+                changed = self.sight.changed() => {
+                    if changed.is_err() {
+                        return Stop::Lost;
+                    }
+                    self.look();
+                }
+                () = progress.changed(), if news.is_none() => {}
+                () = sleep_until(self.heard + self.context.terms.lapse) => return Stop::Lapse,
+                () = sleep_until(ask) => {
+                    let limit = self.heard + self.context.terms.lapse;
+                    let asked = match &news {
+                        Some(status) => timeout_at(limit, self.write(status)).await,
+                        None => timeout_at(limit, self.confirm()).await,
+                    };
+                    match asked {
+                        Err(_) => return Stop::Lapse,
+                        Ok(Ok(())) => {
+                            pause = FIRST_PAUSE;
+                            if let Some(status) = news {
+                                progress.written(status);
+                            }
+                        }
+                        Ok(Err(Failure::Stop(stop))) => return stop,
+                        Ok(Err(Failure::Call(error))) => {
+                            self.tell("cannot be written", &error, pause);
+                            again = Instant::now() + pause;
+                            pause = (pause * 2).min(LONGEST_PAUSE);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until the API server says again that the run is ours.
+    async fn hear_again(&mut self) -> Result<(), Stop> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.confirm().await {
+                Ok(()) => return Ok(()),
+                Err(Failure::Stop(stop)) => return Err(stop),
+                Err(Failure::Call(_)) => self.wait(Instant::now() + pause).await?,
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Writes the verdict, and tells it.
+    async fn end(&mut self, name: &str, status: &HookRunStatus) -> Result<(), Stop> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.write(status).await {
+                Ok(()) => break,
+                Err(Failure::Stop(stop)) => return Err(stop),
+                Err(Failure::Call(error)) => {
+                    self.tell("cannot be written", &error, pause);
+                    tokio::select! {
+                        () = sleep(pause) => {}
+                        () = self.context.stop.cancelled() => {
+                            let _ = timeout(LAST_WORDS, self.write(status)).await;
+                            return Err(Stop::Shutdown);
+                        }
+                    }
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+        let phase = status.phase.unwrap_or(HookPhase::Error);
+        tracing::info!(hook_run = name, ?phase, "ended");
+        self.announce(phase, &status.message).await;
+        Ok(())
+    }
+
+    async fn announce(&self, phase: HookPhase, message: &str) {
+        let failed = matches!(phase, HookPhase::Failed | HookPhase::Error);
+        let told = ObjectEvent {
+            reason: if failed { "Failed" } else { "Complete" }.to_owned(),
+            warning: phase != HookPhase::Successful,
+            note: if message.is_empty() { format!("{phase:?}") } else { format!("{phase:?}: {message}") },
+            at: clock::now(),
+        };
+        let mut pause = FIRST_PAUSE;
+        for _ in 0..EVENT_TRIES {
+            match self.context.server.hook_run_event(&self.run, &self.context.identity.host, &told).await {
+                Err(error) if error.class().is_away() && !self.context.stop.is_cancelled() => {
+                    sleep(pause).await;
+                    pause *= 2;
+                }
+                Err(error) => return self.tell("has an event that cannot be written", &error, FIRST_PAUSE),
+                Ok(()) => return,
+            }
+        }
+    }
+
+    // ---- what is known of the run ----
+
+    /// Why measuring must not go on, as the run is known.
+    fn reason_to_stop(&self) -> Option<Stop> {
+        if !self.is_named() || self.run.is_deleting() {
+            return Some(Stop::Lost);
+        }
+        if !*self.sight.borrow() {
+            return Some(Stop::Release);
+        }
+        if self.run.is_approved() {
+            return Some(Stop::Order(Order::Approve));
+        }
+        self.run.is_terminated().then_some(Stop::Order(Order::Terminate))
+    }
+
+    fn is_named(&self) -> bool {
+        self.run.runner() == Some(self.context.identity.runner.as_str())
+    }
+
+    /// Takes over what the watch has brought.
+    fn look(&mut self) {
+        let (namespace, name) = (self.run.namespace().unwrap_or_default(), self.run.name_any());
+        if let Some(seen) = self.context.runs.get(&namespace, &name)
+            && seen.uid() == self.run.uid()
+            && seen.is_not_older_than(&self.run)
+        {
+            self.run = seen.as_ref().clone();
+        }
+    }
+
+    fn learn(&mut self, run: &Run) {
+        self.run = run.summary();
+        self.context.runs.learn(self.run.clone());
+    }
+
+    /// Asks whether the run is still ours.
+    async fn confirm(&mut self) -> Result<(), Failure> {
+        let began = Instant::now();
+        let seen = self.context.server.look_at_hook_run(&self.run).await.map_err(Failure::Call)?;
+        self.run = seen.ok_or(Failure::Stop(Stop::Lost))?.summary();
+        if !self.is_named() {
+            return Err(Failure::Stop(Stop::Lost));
+        }
+        self.heard = began;
+        Ok(())
+    }
+
+    async fn write(&mut self, status: &HookRunStatus) -> Result<(), Failure> {
+        let began = Instant::now();
+        let me = &self.context.identity.runner;
+        match self.context.server.hook_run_progress(&self.run, me, status).await {
+            Ok(run) => {
+                self.learn(&run);
+                self.heard = began;
+                Ok(())
+            }
+            Err(error) if error.class() == Class::Gone => Err(Failure::Stop(Stop::Lost)),
+            // Not as it was: it is written again if it is still ours.
+            Err(error) if error.class() == Class::Refused => {
+                self.confirm().await?;
+                Err(Failure::Call(error))
+            }
+            Err(error) => Err(Failure::Call(error)),
+        }
+    }
+
+    /// What is away is told by whoever watches it; the rest once for each series of attempts.
+    fn tell(&self, what: &str, error: &Error, pause: Duration) {
+        if !error.class().is_away() && pause == FIRST_PAUSE {
+            let name = format!("{}/{}", self.run.namespace().unwrap_or_default(), self.run.name_any());
+            tracing::error!(hook_run = name, error = chain(error), "{what}");
+        }
+    }
+}
+
+enum Failure {
+    Stop(Stop),
+    Call(Error),
+}
+
+fn content(run: &Run) -> Content {
+    let spec = run.spec().map_err(Clone::clone)?.clone();
+    Ok((spec, run.status().map_err(Clone::clone)?.clone()))
+}
+
+/// What an approval by hand makes of a run.
+fn approved(spec: &HookRunSpec, mut status: HookRunStatus) -> HookRunStatus {
+    match Program::compile(spec) {
+        Ok(program) => program.approve(&mut status, clock::now()),
+        Err(invalid) => {
+            status.phase = Some(HookPhase::Error);
+            status.message = invalid.to_string();
+        }
+    }
+    status
+}

@@ -1,0 +1,33 @@
+//! The templates that stand in files, as they were read last.
+//!
+//! Filled by whoever watches the files; reads none itself.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::api::hook_template::HookTemplateSpec;
+
+/// Templates by namespace and name. Clones share them.
+#[derive(Clone, Default)]
+pub struct TemplateCache(Arc<RwLock<Templates>>);
+
+type Templates = BTreeMap<(String, String), HookTemplateSpec>;
+
+impl std::fmt::Debug for TemplateCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shelf")
+    }
+}
+
+impl TemplateCache {
+    /// Puts these in the place of all that were there.
+    pub fn fill(&self, known: Templates) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = known;
+    }
+
+    /// The template of this name.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<HookTemplateSpec> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+}

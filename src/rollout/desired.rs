@@ -1,0 +1,136 @@
+//! What one rollout wants, and what was told of it last.
+
+use jiff::Timestamp;
+
+use crate::api::in_place_rollout::{
+    InPlaceRollout, InPlaceRolloutSpec, InPlaceRolloutStatus, RolloutContainer, RolloutPhase,
+};
+use crate::api::request::{HookArg, HookRef, Request, Target};
+use crate::api::workload::WorkloadHook;
+use crate::workload::selector;
+
+/// A rollout.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rollout {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid: also the id of what it asks of each pod.
+    pub uid: String,
+    /// The version that was read.
+    pub version: String,
+    /// When it was made.
+    pub created: Timestamp,
+    /// Counts the changes of its spec.
+    pub generation: i64,
+    /// True when it is on its way out.
+    pub deleting: bool,
+    /// As its user wrote it.
+    pub spec: InPlaceRolloutSpec,
+    /// What was told last.
+    pub before: InPlaceRolloutStatus,
+}
+
+impl Rollout {
+    /// Reads one.
+    pub fn read(object: InPlaceRollout) -> Self {
+        let meta = object.metadata;
+        Self {
+            namespace: meta.namespace.unwrap_or_default(),
+            name: meta.name.unwrap_or_default(),
+            uid: meta.uid.unwrap_or_default(),
+            version: meta.resource_version.unwrap_or_default(),
+            created: meta.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            generation: meta.generation.unwrap_or_default(),
+            deleting: meta.deletion_timestamp.is_some(),
+            spec: object.spec,
+            before: object.status.unwrap_or_default(),
+        }
+    }
+
+    /// True until it has ended or is on its way out.
+    pub fn is_active(&self) -> bool {
+        !self.deleting && !self.before.phase.is_terminal()
+    }
+
+    /// Whose pods, as people write it.
+    pub fn target(&self) -> String {
+        let target = &self.spec.target;
+        match (&target.workload_ref, &target.selector) {
+            (Some(workload), _) => format!("{}/{}", workload.kind, workload.name),
+            (None, Some(selector)) => selector::text(selector),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// True when both are about the same pods by the same words.
+    pub fn has_target_of(&self, other: &Self) -> bool {
+        let (own, others) = (&self.spec.target, &other.spec.target);
+        let same = match (&own.workload_ref, &others.workload_ref) {
+            (Some(own), Some(other)) => own.kind == other.kind && own.name == other.name,
+            (None, None) => own.selector.is_some() && own.selector == others.selector,
+            _ => false,
+        };
+        same && self.namespace == other.namespace
+    }
+
+    /// True when it was made after `other`, and takes its place. One whose own place was taken takes no other's.
+    pub fn is_newer_than(&self, other: &Self) -> bool {
+        self.before.phase != RolloutPhase::Superseded && self.age() > other.age()
+    }
+
+    /// Grows from older to newer ones. The API server tells whole seconds: of two from the same one, the first that was looked
+    /// at is the older.
+    pub fn age(&self) -> (Timestamp, Timestamp, &str, &str) {
+        let looked_at = self.before.started_at.or(self.before.finished_at);
+        (self.created, looked_at.unwrap_or(Timestamp::MAX), &self.name, &self.uid)
+    }
+
+    /// What is asked of each pod.
+    pub fn request(&self) -> Request {
+        let mut request = request(&self.uid, &self.spec);
+        if request.reason.is_empty() {
+            request.reason = format!("InPlaceRollout {}", self.name);
+        }
+        request
+    }
+
+    /// The containers that get an image, with it.
+    pub fn images(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.spec.containers.iter().filter_map(|one| Some((one.name.as_str(), one.image.as_deref()?)))
+    }
+
+    /// True when no container is only restarted.
+    pub fn only_swaps(&self) -> bool {
+        self.spec.containers.iter().all(|one| one.image.is_some())
+    }
+}
+
+/// The request that a spec amounts to. Numbers out of range are refused at admission, and become 0 here.
+pub fn request(id: &str, spec: &InPlaceRolloutSpec) -> Request {
+    let terms = &spec.pod;
+    let target = |one: &RolloutContainer| Target { name: one.name.clone(), image: one.image.clone() };
+    let seconds = |value: i32| u32::try_from(value).unwrap_or(0);
+    let mut request = Request::new(id.to_owned(), spec.containers.iter().map(target).collect());
+    request.each_ready = terms.each_ready;
+    request.grace_period_seconds = seconds(terms.grace_period_seconds);
+    request.drain = terms.drain;
+    request.pre_hook = terms.pre_hook.as_ref().map(hook);
+    request.post_hook = terms.post_hook.as_ref().map(hook);
+    request.min_ready_seconds = seconds(terms.min_ready_seconds);
+    request.ready_timeout_seconds = seconds(terms.ready_timeout_seconds);
+    request.deadline_seconds = seconds(terms.deadline_seconds);
+    request.on_failure = terms.on_failure;
+    request.engine = terms.engine;
+    request.reason.clone_from(&terms.reason);
+    request
+}
+
+fn hook(hook: &WorkloadHook) -> HookRef {
+    let given = hook
+        .args
+        .iter()
+        .filter_map(|arg| Some(HookArg { name: arg.name.clone(), value: arg.value.clone()? }));
+    HookRef { template_name: hook.template_name.clone(), args: given.collect() }
+}

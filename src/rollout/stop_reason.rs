@@ -1,0 +1,83 @@
+//! Why nothing more is begun, what is not touched yet is taken back, and what the rollout comes to once the rest has ended.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::api::in_place_rollout::RolloutPhase;
+use crate::rollout::decide::Seen;
+use crate::rollout::desired::Rollout;
+use crate::rollout::target::Target;
+use crate::workload::task::later;
+
+/// Why it does not go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct StopReason {
+    pub(super) phase: RolloutPhase,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+impl StopReason {
+    pub(super) fn failed(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { phase: RolloutPhase::Failed, reason, message: message.into() }
+    }
+
+    /// The same; one that comes too late (and did not do so before) names the pods that nobody reached.
+    #[must_use]
+    pub(super) fn naming(mut self, before: &str, unreachable: Option<String>) -> Self {
+        if let Some(pods) = unreachable.filter(|_| self.reason == LATE && before != LATE) {
+            self.message = format!("{}: {pods}", self.message);
+        }
+        self
+    }
+
+    pub(super) fn superseded(message: String) -> Self {
+        Self { phase: RolloutPhase::Superseded, reason: SUPERSEDED, message }
+    }
+}
+
+const SUPERSEDED: &str = "Superseded";
+const LATE: &str = "DeadlineExceeded";
+const GONE: &str = "TargetGone";
+const DRIFT: &str = "TemplateDrift";
+
+/// When it is too late.
+pub(super) fn deadline(rollout: &Rollout, started: Timestamp) -> Option<Timestamp> {
+    rollout.spec.deadline_seconds.map(|seconds| later(started, SignedDuration::from_secs(seconds.into())))
+}
+
+/// Whether it does not go on. What once was the reason stays it, until the last pod has ended.
+pub(super) fn stop_reason(
+    rollout: &Rollout,
+    seen: &Seen<'_>,
+    started: Timestamp,
+    failed: usize,
+    most: usize,
+) -> Option<StopReason> {
+    let before = (rollout.before.reason.as_str(), rollout.before.message.clone());
+    match before {
+        (SUPERSEDED, message) => return Some(StopReason::superseded(message)),
+        (LATE, message) => return Some(StopReason::failed(LATE, message)),
+        (GONE, message) => return Some(StopReason::failed(GONE, message)),
+        (DRIFT, message) => return Some(StopReason::failed(DRIFT, message)),
+        _ => {}
+    }
+    if let Some(newer) = seen.newer {
+        return Some(StopReason::superseded(format!(
+            "InPlaceRollout {newer} is newer and has the same target"
+        )));
+    }
+    if deadline(rollout, started).is_some_and(|end| end <= seen.now) {
+        let message = format!("it was not through after {} s", rollout.spec.deadline_seconds.unwrap_or(0));
+        return Some(StopReason::failed(LATE, message));
+    }
+    if *seen.target == Target::Absent {
+        return Some(StopReason::failed(GONE, format!("{} was deleted meanwhile", rollout.target())));
+    }
+    if let Some(drift) = seen.target.drift(rollout).filter(|_| !rollout.spec.allow_template_drift) {
+        return Some(StopReason::failed(DRIFT, drift));
+    }
+    (failed >= most).then(|| {
+        let message = format!("{failed} pods have failed, of which {most} are too many: see status.failures");
+        StopReason::failed("FailureThreshold", message)
+    })
+}

@@ -1,0 +1,331 @@
+//! What a workload wants, whichever kind it is: defaults filled in, texts read. Built from the API objects and from nothing
+//! else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use crate::api::game_deployment::{
+    GameDeployment, GameDeploymentSpec, ScaleStrategy, UpdateStrategy, UpdateType,
+};
+use crate::api::game_stateful_set::{
+    GameStatefulSet, GameStatefulSetSpec, PodManagementPolicy, RollingUpdate,
+};
+use crate::api::pod_template::{ClaimTemplate, PodTemplate};
+use crate::api::workload::{Canary, ContainerOrder, HookStrategy, WorkloadHook};
+use crate::api::workload_key;
+use crate::workload::amount::{Amount, Bounds};
+
+/// What a workload wants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkloadSpec {
+    /// What it is, and what only that kind has.
+    pub kind: Kind,
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its uid.
+    pub uid: String,
+    /// Counts the changes of its spec.
+    pub generation: i64,
+    /// True when it is on its way out: nothing is done for it any more.
+    pub deleting: bool,
+    /// How many pods.
+    pub replicas: usize,
+    /// Which pods.
+    pub selector: LabelSelector,
+    /// What they look like.
+    pub template: PodTemplate,
+    /// How long one must be Ready before it counts.
+    pub min_ready: SignedDuration,
+    /// How many old revisions are kept.
+    pub history: usize,
+    /// How many new pods may be on their way.
+    pub create_batch: Amount,
+    /// True when pods get the readiness gate.
+    pub gate: bool,
+    /// How pods are updated.
+    pub update: Update,
+    /// The gates.
+    pub hooks: Hooks,
+}
+
+/// What a workload is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Kind {
+    /// Pods that are alike.
+    Deployment(Deployment),
+    /// Pods with ordinals.
+    StatefulSet(StatefulSet),
+}
+
+/// What only a `GameDeployment` has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Deployment {
+    /// Pods to delete before all others.
+    pub pods_to_delete: BTreeSet<String>,
+    /// True when dear pods go first.
+    pub costly_first: bool,
+    /// First and last number of the pods, where they have one.
+    pub indices: Option<(u32, u32)>,
+}
+
+/// What only a `GameStatefulSet` has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatefulSet {
+    /// The Service of its host names.
+    pub service: String,
+    /// True when pods come, go and change one after the other.
+    pub ordered: bool,
+    /// Claims of each pod.
+    pub claims: Vec<ClaimTemplate>,
+    /// Ordinals that are left out.
+    pub reserved: BTreeSet<u32>,
+    /// True when pods of lost nodes are removed by force.
+    pub force_lost: bool,
+}
+
+/// How pods are updated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Update {
+    /// The way.
+    pub way: UpdateType,
+    /// How much is held back when no canary step says otherwise.
+    pub partition: Amount,
+    /// How many may be unavailable.
+    pub max_unavailable: Amount,
+    /// How many more there may be.
+    pub max_surge: Amount,
+    /// True when no update may begin.
+    pub paused: bool,
+    /// Seconds out of traffic before an update in place.
+    pub grace: u32,
+    /// The order of containers.
+    pub order: ContainerOrder,
+    /// The steps.
+    pub canary: Option<Canary>,
+    /// True when a change that cannot be made in place may recreate pods.
+    pub fallback: bool,
+    /// How many failed pods stop a rollout, if it is said.
+    pub threshold: Option<Amount>,
+    /// True when what failed shall be tried again.
+    pub retry: bool,
+}
+
+/// The gates, and which of them shall be asked again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hooks {
+    /// Before a deletion.
+    pub pre_delete: Option<WorkloadHook>,
+    /// Before an update in place.
+    pub pre_inplace: Option<WorkloadHook>,
+    /// After an update in place.
+    pub post_inplace: Option<WorkloadHook>,
+    /// Ask `pre_delete` again.
+    pub retry_pre_delete: bool,
+    /// Ask `pre_inplace` again.
+    pub retry_pre_inplace: bool,
+    /// Ask `post_inplace` again.
+    pub retry_post_inplace: bool,
+}
+
+impl WorkloadSpec {
+    /// Of a `GameDeployment`. Amounts that are not valid are refused at admission; where they got in, the default stands in.
+    pub fn of_deployment(object: &GameDeployment) -> Self {
+        let spec = object.spec.clone();
+        let about = About::of(&object.metadata);
+        let deployment = Deployment {
+            pods_to_delete: spec.scale_strategy.pods_to_delete.iter().cloned().collect(),
+            costly_first: about.says(workload_key::COST_ORDER, "descend"),
+            indices: about.indices(),
+        };
+        about.spec(Kind::Deployment(deployment), spec)
+    }
+
+    /// Of a `GameStatefulSet`; see [`Self::of_deployment`].
+    pub fn of_stateful_set(object: &GameStatefulSet) -> Self {
+        let spec = &object.spec;
+        let set = StatefulSet {
+            service: spec.service_name.clone(),
+            ordered: spec.pod_management_policy == PodManagementPolicy::OrderedReady,
+            claims: spec.volume_claim_templates.clone(),
+            reserved: spec.reserve_orders.iter().filter_map(|ordinal| u32::try_from(*ordinal).ok()).collect(),
+            force_lost: spec
+                .template
+                .annotations()
+                .get(workload_key::NODE_LOST)
+                .is_some_and(|text| text == "true"),
+        };
+        About::of(&object.metadata).spec(Kind::StatefulSet(set), same(spec.clone()))
+    }
+
+    /// Its stateful part, if it has one.
+    pub fn stateful(&self) -> Option<&StatefulSet> {
+        match &self.kind {
+            Kind::StatefulSet(set) => Some(set),
+            Kind::Deployment(_) => None,
+        }
+    }
+
+    /// Its kind as the API has it.
+    pub fn kind_name(&self) -> &'static str {
+        match self.kind {
+            Kind::Deployment(_) => "GameDeployment",
+            Kind::StatefulSet(_) => "GameStatefulSet",
+        }
+    }
+
+    /// How far an update may go. Pods that change one after the other have no choice.
+    pub fn bounds(&self) -> Bounds {
+        if self.stateful().is_some_and(|set| set.ordered) {
+            return Bounds { unavailable: 1.min(self.replicas), surge: 0 };
+        }
+        let surges = matches!(self.update.way, UpdateType::RollingUpdate | UpdateType::InplaceUpdate);
+        let surge = if surges { self.update.max_surge } else { Amount::Count(0) };
+        Bounds::of(self.update.max_unavailable, surge, self.replicas)
+    }
+
+    /// How many failed pods stop a rollout.
+    pub fn threshold(&self) -> usize {
+        let of_budget = self.bounds().unavailable;
+        self.update.threshold.map_or(of_budget, |threshold| threshold.up(self.replicas)).max(1)
+    }
+
+    /// True when pods are updated where they are.
+    pub fn is_in_place(&self) -> bool {
+        matches!(self.update.way, UpdateType::InplaceUpdate | UpdateType::HotPatchUpdate)
+    }
+}
+
+impl Hooks {
+    fn of(
+        pre_delete: Option<HookStrategy>,
+        pre_inplace: Option<HookStrategy>,
+        post_inplace: Option<HookStrategy>,
+    ) -> Self {
+        let hook = |strategy: Option<HookStrategy>| strategy.and_then(|strategy| strategy.hook);
+        let retry =
+            |strategy: &Option<HookStrategy>| strategy.as_ref().is_some_and(|strategy| strategy.retry);
+        Self {
+            retry_pre_delete: retry(&pre_delete),
+            retry_pre_inplace: retry(&pre_inplace),
+            retry_post_inplace: retry(&post_inplace),
+            pre_delete: hook(pre_delete),
+            pre_inplace: hook(pre_inplace),
+            post_inplace: hook(post_inplace),
+        }
+    }
+}
+
+/// What an object's metadata says.
+struct About<'a> {
+    metadata: &'a ObjectMeta,
+    annotations: BTreeMap<&'a str, &'a str>,
+}
+
+impl<'a> About<'a> {
+    fn of(metadata: &'a ObjectMeta) -> Self {
+        let annotations = metadata.annotations.iter().flatten();
+        Self {
+            metadata,
+            annotations: annotations.map(|(key, value)| (key.as_str(), value.as_str())).collect(),
+        }
+    }
+
+    fn says(&self, key: &str, value: &str) -> bool {
+        self.annotations.get(key) == Some(&value)
+    }
+
+    /// The range of numbers for pods: `{"podStartIndex":100,"podEndIndex":110}`; both ends are used.
+    fn indices(&self) -> Option<(u32, u32)> {
+        let range = self.annotations.get(workload_key::INDEX_RANGE);
+        let range: serde_json::Value = serde_json::from_str(range?).ok()?;
+        let end = |field: &str| range.get(field)?.as_u64().and_then(|end| u32::try_from(end).ok());
+        let (first, last) = (end("podStartIndex")?, end("podEndIndex")?);
+        (self.says(workload_key::INDEX_ON, "true") && first <= last).then_some((first, last))
+    }
+
+    /// All of it.
+    fn spec(&self, kind: Kind, spec: GameDeploymentSpec) -> WorkloadSpec {
+        WorkloadSpec {
+            kind,
+            name: self.metadata.name.clone().unwrap_or_default(),
+            namespace: self.metadata.namespace.clone().unwrap_or_default(),
+            uid: self.metadata.uid.clone().unwrap_or_default(),
+            generation: self.metadata.generation.unwrap_or_default(),
+            deleting: self.metadata.deletion_timestamp.is_some(),
+            replicas: count(spec.replicas),
+            selector: spec.selector,
+            template: spec.template,
+            min_ready: SignedDuration::from_secs(i64::from(spec.min_ready_seconds.max(0))),
+            history: count(spec.revision_history_limit),
+            create_batch: amount(&spec.scale_strategy.create_batch, Amount::Percent(100)),
+            gate: !spec.disable_readiness_gate,
+            update: self.update(spec.update_strategy),
+            hooks: Hooks::of(
+                spec.pre_delete_update_strategy,
+                spec.pre_inplace_update_strategy,
+                spec.post_inplace_update_strategy,
+            ),
+        }
+    }
+
+    fn update(&self, strategy: UpdateStrategy) -> Update {
+        let threshold = self.annotations.get(workload_key::FAILURE_THRESHOLD);
+        Update {
+            way: strategy.kind,
+            partition: amount(&strategy.partition, Amount::Count(0)),
+            max_unavailable: amount(&strategy.max_unavailable, Amount::Percent(25)),
+            max_surge: amount(&strategy.max_surge, Amount::Count(0)),
+            paused: strategy.paused,
+            grace: u32::try_from(strategy.in_place_update_strategy.grace_period_seconds).unwrap_or(0),
+            order: strategy.in_place_update_strategy.policy,
+            canary: strategy.canary,
+            fallback: self.says(workload_key::FALLBACK, "Recreate"),
+            threshold: threshold.and_then(|text| Amount::parse(text).ok()),
+            retry: self.annotations.contains_key(workload_key::RETRY),
+        }
+    }
+}
+
+/// What a set wants in the fields of a deployment, all but what only a [`StatefulSet`] has.
+fn same(spec: GameStatefulSetSpec) -> GameDeploymentSpec {
+    let update = spec.update_strategy;
+    let RollingUpdate { partition, max_unavailable, max_surge } = update.rolling_update.unwrap_or_default();
+    GameDeploymentSpec {
+        replicas: spec.replicas,
+        selector: spec.selector,
+        template: spec.template,
+        service_name: None,
+        min_ready_seconds: spec.min_ready_seconds,
+        revision_history_limit: spec.revision_history_limit,
+        scale_strategy: ScaleStrategy {
+            pods_to_delete: Vec::new(),
+            create_batch: spec.scale_strategy.create_batch,
+        },
+        disable_readiness_gate: spec.disable_readiness_gate,
+        update_strategy: UpdateStrategy {
+            kind: update.kind,
+            partition,
+            max_unavailable,
+            max_surge,
+            paused: update.paused,
+            in_place_update_strategy: update.in_place_update_strategy,
+            canary: update.canary,
+        },
+        pre_delete_update_strategy: spec.pre_delete_update_strategy,
+        pre_inplace_update_strategy: spec.pre_inplace_update_strategy,
+        post_inplace_update_strategy: spec.post_inplace_update_strategy,
+    }
+}
+
+fn count(number: i32) -> usize {
+    usize::try_from(number).unwrap_or(0)
+}
+
+fn amount(value: &IntOrString, default: Amount) -> Amount {
+    Amount::read(value).unwrap_or(default)
+}
