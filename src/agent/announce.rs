@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn every_end_is_told_and_the_bad_ones_warn() {
-        for (phase, told) in [
+        for (phase, reported) in [
             (Phase::Pending, None),
             (Phase::Running, None),
             (Phase::Succeeded, Some(("InPlaceSucceeded", false))),
@@ -83,7 +83,7 @@ mod tests {
         ] {
             let status = report::not_begun("a", phase, "", &"two\n lines", Timestamp::UNIX_EPOCH);
             let announced = ended(&status, Timestamp::UNIX_EPOCH);
-            assert_eq!(announced.as_ref().map(|a| (a.reason, a.warning)), told);
+            assert_eq!(announced.as_ref().map(|a| (a.reason, a.warning)), reported);
             assert!(announced.is_none_or(|a| a.note == "two lines. Nothing was touched"));
         }
     }

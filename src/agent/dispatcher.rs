@@ -266,8 +266,8 @@ impl<B: StatusSink> Dispatcher<B> {
                 Some(request) if request.id == work.id => work.asked = Some(true),
                 _ if work.asked != Some(true) => {}
                 None if pod_request.is_none() && !view.current => {}
-                None if pod_request.is_none() => work.tell(Withdrawal::Deleted),
-                None | Some(_) => work.tell(Withdrawal::Replaced),
+                None if pod_request.is_none() => work.report(Withdrawal::Deleted),
+                None | Some(_) => work.report(Withdrawal::Replaced),
             }
         }
         if view.current {
@@ -313,7 +313,7 @@ impl<B: StatusSink> Dispatcher<B> {
 
     /// Takes up a wish, unless it has been answered.
     fn serve(&mut self, key: Key, pod_request: PodRequest) {
-        let answered = self.sink.told(&key);
+        let answered = self.sink.reported(&key);
         let request = match pod_request.request {
             Ok(request) => request,
             Err(invalid) => {
@@ -350,7 +350,7 @@ impl<B: StatusSink> Dispatcher<B> {
             match ended {
                 Ok(status) => {
                     // The journal may answer for a request that ended before this process began.
-                    sink.tell(&of, &status);
+                    sink.report(&of, &status);
                     Ended::Answered
                 }
                 Err(node::Error::Interrupted) => Ended::Paused,
@@ -403,7 +403,7 @@ impl<B: StatusSink> Dispatcher<B> {
         let (begun, has_begun) = (Mutex::new(begun), AtomicBool::new(false));
         Arc::new(move |operation_event| match operation_event {
             OperationEvent::Status(status) => {
-                sink.tell(&key, status);
+                sink.report(&key, status);
                 if !has_begun.swap(true, Ordering::Relaxed) {
                     tracing::info!(pod = %key, id = status.id, "begun");
                     if let Some(begun) = begun.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -459,8 +459,12 @@ impl<B: StatusSink> Dispatcher<B> {
             return;
         }
         self.waiting.insert(which, Waiting { again, ..waiting });
-        if self.sink.told(key).is_none_or(|told| told.id != status.id || told.message != status.message) {
-            self.sink.tell(key, &status);
+        if self
+            .sink
+            .reported(key)
+            .is_none_or(|reported| reported.id != status.id || reported.message != status.message)
+        {
+            self.sink.report(key, &status);
         }
     }
 
@@ -497,8 +501,9 @@ impl<B: StatusSink> Dispatcher<B> {
 }
 
 impl Work {
-    fn tell(&self, withdrawal: Withdrawal) {
-        self.withdraw.send_if_modified(|told| told.is_none().then(|| *told = Some(withdrawal)).is_some());
+    fn report(&self, withdrawal: Withdrawal) {
+        self.withdraw
+            .send_if_modified(|reported| reported.is_none().then(|| *reported = Some(withdrawal)).is_some());
     }
 }
 
@@ -507,7 +512,7 @@ fn answer(sink: &impl StatusSink, metrics: &Metrics, key: &Key, status: &Status)
     let (phase, reason) = (status.phase, &status.reason);
     tracing::warn!(pod = %key, id = status.id, %phase, reason, message = status.message, "not carried out");
     metrics.ended(status);
-    sink.tell(key, status);
+    sink.report(key, status);
     if let Some(end) = announce::ended(status, clock::now()) {
         sink.announce(key, end);
     }

@@ -242,14 +242,14 @@ fn io(what: String) -> impl FnOnce(std::io::Error) -> Error {
 
 /// The lock of the node, also when the runtime has not made its folder yet. `None`: stopped before.
 async fn lock(socket: &std::path::Path, stop: &CancellationToken) -> Result<Option<NodeLock>, Error> {
-    let mut told = false;
+    let mut reported = false;
     loop {
         match NodeLock::for_agent(socket) {
             Ok(lock) => return Ok(Some(lock)),
             Err(LockError::NoFolder(folder)) => {
-                if !told {
+                if !reported {
                     tracing::warn!(folder = %folder.display(), "the runtime's folder is not there yet, waiting");
-                    told = true;
+                    reported = true;
                 }
             }
             Err(error) => return Err(error.into()),

@@ -84,15 +84,15 @@ pub(super) trait RequestSource {
 /// Where answers go. No method waits.
 pub(super) trait StatusSink: Clone + Send + Sync + 'static {
     /// The last answer, as far as it is known.
-    fn told(&self, key: &Key) -> Option<Status>;
+    fn reported(&self, key: &Key) -> Option<Status>;
 
     /// The same, after a moment in which it may become known.
     fn last_status_soon(&self, key: &Key) -> impl Future<Output = Option<Status>> + Send {
-        std::future::ready(self.told(key))
+        std::future::ready(self.reported(key))
     }
 
     /// Answers. The newest answer counts.
-    fn tell(&self, key: &Key, status: &Status);
+    fn report(&self, key: &Key, status: &Status);
 
     /// Whether the request `id`, which the journal holds, was asked for where wishes come from, and not by a command on
     /// the node. `None` while that cannot be told.

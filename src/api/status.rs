@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn a_status_is_spelled_as_the_contract_says() {
         let at = |text: &str| Some(text.parse::<Timestamp>().unwrap());
-        let life = |id: &str, attempt| Incarnation {
+        let instance = |id: &str, attempt| Incarnation {
             container_id: id.into(),
             attempt,
             image: "repo/app:v1".into(),
@@ -204,8 +204,8 @@ mod tests {
                 name: "app".into(),
                 action: Action::Swap,
                 engine: Engine::Respec,
-                from: life("a", 3),
-                to: Some(life("b", 4)),
+                from: instance("a", 3),
+                to: Some(instance("b", 4)),
                 stopped_at: at("2026-11-20T10:00:01.123456789Z"),
                 started_at: at("2026-11-20T10:00:01.184Z"),
                 ready_at: None,

@@ -68,7 +68,7 @@ pub(super) fn line(text: &str) {
 }
 
 /// Writes one line for the person at the terminal.
-pub(super) fn tell(text: &str) {
+pub(super) fn message(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
@@ -76,7 +76,7 @@ pub(super) fn tell(text: &str) {
 pub(super) fn json(value: &impl Serialize) {
     match serde_json::to_string(value) {
         Ok(text) => line(&text),
-        Err(error) => tell(&format!("the result cannot be written as JSON: {error}")),
+        Err(error) => message(&format!("the result cannot be written as JSON: {error}")),
     }
 }
 
@@ -84,7 +84,7 @@ pub(super) fn json(value: &impl Serialize) {
 pub(super) fn yaml(value: &impl Serialize) {
     match serde_saphyr::to_string(value) {
         Ok(text) => line(&format!("---\n{}", text.trim_end())),
-        Err(error) => tell(&format!("the result cannot be written as YAML: {error}")),
+        Err(error) => message(&format!("the result cannot be written as YAML: {error}")),
     }
 }
 

@@ -33,8 +33,8 @@ pub struct ObjectEvent {
 
 /// The event about an object as the API server wants it; `host` tells where. In the group of the oldest interface, which
 /// every tool reads.
-pub(super) fn event(about: ObjectReference, host: &str, told: &ObjectEvent) -> Event {
-    let mark = format!(".{:x}", told.at.as_nanosecond());
+pub(super) fn event(about: ObjectReference, host: &str, reported: &ObjectEvent) -> Event {
+    let mark = format!(".{:x}", reported.at.as_nanosecond());
     let name = about.name.as_deref().unwrap_or_default();
     let stem = upto(name, LONGEST_NAME.saturating_sub(mark.len())).trim_end_matches(['.', '-']);
     Event {
@@ -44,14 +44,14 @@ pub(super) fn event(about: ObjectReference, host: &str, told: &ObjectEvent) -> E
             ..Default::default()
         },
         involved_object: about,
-        reason: Some(told.reason.clone()),
-        message: Some(shortened(&told.note)),
-        type_: Some(if told.warning { "Warning" } else { "Normal" }.to_owned()),
+        reason: Some(reported.reason.clone()),
+        message: Some(shortened(&reported.note)),
+        type_: Some(if reported.warning { "Warning" } else { "Normal" }.to_owned()),
         source: Some(EventSource { component: Some(COMPONENT.to_owned()), host: Some(host.to_owned()) }),
         reporting_component: Some(CONTROLLER.to_owned()),
         reporting_instance: Some(host.to_owned()),
-        first_timestamp: Some(Time(told.at)),
-        last_timestamp: Some(Time(told.at)),
+        first_timestamp: Some(Time(reported.at)),
+        last_timestamp: Some(Time(reported.at)),
         count: Some(1),
         ..Default::default()
     }
@@ -95,9 +95,9 @@ mod tests {
             uid: "u".into(),
         };
         let at = Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_nanos(i64::MAX);
-        let told =
+        let reported =
             ObjectEvent { reason: "InPlaceFailed".into(), warning: true, note: "ä\n".repeat(600), at };
-        let event = event(super::pod(&pod), "node-1", &told);
+        let event = event(super::pod(&pod), "node-1", &reported);
         let name = event.metadata.name.unwrap();
         assert!(name.len() <= 253 && name.ends_with("a.7fffffffffffffff"), "{name}");
         let message = event.message.unwrap();

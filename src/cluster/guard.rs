@@ -120,16 +120,16 @@ impl Server {
     }
 
     /// Tells something about a pod; `host` tells where. Told again, it is there already, which is as good.
-    pub async fn pod_event(&self, pod: &core::Pod, host: &str, told: &ObjectEvent) -> Result<(), Error> {
+    pub async fn pod_event(&self, pod: &core::Pod, host: &str, reported: &ObjectEvent) -> Result<(), Error> {
         let pod = PodRef {
             namespace: pod.namespace().unwrap_or_default(),
             name: pod.name_any(),
             uid: pod.uid().unwrap_or_default(),
         };
-        let doing = format!("writing the event {} of pod {pod}", told.reason);
-        match self.tell(&doing, &pod.namespace, &event::event(event::pod(&pod), host, told)).await {
+        let doing = format!("writing the event {} of pod {pod}", reported.reason);
+        match self.report(&doing, &pod.namespace, &event::event(event::pod(&pod), host, reported)).await {
             Err(error) if error.class() == Class::Refused => Ok(()),
-            told => told,
+            reported => reported,
         }
     }
 }

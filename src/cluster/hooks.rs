@@ -212,9 +212,14 @@ impl Server {
     }
 
     /// Tells something about a run; `host` tells where. Told again, it is there already, which is as good.
-    pub async fn hook_run_event(&self, run: &Summary, host: &str, told: &ObjectEvent) -> Result<(), Error> {
+    pub async fn hook_run_event(
+        &self,
+        run: &Summary,
+        host: &str,
+        reported: &ObjectEvent,
+    ) -> Result<(), Error> {
         let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
-        let doing = format!("writing the event {} of HookRun {namespace}/{name}", told.reason);
+        let doing = format!("writing the event {} of HookRun {namespace}/{name}", reported.reason);
         let about = ObjectReference {
             api_version: Some(HookRun::api_version(&()).into_owned()),
             kind: Some(HookRun::kind(&()).into_owned()),
@@ -223,9 +228,9 @@ impl Server {
             uid: run.uid(),
             ..Default::default()
         };
-        match self.tell(&doing, &namespace, &event::event(about, host, told)).await {
+        match self.report(&doing, &namespace, &event::event(about, host, reported)).await {
             Err(error) if error.class() == Class::Refused => Ok(()),
-            told => told,
+            reported => reported,
         }
     }
 

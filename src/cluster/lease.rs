@@ -103,15 +103,15 @@ impl Election {
     where
         L: Future<Output = ()>,
     {
-        let mut told = false;
+        let mut reported = false;
         while !stop.is_cancelled() {
             let waited = match next_action(self.seen.as_ref(), &self.me, None, self.now()) {
                 LeaseAction::Acquire => self.acquire().await,
                 _ => self.look().await,
             };
             match waited {
-                Ok(()) => told = false,
-                Err(error) if !std::mem::replace(&mut told, true) => {
+                Ok(()) => reported = false,
+                Err(error) if !std::mem::replace(&mut reported, true) => {
                     tracing::warn!("the lease cannot be had or seen: {}", chain(&error));
                 }
                 Err(_) => {}

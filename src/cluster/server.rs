@@ -155,7 +155,7 @@ impl Server {
     }
 
     /// Writes an event.
-    pub(super) async fn tell(&self, doing: &str, namespace: &str, event: &Event) -> Result<(), Error> {
+    pub(super) async fn report(&self, doing: &str, namespace: &str, event: &Event) -> Result<(), Error> {
         let body = serde_json::to_vec(event)
             .map_err(|error| Error::own(doing, Class::Final, format!("no event: {error}")))?;
         let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };

@@ -48,7 +48,7 @@ pub(super) trait Cached:
 #[derive(Clone)]
 pub(super) struct Store<T> {
     shared: Arc<Shared<T>>,
-    news: tokio::sync::watch::Receiver<()>,
+    updates: tokio::sync::watch::Receiver<()>,
 }
 
 /// What the watch fills.
@@ -56,7 +56,7 @@ struct Shared<T> {
     server: Server,
     selection: Selection,
     view: RwLock<View<T>>,
-    news: tokio::sync::watch::Sender<()>,
+    updates: tokio::sync::watch::Sender<()>,
 }
 
 struct View<T> {
@@ -130,10 +130,10 @@ impl<T> Debug for Store<T> {
 impl<T: Cached> Store<T> {
     /// Watches until `stop`. Nothing is known yet when this returns: [`Self::has_synced`].
     pub(super) fn watch(server: Server, selection: Selection, stop: CancellationToken) -> Self {
-        let (sender, news) = tokio::sync::watch::channel(());
-        let shared = Arc::new(Shared { server, selection, view: RwLock::default(), news: sender });
+        let (sender, updates) = tokio::sync::watch::channel(());
+        let shared = Arc::new(Shared { server, selection, view: RwLock::default(), updates: sender });
         tokio::spawn(follow::run(Arc::clone(&shared), stop));
-        Self { shared, news }
+        Self { shared, updates }
     }
 
     /// All of them, by key.
@@ -189,7 +189,7 @@ impl<T: Cached> Store<T> {
     /// changes are told as one.
     pub(super) async fn changed(&mut self) {
         // The sender lives as long as this does, so that this never fails.
-        if self.news.changed().await.is_err() {
+        if self.updates.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -217,7 +217,7 @@ impl<T> Shared<T> {
 
     fn change(&self, work: impl FnOnce(&mut View<T>)) {
         self.alter(work);
-        self.news.send_replace(());
+        self.updates.send_replace(());
     }
 
     fn set_current(&self, current: bool) {
@@ -301,9 +301,9 @@ mod tests {
 
     fn shared() -> Shared<Pod> {
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
-        let (news, _) = tokio::sync::watch::channel(());
+        let (updates, _) = tokio::sync::watch::channel(());
         let server = Server::new(kube::Client::try_from(config).unwrap());
-        Shared { server, selection: Selection::default(), view: RwLock::default(), news }
+        Shared { server, selection: Selection::default(), view: RwLock::default(), updates }
     }
 
     fn pod(uid: &str, version: u32, mirror: &str) -> Pod {

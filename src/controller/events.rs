@@ -55,7 +55,7 @@ impl Events {
     }
 
     /// Tells something about an object. False: it is lost.
-    pub(super) async fn tell(&self, about: ObjectReference, event: &Event) -> bool {
+    pub(super) async fn report(&self, about: ObjectReference, event: &Event) -> bool {
         let now = Instant::now();
         let uid = about.uid.clone().unwrap_or_default();
         let namespace = about.namespace.clone().unwrap_or_default();
@@ -63,13 +63,13 @@ impl Events {
         let alike = place.2.is_empty() && !event.message.is_empty();
         let note =
             if alike { format!("(and more like it) {}", event.message) } else { event.message.clone() };
-        let told =
+        let reported =
             ObjectEvent { reason: event.reason.to_owned(), warning: event.warning, note, at: clock::now() };
         let written = match write {
             Write::Nothing => return true,
-            Write::Count(name, count) => self.server.count_event(&namespace, &name, count, &told).await,
+            Write::Count(name, count) => self.server.count_event(&namespace, &name, count, &reported).await,
             Write::Create => {
-                let made = self.server.object_event(about, &self.host, &told).await;
+                let made = self.server.object_event(about, &self.host, &reported).await;
                 made.map(|name| {
                     let line = Line { name, count: 1, began: now, written: now };
                     self.with(|lines| drop(lines.insert(place, line)));
@@ -111,7 +111,7 @@ fn plan(lines: &mut HashMap<Place, Line>, uid: &str, event: &Event, now: Instant
 mod tests {
     use super::*;
 
-    fn told(lines: &mut HashMap<Place, Line>, message: &str, now: Instant) -> Write {
+    fn reported(lines: &mut HashMap<Place, Line>, message: &str, now: Instant) -> Write {
         let event = Event { reason: "SuccessfulCreate", message: message.to_owned(), warning: false };
         let (place, write) = plan(lines, "u", &event, now);
         if write == Write::Create {
@@ -123,11 +123,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn two_thousand_pods_are_a_few_events() {
         let (mut lines, now) = (HashMap::new(), Instant::now());
-        let many = (0..2000).map(|pod| told(&mut lines, &format!("pod {pod}"), now));
+        let many = (0..2000).map(|pod| reported(&mut lines, &format!("pod {pod}"), now));
         assert_eq!(many.filter(|write| *write != Write::Nothing).count(), OWN_LINES + 1);
         let later = now + PAUSE;
-        assert_eq!(told(&mut lines, "pod 2000", later), Write::Count("pod 10".to_owned(), 1991));
-        assert_eq!(told(&mut lines, "pod 0", later), Write::Count("pod 0".to_owned(), 2));
-        assert_eq!(told(&mut lines, "pod 0", later + WINDOW), Write::Create, "and then anew");
+        assert_eq!(reported(&mut lines, "pod 2000", later), Write::Count("pod 10".to_owned(), 1991));
+        assert_eq!(reported(&mut lines, "pod 0", later), Write::Count("pod 0".to_owned(), 2));
+        assert_eq!(reported(&mut lines, "pod 0", later + WINDOW), Write::Create, "and then anew");
     }
 }

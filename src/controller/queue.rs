@@ -55,7 +55,7 @@ impl<K> Default for Queue<K> {
 
 impl<K: Clone + Ord + Hash> Queue<K> {
     /// Something has happened to it. Another `generation` than before is a new wish: its failures are forgotten.
-    pub(super) fn hear(&mut self, key: &K, generation: i64, now: Instant) {
+    pub(super) fn enqueue(&mut self, key: &K, generation: i64, now: Instant) {
         let entry = self.entries.entry(key.clone()).or_default();
         if std::mem::replace(&mut entry.generation, generation) != generation {
             (entry.failures, entry.rest) = (0, None);
@@ -137,13 +137,13 @@ mod tests {
     async fn many_happenings_are_one_look_and_none_is_lost() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         for _ in 0..5 {
-            queue.hear(&key("a"), 1, now);
+            queue.enqueue(&key("a"), 1, now);
         }
         assert_eq!(queue.take(now), None, "it settles");
         let then = now + SETTLE;
         assert_eq!(queue.take(then).unwrap().0, key("a"));
         assert_eq!(queue.take(then), None, "once");
-        queue.hear(&key("a"), 1, then);
+        queue.enqueue(&key("a"), 1, then);
         assert_eq!(queue.take(then + SETTLE), None, "never twice at once");
         queue.end(&key("a"), Outcome::default(), then);
         assert_eq!(queue.take(then + SETTLE).unwrap().0, key("a"), "what came meanwhile");
@@ -156,24 +156,24 @@ mod tests {
     async fn failures_wait_longer_each_time_whatever_happens_and_success_forgets_them() {
         let (mut queue, mut now) = (Queue::default(), Instant::now());
         let failed = || Outcome { failed: true, ..Outcome::default() };
-        queue.hear(&key("a"), 1, now);
+        queue.enqueue(&key("a"), 1, now);
         let mut pauses = Vec::new();
         for _ in 0..10 {
             now = queue.due().unwrap();
             queue.take(now).unwrap();
             queue.end(&key("a"), failed(), now);
-            queue.hear(&key("a"), 1, now);
+            queue.enqueue(&key("a"), 1, now);
             pauses.push(queue.due().unwrap() - now);
         }
         assert_eq!(pauses[..3], [FIRST_PAUSE, FIRST_PAUSE * 2, FIRST_PAUSE * 4]);
         assert_eq!(pauses[9], LONGEST_PAUSE);
-        queue.hear(&key("a"), 2, now);
+        queue.enqueue(&key("a"), 2, now);
         assert_eq!(queue.due(), Some(now + SETTLE), "a new wish");
         now = queue.due().unwrap();
         queue.take(now).unwrap();
         queue.end(&key("a"), Outcome { again: Some(Duration::from_secs(9)), ..Outcome::default() }, now);
         assert_eq!(queue.due(), Some(now + Duration::from_secs(9)));
-        queue.hear(&key("a"), 1, now);
+        queue.enqueue(&key("a"), 1, now);
         assert_eq!(queue.due(), Some(now + SETTLE), "sooner counts");
     }
 
@@ -181,7 +181,7 @@ mod tests {
     async fn doubts_go_to_the_next_look() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         let pod = PodRef { name: "p".into(), uid: "u".into(), version: "1".into() };
-        queue.hear(&key("a"), 1, now);
+        queue.enqueue(&key("a"), 1, now);
         queue.take(now + SETTLE).unwrap();
         queue.end(
             &key("a"),

@@ -25,9 +25,9 @@ impl<K: Clone + Ord + Hash + Send + 'static> ReconcileLoop<K> {
         Self { queue: Queue::default(), running: JoinSet::new() }
     }
 
-    /// Something has happened to it. See [`Queue::hear`].
-    pub(super) fn hear(&mut self, key: &K, generation: i64) {
-        self.queue.hear(key, generation, Instant::now());
+    /// Something has happened to it. See [`Queue::enqueue`].
+    pub(super) fn enqueue(&mut self, key: &K, generation: i64) {
+        self.queue.enqueue(key, generation, Instant::now());
     }
 
     /// How many are due.

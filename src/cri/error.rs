@@ -37,30 +37,32 @@ pub struct Error {
 impl Error {
     /// Says what `status` means. The only place that does.
     pub(super) fn from_status(call: &'static str, path: &str, status: Status) -> Self {
-        let told = status.message();
+        let reported = status.message();
         // A status that the server sent has no source, one that was made on this side has (measured). The code tells
         // nothing: the first call on a dead connection is as Unknown as containerd's name conflict.
         let (class, message) = if let Some(local) = status.source() {
             (Class::Away, format!("the runtime at {path} cannot be reached: {}", cause(local)))
-        } else if told.contains(TAKEN) {
-            (Class::NameTaken, told.to_owned())
-        } else if is_of_another_start(told) {
-            (Class::Away, told.to_owned())
+        } else if reported.contains(TAKEN) {
+            (Class::NameTaken, reported.to_owned())
+        } else if is_of_another_start(reported) {
+            (Class::Away, reported.to_owned())
         } else {
             match status.code() {
-                Code::NotFound => (Class::Gone, told.to_owned()),
+                Code::NotFound => (Class::Gone, reported.to_owned()),
                 Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded => {
-                    (Class::Away, format!("the runtime at {path} gave up: {told}"))
+                    (Class::Away, format!("the runtime at {path} gave up: {reported}"))
                 }
                 Code::Unimplemented => (
                     Class::Final,
                     format!(
-                        "{path} does not offer this call: {told}; is it a runtime's socket, with CRI version 1 \
+                        "{path} does not offer this call: {reported}; is it a runtime's socket, with CRI version 1 \
                          switched on?"
                     ),
                 ),
-                Code::InvalidArgument => (Class::Final, told.to_owned()),
-                code => (Class::Refused, if told.is_empty() { code.to_string() } else { told.to_owned() }),
+                Code::InvalidArgument => (Class::Final, reported.to_owned()),
+                code => {
+                    (Class::Refused, if reported.is_empty() { code.to_string() } else { reported.to_owned() })
+                }
             }
         };
         Self { call, class, message, source: Some(status) }
@@ -92,9 +94,10 @@ impl Error {
 }
 
 /// True for the word on a start that is about an earlier one.
-fn is_of_another_start(told: &str) -> bool {
+fn is_of_another_start(reported: &str) -> bool {
     let (begins, ends) = LEFT_BEHIND;
-    MOVING.iter().any(|moving| told.contains(moving)) || (told.contains(begins) && told.ends_with(ends))
+    MOVING.iter().any(|moving| reported.contains(moving))
+        || (reported.contains(begins) && reported.ends_with(ends))
 }
 
 impl From<Error> for EffectError {

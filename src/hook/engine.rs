@@ -43,7 +43,7 @@ impl Engine {
         Self { shared: Arc::new(Shared { settings, permits }) }
     }
 
-    /// Drives a run until it has ended, from where `status` says that it is. `tell` hears of changes, those of one moment
+    /// Drives a run until it has ended, from where `status` says that it is. `report` hears of changes, those of one moment
     /// together. Dropping the future stops it; called again with the last status that was told, it makes no
     /// measurement again that had ended. A spec that is not valid ends as `Error` with the reason.
     pub async fn run(
@@ -51,16 +51,16 @@ impl Engine {
         spec: &HookRunSpec,
         mut status: HookRunStatus,
         place: &Place,
-        mut tell: impl FnMut(&HookRunStatus),
+        mut report: impl FnMut(&HookRunStatus),
     ) -> HookRunStatus {
         if status.phase.is_some_and(HookPhase::is_completed) {
             return status;
         }
         match Program::compile(spec) {
-            Ok(program) => self.drive(&program, spec, &mut status, place, &mut tell).await,
+            Ok(program) => self.drive(&program, spec, &mut status, place, &mut report).await,
             Err(invalid) => fail(&mut status, invalid.to_string()),
         }
-        tell(&status);
+        report(&status);
         status
     }
 
@@ -70,7 +70,7 @@ impl Engine {
         spec: &HookRunSpec,
         status: &mut HookRunStatus,
         place: &Place,
-        tell: &mut impl FnMut(&HookRunStatus),
+        report: &mut impl FnMut(&HookRunStatus),
     ) {
         program.resume(status);
         program.start(status, clock::now());
@@ -96,7 +96,7 @@ impl Engine {
                 }
                 Next::Wait(until) => {
                     if std::mem::take(&mut changed) {
-                        tell(status);
+                        report(status);
                     }
                     tokio::select! {
                         () = due(until) => {}

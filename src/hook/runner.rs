@@ -173,7 +173,7 @@ impl<D: Duty> Runner<D> {
         for (ownership, run) in &ownerships {
             let Some(uid) = run.uid() else { continue };
             if let Some(hold) = self.open.get_mut(&uid) {
-                hold.tell(run, *ownership != Ownership::Theirs);
+                hold.report(run, *ownership != Ownership::Theirs);
             } else if *ownership == Ownership::Ours && !run.is_completed() && !run.is_deleting() {
                 waiting.push((uid, *run));
             }
@@ -228,7 +228,7 @@ fn weight(run: &Summary) -> usize {
 }
 
 impl Hold {
-    fn tell(&mut self, run: &Summary, ours: bool) {
+    fn report(&mut self, run: &Summary, ours: bool) {
         let version = run.resource_version();
         if self.version != version || *self.ours.borrow() != ours {
             self.version = version;

@@ -150,7 +150,7 @@ pub(super) async fn drive(
                 let end = clock::until(operation.forward_until());
                 tokio::select! {
                     () = node.permit.acquire() => {}
-                    () = told(&mut control) => {}
+                    () = reported(&mut control) => {}
                     () = sleep(end) => {}
                 }
             }
@@ -257,17 +257,17 @@ async fn hear(
     hooks: &mut HookSession,
     observer: &Observer,
 ) {
-    let news = hooks.take_in(operation);
-    if news.finished {
+    let updates = hooks.take_in(operation);
+    if updates.finished {
         entry.open = Some(operation.clone());
         if let Err(error) = write(journal, entry, operation).await {
             tracing::warn!(pod = %operation.pod, %error, "should this process die, a hook measures again");
         }
     }
-    if news.any {
+    if updates.any {
         let status = report::status(operation);
         observer(OperationEvent::Progress(&status.message));
-        if news.to_tell {
+        if updates.is_due {
             observer(OperationEvent::Status(&status));
         }
     }
@@ -323,9 +323,9 @@ fn settle(
         match next(operation, snapshot, clock::now()) {
             Next::Note(note) if !confirmed && is_doubted(&note) => return None,
             Next::Note(note) => {
-                let tell = matches!(note, Note::Step(_) | Note::TurnBack(_) | Note::Reached(..));
+                let report = matches!(note, Note::Step(_) | Note::RollBack(_) | Note::Reached(..));
                 operation.note(note);
-                if tell {
+                if report {
                     observer(OperationEvent::Status(&report::status(operation)));
                 }
             }
@@ -393,7 +393,7 @@ async fn act(
         // Nobody feels a pull that breaks off, and it may take longer than anybody wants to wait.
         Effect::Pull { .. } => tokio::select! {
             result = executing => result,
-            () = told(control), if !is_ending => return,
+            () = reported(control), if !is_ending => return,
         },
         Effect::Start { container, id } => fences::kept(node, operation, (container, id), executing).await,
         Effect::PreStop { .. } | Effect::Stop { .. } => fences::released(node, operation, executing).await,
@@ -485,13 +485,13 @@ async fn rest(
     tokio::select! {
         () = sleep(pause) => {}
         () = journal.catch_up() => {}
-        () = hooks.news() => {}
-        () = told(control), if !ending => {}
+        () = hooks.updates() => {}
+        () = reported(control), if !ending => {}
     }
 }
 
 /// Waits until something is told from outside.
-async fn told(control: &mut ControlHandle) {
+async fn reported(control: &mut ControlHandle) {
     let ControlHandle { withdrawal, shutdown } = control;
     let withdrawn = async {
         if withdrawal.changed().await.is_err() {

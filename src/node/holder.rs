@@ -33,13 +33,13 @@ pub struct Holder {
     wanted: HolderArgs,
     found: Arc<OnceLock<String>>,
     /// Whether it was logged that there is none.
-    told: Arc<AtomicBool>,
+    reported: Arc<AtomicBool>,
 }
 
 impl Holder {
     /// The image that is named, or that of the agent's own pod.
     pub fn new(wanted: HolderArgs) -> Self {
-        Self { wanted, found: Arc::default(), told: Arc::default() }
+        Self { wanted, found: Arc::default(), reported: Arc::default() }
     }
 
     /// The runtime's id of the image, if there is one.
@@ -62,7 +62,7 @@ impl Holder {
         };
         if let Some(image) = &found {
             tracing::info!(image, "names are held by a process from this image");
-        } else if !self.told.swap(true, Ordering::Relaxed) {
+        } else if !self.reported.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 wanted = ?self.wanted,
                 "no image for what holds a name is on the node (--holder-image): a kubelet that collects dead containers \

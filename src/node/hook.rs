@@ -37,7 +37,7 @@ pub use forgotten::Forgotten;
 pub use template_cache::TemplateCache;
 
 /// How often it is told how far a hook is, where each telling is a write.
-const TOLD_EVERY: Duration = Duration::from_secs(30);
+const REPORT_EVERY: Duration = Duration::from_secs(30);
 
 /// What hooks are run with.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ pub(super) struct HookSession {
     owner: Option<String>,
     origin: Origin,
     under_way: Option<UnderWay>,
-    told: Instant,
+    reported: Instant,
 }
 
 /// The run of the hook that is awaited. Dropped with this.
@@ -101,7 +101,7 @@ pub(super) struct HookProgress {
     /// What must not be measured again: to be written down.
     pub(super) finished: bool,
     /// It is time to tell those for whom a telling is a write.
-    pub(super) to_tell: bool,
+    pub(super) is_due: bool,
 }
 
 impl HookSession {
@@ -117,7 +117,7 @@ impl HookSession {
             owner,
             origin,
             under_way: None,
-            told: Instant::now(),
+            reported: Instant::now(),
         };
         // What an earlier process has begun is shown, and is to be put away at the end.
         for moment in [Moment::Before, Moment::After] {
@@ -140,7 +140,7 @@ impl HookSession {
         // Without hooks in this process it waits for its deadline: another process has admitted it.
         let Some(hooks) = self.hooks.clone() else { return };
         self.show(operation, hook);
-        self.told = Instant::now();
+        self.reported = Instant::now();
         let (sender, status) = watch::channel(hook.status.clone());
         let (name, uid) = (operation.pod.name.clone(), operation.pod.uid.clone());
         let pod = HookPod { name, uid, origin: self.origin };
@@ -170,15 +170,15 @@ impl HookSession {
                 .filter(|mirror| mirror.is_of(hook))
                 .for_each(|mirror| mirror.show(&hook.status));
         }
-        let to_tell = self.told.elapsed() >= TOLD_EVERY;
-        if to_tell {
-            self.told = Instant::now();
+        let is_due = self.reported.elapsed() >= REPORT_EVERY;
+        if is_due {
+            self.reported = Instant::now();
         }
-        HookProgress { any: true, finished, to_tell }
+        HookProgress { any: true, finished, is_due }
     }
 
     /// Waits until there is something to take in.
-    pub(super) async fn news(&mut self) {
+    pub(super) async fn updates(&mut self) {
         if let Some(under_way) = &mut self.under_way
             && under_way.status.changed().await.is_ok()
         {
@@ -239,20 +239,20 @@ fn finished(status: &HookRunStatus) -> HookRunStatus {
 }
 
 /// Runs a hook to its verdict: its own, or that of a person.
-async fn run(hooks: Hooks, hook: Hook, place: Place, told: watch::Sender<HookRunStatus>) {
+async fn run(hooks: Hooks, hook: Hook, place: Place, reported: watch::Sender<HookRunStatus>) {
     let spec = match restore(&hooks.templates, &hook, &place.namespace).await {
         Ok(spec) => spec,
         Err(message) => {
-            told.send_replace(HookRunStatus { phase: Some(HookPhase::Error), message, ..hook.status });
+            reported.send_replace(HookRunStatus { phase: Some(HookPhase::Error), message, ..hook.status });
             return;
         }
     };
-    let tell = |status: &HookRunStatus| drop(told.send_replace(status.clone()));
+    let report = |status: &HookRunStatus| drop(reported.send_replace(status.clone()));
     let ended = tokio::select! {
-        status = hooks.engine.run(&spec, hook.status, &place, tell) => status,
-        status = by_hand(&hooks.templates, &spec, &place.namespace, &hook.run, &told) => status,
+        status = hooks.engine.run(&spec, hook.status, &place, report) => status,
+        status = by_hand(&hooks.templates, &spec, &place.namespace, &hook.run, &reported) => status,
     };
-    told.send_replace(ended);
+    reported.send_replace(ended);
 }
 
 /// Waits until a person approves the run, or ends it; gives what becomes of it.
@@ -261,7 +261,7 @@ async fn by_hand(
     spec: &HookRunSpec,
     namespace: &str,
     name: &str,
-    told: &watch::Sender<HookRunStatus>,
+    reported: &watch::Sender<HookRunStatus>,
 ) -> HookRunStatus {
     let (Templates::Cluster { runs, .. }, Ok(program)) = (templates, Program::compile(spec)) else {
         return std::future::pending().await;
@@ -269,7 +269,7 @@ async fn by_hand(
     let mut runs = runs.clone();
     loop {
         if let Some(shown) = runs.get(namespace, name).filter(|shown| shown.is_of_operation()) {
-            let mut status = told.borrow().clone();
+            let mut status = reported.borrow().clone();
             if shown.is_approved() {
                 program.approve(&mut status, clock::now());
                 return status;

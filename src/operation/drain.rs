@@ -145,7 +145,7 @@ fn found_closed(operation: &Operation, snapshot: &Snapshot) -> Option<Timestamp>
 
 /// What is to be done about the gate when everything else is over.
 pub(super) fn settle(operation: &Operation, outcome: &Outcome, snapshot: &Snapshot) -> Option<Next> {
-    let gate = last_turn(operation.drain.as_ref()?, outcome)?;
+    let gate = last_gate_action(operation.drain.as_ref()?, outcome)?;
     // A pod on its way out gets no traffic again.
     let leaves = snapshot.declared.as_ref().is_none_or(Declared::leaves);
     if leaves || operation.given_up(Verb::Gate, "").is_some() {
@@ -155,7 +155,7 @@ pub(super) fn settle(operation: &Operation, outcome: &Outcome, snapshot: &Snapsh
 }
 
 /// What the gate is still to be turned to when `outcome` is the end.
-fn last_turn(drain: &Drain, outcome: &Outcome) -> Option<GateAction> {
+fn last_gate_action(drain: &Drain, outcome: &Outcome) -> Option<GateAction> {
     if drain.settled {
         return None;
     }
@@ -191,7 +191,7 @@ impl Operation {
 
     /// What the gate still has to be turned to although the operation is over: the API server was away.
     pub fn owed_gate(&self) -> Option<GateAction> {
-        last_turn(self.drain.as_ref()?, self.outcome.as_ref()?)
+        last_gate_action(self.drain.as_ref()?, self.outcome.as_ref()?)
     }
 }
 

@@ -99,9 +99,9 @@ impl Facts<'_> {
     }
 }
 
-/// The engine for `wish`, or why there is none.
-pub(super) fn choose(wish: RequestedEngine, facts: &Facts<'_>) -> Result<Choice, Refusal> {
-    match wish {
+/// The engine for `requested`, or why there is none.
+pub(super) fn choose(requested: RequestedEngine, facts: &Facts<'_>) -> Result<Choice, Refusal> {
+    match requested {
         RequestedEngine::Recreate => recreate(facts).map(|why| by(Engine::Recreate, why)),
         RequestedEngine::Respec => respec(facts),
         RequestedEngine::Stop => stop(facts).map(|why| by(Engine::Stop, why)),

@@ -20,7 +20,7 @@ const REQUEUE: SignedDuration = SignedDuration::from_millis(250);
 /// Longest part of a pod's or a template's name in the name of a run.
 const MAX_PART: usize = 100;
 /// Most metrics that one line tells of.
-const MAX_TOLD: usize = 3;
+const MAX_REPORTED: usize = 3;
 
 /// When a hook is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -92,9 +92,9 @@ impl Hook {
 
     /// How far it is, in one line.
     pub fn progress(&self) -> String {
-        let told = self.spec.metrics.iter().take(MAX_TOLD);
-        let mut parts: Vec<_> = told.map(|metric| progress(metric, self.result(&metric.name))).collect();
-        let more = self.spec.metrics.len().saturating_sub(MAX_TOLD);
+        let reported = self.spec.metrics.iter().take(MAX_REPORTED);
+        let mut parts: Vec<_> = reported.map(|metric| progress(metric, self.result(&metric.name))).collect();
+        let more = self.spec.metrics.len().saturating_sub(MAX_REPORTED);
         if more > 0 {
             parts.push(format!("and {more} more"));
         }

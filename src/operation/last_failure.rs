@@ -44,7 +44,7 @@ impl Operation {
                 Verb::Pull | Verb::Fence | Verb::Start | Verb::Respec | Verb::Gate,
             ) => 3,
             // A swap has a better way out than trying again; a restart and a way back have none.
-            (Class::Refused | Class::Gone, Verb::Create) if self.can_turn_back() && self.swaps(container) => {
+            (Class::Refused | Class::Gone, Verb::Create) if self.can_roll_back() && self.swaps(container) => {
                 1
             }
             (
@@ -56,7 +56,7 @@ impl Operation {
     }
 
     /// True while a failure would lead back to the old image.
-    pub(super) fn can_turn_back(&self) -> bool {
+    pub(super) fn can_roll_back(&self) -> bool {
         self.turned_back.is_none()
             && self.request.on_failure == OnFailure::Rollback
             && self.targets.iter().any(|target| target.touched && target.action == Action::Swap)

@@ -316,8 +316,8 @@ fn within(operation: &Operation, next: Next, now: Timestamp, limit: Timestamp, d
 
 fn fail(operation: &Operation, failure: Failure) -> Next {
     let hands_off = matches!(failure, Failure::Duplicate { .. } | Failure::Overruled { .. });
-    Next::Note(if operation.can_turn_back() && !hands_off {
-        Note::TurnBack(failure)
+    Next::Note(if operation.can_roll_back() && !hands_off {
+        Note::RollBack(failure)
     } else {
         Note::End(operation.failed(failure))
     })

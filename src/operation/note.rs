@@ -37,7 +37,7 @@ pub enum Note {
     /// It has stayed up long enough.
     Proven(String, Timestamp),
     /// From here on back to what ran before.
-    TurnBack(Failure),
+    RollBack(Failure),
     /// The way back of one container.
     Back(String, Replacement),
     /// Its kubelet has started a container again that was not touched yet: that life is to be replaced now.
@@ -72,7 +72,7 @@ impl Note {
     pub fn needs_confirmation(&self) -> bool {
         let unready = |failure: &Failure| matches!(failure, Failure::NotReady { .. });
         match self {
-            Self::TurnBack(failure) => unready(failure),
+            Self::RollBack(failure) => unready(failure),
             Self::End(Outcome::Failed { failure, then, .. }) => {
                 then.as_ref().map_or(unready(failure), unready)
             }
@@ -153,7 +153,7 @@ impl Operation {
                     });
                 }
             }
-            Note::TurnBack(failure) => {
+            Note::RollBack(failure) => {
                 self.step = Step::Rollback;
                 self.last_failure = None;
                 self.turned_back = Some(failure);

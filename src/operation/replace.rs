@@ -465,7 +465,8 @@ fn held(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timest
         return shortly;
     }
     let running = snapshot.running(&target.name);
-    let unseen = running.iter().find(|instance| operation.made(instance) && !is_told(snapshot, instance))?;
+    let unseen =
+        running.iter().find(|instance| operation.made(instance) && !is_reported(snapshot, instance))?;
     let since = unseen.started_at.filter(|since| *since <= now)?;
     let on = format!("the kubelet to see {}", target.name);
     (now < later(since, FENCE_HOLDS_AT_MOST)).then(|| Waiting { until: later(now, REQUEUE * 3), on })
@@ -487,9 +488,10 @@ fn held_shortly(
 
 /// Whether the kubelet has told that `instance` runs. It does so when it begins to act on what it saw, and does one thing
 /// after the other.
-fn is_told(snapshot: &Snapshot, instance: &Container) -> bool {
-    let told = snapshot.declared.as_ref().and_then(|declared| declared.container(&instance.name));
-    told.is_some_and(|told| told.running && told.container_id.as_deref() == Some(&instance.id))
+fn is_reported(snapshot: &Snapshot, instance: &Container) -> bool {
+    let reported = snapshot.declared.as_ref().and_then(|declared| declared.container(&instance.name));
+    reported
+        .is_some_and(|reported| reported.running && reported.container_id.as_deref() == Some(&instance.id))
 }
 
 /// The wait for somebody else to start what it created, while that may still happen.
@@ -525,9 +527,9 @@ pub(super) fn ended(operation: &Operation, target: &Target, instance: &Container
         let lived_ms = i64::try_from(lived.as_millis()).unwrap_or(i64::MAX);
         return Failure::Exited { container, code: instance.exit_code, lived_ms };
     }
-    let told =
+    let reported =
         operation.last_failure.as_ref().filter(|s| s.verb == Verb::Start && s.container == target.name);
-    let message = told.map_or_else(
+    let message = reported.map_or_else(
         || format!("the runtime gave up with code {}", instance.exit_code),
         |last_failure| last_failure.effect_error.message.clone(),
     );

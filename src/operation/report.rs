@@ -270,10 +270,10 @@ mod tests {
     #[test]
     fn what_never_became_an_operation_is_told_too() {
         let refusal = ask("restart db", &situation(pod(Owner::Nobody))).unwrap_err();
-        let told = refused("test-1", &refusal, at(0));
-        assert_eq!((told.phase, told.reason.as_str()), (Phase::Refused, "UnknownContainer"));
+        let reported = refused("test-1", &refusal, at(0));
+        assert_eq!((reported.phase, reported.reason.as_str()), (Phase::Refused, "UnknownContainer"));
         assert_eq!(
-            told.message,
+            reported.message,
             "pod default/web has no container db; it has app, side. Nothing was touched"
         );
         let request = Bench::new("restart app", pod(Owner::Nobody)).operation.request;

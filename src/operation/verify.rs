@@ -114,12 +114,14 @@ fn readiness(
     let (Some(reached), true) = (&target.reached, operation.in_cluster) else { return Readiness::Ready };
     let id = Some(reached.to.container_id.as_str());
     let declared = snapshot.declared.as_ref();
-    let told = declared.and_then(|declared| declared.container(&target.name));
-    if told.is_some_and(|told| told.container_id.as_deref() == id && told.ready) {
+    let reported = declared.and_then(|declared| declared.container(&target.name));
+    if reported.is_some_and(|reported| reported.container_id.as_deref() == id && reported.ready) {
         return Readiness::Ready;
     }
     // What no probe asks is Ready as soon as it runs; whether a kubelet can say so now makes no difference.
-    if declared.is_some_and(|declared| !declared.current) && told.is_some_and(|told| !told.is_probed) {
+    if declared.is_some_and(|declared| !declared.current)
+        && reported.is_some_and(|reported| !reported.is_probed)
+    {
         return Readiness::Ready;
     }
     let seconds = operation.request.ready_timeout_seconds;

@@ -33,7 +33,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 pub type Readiness = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync>;
 
 #[derive(Clone)]
-struct Told {
+struct Reported {
     ready: Readiness,
     metrics: Arc<Registry>,
 }
@@ -44,7 +44,7 @@ pub fn router(ready: Readiness, metrics: Arc<Registry>) -> Router {
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(self::metrics))
-        .with_state(Told { ready, metrics })
+        .with_state(Reported { ready, metrics })
 }
 
 /// Serves the routes on `address` until `stop`.
@@ -81,16 +81,16 @@ async fn answer(stream: TcpStream, router: Router) -> Result<(), hyper::Error> {
     http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service).await
 }
 
-async fn readyz(State(told): State<Told>) -> Response {
-    match (told.ready)().await {
+async fn readyz(State(reported): State<Reported>) -> Response {
+    match (reported.ready)().await {
         Ok(()) => "ok\n".into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
 }
 
-async fn metrics(State(told): State<Told>) -> Response {
+async fn metrics(State(reported): State<Reported>) -> Response {
     let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, &told.metrics) {
+    match prometheus_client::encoding::text::encode(&mut text, &reported.metrics) {
         Ok(()) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()

@@ -247,13 +247,13 @@ pub(super) fn conditions(rollout: &Rollout, status: &mut InPlaceRolloutStatus, n
 pub(super) fn events(rollout: &Rollout, status: &InPlaceRolloutStatus) -> Vec<Event> {
     let before = &rollout.before;
     let mut events = Vec::new();
-    let mut tell = |reason, message: String, warning| events.push(Event { reason, message, warning });
+    let mut report = |reason, message: String, warning| events.push(Event { reason, message, warning });
     if before.started_at.is_none() && status.started_at.is_some() {
-        tell("RolloutStarted", format!("{} pods of {}", status.pods, status.target), false);
+        report("RolloutStarted", format!("{} pods of {}", status.pods, status.target), false);
     }
     for failure in status.failures.iter().filter(|new| !before.failures.iter().any(|old| old.uid == new.uid))
     {
-        tell("PodFailed", format!("pod {}: {}: {}", failure.pod, failure.reason, failure.message), true);
+        report("PodFailed", format!("pod {}: {}: {}", failure.pod, failure.reason, failure.message), true);
     }
     if status.phase.is_terminal() && !before.phase.is_terminal() {
         let (reason, warning) = match status.phase {
@@ -261,7 +261,7 @@ pub(super) fn events(rollout: &Rollout, status: &InPlaceRolloutStatus) -> Vec<Ev
             RolloutPhase::Superseded => ("RolloutSuperseded", false),
             _ => ("RolloutFailed", true),
         };
-        tell(reason, status.message.clone(), warning);
+        report(reason, status.message.clone(), warning);
     }
     events
 }

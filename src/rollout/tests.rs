@@ -313,8 +313,8 @@ fn every_bad_field_is_named() {
             "spec.pod.minReadySeconds: -3",
         ),
     ] {
-        let told = problems(spec);
-        assert!(told.contains(says), "{says} in {told}");
+        let reported = problems(spec);
+        assert!(reported.contains(says), "{says} in {reported}");
     }
 }
 

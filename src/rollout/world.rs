@@ -18,7 +18,7 @@ impl Dice {
 }
 
 #[derive(Default)]
-struct Life {
+struct Progress {
     orders: usize,
     failed: bool,
 }
@@ -36,7 +36,7 @@ fn run(dice: &mut Dice) {
     let more = serde_json::json!({"maxUnavailable": limit, "failureThreshold": 1 + dice.below(3)});
     let mut rollout = rollout(&more);
     let mut pods: Vec<Value> = (0..count).map(pod).collect();
-    let mut lives: Vec<Life> = (0..count).map(|_| Life::default()).collect();
+    let mut progress: Vec<Progress> = (0..count).map(|_| Progress::default()).collect();
     let mut entries = std::collections::BTreeMap::new();
     for step in 0..2000 {
         let now = at(1 + step);
@@ -73,40 +73,42 @@ fn run(dice: &mut Dice) {
             let index = pods.iter().position(|pod| pod["metadata"]["uid"] == *write.pod.uid).unwrap();
             match &write.what {
                 What::Begin(claims) => {
-                    lives[index].orders += 1;
+                    progress[index].orders += 1;
                     if !claims.is_empty() {
                         entries.insert(write.pod.name.clone(), now);
                     }
                 }
                 What::End(..) => drop(entries.remove(&write.pod.name)),
-                What::Recall => assert!(lives.iter().any(|life| life.failed), "taken back for nothing"),
+                What::Recall => assert!(progress.iter().any(|one| one.failed), "taken back for nothing"),
             }
             apply(&mut pods[index], write);
         }
         let busy = |pod: &Value| !pod["metadata"]["labels"]["inplace.dev/rollout-uid"].is_null();
         assert!(pods.iter().filter(|pod| busy(pod)).count() <= limit, "more than {limit} at once");
-        assert!(lives.iter().all(|life| life.orders <= 1), "asked twice");
+        assert!(progress.iter().all(|one| one.orders <= 1), "asked twice");
         if !killed {
             rollout.before = decision.status.clone();
             if decision.status.phase.is_terminal() {
-                let failed = lives.iter().any(|life| life.failed);
+                let failed = progress.iter().any(|one| one.failed);
                 assert_eq!(decision.status.phase == RolloutPhase::Failed, failed, "{:?}", decision.status);
-                assert!(failed || lives.iter().all(|life| life.orders == 1), "all of them");
+                assert!(failed || progress.iter().all(|one| one.orders == 1), "all of them");
                 return;
             }
         }
-        happen(dice, &mut pods, &mut lives, step);
+        happen(dice, &mut pods, &mut progress, step);
     }
     panic!("it does not end: {:?}", rollout.before);
 }
 
 /// Something happens to one of them.
-fn happen(dice: &mut Dice, pods: &mut [Value], lives: &mut [Life], step: i64) {
+fn happen(dice: &mut Dice, pods: &mut [Value], progress: &mut [Progress], step: i64) {
     let index = dice.below(pods.len());
-    let (pod, life) = (&mut pods[index], &mut lives[index]);
+    let (pod, one) = (&mut pods[index], &mut progress[index]);
     let ordered = !pod["metadata"]["labels"]["inplace.dev/rollout-uid"].is_null();
-    let told = pod["metadata"]["annotations"]["inplace.dev/status"].as_str().unwrap_or_default().to_owned();
-    let (running, over) = (told.contains("Running"), told.contains("Succeeded") || told.contains("Failed"));
+    let reported =
+        pod["metadata"]["annotations"]["inplace.dev/status"].as_str().unwrap_or_default().to_owned();
+    let (running, over) =
+        (reported.contains("Running"), reported.contains("Succeeded") || reported.contains("Failed"));
     if !ordered || over {
         // What is not being worked on falls ill now and then, and gets well.
         ready(pod, dice.below(8) != 0, at(1 + step));
@@ -123,7 +125,7 @@ fn happen(dice: &mut Dice, pods: &mut [Value], lives: &mut [Life], step: i64) {
             say(pod, "Succeeded", None);
         }
         _ if dice.below(6) == 0 => {
-            life.failed = true;
+            one.failed = true;
             say(pod, "Failed", Some("Verify"));
         }
         _ => {}

@@ -144,7 +144,7 @@ impl Planner<'_, '_> {
             self.patch(view, task, mark, Why::Chosen);
         }
         match gate {
-            Gate::Open | Gate::Wait => self.tell_waiting(view, task),
+            Gate::Open | Gate::Wait => self.report_waiting(view, task),
             Gate::Refused(problem) => self.acts.problem = Some((task.purpose, problem)),
             Gate::Ask => {
                 let modified: Vec<_> =
@@ -152,26 +152,27 @@ impl Planner<'_, '_> {
                 if let Some(run) = hooks::run(input.spec, view.pod, task, &modified) {
                     let begun = Some(whole_seconds(input.now));
                     let phase = "Pending".to_owned();
-                    let told = HookCondition { pod_name: view.pod.name.clone(), start_time: begun, phase };
-                    self.tell(run.kind, told);
+                    let reported =
+                        HookCondition { pod_name: view.pod.name.clone(), start_time: begun, phase };
+                    self.report(run.kind, reported);
                     self.acts.actions.push(Action::CreateRun(run));
                 }
             }
         }
     }
 
-    fn tell_waiting(&mut self, view: &View<'_>, task: &PodTask) {
+    fn report_waiting(&mut self, view: &View<'_>, task: &PodTask) {
         let key = task.key();
         let run = self.input.runs_of(view.pod).iter().find(|run| run.key == key);
-        if let Some((run, told)) = run.and_then(|run| Some((run, hooks::condition(view.pod, run)?))) {
-            self.tell(run.kind, told);
+        if let Some((run, reported)) = run.and_then(|run| Some((run, hooks::condition(view.pod, run)?))) {
+            self.report(run.kind, reported);
         }
     }
 
-    fn tell(&mut self, kind: HookType, told: HookCondition) {
+    fn report(&mut self, kind: HookType, reported: HookCondition) {
         match kind {
-            HookType::PreDelete => self.acts.pre_delete.push(told),
-            HookType::PreInplace => self.acts.pre_inplace.push(told),
+            HookType::PreDelete => self.acts.pre_delete.push(reported),
+            HookType::PreInplace => self.acts.pre_inplace.push(reported),
             HookType::Canary => {}
         }
     }

@@ -242,12 +242,12 @@ pub(super) fn given(hook: &WorkloadHook) -> Vec<HookArg> {
 
 /// What is told about a run that has not let its pod pass.
 pub fn condition(pod: &Pod, run: &Run) -> Option<HookCondition> {
-    let told = HookCondition {
+    let reported = HookCondition {
         pod_name: pod.name.clone(),
         start_time: run.created,
         phase: format!("{:?}", run.phase),
     };
-    (!run.has_passed()).then_some(told)
+    (!run.has_passed()).then_some(reported)
 }
 
 /// `pre-delete-hook-<revision>-<instance>-<template>`; the revision's name begins with the workload's.

@@ -313,9 +313,9 @@ mod tests {
             let task = json!({"purpose": "InPlace", "target": "web-2", "number": 1, "at": "2026-01-01T00:00:00Z", "stage": "Failed"});
             let status = json!({"id": "2-1", "phase": "Failed", "step": step, "reason": "", "message": "", "startedAt": null,
                 "finishedAt": null, "containers": []});
-            let told =
+            let reported =
                 json!({"inplace.dev/turn": task.to_string(), "inplace.dev/status": status.to_string()});
-            read(json!({"metadata": {"annotations": told}}))
+            read(json!({"metadata": {"annotations": reported}}))
         };
         let template = PodTemplate(json!({}));
         let templates = Templates::from([("web-2", &template)]);

@@ -239,10 +239,10 @@ mod tests {
     fn what_a_step_decided_is_not_told_when_a_write_failed() {
         let before = Report { steps: Steps { index: Some(1), ..Steps::default() }, ..Report::default() };
         let after = Report { steps: Steps { index: Some(2), ..Steps::default() }, ..Report::default() };
-        let told = after.after_failure(&before, true, "quota", Timestamp::UNIX_EPOCH);
-        assert_eq!(told.steps.index, Some(1));
+        let reported = after.after_failure(&before, true, "quota", Timestamp::UNIX_EPOCH);
+        assert_eq!(reported.steps.index, Some(1));
         assert_eq!(
-            (told.conditions[0].kind.as_str(), told.conditions[0].status.as_str()),
+            (reported.conditions[0].kind.as_str(), reported.conditions[0].status.as_str()),
             ("ScaleFailed", "True")
         );
     }

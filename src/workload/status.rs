@@ -12,7 +12,7 @@ use crate::workload::task::{Stage, TaskState};
 
 /// Pods whose post-inplace hook has not succeeded, as their agents say. It runs before the pod takes traffic again.
 pub fn post_inplace(input: &ReconcileInput<'_>) -> Vec<HookCondition> {
-    let told = |view: &View<'_>| {
+    let reported = |view: &View<'_>| {
         let task = view.pod.task.as_ref().filter(|task| !task.deletes() && task.stage != Stage::Done)?;
         let answer = view.pod.answer.as_ref().filter(|answer| answer.id == task.id())?;
         let phase = match answer.phase {
@@ -27,7 +27,7 @@ pub fn post_inplace(input: &ReconcileInput<'_>) -> Vec<HookCondition> {
             phase: phase.to_owned(),
         })
     };
-    input.views.iter().filter_map(told).collect()
+    input.views.iter().filter_map(reported).collect()
 }
 
 /// What keeps the update from its end, if anything does: a word for programs, a line for people.

@@ -55,7 +55,7 @@ fn made(api: &ApiServer) -> Value {
 }
 
 /// What a controller would write.
-fn tell(api: &ApiServer, name: &str, status: &Value) {
+fn report(api: &ApiServer, name: &str, status: &Value) {
     api.edit_of(ROLLOUTS, "shop", name, |object| object["status"] = status.clone());
 }
 
@@ -178,7 +178,7 @@ async fn a_rollout_is_followed_through_broken_watches_to_its_end() {
     let api = shop().await;
     let (child, name) = waiting(&api, &[]).await;
     let uid = made(&api)["metadata"]["uid"].as_str().unwrap().to_owned();
-    tell(&api, &name, &status("Running", 0, &json!([])));
+    report(&api, &name, &status("Running", 0, &json!([])));
     api.edit("shop", "web-0", |pod| {
         let answer = json!({"id": uid, "phase": "Running", "step": "Drain", "reason": "", "message": "Drain is under way",
             "startedAt": null, "finishedAt": null, "containers": []});
@@ -191,7 +191,7 @@ async fn a_rollout_is_followed_through_broken_watches_to_its_end() {
     api.compact();
     api.arrived("WATCH inplacerollouts", watches + 1).await;
     api.arrived("WATCH pods", pods + 1).await;
-    tell(&api, &name, &status("Succeeded", 2, &json!([])));
+    report(&api, &name, &status("Succeeded", 2, &json!([])));
     let (code, out, err) = ended(child);
     assert_eq!(code, Some(0), "{err}");
     let far = "2/2 done, 0 busy, 0 failed, median down 61 ms, most 95 ms";
@@ -210,7 +210,7 @@ async fn a_wait_ends_with_a_code_of_its_own_and_names_who_failed() {
         (status("Superseded", 1, &json!([])), 5, "Superseded: so it is Superseded"),
     ] {
         let (child, name) = waiting(&api, &[]).await;
-        tell(&api, &name, &end);
+        report(&api, &name, &end);
         let (ended, out, err) = ended(child);
         assert_eq!(ended, Some(code), "{err}");
         assert!(out.contains(says), "{out}");
@@ -256,7 +256,7 @@ async fn a_rollout_is_told_held_and_ended() {
     inplace(&api, &["restart", "deploy/web", "-c", "app"]);
     let name = made(&api)["metadata"]["name"].as_str().unwrap().to_owned();
     let rollout = format!("ipr/{name}");
-    tell(&api, &name, &status("Running", 1, &json!([])));
+    report(&api, &name, &status("Running", 1, &json!([])));
     for (verb, says, paused) in [
         ("pause", "paused: what has begun is brought to its end", true),
         ("pause", "was paused already", true),
@@ -283,7 +283,7 @@ async fn a_rollout_is_told_held_and_ended() {
 
     inplace(&api, &["restart", "deploy/web", "-c", "app"]);
     let name = made(&api)["metadata"]["name"].as_str().unwrap().to_owned();
-    tell(&api, &name, &status("Succeeded", 2, &json!([])));
+    report(&api, &name, &status("Succeeded", 2, &json!([])));
     let rollout = format!("ipr/{name}");
     for args in [&["cancel", &*rollout][..], &["rollout", "pause", &rollout]] {
         let (code, _, err) = inplace(&api, args);

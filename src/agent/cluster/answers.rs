@@ -46,7 +46,7 @@ pub(in crate::agent) struct Answers(Arc<Shared>);
 struct Shared {
     pods: NodePods,
     writes: Writes,
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     /// Cancelled once what the pods show was compared with what the journal knows: nothing is written before.
     open: CancellationToken,
     state: Mutex<State>,
@@ -73,7 +73,7 @@ impl Answers {
         Self(Arc::new(Shared {
             pods,
             writes,
-            turns: Arc::new(Semaphore::new(MAX_WRITES)),
+            permits: Arc::new(Semaphore::new(MAX_WRITES)),
             open: CancellationToken::new(),
             state: Mutex::default(),
             writing: watch::Sender::new(0),
@@ -81,8 +81,8 @@ impl Answers {
     }
 
     /// Turns to write, of which there are as many as may write at once.
-    pub(super) fn turns(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.0.turns)
+    pub(super) fn permits(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.0.permits)
     }
 
     /// Takes in what the pods show: what was never told is told, what is shown need not be remembered. Call it when all
@@ -97,14 +97,14 @@ impl Answers {
                     && recall::is_missing(&last, shown.status().as_ref(), wished(&shown).as_deref())
                 {
                     tracing::info!(%pod, id = last.id, "an earlier process did not get to tell the end");
-                    self.0.tell(&pod, &last);
+                    self.0.report(&pod, &last);
                 }
             }
             for shown in pods.list() {
                 let withdrawn = recall::withdrawn(shown.status().as_ref(), wished(&shown).as_deref(), now);
                 let pod = shown.reference();
                 if let Some(status) = withdrawn.filter(|_| !self.0.knows(&pod)) {
-                    self.0.tell(&pod, &status);
+                    self.0.report(&pod, &status);
                 }
             }
             self.0.open.cancel();
@@ -117,7 +117,7 @@ impl Answers {
             match pods.get(pod) {
                 None => !is_current,
                 Some(shown) => {
-                    let ended = kept.outbox.told().filter(|told| told.phase.is_terminal());
+                    let ended = kept.outbox.reported().filter(|reported| reported.phase.is_terminal());
                     ended.is_none() || shown.status().as_ref() != ended
                 }
             }
@@ -136,20 +136,20 @@ impl Answers {
 }
 
 impl StatusSink for Answers {
-    fn told(&self, key: &Key) -> Option<Status> {
+    fn reported(&self, key: &Key) -> Option<Status> {
         let pod = key.pod()?;
-        let told = self.0.state().outboxes.get(&pod).and_then(|kept| kept.outbox.told().cloned());
-        told.or_else(|| self.0.pods.get(&pod)?.status())
+        let reported = self.0.state().outboxes.get(&pod).and_then(|kept| kept.outbox.reported().cloned());
+        reported.or_else(|| self.0.pods.get(&pod)?.status())
     }
 
     async fn last_status_soon(&self, key: &Key) -> Option<Status> {
         let _ = timeout(SHOWN_SOON, self.0.open.cancelled()).await;
-        self.told(key)
+        self.reported(key)
     }
 
-    fn tell(&self, key: &Key, status: &Status) {
+    fn report(&self, key: &Key, status: &Status) {
         if let Some(pod) = key.pod() {
-            self.0.tell(&pod, status);
+            self.0.report(&pod, status);
         }
     }
 
@@ -189,12 +189,12 @@ impl Shared {
     }
 
     fn knows(&self, pod: &PodRef) -> bool {
-        self.state().outboxes.get(pod).is_some_and(|kept| kept.outbox.told().is_some())
+        self.state().outboxes.get(pod).is_some_and(|kept| kept.outbox.reported().is_some())
     }
 
-    fn tell(self: &Arc<Self>, pod: &PodRef, status: &Status) {
+    fn report(self: &Arc<Self>, pod: &PodRef, status: &Status) {
         let status = as_shown(status);
-        self.change(pod, |outbox| outbox.tell(status, Instant::now()));
+        self.change(pod, |outbox| outbox.report(status, Instant::now()));
     }
 
     /// Changes the slot of `pod`, and sees that somebody writes what is in it.
@@ -222,7 +222,7 @@ impl Shared {
         while let Some(next) = self.next(&pod) {
             let tried = match &next {
                 Next::Status(status) => self.attempt("status", self.pods.write_status(&pod, status)).await,
-                Next::Event(event) => self.attempt("event", self.pods.event(&pod, &told(event))).await,
+                Next::Event(event) => self.attempt("event", self.pods.event(&pod, &reported(event))).await,
                 Next::At(at) => {
                     tokio::select! {
                         () = sleep_until(*at) => {}
@@ -278,7 +278,7 @@ impl Shared {
         write: impl Future<Output = Result<(), Error>>,
     ) -> Result<(), Error> {
         // Never closed.
-        let _turn = self.turns.acquire().await;
+        let _permit = self.permits.acquire().await;
         let written = write.await;
         self.writes.count(verb, written.as_ref().err().map(Error::class));
         written
@@ -321,7 +321,7 @@ fn as_shown(status: &Status) -> Status {
     again.unwrap_or_else(|_| status.clone())
 }
 
-fn told(event: &Announcement) -> ObjectEvent {
+fn reported(event: &Announcement) -> ObjectEvent {
     ObjectEvent {
         reason: event.reason.to_owned(),
         warning: event.warning,

@@ -34,7 +34,7 @@ pub(super) struct Gates {
     pods: NodePods,
     journal: Journal,
     writes: Writes,
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     /// Only pods with something to wait for.
     waits: HashMap<PodRef, Wait>,
     ended: mpsc::UnboundedReceiver<(PodRef, Ended)>,
@@ -60,9 +60,9 @@ struct Wait {
 }
 
 impl Gates {
-    pub(super) fn new(pods: NodePods, journal: Journal, writes: Writes, turns: Arc<Semaphore>) -> Self {
+    pub(super) fn new(pods: NodePods, journal: Journal, writes: Writes, permits: Arc<Semaphore>) -> Self {
         let (end, ended) = mpsc::unbounded_channel();
-        Self { pods, journal, writes, turns, waits: HashMap::new(), ended, end }
+        Self { pods, journal, writes, permits, waits: HashMap::new(), ended, end }
     }
 
     /// Whether the gate of this pod is being written.
@@ -120,13 +120,13 @@ impl Gates {
         }
         // No request begins on this pod from here on: what the journal says holds until the write. A disk may hold it up.
         wait.under_way = true;
-        let (pods, turns, end) = (self.pods.clone(), Arc::clone(&self.turns), self.end.clone());
+        let (pods, permits, end) = (self.pods.clone(), Arc::clone(&self.permits), self.end.clone());
         let (journal, gate) = (self.journal.clone(), pod.gate().clone());
         tokio::spawn(async move {
             let ended = match journal.load_beside(&reference).await {
                 Ok(Entry { open: None, owed_gate, .. }) => {
                     match gate::repair(&gate, over, false, owed_gate) {
-                        Some(repair) => Ended::Written(write(&pods, &turns, &reference, repair).await),
+                        Some(repair) => Ended::Written(write(&pods, &permits, &reference, repair).await),
                         None => Ended::Kept,
                     }
                 }
@@ -171,10 +171,10 @@ impl Gates {
 }
 
 /// Writes one gate, when it is its turn.
-async fn write(pods: &NodePods, turns: &Semaphore, pod: &PodRef, repair: GateRepair) -> Result<(), Error> {
+async fn write(pods: &NodePods, permits: &Semaphore, pod: &PodRef, repair: GateRepair) -> Result<(), Error> {
     let (open, reason, message) = repair.condition();
     tracing::info!(%pod, open, reason, message, "turning the readiness gate");
     // Never closed.
-    let _turn = turns.acquire().await;
+    let _permit = permits.acquire().await;
     pods.set_gate(pod, open, reason, message).await
 }

@@ -20,7 +20,7 @@ const MAX_EVENTS: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     /// The newest answer, written or not.
-    told: Option<Status>,
+    reported: Option<Status>,
     unwritten: Option<Unwritten>,
     events: VecDeque<Announcement>,
 }
@@ -50,21 +50,21 @@ pub(super) enum Next {
 
 impl Outbox {
     /// The newest answer.
-    pub(super) fn told(&self) -> Option<&Status> {
-        self.told.as_ref()
+    pub(super) fn reported(&self) -> Option<&Status> {
+        self.reported.as_ref()
     }
 
     /// Takes a newer answer in. The same one again is nothing new.
-    pub(super) fn tell(&mut self, status: Status, now: Instant) {
-        if self.told.as_ref() == Some(&status) {
+    pub(super) fn report(&mut self, status: Status, now: Instant) {
+        if self.reported.as_ref() == Some(&status) {
             return;
         }
-        let same_run = |told: &Status| told.id == status.id && told.phase == Phase::Running;
-        let begins = status.phase == Phase::Running && !self.told.as_ref().is_some_and(same_run);
+        let same_run = |reported: &Status| reported.id == status.id && reported.phase == Phase::Running;
+        let begins = status.phase == Phase::Running && !self.reported.as_ref().is_some_and(same_run);
         let waited = self.unwritten.as_ref().is_some_and(|before| before.at_once && !before.taken);
         let at_once = status.phase.is_terminal() || begins || waited;
         let due = if at_once { now } else { now + LASTING };
-        self.told = Some(status.clone());
+        self.reported = Some(status.clone());
         self.unwritten = Some(Unwritten { status, due, at_once, taken: false });
     }
 
@@ -152,15 +152,15 @@ mod tests {
     async fn a_quick_operation_is_a_begin_an_end_and_an_event() {
         let (mut outbox, now) = (Outbox::default(), Instant::now());
         let at = |ms| now + Duration::from_millis(ms);
-        outbox.tell(status("a", Phase::Running, Step::Swap), now);
+        outbox.report(status("a", Phase::Running, Step::Swap), now);
         assert_eq!(write_all(&mut outbox, now), ["a Running Swap"]);
-        outbox.tell(status("a", Phase::Running, Step::Verify), at(50));
+        outbox.report(status("a", Phase::Running, Step::Verify), at(50));
         assert_eq!(write_all(&mut outbox, at(60)), [""; 0]);
-        outbox.tell(status("a", Phase::Succeeded, Step::Verify), at(100));
+        outbox.report(status("a", Phase::Succeeded, Step::Verify), at(100));
         outbox.announce(event("InPlaceSucceeded"));
         assert_eq!(write_all(&mut outbox, at(100)), ["a Succeeded Verify", "InPlaceSucceeded"]);
         // The journal's answer to the same request.
-        outbox.tell(status("a", Phase::Succeeded, Step::Verify), at(101));
+        outbox.report(status("a", Phase::Succeeded, Step::Verify), at(101));
         assert_eq!(outbox.next(at(5000)), Next::Nothing);
     }
 
@@ -168,42 +168,42 @@ mod tests {
     async fn a_step_is_written_when_it_lasts_and_waiting_too() {
         let (mut outbox, now) = (Outbox::default(), Instant::now());
         let at = |ms| now + Duration::from_millis(ms);
-        outbox.tell(status("a", Phase::Pending, Step::Pull), now);
+        outbox.report(status("a", Phase::Pending, Step::Pull), now);
         assert_eq!(outbox.next(at(1000)), Next::At(at(2000)));
         assert_eq!(write_all(&mut outbox, at(2000)), ["a Pending Pull"]);
-        outbox.tell(status("a", Phase::Running, Step::Pull), at(3000));
+        outbox.report(status("a", Phase::Running, Step::Pull), at(3000));
         assert_eq!(write_all(&mut outbox, at(3000)), ["a Running Pull"]);
-        outbox.tell(status("a", Phase::Running, Step::Drain), at(4000));
-        outbox.tell(status("a", Phase::Running, Step::Swap), at(5000));
+        outbox.report(status("a", Phase::Running, Step::Drain), at(4000));
+        outbox.report(status("a", Phase::Running, Step::Swap), at(5000));
         assert_eq!(outbox.next(at(6500)), Next::At(at(7000)));
         assert_eq!(write_all(&mut outbox, at(7000)), ["a Running Swap"]);
         // Another request begins at once.
-        outbox.tell(status("b", Phase::Running, Step::Swap), at(7001));
+        outbox.report(status("b", Phase::Running, Step::Swap), at(7001));
         assert_eq!(write_all(&mut outbox, at(7001)), ["b Running Swap"]);
     }
 
     #[tokio::test]
     async fn what_could_not_be_written_gives_way_to_what_is_newer() {
         let (mut outbox, now) = (Outbox::default(), Instant::now());
-        outbox.tell(status("a", Phase::Running, Step::Swap), now);
+        outbox.report(status("a", Phase::Running, Step::Swap), now);
         let Next::Status(under_way) = outbox.next(now) else { panic!() };
         // While that is being written: one write of a begin is enough.
-        outbox.tell(status("a", Phase::Running, Step::Verify), now);
+        outbox.report(status("a", Phase::Running, Step::Verify), now);
         assert_eq!(outbox.next(now), Next::At(now + LASTING));
-        outbox.tell(status("a", Phase::Succeeded, Step::Verify), now);
+        outbox.report(status("a", Phase::Succeeded, Step::Verify), now);
         outbox.done_with(&under_way);
         assert_eq!(write_all(&mut outbox, now), ["a Succeeded Verify"]);
-        assert_eq!(outbox.told().map(|told| told.phase), Some(Phase::Succeeded));
+        assert_eq!(outbox.reported().map(|reported| reported.phase), Some(Phase::Succeeded));
     }
 
     #[tokio::test]
     async fn what_nobody_has_begun_to_write_is_replaced() {
         let (mut outbox, now) = (Outbox::default(), Instant::now());
-        outbox.tell(status("a", Phase::Running, Step::Swap), now);
-        outbox.tell(status("a", Phase::Running, Step::Verify), now);
+        outbox.report(status("a", Phase::Running, Step::Swap), now);
+        outbox.report(status("a", Phase::Running, Step::Verify), now);
         assert_eq!(write_all(&mut outbox, now), ["a Running Verify"]);
         outbox.announce(event("lost"));
-        outbox.tell(status("a", Phase::Failed, Step::Verify), now);
+        outbox.report(status("a", Phase::Failed, Step::Verify), now);
         outbox.give_up();
         assert!(outbox.is_done());
         assert_eq!(outbox.next(now), Next::Nothing);

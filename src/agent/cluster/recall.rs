@@ -71,8 +71,8 @@ mod tests {
     #[test]
     fn what_waited_and_is_not_wished_any_more_was_withdrawn() {
         let ended = |phase, wished| withdrawn(Some(&status("a", phase, 1)), wished, at(2));
-        let told = ended(Phase::Pending, None).unwrap();
-        assert_eq!((told.id.as_str(), told.phase), ("a", Phase::Cancelled));
+        let reported = ended(Phase::Pending, None).unwrap();
+        assert_eq!((reported.id.as_str(), reported.phase), ("a", Phase::Cancelled));
         assert_eq!(ended(Phase::Pending, Some("a")), None);
         assert_eq!(ended(Phase::Pending, Some("b")), None);
         // It may have touched something: that is for the journal.

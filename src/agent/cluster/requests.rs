@@ -25,7 +25,7 @@ pub(in crate::agent) struct Watched {
 
 impl Watched {
     pub(in crate::agent) fn new(pods: NodePods, answers: Answers, journal: Journal, writes: Writes) -> Self {
-        let gates = Gates::new(pods.clone(), journal, writes, answers.turns());
+        let gates = Gates::new(pods.clone(), journal, writes, answers.permits());
         Self { pods, answers, gates }
     }
 

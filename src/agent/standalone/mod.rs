@@ -77,16 +77,16 @@ impl RequestSource for Manifests {
 }
 
 impl StatusSink for Results {
-    fn told(&self, key: &Key) -> Option<Status> {
+    fn reported(&self, key: &Key) -> Option<Status> {
         self.read(&file_name(key))
     }
 
-    fn tell(&self, key: &Key, status: &Status) {
+    fn report(&self, key: &Key, status: &Status) {
         self.write(&file_name(key), status);
     }
 
     fn asked(&self, key: &Key, id: &str) -> Option<bool> {
-        Some(self.told(key).is_some_and(|told| told.id == id))
+        Some(self.reported(key).is_some_and(|reported| reported.id == id))
     }
 }
 

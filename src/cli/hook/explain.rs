@@ -9,35 +9,35 @@ use crate::api::hook_template::Metric;
 pub(super) struct Explain<'a> {
     spec: &'a HookRunSpec,
     /// How many measurements of each metric.
-    told: BTreeMap<String, usize>,
+    reported: BTreeMap<String, usize>,
 }
 
 impl<'a> Explain<'a> {
     pub(super) fn new(spec: &'a HookRunSpec) -> Self {
-        Self { spec, told: BTreeMap::new() }
+        Self { spec, reported: BTreeMap::new() }
     }
 
     /// A line for each measurement that has ended since the last call.
-    pub(super) fn news(&mut self, status: &HookRunStatus) -> Vec<String> {
+    pub(super) fn updates(&mut self, status: &HookRunStatus) -> Vec<String> {
         let mut lines = Vec::new();
         for result in &status.metric_results {
             let ended = ended(result);
-            let told = self.told.entry(result.name.clone()).or_default();
+            let reported = self.reported.entry(result.name.clone()).or_default();
             let metric = self.spec.metrics.iter().find(|metric| metric.name == result.name);
             let done: Vec<_> = result.measurements.iter().filter(|one| one.finished_at.is_some()).collect();
-            let first = done.len().saturating_sub(ended - (*told).min(ended));
+            let first = done.len().saturating_sub(ended - (*reported).min(ended));
             for (index, measurement) in done[first..].iter().enumerate() {
                 let number = ended - (done.len() - first) + index + 1;
                 lines.push(line(&result.name, number, measurement, metric));
             }
-            *told = ended;
+            *reported = ended;
         }
         lines
     }
 
     /// The last measurements, each metric's verdict, and that of the run.
     pub(super) fn verdict(&mut self, status: &HookRunStatus) -> Vec<String> {
-        let mut lines = self.news(status);
+        let mut lines = self.updates(status);
         for metric in &self.spec.metrics {
             let result = status.metric_results.iter().find(|result| result.name == metric.name);
             lines.push(match result {
@@ -135,25 +135,25 @@ mod tests {
         let spec = spec();
         let mut explain = Explain::new(&spec);
         let one = || measured(HookPhase::Failed, "7");
-        assert_eq!(explain.news(&status(1, vec![one()])), ["web #1 Failed \"7\" in 12 ms"]);
-        assert!(explain.news(&status(1, vec![one()])).is_empty());
+        assert_eq!(explain.updates(&status(1, vec![one()])), ["web #1 Failed \"7\" in 12 ms"]);
+        assert!(explain.updates(&status(1, vec![one()])).is_empty());
         // The first two of twelve are not kept any more.
         let kept = (0..10).map(|_| one()).collect();
-        let lines = explain.news(&status(12, kept));
+        let lines = explain.updates(&status(12, kept));
         assert_eq!(lines.len(), 10);
         assert_eq!((&lines[0][..6], &lines[9][..7]), ("web #3", "web #12"));
         let mut running = one();
         running.finished_at = None;
-        assert!(explain.news(&status(12, vec![one(), running])).is_empty());
+        assert!(explain.updates(&status(12, vec![one(), running])).is_empty());
     }
 
     #[test]
     fn a_success_says_which_condition_held() {
-        let told =
+        let reported =
             line("web", 1, &measured(HookPhase::Successful, "43"), Some(&metric(Some("asInt(result) > 30"))));
-        assert_eq!(told, "web #1 Successful \"43\" in 12 ms: successCondition asInt(result) > 30 holds");
-        let told = line("web", 2, &measured(HookPhase::Successful, ""), Some(&metric(None)));
-        assert!(told.ends_with("no condition asks for more"), "{told}");
+        assert_eq!(reported, "web #1 Successful \"43\" in 12 ms: successCondition asInt(result) > 30 holds");
+        let reported = line("web", 2, &measured(HookPhase::Successful, ""), Some(&metric(None)));
+        assert!(reported.ends_with("no condition asks for more"), "{reported}");
     }
 
     #[test]

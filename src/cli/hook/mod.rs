@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use crate::api::hook_manifest;
 use crate::api::hook_template::HookTemplate;
 use crate::cli::exit::Exit;
-use crate::cli::output::{self, tell};
+use crate::cli::output::{self, message};
 use crate::cluster;
 use crate::hook::check;
 use crate::operation::effect::Class;
@@ -83,7 +83,7 @@ impl HookCommand {
             Verb::Check(args) => check(&args),
         };
         ended.unwrap_or_else(|failed| {
-            tell(&format!("inplace: {failed}"));
+            message(&format!("inplace: {failed}"));
             failed.exit()
         })
     }

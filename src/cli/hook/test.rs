@@ -104,7 +104,7 @@ pub(super) async fn run(args: TestArgs) -> Result<Exit, Failed> {
     let status = engine
         .run(&spec, HookRunStatus::default(), &context.place, |status| {
             if output == Form::Text {
-                explain.news(status).iter().for_each(|text| output::line(text));
+                explain.updates(status).iter().for_each(|text| output::line(text));
             }
         })
         .await;

@@ -13,8 +13,8 @@ use crate::cli::in_place::flags::RolloutFlags;
 use crate::cli::in_place::follow::follow;
 use crate::cli::in_place::names::{RolloutName, WorkloadName};
 use crate::cli::in_place::server::Server;
-use crate::cli::in_place::status::tell_end;
-use crate::cli::output::{Form, line, tell, yaml};
+use crate::cli::in_place::status::report_end;
+use crate::cli::output::{Form, line, message, yaml};
 
 /// What is asked for.
 pub(in crate::cli) struct Order<'a> {
@@ -57,7 +57,7 @@ pub(in crate::cli) async fn run(
         let ended = open.status.as_ref().is_some_and(|status| status.phase.is_terminal());
         if !ended && whose.is_target_of(&open) {
             let name = open.metadata.name.unwrap_or_default();
-            tell(&format!("ipr/{name} is under way for {whose}: this one takes its place"));
+            message(&format!("ipr/{name} is under way for {whose}: this one takes its place"));
         }
     }
     if order.dry_run {
@@ -66,7 +66,7 @@ pub(in crate::cli) async fn run(
             Some(form) => print(form, &made),
             None => yaml(&draft),
         }
-        tell("nothing was made: the API server would take this");
+        message("nothing was made: the API server would take this");
         return Ok(Exit::Done);
     }
     // From here on Ctrl-C must not leave anybody in the dark about what is made.
@@ -81,16 +81,16 @@ pub(in crate::cli) async fn run(
                 Some(form) => print(form, &made),
                 None => line(&format!("{name} created")),
             }
-            tell(&how_to_look(&name, &whose, cluster));
+            message(&how_to_look(&name, &whose, cluster));
             return Ok(Exit::Done);
         }
     };
-    tell(&format!("{name} created for {whose}"));
+    message(&format!("{name} created for {whose}"));
     let end = follow(&server, made, patience, &mut interrupt).await?;
     if let Some(form) = order.output {
         print(form, &end.rollout);
     }
-    Ok(tell_end(&end, order.output.is_none()))
+    Ok(report_end(&end, order.output.is_none()))
 }
 
 fn print(form: Form, rollout: &InPlaceRollout) {

@@ -10,7 +10,7 @@ use crate::cli::in_place::follow::{End, follow};
 use crate::cli::in_place::names::RolloutName;
 use crate::cli::in_place::server::Server;
 use crate::cli::in_place::verdict::{failures, verdict};
-use crate::cli::output::{Data, line, tell};
+use crate::cli::output::{Data, line, message};
 
 /// Follows it, no longer than `patience`, or tells once.
 pub(in crate::cli) async fn run(
@@ -33,14 +33,14 @@ pub(in crate::cli) async fn run(
     if let Some(form) = output {
         form.print(&end.rollout);
     }
-    Ok(tell_end(&end, output.is_none()))
+    Ok(report_end(&end, output.is_none()))
 }
 
 /// How it ended and who failed, for a person; beside data for programs only what is not in there.
-pub(super) fn tell_end(end: &End, text: bool) -> Exit {
+pub(super) fn report_end(end: &End, text: bool) -> Exit {
     let name = RolloutName(end.rollout.metadata.name.clone().unwrap_or_default());
     match &end.note {
-        Some(note) => tell(&format!("inplace: {name} {note}")),
+        Some(note) => message(&format!("inplace: {name} {note}")),
         None if text => {
             line(&format!("{name}: {}", verdict(&end.rollout).message));
             for failure in failures(&end.rollout) {

@@ -13,7 +13,7 @@ use crate::api::in_place_rollout::InPlaceRollout;
 use crate::api::status::{ContainerReport, Phase, Status};
 use crate::cli::in_place::names::RolloutName;
 use crate::cli::in_place::verdict::verdict;
-use crate::cli::output::{self, tell};
+use crate::cli::output::{self, message};
 use crate::cli::pod::answer::{Notes, progress};
 
 const HEADINGS: [&str; 6] = ["POD", "PHASE", "STEP", "DOWN", "NODE", "MESSAGE"];
@@ -161,7 +161,7 @@ impl ProgressView {
 
     fn say(&mut self, about: &str, line: &str) {
         if self.said.get(about).is_none_or(|said| said != line) {
-            tell(line);
+            message(line);
             self.said.insert(about.to_owned(), line.to_owned());
         }
     }
@@ -169,8 +169,8 @@ impl ProgressView {
     /// Something to know, which stays.
     pub(super) fn remark(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| tell(text)),
-            None => tell(text),
+            Some(bar) => bar.suspend(|| message(text)),
+            None => message(text),
         }
     }
 }

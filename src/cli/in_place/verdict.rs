@@ -82,8 +82,8 @@ pub(super) fn failures(rollout: &InPlaceRollout) -> Vec<String> {
         (reason, "") => reason.to_owned(),
         (reason, message) => format!("{reason}: {message}"),
     };
-    let told = status.failures.iter();
-    let mut lines: Vec<_> = told
+    let reported = status.failures.iter();
+    let mut lines: Vec<_> = reported
         .map(|failure| format!("pod/{}: {}", failure.pod, line(&failure.reason, &failure.message)))
         .collect();
     let failed = usize::try_from(status.failed).unwrap_or_default();

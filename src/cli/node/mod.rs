@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 
 use crate::api::status::{Phase, Status};
 use crate::cli::exit::Exit;
-use crate::cli::output::{self, Format, tell};
+use crate::cli::output::{self, Format, message};
 use crate::node::launch::{RmError, RunError};
 use crate::node::lock::{LockError, NodeLock};
 use crate::node::settings::NodeArgs;
@@ -159,11 +159,11 @@ impl Failed {
     }
 
     /// Tells it in both forms, and gives the exit code.
-    fn told(&self, format: Format, id: &str) -> Exit {
+    fn reported(&self, format: Format, id: &str) -> Exit {
         if format == Format::Json {
             output::json(&self.status(id));
         }
-        tell(&format!("inplace: {}", chain(self)));
+        message(&format!("inplace: {}", chain(self)));
         self.exit()
     }
 }
@@ -180,7 +180,7 @@ impl NodeCommand {
             Verb::Run(args) => pods::run(&settings, output, args).await,
             Verb::Rm(args) => pods::rm(&settings, output, args).await,
         };
-        ended.unwrap_or_else(|failed| failed.told(output, ""))
+        ended.unwrap_or_else(|failed| failed.reported(output, ""))
     }
 }
 

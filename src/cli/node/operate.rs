@@ -107,7 +107,7 @@ async fn operate(settings: &NodeArgs, format: Format, pod: &PodName, request: Re
     let id = request.id.clone();
     let status = match carry_out(settings, format, pod, request).await {
         Ok(status) => status,
-        Err(failed) => return failed.told(format, &id),
+        Err(failed) => return failed.reported(format, &id),
     };
     match format {
         Format::Json => output::json(&status),
@@ -152,7 +152,7 @@ fn on_interrupt() -> Result<ControlHandle, Failed> {
             if terminated || turn > 0 {
                 cancel.cancel();
             } else {
-                output::tell(
+                output::message(
                     "ending; what has been touched is brought to its end (again: leave it to the journal)",
                 );
             }

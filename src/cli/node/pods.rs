@@ -76,7 +76,7 @@ pub(super) async fn run(settings: &NodeArgs, format: Format, args: Run) -> Resul
     }
     for container in &started.containers {
         if let Some(code) = container.exited {
-            output::tell(&format!("container {} has already exited with code {code}", container.name));
+            output::message(&format!("container {} has already exited with code {code}", container.name));
         }
     }
     Ok(Exit::Done)

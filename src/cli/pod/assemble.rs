@@ -70,13 +70,13 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
             },
         );
     }
-    let (runtime, told) = runtime(node);
+    let (runtime, reported) = runtime(node);
     let mut unseen = vec![
         "whether the runtime's configuration of a container can be cloned without loss".to_owned(),
         "whether an image is on the node, and can be pulled there".to_owned(),
         "which requests have ended on this pod before the last one".to_owned(),
     ];
-    if !told {
+    if !reported {
         unseen.insert(
             0,
             "the node's runtime and kubelet (nodes cannot be read from here): containerd and a kubelet of 1.31 or newer are assumed".to_owned(),
@@ -109,14 +109,14 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
 /// containers that stay.
 pub(super) fn replaceable(pod: &Pod) -> Vec<(&SpecContainer, Option<&ContainerStatus>)> {
     let (Some(spec), status) = (&pod.spec, &pod.status) else { return Vec::new() };
-    let told = |name: &str| {
+    let reported = |name: &str| {
         let status = status.as_ref()?;
         let lists = [&status.container_statuses, &status.init_container_statuses];
         lists.into_iter().flatten().flatten().find(|status| status.name == name)
     };
     let stays = |init: &&SpecContainer| init.restart_policy.as_deref() == Some("Always");
     let sidecars = spec.init_containers.iter().flatten().filter(stays);
-    spec.containers.iter().chain(sidecars).map(|container| (container, told(&container.name))).collect()
+    spec.containers.iter().chain(sidecars).map(|container| (container, reported(&container.name))).collect()
 }
 
 /// The present life of a container and the one before, as far as its kubelet tells of them.
@@ -190,11 +190,11 @@ fn alias(spec: &str, image_id: &str) -> Option<String> {
     if wished.digest().is_some() {
         return None;
     }
-    let told =
+    let reported =
         ImageRef::parse(bare_id(image_id).strip_prefix("docker-pullable://").unwrap_or(&bare_id(image_id)))
             .ok()?;
-    (whole(told.repository()) == whole(wished.repository()))
-        .then(|| Some(format!("{}@{}", wished.repository(), told.digest()?)))?
+    (whole(reported.repository()) == whole(wished.repository()))
+        .then(|| Some(format!("{}@{}", wished.repository(), reported.digest()?)))?
 }
 
 /// A repository with the registry and the folder that a short name leaves out.
@@ -209,10 +209,10 @@ fn whole(repository: &str) -> String {
 
 /// The node's runtime, and whether the node told it.
 fn runtime(node: Option<&Node>) -> (Runtime, bool) {
-    let told = node
+    let reported = node
         .and_then(|node| node.status.as_ref()?.node_info.as_ref())
         .and_then(|info| info.container_runtime_version.split_once("://"));
-    match told {
+    match reported {
         Some((name, version)) => (Runtime { name: name.to_owned(), version: version.to_owned() }, true),
         None => (Runtime { name: "containerd".to_owned(), version: String::new() }, false),
     }
@@ -353,8 +353,9 @@ pub(super) mod tests {
         assert!(about(None, "containerd and a kubelet"));
         assert!(!about(Some(&node("containerd://2.1.9")), "containerd and a kubelet"));
         assert!(about(None, "CPUs of its own"), "side has a whole CPU");
-        let told = assemble(&pod, declared.clone(), Some(&node("cri-o://1.30.0")), now()).situation.runtime;
-        assert_eq!((told.name.as_str(), told.version.as_str()), ("cri-o", "1.30.0"));
+        let reported =
+            assemble(&pod, declared.clone(), Some(&node("cri-o://1.30.0")), now()).situation.runtime;
+        assert_eq!((reported.name.as_str(), reported.version.as_str()), ("cri-o", "1.30.0"));
         for (version, computed) in
             [("v1.30.14", false), ("v1.20.2", false), ("v1.31.0-rc.1", true), ("v1.36.2", true)]
         {

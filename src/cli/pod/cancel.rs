@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::cli::exit::Exit;
 use crate::cli::in_place::change;
 use crate::cli::in_place::names::RolloutName;
-use crate::cli::output::{line, tell};
+use crate::cli::output::{line, message};
 use crate::cli::pod::answer::{Notes, is_touched};
 use crate::cli::pod::names::PodName;
 use crate::cli::pod::server::Server;
@@ -65,7 +65,7 @@ pub(super) async fn run(args: CancelArgs) -> Result<Exit, Failed> {
         let withdrawn = ended.is_ok();
         let message = ended.unwrap_or_else(|failed| {
             exit = exit.worse(failed.exit());
-            tell(&format!("inplace: {failed}"));
+            message(&format!("inplace: {failed}"));
             failed.to_string()
         });
         if withdrawn && output.is_none() {

@@ -166,12 +166,12 @@ mod tests {
             event("web", "u-1", "InPlaceFailed", json!({})),
             event("other", "u-9", "InPlaceFailed", json!({})),
         ];
-        let told: Vec<_> = ours(events, "web", Some("u-2"))
+        let reported: Vec<_> = ours(events, "web", Some("u-2"))
             .into_iter()
             .map(|event| (event.message, event.count, event.earlier_pod))
             .collect();
         assert_eq!(
-            told,
+            reported,
             [
                 ("InPlaceFailed u-1".to_owned(), 1, true),
                 ("InPlaceStarted u-2".to_owned(), 3, false),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::cli::output::tell;
+use crate::cli::output::message;
 
 /// The lines of several pods. Cheap to clone.
 #[derive(Clone)]
@@ -67,15 +67,15 @@ impl Line {
         }
         text.clone_into(&mut self.shown);
         let line = format!("{}: {text}", self.name);
-        if self.bars.is_some() { self.bar.set_message(line) } else { tell(&line) }
+        if self.bars.is_some() { self.bar.set_message(line) } else { message(&line) }
     }
 
     /// Something to know, which stays.
     pub(super) fn remark(&self, text: &str) {
         let line = format!("{}: {text}", self.name);
         match &self.bars {
-            Some(bars) => bars.suspend(|| tell(&line)),
-            None => tell(&line),
+            Some(bars) => bars.suspend(|| message(&line)),
+            None => message(&line),
         }
     }
 }

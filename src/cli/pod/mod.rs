@@ -6,7 +6,7 @@ use clap::Subcommand;
 
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
-use crate::cli::output::{Data, tell};
+use crate::cli::output::{Data, message};
 
 pub(super) mod answer;
 mod assemble;
@@ -53,7 +53,7 @@ impl PodCommand {
             Self::Cancel(args) => cancel::run(args).await,
         };
         ended.unwrap_or_else(|failed| {
-            tell(&format!("inplace: {failed}"));
+            message(&format!("inplace: {failed}"));
             failed.exit()
         })
     }

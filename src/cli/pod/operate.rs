@@ -15,7 +15,7 @@ use crate::cli::exit::Exit;
 use crate::cli::in_place::flags::RolloutFlags;
 use crate::cli::in_place::make::{self, Order, Wait};
 use crate::cli::in_place::names::WorkloadName;
-use crate::cli::output::{Form, line, tell};
+use crate::cli::output::{Form, line, message};
 use crate::cli::pod::answer::{Answer, Notes};
 use crate::cli::pod::flags::RequestFlags;
 use crate::cli::pod::live::Live;
@@ -247,7 +247,7 @@ async fn take_up(server: &Server, job: &Job) -> (Written, Exit) {
     };
     match Notes::of(&pod.metadata).about(&request.id) {
         Answer::Given(status) if status.phase.is_terminal() => {
-            tell(&format!(
+            message(&format!(
                 "{name}: request {} has ended on this pod before and is not run again",
                 request.id
             ));
@@ -258,15 +258,15 @@ async fn take_up(server: &Server, job: &Job) -> (Written, Exit) {
         _ => {}
     }
     if let Some(why) = plan::likely_refusal(server, pod, request).await {
-        tell(&format!("{name}: from here it looks as if the agent will refuse this: {why}"));
+        message(&format!("{name}: from here it looks as if the agent will refuse this: {why}"));
     }
     match write::write(server, name, &pod.metadata, request).await {
         Ok(()) => {
-            tell(&format!("{name}: request {} is written", request.id));
+            message(&format!("{name}: request {} is written", request.id));
             (view, Exit::Done)
         }
         Err(failed) => {
-            tell(&format!("inplace: {failed}"));
+            message(&format!("inplace: {failed}"));
             (view.request, view.problem) = (None, Some(failed.to_string()));
             (view, failed.exit())
         }
@@ -309,7 +309,7 @@ async fn follow(
                 live.clear();
                 let open = views.iter().filter(|view| view.status.is_none() && view.problem.is_none());
                 let open = open.map(|view| format!("pod/{}", view.name)).collect::<Vec<_>>().join(" ");
-                tell(&format!("not waiting any longer; the request goes on. See `inplace status`, end it with `inplace cancel {open}`"));
+                message(&format!("not waiting any longer; the request goes on. See `inplace status`, end it with `inplace cancel {open}`"));
                 return exit.worse(Exit::Interrupted);
             }
         };
@@ -319,17 +319,17 @@ async fn follow(
             view.status = end.status().cloned();
             view.problem = (!matches!(end, End::Ended(_))).then(|| end.to_string());
         }
-        live.aside(|| tell_end(output, &name, &end));
+        live.aside(|| report_end(output, &name, &end));
     }
 }
 
-fn tell_end(output: Option<Data>, name: &PodName, end: &End) {
+fn report_end(output: Option<Data>, name: &PodName, end: &End) {
     let text = format!("{name}: {end}");
     // Data for programs is the list at the end; only ends that are in no status are told beside it.
     match (output, end) {
         (None, End::Ended(_)) => line(&text),
         (Some(_), End::Ended(_)) => {}
-        (_, End::Replaced(_) | End::Gone | End::TimedOut(_)) => tell(&text),
+        (_, End::Replaced(_) | End::Gone | End::TimedOut(_)) => message(&text),
     }
 }
 

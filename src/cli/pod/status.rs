@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::api::status::{ContainerReport, Status};
 use crate::cli::exit::Exit;
-use crate::cli::output::{self, age, line, tell};
+use crate::cli::output::{self, age, line, message};
 use crate::cli::pod::answer::Notes;
 use crate::cli::pod::names::PodName;
 use crate::cli::pod::server::{Scope, Server};
@@ -115,7 +115,7 @@ pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
     if let Some(form) = data {
         form.print(&views);
     } else if views.is_empty() {
-        tell("no pod here has a request or an answer");
+        message("no pod here has a request or an answer");
     } else {
         let rows: Vec<_> = views.iter().map(|view| columns.row(view, clock::now())).collect();
         output::table(&columns.headings(), &rows);
@@ -148,7 +148,7 @@ async fn follow(
             None => return Ok(Exit::Done),
             Some(Err(error)) => {
                 if !away {
-                    tell(&format!("inplace: the API server cannot be asked, trying again: {error}"));
+                    message(&format!("inplace: the API server cannot be asked, trying again: {error}"));
                 }
                 away = true;
                 continue;
@@ -168,8 +168,8 @@ async fn follow(
         let notes = Notes::of(&meta);
         let before = known.insert(key(&meta), notes.clone());
         // The first sight of a pod counts when there is something, or when it was asked for by name.
-        let news = before.map_or(!notes.is_empty() || !only.is_empty(), |before| before != notes);
-        if !news {
+        let updates = before.map_or(!notes.is_empty() || !only.is_empty(), |before| before != notes);
+        if !updates {
             continue;
         }
         let view = View::of(&meta);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::api::annotation;
 use crate::api::request::{Request, Target};
-use crate::cli::output::tell;
+use crate::cli::output::message;
 use crate::cli::pod::Failed;
 use crate::cli::pod::answer::{Notes, is_touched, progress};
 use crate::cli::pod::assemble::replaceable;
@@ -94,7 +94,7 @@ pub(super) async fn write(
         let known = about_the_present_one(&Notes::of(&meta), &request.id);
         if known != said {
             if let Some(known) = &known {
-                tell(&format!("{name}: {known}"));
+                message(&format!("{name}: {known}"));
             }
             said = known;
         }

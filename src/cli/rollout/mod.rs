@@ -9,7 +9,7 @@ use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
 use crate::cli::in_place::change;
 use crate::cli::in_place::names::RolloutName;
-use crate::cli::output::{Data, tell};
+use crate::cli::output::{Data, message};
 
 mod history;
 mod past;
@@ -85,7 +85,7 @@ impl RolloutCommand {
     pub async fn run(self) -> Exit {
         let ended = self.carry_out().await;
         ended.unwrap_or_else(|failed| {
-            tell(&format!("inplace: {failed}"));
+            message(&format!("inplace: {failed}"));
             failed.exit()
         })
     }

@@ -109,10 +109,10 @@ mod tests {
     #[test]
     fn revisions_are_the_workloads_own_and_in_order() {
         let past = past();
-        let told: Vec<_> =
+        let reported: Vec<_> =
             past.iter().map(|past| (past.revision.name.as_str(), past.cause.as_deref())).collect();
         assert_eq!(
-            told,
+            reported,
             [("web-a", Some("to app:1")), ("web-b", Some("to app:2")), ("web-c", Some("to app:3"))]
         );
         assert_eq!(images(&past[0].revision.template), "app=app:1");

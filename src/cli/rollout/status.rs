@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::cli::cluster::Failed;
 use crate::cli::exit::Exit;
 use crate::cli::in_place;
-use crate::cli::output::{line, tell};
+use crate::cli::output::{line, message};
 use crate::cli::rollout::About;
 use crate::cli::rollout::server::Server;
 use crate::cli::rollout::verdict::{State, Verdict, verdict};
@@ -60,19 +60,19 @@ pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
     }
     let (server, first) = about.open().await?;
     let text = about.output.is_none();
-    let mut told = String::new();
-    let mut tell_change = |workload: &Workload, verdict: &Verdict| {
+    let mut reported = String::new();
+    let mut report_change = |workload: &Workload, verdict: &Verdict| {
         let now = format!("{}: {}", workload.name, verdict.message);
-        if text && now != told {
+        if text && now != reported {
             line(&now);
-            told = now;
+            reported = now;
         }
     };
     let (workload, verdict, exit) = if watch {
-        follow(&server, first, patience, &mut tell_change).await?
+        follow(&server, first, patience, &mut report_change).await?
     } else {
         let verdict = verdict(&first);
-        tell_change(&first, &verdict);
+        report_change(&first, &verdict);
         let exit = if verdict.state == State::Stopped { Exit::Failed } else { Exit::Done };
         (first, verdict, exit)
     };
@@ -87,7 +87,7 @@ async fn follow(
     server: &Server,
     first: Workload,
     patience: Option<Duration>,
-    tell_change: &mut impl FnMut(&Workload, &Verdict),
+    report_change: &mut impl FnMut(&Workload, &Verdict),
 ) -> Result<(Workload, Verdict, Exit), Failed> {
     let name = first.name.clone();
     let gone = || Failed::Other(format!("{name}: it is gone, or another one has its name"));
@@ -97,7 +97,7 @@ async fn follow(
     let mut listed = false;
     loop {
         let now = verdict(&latest);
-        tell_change(&latest, &now);
+        report_change(&latest, &now);
         match now.state {
             State::Done => return Ok((latest, now, Exit::Done)),
             State::Stopped => return Ok((latest, now, Exit::Failed)),
@@ -109,11 +109,11 @@ async fn follow(
         };
         let object = match event {
             Err(_) | Ok(None) => {
-                tell(&format!("inplace: {name}: not done in the time of --timeout; it goes on"));
+                message(&format!("inplace: {name}: not done in the time of --timeout; it goes on"));
                 return Ok((latest, now, Exit::TimedOut));
             }
             Ok(Some(Err(error))) => {
-                tell(&format!("inplace: the API server cannot be asked, trying again: {error}"));
+                message(&format!("inplace: the API server cannot be asked, trying again: {error}"));
                 continue;
             }
             Ok(Some(Ok(Event::Apply(object) | Event::InitApply(object)))) => object,

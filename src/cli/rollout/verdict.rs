@@ -128,7 +128,7 @@ mod tests {
     use crate::cli::rollout::workload::Kind;
     use crate::cli::rollout::workload::tests::workload;
 
-    fn told(status: &str, reason: &str) -> Value {
+    fn reported(status: &str, reason: &str) -> Value {
         json!({"type": "Progressing", "status": status, "reason": reason, "message": "2 of 5 pods are at revision r"})
     }
 
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn what_the_controller_tells_is_done_going_on_or_standing_still() {
         let failed = |reason: &str, message: &str| {
-            json!([told("True", "Updating"),
+            json!([reported("True", "Updating"),
             {"type": "UpdateFailed", "status": "True", "reason": reason, "message": message}])
         };
         let hook = json!({"preInplaceHookCondition": [{"podName": "web-x", "phase": "Failed"}]});
@@ -151,36 +151,48 @@ mod tests {
         for (status, conditions, state, reason, says) in [
             (
                 none(),
-                json!([told("True", "Complete")]),
+                json!([reported("True", "Complete")]),
                 State::Done,
                 "Complete",
                 "successfully rolled out: 2 of 5",
             ),
-            (none(), json!([told("True", "HeldBack")]), State::Done, "HeldBack", "as far as its partition"),
-            (none(), json!([told("True", "Updating")]), State::Going, "Updating", "1 of them Ready"),
-            (running, json!([told("True", "Updating")]), State::Going, "Updating", "waiting"),
+            (
+                none(),
+                json!([reported("True", "HeldBack")]),
+                State::Done,
+                "HeldBack",
+                "as far as its partition",
+            ),
+            (none(), json!([reported("True", "Updating")]), State::Going, "Updating", "1 of them Ready"),
+            (running, json!([reported("True", "Updating")]), State::Going, "Updating", "waiting"),
             (none(), json!([]), State::Going, "NotSeen", "has not seen"),
             (
                 json!({"observedGeneration": 1}),
-                json!([told("True", "Complete")]),
+                json!([reported("True", "Complete")]),
                 State::Going,
                 "NotSeen",
                 "not seen",
             ),
             (
                 none(),
-                json!([told("False", "Paused")]),
+                json!([reported("False", "Paused")]),
                 State::Stopped,
                 "Paused",
                 "inplace rollout resume game",
             ),
-            (none(), json!([told("True", "OnDelete")]), State::Stopped, "OnDelete", "deletes the pods"),
+            (none(), json!([reported("True", "OnDelete")]), State::Stopped, "OnDelete", "deletes the pods"),
             (none(), failed("PodsFailed", "2 pods"), State::Stopped, "PodsFailed", "2 pods"),
             (none(), failed("NoAgent", "pod web-x"), State::Going, "Updating", "1 of them Ready; pod web-x"),
-            (none(), json!([told("False", "TooManyFailures")]), State::Stopped, "TooManyFailures", "2 of 5"),
+            (
+                none(),
+                json!([reported("False", "TooManyFailures")]),
+                State::Stopped,
+                "TooManyFailures",
+                "2 of 5",
+            ),
             (
                 hook,
-                json!([told("True", "Updating")]),
+                json!([reported("True", "Updating")]),
                 State::Stopped,
                 "HookFailed",
                 "spec.preInplaceUpdateStrategy.retry",
@@ -202,7 +214,7 @@ mod tests {
             json!({"currentStepIndex": index,
             "pauseConditions": [{"reason": why, "startTime": "2026-11-20T10:00:00Z"}]})
         };
-        let paused = || json!([told("False", "Paused")]);
+        let paused = || json!([reported("False", "Paused")]);
         for (spec, status, state, says) in [
             (
                 spec(json!({"duration": 60})),
@@ -218,9 +230,11 @@ mod tests {
             assert!(verdict.message.contains(says), "{verdict:?}");
         }
         // Between its steps it is held back, and goes on.
-        let held = judged(spec(json!({})), json!({"currentStepIndex": 0}), json!([told("True", "HeldBack")]));
+        let held =
+            judged(spec(json!({})), json!({"currentStepIndex": 0}), json!([reported("True", "HeldBack")]));
         assert_eq!(held.state, State::Going);
-        let over = judged(spec(json!({})), json!({"currentStepIndex": 3}), json!([told("True", "HeldBack")]));
+        let over =
+            judged(spec(json!({})), json!({"currentStepIndex": 3}), json!([reported("True", "HeldBack")]));
         assert_eq!(over.state, State::Done);
     }
 }

@@ -42,7 +42,7 @@ fn what_is_held_is_renewed_and_lost_in_time() {
 
 /// The lease as the API server has it: who wrote it, and how often it was written.
 #[derive(Clone, Default)]
-struct Board {
+struct FakeServer {
     holder: String,
     version: u64,
 }
@@ -57,13 +57,13 @@ struct Candidate {
 }
 
 impl Candidate {
-    fn read(&mut self, board: &Board, now: Duration) {
-        if board.version == 0 {
+    fn read(&mut self, server: &FakeServer, now: Duration) {
+        if server.version == 0 {
             self.seen = None;
-        } else if self.seen.is_none() || self.known != board.version {
-            self.known = board.version;
+        } else if self.seen.is_none() || self.known != server.version {
+            self.known = server.version;
             self.seen =
-                Some(Seen { holder: board.holder.clone(), duration: DURATION, changed: now + self.skew });
+                Some(Seen { holder: server.holder.clone(), duration: DURATION, changed: now + self.skew });
         }
     }
 
@@ -77,19 +77,19 @@ impl Candidate {
     }
 
     /// One step; `reaches`: whether the API server is reached.
-    fn step(&mut self, board: &mut Board, now: Duration, reaches: bool) {
+    fn step(&mut self, server: &mut FakeServer, now: Duration, reaches: bool) {
         match next_action(self.seen.as_ref(), self.name, self.held, now + self.skew) {
             LeaseAction::Lost => self.held = None,
             LeaseAction::Wait(_) | LeaseAction::Acquire | LeaseAction::Renew if !reaches => {}
-            LeaseAction::Wait(_) => self.read(board, now),
+            LeaseAction::Wait(_) => self.read(server, now),
             LeaseAction::Acquire | LeaseAction::Renew => {
-                let is_known = self.known == board.version;
+                let is_known = self.known == server.version;
                 if is_known {
-                    board.holder = self.name.to_owned();
-                    board.version += 1;
+                    server.holder = self.name.to_owned();
+                    server.version += 1;
                     self.held = Some(now + self.skew);
                 }
-                self.read(board, now);
+                self.read(server, now);
             }
         }
     }
@@ -104,14 +104,14 @@ proptest! {
     ) {
         let candidate = |(name, skew)| Candidate { name, skew: at(skew), known: 0, seen: None, held: None };
         let mut all: Vec<_> = ["a", "b", "c"].into_iter().zip(skews).map(candidate).collect();
-        let mut board = Board::default();
+        let mut server = FakeServer::default();
         let mut led = false;
         // Every part lasts three seconds, in steps of half a second.
         for (part, reach) in cuts.iter().enumerate() {
             for step in 0..6u32 {
                 let now = SECOND * 3 * u32::try_from(part).unwrap() + SECOND / 2 * step;
                 for (candidate, reaches) in all.iter_mut().zip(reach) {
-                    candidate.step(&mut board, now, *reaches);
+                    candidate.step(&mut server, now, *reaches);
                 }
                 let leaders = all.iter().filter(|candidate| candidate.leads(now)).count();
                 prop_assert!(leaders <= 1, "{leaders} lead at {now:?}");

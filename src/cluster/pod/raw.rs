@@ -317,7 +317,7 @@ fn unready_since(status: &Status) -> Option<Timestamp> {
     let ready = status.conditions.iter().find(|condition| condition.r#type == "Ready");
     match ready {
         Some(ready) if ready.status == "True" => None,
-        told => Some(told.and_then(|told| told.since).unwrap_or(Timestamp::UNIX_EPOCH)),
+        reported => Some(reported.and_then(|reported| reported.since).unwrap_or(Timestamp::UNIX_EPOCH)),
     }
 }
 
@@ -328,7 +328,7 @@ fn declare(
     volumes: &[Volume],
     statuses: &[ContainerStatus],
 ) -> DeclaredContainer {
-    let told = statuses.iter().find(|status| status.name == container.name);
+    let reported = statuses.iter().find(|status| status.name == container.name);
     DeclaredContainer {
         name: container.name.clone(),
         sidecar,
@@ -350,11 +350,11 @@ fn declare(
             mount.is_partial()
                 && volumes.iter().any(|volume| volume.name == mount.name && volume.follows_an_object())
         }),
-        container_id: told.and_then(|told| told.container_id.as_deref()).and_then(bare_id),
-        ready: told.is_some_and(|told| told.ready),
-        running: told.is_some_and(|told| told.state.running.is_some()),
-        restarts: told.map_or(0, |told| told.restart_count),
-        image_id: told.map(|told| told.image_id.clone()).unwrap_or_default(),
+        container_id: reported.and_then(|reported| reported.container_id.as_deref()).and_then(bare_id),
+        ready: reported.is_some_and(|reported| reported.ready),
+        running: reported.is_some_and(|reported| reported.state.running.is_some()),
+        restarts: reported.map_or(0, |reported| reported.restart_count),
+        image_id: reported.map(|reported| reported.image_id.clone()).unwrap_or_default(),
     }
 }
 

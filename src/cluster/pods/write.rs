@@ -111,12 +111,12 @@ impl NodePods {
     }
 
     /// Tells something about a pod. Told again, it is there already, which is as good.
-    pub async fn event(&self, pod: &PodRef, told: &ObjectEvent) -> Result<(), Error> {
-        let doing = format!("writing the event {} of pod {pod}", told.reason);
-        let event = event::event(event::pod(pod), self.node(), told);
-        match self.server.tell(&doing, &pod.namespace, &event).await {
+    pub async fn event(&self, pod: &PodRef, reported: &ObjectEvent) -> Result<(), Error> {
+        let doing = format!("writing the event {} of pod {pod}", reported.reason);
+        let event = event::event(event::pod(pod), self.node(), reported);
+        match self.server.report(&doing, &pod.namespace, &event).await {
             Err(error) if error.class() == Class::Refused => Ok(()),
-            told => told,
+            reported => reported,
         }
     }
 

@@ -85,23 +85,23 @@ impl Rollouts {
 
     /// Those about which anything has changed since somebody last asked, each with its generation; those that are gone too,
     /// and those to whom a new one of their namespace may matter. For one asker only.
-    pub fn news(&self) -> Vec<(Key, i64)> {
-        let mut news = Vec::new();
+    pub fn updates(&self) -> Vec<(Key, i64)> {
+        let mut updates = Vec::new();
         for group in self.store.touched() {
             if let Some((namespace, name)) = group.strip_prefix("of/").and_then(|key| key.split_once('/')) {
                 let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
                 let generation = self.get(&key).map_or(0, |rollout| rollout.generation);
-                news.push((key, generation));
+                updates.push((key, generation));
             } else {
                 let others = self.store.group(&group);
                 let active = others
                     .iter()
                     .filter_map(|kept| kept.value.0.as_ref())
                     .filter(|rollout| rollout.is_active());
-                news.extend(active.map(|rollout| (Key::of(rollout), rollout.generation)));
+                updates.extend(active.map(|rollout| (Key::of(rollout), rollout.generation)));
             }
         }
-        news
+        updates
     }
 
     /// One; `None`: it is gone, or cannot be read.

@@ -58,7 +58,7 @@ struct Follower<'a, T> {
     /// Attempts since the last good one.
     failures: u32,
     /// Whether the log holds that the server is not heard.
-    told: bool,
+    reported: bool,
     /// Whether the API server did not know the kind at all when it was last asked.
     absent: bool,
 }
@@ -73,7 +73,7 @@ async fn follow<T: Cached>(shared: &Shared<T>) {
         failed_lists: 0,
         opened: None,
         failures: 0,
-        told: false,
+        reported: false,
         absent: false,
     };
     loop {
@@ -160,7 +160,7 @@ impl<T: Cached> Follower<'_, T> {
     fn open(&mut self) {
         self.opened = Some(Instant::now());
         self.shared.set_current(true);
-        if std::mem::take(&mut self.told) {
+        if std::mem::take(&mut self.reported) {
             tracing::info!("the API server is heard again about {}", self.shared.selection.what);
         }
     }
@@ -199,7 +199,7 @@ impl<T: Cached> Follower<'_, T> {
             self.version = None;
         }
         // The first failure may be a server that restarts: told is what trying again did not help.
-        if self.failures > 0 && !std::mem::replace(&mut self.told, true) {
+        if self.failures > 0 && !std::mem::replace(&mut self.reported, true) {
             let what = &self.shared.selection.what;
             tracing::warn!("the API server is not heard about {what}: {}", chain(&error));
         }

@@ -245,28 +245,28 @@ impl Server {
         &self,
         about: ObjectReference,
         host: &str,
-        told: &ObjectEvent,
+        reported: &ObjectEvent,
     ) -> Result<String, Error> {
         let (kind, name) =
             (about.kind.as_deref().unwrap_or_default(), about.name.as_deref().unwrap_or_default());
-        let doing = format!("writing the event {} of {kind} {name}", told.reason);
+        let doing = format!("writing the event {} of {kind} {name}", reported.reason);
         let namespace = about.namespace.clone().unwrap_or_default();
-        let event = event::event(about, host, told);
-        self.tell(&doing, &namespace, &event).await?;
+        let event = event::event(about, host, reported);
+        self.report(&doing, &namespace, &event).await?;
         Ok(event.metadata.name.unwrap_or_default())
     }
 
-    /// Says that an event has happened so often by now, last as `told`.
+    /// Says that an event has happened so often by now, last as `reported`.
     pub async fn count_event(
         &self,
         namespace: &str,
         name: &str,
         count: i32,
-        told: &ObjectEvent,
+        reported: &ObjectEvent,
     ) -> Result<(), Error> {
-        let doing = format!("counting the event {} {namespace}/{name}", told.reason);
-        let at = told.at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let body = json!({"count": count, "lastTimestamp": at, "message": told.note});
+        let doing = format!("counting the event {} {namespace}/{name}", reported.reason);
+        let at = reported.at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let body = json!({"count": count, "lastTimestamp": at, "message": reported.note});
         let request = of::<k8s_openapi::api::core::v1::Event>(namespace);
         let request = request.patch(name, &as_us(), &Patch::Merge(body));
         self.ask::<IgnoredAny>(&doing, request).await.map(drop)

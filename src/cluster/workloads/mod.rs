@@ -155,14 +155,14 @@ impl Workloads {
 
     /// The workloads about which anything has changed since somebody last asked, each with its generation. For one asker
     /// only.
-    pub fn news(&self) -> BTreeMap<Key, i64> {
-        let mut news = BTreeMap::new();
+    pub fn updates(&self) -> BTreeMap<Key, i64> {
+        let mut updates = BTreeMap::new();
         let mut owners = self.deployments.touched();
         owners.append(&mut self.sets.touched());
         let mut of_revisions = self.revisions.touched();
         for namespace in of_revisions.iter().filter_map(|group| group.strip_prefix("orphans/")) {
             let adopts = |workload: &&Arc<Workload>| !self.orphaned_revisions(&workload.spec).is_empty();
-            news.extend(self.within(namespace).iter().filter(adopts).map(key_of));
+            updates.extend(self.within(namespace).iter().filter(adopts).map(key_of));
         }
         owners.append(&mut of_revisions);
         owners.append(&mut self.runs.touched());
@@ -172,7 +172,7 @@ impl Workloads {
                 let orphans = self.pods.group(group);
                 for workload in self.within(namespace) {
                     let wanted = |pod: &SeenPod| whose(&workload.spec, pod) == Whose::Adopt;
-                    news.extend(orphans.iter().any(wanted).then(|| key_of(&workload)));
+                    updates.extend(orphans.iter().any(wanted).then(|| key_of(&workload)));
                 }
             }
         }
@@ -191,14 +191,14 @@ impl Workloads {
                     claims.map(|claim| kinds::claims(namespace, &format!("{}-{}", claim.name(), spec.name)));
                 groups.any(|group| of_claims.contains(&group))
             };
-            news.extend(self.within(namespace).iter().filter(uses).map(key_of));
+            updates.extend(self.within(namespace).iter().filter(uses).map(key_of));
         }
         for group in self.templates.touched() {
             let namespace = group.strip_prefix("in/").unwrap_or_default();
-            news.extend(self.within(namespace).iter().map(key_of));
+            updates.extend(self.within(namespace).iter().map(key_of));
         }
-        news.extend(owners.iter().flat_map(|uid| self.of_uid(uid)).map(|workload| key_of(&workload)));
-        news
+        updates.extend(owners.iter().flat_map(|uid| self.of_uid(uid)).map(|workload| key_of(&workload)));
+        updates
     }
 
     /// One workload; `None`: it is gone, or cannot be read.

@@ -63,10 +63,10 @@ pub(super) struct CertificateRenewal {
 impl CertificateRenewal {
     /// Takes up what is kept, and whatever takes its place, until `stop`.
     pub(super) async fn follow(&self, tls: &Tls, stop: &CancellationToken) {
-        let mut told = String::new();
+        let mut reported = String::new();
         while !stop.is_cancelled() {
             let taken = self.take_up().await;
-            tell(&mut told, taken.and_then(|()| tls.refresh().map_err(Error::from)));
+            report(&mut reported, taken.and_then(|()| tls.refresh().map_err(Error::from)));
             let pause =
                 if self.served_certificate.is_there() { self.terms.look } else { HURRY.min(self.terms.look) };
             rest(pause, stop).await;
@@ -96,9 +96,9 @@ impl CertificateRenewal {
     /// Makes, announces and promotes certificates until `stop`.
     pub(super) async fn lead(&self, stop: &CancellationToken) {
         let Source::Made(names) = &self.source else { return };
-        let (mut told, mut trusted) = (String::new(), None);
+        let (mut reported, mut trusted) = (String::new(), None);
         while !stop.is_cancelled() {
-            tell(&mut told, self.renew(names, &mut trusted).await);
+            report(&mut reported, self.renew(names, &mut trusted).await);
             // Its steps need no more precision than this.
             rest(self.terms.look.min(self.terms.settle), stop).await;
         }
@@ -158,12 +158,12 @@ impl CertificateRenewal {
 }
 
 /// Says what is wrong once, and again when it is something else.
-fn tell(told: &mut String, done: Result<(), Error>) {
+fn report(reported: &mut String, done: Result<(), Error>) {
     let now = done.err().map(|error| chain(&error)).unwrap_or_default();
-    if now != *told && !now.is_empty() {
+    if now != *reported && !now.is_empty() {
         tracing::warn!("the webhook's certificate: {now}");
     }
-    *told = now;
+    *reported = now;
 }
 
 async fn rest(pause: Duration, stop: &CancellationToken) {

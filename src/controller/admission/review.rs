@@ -341,13 +341,13 @@ mod tests {
     fn a_change_and_a_warning_are_passed_on() {
         let asked =
             request(&json!({"uid": "u", "operation": "CREATE", "kind": {"group": "", "kind": "Pod"}}));
-        let told = reply(&asked, &Answer::Patched(json!([1])));
+        let reported = reply(&asked, &Answer::Patched(json!([1])));
         assert_eq!(
-            told["response"],
+            reported["response"],
             json!({"uid": "u", "allowed": true, "patchType": "JSONPatch", "patch": "WzFd"})
         );
-        let told = reply(&asked, &Answer::Allowed(vec!["so".to_owned()]));
-        assert_eq!(told["response"], json!({"uid": "u", "allowed": true, "warnings": ["so"]}));
+        let reported = reply(&asked, &Answer::Allowed(vec!["so".to_owned()]));
+        assert_eq!(reported["response"], json!({"uid": "u", "allowed": true, "warnings": ["so"]}));
     }
 
     #[test]

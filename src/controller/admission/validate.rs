@@ -169,8 +169,8 @@ mod tests {
             ),
             ("http://x", json!({"name": ""}), "spec.metrics[0].name: it must not be empty"),
         ] {
-            let told = asked("HookTemplate", None, &hook(url, more));
-            assert!(told.starts_with(says), "{told}");
+            let reported = asked("HookTemplate", None, &hook(url, more));
+            assert!(reported.starts_with(says), "{reported}");
         }
     }
 }

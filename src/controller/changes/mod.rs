@@ -44,15 +44,15 @@ struct Changes {
     open: HashMap<String, Change>,
     events: Events,
     /// The warnings that were told about a workload, by its uid: once is enough.
-    told: HashSet<(String, String)>,
+    reported: HashSet<(String, String)>,
 }
 
 pub(super) async fn run(common: Common, stop: CancellationToken) {
     let Common { server, identity, .. } = common;
     let subjects = Subjects::watch(&server, &stop);
     let events = Events::new(server.clone(), identity);
-    let (watched, open, told) = (BTreeMap::new(), HashMap::new(), HashSet::new());
-    let mut changes = Changes { server, subjects, watched, open, events, told };
+    let (watched, open, reported) = (BTreeMap::new(), HashMap::new(), HashSet::new());
+    let mut changes = Changes { server, subjects, watched, open, events, reported };
     let working = async {
         loop {
             changes.reconcile().await;
@@ -80,14 +80,14 @@ impl Changes {
                 }
                 Err(error) => {
                     let note = format!("its configuration is not watched: {error}");
-                    self.tell(subject, "InvalidRestartOnChange", true, note).await;
+                    self.report(subject, "InvalidRestartOnChange", true, note).await;
                 }
             }
         }
         let there: HashSet<_> = subjects.into_iter().map(|subject| subject.uid).collect();
         self.watched.retain(|place, _| named.contains(place));
         self.open.retain(|uid, _| there.contains(uid));
-        self.told.retain(|(uid, _)| there.contains(uid));
+        self.reported.retain(|(uid, _)| there.contains(uid));
     }
 
     async fn attend(
@@ -144,14 +144,14 @@ impl Changes {
                     let note = format!(
                         "{what} changed, but no container of the template uses it or is named for it: write {what}=CONTAINER"
                     );
-                    self.tell(subject, "NothingToRestart", true, note).await;
+                    self.report(subject, "NothingToRestart", true, note).await;
                 } else {
                     let rollout = rollout(subject, change, &names, &most);
                     self.server.make_rollout(&rollout).await?;
                     let name = kube::ResourceExt::name_any(&rollout);
                     tracing::info!(%subject, rollout = name, what, "the configuration has changed");
                     let note = format!("{what} changed: InPlaceRollout {name} restarts {}", names.join(", "));
-                    self.tell(subject, "ConfigurationChanged", false, note).await;
+                    self.report(subject, "ConfigurationChanged", false, note).await;
                 }
                 self.server.note_seen(subject, &change.seen).await
             }
@@ -177,7 +177,7 @@ impl Changes {
                 };
                 let note =
                     format!("{reference} is not watched: the controller may not read it{grant}: {error}");
-                self.tell(subject, "ConfigurationUnreadable", true, note).await;
+                self.report(subject, "ConfigurationUnreadable", true, note).await;
             }
         }
         content
@@ -188,18 +188,18 @@ impl Changes {
         tracing::debug!(%subject, error = why, "tried again");
         // What is away is told by whoever watches it, and what is gone is not there to be told of.
         if !error.class().is_away() && !matches!(error.class(), Class::Gone | Class::Refused) {
-            self.tell(subject, "RestartOnChangeFailed", true, format!("tried again: {why}")).await;
+            self.report(subject, "RestartOnChangeFailed", true, format!("tried again: {why}")).await;
         }
     }
 
-    async fn tell(&mut self, subject: &Subject, reason: &'static str, warning: bool, message: String) {
+    async fn report(&mut self, subject: &Subject, reason: &'static str, warning: bool, message: String) {
         let key = (subject.uid.clone(), message.clone());
-        if warning && self.told.contains(&key) {
+        if warning && self.reported.contains(&key) {
             return;
         }
         let event = Event { reason, message, warning };
-        if self.events.tell(subject.reference(), &event).await && warning {
-            self.told.insert(key);
+        if self.events.report(subject.reference(), &event).await && warning {
+            self.reported.insert(key);
         }
     }
 }

@@ -36,14 +36,14 @@ pub(super) struct Follow {
 #[derive(Debug)]
 pub(super) struct Follows {
     server: Server,
-    news: mpsc::UnboundedSender<Key>,
+    updates: mpsc::UnboundedSender<Key>,
     stop: CancellationToken,
     by_key: Mutex<HashMap<Key, Arc<Follow>>>,
 }
 
 impl Follows {
-    pub(super) fn new(server: Server, news: mpsc::UnboundedSender<Key>, stop: CancellationToken) -> Self {
-        Self { server, news, stop, by_key: Mutex::default() }
+    pub(super) fn new(server: Server, updates: mpsc::UnboundedSender<Key>, stop: CancellationToken) -> Self {
+        Self { server, updates, stop, by_key: Mutex::default() }
     }
 
     /// Follows nothing for it any more.
@@ -74,14 +74,14 @@ impl Follows {
     fn watch(&self, key: &Key, labels: &str) -> (TargetPods, Arc<DropGuard>) {
         let stop = self.stop.child_token();
         let pods = TargetPods::watch(&self.server, &key.namespace, labels, &stop);
-        let (mut heard, news, key) = (pods.clone(), self.news.clone(), key.clone());
+        let (mut heard, updates, key) = (pods.clone(), self.updates.clone(), key.clone());
         let over = stop.clone();
         tokio::spawn(async move {
             loop {
                 tokio::select! {
                     () = over.cancelled() => break,
                     () = heard.changed() => {
-                        if news.send(key.clone()).is_err() {
+                        if updates.send(key.clone()).is_err() {
                             break;
                         }
                     }

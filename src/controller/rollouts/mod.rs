@@ -44,8 +44,8 @@ struct Context {
 pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken) {
     let Common { server, identity, rollout_metrics: metrics, .. } = common;
     let known = Rollouts::watch(&server, &stop);
-    let (news, pods) = mpsc::unbounded_channel();
-    let follows = Follows::new(server.clone(), news, stop.clone());
+    let (updates, pods) = mpsc::unbounded_channel();
+    let follows = Follows::new(server.clone(), updates, stop.clone());
     let events = Events::new(server.clone(), identity);
     let context = Arc::new(Context { server, known, follows, agents, events, metrics });
     tokio::join!(bring_about(&context, pods, &stop), orphans::run(&context, &stop));
@@ -59,8 +59,8 @@ async fn bring_about(
     let mut known = context.known.clone();
     let mut reconciles = ReconcileLoop::new();
     loop {
-        for (key, generation) in known.news() {
-            reconciles.hear(&key, generation);
+        for (key, generation) in known.updates() {
+            reconciles.enqueue(&key, generation);
         }
         let current = known.is_current();
         if current {
@@ -74,7 +74,7 @@ async fn bring_about(
             () = known.changed() => {}
             Some(key) = pods.recv() => {
                 let generation = known.get(&key).map_or(0, |rollout| rollout.generation);
-                reconciles.hear(&key, generation);
+                reconciles.enqueue(&key, generation);
             }
             () = reconciles.turned(current) => {}
         }

@@ -79,10 +79,10 @@ async fn bring_about(
         status = spoilt(rollout, status, error);
     }
     if !applier.stale() {
-        tell(context, key, rollout, &status).await?;
+        report(context, key, rollout, &status).await?;
         if applier.failure().is_none() {
             for event in &events {
-                context.events.tell(key.reference(&rollout.uid), event).await;
+                context.events.report(key.reference(&rollout.uid), event).await;
             }
         }
     }
@@ -162,7 +162,7 @@ fn spoilt(rollout: &Rollout, decided: InPlaceRolloutStatus, error: &str) -> InPl
 }
 
 /// Writes the status, if it says anything new.
-async fn tell(
+async fn report(
     context: &Context,
     key: &Key,
     rollout: &Rollout,
@@ -171,9 +171,9 @@ async fn tell(
     if *status == rollout.before {
         return Ok(());
     }
-    let told = context.server.rollout_status(&context.known, rollout, status).await;
-    context.metrics.wrote("status", &told);
-    told?;
+    let reported = context.server.rollout_status(&context.known, rollout, status).await;
+    context.metrics.wrote("status", &reported);
+    reported?;
     if status.phase.is_terminal() {
         tracing::info!("{key}: {:?}: {}", status.phase, status.message);
         context.metrics.ended(status.phase);

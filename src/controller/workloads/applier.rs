@@ -165,7 +165,7 @@ impl<'a> Applier<'a> {
             Err(Not::Failed(error)) => Some(error),
         };
         if let Some(event) = action.event(error.as_deref()) {
-            self.context.events.tell(self.key.reference(&self.workload.spec.uid), &event).await;
+            self.context.events.report(self.key.reference(&self.workload.spec.uid), &event).await;
         }
         match error {
             None => self.count(action),

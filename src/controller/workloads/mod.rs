@@ -46,8 +46,8 @@ pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken)
         Arc::new(Context { server, known: known.clone(), contents, misfits, agents, events, metrics });
     let mut reconciles = ReconcileLoop::new();
     loop {
-        for (key, generation) in known.news() {
-            reconciles.hear(&key, generation);
+        for (key, generation) in known.updates() {
+            reconciles.enqueue(&key, generation);
         }
         let current = known.is_current();
         if current {

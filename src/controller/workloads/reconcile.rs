@@ -85,7 +85,7 @@ async fn bring_about(context: &Context, key: &Key, workload: &Workload) -> Outco
     applier.carry_out(&actions).await;
     if let Some(report) = report {
         let report = applier.amended(report, now);
-        tell(&mut applier, &report).await;
+        write_report(&mut applier, &report).await;
     }
     let again = requeue_at.map(clock::until);
     applier.outcome(again).await
@@ -154,7 +154,7 @@ async fn hand_over(
 }
 
 /// Writes the status, if it says anything new.
-async fn tell(applier: &mut Applier<'_>, report: &Report) {
+async fn write_report(applier: &mut Applier<'_>, report: &Report) {
     let status = match applier.key.kind {
         Kind::Deployment => serde_json::to_value(report.deployment()),
         Kind::StatefulSet => serde_json::to_value(report.stateful_set()),
@@ -164,9 +164,10 @@ async fn tell(applier: &mut Applier<'_>, report: &Report) {
         return;
     }
     let at = (applier.workload.spec.uid.as_str(), applier.version.as_str());
-    let told = applier.context.server.workload_status(&applier.context.known, applier.key, at, &status).await;
-    applier.context.metrics.wrote("patch", &told);
-    match told {
+    let reported =
+        applier.context.server.workload_status(&applier.context.known, applier.key, at, &status).await;
+    applier.context.metrics.wrote("patch", &reported);
+    match reported {
         Ok(_) => {}
         Err(error) if error.class() == Class::Gone => {}
         Err(error) => {

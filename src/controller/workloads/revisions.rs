@@ -62,11 +62,11 @@ pub(super) struct Misfits(Mutex<BTreeSet<(String, String)>>);
 
 impl Misfits {
     fn is_new(&self, workload: &str, revision: &str) -> bool {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.len() >= REMEMBERED {
-            told.clear();
+        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.len() >= REMEMBERED {
+            reported.clear();
         }
-        told.insert((workload.to_owned(), revision.to_owned()))
+        reported.insert((workload.to_owned(), revision.to_owned()))
     }
 }
 
@@ -80,6 +80,6 @@ pub(super) async fn report_misfits(context: &Context, key: &Key, workload: &Work
              that of which its name is made: it is not adopted",
             misfit.name
         );
-        context.events.tell(key.reference(uid), &Event::warning("RevisionNotAdopted", message)).await;
+        context.events.report(key.reference(uid), &Event::warning("RevisionNotAdopted", message)).await;
     }
 }

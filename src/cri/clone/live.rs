@@ -76,30 +76,33 @@ pub(super) fn environment(envs: &mut [v1::KeyValue], spec: &RuntimeSpec) -> Resu
 pub(super) fn resources(config: &mut v1::ContainerConfig, spec: &RuntimeSpec, status: &v1::ContainerStatus) {
     let before = config.linux.as_ref().and_then(|linux| linux.resources.clone()).unwrap_or_default();
     let mut now = before.clone();
-    if let Some(told) = status.resources.as_ref().and_then(|resources| resources.linux.as_ref()) {
-        number(&mut now.cpu_shares, told.cpu_shares);
-        number(&mut now.cpu_quota, told.cpu_quota);
-        number(&mut now.cpu_period, told.cpu_period);
-        text(&mut now.cpuset_cpus, &told.cpuset_cpus);
-        text(&mut now.cpuset_mems, &told.cpuset_mems);
-        number(&mut now.memory_limit_in_bytes, told.memory_limit_in_bytes);
-        number(&mut now.memory_swap_limit_in_bytes, told.memory_swap_limit_in_bytes);
+    if let Some(reported) = status.resources.as_ref().and_then(|resources| resources.linux.as_ref()) {
+        number(&mut now.cpu_shares, reported.cpu_shares);
+        number(&mut now.cpu_quota, reported.cpu_quota);
+        number(&mut now.cpu_period, reported.cpu_period);
+        text(&mut now.cpuset_cpus, &reported.cpuset_cpus);
+        text(&mut now.cpuset_mems, &reported.cpuset_mems);
+        number(&mut now.memory_limit_in_bytes, reported.memory_limit_in_bytes);
+        number(&mut now.memory_swap_limit_in_bytes, reported.memory_swap_limit_in_bytes);
     }
     // What the specification says is what the process was started with, and counts more.
-    if let Some(told) = spec.linux.as_ref().and_then(|linux| linux.resources.as_ref()) {
-        if let Some(cpu) = &told.cpu {
+    if let Some(reported) = spec.linux.as_ref().and_then(|linux| linux.resources.as_ref()) {
+        if let Some(cpu) = &reported.cpu {
             number(&mut now.cpu_shares, cpu.shares.unwrap_or_default());
             number(&mut now.cpu_quota, cpu.quota.unwrap_or_default());
             number(&mut now.cpu_period, cpu.period.unwrap_or_default());
             text(&mut now.cpuset_cpus, cpu.cpus.as_deref().unwrap_or_default());
             text(&mut now.cpuset_mems, cpu.mems.as_deref().unwrap_or_default());
         }
-        if let Some(memory) = &told.memory {
+        if let Some(memory) = &reported.memory {
             number(&mut now.memory_limit_in_bytes, memory.limit.unwrap_or_default());
             number(&mut now.memory_swap_limit_in_bytes, memory.swap.unwrap_or_default());
         }
         for (file, asked) in &mut now.unified {
-            text(asked, told.unified.as_ref().and_then(|unified| unified.get(file)).map_or("", |text| text));
+            text(
+                asked,
+                reported.unified.as_ref().and_then(|unified| unified.get(file)).map_or("", |text| text),
+            );
         }
     }
     // Where no swap limit was asked for, the runtime makes it the memory limit, and will do so again.
@@ -112,14 +115,14 @@ pub(super) fn resources(config: &mut v1::ContainerConfig, spec: &RuntimeSpec, st
     }
 }
 
-fn number(asked: &mut i64, told: i64) {
-    if told != 0 {
-        *asked = told;
+fn number(asked: &mut i64, reported: i64) {
+    if reported != 0 {
+        *asked = reported;
     }
 }
 
-fn text(asked: &mut String, told: &str) {
-    if !told.is_empty() {
-        told.clone_into(asked);
+fn text(asked: &mut String, reported: &str) {
+    if !reported.is_empty() {
+        reported.clone_into(asked);
     }
 }

@@ -33,7 +33,7 @@ pub struct Source {
 pub enum NotCloneable {
     /// It is not in the verbose status.
     #[error("this runtime does not tell the configuration (not containerd?)")]
-    NotTold,
+    NotReported,
     /// A field that this program does not know, and would lose.
     #[error("the configuration has a field that this version of inplace does not know and would lose: {0}")]
     UnknownField(String),
@@ -164,12 +164,12 @@ fn pin(config: &mut v1::ContainerConfig, status: &v1::ContainerStatus) {
 }
 
 fn parse(info: &HashMap<String, String>) -> Result<Info, NotCloneable> {
-    let text = info.get("info").ok_or(NotCloneable::NotTold)?;
+    let text = info.get("info").ok_or(NotCloneable::NotReported)?;
     serde_json::from_str(text).map_err(|error| refusal(&error))
 }
 
 fn decode<T: DeserializeOwned>(config: Option<Value>) -> Result<T, NotCloneable> {
-    strict_value(config.ok_or(NotCloneable::NotTold)?).map_err(|error| refusal(&error))
+    strict_value(config.ok_or(NotCloneable::NotReported)?).map_err(|error| refusal(&error))
 }
 
 /// What may be said of an error: it quotes values, except in these two places.

@@ -169,9 +169,9 @@ fn limits_are_those_of_now() {
     assert_eq!(resources(source(CONFIG, &swap).unwrap()).memory_swap_limit_in_bytes, 96);
 
     // A runtime that tells it in the status only.
-    let told = v1::LinuxContainerResources { cpu_quota: 5, oom_score_adj: 1, ..Default::default() };
+    let reported = v1::LinuxContainerResources { cpu_quota: 5, oom_score_adj: 1, ..Default::default() };
     let status = v1::ContainerStatus {
-        resources: Some(v1::ContainerResources { linux: Some(told), windows: None }),
+        resources: Some(v1::ContainerResources { linux: Some(reported), windows: None }),
         ..Default::default()
     };
     let now = resources(Source::read(&status, &info(CONFIG, SPEC)).unwrap());
@@ -192,11 +192,11 @@ fn a_tag_becomes_the_image_that_runs() {
 
 #[test]
 fn refusals_name_fields_and_never_values() {
-    let not_told = HashMap::from([("info".to_owned(), r#"{"pid":1,"runtimeSpec":{}}"#.to_owned())]);
+    let not_reported = HashMap::from([("info".to_owned(), r#"{"pid":1,"runtimeSpec":{}}"#.to_owned())]);
     let read = |info| Source::read(&v1::ContainerStatus::default(), info).unwrap_err();
-    assert_eq!(read(&not_told), NotCloneable::NotTold);
-    assert_eq!(read(&HashMap::new()), NotCloneable::NotTold);
-    assert_eq!(sandbox_config(&not_told).unwrap_err(), NotCloneable::NotTold);
+    assert_eq!(read(&not_reported), NotCloneable::NotReported);
+    assert_eq!(read(&HashMap::new()), NotCloneable::NotReported);
+    assert_eq!(sandbox_config(&not_reported).unwrap_err(), NotCloneable::NotReported);
     assert_eq!(source(r#"{"metadata":{"name":"a"},"windows":{}}"#, "{}").unwrap_err(), NotCloneable::Windows);
     for (config, says) in [
         (r#"{"metadata":{"name":"a"},"novelty":"hunter2"}"#, "lose: novelty"),

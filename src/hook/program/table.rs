@@ -9,7 +9,7 @@ use crate::hook::value::Value;
 
 /// Runs one metric over outcomes, one after the other, each when it is due: `S`uccessful, `F`ailed, `I`nconclusive, `E`rror.
 /// Gives the final status, how many measurements were made and after how many seconds it ended.
-struct Scene {
+struct TestRun {
     program: Program,
     status: HookRunStatus,
     now: Timestamp,
@@ -20,14 +20,14 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "json! reads better where it is used")]
-fn scene(metrics: serde_json::Value, policy: &str) -> Scene {
+fn run_of(metrics: serde_json::Value, policy: &str) -> TestRun {
     let template: HookTemplateSpec =
         serde_json::from_value(json!({ "metrics": metrics, "policy": policy })).unwrap();
     let spec = check::prepare(&template, &[], None).unwrap();
     let program = Program::compile(&spec).unwrap();
     let mut status = HookRunStatus::default();
     program.start(&mut status, at(0));
-    Scene { program, status, now: at(0) }
+    TestRun { program, status, now: at(0) }
 }
 
 fn metric(name: &str, fields: &serde_json::Value) -> serde_json::Value {
@@ -46,7 +46,7 @@ fn outcome(letter: char) -> Measured {
     }
 }
 
-impl Scene {
+impl TestRun {
     /// Goes on until it has ended or nothing is due before `outcomes` are used up.
     fn run(&mut self, outcomes: &str) -> usize {
         let mut outcomes = outcomes.chars();
@@ -181,18 +181,18 @@ fn every_row_of_the_table() {
         ),
         (&json!({ "initialDelay": "30s" }), "S", Successful, 1, 30, ""),
     ] {
-        let mut scene = scene(json!([metric("m", fields)]), "Parallel");
-        let measured = scene.run(outcomes);
-        let row = format!("{fields} {outcomes}: {:?}", scene.status);
-        assert_eq!((scene.phase(), measured, scene.seconds()), (phase, made, seconds), "{row}");
-        assert!(scene.status.message.starts_with(message), "{row}");
-        assert_eq!(scene.status.message.is_empty(), message.is_empty(), "{row}");
+        let mut run_of = run_of(json!([metric("m", fields)]), "Parallel");
+        let measured = run_of.run(outcomes);
+        let row = format!("{fields} {outcomes}: {:?}", run_of.status);
+        assert_eq!((run_of.phase(), measured, run_of.seconds()), (phase, made, seconds), "{row}");
+        assert!(run_of.status.message.starts_with(message), "{row}");
+        assert_eq!(run_of.status.message.is_empty(), message.is_empty(), "{row}");
     }
 }
 
 #[test]
 fn counters_measurements_and_spelling_of_a_status() {
-    let mut scene = scene(
+    let mut run_of = run_of(
         json!([metric(
             "m",
             &json!({ "count": 15, "interval": "1s", "failureLimit": 15, "successCondition": "asInt(result) > 30",
@@ -201,10 +201,10 @@ fn counters_measurements_and_spelling_of_a_status() {
         "Parallel",
     );
     for index in 0..12 {
-        scene.program.begin(&mut scene.status, 0, at(index));
-        scene.program.record(&mut scene.status, 0, &Measured::Value(Value::Text("45".into())), at(index));
+        run_of.program.begin(&mut run_of.status, 0, at(index));
+        run_of.program.record(&mut run_of.status, 0, &Measured::Value(Value::Text("45".into())), at(index));
     }
-    let shown = serde_json::to_value(&scene.status).unwrap();
+    let shown = serde_json::to_value(&run_of.status).unwrap();
     let result = &shown["metricResults"][0];
     assert_eq!(result["measurements"].as_array().unwrap().len(), KEPT);
     assert_eq!(result["measurements"][0]["startedAt"], "2023-11-14T22:13:22Z");
@@ -217,88 +217,88 @@ fn counters_measurements_and_spelling_of_a_status() {
 
 #[test]
 fn times_are_kept_in_milliseconds() {
-    let mut scene = scene(json!([metric("m", &json!({}))]), "Parallel");
+    let mut run_of = run_of(json!([metric("m", &json!({}))]), "Parallel");
     let now = Timestamp::new(1_700_000_000, 123_456_789).unwrap();
-    scene.program.begin(&mut scene.status, 0, now);
-    scene.program.record(&mut scene.status, 0, &outcome('S'), now);
-    let measurement = &scene.status.metric_results[0].measurements[0];
+    run_of.program.begin(&mut run_of.status, 0, now);
+    run_of.program.record(&mut run_of.status, 0, &outcome('S'), now);
+    let measurement = &run_of.status.metric_results[0].measurements[0];
     assert_eq!(measurement.finished_at.unwrap().to_string(), "2023-11-14T22:13:20.123Z");
 }
 
 #[test]
 fn ordered_metrics_wait_for_the_one_before_and_end_with_a_failed_one() {
     let metrics = json!([metric("a", &json!({})), metric("b", &json!({})), metric("c", &json!({}))]);
-    let mut ordered = scene(metrics.clone(), "Ordered");
+    let mut ordered = run_of(metrics.clone(), "Ordered");
     assert_eq!(ordered.program.next(&ordered.status, &[], at(0)), Next::Measure(vec![0]));
     assert_eq!(ordered.program.next(&ordered.status, &[0], at(0)), Next::Wait(None));
     assert_eq!(ordered.run("SF"), 2);
     assert_eq!(ordered.phase(), HookPhase::Failed);
     assert_eq!(ordered.status.metric_results.len(), 2, "c was never measured");
     assert!(ordered.status.message.starts_with("b: 1 of 1 measurement failed"), "{}", ordered.status.message);
-    let mut all = scene(metrics, "Ordered");
+    let mut all = run_of(metrics, "Ordered");
     assert_eq!((all.run("SSS"), all.phase()), (3, HookPhase::Successful));
 }
 
 #[test]
 fn a_metric_that_was_never_measured_does_not_keep_a_failed_run_open() {
     let metrics = json!([metric("now", &json!({})), metric("later", &json!({ "initialDelay": "1h" }))]);
-    let mut scene = scene(metrics, "Parallel");
-    assert_eq!((scene.run("F"), scene.phase(), scene.seconds()), (1, HookPhase::Failed, 0));
+    let mut run_of = run_of(metrics, "Parallel");
+    assert_eq!((run_of.run("F"), run_of.phase(), run_of.seconds()), (1, HookPhase::Failed, 0));
 }
 
 #[test]
 fn what_is_under_way_when_another_metric_fails_is_waited_for_and_approves_nothing() {
     let metrics = json!([metric("a", &json!({})), metric("b", &json!({ "count": 2, "interval": "1s" }))]);
-    let mut scene = scene(metrics, "Parallel");
-    assert_eq!(scene.program.next(&scene.status, &[], at(0)), Next::Measure(vec![0, 1]));
-    scene.program.begin(&mut scene.status, 0, at(0));
-    scene.program.begin(&mut scene.status, 1, at(0));
-    scene.program.record(&mut scene.status, 0, &outcome('F'), at(1));
-    assert_eq!(scene.phase(), HookPhase::Running);
-    assert_eq!(scene.program.next(&scene.status, &[1], at(9)), Next::Wait(None));
-    scene.program.record(&mut scene.status, 1, &outcome('S'), at(2));
-    assert_eq!(scene.phase(), HookPhase::Failed);
-    let b = &scene.status.metric_results[1];
+    let mut run_of = run_of(metrics, "Parallel");
+    assert_eq!(run_of.program.next(&run_of.status, &[], at(0)), Next::Measure(vec![0, 1]));
+    run_of.program.begin(&mut run_of.status, 0, at(0));
+    run_of.program.begin(&mut run_of.status, 1, at(0));
+    run_of.program.record(&mut run_of.status, 0, &outcome('F'), at(1));
+    assert_eq!(run_of.phase(), HookPhase::Running);
+    assert_eq!(run_of.program.next(&run_of.status, &[1], at(9)), Next::Wait(None));
+    run_of.program.record(&mut run_of.status, 1, &outcome('S'), at(2));
+    assert_eq!(run_of.phase(), HookPhase::Failed);
+    let b = &run_of.status.metric_results[1];
     assert_eq!((b.phase, b.message.as_str()), (HookPhase::Inconclusive, "stopped because of a"));
 }
 
 #[test]
 fn a_process_that_died_while_measuring_measures_that_again_and_nothing_else() {
     let metrics = json!([metric("a", &json!({ "count": 2, "interval": "60s" }))]);
-    let mut scene = scene(metrics, "Parallel");
-    scene.run("S");
-    scene.program.begin(&mut scene.status, 0, scene.now);
+    let mut run_of = run_of(metrics, "Parallel");
+    run_of.run("S");
+    run_of.program.begin(&mut run_of.status, 0, run_of.now);
     let mut stored: HookRunStatus =
-        serde_json::from_value(serde_json::to_value(&scene.status).unwrap()).unwrap();
-    scene.program.resume(&mut stored);
+        serde_json::from_value(serde_json::to_value(&run_of.status).unwrap()).unwrap();
+    run_of.program.resume(&mut stored);
     assert_eq!((stored.metric_results[0].measurements.len(), stored.metric_results[0].count), (1, 1));
-    assert_eq!(scene.program.next(&stored, &[], at(30)), Next::Wait(Some(at(60))));
-    assert_eq!(scene.program.next(&stored, &[], at(60)), Next::Measure(vec![0]));
+    assert_eq!(run_of.program.next(&stored, &[], at(30)), Next::Wait(Some(at(60))));
+    assert_eq!(run_of.program.next(&stored, &[], at(60)), Next::Measure(vec![0]));
     // It died when one metric had failed and another one was under way: there is nothing left to wait for.
     let metrics = json!([metric("a", &json!({})), metric("b", &json!({}))]);
-    let mut scene = super::table::scene(metrics, "Parallel");
-    scene.program.begin(&mut scene.status, 0, at(0));
-    scene.program.begin(&mut scene.status, 1, at(0));
-    scene.program.record(&mut scene.status, 0, &outcome('F'), at(0));
-    scene.program.resume(&mut scene.status);
-    assert_eq!(scene.phase(), HookPhase::Failed);
+    let mut run_of = super::table::run_of(metrics, "Parallel");
+    run_of.program.begin(&mut run_of.status, 0, at(0));
+    run_of.program.begin(&mut run_of.status, 1, at(0));
+    run_of.program.record(&mut run_of.status, 0, &outcome('F'), at(0));
+    run_of.program.resume(&mut run_of.status);
+    assert_eq!(run_of.phase(), HookPhase::Failed);
 }
 
 #[test]
 fn a_clock_that_was_set_back_delays_nothing() {
-    let mut scene = scene(json!([metric("a", &json!({ "count": 2, "interval": "60s" }))]), "Parallel");
-    scene.run("S");
-    assert_eq!(scene.program.next(&scene.status, &[], at(-7200)), Next::Measure(vec![0]));
+    let mut run_of = run_of(json!([metric("a", &json!({ "count": 2, "interval": "60s" }))]), "Parallel");
+    run_of.run("S");
+    assert_eq!(run_of.program.next(&run_of.status, &[], at(-7200)), Next::Measure(vec![0]));
 }
 
 #[test]
 fn no_number_is_no_verdict() {
     let conditions = json!({ "successCondition": "result > 0", "failureCondition": "" });
     for value in [Value::Number(f64::NAN), Value::Numbers(vec![1.0, f64::NAN])] {
-        let mut scene = scene(json!([metric("m", &conditions)]), "Parallel");
-        scene.program.record(&mut scene.status, 0, &Measured::Value(value), at(0));
-        assert_eq!(scene.phase(), HookPhase::Inconclusive);
-        assert!(scene.status.message.contains("NaN"), "{}", scene.status.message);
+        let mut run_of = run_of(json!([metric("m", &conditions)]), "Parallel");
+        run_of.program.record(&mut run_of.status, 0, &Measured::Value(value), at(0));
+        assert_eq!(run_of.phase(), HookPhase::Inconclusive);
+        assert!(run_of.status.message.contains("NaN"), "{}", run_of.status.message);
     }
 }
 
@@ -318,10 +318,10 @@ fn conditions_decide_as_the_reference_says() {
         ("asInt(result) > 1", "asInt(result) < 0", Value::Text("1".into()), Inconclusive),
     ] {
         let fields = json!({ "successCondition": success, "failureCondition": failure });
-        let mut scene = scene(json!([metric("m", &fields)]), "Parallel");
-        scene.program.record(&mut scene.status, 0, &Measured::Value(value.clone()), at(0));
+        let mut run_of = run_of(json!([metric("m", &fields)]), "Parallel");
+        run_of.program.record(&mut run_of.status, 0, &Measured::Value(value.clone()), at(0));
         assert_eq!(
-            scene.status.metric_results[0].measurements[0].phase, phase,
+            run_of.status.metric_results[0].measurements[0].phase, phase,
             "{success} {failure} {value:?}"
         );
     }
@@ -333,30 +333,30 @@ fn terminated_is_ended_and_approves_nothing() {
         metric("a", &json!({ "interval": "5s", "successfulLimit": 2 })),
         metric("b", &json!({ "initialDelay": "1h" }))
     ]);
-    let mut scene = scene(metrics, "Parallel");
-    scene.run("S");
-    scene.program.terminate(&mut scene.status, scene.now);
-    assert_eq!(scene.phase(), HookPhase::Inconclusive);
-    assert_eq!(scene.program.next(&scene.status, &[], scene.now), Next::Ended(HookPhase::Inconclusive));
-    assert!(scene.status.message.contains("approves nothing"));
-    assert_eq!(scene.status.metric_results[0].phase, HookPhase::Inconclusive);
+    let mut run_of = run_of(metrics, "Parallel");
+    run_of.run("S");
+    run_of.program.terminate(&mut run_of.status, run_of.now);
+    assert_eq!(run_of.phase(), HookPhase::Inconclusive);
+    assert_eq!(run_of.program.next(&run_of.status, &[], run_of.now), Next::Ended(HookPhase::Inconclusive));
+    assert!(run_of.status.message.contains("approves nothing"));
+    assert_eq!(run_of.status.metric_results[0].phase, HookPhase::Inconclusive);
     // An ended one stays what it is, whatever still comes in.
-    let before = scene.status.clone();
-    scene.program.terminate(&mut scene.status, at(9));
-    scene.program.record(&mut scene.status, 0, &outcome('S'), at(9));
-    scene.program.resume(&mut scene.status);
-    assert_eq!(scene.status, before);
+    let before = run_of.status.clone();
+    run_of.program.terminate(&mut run_of.status, at(9));
+    run_of.program.record(&mut run_of.status, 0, &outcome('S'), at(9));
+    run_of.program.resume(&mut run_of.status);
+    assert_eq!(run_of.status, before);
 }
 
 #[test]
 fn approved_by_hand_is_successful_and_says_so() {
-    let mut scene =
-        scene(json!([metric("a", &json!({ "interval": "5s", "successfulLimit": 1 }))]), "Parallel");
-    scene.run("FF");
-    scene.program.approve(&mut scene.status, scene.now);
-    assert_eq!((scene.phase(), scene.status.message.as_str()), (HookPhase::Successful, "approved by hand"));
-    assert_eq!(scene.status.metric_results[0].phase, HookPhase::Inconclusive);
+    let mut run_of =
+        run_of(json!([metric("a", &json!({ "interval": "5s", "successfulLimit": 1 }))]), "Parallel");
+    run_of.run("FF");
+    run_of.program.approve(&mut run_of.status, run_of.now);
+    assert_eq!((run_of.phase(), run_of.status.message.as_str()), (HookPhase::Successful, "approved by hand"));
+    assert_eq!(run_of.status.metric_results[0].phase, HookPhase::Inconclusive);
     let mut untouched = HookRunStatus::default();
-    scene.program.terminate(&mut untouched, at(0));
+    run_of.program.terminate(&mut untouched, at(0));
     assert_eq!(untouched.phase, Some(HookPhase::Inconclusive));
 }

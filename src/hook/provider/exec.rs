@@ -88,10 +88,10 @@ fn judged(container: &str, answer: &ExecSyncResponse) -> Result<Measured, String
     if answer.exit_code == 0 {
         return Ok(Measured::Value(printed));
     }
-    let told = text(&answer.stderr);
-    let told =
-        told.lines().next().map(|line| format!(": {}", cut(line, LONGEST_MESSAGE))).unwrap_or_default();
-    let why = format!("the command in {container} exited with {}{told}", answer.exit_code);
+    let reported = text(&answer.stderr);
+    let reported =
+        reported.lines().next().map(|line| format!(": {}", cut(line, LONGEST_MESSAGE))).unwrap_or_default();
+    let why = format!("the command in {container} exited with {}{reported}", answer.exit_code);
     Ok(Measured::Failed { value: printed, why })
 }
 

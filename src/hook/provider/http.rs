@@ -67,8 +67,8 @@ pub(super) async fn exchange(
 ) -> Result<Answer, String> {
     let asked = shown(&request.url);
     let late = format!("{asked} did not answer in full within {} s", limit.as_secs_f32());
-    let told = tokio::time::timeout(limit, Box::pin(follow(reach, request, wanted))).await;
-    told.unwrap_or(Err(late))
+    let reported = tokio::time::timeout(limit, Box::pin(follow(reach, request, wanted))).await;
+    reported.unwrap_or(Err(late))
 }
 
 async fn follow(

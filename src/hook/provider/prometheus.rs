@@ -62,13 +62,13 @@ pub(super) async fn measure(
     let request = Request { method: Method::GET, url, headers: HeaderMap::new(), body: None, tls: None };
     // What is wrong with a query stands in the body of an error; a redirect is none.
     let answer = http::exchange(reach, request, LIMIT, |status| !status.is_redirection()).await?;
-    let Ok(told) = serde_json::from_slice::<Answer>(&answer.body) else {
+    let Ok(reported) = serde_json::from_slice::<Answer>(&answer.body) else {
         return Err(format!("{asked} answered {}, and not as Prometheus does", answer.status));
     };
-    if told.status != "success" {
-        return Err(format!("Prometheus cannot answer the query: {}", cut(&told.error, LONGEST_MESSAGE)));
+    if reported.status != "success" {
+        return Err(format!("Prometheus cannot answer the query: {}", cut(&reported.error, LONGEST_MESSAGE)));
     }
-    value(told.data).map(Measured::Value)
+    value(reported.data).map(Measured::Value)
 }
 
 fn value(data: Option<Data>) -> Result<Value, String> {

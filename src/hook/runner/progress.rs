@@ -9,29 +9,29 @@ use crate::api::hook_run::HookRunStatus;
 
 /// The status as it is told, beside the one that was written.
 pub(super) struct Progress {
-    told: watch::Receiver<HookRunStatus>,
+    reported: watch::Receiver<HookRunStatus>,
     written: Option<HookRunStatus>,
 }
 
 impl Progress {
     /// `written`: as the API server has it.
-    pub(super) fn new(told: watch::Receiver<HookRunStatus>, written: Option<HookRunStatus>) -> Self {
-        Self { told, written: written.map(ended) }
+    pub(super) fn new(reported: watch::Receiver<HookRunStatus>, written: Option<HookRunStatus>) -> Self {
+        Self { reported, written: written.map(ended) }
     }
 
     /// The newest status, if it says more than what was written.
-    pub(super) fn news(&mut self) -> Option<HookRunStatus> {
-        let status = self.told.borrow_and_update().clone();
-        self.is_news(&status).then_some(status)
+    pub(super) fn updates(&mut self) -> Option<HookRunStatus> {
+        let status = self.reported.borrow_and_update().clone();
+        self.is_change(&status).then_some(status)
     }
 
-    pub(super) fn is_news(&self, status: &HookRunStatus) -> bool {
+    pub(super) fn is_change(&self, status: &HookRunStatus) -> bool {
         self.written.as_ref() != Some(&ended(status.clone()))
     }
 
-    /// Returns when something was told since [`Self::news`] looked.
+    /// Returns when something was told since [`Self::updates`] looked.
     pub(super) async fn changed(&mut self) {
-        if self.told.changed().await.is_err() {
+        if self.reported.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -47,13 +47,13 @@ impl Progress {
 }
 
 /// Returns when nothing is being measured.
-pub(super) async fn heard_out(mut told: watch::Receiver<HookRunStatus>) {
+pub(super) async fn heard_out(mut reported: watch::Receiver<HookRunStatus>) {
     let is_quiet = |status: &HookRunStatus| {
         let mut measurements = status.metric_results.iter().flat_map(|result| &result.measurements);
         measurements.all(|measurement| measurement.finished_at.is_some())
     };
     // Nothing is told any more when the run is over.
-    let _ = told.wait_for(is_quiet).await;
+    let _ = reported.wait_for(is_quiet).await;
 }
 
 /// Without what is being measured.
@@ -103,28 +103,28 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_being_measured_is_heard_out() {
-        let (told, heard) = watch::channel(status(&[true, false]));
+        let (reported, heard) = watch::channel(status(&[true, false]));
         let mut waiting = Box::pin(heard_out(heard));
         assert!(waiting.as_mut().now_or_never().is_none());
-        told.send_replace(status(&[true, true]));
+        reported.send_replace(status(&[true, true]));
         assert_eq!(waiting.as_mut().now_or_never(), Some(()));
     }
 
     #[test]
     fn a_beginning_is_written_along_with_the_next_end() {
-        let (told, heard) = watch::channel(HookRunStatus::default());
+        let (reported, heard) = watch::channel(HookRunStatus::default());
         let mut progress = Progress::new(heard, Some(HookRunStatus::default()));
-        assert_eq!(progress.news(), None);
+        assert_eq!(progress.updates(), None);
         // That it runs is news, once.
-        told.send_replace(status(&[false]));
-        let first = progress.news().unwrap();
+        reported.send_replace(status(&[false]));
+        let first = progress.updates().unwrap();
         progress.written(first);
-        assert_eq!(progress.news(), None);
-        told.send_replace(status(&[true]));
-        let second = progress.news().unwrap();
+        assert_eq!(progress.updates(), None);
+        reported.send_replace(status(&[true]));
+        let second = progress.updates().unwrap();
         assert_eq!(second, status(&[true]));
         progress.written(second);
-        told.send_replace(status(&[true, false]));
-        assert_eq!(progress.news(), None);
+        reported.send_replace(status(&[true, false]));
+        assert_eq!(progress.updates(), None);
     }
 }

@@ -130,7 +130,7 @@ impl HookRunLease {
                         self.run = seen.ok_or(Stop::Lost)?.summary();
                     }
                 }
-                Err(error) => self.tell("cannot be taken up", &error, pause),
+                Err(error) => self.report("cannot be taken up", &error, pause),
             }
             self.wait(Instant::now() + pause).await?;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -185,7 +185,7 @@ impl HookRunLease {
                 }
                 Err(error) if matches!(error.class(), Class::Gone | Class::Refused) => return,
                 Err(error) => {
-                    self.tell("cannot be let go", &error, pause);
+                    self.report("cannot be let go", &error, pause);
                     sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
@@ -215,16 +215,16 @@ impl HookRunLease {
         };
         tracing::info!(hook_run = name, "taken up");
         let mut written = Some(status.clone());
-        let (told, _) = watch::channel(status);
+        let (reported, _) = watch::channel(status);
         loop {
-            let mut progress = Progress::new(told.subscribe(), written);
+            let mut progress = Progress::new(reported.subscribe(), written);
             let engine = self.context.engine.clone();
             let metrics = self.context.metrics.clone();
-            let last = told.borrow().clone();
+            let last = reported.borrow().clone();
             let stop = {
                 let mut running = pin!(engine.run(&spec, last, &place, |status| {
-                    metrics.measured(&told.borrow(), status);
-                    told.send_replace(status.clone());
+                    metrics.measured(&reported.borrow(), status);
+                    reported.send_replace(status.clone());
                 }));
                 let stop = tokio::select! {
                     ended = &mut running => return self.end(name, &ended).await,
@@ -234,7 +234,7 @@ impl HookRunLease {
                     // Whoever comes next measures at once: what is being asked now is heard out first.
                     tokio::select! {
                         ended = running => return self.end(name, &ended).await,
-                        _ = timeout(LAST_WORDS, progress::heard_out(told.subscribe())) => {}
+                        _ = timeout(LAST_WORDS, progress::heard_out(reported.subscribe())) => {}
                     }
                 }
                 stop
@@ -242,7 +242,7 @@ impl HookRunLease {
             match stop {
                 Stop::Order(Order::Terminate) => spec.terminate = true,
                 Stop::Order(Order::Approve) => {
-                    let approved = approved(&spec, told.borrow().clone());
+                    let approved = approved(&spec, reported.borrow().clone());
                     return self.end(name, &approved).await;
                 }
                 Stop::Lapse => {
@@ -250,8 +250,8 @@ impl HookRunLease {
                     self.hear_again().await?;
                 }
                 Stop::Release | Stop::Shutdown => {
-                    let last = told.borrow().clone();
-                    if progress.is_news(&last) {
+                    let last = reported.borrow().clone();
+                    if progress.is_change(&last) {
                         // What is not written is measured again by whoever comes next.
                         let _ = timeout(LAST_WORDS, self.write(&last)).await;
                     }
@@ -271,8 +271,9 @@ impl HookRunLease {
             if let Some(stop) = self.reason_to_stop() {
                 return stop;
             }
-            let news = progress.news();
-            let ask = if news.is_some() { again } else { again.max(self.heard + self.context.terms.confirm) };
+            let updates = progress.updates();
+            let ask =
+                if updates.is_some() { again } else { again.max(self.heard + self.context.terms.confirm) };
             tokio::select! {
                 () = self.context.stop.cancelled() => return Stop::Shutdown,
                 changed = self.sight.changed() => {
@@ -281,11 +282,11 @@ impl HookRunLease {
                     }
                     self.look();
                 }
-                () = progress.changed(), if news.is_none() => {}
+                () = progress.changed(), if updates.is_none() => {}
                 () = sleep_until(self.heard + self.context.terms.lapse) => return Stop::Lapse,
                 () = sleep_until(ask) => {
                     let limit = self.heard + self.context.terms.lapse;
-                    let asked = match &news {
+                    let asked = match &updates {
                         Some(status) => timeout_at(limit, self.write(status)).await,
                         None => timeout_at(limit, self.confirm()).await,
                     };
@@ -293,13 +294,13 @@ impl HookRunLease {
                         Err(_) => return Stop::Lapse,
                         Ok(Ok(())) => {
                             pause = FIRST_PAUSE;
-                            if let Some(status) = news {
+                            if let Some(status) = updates {
                                 progress.written(status);
                             }
                         }
                         Ok(Err(Failure::Stop(stop))) => return stop,
                         Ok(Err(Failure::Call(error))) => {
-                            self.tell("cannot be written", &error, pause);
+                            self.report("cannot be written", &error, pause);
                             again = Instant::now() + pause;
                             pause = (pause * 2).min(LONGEST_PAUSE);
                         }
@@ -330,7 +331,7 @@ impl HookRunLease {
                 Ok(()) => break,
                 Err(Failure::Stop(stop)) => return Err(stop),
                 Err(Failure::Call(error)) => {
-                    self.tell("cannot be written", &error, pause);
+                    self.report("cannot be written", &error, pause);
                     tokio::select! {
                         () = sleep(pause) => {}
                         () = self.context.stop.cancelled() => {
@@ -350,7 +351,7 @@ impl HookRunLease {
 
     async fn announce(&self, phase: HookPhase, message: &str) {
         let failed = matches!(phase, HookPhase::Failed | HookPhase::Error);
-        let told = ObjectEvent {
+        let reported = ObjectEvent {
             reason: if failed { "Failed" } else { "Complete" }.to_owned(),
             warning: phase != HookPhase::Successful,
             note: if message.is_empty() { format!("{phase:?}") } else { format!("{phase:?}: {message}") },
@@ -358,12 +359,13 @@ impl HookRunLease {
         };
         let mut pause = FIRST_PAUSE;
         for _ in 0..EVENT_TRIES {
-            match self.context.server.hook_run_event(&self.run, &self.context.identity.host, &told).await {
+            match self.context.server.hook_run_event(&self.run, &self.context.identity.host, &reported).await
+            {
                 Err(error) if error.class().is_away() && !self.context.stop.is_cancelled() => {
                     sleep(pause).await;
                     pause *= 2;
                 }
-                Err(error) => return self.tell("has an event that cannot be written", &error, FIRST_PAUSE),
+                Err(error) => return self.report("has an event that cannot be written", &error, FIRST_PAUSE),
                 Ok(()) => return,
             }
         }
@@ -437,7 +439,7 @@ impl HookRunLease {
     }
 
     /// What is away is told by whoever watches it; the rest once for each series of attempts.
-    fn tell(&self, what: &str, error: &Error, pause: Duration) {
+    fn report(&self, what: &str, error: &Error, pause: Duration) {
         if !error.class().is_away() && pause == FIRST_PAUSE {
             let name = format!("{}/{}", self.run.namespace().unwrap_or_default(), self.run.name_any());
             tracing::error!(hook_run = name, error = chain(error), "{what}");

@@ -60,8 +60,10 @@ impl Mirror {
     /// Makes the object, beside everything else.
     pub(super) fn open(server: Server, runs: HookRuns, object: HookRun, status: &HookRunStatus) -> Self {
         let run = object.name_any();
-        let (view, news) = watch::channel(View { status: status.clone(), fate: Fate::Open });
-        tokio::spawn(Writer { server, runs, object, news, uid: None, written: None, told: false }.write());
+        let (view, updates) = watch::channel(View { status: status.clone(), fate: Fate::Open });
+        tokio::spawn(
+            Writer { server, runs, object, updates, uid: None, written: None, reported: false }.write(),
+        );
         Self { run, view }
     }
 
@@ -119,13 +121,13 @@ struct Writer {
     server: Server,
     runs: HookRuns,
     object: HookRun,
-    news: watch::Receiver<View>,
+    updates: watch::Receiver<View>,
     /// The object as the API server knows it.
     uid: Option<String>,
     /// What was written last, and when.
     written: Option<(HookRunStatus, Instant)>,
     /// True once a failure was told.
-    told: bool,
+    reported: bool,
 }
 
 /// What follows from a write.
@@ -140,9 +142,9 @@ impl Writer {
     async fn write(mut self) {
         let (mut pause, mut ends) = (FIRST_PAUSE, None);
         loop {
-            let view = self.news.borrow_and_update().clone();
+            let view = self.updates.borrow_and_update().clone();
             // Whoever could say more has gone.
-            let alone = self.news.has_changed().is_err();
+            let alone = self.updates.has_changed().is_err();
             if alone && view.fate == Fate::Open {
                 return;
             }
@@ -150,13 +152,13 @@ impl Writer {
                 Ok(Then::Done) => return,
                 Ok(Then::More) => {
                     pause = FIRST_PAUSE;
-                    self.told = false;
+                    self.reported = false;
                     if !self.wait(&view).await {
                         return;
                     }
                 }
                 Err(error) if error.class().is_away() => {
-                    self.tell(&error);
+                    self.report(&error);
                     let ends = *ends.get_or_insert_with(|| Instant::now() + LONGEST_WAIT);
                     if view.fate != Fate::Open && Instant::now() >= ends {
                         return;
@@ -164,7 +166,7 @@ impl Writer {
                     sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
-                Err(error) => return self.tell(&error),
+                Err(error) => return self.report(&error),
             }
         }
     }
@@ -242,21 +244,21 @@ impl Writer {
         while fate == Fate::Open && Instant::now() < due {
             tokio::select! {
                 () = sleep_until(due) => {}
-                changed = self.news.changed() => {
+                changed = self.updates.changed() => {
                     if changed.is_err() {
-                        return self.news.borrow().fate != Fate::Open;
+                        return self.updates.borrow().fate != Fate::Open;
                     }
-                    fate = self.news.borrow_and_update().fate;
+                    fate = self.updates.borrow_and_update().fate;
                 }
             }
         }
         let status = self.written.as_ref().map(|(status, _)| status);
-        let news = |seen: &View| seen.fate != Fate::Open || Some(&seen.status) != status;
-        self.news.wait_for(|seen| news(seen)).await.is_ok()
+        let updates = |seen: &View| seen.fate != Fate::Open || Some(&seen.status) != status;
+        self.updates.wait_for(|seen| updates(seen)).await.is_ok()
     }
 
-    fn tell(&mut self, error: &Error) {
-        if !std::mem::replace(&mut self.told, true) {
+    fn report(&mut self, error: &Error) {
+        if !std::mem::replace(&mut self.reported, true) {
             tracing::warn!(error = chain(error), "a hook is not shown as it is");
         }
     }

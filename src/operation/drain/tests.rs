@@ -239,7 +239,7 @@ fn what_was_closed_is_opened_and_what_a_failure_left_closed_only_after_a_success
     ] {
         let outcomes =
             [&Outcome::Succeeded, &Outcome::RolledBack(failure()), &failed(true), &failed(false), &cancelled];
-        assert_eq!(outcomes.map(|outcome| last_turn(drain, outcome)), turns, "{drain:?}");
+        assert_eq!(outcomes.map(|outcome| last_gate_action(drain, outcome)), turns, "{drain:?}");
     }
 }
 

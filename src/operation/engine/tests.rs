@@ -8,9 +8,9 @@ use crate::operation::plan::Plan;
 use crate::operation::preflight::Situation;
 
 /// What a request for `image` (or none) with that wish comes to: the engine and why, or the refusal's word and text.
-fn outcome(wish: &str, image: Option<&str>, situation: &Situation) -> (String, String) {
+fn outcome(requested: &str, image: Option<&str>, situation: &Situation) -> (String, String) {
     let image = image.map_or(String::new(), |image| format!(r#","image":"{image}""#));
-    let text = format!(r#"{{"containers":[{{"name":"app"{image}}}],"engine":"{wish}"}}"#);
+    let text = format!(r#"{{"containers":[{{"name":"app"{image}}}],"engine":"{requested}"}}"#);
     match ask(&text, situation) {
         Ok(admitted) => {
             let planned = Plan::of(admitted).containers.remove(0);
@@ -144,10 +144,10 @@ const RESTARTS: [Row; 15] = [
 fn a_restart_gets_the_first_engine_that_may() {
     for (case, change, engines, says) in RESTARTS {
         let situation = cluster(change);
-        for (wish, expected) in ["Auto", "Recreate", "Respec", "Stop"].into_iter().zip(engines) {
-            let (engine, why) = outcome(wish, None, &situation);
-            assert_eq!(engine, expected, "{case}, {wish}: {why}");
-            assert!(wish != "Auto" || why.contains(says), "{case}: {why}");
+        for (requested, expected) in ["Auto", "Recreate", "Respec", "Stop"].into_iter().zip(engines) {
+            let (engine, why) = outcome(requested, None, &situation);
+            assert_eq!(engine, expected, "{case}, {requested}: {why}");
+            assert!(requested != "Auto" || why.contains(says), "{case}: {why}");
         }
     }
 }
@@ -197,10 +197,10 @@ fn a_swap_is_told_to_the_spec() {
     ];
     for (case, change, engines, says) in cases {
         let situation = cluster(change);
-        for (wish, expected) in ["Auto", "Recreate", "Respec", "Stop"].into_iter().zip(engines) {
-            let (engine, why) = outcome(wish, Some("repo/app:v2"), &situation);
-            assert_eq!(engine, expected, "{case}, {wish}: {why}");
-            assert!(wish != "Auto" || why.contains(says), "{case}: {why}");
+        for (requested, expected) in ["Auto", "Recreate", "Respec", "Stop"].into_iter().zip(engines) {
+            let (engine, why) = outcome(requested, Some("repo/app:v2"), &situation);
+            assert_eq!(engine, expected, "{case}, {requested}: {why}");
+            assert!(requested != "Auto" || why.contains(says), "{case}: {why}");
         }
     }
 }
@@ -218,13 +218,13 @@ fn a_static_pod_is_made_again_or_stopped_and_its_spec_never_changed() {
 fn where_no_api_server_is_only_a_clone_is_made() {
     for owner in [Owner::Kubelet, Owner::NodeRun, Owner::Nobody] {
         let mut alone = situation(crate::operation::fixtures::pod(owner));
-        for (wish, expected) in [
+        for (requested, expected) in [
             ("Auto", "Recreate"),
             ("Recreate", "Recreate"),
             ("Respec", "EngineUnavailable"),
             ("Stop", "EngineUnavailable"),
         ] {
-            assert_eq!(outcome(wish, None, &alone).0, expected, "{owner:?} {wish}");
+            assert_eq!(outcome(requested, None, &alone).0, expected, "{owner:?} {requested}");
         }
         alone.runtime.name = "cri-o".into();
         assert_eq!(outcome("Auto", None, &alone).0, "RuntimeUnsupported", "{owner:?}");

@@ -56,7 +56,7 @@ fn result(phase: HookPhase, successful: i32) -> MetricResult {
     }
 }
 
-fn told(phase: HookPhase) -> HookRunStatus {
+fn reported(phase: HookPhase) -> HookRunStatus {
     HookRunStatus { phase: Some(phase), metric_results: vec![result(phase, 1)], ..HookRunStatus::default() }
 }
 
@@ -78,7 +78,7 @@ fn play(bench: &mut Bench, before: Option<HookPhase>, after: Option<HookPhase>) 
         }
         if let Some(moment) = bench.operation.awaited_hook().map(|hook| hook.moment) {
             let verdict = if moment == Moment::Before { before } else { after };
-            bench.operation.measured(moment, told(verdict.unwrap_or(HookPhase::Running)));
+            bench.operation.measured(moment, reported(verdict.unwrap_or(HookPhase::Running)));
         }
     }
     panic!("no end: {:?}", bench.operation);
@@ -122,7 +122,7 @@ fn the_drain_begins_when_the_hook_has_passed_and_traffic_comes_after_the_other()
         if let Some(moment) = bench.operation.awaited_hook().map(|hook| hook.moment) {
             let closed = bench.log.contains(&"Gate Drain".to_owned());
             assert_eq!(closed, moment == Moment::After, "{:?}", bench.log);
-            bench.operation.measured(moment, told(HookPhase::Successful));
+            bench.operation.measured(moment, reported(HookPhase::Successful));
         }
         if steps.last() != Some(&bench.operation.step) {
             steps.push(bench.operation.step);
@@ -210,13 +210,13 @@ fn while_a_hook_runs_the_operation_can_be_withdrawn_and_the_pod_is_watched() {
 #[test]
 fn what_comes_too_late_changes_nothing() {
     let mut bench = bench(GATED);
-    bench.operation.measured(Moment::After, told(HookPhase::Successful));
+    bench.operation.measured(Moment::After, reported(HookPhase::Successful));
     assert_eq!(bench.operation.post_hook.as_ref().unwrap().verdict(), None);
     while bench.operation.awaited_hook().is_none() {
         bench.step(&mut |_, _| Answer::Obey);
     }
-    bench.operation.measured(Moment::Before, told(HookPhase::Failed));
-    bench.operation.measured(Moment::Before, told(HookPhase::Successful));
+    bench.operation.measured(Moment::Before, reported(HookPhase::Failed));
+    bench.operation.measured(Moment::Before, reported(HookPhase::Successful));
     assert_eq!(play(&mut bench, None, None).reason(), "PreHookFailed");
 }
 
@@ -231,7 +231,7 @@ fn a_hook_that_was_passed_is_not_run_again_by_the_next_process() {
             Answer::Obey
         });
         if let Some(moment) = bench.operation.awaited_hook().map(|hook| hook.moment) {
-            bench.operation.measured(moment, told(HookPhase::Successful));
+            bench.operation.measured(moment, reported(HookPhase::Successful));
         }
     }
     let journal = serde_json::to_string(&bench.operation).unwrap();
@@ -288,7 +288,7 @@ fn a_line_tells_how_far_each_metric_is() {
 #[test]
 fn the_worst_metric_is_named_with_what_it_said_last() {
     let mut hook = Hook::new(Moment::Before, "web", "1", "t", spec());
-    hook.status = told(HookPhase::Failed);
+    hook.status = reported(HookPhase::Failed);
     let measured = |message: &str| Measurement {
         phase: HookPhase::Failed,
         message: message.into(),
@@ -300,7 +300,7 @@ fn the_worst_metric_is_named_with_what_it_said_last() {
     hook.status.metric_results.push(MetricResult { name: "other".into(), ..result(HookPhase::Error, 0) });
     assert_eq!(hook.why(), "metric webtest is Failed: last");
     hook.status =
-        HookRunStatus { phase: Some(HookPhase::Error), message: "bad".into(), ..told(HookPhase::Error) };
+        HookRunStatus { phase: Some(HookPhase::Error), message: "bad".into(), ..reported(HookPhase::Error) };
     hook.status.metric_results.clear();
     assert_eq!(hook.why(), "bad");
 }

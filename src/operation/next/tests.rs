@@ -440,8 +440,8 @@ fn cleaning_up_ends_even_if_nothing_can_be_removed() {
     });
     assert!(matches!(outcome, Outcome::Failed { .. }));
     assert_eq!(bench.operation.stuck, ["app-fence-4", "side-3", "side-fence-4"]);
-    let told = "a fence of app could not be removed: the runtime said so";
-    assert!(bench.operation.remarks.contains(&told.to_owned()), "{:?}", bench.operation.remarks);
+    let reported = "a fence of app could not be removed: the runtime said so";
+    assert!(bench.operation.remarks.contains(&reported.to_owned()), "{:?}", bench.operation.remarks);
 }
 
 #[test]
@@ -548,8 +548,8 @@ fn a_pod_that_cannot_be_seen_ends_by_its_deadline() {
     let mut operation = bench(RESTART).operation;
     let late = operation.deadline_at;
     assert_eq!(unseen(&operation, at(0), "no socket"), None);
-    let told = unseen(&operation, late, "no socket").unwrap();
-    assert!(failure(&told).to_string().contains("no socket"));
+    let reported = unseen(&operation, late, "no socket").unwrap();
+    assert!(failure(&reported).to_string().contains("no socket"));
     operation.withdraw(Withdrawal::Deleted);
     assert_eq!(unseen(&operation, late, "no socket"), Some(Outcome::Cancelled(Withdrawal::Deleted)));
     operation.note(Note::End(Outcome::Succeeded));

@@ -49,7 +49,7 @@ fn the_journal_gives_back_what_was_written() {
     let mut written = operation("swap app=repo/app:v2");
     written.begin(&pre_stop(), at(1));
     written.record(&stop(), Err(EffectError { class: Class::Away, message: "m".into() }), at(2));
-    written.note(Note::TurnBack(Failure::Deadline { during: "Swap".into() }));
+    written.note(Note::RollBack(Failure::Deadline { during: "Swap".into() }));
     let text = serde_json::to_string(&written).unwrap();
     assert_eq!(serde_json::from_str::<Operation>(&text).unwrap(), written);
     let older = text.replace(r#","stuck":[]"#, "");
@@ -91,20 +91,20 @@ fn time_for_the_way_back_is_kept_where_there_is_one() {
 fn a_server_is_doubted_as_often_however_long_it_was_away() {
     let mut operation = operation("swap app=a:v2");
     let respec = Effect::Respec { container: "app".into(), from: "a:v1".into(), to: "a:v2".into() };
-    let mut told = |class, seconds| {
+    let mut reported = |class, seconds| {
         let effect_error = EffectError { class, message: "m".into() };
         operation.record(&respec, Err(effect_error), at(seconds));
         (operation.last_failure.as_ref().unwrap().count, operation.given_up(Verb::Respec, "app").is_some())
     };
     for second in 0..60 {
-        assert!(!told(Class::Unreached, second).1);
+        assert!(!reported(Class::Unreached, second).1);
     }
     for second in 60..67 {
-        assert!(!told(Class::Denied, second).1);
+        assert!(!reported(Class::Denied, second).1);
     }
-    assert_eq!(told(Class::Denied, 67), (8, true));
-    assert!(!told(Class::Unreached, 68).1);
-    assert_eq!(told(Class::Denied, 69), (1, false));
+    assert_eq!(reported(Class::Denied, 67), (8, true));
+    assert!(!reported(Class::Unreached, 68).1);
+    assert_eq!(reported(Class::Denied, 69), (1, false));
 }
 
 #[test]

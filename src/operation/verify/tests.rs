@@ -21,8 +21,8 @@ fn restarted() -> Bench {
 fn the_kubelets_word_counts_for_the_life_that_it_names() {
     let mut bench = restarted();
     // It is still about the life from before.
-    let told = declared(&mut bench.snapshot);
-    (told.container_id, told.ready, told.running) = (Some("app-2".into()), true, true);
+    let reported = declared(&mut bench.snapshot);
+    (reported.container_id, reported.ready, reported.running) = (Some("app-2".into()), true, true);
     let waits = bench.now;
     while bench.now < at(4000) {
         assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
@@ -70,8 +70,8 @@ fn while_nothing_is_heard_nothing_is_held_against_the_container() {
 #[test]
 fn what_no_probe_asks_is_ready_also_while_nothing_is_heard() {
     let mut bench = restarted();
-    let told = declared(&mut bench.snapshot);
-    (told.ready, told.is_probed) = (false, false);
+    let reported = declared(&mut bench.snapshot);
+    (reported.ready, reported.is_probed) = (false, false);
     bench.snapshot.declared.as_mut().unwrap().current = false;
     assert_eq!(bench.obey(), Outcome::Succeeded);
     assert!(bench.now < at(31_000), "{}", bench.now);
@@ -94,8 +94,8 @@ fn the_fence_stays_until_the_kubelet_has_told_that_it_saw_the_new_life_run() {
         assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
         assert!(bench.log.is_empty() || fenced(&bench), "{:?}", bench.log);
     }
-    let told = declared(&mut bench.snapshot);
-    (told.container_id, told.ready, told.running) = (Some("app-3".into()), false, true);
+    let reported = declared(&mut bench.snapshot);
+    (reported.container_id, reported.ready, reported.running) = (Some("app-3".into()), false, true);
     for _ in 0..3 {
         bench.step(&mut |_, _| Answer::Obey);
     }

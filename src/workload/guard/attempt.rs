@@ -17,7 +17,7 @@ use crate::workload::pods::Pod;
 /// What the key of an attempt begins with; those of workloads begin with a purpose.
 const GUARD: &str = "DeleteGuard";
 /// More metrics are not told of.
-const METRICS_TOLD: usize = 4;
+const METRICS_REPORTED: usize = 4;
 /// No more bytes of what a hook says are told.
 const LONGEST_SAID: usize = 300;
 
@@ -196,13 +196,13 @@ fn progress(status: &HookRunStatus) -> String {
         };
         format!("{name} {phase:?}: {successful} successful, {failed} failed{other}")
     };
-    let mut told: Vec<_> = status.metric_results.iter().take(METRICS_TOLD).map(metric).collect();
+    let mut reported: Vec<_> = status.metric_results.iter().take(METRICS_REPORTED).map(metric).collect();
     if !status.message.is_empty() {
         let mut end = LONGEST_SAID.min(status.message.len());
         while !status.message.is_char_boundary(end) {
             end -= 1;
         }
-        told.push(status.message[..end].to_owned());
+        reported.push(status.message[..end].to_owned());
     }
-    if told.is_empty() { "nothing measured yet".to_owned() } else { told.join("; ") }
+    if reported.is_empty() { "nothing measured yet".to_owned() } else { reported.join("; ") }
 }

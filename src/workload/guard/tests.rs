@@ -125,8 +125,12 @@ fn the_first_who_asks_has_the_hook_started_and_it_is_always_the_same_one() {
         "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "web-0", "uid": "1234-56789"}]});
     let meta: ObjectMeta = serde_json::from_value(meta).unwrap();
     let mut made = Attempt::read(&meta, &HookRunStatus::default()).unwrap();
-    let told = held(decided(&pod, std::slice::from_ref(&made)));
-    assert!(told.contains(&run.name) && told.contains("Pending") && told.contains("nothing measured yet"));
+    let reported = held(decided(&pod, std::slice::from_ref(&made)));
+    assert!(
+        reported.contains(&run.name)
+            && reported.contains("Pending")
+            && reported.contains("nothing measured yet")
+    );
     made.deleting = true;
     assert!(held(decided(&pod, &[made])).contains("just being deleted"));
 }
@@ -136,7 +140,7 @@ fn a_hook_lets_its_pod_go_when_it_has_succeeded_and_for_a_while() {
     let pod = pod(&json!({}));
     let key = "DeleteGuard/drain//1";
     let going = attempt(key, Some("Running"), "2026-03-01T11:59:00Z", &json!({}));
-    let told = held(decided(&pod, &[going]));
+    let reported = held(decided(&pod, &[going]));
     for part in [
         "web-0",
         "pre-delete-hook-web-0-12345678-drain-1",
@@ -144,9 +148,9 @@ fn a_hook_lets_its_pod_go_when_it_has_succeeded_and_for_a_while() {
         "webtest",
         "2 successful, 1 failed",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(reported.contains(part), "{part}: {reported}");
     }
-    assert!(!told.contains("a secret"), "{told}");
+    assert!(!reported.contains("a secret"), "{reported}");
     let passed = attempt(key, Some("Successful"), "2026-03-01T11:50:01Z", &json!({}));
     let verdict = decided(&pod, &[passed]);
     assert!(
@@ -178,9 +182,9 @@ fn a_hook_that_failed_holds_until_a_person_says_something() {
     let key = "DeleteGuard/drain//1";
     for phase in ["Failed", "Error", "Inconclusive"] {
         let failed = attempt(key, Some(phase), "2026-03-01T11:00:00Z", &json!({}));
-        let told = held(decided(&pod(&json!({})), std::slice::from_ref(&failed)));
+        let reported = held(decided(&pod(&json!({})), std::slice::from_ref(&failed)));
         let parts = [phase, "so it is", "delete-guard-retry=", "delete-guard-override=", "-n shop"];
-        assert!(parts.iter().all(|part| told.contains(part)), "{told}");
+        assert!(parts.iter().all(|part| reported.contains(part)), "{reported}");
         // Exactly one new attempt for one new word.
         let retried = pod(&note("delete-guard-retry", "again 1"));
         let (run, why) = ask(decided(&retried, std::slice::from_ref(&failed)));
@@ -241,12 +245,12 @@ fn a_namespace_that_goes_has_a_way_out() {
         decide(&Seen { pod: &pod, of_owner: None, attempts, namespace, longest_hold: None, now })
     };
     let going = Namespace { terminating: Some(NOW.parse().unwrap()), ..Namespace::default() };
-    let told = held(within(going.clone(), &[]));
+    let reported = held(within(going.clone(), &[]));
     assert!(
-        told.contains("kubectl annotate namespace shop inplace.dev/delete-guard-override=REASON"),
-        "{told}"
+        reported.contains("kubectl annotate namespace shop inplace.dev/delete-guard-override=REASON"),
+        "{reported}"
     );
-    assert_eq!(told, terminating(&pod));
+    assert_eq!(reported, terminating(&pod));
     let passed = attempt("DeleteGuard/drain//1", Some("Successful"), NOW, &json!({}));
     assert!(matches!(within(going.clone(), &[passed]), Verdict::Passed(..)));
     let overridden = Namespace { overridden: Some("all over".to_owned()), ..going };

@@ -179,7 +179,7 @@ impl World {
         let mut tasks: BTreeSet<&str> =
             active.iter().filter(|pod| self.is_updating(pod)).map(|pod| pod.name.as_str()).collect();
         let before = after.len();
-        let turns_before = tasks.len();
+        let tasks_before = tasks.len();
         let (mut taken, mut scaled) = (0, 0);
         for action in &decision.actions {
             match action {
@@ -225,7 +225,7 @@ impl World {
         );
         let limit = (bounds.unavailable + active.len().saturating_sub(spec.replicas)).max(1);
         assert!(
-            tasks.len() <= limit.max(turns_before),
+            tasks.len() <= limit.max(tasks_before),
             "{} turns, {limit} are allowed: {:#?}",
             tasks.len(),
             decision.actions

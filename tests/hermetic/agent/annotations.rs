@@ -82,8 +82,8 @@ async fn a_request_that_names_a_hook_that_sets_an_annotation_is_refused_and_says
         let request =
             json!({ "id": moment, "containers": [{ "name": "app" }], moment: { "templateName": "leave" } });
         town.pod_request("web-0", Some(&request.to_string()));
-        let told = town.told("web-0", moment, "Refused").await;
-        let message = told["message"].as_str().unwrap();
+        let reported = town.reported("web-0", moment, "Refused").await;
+        let message = reported["message"].as_str().unwrap();
         assert!(message.contains("metric `marks`: provider.kubernetes.function"), "{message}");
         assert!(message.contains("sets no annotations of pods"), "{message}");
     }

@@ -15,7 +15,7 @@ async fn what_the_server_turns_away_is_written_again() {
     town.api.on("PATCH pod").nth(3).fault(ApiFault::Answer(500, "broken"));
     town.api.on("PATCH pod").nth(4).fault(ApiFault::CutAfterEffect);
     town.pod_request("web-0", Some("restart app"));
-    town.told("web-0", "text-", "Succeeded").await;
+    town.reported("web-0", "text-", "Succeeded").await;
     assert_eq!(town.events(1).await, ["InPlaceSucceeded"]);
     assert_eq!(town.attempt("web-0"), 1);
 }
@@ -43,7 +43,7 @@ async fn an_answer_that_a_crash_kept_back_is_told_by_the_next_process() {
     // The end is in the journal when this arrives.
     town.api.on("PATCH pod").nth(2).fault(ApiFault::Hang);
     town.pod_request("web-0", Some("restart app"));
-    town.told("web-0", "text-", "Running").await;
+    town.reported("web-0", "text-", "Running").await;
     town.api.arrived("PATCH pod shop/web-0", 2).await;
     agent.kill();
     assert_eq!(town.attempt("web-0"), 1);
@@ -52,7 +52,7 @@ async fn an_answer_that_a_crash_kept_back_is_told_by_the_next_process() {
     // Nobody asks any more, and yet there was an answer to come.
     town.pod_request("web-0", None);
     let _agent = town.agent().await;
-    let status = town.told("web-0", "text-", "Succeeded").await;
+    let status = town.reported("web-0", "text-", "Succeeded").await;
     assert_eq!(status["id"], before["id"]);
     assert_eq!(town.attempt("web-0"), 1);
     assert!(town.api.events().is_empty(), "its events were those of the process that died");
@@ -69,7 +69,7 @@ async fn a_pod_that_is_gone_gets_no_answer() {
     town.pod_request("web-0", Some("restart app"));
     town.api.arrived("PATCH pod shop/web-0", 1).await;
     town.pod_request("web-1", Some("restart app"));
-    town.told("web-1", "text-", "Succeeded").await;
+    town.reported("web-1", "text-", "Succeeded").await;
     // Nothing is left to write: it ends at once, without a warning.
     agent.stop();
     assert!(town.api.count("PATCH pod shop/web-0") <= 2, "{:#?}", town.api.writes());

@@ -14,7 +14,7 @@ async fn cut_off_in_the_middle(town: &Town) {
     town.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_millis(500)));
     town.pod_request("web-0", Some("restart app"));
     town.runtime.arrived("StopContainer", "app#0").await;
-    town.told("web-0", "text-", "Running").await;
+    town.reported("web-0", "text-", "Running").await;
     town.api.go_away().await;
 }
 
@@ -33,7 +33,7 @@ async fn an_end_that_nobody_could_hear_is_told_when_the_server_is_back() {
     town.kubelet("web-0");
     town.api.edit("shop", "web-0", |pod| super::show(pod, &town.runtime.only("web-0/app").id, 1));
     town.api.come_back().await;
-    town.told("web-0", "text-", "Succeeded").await;
+    town.reported("web-0", "text-", "Succeeded").await;
     assert_eq!(town.events(1).await, ["InPlaceSucceeded"]);
     assert_eq!(town.attempt("web-0"), 1);
 }
@@ -46,7 +46,7 @@ async fn what_a_process_left_open_is_taken_up_without_the_server_and_not_withdra
     town.runtime.on("StopContainer").fault(Fault::Hang);
     town.pod_request("web-0", Some("restart app"));
     town.runtime.arrived("StopContainer", "app#0").await;
-    town.told("web-0", "text-", "Running").await;
+    town.reported("web-0", "text-", "Running").await;
     agent.kill();
     town.api.go_away().await;
     let _agent = town.agent_in_the_dark();
@@ -57,7 +57,7 @@ async fn what_a_process_left_open_is_taken_up_without_the_server_and_not_withdra
         .await;
     town.api.edit("shop", "web-0", |pod| super::show(pod, &town.runtime.only("web-0/app").id, 1));
     town.api.come_back().await;
-    let status = town.told("web-0", "text-", "Succeeded").await;
+    let status = town.reported("web-0", "text-", "Succeeded").await;
     assert_eq!(status["containers"][0]["to"]["attempt"], 1);
     assert_eq!(town.events(1).await, ["InPlaceSucceeded"]);
     assert_eq!(town.attempt("web-0"), 1);
@@ -71,11 +71,11 @@ async fn a_request_that_was_open_and_is_withdrawn_before_anything_is_touched_end
     town.runtime.on("PullImage").times(2).fault(Fault::Hang);
     town.pod_request("web-0", Some("swap app=img:v2"));
     town.runtime.arrived("PullImage", "img:v2").await;
-    town.told("web-0", "text-", "Running").await;
+    town.reported("web-0", "text-", "Running").await;
     agent.kill();
     town.pod_request("web-0", None);
     let _agent = town.agent().await;
-    let status = town.told("web-0", "text-", "Cancelled").await;
+    let status = town.reported("web-0", "text-", "Cancelled").await;
     assert_eq!(status["reason"], "RequestDeleted");
     assert_eq!(town.attempt("web-0"), 0);
 }
@@ -98,8 +98,8 @@ async fn what_is_wished_in_the_silence_is_done_after_it() {
         .await;
     assert_eq!(town.attempt("web-1"), 0);
     town.api.come_back().await;
-    town.told("web-1", "text-", "Succeeded").await;
-    town.told("web-0", "text-", "Succeeded").await;
+    town.reported("web-1", "text-", "Succeeded").await;
+    town.reported("web-0", "text-", "Succeeded").await;
     assert_eq!((town.attempt("web-0"), town.attempt("web-1")), (1, 1));
 }
 
@@ -116,7 +116,7 @@ async fn a_server_that_lags_behind_withdraws_nothing() {
     town.runtime.on("PullImage").fault(Fault::Hang);
     town.pod_request("web-0", Some(r#"{"id":"a","containers":[{"name":"app","image":"img:v2"}]}"#));
     town.runtime.arrived("PullImage", "img:v2").await;
-    town.told("web-0", "a", "Running").await;
+    town.reported("web-0", "a", "Running").await;
     let lists = town.api.count("LIST pods");
     let watches = town.api.count("WATCH pods");
     // Where the watch could go on is forgotten meanwhile.
@@ -126,10 +126,10 @@ async fn a_server_that_lags_behind_withdraws_nothing() {
     town.api.arrived("WATCH pods", watches + 2).await;
     // What is served after it shows that the list has been looked at.
     town.pod_request("web-1", Some("restart app"));
-    town.told("web-1", "text-", "Succeeded").await;
+    town.reported("web-1", "text-", "Succeeded").await;
     assert_eq!(town.status("web-0").unwrap()["phase"], "Running", "{:#?}", town.api.events());
     town.pod_request("web-0", None);
-    town.told("web-0", "a", "Cancelled").await;
+    town.reported("web-0", "a", "Cancelled").await;
     assert_eq!(town.attempt("web-0"), 0);
 }
 
@@ -144,7 +144,7 @@ async fn silence_of_the_server_is_not_held_against_a_container() {
     town.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_millis(300)));
     town.pod_request("web-0", Some(r#"{"id":"a","containers":[{"name":"app"}],"readyTimeoutSeconds":1}"#));
     town.runtime.arrived("StopContainer", "app#0").await;
-    town.told("web-0", "a", "Running").await;
+    town.reported("web-0", "a", "Running").await;
     town.api.mute(true);
     town.runtime
         .until("the new life", |model| {
@@ -158,7 +158,7 @@ async fn silence_of_the_server_is_not_held_against_a_container() {
     let reads = town.api.count("GET pod shop/web-0");
     town.api.arrived("GET pod shop/web-0", reads + 2).await;
     town.api.mute(false);
-    town.told("web-0", "a", "Succeeded").await;
+    town.reported("web-0", "a", "Succeeded").await;
     assert_eq!(town.attempt("web-0"), 1);
 }
 
@@ -174,7 +174,7 @@ async fn a_container_that_is_not_ready_in_time_is_told_so_after_one_more_look() 
     let _agent = town.agent().await;
     let reads = town.api.count("GET pod shop/web-0");
     town.pod_request("web-0", Some(r#"{"id":"a","containers":[{"name":"app"}],"readyTimeoutSeconds":1}"#));
-    let status = town.told("web-0", "a", "Failed").await;
+    let status = town.reported("web-0", "a", "Failed").await;
     assert_eq!(status["reason"], "NotReady", "{status:#}");
     assert_eq!(town.api.count("GET pod shop/web-0"), reads + 1);
 }
@@ -212,6 +212,6 @@ async fn a_kubelet_that_starts_the_pod_anew_after_a_reboot_finds_no_name_taken()
     assert_eq!(town.status("web-0").unwrap()["phase"], "Running");
     let id = town.runtime.model(start_anew).unwrap();
     town.api.edit("shop", "web-0", |pod| super::show(pod, &id, 2));
-    let status = town.told("web-0", "text-", "Succeeded").await;
+    let status = town.reported("web-0", "text-", "Succeeded").await;
     assert_eq!(status["containers"][0]["to"]["containerID"], *id, "{status:#}");
 }

@@ -74,7 +74,7 @@ async fn a_swap_is_pulled_for_the_pod_and_left_to_its_kubelet() {
     let town = Town::with_crio().await;
     let _agent = town.agent().await;
     town.pod_request("web-0", Some("swap app=img:v2"));
-    let status = town.told("web-0", "text-", "Succeeded").await;
+    let status = town.reported("web-0", "text-", "Succeeded").await;
     assert_eq!(status["containers"][0]["engine"], "Respec", "{status:#}");
     assert_eq!(town.runtime.only("web-0/app").image(), "img:v2");
     town.nothing_was_made();
@@ -96,13 +96,13 @@ async fn a_restart_is_left_to_the_kubelet() {
             "web-0",
             Some(&json!({ "id": id, "containers": [{ "name": "app" }], "engine": engine }).to_string()),
         );
-        let status = town.told("web-0", id, "Succeeded").await;
+        let status = town.reported("web-0", id, "Succeeded").await;
         assert_eq!(status["containers"][0]["engine"], taken, "{status:#}");
         let after = town.runtime.only("web-0/app");
         assert_eq!((after.attempt(), after.image_id), (before.attempt() + 1, before.image_id));
     }
     town.pod_request("web-0", Some(r#"{"id":"clone","containers":[{"name":"app"}],"engine":"Recreate"}"#));
-    let status = town.told("web-0", "clone", "Refused").await;
+    let status = town.reported("web-0", "clone", "Refused").await;
     assert_eq!(status["reason"], "RuntimeUnsupported", "{status:#}");
     town.nothing_was_made();
 }
@@ -113,7 +113,7 @@ async fn an_image_that_ends_is_rolled_back() {
     town.runtime.model(|model| model.image("img:v2").dies_after = Some((Duration::from_millis(20), 3)));
     let _agent = town.agent().await;
     town.pod_request("web-0", Some("swap app=img:v2"));
-    let status = town.told("web-0", "text-", "RolledBack").await;
+    let status = town.reported("web-0", "text-", "RolledBack").await;
     assert_eq!(status["reason"], "Exited", "{status:#}");
     assert_eq!(town.runtime.only("web-0/app").image(), "img:v1");
     assert_eq!(spec_image(&town.api.pod("shop", "web-0")), "img:v1");
@@ -134,7 +134,7 @@ async fn hooks_run_before_and_after() {
     let request = json!({ "id": "hooked", "containers": [{ "name": "app", "image": "img:v2" }],
         "preHook": { "templateName": "before" }, "postHook": { "templateName": "after" } });
     town.pod_request("web-0", Some(&request.to_string()));
-    town.told("web-0", "hooked", "Succeeded").await;
+    town.reported("web-0", "hooked", "Succeeded").await;
     assert_eq!(town.runtime.calls("ExecSync").len(), 2);
     town.nothing_was_made();
 }

@@ -52,7 +52,7 @@ async fn operations_that_wait_and_have_touched_nothing_hold_up_nobody() {
     }
     town.all_in(&slow, &["Pull", "Drain", "PreHook"]).await;
     town.pod_request("quick", Some("restart app"));
-    town.told("quick", "text-", "Succeeded").await;
+    town.reported("quick", "text-", "Succeeded").await;
     // And none of those that wait was touched.
     assert!(slow.iter().all(|name| town.attempt(name) == 0));
 }
@@ -82,10 +82,10 @@ async fn only_so_many_change_containers_at_once() {
         }
     });
     town.pod_request("third", Some(r#"{"id":"t","containers":[{"name":"app"}]}"#));
-    let waits = town.told("third", "t", "Pending").await;
+    let waits = town.reported("third", "t", "Pending").await;
     assert_eq!(waits["message"], "waits until another operation of this node ends");
     for (name, id) in [("slow", "s"), ("drained", "d"), ("third", "t")] {
-        town.told(name, id, "Succeeded").await;
+        town.reported(name, id, "Succeeded").await;
     }
     let history = town.runtime.history();
     let down = |events: &[String]| {
@@ -113,7 +113,7 @@ async fn time_in_the_queue_counts_towards_the_deadline() {
     let request =
         json!({ "id": "n", "deadlineSeconds": 300, "containers": [{ "name": "app", "image": "img:v2" }] });
     town.pod_request("next", Some(&request.to_string()));
-    town.told("next", "n", "Pending").await;
+    town.reported("next", "n", "Pending").await;
     let waits = tokio::time::Instant::now();
     town.runtime.arrived("PullImage", "img:v2").await;
     let waited = waits.elapsed();
@@ -138,7 +138,7 @@ async fn a_request_that_waits_for_its_own_pod_ends_by_its_deadline() {
     town.runtime.arrived("StopContainer", "app#0").await;
     let request = json!({ "id": "late", "deadlineSeconds": 1, "containers": [{ "name": "app" }] });
     town.pod_request("web-0", Some(&request.to_string()));
-    let status = town.told("web-0", "late", "Failed").await;
+    let status = town.reported("web-0", "late", "Failed").await;
     assert_eq!(status["reason"], "DeadlineExceeded", "{status:#}");
     assert!(status["message"].as_str().unwrap().contains("Nothing was touched"), "{status:#}");
     assert_eq!(town.attempt("web-0"), 1, "the first one was carried out, the second one was not");

@@ -58,13 +58,13 @@ impl Town {
 
     /// Waits until the journal tells, or does not tell any more, since when the drain is confirmed.
     async fn confirmed(&self, is: bool) {
-        let told = || {
+        let reported = || {
             let files = walk(self.state.path());
             let text: String = files.iter().filter_map(|path| std::fs::read_to_string(path).ok()).collect();
             text.contains("\"confirmed_at\":\"") == is && text.contains("\"confirmed_at\":")
         };
         let tells = async {
-            while !told() {
+            while !reported() {
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             }
         };
@@ -88,7 +88,7 @@ async fn nothing_is_stopped_while_a_slice_sends_traffic_or_nobody_can_tell() {
     // One that need not be confirmed asks nobody.
     town.pod_request("web-1", Some(&restart("fixed", "Fixed", 1, 60)));
     town.drained("web-1").await;
-    town.told("web-1", "fixed", "Succeeded").await;
+    town.reported("web-1", "fixed", "Succeeded").await;
     assert_eq!(town.api.count("LIST endpointslices"), 0);
     town.slice("web-a", true, Some(true));
     town.slice("by-hand", false, None);
@@ -106,7 +106,7 @@ async fn nothing_is_stopped_while_a_slice_sends_traffic_or_nobody_can_tell() {
     town.looked(8).await;
     assert_eq!(town.attempt("web-0"), 0);
     town.api.come_back().await;
-    town.told("web-0", "r", "Succeeded").await;
+    town.reported("web-0", "r", "Succeeded").await;
     assert_eq!(town.attempt("web-0"), 1);
     assert_eq!(gate(&town.api.pod("shop", "web-0")), Some(("True", "InPlaceReady")));
 }
@@ -130,7 +130,7 @@ async fn a_slice_that_takes_the_pod_back_undoes_the_confirmation() {
     town.slice("web-a", false, Some(true));
     town.confirmed(false).await;
     town.pod_request("web-0", None);
-    town.told("web-0", "r", "Cancelled").await;
+    town.reported("web-0", "r", "Cancelled").await;
     assert_eq!(town.attempt("web-0"), 0);
 }
 
@@ -144,7 +144,7 @@ async fn a_slice_that_never_lets_go_is_named_and_nothing_is_touched() {
     let _agent = town.agent().await;
     town.pod_request("web-0", Some(&restart("r", "Confirmed", 0, 10)));
     town.drained("web-0").await;
-    let status = town.told("web-0", "r", "Failed").await;
+    let status = town.reported("web-0", "r", "Failed").await;
     assert_eq!(status["reason"], "DrainNotConfirmed");
     let message = status["message"].as_str().unwrap();
     assert!(message.contains("peers-x") && !message.contains("web-a"), "{message}");

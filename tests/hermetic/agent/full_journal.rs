@@ -70,7 +70,7 @@ async fn a_disk_that_fills_up_while_a_pod_is_drained_leaves_it_in_traffic() {
     };
     town.api.patiently("the gate is in the journal", written).await;
     town.fill("web-0").await;
-    let status = town.told("web-0", "drained", "Failed").await;
+    let status = town.reported("web-0", "drained", "Failed").await;
     assert_eq!(status["reason"], "JournalFailed", "{status:#}");
     town.api.until("an open gate", |store| gate(&store.pod("shop", "web-0").unwrap()) == OPEN).await;
     assert!(town.runtime.fences().is_empty() && town.runtime.calls("StopContainer").is_empty());
@@ -81,7 +81,7 @@ async fn a_disk_that_fills_up_while_a_pod_is_drained_leaves_it_in_traffic() {
     let _agent = town.agent().await;
     town.kubelet("web-0");
     town.pod_request("web-0", Some("restart app"));
-    town.told("web-0", "text-", "Succeeded").await;
+    town.reported("web-0", "text-", "Succeeded").await;
     assert_eq!(town.attempt("web-0"), 1);
 }
 
@@ -98,7 +98,7 @@ async fn an_image_that_was_rolled_back_on_a_full_disk_is_not_rolled_out_again() 
         }
     });
     town.pod_request("web-0", Some("swap app=img:v2"));
-    town.told("web-0", "text-", "RolledBack").await;
+    town.reported("web-0", "text-", "RolledBack").await;
     let (swaps, file) = (town.runtime.instances("web-0/app").len(), town.file("web-0", "json.new"));
     assert!(file.is_dir() && town.is_open("web-0"));
     agent.kill();
@@ -117,10 +117,10 @@ async fn a_journal_that_cannot_be_locked_now_is_tried_again() {
     let agent = town.agent().await;
     std::fs::create_dir_all(&lock).unwrap();
     town.pod_request("web-0", Some("restart app"));
-    let status = town.told("web-0", "text-", "Pending").await;
+    let status = town.reported("web-0", "text-", "Pending").await;
     assert!(status["message"].as_str().unwrap().contains("cannot be locked"), "{status:#}");
     std::fs::remove_dir(&lock).unwrap();
-    town.told("web-0", "text-", "Succeeded").await;
+    town.reported("web-0", "text-", "Succeeded").await;
     // The same for what a process has left open.
     town.runtime.on("StopContainer").fault(Fault::Hang);
     town.pod_request("web-0", Some("restart app #2"));
@@ -132,7 +132,7 @@ async fn a_journal_that_cannot_be_locked_now_is_tried_again() {
     town.pod("web-1");
     town.kubelet("web-1");
     town.pod_request("web-1", Some("restart app"));
-    town.told("web-1", "text-", "Succeeded").await;
+    town.reported("web-1", "text-", "Succeeded").await;
     std::fs::remove_dir(&lock).unwrap();
     town.runtime
         .until("the new instance", |model| model.running("web-0/app").iter().any(|c| c.attempt() == 2))
@@ -170,10 +170,10 @@ async fn a_lock_that_hangs_on_the_disk_holds_up_its_pod_alone() {
     let pipe = Pipe::at(town.file("web-0", "lock"));
     town.pod_request("web-0", Some("restart app"));
     town.pod_request("web-1", Some("restart app"));
-    town.told("web-1", "text-", "Succeeded").await;
+    town.reported("web-1", "text-", "Succeeded").await;
     assert_eq!(town.attempt("web-0"), 0);
     drop(pipe);
-    town.told("web-0", "text-", "Succeeded").await;
+    town.reported("web-0", "text-", "Succeeded").await;
 }
 
 /// In the listing with which an agent begins, in the sweep, and where their own requests are taken up: more often than there are
@@ -196,15 +196,15 @@ async fn files_that_hang_when_the_agent_starts_hold_up_their_pods_alone() {
     }
     _agent = town.agent().await;
     for name in hung {
-        let status = town.told(name, "text-", "Pending").await;
+        let status = town.reported(name, "text-", "Pending").await;
         assert!(status["message"].as_str().unwrap().contains("hangs"), "{status:#}");
     }
     town.pod_request("web-1", Some("restart app"));
-    town.told("web-1", "text-", "Succeeded").await;
+    town.reported("web-1", "text-", "Succeeded").await;
     assert_eq!(hung.map(|name| town.attempt(name)), [0, 0]);
     drop(pipes);
     for name in hung {
-        town.told(name, "text-", "Succeeded").await;
+        town.reported(name, "text-", "Succeeded").await;
     }
 }
 
@@ -220,7 +220,7 @@ async fn a_file_that_hangs_when_a_gate_is_looked_at_holds_up_its_pod_alone() {
     // The drain takes longer than the agent waits before it looks at the other pod's gate.
     let drain = json!({ "id": "d", "containers": [{ "name": "app" }], "gracePeriodSeconds": 4 });
     town.pod_request("web-1", Some(&drain.to_string()));
-    town.told("web-1", "d", "Succeeded").await;
+    town.reported("web-1", "d", "Succeeded").await;
     drop(pipe);
 }
 
@@ -237,7 +237,7 @@ async fn a_sweep_that_hangs_holds_up_no_request() {
     let agent = town.agent().await;
     town.runtime.arrived("RemoveContainer", "fence app#7").await;
     town.pod_request("web-1", Some("restart app"));
-    town.told("web-1", "text-", "Succeeded").await;
+    town.reported("web-1", "text-", "Succeeded").await;
     assert_eq!(town.runtime.fences().len(), 1);
     // Nor the end of the process.
     let began = tokio::time::Instant::now();

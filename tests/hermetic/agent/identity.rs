@@ -265,7 +265,7 @@ async fn a_container_that_the_spec_does_not_declare_is_refused() {
             target["image"] = json!(image);
         }
         town.pod_request("job", Some(&json!({ "id": id, "containers": [target] }).to_string()));
-        let status = town.told("job", id, "Refused").await;
+        let status = town.reported("job", id, "Refused").await;
         assert_eq!(status["reason"], "UndeclaredContainer", "{status:#}");
     }
     assert!(town.runtime.story().is_empty(), "{:#?}", town.runtime.story());

@@ -50,7 +50,7 @@ async fn nothing_is_begun_in_a_pod_that_is_to_be_ended() {
     town.pod_with("web-0", evicted);
     let _agent = town.agent().await;
     town.pod_request("web-0", Some("restart app"));
-    let status = town.told("web-0", "text-", "Refused").await;
+    let status = town.reported("web-0", "text-", "Refused").await;
     assert_eq!(status["reason"], "Deleting", "{status:#}");
     assert!(town.runtime.calls("CreateContainer").is_empty());
 }
@@ -69,7 +69,7 @@ async fn a_request_of_a_pod_that_has_ended_is_refused() {
         }
         let _agent = town.agent().await;
         town.pod_request("web-0", Some("restart app"));
-        let status = town.told("web-0", "text-", "Refused").await;
+        let status = town.reported("web-0", "text-", "Refused").await;
         assert_eq!(status["reason"], "Deleting", "{status:#}");
         let message = status["message"].as_str().unwrap();
         assert!(message.contains("Failed (DeadlineExceeded)"), "{message}");
@@ -88,7 +88,7 @@ async fn a_pod_that_others_only_want_to_delete_is_restarted() {
     town.kubelet("web-0");
     let _agent = town.agent().await;
     town.pod_request("web-0", Some("restart app"));
-    town.told("web-0", "text-", "Succeeded").await;
+    town.reported("web-0", "text-", "Succeeded").await;
     assert_eq!(town.attempt("web-0"), 1);
 }
 

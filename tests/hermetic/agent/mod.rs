@@ -158,7 +158,7 @@ impl Town {
     }
 
     /// Waits until the pod's annotation tells `phase` of a request whose id begins so.
-    async fn told(&self, name: &str, id: &str, phase: &str) -> Value {
+    async fn reported(&self, name: &str, id: &str, phase: &str) -> Value {
         let fits = |store: &Store| {
             let status = status(&store.pod("shop", name)?)?;
             let fits = status["id"].as_str()?.starts_with(id) && status["phase"] == phase;
@@ -216,9 +216,9 @@ impl Drop for Agent {
 
 /// What the pod's kubelet tells of its container.
 fn show(pod: &mut Value, id: &str, attempt: u32) {
-    let told = &mut pod["status"]["containerStatuses"][0];
-    told["containerID"] = json!(format!("containerd://{id}"));
-    told["restartCount"] = json!(attempt);
+    let reported = &mut pod["status"]["containerStatuses"][0];
+    reported["containerID"] = json!(format!("containerd://{id}"));
+    reported["restartCount"] = json!(attempt);
 }
 
 /// The condition of the gate.

@@ -16,7 +16,7 @@ async fn a_plain_restart_is_three_writes() {
     let _agent = town.agent().await;
     town.api.forget();
     town.pod_request("web-0", Some("restart app"));
-    let status = town.told("web-0", "text-", "Succeeded").await;
+    let status = town.reported("web-0", "text-", "Succeeded").await;
     assert_eq!(town.events(1).await, ["InPlaceSucceeded"]);
     assert_eq!(town.attempt("web-0"), 1);
     let event = &town.api.events()[0];
@@ -58,7 +58,7 @@ async fn a_restart_with_a_drain_is_five_writes() {
         }
     });
     assert_eq!(town.attempt("web-0"), 0);
-    town.told("web-0", "d", "Succeeded").await;
+    town.reported("web-0", "d", "Succeeded").await;
     town.events(1).await;
     assert_eq!(gate(&town.api.pod("shop", "web-0")), Some(("True", "InPlaceReady")));
     let writes = town.api.writes();
@@ -75,7 +75,7 @@ async fn without_its_annotation_a_request_is_cancelled() {
     town.pod_request("web-0", Some("swap app=img:v2"));
     town.runtime.arrived("PullImage", "img:v2").await;
     town.pod_request("web-0", None);
-    let status = town.told("web-0", "text-", "Cancelled").await;
+    let status = town.reported("web-0", "text-", "Cancelled").await;
     assert_eq!(status["reason"], "RequestDeleted");
     assert_eq!(town.events(2).await, ["InPlaceStarted", "InPlaceCancelled"]);
     assert_eq!(town.attempt("web-0"), 0);
@@ -91,7 +91,7 @@ async fn a_newer_request_takes_the_place_of_one_that_has_touched_nothing() {
     town.pod_request("web-0", Some("swap app=img:v2"));
     town.runtime.arrived("PullImage", "img:v2").await;
     town.pod_request("web-0", Some(r#"{"id":"newer","containers":[{"name":"app"}]}"#));
-    town.told("web-0", "newer", "Succeeded").await;
+    town.reported("web-0", "newer", "Succeeded").await;
     assert_eq!(town.events(3).await, ["InPlaceStarted", "InPlaceCancelled", "InPlaceSucceeded"]);
     assert_eq!(
         (town.attempt("web-0"), town.runtime.only("web-0/app").image()),
@@ -120,7 +120,7 @@ async fn a_pod_made_again_under_the_same_name_is_another_pod() {
         pod["metadata"]["annotations"][annotation::REQUEST] = json!("restart app");
     });
     town.kubelet("web-0");
-    let status = town.told("web-0", "text-", "Succeeded").await;
+    let status = town.reported("web-0", "text-", "Succeeded").await;
     assert_eq!(status["containers"][0]["action"], "Restart");
     assert_eq!(town.attempt("web-0"), 1);
     let uid = town.api.pod("shop", "web-0")["metadata"]["uid"].clone();
@@ -135,7 +135,7 @@ async fn what_cannot_be_read_is_refused_once() {
     town.pod("web-0");
     let agent = town.agent().await;
     town.pod_request("web-0", Some("reboot app"));
-    let status = town.told("web-0", "", "Refused").await;
+    let status = town.reported("web-0", "", "Refused").await;
     assert_eq!(status["reason"], "InvalidRequest");
     assert_eq!(town.events(1).await, ["InPlaceRefused"]);
     assert_eq!(town.api.events()[0]["type"], "Warning");
@@ -143,7 +143,7 @@ async fn what_cannot_be_read_is_refused_once() {
     town.api.forget();
     let _agent = town.agent().await;
     town.pod_request("web-0", Some("restart nobody"));
-    town.told("web-0", "text-", "Refused").await;
+    town.reported("web-0", "text-", "Refused").await;
     // The first answer stood: it was not told again.
     assert_eq!(town.events(2).await.len(), 2);
     assert_eq!(town.api.writes().len(), 2, "{:#?}", town.api.writes());

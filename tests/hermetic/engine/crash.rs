@@ -146,14 +146,14 @@ async fn the_runtime_dies_too() {
     shop.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
     shop.fake.go_away();
     let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (report, mut reported) = tokio::sync::mpsc::unbounded_channel();
     let observer: inplace::node::drive::Observer = Arc::new(move |operation_event| {
         if let inplace::node::drive::OperationEvent::Progress(why) = operation_event {
-            tell.send(why.to_owned()).unwrap();
+            report.send(why.to_owned()).unwrap();
         }
     });
     let process = tokio::spawn(async move { node.resume(&pod, control, &observer).await });
-    assert!(told.recv().await.unwrap().contains("cannot be reached"));
+    assert!(reported.recv().await.unwrap().contains("cannot be reached"));
     shop.fake.come_back().await;
     shop.succeeded(process.await.unwrap().map(Option::unwrap), "img:v1");
 }

@@ -40,10 +40,10 @@ struct Work {
 
 impl Work {
     fn begin(shop: &Shop, text: &str) -> Self {
-        let (tell, status) = watch::channel(None);
+        let (report, status) = watch::channel(None);
         let observer: Observer = Arc::new(move |operation_event| {
             if let OperationEvent::Status(status) = operation_event {
-                tell.send_replace(Some(status.clone()).filter(|status| status.phase.is_terminal()));
+                report.send_replace(Some(status.clone()).filter(|status| status.phase.is_terminal()));
             }
         });
         let (node, pod, control, request) =
@@ -53,7 +53,7 @@ impl Work {
     }
 
     /// The terminal status, which does not wait for the journal.
-    async fn told(&mut self, shop: &Shop) -> Status {
+    async fn reported(&mut self, shop: &Shop) -> Status {
         shop.patiently(self.status.wait_for(Option::is_some)).await.unwrap().clone().unwrap()
     }
 }
@@ -74,14 +74,14 @@ async fn the_end_is_written_when_the_disk_is_free_again_and_nothing_runs_again()
         let full = Full::of(&shop);
         full.after(&shop, "StopContainer");
         let mut work = Work::begin(&shop, text);
-        let told = work.told(&shop).await;
-        assert_eq!((told.phase, shop.starts()), (phase, starts), "{told:#?}");
+        let reported = work.reported(&shop).await;
+        assert_eq!((reported.phase, shop.starts()), (phase, starts), "{reported:#?}");
         assert!(shop.fake.fences().is_empty());
         // The pod is worked on until the journal has the end: nobody finds it open.
         assert!(!work.ended.is_finished() && shop.node.journal.hold(&shop.pod).is_err(), "{text}");
         full.free();
         let ended = shop.patiently(work.ended).await.unwrap().unwrap();
-        assert_eq!(ended, told);
+        assert_eq!(ended, reported);
         shop.next_process();
         assert!(shop.resume().await.unwrap().is_none());
         shop.sane(text);
@@ -96,7 +96,7 @@ async fn a_process_that_is_to_end_does_not_wait_for_a_full_disk() {
     let full = Full::of(&shop);
     full.after(&shop, "StopContainer");
     let mut work = Work::begin(&shop, "restart app");
-    work.told(&shop).await;
+    work.reported(&shop).await;
     shop.shutdown.cancel();
     assert_eq!(shop.patiently(work.ended).await.unwrap().unwrap().phase, Phase::Succeeded);
 }
@@ -109,18 +109,18 @@ async fn an_open_operation_whose_end_is_published_is_not_carried_on() {
         let full = Full::of(&shop);
         full.after(&shop, "StopContainer");
         let mut work = Work::begin(&shop, "swap app=img:v3");
-        let told = work.told(&shop).await;
+        let reported = work.reported(&shop).await;
         work.ended.abort();
         drop(work.ended.await);
         full.free();
         shop.next_process();
         assert!(shop.is_open());
-        let other = Status { id: "another".to_owned(), ..told.clone() };
-        let answered = Some(if published { told.clone() } else { other });
+        let other = Status { id: "another".to_owned(), ..reported.clone() };
+        let answered = Some(if published { reported.clone() } else { other });
         shop.node = Node { answered, ..shop.node.clone() };
         let resumed = shop.resume().await.unwrap().unwrap();
         assert_eq!((resumed.phase, shop.starts() > 2), (Phase::RolledBack, !published), "{resumed:#?}");
         shop.sane("resumed");
-        assert!(shop.node.journal.load(&shop.pod).unwrap().has_finished(&told.id));
+        assert!(shop.node.journal.load(&shop.pod).unwrap().has_finished(&reported.id));
     }
 }

@@ -15,12 +15,12 @@ impl Shop {
     /// What was created, started, ended and removed, in that order.
     fn events(&self) -> Vec<String> {
         let history = self.fake.history().into_iter();
-        let told = |event: &String| {
+        let reported = |event: &String| {
             ["created", "started", "did not start", "exited", "removed"]
                 .iter()
                 .any(|verb| event.starts_with(verb))
         };
-        history.filter(told).collect()
+        history.filter(reported).collect()
     }
 }
 

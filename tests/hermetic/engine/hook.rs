@@ -231,7 +231,7 @@ async fn another_image_under_the_same_name_after_a_hook_ends_it_untouched() {
 async fn how_far_it_is_is_told() {
     let oracle = Oracle::open().await;
     let shop = shop(&oracle).await;
-    let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut reported) = tokio::sync::mpsc::unbounded_channel();
     let observer: Observer = Arc::new(move |operation_event| {
         let text = match operation_event {
             OperationEvent::Status(status) => format!("status {}", status.message),
@@ -244,15 +244,15 @@ async fn how_far_it_is_is_told() {
     let ended =
         tokio::spawn(async move { node.carry_out(&pod, restart("drain", ""), control, &observer).await });
     let waiting = "waiting for hook drain: webtest:";
-    assert_eq!(told.recv().await.unwrap(), format!("status {waiting} not begun"));
+    assert_eq!(reported.recv().await.unwrap(), format!("status {waiting} not begun"));
     let failed = |text: &str| {
         text.starts_with(&format!("progress {waiting} 0 of 1 successful, ")) && text.ends_with(" failed")
     };
-    shop.patiently(async { while !failed(&told.recv().await.unwrap()) {} }).await;
+    shop.patiently(async { while !failed(&reported.recv().await.unwrap()) {} }).await;
     oracle.say("/before", Some(1));
     assert_eq!(shop.patiently(ended).await.unwrap().unwrap().phase, Phase::Succeeded);
     let mut statuses = Vec::new();
-    while let Some(text) = told.recv().await {
+    while let Some(text) = reported.recv().await {
         statuses.extend(Some(text).filter(|text| text.starts_with("status waiting")));
     }
     // Each telling is a write where an API server hears it.

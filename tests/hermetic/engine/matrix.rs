@@ -220,23 +220,26 @@ where
 impl Cell {
     async fn fault(self) {
         let (shop, ended) = self.run(request(self.job.text()), Duration::from_secs(30)).await;
-        let told = self.told(&shop, &ended);
+        let reported = self.reported(&shop, &ended);
         let handled = shop.fake.times(&format!("ran bye in {}", shop.born));
-        assert!(handled <= if matches!(self.fault, Fault::Twice) { 2 } else { 1 }, "{told}");
+        assert!(handled <= if matches!(self.fault, Fault::Twice) { 2 } else { 1 }, "{reported}");
         let (phase, image) = self.job.end();
         let starts = |status: &Status| usize::from(status.phase == Phase::RolledBack) + 1;
         match ended {
             Ok(status) if status.phase == phase => {
                 shop.reached(&status, image);
-                assert!(shop.starts() <= starts(&status), "{told}");
+                assert!(shop.starts() <= starts(&status), "{reported}");
             }
-            _ if self.harmless => panic!("{told}"),
+            _ if self.harmless => panic!("{reported}"),
             Ok(status) if status.phase == Phase::RolledBack => {
                 shop.reached(&status, "img:v1");
-                assert!(shop.starts() <= starts(&status), "{told}");
+                assert!(shop.starts() <= starts(&status), "{reported}");
             }
             Ok(status) => {
-                assert!(status.phase == Phase::Failed && status.message.contains("not touched"), "{told}");
+                assert!(
+                    status.phase == Phase::Failed && status.message.contains("not touched"),
+                    "{reported}"
+                );
                 shop.untouched();
             }
             Err(_) => shop.untouched(),
@@ -248,13 +251,13 @@ impl Cell {
         let request = short(self.job.text(), if self.job.what == What::Restart { 8 } else { 12 });
         let limit = Duration::from_secs(u64::from(request.deadline_seconds) + 15);
         let (shop, ended) = self.run(request, limit).await;
-        let told = self.told(&shop, &ended);
-        let status = ended.expect(&told);
+        let reported = self.reported(&shop, &ended);
+        let status = ended.expect(&reported);
         match status.phase {
             Phase::Succeeded => shop.reached(&status, self.job.end().1),
             Phase::RolledBack => shop.reached(&status, "img:v1"),
             _ => {
-                assert!(status.message.contains("not touched"), "{told}");
+                assert!(status.message.contains("not touched"), "{reported}");
                 shop.untouched();
             }
         }
@@ -266,11 +269,11 @@ impl Cell {
         shop.fake.on(name).about(about).nth(*nth).fault(self.fault);
         let ended = tokio::time::timeout(limit, shop.insist(request)).await;
         let ended = ended.unwrap_or_else(|_| panic!("{self:?}: no end: {:#?}", shop.fake.story()));
-        shop.sane(&self.told(&shop, &ended));
+        shop.sane(&self.reported(&shop, &ended));
         (shop, ended)
     }
 
-    fn told(&self, shop: &Shop, ended: &Result<Status, Error>) -> String {
+    fn reported(&self, shop: &Shop, ended: &Result<Status, Error>) -> String {
         format!("{self:?}: {ended:?}\n{:#?}\n{:#?}", shop.fake.history(), shop.fake.story())
     }
 }

@@ -120,16 +120,16 @@ async fn a_container_that_dies_by_itself_just_before_the_stop_is_replaced_all_th
 async fn the_attempt_after_ours_is_refused_by_the_fence() {
     for call in ["CreateContainer", "StartContainer"] {
         let shop = Shop::of(kubelets()).await;
-        let (tell, told) = std::sync::mpsc::channel();
+        let (report, reported) = std::sync::mpsc::channel();
         let overtakes = move |m: &mut Model| {
-            drop(tell.send(m.kubelet_restarts("app").map_err(|no| no.message().to_owned())));
+            drop(report.send(m.kubelet_restarts("app").map_err(|no| no.message().to_owned())));
         };
         match call {
             "CreateContainer" => shop.fake.on(call).about("app#1").then(overtakes),
             _ => shop.fake.on(call).about("app#1").first(overtakes),
         }
         shop.succeeded(shop.restart().await, "img:v1");
-        let refused = told.try_iter().collect::<Result<Vec<_>, _>>().unwrap_err();
+        let refused = reported.try_iter().collect::<Result<Vec<_>, _>>().unwrap_err();
         assert!(refused.contains("is reserved for"), "{refused}");
         assert_eq!(shop.fake.times("started app#2"), 0);
     }
@@ -139,14 +139,14 @@ async fn the_attempt_after_ours_is_refused_by_the_fence() {
 #[tokio::test]
 async fn the_fence_outlives_the_start() {
     let shop = Shop::of(kubelets()).await;
-    let (tell, told) = std::sync::mpsc::channel();
+    let (report, reported) = std::sync::mpsc::channel();
     shop.fake.on("RemoveContainer").first(move |m| {
         let instance = m.running("app")[0].clone();
         let held = inplace::process::clock::now().as_nanosecond() - i128::from(instance.started_at);
-        tell.send(Duration::from_nanos(u64::try_from(held).unwrap())).unwrap();
+        report.send(Duration::from_nanos(u64::try_from(held).unwrap())).unwrap();
     });
     shop.succeeded(shop.restart().await, "img:v1");
-    assert!(told.recv().unwrap() >= Duration::from_millis(250));
+    assert!(reported.recv().unwrap() >= Duration::from_millis(250));
 }
 
 #[tokio::test]

@@ -82,13 +82,13 @@ async fn a_journal_that_cannot_be_written() {
 
 #[tokio::test]
 async fn an_image_that_cannot_be_had() {
-    for (code, told) in [(Code::NotFound, "not found"), (Code::Unknown, "unauthorized")] {
+    for (code, reported) in [(Code::NotFound, "not found"), (Code::Unknown, "unauthorized")] {
         let shop = Shop::open().await;
-        shop.fake.model(|m| m.image("img:v2").pull_fails = Some((code, told.to_owned())));
+        shop.fake.model(|m| m.image("img:v2").pull_fails = Some((code, reported.to_owned())));
         let ended = shop.ask(short("swap app=img:v2", 30)).await.unwrap();
         assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "PullFailed"), "{ended:#?}");
-        assert!(ended.message.contains(told), "{}", ended.message);
-        shop.sane(told);
+        assert!(ended.message.contains(reported), "{}", ended.message);
+        shop.sane(reported);
         shop.untouched();
     }
 }

@@ -23,11 +23,11 @@ async fn it_pauses_with_nobody_down_or_it_finishes() {
             let mut shop = shop().await;
             let shutdown = shop.shutdown.clone();
             let on = shop.fake.on(call.name).about(&call.about);
-            let tell = move |_: &mut super::super::runtime::Model| shutdown.cancel();
+            let report = move |_: &mut super::super::runtime::Model| shutdown.cancel();
             if after {
-                on.then(tell);
+                on.then(report);
             } else {
-                on.first(tell);
+                on.first(report);
             }
             let ended = tokio::time::timeout(Duration::from_secs(10), shop.swap()).await.expect(&what);
             assert_eq!(shop.fake.running("app").len(), 1, "{what}: {:#?}", shop.fake.history());
@@ -37,8 +37,8 @@ async fn it_pauses_with_nobody_down_or_it_finishes() {
                     paused += 1;
                     assert!(shop.is_open(), "{what}");
                     let story = shop.fake.story();
-                    let told = story.iter().position(|done| *done == call.to_string()).unwrap();
-                    let begun = &story[told + 1..];
+                    let reported = story.iter().position(|done| *done == call.to_string()).unwrap();
+                    let begun = &story[reported + 1..];
                     let forbidden = ["Pull", "CreateContainer fence", "Exec"];
                     assert!(
                         !begun.iter().any(|call| forbidden.iter().any(|start| call.starts_with(start))),

@@ -64,16 +64,16 @@ async fn a_container_that_is_down_does_not_wait_for_the_journal() {
 async fn nothing_is_touched_while_the_journal_cannot_be_written() {
     let shop = Shop::of(shared_pod()).await;
     let stuck = Stuck::at(Stuck::path(&shop));
-    let (tell, mut told) = tokio::sync::watch::channel(None);
+    let (report, mut reported) = tokio::sync::watch::channel(None);
     let observer: Observer = std::sync::Arc::new(move |operation_event| {
         if let OperationEvent::Status(status) = operation_event {
-            tell.send_replace(Some(status.clone()).filter(|status| status.phase.is_terminal()));
+            report.send_replace(Some(status.clone()).filter(|status| status.phase.is_terminal()));
         }
     });
     let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
     let request = short("restart app", 8);
     let work = tokio::spawn(async move { node.carry_out(&pod, request, control, &observer).await });
-    let ended = shop.patiently(told.wait_for(Option::is_some)).await.unwrap().clone().unwrap();
+    let ended = shop.patiently(reported.wait_for(Option::is_some)).await.unwrap().clone().unwrap();
     assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "JournalFailed"), "{ended:#?}");
     assert!(ended.message.contains("touched"), "{}", ended.message);
     shop.untouched();

@@ -47,7 +47,7 @@ fn out(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-fn told(output: &Output) -> String {
+fn reported(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
@@ -102,7 +102,7 @@ fn what_cannot_be_run_is_refused_with_the_place() {
     ] {
         let output = test(&server, &template, args);
         assert_eq!(output.status.code(), Some(3), "{output:?}");
-        assert!(told(&output).contains(why), "{why}: {output:?}");
+        assert!(reported(&output).contains(why), "{why}: {output:?}");
         assert!(output.stdout.is_empty(), "{output:?}");
     }
     assert!(server.asked().is_empty());
@@ -116,7 +116,7 @@ fn a_template_is_checked_without_being_run() {
     assert!(out(&output).contains("to be given for each run: PodIP, PORT"), "{output:?}");
     let output = hook(&TEMPLATE.replace("interval: 200ms", "interval: soon"), &["check"]);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
-    assert!(told(&output).contains("interval"), "{output:?}");
+    assert!(reported(&output).contains("interval"), "{output:?}");
 }
 
 #[tokio::test]
@@ -148,6 +148,6 @@ async fn a_pod_of_the_cluster_gives_the_arguments() {
     assert!(out(&output).contains("annotation #1 Successful in "), "{output:?}");
     let output = run("nobody").await.unwrap();
     assert_eq!(output.status.code(), Some(3), "{output:?}");
-    assert!(told(&output).contains("reading pod shop/nobody"), "{output:?}");
+    assert!(reported(&output).contains("reading pod shop/nobody"), "{output:?}");
     assert_eq!(server.asked().len(), 1);
 }

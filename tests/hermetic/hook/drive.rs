@@ -77,21 +77,21 @@ async fn no_more_measurements_at_once_than_there_are_permits() {
 async fn what_begins_together_is_told_together() {
     let server = Server::start();
     let metrics: Vec<_> = (0..3).map(|at| metric(&format!("m{at}"), &server, "/age", &json!({}))).collect();
-    let told = RefCell::new(Vec::new());
+    let reported = RefCell::new(Vec::new());
     let status = engine()
         .run(&spec(&metrics.into()), HookRunStatus::default(), &Place::default(), |status| {
-            told.borrow_mut().push(status.clone());
+            reported.borrow_mut().push(status.clone());
         })
         .await;
-    let told = told.into_inner();
+    let reported = reported.into_inner();
     let running = |status: &HookRunStatus| {
         let all = status.metric_results.iter().flat_map(|result| &result.measurements);
         all.filter(|one| one.finished_at.is_none()).count()
     };
-    assert_eq!(running(&told[0]), 3);
-    assert!(told.len() <= 4, "one beginning and at most three ends: {}", told.len());
-    assert!(told.windows(2).all(|two| two[0] != two[1]), "told without a change");
-    assert_eq!(told.last(), Some(&status));
+    assert_eq!(running(&reported[0]), 3);
+    assert!(reported.len() <= 4, "one beginning and at most three ends: {}", reported.len());
+    assert!(reported.windows(2).all(|two| two[0] != two[1]), "told without a change");
+    assert_eq!(reported.last(), Some(&status));
 }
 
 #[tokio::test]
@@ -101,14 +101,14 @@ async fn a_run_that_was_dropped_goes_on_and_repeats_nothing_that_had_ended() {
     // The first request passes, and all after the gate is open.
     let spec =
         spec(&json!([metric("free", &server, "/age", &json!({})), metric("held", &server, "/gate", &steps)]));
-    let told = RefCell::new(HookRunStatus::default());
+    let reported = RefCell::new(HookRunStatus::default());
     let engine = engine();
     let place = Place::default();
     let run =
-        engine.run(&spec, HookRunStatus::default(), &place, |status| *told.borrow_mut() = status.clone());
+        engine.run(&spec, HookRunStatus::default(), &place, |status| *reported.borrow_mut() = status.clone());
     let free_is_told = async {
         server.arrived(2).await;
-        while phase_of(&told.borrow(), "free") != Some(HookPhase::Successful) {
+        while phase_of(&reported.borrow(), "free") != Some(HookPhase::Successful) {
             tokio::task::yield_now().await;
         }
     };
@@ -116,7 +116,7 @@ async fn a_run_that_was_dropped_goes_on_and_repeats_nothing_that_had_ended() {
         status = run => panic!("{status:#?}"),
         () = free_is_told => {}
     }
-    let last = told.into_inner();
+    let last = reported.into_inner();
     let first =
         last.metric_results.iter().find(|result| result.name == "free").unwrap().measurements[0].clone();
     // As it is stored and read back.

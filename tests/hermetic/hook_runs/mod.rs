@@ -145,7 +145,7 @@ impl Site {
     ) -> Running {
         let target = Target { kubeconfig: Some(api.kubeconfig()), context: None };
         let server = Server::new(connect(&target).await.unwrap().0);
-        let (ownership, told) = watch::channel(Ownership::Ours);
+        let (ownership, reported) = watch::channel(Ownership::Ours);
         let (stop, watching) = (CancellationToken::new(), CancellationToken::new());
         let settings = Settings {
             role: "this test".to_owned(),
@@ -166,7 +166,7 @@ impl Site {
             metrics: Metrics::default(),
             stop: stop.clone(),
         };
-        let task = tokio::spawn(Runner::new(context, Told(told)).run());
+        let task = tokio::spawn(Runner::new(context, Told(reported)).run());
         Running { ownership, stop, task, _kill: watching.drop_guard() }
     }
 

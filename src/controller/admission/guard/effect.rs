@@ -38,7 +38,7 @@ impl Guard {
         match verdict {
             Verdict::Passed(run, at) => {
                 let note = format!("{by} may delete it: HookRun {run} has succeeded");
-                self.tell(
+                self.report(
                     asked,
                     pod,
                     ObjectEvent { reason: "DeleteGuardPassed".to_owned(), warning: false, note, at },
@@ -157,21 +157,21 @@ impl Guard {
     }
 
     async fn say(&self, asked: &Request, pod: &Pod, reason: &str, warning: bool, note: String) {
-        self.tell(asked, pod, ObjectEvent { reason: reason.to_owned(), warning, note, at: clock::now() })
+        self.report(asked, pod, ObjectEvent { reason: reason.to_owned(), warning, note, at: clock::now() })
             .await;
     }
 
     /// Tells people, as an event and, of a warning, in the log; not without end. An event that cannot be written, as in a
     /// namespace that is being deleted, holds up nothing.
-    async fn tell(&self, asked: &Request, pod: &Pod, told: ObjectEvent) {
-        if asked.is_dry_run() || !self.limit.admits(&pod.uid().unwrap_or_default(), &told.reason) {
+    async fn report(&self, asked: &Request, pod: &Pod, reported: ObjectEvent) {
+        if asked.is_dry_run() || !self.limit.admits(&pod.uid().unwrap_or_default(), &reported.reason) {
             return;
         }
-        if told.warning {
-            tracing::warn!(namespace = asked.namespace, pod = pod.name_any(), "{}", told.note);
+        if reported.warning {
+            tracing::warn!(namespace = asked.namespace, pod = pod.name_any(), "{}", reported.note);
         }
-        if let Err(error) = self.server.pod_event(pod, HOST, &told).await {
-            tracing::info!("{}: {}: {error}", told.reason, told.note);
+        if let Err(error) = self.server.pod_event(pod, HOST, &reported).await {
+            tracing::info!("{}: {}: {error}", reported.reason, reported.note);
         }
     }
 }

@@ -25,7 +25,7 @@ struct State {
     all: Bucket,
     pods: HashMap<(String, String), Bucket>,
     left_out: u64,
-    told: Option<Instant>,
+    reported: Option<Instant>,
 }
 
 /// How much of a burst is used up, and when that was so.
@@ -59,8 +59,8 @@ impl Limit {
         let is_new = of_pod.is_none() && state.pods.len() >= PODS;
         if is_new || of_pod.unwrap_or_default().is_full(OF_POD) || state.all.is_full(OF_ALL) {
             state.left_out += 1;
-            if state.told.is_none_or(|at| at.elapsed() >= PAUSE) {
-                state.told = Some(Instant::now());
+            if state.reported.is_none_or(|at| at.elapsed() >= PAUSE) {
+                state.reported = Some(Instant::now());
                 let left_out = std::mem::take(&mut state.left_out);
                 tracing::warn!(left_out, "events of guarded pods are left out: there are too many");
             }

@@ -391,8 +391,8 @@ fn the_body_of_a_value_is_never_needed_to_tell_what_is_wrong() {
     let new = in_place().with("/template/spec/containers/0/env", secret);
     let sight = sight(&["web-a", "web-b", "web-c"], &in_place().revision());
     let decision = sight.decide(&new);
-    let told: Vec<Value> =
+    let reported: Vec<Value> =
         decision.report.unwrap().conditions.iter().map(|one| serde_json::to_value(one).unwrap()).collect();
     let events: Vec<_> = decision.actions.iter().filter_map(|action| action.event(None)).collect();
-    assert!(!format!("{told:?}{events:?}").contains("s3cret"));
+    assert!(!format!("{reported:?}{events:?}").contains("s3cret"));
 }

@@ -16,8 +16,11 @@ fn scale_in_from_6_to_5_waits_for_its_hook_and_shows_it() {
     let chosen = sight.pods.iter().find(|pod| pod.task.is_some()).unwrap().clone();
     assert_eq!(name, format!("pre-delete-hook-{}-{}-test", revision.name, chosen.instance));
     assert!(chosen.leaving);
-    let told = &sight.before.pre_delete;
-    assert_eq!((told[0].pod_name.as_str(), told[0].phase.as_str()), (chosen.name.as_str(), "Pending"));
+    let reported = &sight.before.pre_delete;
+    assert_eq!(
+        (reported[0].pod_name.as_str(), reported[0].phase.as_str()),
+        (chosen.name.as_str(), "Pending")
+    );
 
     let decision = step(&mut sight, &seed(5));
     assert_eq!((decision.actions.len(), columns(&seed(5), &decision)), (0, [5, 6, 6, 6, 6]), "it waits");

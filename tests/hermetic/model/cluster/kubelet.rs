@@ -309,20 +309,20 @@ impl World {
             self.make_status();
         }
         if !self.api_away() {
-            let told = self.kubelet.status.clone();
-            self.change(|api| api.told = told);
+            let reported = self.kubelet.status.clone();
+            self.change(|api| api.reported = reported);
         }
     }
 
     fn make_status(&mut self) {
         self.kubelet.status =
-            (0..self.scenario.swaps.len()).map(|index| self.tell(&name_of(index))).collect();
+            (0..self.scenario.swaps.len()).map(|index| self.report(&name_of(index))).collect();
     }
 
-    fn tell(&self, name: &str) -> Told {
+    fn report(&self, name: &str) -> Told {
         let instances = self.kubelet.cache.iter().filter(|instance| !instance.fence && instance.name == name);
         let Some(newest) = instances.max_by_key(|instance| (instance.created_at, instance.attempt)) else {
-            return self.api.told[index_of(name)].clone();
+            return self.api.reported[index_of(name)].clone();
         };
         let running = newest.state == State::Running;
         Told {

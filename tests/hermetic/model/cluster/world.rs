@@ -51,7 +51,7 @@ pub(super) struct Api {
     pub(super) images: Vec<String>,
     pub(super) gate: Gate,
     pub(super) deleting: bool,
-    pub(super) told: Vec<Told>,
+    pub(super) reported: Vec<Told>,
 }
 
 /// What the kubelet has told about one container.
@@ -116,7 +116,7 @@ impl World {
             images: vec![OLD.to_owned(); count],
             gate: Gate::Open,
             deleting: false,
-            told: vec![Told::default(); count],
+            reported: vec![Told::default(); count],
         };
         let mut world = Self {
             sabotage,
@@ -408,28 +408,30 @@ impl World {
         }
         let api = self.api_at(self.seen_at);
         let containers =
-            api.images.iter().zip(&api.told).enumerate().map(|(index, (image, told))| DeclaredContainer {
-                name: name_of(index),
-                sidecar: false,
-                image: image.clone(),
-                pull_policy: if self.scenario.pull.is_some() {
-                    PullPolicy::Always
-                } else {
-                    PullPolicy::IfNotPresent
-                },
-                restart_policy: self.scenario.policy,
-                has_restart_rules: false,
-                has_post_start: false,
-                is_probed: true,
-                liveness: None,
-                devices: Vec::new(),
-                env_from_objects: false,
-                sub_path_of_objects: false,
-                container_id: told.id.clone(),
-                ready: told.ready || self.sabotage.everything_is_ready,
-                running: told.running,
-                restarts: told.restarts,
-                image_id: told.image_id.clone(),
+            api.images.iter().zip(&api.reported).enumerate().map(|(index, (image, reported))| {
+                DeclaredContainer {
+                    name: name_of(index),
+                    sidecar: false,
+                    image: image.clone(),
+                    pull_policy: if self.scenario.pull.is_some() {
+                        PullPolicy::Always
+                    } else {
+                        PullPolicy::IfNotPresent
+                    },
+                    restart_policy: self.scenario.policy,
+                    has_restart_rules: false,
+                    has_post_start: false,
+                    is_probed: true,
+                    liveness: None,
+                    devices: Vec::new(),
+                    env_from_objects: false,
+                    sub_path_of_objects: false,
+                    container_id: reported.id.clone(),
+                    ready: reported.ready || self.sabotage.everything_is_ready,
+                    running: reported.running,
+                    restarts: reported.restarts,
+                    image_id: reported.image_id.clone(),
+                }
             });
         Some(Declared {
             current,
