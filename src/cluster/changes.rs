@@ -276,7 +276,8 @@ fn hash(salt: &str, parts: [Option<BTreeMap<String, String>>; 2]) -> String {
             add(&value);
         });
     }
-    // Enough to tell one content from another. A guess at a weak secret could be checked against it: the README says so.
+    // Enough to tell one content from another. A guess at a weak secret could be checked against it: docs/config-restart.md
+    // says so.
     let beginning =
         context.finish().as_ref().iter().take(8).fold(0, |all: u64, byte| all << 8 | u64::from(*byte));
     format!("{beginning:016x}")

@@ -106,7 +106,7 @@ fn burst(cluster: &Cluster, pods: &[Pod<'_>], image: Option<&str>, turn: i32) ->
         assert_eq!(answer.phase, Phase::Succeeded, "{pod:?}: {answer:#?}\n{:#?}", pod.facts());
         // Its kubelet may have collected all that was dead in the middle of a swap, and made the new one itself: it counts
         // lives from the beginning then. It also does where it collects the new one later, although that runs by then: it had
-        // noted it while it did not, and a fence was younger (README, limits).
+        // noted it while it did not, and a fence was younger (docs/limits.md).
         let anew = answer.containers[0].to.as_ref().is_some_and(|to| to.attempt == 0);
         pod.wait("the kubelet tells one restart more", |pod| {
             is_ready(pod) && container(pod, "app").is_some_and(|app| app.restart_count == turn || anew)

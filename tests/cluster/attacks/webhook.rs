@@ -375,7 +375,7 @@ async fn s6_hooks_and_rollouts_need_the_rights_that_they_amount_to() {
             done
         });
     }
-    // Whoever may patch HookRuns approves one, as the README says, and ties none to a pod.
+    // Whoever may patch HookRuns approves one, as docs/hooks.md says, and ties none to a pod.
     site.done(
         &["annotate", "hookrun", "exec-3", "-n", "shop", "--as=mallory", "inplace.dev/approve=true"],
         "",

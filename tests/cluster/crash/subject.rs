@@ -261,7 +261,7 @@ impl<'a> Subject<'a> {
         let after = eventually_or(&format!("{what}: the new life's line"), || {
             let facts = self.pod.facts();
             let starts = starts(&facts);
-            // A kubelet that hears late of the way back ends it once more (README, Limits), and starts it again.
+            // A kubelet that hears late of the way back ends it once more (docs/limits.md), and starts it again.
             let runs = facts.of(name).any(|instance| instance.pid != 0);
             if runs && right(&starts) { Ok(facts) } else { Err(format!("{starts:?}, {facts:#?}")) }
         });

@@ -1,5 +1,5 @@
 //! `inplace restart|swap` of workloads of every kind from one end to the other: the controller and agents with their shipped
-//! rights, a person with no more than the README says, real pods on two nodes.
+//! rights, a person with no more than docs/install.md says, real pods on two nodes.
 
 mod budget;
 mod dead_node;
@@ -109,7 +109,7 @@ fn nobody_is_turned_away(site: &Site<'_>, kind: &str, count: usize) {
     budget.was_never_broken(count - 1);
 }
 
-/// A cluster, and a person who may do what the README says.
+/// A cluster, and a person who may do what docs/install.md says.
 struct Site<'a> {
     cluster: &'a Cluster,
     person: PathBuf,
@@ -177,7 +177,7 @@ impl Follower {
     }
 }
 
-/// A kubeconfig with the rights that the README asks for, and no others.
+/// A kubeconfig with the rights that docs/install.md asks for, and no others.
 fn person(cluster: &Cluster) -> PathBuf {
     let rule = |group: &str, resources: Value, verbs: Value| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
     let mut rules = vec![
