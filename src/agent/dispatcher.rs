@@ -258,11 +258,11 @@ impl<B: StatusSink> Dispatcher<B> {
         self.metrics.unreadable.set(count(self.damaged + view.unreadable));
         for (key, work) in &mut self.work {
             let pod_request = view.requests.get(key);
-            let wished = pod_request.and_then(|pod_request| pod_request.request.as_ref().ok());
+            let requested = pod_request.and_then(|pod_request| pod_request.request.as_ref().ok());
             if work.asked.is_none() {
                 work.asked = self.sink.asked(key, &work.id);
             }
-            match wished {
+            match requested {
                 Some(request) if request.id == work.id => work.asked = Some(true),
                 _ if work.asked != Some(true) => {}
                 None if pod_request.is_none() && !view.current => {}
@@ -291,7 +291,7 @@ impl<B: StatusSink> Dispatcher<B> {
 
     /// Ends the waiting of what is not wished any more.
     fn forget_waiting(&mut self, view: &View) {
-        let wished: HashSet<_> = view
+        let requested: HashSet<_> = view
             .requests
             .iter()
             .filter_map(|(key, pod_request)| {
@@ -299,7 +299,7 @@ impl<B: StatusSink> Dispatcher<B> {
             })
             .collect();
         let gone: Vec<_> =
-            self.waiting.keys().filter(|waiting| !wished.contains(*waiting)).cloned().collect();
+            self.waiting.keys().filter(|waiting| !requested.contains(*waiting)).cloned().collect();
         for (key, id) in gone {
             self.waiting.remove(&(key.clone(), id.clone()));
             // What took its place gets an answer of its own.

@@ -107,11 +107,25 @@ impl Metrics {
             Unit::Seconds,
             downtime,
         );
-        registry.register_with_unit("step", "Effects on the runtime, pulls among them", Unit::Seconds, steps);
-        registry.register_with_unit("cri_call", "Calls to the container runtime", Unit::Seconds, calls);
+        registry.register_with_unit(
+            "step_duration",
+            "Effects on the runtime, pulls among them",
+            Unit::Seconds,
+            steps,
+        );
+        registry.register_with_unit(
+            "cri_request_duration",
+            "Calls to the container runtime",
+            Unit::Seconds,
+            calls,
+        );
         registry.register("open_operations", "Operations under way", open);
         registry.register("waiting_requests", "Requests that wait for their turn", waiting);
-        registry.register("swept", "Fences and half-made containers without an operation, removed", swept);
+        registry.register(
+            "fences_swept",
+            "Fences and half-made containers without an operation, removed",
+            swept,
+        );
         registry.register("unreadable_files", "Manifests and journal files that cannot be read", unreadable);
         metrics
     }

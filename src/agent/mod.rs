@@ -263,7 +263,7 @@ async fn lock(socket: &std::path::Path, stop: &CancellationToken) -> Result<Opti
 
 /// Ready means that the runtime answers and says that it is ready itself, and that the node's pods have been listed
 /// once. An API server that is away later makes nothing unready: what is under way goes on, and no other agent could
-/// do more. `inplace_pods_current` tells it.
+/// do more. `inplace_watch_connected` tells it.
 fn readiness(client: Client, pods: Option<NodePods>) -> admin::Readiness {
     Arc::new(move || {
         let client = client.within(Duration::from_secs(2));

@@ -38,8 +38,10 @@ pub const HOOK_INSTANCE: &str = "instance-id";
 /// See [`HOOK_REVISION`]: the canary step.
 pub const HOOK_STEP: &str = "canary-step-index";
 
-/// Annotation on pods: what the controller is doing with it, or did last. On hooks: the turn that this one approves.
-pub const TURN: &str = "inplace.dev/turn";
+/// Annotation on pods: the controller's task on the pod, the current or the last one. On hooks: the task that the hook approves.
+pub const TASK: &str = "inplace.dev/task";
+/// The name that release 0.1.0 writes in place of [`TASK`]. The next release does not read it any more.
+pub const OLD_TASK: &str = "inplace.dev/turn";
 /// Annotation on hooks: the pod that this one is about.
 pub const HOOK_POD: &str = "inplace.dev/pod-uid";
 /// Annotation on a workload: `Recreate` lets a change that cannot be made in place replace the pods.
@@ -48,3 +50,26 @@ pub const FALLBACK: &str = "inplace.dev/in-place-fallback";
 pub const FAILURE_THRESHOLD: &str = "inplace.dev/failure-threshold";
 /// Annotation on a workload: try again what failed. Taken off when that was done.
 pub const RETRY: &str = "inplace.dev/retry";
+
+/// The value of [`TASK`] among `annotations`, or that of the name before.
+pub fn task(annotations: &std::collections::BTreeMap<String, String>) -> Option<&String> {
+    annotations.get(TASK).or_else(|| annotations.get(OLD_TASK))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn a_task_is_read_under_both_names_and_the_new_one_wins() {
+        let value = |keys: &[&str]| {
+            let entries = keys.iter().map(|key| ((*key).to_owned(), (*key).to_owned()));
+            task(&entries.collect::<BTreeMap<_, _>>()).cloned()
+        };
+        assert_eq!(value(&[]), None);
+        assert_eq!(value(&[OLD_TASK]).as_deref(), Some(OLD_TASK));
+        assert_eq!(value(&[OLD_TASK, TASK]).as_deref(), Some(TASK));
+    }
+}

@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(core::Pod::from(empty).metadata.name.as_deref(), Some("x"));
 
         let run = json!({"metadata": {"name": "run", "managedFields": managed, "labels": {},
-            "annotations": {"inplace.dev/turn": "ScaleIn//1", "inplace.dev/pod-uid": "u"}},
+            "annotations": {"inplace.dev/task": "ScaleIn//1", "inplace.dev/pod-uid": "u"}},
             "spec": {"metrics": "anything"}, "status": {"phase": "Failed"}});
         let read: AttemptRun = serde_json::from_value(run.clone()).unwrap();
         let attempt = read.attempt.unwrap();

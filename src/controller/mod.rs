@@ -122,7 +122,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         .map(|_| Webhooks::new(&webhook_args, server.clone(), &namespace, Terms::default()));
     let mut registry = Registry::with_prefix("inplace");
     let leads = Gauge::<i64>::default();
-    registry.register("leads", "1 while this process leads, 0 while another one does", leads.clone());
+    registry.register("leader", "1 while this process leads, 0 while another one does", leads.clone());
     if let Some(webhooks) = &webhooks {
         webhooks.register(&mut registry);
     }

@@ -63,19 +63,19 @@ fn break_at(name: &str) {
 #[cfg(feature = "faults")]
 #[expect(clippy::disallowed_methods, reason = "fault points are set through the environment")]
 fn hold(pod: &str, name: &str) -> Option<std::path::PathBuf> {
-    let wish = std::path::PathBuf::from(std::env::var_os("INPLACE_FAULT_HOLD")?).join(pod);
-    let wanted = std::fs::read_to_string(&wish).ok()?;
+    let file = std::path::PathBuf::from(std::env::var_os("INPLACE_FAULT_HOLD")?).join(pod);
+    let wanted = std::fs::read_to_string(&file).ok()?;
     let left: Option<u64> = wanted.parse().ok();
     if let Some(left) = left.filter(|left| *left > 1) {
-        std::fs::write(&wish, (left - 1).to_string()).ok()?;
+        std::fs::write(&file, (left - 1).to_string()).ok()?;
         return None;
     }
     if left.is_none() && wanted != name {
         return None;
     }
-    std::fs::write(&wish, name).ok()?;
-    let held = wish.with_extension("held");
-    std::fs::rename(&wish, &held).ok()?;
+    std::fs::write(&file, name).ok()?;
+    let held = file.with_extension("held");
+    std::fs::rename(&file, &held).ok()?;
     Some(held)
 }
 

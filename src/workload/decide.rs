@@ -163,15 +163,21 @@ fn report(
     };
     let available = report.counts.available + spec.bounds().unavailable >= spec.replicas;
     let many = format!("{} of {} pods are available", report.counts.available, spec.replicas);
-    report.say(AVAILABLE, available, if available { "Enough" } else { "TooFew" }, many, now);
+    report.say(
+        AVAILABLE,
+        available,
+        if available { "MinimumPodsAvailable" } else { "MinimumPodsUnavailable" },
+        many,
+        now,
+    );
     match scaling.problem.clone().or_else(|| problem(true)) {
         Some(problem) => report.say(SCALE_FAILED, true, "Blocked", problem, now),
-        None => report.say(SCALE_FAILED, false, "AsWanted", "", now),
+        None => report.say(SCALE_FAILED, false, "NoFailure", "", now),
     }
     let effect_error = status::effect_error(input, survey, problem(false).or_else(|| step.problem.clone()));
     match &effect_error {
         Some((reason, message)) => report.say(UPDATE_FAILED, true, reason, message.clone(), now),
-        None => report.say(UPDATE_FAILED, false, "AsWanted", "", now),
+        None => report.say(UPDATE_FAILED, false, "NoFailure", "", now),
     }
     let (going, reason, message) =
         status::progress(input, survey, step.held, effect_error, &|held| reached(input, held));

@@ -108,7 +108,7 @@ impl Run {
         Some(Self {
             name: run.name_any(),
             kind: HookType::read(run.labels().get(annotation::HOOK_TYPE)?)?,
-            key: text(workload_key::TURN),
+            key: workload_key::task(run.annotations()).cloned().unwrap_or_default(),
             pod_uid: text(workload_key::HOOK_POD),
             phase: run.status.as_ref().and_then(|status| status.phase).unwrap_or(HookPhase::Pending),
             approved: text(annotation::APPROVE) == "true",
@@ -193,7 +193,7 @@ pub fn run(spec: &WorkloadSpec, pod: &Pod, task: &PodTask, modified: &[String]) 
             (workload_key::HOOK_INSTANCE.to_owned(), bounded(&pod.instance)),
         ]),
         annotations: BTreeMap::from([
-            (workload_key::TURN.to_owned(), task.key()),
+            (workload_key::TASK.to_owned(), task.key()),
             (workload_key::HOOK_POD.to_owned(), pod.uid.clone()),
         ]),
         node: pod.node.clone(),
@@ -229,7 +229,7 @@ pub fn canary_run(hook: &WorkloadHook, revision: &str, index: usize, key: &str) 
             (workload_key::HOOK_REVISION.to_owned(), name::bounded(revision, name::LABEL)),
             (workload_key::HOOK_STEP.to_owned(), index.to_string()),
         ]),
-        annotations: BTreeMap::from([(workload_key::TURN.to_owned(), key.to_owned())]),
+        annotations: BTreeMap::from([(workload_key::TASK.to_owned(), key.to_owned())]),
         node: None,
     }
 }

@@ -124,7 +124,11 @@ impl Pod {
                 .is_some_and(|gates| gates.iter().any(|gate| gate.condition_type == annotation::GATE)),
             surge: label(workload_key::SURGE).as_deref() == Some("true"),
             leaving: annotation(workload_key::LEAVING) == Some("true"),
-            task: annotation(workload_key::TURN).and_then(|text| serde_json::from_str(text).ok()),
+            task: metadata
+                .annotations
+                .as_ref()
+                .and_then(workload_key::task)
+                .and_then(|text| serde_json::from_str(text).ok()),
             request: request.map(|request| request.id),
             answer: annotation(annotation::STATUS).and_then(|text| serde_json::from_str(text).ok()),
             name,
@@ -302,7 +306,7 @@ mod tests {
     #[test]
     fn a_pod_of_which_nothing_is_known_is_no_reason_to_stop() {
         let pod =
-            read(json!({"metadata": {"annotations": {"inplace.dev/turn": "{", "inplace.dev/status": "x",
+            read(json!({"metadata": {"annotations": {"inplace.dev/task": "{", "inplace.dev/status": "x",
             "controller.kubernetes.io/pod-deletion-cost": "NaN", "inplace.dev/request": "{}"}}}));
         assert_eq!((pod.task, pod.cost, pod.request, pod.answer), (None, None, None, None));
     }
@@ -314,7 +318,7 @@ mod tests {
             let status = json!({"id": "2-1", "phase": "Failed", "step": step, "reason": "", "message": "", "startedAt": null,
                 "finishedAt": null, "containers": []});
             let reported =
-                json!({"inplace.dev/turn": task.to_string(), "inplace.dev/status": status.to_string()});
+                json!({"inplace.dev/task": task.to_string(), "inplace.dev/status": status.to_string()});
             read(json!({"metadata": {"annotations": reported}}))
         };
         let template = PodTemplate(json!({}));

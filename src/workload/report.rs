@@ -226,12 +226,12 @@ mod tests {
     fn a_condition_keeps_its_time_until_it_changes() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let mut report = Report::default();
-        report.say(AVAILABLE, false, "TooFew", "1 of 3", at(1));
-        report.say(AVAILABLE, false, "TooFew", "2 of 3", at(2));
+        report.say(AVAILABLE, false, "MinimumPodsUnavailable", "1 of 3", at(1));
+        report.say(AVAILABLE, false, "MinimumPodsUnavailable", "2 of 3", at(2));
         assert_eq!(report.conditions.len(), 1);
         assert_eq!(report.conditions[0].last_transition_time, Some(at(1)));
         assert_eq!(report.conditions[0].message, "2 of 3");
-        report.say(AVAILABLE, true, "Enough", "", at(3));
+        report.say(AVAILABLE, true, "MinimumPodsAvailable", "", at(3));
         assert_eq!(report.conditions[0].last_transition_time, Some(at(3)));
     }
 

@@ -90,7 +90,7 @@ pub fn progress(
         return (true, "OnDelete", far);
     }
     if reached(held) {
-        return (true, "HeldBack", far);
+        return (true, "PartitionReached", far);
     }
     (true, "Updating", far)
 }

@@ -71,7 +71,7 @@ fn a_fence_that_nobody_remembers_is_removed_at_the_start() {
     // Nobody can tell what a damaged file wants; the fence goes all the same.
     fs::write(site.state.join("journal/uid-web.json"), "{").unwrap();
     let agent = site.agent(&[]);
-    agent.await_metric(&["inplace_swept_total"], 1.0);
+    agent.await_metric(&["inplace_fences_swept_total"], 1.0);
     assert_eq!((fences(), site.running("web")), (0, before));
 }
 
@@ -268,7 +268,7 @@ fn no_secret_of_the_environment_is_told_anywhere() {
         }
     }
     // It is a test only if the places were looked at, and the container has it still.
-    for mark in ["CreateContainer", "inplace_step_seconds", "ATTEMPT", "uid-web", "RolledBack"] {
+    for mark in ["CreateContainer", "inplace_step_duration_seconds", "ATTEMPT", "uid-web", "RolledBack"] {
         assert!(seen.contains(mark), "{mark}");
     }
     assert!(!seen.contains(secret));

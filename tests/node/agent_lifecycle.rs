@@ -188,13 +188,13 @@ fn everything_is_counted() {
     // Two restarts, two swaps, one way back; the rehearsal of each.
     for (step, count) in [("Fence", 5.0), ("Stop", 4.0), ("Create", 5.0), ("Start", 5.0), ("Pull", 2.0)] {
         agent.assert_metric(
-            &["inplace_step_seconds_count", &format!("step=\"{step}\""), "result=\"Ok\""],
+            &["inplace_step_duration_seconds_count", &format!("step=\"{step}\""), "result=\"Ok\""],
             count,
         );
     }
     for (call, count) in [("CreateContainer", 10.0), ("StartContainer", 5.0), ("StopContainer", 4.0)] {
         agent.assert_metric(
-            &["inplace_cri_call_seconds_count", &format!("call=\"{call}\""), "result=\"Ok\""],
+            &["inplace_cri_request_duration_seconds_count", &format!("call=\"{call}\""), "result=\"Ok\""],
             count,
         );
     }

@@ -94,14 +94,14 @@ impl Answers {
             for (pod, last) in recalled {
                 let Some(shown) = pods.get(&pod) else { continue };
                 if !self.0.knows(&pod)
-                    && recall::is_missing(&last, shown.status().as_ref(), wished(&shown).as_deref())
+                    && recall::is_missing(&last, shown.status().as_ref(), requested(&shown).as_deref())
                 {
                     tracing::info!(%pod, id = last.id, "an earlier process did not get to tell the end");
                     self.0.report(&pod, &last);
                 }
             }
             for shown in pods.list() {
-                let withdrawn = recall::withdrawn(shown.status().as_ref(), wished(&shown).as_deref(), now);
+                let withdrawn = recall::withdrawn(shown.status().as_ref(), requested(&shown).as_deref(), now);
                 let pod = shown.reference();
                 if let Some(status) = withdrawn.filter(|_| !self.0.knows(&pod)) {
                     self.0.report(&pod, &status);
@@ -158,7 +158,7 @@ impl StatusSink for Answers {
             return None;
         }
         let shown = key.pod().and_then(|pod| self.0.pods.get(&pod));
-        let asks = |pod: &Pod| wished(pod).is_some_and(|wished| wished == id);
+        let asks = |pod: &Pod| requested(pod).is_some_and(|requested| requested == id);
         let tells = |pod: &Pod| pod.status().is_some_and(|status| status.id == id);
         Some(shown.is_some_and(|pod| asks(&pod) || tells(&pod)))
     }
@@ -311,7 +311,7 @@ impl Shared {
 }
 
 /// The id of the request in the pod's annotation.
-fn wished(pod: &Pod) -> Option<String> {
+fn requested(pod: &Pod) -> Option<String> {
     Request::parse(pod.request()).ok().flatten().map(|request| request.id)
 }
 

@@ -50,7 +50,7 @@ impl Collector for Cache {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let gauge = ConstGauge::new(i64::from(self.0.is_current()));
         let help = "1 while the watch of this node's pods is heard, 0 while it is cut off";
-        gauge.encode(encoder.encode_descriptor("pods_current", help, None, gauge.metric_type())?)
+        gauge.encode(encoder.encode_descriptor("watch_connected", help, None, gauge.metric_type())?)
     }
 }
 

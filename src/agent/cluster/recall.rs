@@ -9,12 +9,13 @@ use crate::operation::outcome::Withdrawal;
 use crate::operation::report;
 
 /// Whether `last`, the journal's, has to be told, given what the pod shows and the id of the request in its annotation.
-pub(super) fn is_missing(last: &Status, shown: Option<&Status>, wished: Option<&str>) -> bool {
+pub(super) fn is_missing(last: &Status, shown: Option<&Status>, requested: Option<&str>) -> bool {
     let Some(shown) = shown else { return true };
     if shown.id == last.id {
         return !shown.phase.is_terminal();
     }
-    wished == Some(&last.id) || last.finished_at > shown.finished_at.or(shown.started_at) && has_times(shown)
+    requested == Some(&last.id)
+        || last.finished_at > shown.finished_at.or(shown.started_at) && has_times(shown)
 }
 
 /// One that only waits has none, and is younger than what has ended.
@@ -23,8 +24,8 @@ fn has_times(shown: &Status) -> bool {
 }
 
 /// The end of a request that waited when a process died, and was withdrawn before the next one came.
-pub(super) fn withdrawn(shown: Option<&Status>, wished: Option<&str>, now: Timestamp) -> Option<Status> {
-    let waits = shown.filter(|shown| shown.phase == Phase::Pending && wished.is_none())?;
+pub(super) fn withdrawn(shown: Option<&Status>, requested: Option<&str>, now: Timestamp) -> Option<Status> {
+    let waits = shown.filter(|shown| shown.phase == Phase::Pending && requested.is_none())?;
     let (reason, why) = (Withdrawal::Deleted.reason(), "the request was withdrawn while it waited");
     Some(report::not_begun(&waits.id, Phase::Cancelled, reason, &why, now))
 }
@@ -50,7 +51,7 @@ mod tests {
     fn an_answer_is_told_once_and_never_in_the_place_of_a_newer_one() {
         use Phase::{Failed, Pending, Refused, Running, Succeeded};
         let last = status("a", Succeeded, 100);
-        for (shown, wished, missing) in [
+        for (shown, requested, missing) in [
             (None, Some("a"), true),
             (None, None, true),
             (Some(status("a", Running, 90)), Some("a"), true),
@@ -64,13 +65,13 @@ mod tests {
             (Some(status("b", Running, 200)), Some("b"), false),
             (Some(status("b", Pending, 0)), Some("b"), false),
         ] {
-            assert_eq!(is_missing(&last, shown.as_ref(), wished), missing, "{shown:?} {wished:?}");
+            assert_eq!(is_missing(&last, shown.as_ref(), requested), missing, "{shown:?} {requested:?}");
         }
     }
 
     #[test]
     fn what_waited_and_is_not_wished_any_more_was_withdrawn() {
-        let ended = |phase, wished| withdrawn(Some(&status("a", phase, 1)), wished, at(2));
+        let ended = |phase, requested| withdrawn(Some(&status("a", phase, 1)), requested, at(2));
         let reported = ended(Phase::Pending, None).unwrap();
         assert_eq!((reported.id.as_str(), reported.phase), ("a", Phase::Cancelled));
         assert_eq!(ended(Phase::Pending, Some("a")), None);

@@ -12,7 +12,7 @@ pub(in crate::cli) struct Notes {
     /// The request as it is written.
     pub(in crate::cli) request: Option<String>,
     /// Its id, when it can be read.
-    pub(in crate::cli) wished: Option<String>,
+    pub(in crate::cli) requested: Option<String>,
     /// The agent's answer.
     pub(in crate::cli) status: Option<Status>,
 }
@@ -24,7 +24,7 @@ impl Notes {
         let request = note(annotation::REQUEST).filter(|text| !text.trim().is_empty());
         let parsed = Request::parse(request.as_deref()).ok().flatten();
         let status = note(annotation::STATUS).and_then(|text| serde_json::from_str(&text).ok());
-        Self { request, wished: parsed.map(|request| request.id), status }
+        Self { request, requested: parsed.map(|request| request.id), status }
     }
 
     /// True when neither is there.
@@ -40,18 +40,18 @@ impl Notes {
     /// True when the request that is written has no answer yet.
     pub(super) fn unanswered(&self) -> bool {
         let answered = self.status.as_ref().map(|status| status.id.as_str());
-        self.request.is_some() && (self.wished.is_none() || self.wished.as_deref() != answered)
+        self.request.is_some() && (self.requested.is_none() || self.requested.as_deref() != answered)
     }
 
     /// What became of the request `id`.
     pub(super) fn about(&self, id: &str) -> Answer {
         match &self.status {
             Some(status) if status.id == id => Answer::Given(status.clone()),
-            _ if self.wished.as_deref() != Some(id) => Answer::Replaced {
+            _ if self.requested.as_deref() != Some(id) => Answer::Replaced {
                 by: self
                     .request
                     .clone()
-                    .map(|_| self.wished.clone().unwrap_or_else(|| "one that cannot be read".to_owned())),
+                    .map(|_| self.requested.clone().unwrap_or_else(|| "one that cannot be read".to_owned())),
             },
             _ => match self.under_way() {
                 Some(other) => Answer::Behind(other.clone()),

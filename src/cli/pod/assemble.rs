@@ -186,15 +186,15 @@ fn bare_id(id: &str) -> String {
 /// The image that runs by its digest, in the repository that the spec names; `None` unless the kubelet reports a digest
 /// of that very repository.
 fn alias(spec: &str, image_id: &str) -> Option<String> {
-    let wished = ImageRef::parse(spec).ok()?;
-    if wished.digest().is_some() {
+    let requested = ImageRef::parse(spec).ok()?;
+    if requested.digest().is_some() {
         return None;
     }
     let reported =
         ImageRef::parse(bare_id(image_id).strip_prefix("docker-pullable://").unwrap_or(&bare_id(image_id)))
             .ok()?;
-    (whole(reported.repository()) == whole(wished.repository()))
-        .then(|| Some(format!("{}@{}", wished.repository(), reported.digest()?)))?
+    (whole(reported.repository()) == whole(requested.repository()))
+        .then(|| Some(format!("{}@{}", requested.repository(), reported.digest()?)))?
 }
 
 /// A repository with the registry and the folder that a short name leaves out.

@@ -105,7 +105,7 @@ fn to_cancel(name: &PodName, notes: &Notes, only: Option<&str>) -> Result<String
     if notes.request.is_none() {
         return Err(format!("{name} has no request that could be withdrawn"));
     }
-    let id = notes.wished.clone().unwrap_or_else(|| "that cannot be read".to_owned());
+    let id = notes.requested.clone().unwrap_or_else(|| "that cannot be read".to_owned());
     if let Some(only) = only
         && only != id
     {

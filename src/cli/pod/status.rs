@@ -74,7 +74,7 @@ struct View {
     unanswered: bool,
     status: Option<Status>,
     #[serde(skip)]
-    wished: Option<String>,
+    requested: Option<String>,
 }
 
 impl View {
@@ -87,7 +87,7 @@ impl View {
             unanswered,
             request: notes.request,
             status: notes.status,
-            wished: notes.wished,
+            requested: notes.requested,
         }
     }
 }
@@ -212,13 +212,13 @@ impl Columns {
         row.extend(self.namespace.then(|| view.namespace.clone()));
         row.push(view.name.clone());
         let open = view.status.as_ref().is_some_and(|status| !status.phase.is_terminal());
-        let wished = view.wished.as_deref().unwrap_or("?");
+        let requested = view.requested.as_deref().unwrap_or("?");
         match &view.status {
             // The last request has ended, another one is written.
-            Some(_) if view.unanswered && !open => row.extend(self.unanswered(wished)),
-            None if view.unanswered => row.extend(self.unanswered(wished)),
+            Some(_) if view.unanswered && !open => row.extend(self.unanswered(requested)),
+            None if view.unanswered => row.extend(self.unanswered(requested)),
             None => row.extend(self.blank("-", "")),
-            Some(status) => row.extend(self.answered(status, view.unanswered.then_some(wished), now)),
+            Some(status) => row.extend(self.answered(status, view.unanswered.then_some(requested), now)),
         }
         row.into_iter().map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }).collect()
     }

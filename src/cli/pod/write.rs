@@ -76,7 +76,7 @@ pub(super) fn about_the_present_one(notes: &Notes, id: &str) -> Option<String> {
             )
         });
     }
-    let other = notes.wished.as_deref().unwrap_or("a request that cannot be read");
+    let other = notes.requested.as_deref().unwrap_or("a request that cannot be read");
     (notes.unanswered() && other != id).then(|| format!("{other}, which has not been answered, is replaced"))
 }
 

@@ -59,8 +59,12 @@ pub(super) fn verdict(workload: &Workload) -> Verdict {
     if let Some(stopped) = stopped(workload, progress, effect_error) {
         return stopped;
     }
-    if progress.reason == "HeldBack" && steps_left(workload).is_none() {
-        return Verdict::new(State::Done, "HeldBack", format!("rolled out as far as its partition: {far}"));
+    if progress.reason == "PartitionReached" && steps_left(workload).is_none() {
+        return Verdict::new(
+            State::Done,
+            "PartitionReached",
+            format!("rolled out as far as its partition: {far}"),
+        );
     }
     let also = effect_error.map(|effect_error| format!("; {}", effect_error.message)).unwrap_or_default();
     Verdict::new(State::Going, &progress.reason, format!("waiting: {far}{also}"))
@@ -158,9 +162,9 @@ mod tests {
             ),
             (
                 none(),
-                json!([reported("True", "HeldBack")]),
+                json!([reported("True", "PartitionReached")]),
                 State::Done,
-                "HeldBack",
+                "PartitionReached",
                 "as far as its partition",
             ),
             (none(), json!([reported("True", "Updating")]), State::Going, "Updating", "1 of them Ready"),
@@ -230,11 +234,17 @@ mod tests {
             assert!(verdict.message.contains(says), "{verdict:?}");
         }
         // Between its steps it is held back, and goes on.
-        let held =
-            judged(spec(json!({})), json!({"currentStepIndex": 0}), json!([reported("True", "HeldBack")]));
+        let held = judged(
+            spec(json!({})),
+            json!({"currentStepIndex": 0}),
+            json!([reported("True", "PartitionReached")]),
+        );
         assert_eq!(held.state, State::Going);
-        let over =
-            judged(spec(json!({})), json!({"currentStepIndex": 3}), json!([reported("True", "HeldBack")]));
+        let over = judged(
+            spec(json!({})),
+            json!({"currentStepIndex": 3}),
+            json!([reported("True", "PartitionReached")]),
+        );
         assert_eq!(over.state, State::Done);
     }
 }

@@ -22,8 +22,13 @@ const LABELS: [&str; 5] = [
     workload_key::HOOK_INSTANCE,
 ];
 /// The same of its annotations.
-const ANNOTATIONS: [&str; 4] =
-    [annotation::RUNNER, annotation::APPROVE, workload_key::HOOK_POD, workload_key::TURN];
+const ANNOTATIONS: [&str; 5] = [
+    annotation::RUNNER,
+    annotation::APPROVE,
+    workload_key::HOOK_POD,
+    workload_key::TASK,
+    workload_key::OLD_TASK,
+];
 /// The longest value that is kept: `node/` and the name of a node; kind, name and uid of an owner.
 const LONGEST_VALUE: usize = 512;
 /// The most owners that are kept. A run of ours has one.

@@ -35,9 +35,10 @@ const EXEC: PodAccess = PodAccess { verb: "create", subresource: "exec" };
 const GET: PodAccess = PodAccess { verb: "get", subresource: "" };
 const PATCH: PodAccess = PodAccess { verb: "patch", subresource: "" };
 /// Labels and annotations of a HookRun that only the controller sets, changes and takes off.
-const OF_CONTROLLER: [(Place, &str); 3] = [
+const OF_CONTROLLER: [(Place, &str); 4] = [
     (Place::Label, annotation::DELETE_GUARD),
-    (Place::Annotation, workload_key::TURN),
+    (Place::Annotation, workload_key::TASK),
+    (Place::Annotation, workload_key::OLD_TASK),
     (Place::Annotation, workload_key::HOOK_POD),
 ];
 

@@ -43,7 +43,12 @@ impl Metrics {
             writes: Family::default(),
         };
         let reconciles = "What one look at an InPlaceRollout takes, with its writes";
-        registry.register_with_unit("rollout_look", reconciles, Unit::Seconds, metrics.reconciles.clone());
+        registry.register_with_unit(
+            "rollout_reconcile_duration",
+            reconciles,
+            Unit::Seconds,
+            metrics.reconciles.clone(),
+        );
         registry.register("rollouts_ended", "InPlaceRollouts that have ended", metrics.rollouts.clone());
         registry.register("rollout_pods", "Pods with which a rollout has ended", metrics.pods.clone());
         let downtime = "Time a container was down in a rollout, as its agent says";

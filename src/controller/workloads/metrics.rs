@@ -53,7 +53,12 @@ impl Metrics {
         };
         registry.register("workload_queue", "Workloads that are due and wait", metrics.queue.clone());
         let reconciles = "What one look at a workload takes, with its writes";
-        registry.register_with_unit("workload_look", reconciles, Unit::Seconds, metrics.reconciles.clone());
+        registry.register_with_unit(
+            "workload_reconcile_duration",
+            reconciles,
+            Unit::Seconds,
+            metrics.reconciles.clone(),
+        );
         let updates = "Pods whose update in place has ended";
         registry.register("pods_updated", updates, metrics.updates.clone());
         let downtime = "Time a container was down in an update in place, as its agent says";

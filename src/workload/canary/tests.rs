@@ -62,7 +62,7 @@ impl Rollout {
                 Action::CreateRun(run) => self.runs.push(Run {
                     name: run.name.clone(),
                     kind: HookType::Canary,
-                    key: run.annotations["inplace.dev/turn"].clone(),
+                    key: run.annotations["inplace.dev/task"].clone(),
                     pod_uid: String::new(),
                     phase: HookPhase::Running,
                     approved: false,

@@ -58,7 +58,7 @@ fn made(run: &NewHookRun, now: jiff::Timestamp) -> Run {
     Run {
         name: run.name.clone(),
         kind: run.kind,
-        key: run.annotations[workload_key::TURN].clone(),
+        key: run.annotations[workload_key::TASK].clone(),
         pod_uid: run.annotations.get(workload_key::HOOK_POD).cloned().unwrap_or_default(),
         phase: HookPhase::Running,
         approved: false,
@@ -74,7 +74,7 @@ fn write(pod: &mut Pod, patch: &crate::workload::action::PodPatch) {
     pod.surge &= patch.labels.get(workload_key::SURGE) != Some(&None);
     for (key, value) in &patch.annotations {
         match key.as_str() {
-            workload_key::TURN => pod.task = value.as_ref().map(|text| serde_json::from_str(text).unwrap()),
+            workload_key::TASK => pod.task = value.as_ref().map(|text| serde_json::from_str(text).unwrap()),
             workload_key::LEAVING => pod.leaving = value.is_some(),
             annotation::REQUEST => {
                 pod.request = Request::parse(value.as_deref()).unwrap().map(|request| request.id);

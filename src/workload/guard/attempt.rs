@@ -77,7 +77,7 @@ impl Attempt {
             pod_uid: notes.get(workload_key::HOOK_POD)?.clone(),
             node: label(annotation::NODE),
             owners: owners.collect(),
-            whose: attempt_owner(notes.get(workload_key::TURN)?)?,
+            whose: attempt_owner(workload_key::task(notes)?)?,
             phase: status.phase.unwrap_or(HookPhase::Pending),
             approved: notes.get(annotation::APPROVE).is_some_and(|value| value == "true"),
             created,
@@ -164,7 +164,7 @@ pub(super) fn run(namespace: &str, pod: &Pod, hook: &WorkloadHook, retry: &str, 
             (workload_key::HOOK_INSTANCE.to_owned(), instance(pod)),
         ]),
         annotations: BTreeMap::from([
-            (workload_key::TURN.to_owned(), key(template, retry, number)),
+            (workload_key::TASK.to_owned(), key(template, retry, number)),
             (workload_key::HOOK_POD.to_owned(), pod.uid.clone()),
         ]),
         node: pod.node.clone(),
@@ -174,14 +174,14 @@ pub(super) fn run(namespace: &str, pod: &Pod, hook: &WorkloadHook, retry: &str, 
 /// The same run under another number: the next one, or `number`. `None`: it is none of the guard's.
 pub fn renumbered(pod: &core::Pod, run: &NewHookRun, number: Option<u32>) -> Option<NewHookRun> {
     let AttemptOwner::Guard { template, retry, number: last } =
-        attempt_owner(run.annotations.get(workload_key::TURN)?)?
+        attempt_owner(workload_key::task(&run.annotations)?)?
     else {
         return None;
     };
     let number = number.unwrap_or(last.saturating_add(1));
     let mut run = run.clone();
     run.name = run_name(&Pod::read(pod), &template, &retry, number);
-    run.annotations.insert(workload_key::TURN.to_owned(), key(&template, &retry, number));
+    run.annotations.insert(workload_key::TASK.to_owned(), key(&template, &retry, number));
     Some(run)
 }
 

@@ -58,7 +58,7 @@ fn attempt(attempt_owner: &str, phase: Option<&str>, ended: &str, more: &Value) 
     };
     let mut meta = json!({"name": name_of(attempt_owner), "creationTimestamp": "2026-03-01T11:00:00Z",
         "labels": {"inplace.dev/node": "n1"}, "ownerReferences": [owner],
-        "annotations": {"inplace.dev/turn": attempt_owner, "inplace.dev/pod-uid": "1234-56789"}});
+        "annotations": {"inplace.dev/task": attempt_owner, "inplace.dev/pod-uid": "1234-56789"}});
     merge(&mut meta, more);
     let measured =
         json!([{"phase": "Successful", "startedAt": ended, "finishedAt": ended, "value": "a secret"}]);
@@ -192,7 +192,7 @@ fn a_hook_that_failed_holds_until_a_person_says_something() {
             (ask(decided(&retried, std::slice::from_ref(&failed))).0.name, why),
             (run.name.clone(), None)
         );
-        let again = attempt(&run.annotations["inplace.dev/turn"], Some("Failed"), NOW, &json!({}));
+        let again = attempt(&run.annotations["inplace.dev/task"], Some("Failed"), NOW, &json!({}));
         held(decided(&retried, &[failed.clone(), again.clone()]));
         let (third, _) = ask(decided(&pod(&note("delete-guard-retry", "again 2")), &[failed.clone(), again]));
         assert_ne!(third.name, run.name);
@@ -231,7 +231,7 @@ fn the_hook_of_the_workload_counts_and_so_does_its_own_run() {
         ));
         held(with(&[attempt(attempt_owner, Some("Running"), NOW, &json!({}))]));
     }
-    let meta = json!({"name": "x", "annotations": {"inplace.dev/turn": "InPlace/web-2/4", "inplace.dev/pod-uid": "u"}});
+    let meta = json!({"name": "x", "annotations": {"inplace.dev/task": "InPlace/web-2/4", "inplace.dev/pod-uid": "u"}});
     let in_place = Attempt::read(&serde_json::from_value(meta).unwrap(), &HookRunStatus::default());
     assert_eq!(in_place, None, "an update in place is no deletion");
 }
@@ -282,7 +282,7 @@ fn only_what_the_controller_made_for_this_very_pod_counts() {
     let two = json!({"ownerReferences": [one, one]});
     assert!(matches!(decided(&pod, &[attempt(key, Some("Successful"), NOW, &two)]), Verdict::Ask(..)));
     let meta = json!({"name": "x", "labels": {"inplace.dev/operation": "id", "inplace.dev/node": "n1"},
-        "annotations": {"inplace.dev/turn": key, "inplace.dev/pod-uid": "1234-56789", "inplace.dev/approve": "true"}});
+        "annotations": {"inplace.dev/task": key, "inplace.dev/pod-uid": "1234-56789", "inplace.dev/approve": "true"}});
     let shown = Attempt::read(&serde_json::from_value(meta).unwrap(), &HookRunStatus::default());
     assert_eq!(shown, None, "a hook of an operation is none of a deletion");
     assert!(matches!(

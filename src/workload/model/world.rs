@@ -202,7 +202,7 @@ impl World {
                         }
                         tasks.insert(&pod.name);
                     }
-                    if let Some(Some(task)) = patch.annotations.get(workload_key::TURN) {
+                    if let Some(Some(task)) = patch.annotations.get(workload_key::TASK) {
                         let task: PodTask = serde_json::from_str(task).unwrap();
                         let live = matches!(task.stage, Stage::Chosen | Stage::Ordered | Stage::Recalled);
                         if live && task.purpose != Purpose::ScaleIn {
@@ -294,7 +294,7 @@ impl World {
                     self.runs.push(Run {
                         name: run.name.clone(),
                         kind: run.kind,
-                        key: run.annotations[workload_key::TURN].clone(),
+                        key: run.annotations[workload_key::TASK].clone(),
                         pod_uid: run.annotations[workload_key::HOOK_POD].clone(),
                         phase: HookPhase::Running,
                         approved: false,
@@ -510,7 +510,7 @@ fn patch_pod(pod: &mut Pod, patch: &PodPatch, wanted: &mut BTreeMap<String, Requ
     pod.surge &= patch.labels.get(workload_key::SURGE) != Some(&None);
     for (key, value) in &patch.annotations {
         match key.as_str() {
-            workload_key::TURN => pod.task = value.as_ref().map(|text| serde_json::from_str(text).unwrap()),
+            workload_key::TASK => pod.task = value.as_ref().map(|text| serde_json::from_str(text).unwrap()),
             workload_key::LEAVING => pod.leaving = value.is_some(),
             annotation::REQUEST => {
                 let request = Request::parse(value.as_deref()).unwrap();

@@ -225,7 +225,7 @@ fn forged(name: &str, pod: &Value) -> Value {
     let mut run = hook("HookRun", name, &json!({"exec": {"container": "app", "command": ["true"]}}));
     run["metadata"]["labels"] = json!({"inplace.dev/node": "other", "inplace.dev/operation": "x",
         "inplace.dev/delete-guard": "finish", "hookrun-type": "pre-delete-step", "instance-id": "0"});
-    run["metadata"]["annotations"] = json!({"inplace.dev/approve": "true", "inplace.dev/turn": "DeleteGuard/leave//1",
+    run["metadata"]["annotations"] = json!({"inplace.dev/approve": "true", "inplace.dev/task": "DeleteGuard/leave//1",
         "inplace.dev/pod-uid": pod["metadata"]["uid"]});
     run["metadata"]["ownerReferences"] =
         json!([{"apiVersion": "v1", "kind": "Pod", "name": "victim-0", "uid": pod["metadata"]["uid"]}]);
@@ -387,7 +387,7 @@ async fn s6_hooks_and_rollouts_need_the_rights_that_they_amount_to() {
         "-n",
         "shop",
         "--as=mallory",
-        "inplace.dev/turn=DeleteGuard/leave//1",
+        "inplace.dev/task=DeleteGuard/leave//1",
     ];
     site.refused(&tie, "", "is set on a HookRun by the controller");
 }

@@ -165,7 +165,7 @@ fn what_had_not_begun_when_it_went_ends_untouched_by_its_deadline() {
     }
     theatre.cluster.kill("kube-apiserver");
     // What is written into a connection that is not known to be dead may have been heard.
-    eventually("the agent knows", || (agent.metric(&["inplace_pods_current"]) == 0.0).then_some(()));
+    eventually("the agent knows", || (agent.metric(&["inplace_watch_connected"]) == 0.0).then_some(()));
     theatre.holds.release();
     for (subject, ask) in subjects.iter().zip(&asks) {
         eventually(&format!("the end of {ask:?} in the journal"), || {

@@ -136,13 +136,13 @@ impl<'a> Site<'a> {
         for leader in &leaders {
             assert_eq!(leader.get("/readyz").unwrap().0, 200);
         }
-        assert_eq!(leaders.iter().filter(|leader| leader.metric(&["inplace_leads"]) > 0.0).count(), 1);
+        assert_eq!(leaders.iter().filter(|leader| leader.metric(&["inplace_leader"]) > 0.0).count(), 1);
         leaders
     }
 
     fn a_killed_leader_is_followed(&self, leaders: [Agent; 2]) -> [Agent; 2] {
         let [one, two] = leaders;
-        let (first, second) = if one.metric(&["inplace_leads"]) > 0.0 { (one, two) } else { (two, one) };
+        let (first, second) = if one.metric(&["inplace_leader"]) > 0.0 { (one, two) } else { (two, one) };
         self.polling("followed", 4, "3s", None);
         self.measured("followed", 1);
         first.kill();
@@ -150,13 +150,13 @@ impl<'a> Site<'a> {
         let run = self.ended("followed");
         assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
         assert_eq!(self.asked.count("/followed"), 4 + lost, "a measurement that was stored was made again");
-        assert!(second.metric(&["inplace_leads"]) > 0.0);
+        assert!(second.metric(&["inplace_leader"]) > 0.0);
         // One that is told to stop gives the lease back: the next one need not wait until it runs out.
         let third = Agent::controller(self.cluster, "three");
         second.stop();
         let log = second.log();
         assert!(log.contains("given back"), "{log}");
-        eventually("the third leads", || (third.metric(&["inplace_leads"]) > 0.0).then_some(()));
+        eventually("the third leads", || (third.metric(&["inplace_leader"]) > 0.0).then_some(()));
         [third, Agent::controller(self.cluster, "four")]
     }
 

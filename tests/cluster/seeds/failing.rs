@@ -89,7 +89,7 @@ pub(super) fn another_controller_goes_on_where_a_killed_one_stopped(play: &Play<
     play.create(&small(6, &json!({"type": "InplaceUpdate", "maxUnavailable": 2})));
     play.shows(DEPLOYMENT, "6 6 6 6 6");
     let (before, mark) = (identity(&play.pods.now()), play.mark());
-    let leads = |index: usize| play.site.controllers[index].metric(&["inplace_leads"]) > 0.0;
+    let leads = |index: usize| play.site.controllers[index].metric(&["inplace_leader"]) > 0.0;
     let first = usize::from(leads(1));
     assert!(leads(first));
     play.set_image(DEPLOYMENT, "app:v2");

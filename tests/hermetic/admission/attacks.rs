@@ -40,7 +40,7 @@ fn forged(post: &Post) -> Value {
     let labels = json!({"hookrun-type": "pre-delete-step", "instance-id": "0", "inplace.dev/node": "n1"});
     json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
         "metadata": {"namespace": "shop", "name": format!("pre-delete-hook-web-0-{uid}-leave-1"), "labels": labels,
-            "annotations": {"inplace.dev/turn": "DeleteGuard/leave//1", "inplace.dev/pod-uid": meta["uid"]},
+            "annotations": {"inplace.dev/task": "DeleteGuard/leave//1", "inplace.dev/pod-uid": meta["uid"]},
             "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "web-0", "uid": meta["uid"]}]},
         "spec": {"metrics": []}, "status": {"phase": "Successful", "metricResults": [{"name": "m", "phase": "Successful",
             "measurements": [{"phase": "Successful", "startedAt": now, "finishedAt": now}]}]}})
@@ -318,6 +318,7 @@ async fn nobody_but_the_controller_says_what_a_run_lets_pass() {
     let plain = hook(&json!({"exec": {"container": "app", "command": ["id"]}}));
     for (field, key) in [
         ("labels", "inplace.dev/delete-guard"),
+        ("annotations", "inplace.dev/task"),
         ("annotations", "inplace.dev/turn"),
         ("annotations", "inplace.dev/pod-uid"),
     ] {

@@ -260,7 +260,7 @@ async fn what_is_missing_is_named_and_a_person_has_the_last_word() {
     api.put(json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
         "metadata": {"namespace": "shop", "name": "of-web",
             "labels": {"hookrun-type": "pre-delete-step", "instance-id": "0"},
-            "annotations": {"inplace.dev/turn": "ScaleIn//1", "inplace.dev/pod-uid": post.pod["metadata"]["uid"]},
+            "annotations": {"inplace.dev/task": "ScaleIn//1", "inplace.dev/pod-uid": post.pod["metadata"]["uid"]},
             "ownerReferences": [owner]},
         "spec": {"metrics": []}}));
     api.edit("shop", "web-0", |pod| {
@@ -411,7 +411,7 @@ async fn a_run_of_the_guards_name_that_is_somebody_elses_holds_up_nobody() {
     let told = post.deleted(json!({})).await;
     let [run] = ours().try_into().unwrap_or_else(|_| panic!("nothing is started: {told}"));
     assert_eq!(run["metadata"]["name"], name(2));
-    assert_eq!(run["metadata"]["annotations"]["inplace.dev/turn"], "DeleteGuard/leave//2");
+    assert_eq!(run["metadata"]["annotations"]["inplace.dev/task"], "DeleteGuard/leave//2");
     assert!(no(&told, 403).contains(&name(2)), "{told}");
     let warned = post.events("DeleteGuardNameTaken");
     assert!(warned.len() == 1 && warned[0].contains(&name(1)), "{warned:?}");

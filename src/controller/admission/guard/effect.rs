@@ -142,8 +142,8 @@ impl Guard {
                     if self.server.is_guards_run(pod, &run.name).await? != Some(false) {
                         break;
                     }
-                    let chance = || u32::try_from(RandomState::new().hash_one(&run.name) >> 33).unwrap_or(0);
-                    let other = guard::renumbered(pod, &run, (number >= TRIES.0).then(chance));
+                    let random = || u32::try_from(RandomState::new().hash_one(&run.name) >> 33).unwrap_or(0);
+                    let other = guard::renumbered(pod, &run, (number >= TRIES.0).then(random));
                     let Some(other) = other.filter(|_| number < TRIES.1) else { return Err(error) };
                     let note = guard::taken(&run.name, &other.name);
                     self.say(asked, pod, "DeleteGuardNameTaken", true, note).await;

@@ -93,7 +93,7 @@ fn three_of_five_are_updated_in_place_two_at_a_time_each_after_its_hook() {
     assert!(sight.runs.is_empty() && decision.actions.is_empty());
     assert_eq!(sight.pods.iter().filter(|pod| pod.restarts == 1).count(), 3);
     assert!(sight.pods.iter().all(|pod| !pod.leaving), "20: autoscalers count them again");
-    assert_eq!(condition(&decision, "Progressing").1, "HeldBack");
+    assert_eq!(condition(&decision, "Progressing").1, "PartitionReached");
 }
 
 #[test]
