@@ -9,7 +9,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::request::{Drain, OnFailure, RequestedEngine};
+use crate::api::request::{DEADLINE_SECONDS, Drain, OnFailure, READY_TIMEOUT_SECONDS, RequestedEngine};
 use crate::api::serde_default::is_default;
 use crate::api::workload::{Condition, WorkloadHook, nothing, quarter};
 
@@ -158,8 +158,8 @@ impl Default for PodTerms {
             pre_hook: None,
             post_hook: None,
             min_ready_seconds: 0,
-            ready_timeout_seconds: 120,
-            deadline_seconds: 600,
+            ready_timeout_seconds: READY_TIMEOUT_SECONDS.cast_signed(),
+            deadline_seconds: DEADLINE_SECONDS.cast_signed(),
             on_failure: OnFailure::default(),
             engine: RequestedEngine::default(),
             reason: String::new(),

@@ -153,12 +153,17 @@ pub enum InvalidRequest {
     },
 }
 
+/// `readyTimeoutSeconds` of a request that does not give it.
+pub const READY_TIMEOUT_SECONDS: u32 = 120;
+/// `deadlineSeconds` of a request that does not give it.
+pub const DEADLINE_SECONDS: u32 = 600;
+
 fn default_ready_timeout() -> u32 {
-    120
+    READY_TIMEOUT_SECONDS
 }
 
 fn default_deadline() -> u32 {
-    600
+    DEADLINE_SECONDS
 }
 
 impl Request {
@@ -173,8 +178,8 @@ impl Request {
             pre_hook: None,
             post_hook: None,
             min_ready_seconds: 0,
-            ready_timeout_seconds: default_ready_timeout(),
-            deadline_seconds: default_deadline(),
+            ready_timeout_seconds: READY_TIMEOUT_SECONDS,
+            deadline_seconds: DEADLINE_SECONDS,
             on_failure: OnFailure::default(),
             engine: RequestedEngine::default(),
             reason: String::new(),
@@ -251,7 +256,7 @@ impl Request {
         }
         // The default stands for no wish: whoever asks for a short deadline alone gets no more time than that.
         let seconds = self.ready_timeout_seconds;
-        if seconds > self.deadline_seconds && seconds != default_ready_timeout() {
+        if seconds > self.deadline_seconds && seconds != READY_TIMEOUT_SECONDS {
             let problem = format!(
                 "{seconds} does not fit into deadlineSeconds {}: ask for less, or for a later deadline",
                 self.deadline_seconds

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::api::in_place_rollout::{
-    InPlaceRollout, InPlaceRolloutSpec, InPlaceRolloutStatus, RolloutContainer, RolloutPhase,
+    InPlaceRollout, InPlaceRolloutSpec, InPlaceRolloutStatus, PodTerms, RolloutContainer, RolloutPhase,
 };
 use crate::api::request::{HookArg, HookRef, Request, Target};
 use crate::api::workload::WorkloadHook;
@@ -109,22 +109,37 @@ impl Rollout {
 
 /// The request that a spec amounts to. Numbers out of range are refused at admission, and become 0 here.
 pub fn request(id: &str, spec: &InPlaceRolloutSpec) -> Request {
-    let terms = &spec.pod;
+    // Both sides are written out: a field that is new on one of them and not here does not compile.
+    let PodTerms {
+        each_ready,
+        grace_period_seconds,
+        drain,
+        pre_hook,
+        post_hook,
+        min_ready_seconds,
+        ready_timeout_seconds,
+        deadline_seconds,
+        on_failure,
+        engine,
+        reason,
+    } = spec.pod.clone();
     let target = |one: &RolloutContainer| Target { name: one.name.clone(), image: one.image.clone() };
     let seconds = |value: i32| u32::try_from(value).unwrap_or(0);
-    let mut request = Request::new(id.to_owned(), spec.containers.iter().map(target).collect());
-    request.each_ready = terms.each_ready;
-    request.grace_period_seconds = seconds(terms.grace_period_seconds);
-    request.drain = terms.drain;
-    request.pre_hook = terms.pre_hook.as_ref().map(hook);
-    request.post_hook = terms.post_hook.as_ref().map(hook);
-    request.min_ready_seconds = seconds(terms.min_ready_seconds);
-    request.ready_timeout_seconds = seconds(terms.ready_timeout_seconds);
-    request.deadline_seconds = seconds(terms.deadline_seconds);
-    request.on_failure = terms.on_failure;
-    request.engine = terms.engine;
-    request.reason.clone_from(&terms.reason);
-    request
+    Request {
+        id: id.to_owned(),
+        containers: spec.containers.iter().map(target).collect(),
+        each_ready,
+        grace_period_seconds: seconds(grace_period_seconds),
+        drain,
+        pre_hook: pre_hook.as_ref().map(hook),
+        post_hook: post_hook.as_ref().map(hook),
+        min_ready_seconds: seconds(min_ready_seconds),
+        ready_timeout_seconds: seconds(ready_timeout_seconds),
+        deadline_seconds: seconds(deadline_seconds),
+        on_failure,
+        engine,
+        reason,
+    }
 }
 
 fn hook(hook: &WorkloadHook) -> HookRef {

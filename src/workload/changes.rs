@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, Volume};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::api::request::{fingerprint, is_dns_label, is_dns_subdomain};
+use crate::api::workload::quarter;
 
 /// Nothing more has changed for so long: it has settled.
 const QUIET: SignedDuration = SignedDuration::from_secs(10);
@@ -105,7 +106,7 @@ fn entry_of(entry: &str) -> Option<Reference> {
 /// # Errors
 /// When it is neither a number nor a share.
 pub fn max_unavailable(text: Option<&str>) -> Result<IntOrString, Malformed> {
-    let Some(text) = text.map(str::trim) else { return Ok(IntOrString::String("25%".to_owned())) };
+    let Some(text) = text.map(str::trim) else { return Ok(quarter()) };
     let number = text.strip_suffix('%').unwrap_or(text).parse::<u16>().ok().filter(|number| *number > 0);
     match number {
         Some(share) if text.ends_with('%') && share <= 100 => Ok(IntOrString::String(text.to_owned())),

@@ -1,15 +1,13 @@
 //! What is asked of the agent: which containers get which image, after which grace period, followed by which hook.
 
 use crate::api::pod_template::PodTemplate;
-use crate::api::request::{HookRef, Request, Target};
+use crate::api::request::{DEADLINE_SECONDS, HookRef, Request, Target};
 use crate::api::workload::ContainerOrder;
 use crate::workload::hooks;
 use crate::workload::pods::{Pod, Templates, View, is_off, left_closed};
 use crate::workload::spec::WorkloadSpec;
 use crate::workload::task::{PodTask, Purpose};
 
-/// Seconds that an update may take beside its grace period.
-const WORK: u32 = 600;
 /// Longest grace period that a request takes.
 const MOST_GRACE: u32 = 43_200;
 
@@ -55,7 +53,7 @@ pub fn build(spec: &WorkloadSpec, pod: &Pod, task: &PodTask, containers: Vec<Tar
     // Where the user wants no readiness gate there is nothing to drain; where it is only missing, the agent says so.
     if spec.gate || pod.gated {
         request.grace_period_seconds = spec.update.grace.min(MOST_GRACE);
-        request.deadline_seconds = request.grace_period_seconds + WORK;
+        request.deadline_seconds = request.grace_period_seconds + DEADLINE_SECONDS;
     }
     request.post_hook = spec
         .hooks

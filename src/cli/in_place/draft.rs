@@ -11,7 +11,7 @@ use crate::api::in_place_rollout::{
     InPlaceRollout, InPlaceRolloutSpec, PodTerms, RolloutContainer, RolloutTarget,
 };
 use crate::api::request::{HookRef, Request, Target};
-use crate::api::workload::WorkloadHook;
+use crate::api::workload::{WorkloadHook, quarter};
 use crate::cli::in_place::flags::{Labels, RolloutFlags, Share};
 use crate::cli::in_place::names::WorkloadName;
 use crate::cli::span::Seconds;
@@ -83,7 +83,7 @@ pub(super) fn draft(verb: &str, whose: &Whose, request: Request, flags: &Rollout
     let spec = InPlaceRolloutSpec {
         target: whose.target(),
         containers: containers.collect(),
-        max_unavailable: share(&flags.max_unavailable, IntOrString::String("25%".to_owned())),
+        max_unavailable: share(&flags.max_unavailable, quarter()),
         partition: share(&flags.partition, IntOrString::Int(0)),
         paused: flags.paused,
         failure_threshold: share(&flags.failure_threshold, IntOrString::Int(1)),
@@ -102,18 +102,34 @@ fn terms(request: Request) -> PodTerms {
         template_name: hook.template_name,
         args: hook.args.into_iter().map(|arg| Argument { name: arg.name, value: Some(arg.value) }).collect(),
     };
+    // Both sides are written out: a field that is new on one of them and not here does not compile.
+    let Request {
+        id: _,
+        containers: _,
+        each_ready,
+        grace_period_seconds,
+        drain,
+        pre_hook,
+        post_hook,
+        min_ready_seconds,
+        ready_timeout_seconds,
+        deadline_seconds,
+        on_failure,
+        engine,
+        reason,
+    } = request;
     PodTerms {
-        each_ready: request.each_ready,
-        grace_period_seconds: whole(request.grace_period_seconds),
-        drain: request.drain,
-        pre_hook: request.pre_hook.map(hook),
-        post_hook: request.post_hook.map(hook),
-        min_ready_seconds: whole(request.min_ready_seconds),
-        ready_timeout_seconds: whole(request.ready_timeout_seconds),
-        deadline_seconds: whole(request.deadline_seconds),
-        on_failure: request.on_failure,
-        engine: request.engine,
-        reason: request.reason,
+        each_ready,
+        grace_period_seconds: whole(grace_period_seconds),
+        drain,
+        pre_hook: pre_hook.map(hook),
+        post_hook: post_hook.map(hook),
+        min_ready_seconds: whole(min_ready_seconds),
+        ready_timeout_seconds: whole(ready_timeout_seconds),
+        deadline_seconds: whole(deadline_seconds),
+        on_failure,
+        engine,
+        reason,
     }
 }
 

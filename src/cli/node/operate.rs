@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::image::ImageRef;
-use crate::api::request::{OnFailure, Request, Target};
+use crate::api::request::{DEADLINE_SECONDS, OnFailure, Request, Target};
 use crate::api::status::Status;
 use crate::cli::exit::Exit;
 use crate::cli::node::{Failed, PodName, engine, find, lock};
@@ -53,7 +53,7 @@ struct How {
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     min_ready: u32,
     /// Seconds until it has ended, one way or the other
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    #[arg(long, value_name = "SECONDS", default_value_t = DEADLINE_SECONDS)]
     deadline: u32,
     /// Why, for the people who read the history
     #[arg(long, default_value = "")]
