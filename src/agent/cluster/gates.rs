@@ -27,6 +27,8 @@ const SETTLES: Duration = Duration::from_secs(3);
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
 /// How long a write may take to be seen before it is done again.
 const SHOWS: Duration = Duration::from_secs(10);
+/// Results that wait to be taken in; a task that has one more waits.
+const MAX_ENDED: usize = 64;
 
 /// The gates of the node's pods.
 #[derive(Debug)]
@@ -37,8 +39,8 @@ pub(super) struct Gates {
     permits: Arc<Semaphore>,
     /// Only pods with something to wait for.
     waits: HashMap<PodRef, Wait>,
-    ended: mpsc::UnboundedReceiver<(PodRef, Ended)>,
-    end: mpsc::UnboundedSender<(PodRef, Ended)>,
+    ended: mpsc::Receiver<(PodRef, Ended)>,
+    end: mpsc::Sender<(PodRef, Ended)>,
 }
 
 /// What came of looking at one gate.
@@ -61,7 +63,7 @@ struct Wait {
 
 impl Gates {
     pub(super) fn new(pods: NodePods, journal: Journal, writes: Writes, permits: Arc<Semaphore>) -> Self {
-        let (end, ended) = mpsc::unbounded_channel();
+        let (end, ended) = mpsc::channel(MAX_ENDED);
         Self { pods, journal, writes, permits, waits: HashMap::new(), ended, end }
     }
 
@@ -134,7 +136,7 @@ impl Gates {
                 Ok(_) | Err(_) => Ended::NotNow,
             };
             // Nobody listens any more when the process ends.
-            let _ = end.send((reference, ended));
+            let _ = end.send((reference, ended)).await;
         });
     }
 

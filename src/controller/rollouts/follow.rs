@@ -36,13 +36,13 @@ pub(super) struct Follow {
 #[derive(Debug)]
 pub(super) struct Follows {
     server: Server,
-    updates: mpsc::UnboundedSender<Key>,
+    updates: mpsc::Sender<Key>,
     stop: CancellationToken,
     by_key: Mutex<HashMap<Key, Arc<Follow>>>,
 }
 
 impl Follows {
-    pub(super) fn new(server: Server, updates: mpsc::UnboundedSender<Key>, stop: CancellationToken) -> Self {
+    pub(super) fn new(server: Server, updates: mpsc::Sender<Key>, stop: CancellationToken) -> Self {
         Self { server, updates, stop, by_key: Mutex::default() }
     }
 
@@ -81,7 +81,7 @@ impl Follows {
                 tokio::select! {
                     () = over.cancelled() => break,
                     () = heard.changed() => {
-                        if updates.send(key.clone()).is_err() {
+                        if updates.send(key.clone()).await.is_err() {
                             break;
                         }
                     }

@@ -30,7 +30,10 @@ use follow::Follows;
 
 pub(super) use metrics::Metrics;
 
-/// What every look works with.
+/// Rollouts whose pods have changed and that wait to be enqueued; a watch that has one more waits.
+const MAX_CHANGES: usize = 64;
+
+/// What every reconcile works with.
 #[derive(Debug)]
 struct Context {
     server: Server,
@@ -44,18 +47,14 @@ struct Context {
 pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken) {
     let Common { server, identity, rollout_metrics: metrics, .. } = common;
     let known = Rollouts::watch(&server, &stop);
-    let (updates, pods) = mpsc::unbounded_channel();
+    let (updates, pods) = mpsc::channel(MAX_CHANGES);
     let follows = Follows::new(server.clone(), updates, stop.clone());
     let events = Events::new(server.clone(), identity);
     let context = Arc::new(Context { server, known, follows, agents, events, metrics });
     tokio::join!(bring_about(&context, pods, &stop), orphans::run(&context, &stop));
 }
 
-async fn bring_about(
-    context: &Arc<Context>,
-    mut pods: mpsc::UnboundedReceiver<Key>,
-    stop: &CancellationToken,
-) {
+async fn bring_about(context: &Arc<Context>, mut pods: mpsc::Receiver<Key>, stop: &CancellationToken) {
     let mut known = context.known.clone();
     let mut reconciles = ReconcileLoop::new();
     loop {

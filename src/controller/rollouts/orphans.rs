@@ -69,7 +69,8 @@ async fn mend(
     pod: &Pod,
 ) -> Result<Option<Timestamp>, Error> {
     let now = clock::now();
-    let (Some(write), again) = orphan(pod, now) else { return Ok(orphan(pod, now).1) };
+    let (write, again) = orphan(pod, now);
+    let Some(write) = write else { return Ok(again) };
     let Some(record) = &pod.record else { return Ok(again) };
     // What was made a moment ago may not be known here yet.
     let key = Key { namespace: namespace.to_owned(), name: record.name.clone() };
