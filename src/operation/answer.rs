@@ -1,4 +1,4 @@
-//! What a decision can be: something to do, to note, to wait for, or the end.
+//! The possible results of a decision: an effect, a note, a wait, or the end. Also decides when a step comes too late.
 
 use jiff::Timestamp;
 
@@ -7,31 +7,31 @@ use crate::operation::note::Note;
 use crate::operation::outcome::Outcome;
 use crate::operation::state::{Operation, later};
 
-/// The answer.
+/// The result of a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Carry this out, once, and look again.
+    /// Execute this effect once, then observe again.
     Do(Effect),
-    /// Take this into the operation and ask again.
+    /// Apply this note to the operation and decide again.
     Note(Note),
-    /// Look again at the time given, or earlier.
+    /// Observe again at the given time or earlier.
     Wait(Waiting),
-    /// It is over.
+    /// The operation has ended.
     Done(Outcome),
 }
 
 /// What is being waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// When to look again at the latest.
+    /// When to observe again at the latest.
     pub until: Timestamp,
-    /// For people.
+    /// What is awaited, for people.
     pub on: String,
 }
 
-/// Whether `next` comes too late. A container that is down may still be brought up after the limit, as long as that
-/// goes well; nothing else is begun or awaited then. Where nobody else would ever start it, whatever brings it up goes on
-/// until it is given up.
+/// True when `next` comes too late. After the limit, a container that is down may still be brought up while that
+/// succeeds without failures; nothing else is begun or awaited. Where no other program would ever start the
+/// container, the effects that bring it up continue until they are given up.
 pub(super) fn overdue(operation: &Operation, next: &Next, now: Timestamp, limit: Timestamp) -> bool {
     let brings_up = match next {
         Next::Note(_) | Next::Done(_) => return false,

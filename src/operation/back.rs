@@ -1,4 +1,5 @@
-//! The way back, after the new image did not come up: every container that was touched runs again, once.
+//! The rollback after a failure: every container that was touched runs again. It is tried
+//! once and never rolled back itself.
 
 use jiff::Timestamp;
 
@@ -14,8 +15,8 @@ use crate::operation::snapshot::{Snapshot, State};
 use crate::operation::state::{Operation, Replacement, Target};
 use crate::operation::verify::{Verdict, verify};
 
-/// The way back: every container that was touched, last one first, once. One that was to be restarted only has to
-/// run, a swapped one has to run what it ran before.
+/// The next step of the rollback: every touched container, last one first, once. A container that was to be restarted
+/// only has to run; a swapped one has to run its previous image.
 pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot, now: Timestamp) -> Next {
     let give_up = |then: Failure| {
         let (failure, then) = (failure.clone(), Some(then));
@@ -63,14 +64,14 @@ pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot
     }
 }
 
-/// Makes `target` ready for its way back. `None` when it never left.
+/// Prepares the rollback of `target`. `None` when it needs none.
 fn turn(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
     let instances = snapshot.instances(&target.name);
     if let Some(instance) = never_started(operation, &instances) {
         return Some(Next::Do(remove(instance, Leftover::NeverStarted)));
     }
     let running = instances.iter().rev().find(|instance| instance.state == State::Running);
-    // The spec may say something else than what runs: it has to be put back in any case.
+    // The spec may differ from what runs, so it must be restored in any case.
     let respecced = target.change.is_some() && target.action == Action::Swap;
     if !respecced
         && running.is_some_and(|instance| {

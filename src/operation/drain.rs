@@ -1,10 +1,12 @@
-//! Taking the pod out of traffic before its containers are touched, and letting it back in.
+//! The drain: takes the pod out of traffic before its containers are touched, and lets it back in afterwards.
 //!
-//! The grace period counts from the moment the pod's kubelet had taken the closed gate in: before that nobody can know of it.
-//! A drain that is to be confirmed counts from when no `EndpointSlice` sends the pod traffic any more; one that does so again
-//! has it count anew. The grace period is waited out in full. What
-//! was closed is opened again at the end, unless the operation failed in the middle: then it stays closed, marked so, until
-//! an operation succeeds, one that drains or not.
+//! The grace period counts from the moment the pod's kubelet had applied the closed gate; before that, no component
+//! can know of it. A confirmed drain counts from the moment no `EndpointSlice` sends the pod traffic any more, and
+//! starts again if one does. The grace period is always waited out in full. A gate that was closed is opened at the
+//! end, unless the operation failed after it touched a container. Then the gate stays closed, with a reason that says
+//! so, until an operation succeeds, with or without a drain.
+//!
+//! This file decides only about the gate condition, never about the pod's own `Ready`.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -18,38 +20,39 @@ use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::snapshot::{Declared, Gate, Snapshot};
 use crate::operation::state::{Operation, later};
 
-/// How long a kubelet that runs takes at most to take in a closed gate. One that does not run cannot be waited for.
+/// The maximum time that a running kubelet needs to apply a closed gate. A kubelet that
+/// does not run cannot be waited for.
 const NOTICE: SignedDuration = SignedDuration::from_secs(5);
-/// How soon to look again at what the `EndpointSlice`s say.
+/// The interval between two checks of the `EndpointSlice`s.
 const LISTEN_AGAIN: SignedDuration = SignedDuration::from_millis(250);
-/// How many `EndpointSlice`s are named.
+/// The maximum number of `EndpointSlice`s that a message names.
 const NAMED: usize = 5;
-/// How soon to look again.
+/// The interval between two observations.
 const REQUEUE: SignedDuration = SignedDuration::from_millis(50);
 
-/// The gate in the course of an operation that drains.
+/// The state of the gate during an operation that drains.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drain {
-    /// True once closing it was begun: it may be closed even if no answer came.
+    /// True once closing the gate was begun. The gate may be closed even if no response arrived.
     pub begun: bool,
-    /// When it was closed.
+    /// When the gate was closed.
     pub closed_at: Option<Timestamp>,
-    /// When the pod was seen not to be Ready any more; the grace period counts from then.
+    /// When the pod was observed as no longer Ready. The grace period counts from here.
     #[serde(default)]
     pub left_at: Option<Timestamp>,
-    /// When no `EndpointSlice` was seen to send it traffic any more; the grace period of a drain that is to be confirmed
-    /// counts from then.
+    /// When no `EndpointSlice` was observed to send the pod traffic any more. The grace period of a confirmed drain
+    /// counts from here.
     #[serde(default)]
     pub confirmed_at: Option<Timestamp>,
-    /// True once it was opened again, or marked as left closed.
+    /// True once the gate was opened again, or was closed for good with the reason for a failure.
     pub settled: bool,
-    /// True when an operation that failed had left it closed: what is not mended stays out of traffic.
+    /// True when an earlier, failed operation left the gate closed. A pod that is not repaired stays out of traffic.
     #[serde(default)]
     pub inherited: bool,
 }
 
 impl Drain {
-    /// Takes in that the gate was turned.
+    /// Records that the gate was set.
     pub(super) fn turned(&mut self, gate: GateAction, now: Timestamp) {
         match gate {
             GateAction::Drain => self.closed_at = Some(now),
@@ -58,7 +61,7 @@ impl Drain {
     }
 }
 
-/// What is to be done before the first container is touched.
+/// The next step of the drain before the first container is touched; `None` when the drain is complete.
 pub(super) fn close(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
     let drain = operation.drain.as_ref().filter(|_| operation.request.drained_by().is_some())?;
     if drain.begun && drain.left_at.is_none() && operation.in_cluster && snapshot.declared.is_none() {
@@ -79,7 +82,7 @@ pub(super) fn close(operation: &Operation, snapshot: &Snapshot, now: Timestamp) 
         let until = later(closed_at, NOTICE);
         let unready_since = snapshot.declared.as_ref().and_then(|declared| declared.unready_since);
         if let Some(since) = unready_since {
-            // Told in whole seconds. Nobody may have been here to see it.
+            // The kubelet reports whole seconds. This program may not have been running at that time.
             let left_at = later(since, SignedDuration::from_secs(1)).min(now).max(closed_at);
             return Some(Next::Note(Note::Drained(left_at)));
         }
@@ -93,7 +96,7 @@ pub(super) fn close(operation: &Operation, snapshot: &Snapshot, now: Timestamp) 
     let mut since = left_at;
     if is_to_be_confirmed(operation) {
         since = match (drain.confirmed_at, snapshot.serving.as_deref()) {
-            // What is not known does not take back what was seen.
+            // An unknown state does not revoke an observed one.
             (Some(confirmed_at), None | Some([])) => confirmed_at,
             (Some(_), Some(_)) => return Some(Next::Note(Note::Confirmed(None))),
             (None, Some([])) => return Some(Next::Note(Note::Confirmed(Some(now)))),
@@ -109,7 +112,7 @@ pub(super) fn close(operation: &Operation, snapshot: &Snapshot, now: Timestamp) 
     (now < until).then(|| Next::Wait(Waiting { until, on: on() }))
 }
 
-/// Why it has not come further when there is no time left: what keeps sending traffic to the pod.
+/// The failure when the time is up before the drain is confirmed: names what keeps sending traffic to the pod.
 pub(super) fn unconfirmed(operation: &Operation, snapshot: &Snapshot) -> Option<Failure> {
     let drain = operation.drain.as_ref().filter(|_| is_to_be_confirmed(operation))?;
     let waits = drain.left_at.is_some() && drain.confirmed_at.is_none();
@@ -120,7 +123,7 @@ fn is_to_be_confirmed(operation: &Operation) -> bool {
     operation.request.drain == request::Drain::Confirmed
 }
 
-/// What sends the pod traffic, for people.
+/// A message that names what sends the pod traffic.
 fn sends(serving: Option<&[String]>) -> String {
     let Some(serving) = serving.filter(|serving| !serving.is_empty()) else {
         return "what its EndpointSlices say is not known: the API server is away, or does not let the agent list and watch \
@@ -135,7 +138,7 @@ fn sends(serving: Option<&[String]>) -> String {
     )
 }
 
-/// When the gate was closed at the earliest, where the answer to that was lost but its effect is seen.
+/// The earliest time at which the gate was closed, when the response was lost but its effect is observed.
 fn found_closed(operation: &Operation, snapshot: &Snapshot) -> Option<Timestamp> {
     let declared = snapshot.declared.as_ref()?;
     let by_drain = matches!(&declared.gate, Gate::Closed { reason } if reason == annotation::GATE_DRAIN);
@@ -143,10 +146,10 @@ fn found_closed(operation: &Operation, snapshot: &Snapshot) -> Option<Timestamp>
     (begun && by_drain && declared.unready_since.is_some()).then_some(operation.begun_at)
 }
 
-/// What is to be done about the gate when everything else is over.
+/// The last change of the gate, when everything else has ended; `None` when there is none.
 pub(super) fn settle(operation: &Operation, outcome: &Outcome, snapshot: &Snapshot) -> Option<Next> {
     let gate = last_gate_action(operation.drain.as_ref()?, outcome)?;
-    // A pod on its way out gets no traffic again.
+    // A pod that is being terminated must not receive traffic again.
     let leaves = snapshot.declared.as_ref().is_none_or(Declared::leaves);
     if leaves || operation.given_up(Verb::Gate, "").is_some() {
         return None;
@@ -154,7 +157,7 @@ pub(super) fn settle(operation: &Operation, outcome: &Outcome, snapshot: &Snapsh
     Some(Next::Do(Effect::Gate { gate }))
 }
 
-/// What the gate is still to be turned to when `outcome` is the end.
+/// The state that the gate must still be set to when `outcome` is the end.
 fn last_gate_action(drain: &Drain, outcome: &Outcome) -> Option<GateAction> {
     if drain.settled {
         return None;
@@ -173,7 +176,7 @@ fn last_gate_action(drain: &Drain, outcome: &Outcome) -> Option<GateAction> {
 }
 
 impl Operation {
-    /// How long the drain will still take at least before it begins to count, in seconds.
+    /// The minimum time in seconds that the drain still needs; 0 once its grace period counts.
     pub(super) fn seconds_to_drain(&self) -> u64 {
         let counts = |drain: &&Drain| match self.request.drain {
             request::Drain::Fixed => drain.left_at.is_some(),
@@ -183,13 +186,13 @@ impl Operation {
         undrained.map_or(0, |_| u64::from(self.request.grace_period_seconds))
     }
 
-    /// True while it matters what the `EndpointSlice`s say of the pod.
+    /// True while decisions depend on the pod's `EndpointSlice`s.
     pub fn awaits_slices(&self) -> bool {
         let open = !self.touched() && self.ending.is_none() && self.outcome.is_none();
         open && is_to_be_confirmed(self) && self.drain.as_ref().is_some_and(|drain| drain.begun)
     }
 
-    /// What the gate still has to be turned to although the operation is over: the API server was away.
+    /// The state that the gate must still be set to although the operation has ended, because the API server was away.
     pub fn owed_gate(&self) -> Option<GateAction> {
         last_gate_action(self.drain.as_ref()?, self.outcome.as_ref()?)
     }

@@ -1,67 +1,69 @@
-//! The closed list of what an operation may do to the world, and what doing it can teach.
+//! The closed list of effects that an operation may request, and the results that they can return.
 //!
-//! Every effect that changes something names the ids it works on, so that the journal holds them before the runtime
-//! hears of them.
+//! Every effect that changes something names the IDs that it works on, so that the journal holds them before the
+//! runtime gets the call. This file executes nothing.
 
 use serde::{Deserialize, Serialize};
 
 use crate::api::annotation;
 
-/// One thing to do. The shell does it once per decision and reports a [`Learned`] or a [`EffectError`].
+/// One effect. The caller executes it once per decision and returns [`Learned`] or an [`EffectError`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
-    /// Get `image` onto the node, after checking that the disk has room. Doing it twice is harmless.
+    /// Pull `image` to the node after a check of the free disk space. Idempotent.
     Pull {
-        /// The container that wants it.
+        /// The container that needs the image.
         container: String,
         /// The reference to pull.
         image: String,
-        /// The image that runs now: its size is the measure for the room that is needed.
+        /// The image that runs now. Its size is the estimate for the disk space needed.
         like: String,
-        /// Ask the registry also when the node has an image of that name: the name may stand for another one now.
+        /// Query the registry even when the node has an image under that reference: the tag may have moved.
         #[serde(default)]
         anew: bool,
-        /// What it was found to be before: while that is on the node, no registry is asked.
+        /// The image that the reference resolved to earlier. While that image is on the node, no registry is queried.
         #[serde(default)]
         again: Option<ImageChoice>,
     },
-    /// Create a container that holds the name of `attempt`, and start it where it can run as a holder: a process that does nothing.
-    /// Where it can not, it is made from the configuration and image of the replacement to come and never started. The rehearsal
-    /// before that proves that the replacement can be created.
+    /// Create a container that reserves the name of `attempt`. Where possible it is a holder: it is started, and its
+    /// process does nothing. Otherwise it is created from the configuration and image of the coming replacement and
+    /// never started. The rehearsal before that proves that the replacement can be created.
     Fence {
-        /// The container it guards.
+        /// The container whose name is reserved.
         container: String,
         /// The container whose configuration is cloned.
         source: String,
-        /// The attempt whose name is held.
+        /// The attempt number whose name is reserved.
         attempt: u32,
-        /// The image of the replacement; `None` for the one of the source.
+        /// The image of the replacement; `None` for the image of the source.
         image: Option<ImageChoice>,
-        /// Whether it is to be found out as well that the replacement can be created: nothing is stopped yet.
+        /// True when it must also be verified that the replacement can be created: nothing is stopped yet.
         #[serde(default)]
         rehearse: bool,
-        /// Whether only a process may hold the name, because the kubelet makes the replacement itself: of the containers
-        /// of one name that do not run, a kubelet's collection keeps the newest, which would be a clone made before.
+        /// True when only a running holder may reserve the name, because the kubelet creates the replacement itself.
+        /// The kubelet's garbage collection keeps the newest of the containers of one name that do not run, and that
+        /// would be the clone.
         #[serde(default)]
         by_process: bool,
     },
-    /// Run the preStop handler of container `id` for at most `budget_seconds`. Its failure stops nothing, as with
-    /// the kubelet.
+    /// Run the preStop handler of container `id` for at most `budget_seconds`. Its failure does not stop the
+    /// operation, as with the kubelet.
     PreStop {
         /// The container's name.
         container: String,
-        /// Its id.
+        /// The container's ID.
         id: String,
-        /// How long it may take.
+        /// The maximum time that the handler may take.
         budget_seconds: u64,
     },
-    /// Stop container `id`: its stop signal, `timeout_seconds` to obey, SIGKILL. Repeating it sends no second signal.
+    /// Stop container `id`: send its stop signal, wait `timeout_seconds`, send SIGKILL. Repeating
+    /// it sends no second stop signal.
     Stop {
         /// The container's name.
         container: String,
-        /// Its id.
+        /// The container's ID.
         id: String,
-        /// Seconds between the signal and SIGKILL.
+        /// Seconds between the stop signal and SIGKILL.
         timeout_seconds: u64,
     },
     /// Create the replacement under the name of `attempt`.
@@ -70,56 +72,56 @@ pub enum Effect {
         container: String,
         /// The container whose configuration is cloned.
         source: String,
-        /// The attempt in the new name.
+        /// The attempt number in the new container's name.
         attempt: u32,
-        /// Its image; `None` for the one of the source.
+        /// The new image; `None` for the image of the source.
         image: Option<ImageChoice>,
     },
     /// Start the created container `id`.
     Start {
         /// The container's name.
         container: String,
-        /// Its id.
+        /// The container's ID.
         id: String,
     },
-    /// Change the image in the pod's spec, provided it is `from`. Doing it twice is harmless.
+    /// Change the image in the pod's spec, provided that it is `from`. Idempotent.
     Respec {
         /// The container's name.
         container: String,
-        /// What the spec says before.
+        /// The image in the spec before the change.
         from: String,
-        /// What it says then.
+        /// The image in the spec after the change.
         to: String,
     },
-    /// Open or close the pod's readiness gate. Doing it twice is harmless.
+    /// Open or close the pod's readiness gate. Idempotent.
     Gate {
-        /// Who is to see what.
+        /// The state that the gate is set to.
         gate: GateAction,
     },
-    /// Remove container `id`: a fence, or one that does not run or of which nothing can be told.
+    /// Remove container `id`: a fence, or a container that does not run or whose state is unknown.
     Remove {
         /// The container's name.
         container: String,
-        /// Its id.
+        /// The container's ID.
         id: String,
-        /// What it is.
+        /// The kind of container that is removed.
         what: Leftover,
     },
 }
 
-/// What the readiness gate is turned to.
+/// The state that the readiness gate is set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GateAction {
-    /// No traffic, while an operation is under way.
+    /// No traffic while an operation is running.
     Drain,
-    /// Traffic again.
+    /// Traffic is allowed again.
     Open,
-    /// No traffic, until somebody has looked at it.
+    /// No traffic until a person has checked the pod.
     Failed,
 }
 
 impl GateAction {
-    /// Whether the pod may take traffic then, and reason and message of the condition.
+    /// The status, reason and message of the gate's condition.
     pub fn condition(self) -> (bool, &'static str, &'static str) {
         match self {
             Self::Drain => (false, annotation::GATE_DRAIN, "an operation in place is under way"),
@@ -129,14 +131,14 @@ impl GateAction {
     }
 }
 
-/// What may be removed.
+/// The kinds of containers that may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Leftover {
-    /// A fence of ours.
+    /// A fence that this program created.
     Fence,
-    /// A replacement of ours that was created and never ran.
+    /// A replacement that this program created and that never ran.
     NeverStarted,
-    /// An exited life, older than the one before the present one, of a pod that no kubelet cleans.
+    /// An exited instance older than the one that was replaced last, in a pod without a kubelet that removes it.
     Old,
 }
 
@@ -150,19 +152,19 @@ impl std::fmt::Display for Leftover {
     }
 }
 
-/// An image by its two names.
+/// An image: its reference and its ID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageChoice {
-    /// As the pod names it.
+    /// The reference as the pod writes it.
     pub reference: String,
-    /// The runtime's id of it.
+    /// The runtime's ID of the image.
     pub id: String,
-    /// The kubelet's hash of the spec that names it, where the clone must carry another one than its source.
+    /// The kubelet's hash of the spec that names this image, when the clone must carry another hash than its source.
     #[serde(default)]
     pub spec_hash: Option<String>,
 }
 
-/// The verb of an effect: for journals, metrics, logs and back-off.
+/// The kind of an effect, for journals, metrics, logs and back-off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Verb {
     /// See [`Effect::Pull`].
@@ -186,7 +188,7 @@ pub enum Verb {
 }
 
 impl Effect {
-    /// Its verb.
+    /// The kind of this effect.
     pub fn verb(&self) -> Verb {
         match self {
             Self::Pull { .. } => Verb::Pull,
@@ -201,7 +203,7 @@ impl Effect {
         }
     }
 
-    /// The container it is about; empty for what is about the pod.
+    /// The container that the effect is for; empty for an effect on the pod.
     pub fn container(&self) -> &str {
         match self {
             Self::Pull { container, .. }
@@ -217,49 +219,50 @@ impl Effect {
     }
 }
 
-/// What an effect taught beyond what the next snapshot shows.
+/// The result of an effect, as far as the next snapshot does not show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Learned {
-    /// Nothing: the next snapshot tells.
+    /// No result: the next snapshot shows everything.
     Nothing,
-    /// The image is on the node under this id.
+    /// The image is on the node with this ID.
     Image(ImageChoice),
-    /// Something for the report, such as a preStop handler that failed.
+    /// A remark for the report, such as a failed preStop handler.
     Remark(String),
 }
 
-/// How an effect failed.
+/// The failure of an effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EffectError {
-    /// What it means for going on.
+    /// The class, which decides about a retry.
     pub class: Class,
-    /// For people: what happened and what to do.
+    /// A message for people: what happened and what to do.
     pub message: String,
 }
 
-/// What a failure means for going on.
+/// The class of a failure. It decides whether and how the effect is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Class {
-    /// The runtime could not be reached or did not answer in time: whether it happened is unknown, look again.
+    /// The runtime was unreachable or did not respond in time. Whether the effect happened is unknown: observe again.
     Away,
-    /// Nobody was there to be asked: it has not happened, and may be asked for again.
+    /// No request was sent: the effect did not happen and may be retried.
     Unreached,
-    /// The name is taken: whoever owns it shows up in a snapshot.
+    /// The name is taken. The container that holds it shows up in a snapshot.
     NameTaken,
-    /// The thing is not there (any more).
+    /// The object does not exist, or no longer exists.
     Gone,
-    /// Only with credentials that are not at hand.
+    /// It needs credentials that this program does not have.
     Credentials,
-    /// The runtime said no; it may say yes later.
+    /// The runtime refused; it may accept later.
     Refused,
-    /// Not allowed. An API server that has just begun says so for a moment, until it has read who may do what.
+    /// Not allowed. An API server that has just started answers this for a moment, until it has loaded its
+    /// authorization rules.
     Denied,
-    /// No, and no repetition will change it.
+    /// Refused for good: no retry will change it.
     Final,
 }
 
 impl Class {
-    /// Whether nobody has said no: another try may go well.
+    /// True when there was no refusal: a retry may succeed.
     pub fn is_away(self) -> bool {
         matches!(self, Self::Away | Self::Unreached)
     }

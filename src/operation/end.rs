@@ -1,4 +1,7 @@
-//! Cleaning up: what must not stay when an operation is over, whatever came of it.
+//! The cleanup at the end of an operation: decides what must be removed, whatever the outcome.
+//!
+//! It removes only fences, replacements that never ran, and old instances that no other program removes. It must not
+//! change the outcome.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -10,19 +13,20 @@ use crate::operation::replace::{remove, unfence};
 use crate::operation::snapshot::{Container, Declared, Snapshot, State};
 use crate::operation::state::{Operation, later};
 
-/// How long after the deadline cleaning up may be tried again.
+/// How long after the deadline the cleanup is retried.
 const CLEANING: SignedDuration = SignedDuration::from_secs(15);
 
-/// Cleaning up, whatever the outcome: no fence, nothing half-made, and no old lives where nobody else removes them.
+/// The next step of the cleanup, whatever the outcome: no fence, no replacement that never ran, and no old instances
+/// where no other program removes them.
 pub(super) fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     let Some(outcome) = operation.ending.clone() else { return Next::Done(operation.lost("gone")) };
     if operation.last_failure.is_some() && now >= later(operation.deadline_at, CLEANING) {
-        // What is left behind is swept later.
+        // The periodic sweep removes what is left.
         return Next::Done(outcome);
     }
     for target in &operation.targets {
         let instances = snapshot.instances(&target.name);
-        // Before the fence: as long as it is there, a kubelet must not start the next attempt beside it.
+        // Before the fence: while the fence exists, a kubelet cannot start the next attempt beside this container.
         if let Some(instance) = never_started(operation, &instances) {
             return Next::Do(remove(instance, Leftover::NeverStarted));
         }
@@ -44,8 +48,9 @@ pub(super) fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) ->
     settle(operation, &outcome, snapshot).unwrap_or(Next::Done(outcome))
 }
 
-/// The fences of a pod that its kubelet ends while an effect takes its time. The kubelet cannot end a container that runs and
-/// that the pod's spec does not name: it tries again some ten seconds later.
+/// Effects that remove the fences of a pod that its kubelet terminates, while another effect takes long. The
+/// kubelet cannot stop a running container that the pod's spec does not name: its termination fails, and it
+/// retries some ten seconds later.
 pub fn obstructing<'a>(
     operation: &'a Operation,
     snapshot: &'a Snapshot,
@@ -57,7 +62,7 @@ pub fn obstructing<'a>(
     fences.filter(|fence| operation.can_remove(&fence.id)).map(|fence| remove(fence, Leftover::Fence))
 }
 
-/// A container that this operation created and that does not run, if it can be removed.
+/// A container that this operation created, that never ran, and whose removal was not given up.
 pub(super) fn never_started<'a>(operation: &Operation, instances: &[&'a Container]) -> Option<&'a Container> {
     let mut created = instances
         .iter()

@@ -1,7 +1,7 @@
-//! Which engine carries a container over, and why: the table of what each engine may do to which container.
+//! Chooses the engine that replaces a container, with the reason: what each engine may do to which container.
 //!
-//! `Auto` takes the first that may: for a restart Recreate, Respec, Stop; for a swap the one that the pod's owner
-//! understands. Everything an engine may not do is a [`Refusal`] that says why.
+//! For a restart, `Auto` takes the first engine that is allowed: Recreate, Respec, Stop. For a swap it takes the one
+//! that the pod's owner supports. Whatever an engine may not do is a [`Refusal`] with the reason. It executes nothing.
 
 use std::collections::BTreeMap;
 
@@ -16,21 +16,21 @@ use crate::operation::snapshot::{
 };
 use crate::operation::spec_hash;
 
-/// The longest that a kubelet holds a container back after it ended (the cap of its back-off).
+/// The longest time that a kubelet delays a container after it ended (the cap of its back-off).
 pub(super) const LONGEST_BACK_OFF: SignedDuration = SignedDuration::from_secs(300);
 
-/// The engine taken for one container.
+/// The engine chosen for one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) engine: Engine,
     pub(super) why: String,
-    /// For [`Engine::Respec`]: what becomes of the spec.
+    /// For [`Engine::Respec`]: the change to the pod spec.
     pub(super) change: Option<SpecChange>,
 }
 
 impl Choice {
-    /// The life to be replaced, with its image as the pod's spec spells it: that is what the way back leads to, whatever
-    /// the runtime calls it.
+    /// The instance that is to be replaced, with its image as the pod's spec writes it. A rollback restores that
+    /// reference, whatever name the runtime uses.
     pub(super) fn before(&self, container: &Container) -> Incarnation {
         let mut before = container.incarnation();
         if let Some(change) = &self.change {
@@ -40,36 +40,36 @@ impl Choice {
     }
 }
 
-/// What becomes of the image in a pod's spec.
+/// The change of an image in a pod's spec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpecChange {
-    /// What it says before.
+    /// The image before the change.
     pub from: String,
-    /// What it says then.
+    /// The image after the change.
     pub to: String,
-    /// True when a clone may take the place of what a kubelet holds back.
+    /// True when this program may create a clone in place of a container that a kubelet delays.
     pub cloneable: bool,
-    /// The hash that its kubelet will expect on a container made under the changed spec, when that is known for sure.
+    /// The hash that the kubelet expects on a container created from the changed spec, when it is known for certain.
     pub hash: Option<String>,
-    /// False while the container seems to run something else than what the spec says: its kubelet may be about to
-    /// replace it.
+    /// False while the container appears to run something other than the spec says: the
+    /// kubelet may be about to replace it.
     #[serde(default)]
     pub settled: bool,
 }
 
-/// What the choice is made from.
+/// The input of the choice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts<'a> {
     pub(super) pod: &'a PodRef,
     pub(super) owner: Owner,
     pub(super) runtime: &'a Runtime,
     pub(super) snapshot: &'a Snapshot,
-    /// The life to be replaced.
+    /// The instance that is to be replaced.
     pub(super) container: &'a Container,
-    /// The image asked for; `None` for a restart.
+    /// The requested image; `None` for a restart.
     pub(super) image: Option<&'a str>,
     pub(super) source: Option<&'a Source>,
-    /// The hashes that its kubelet wrote on it before, by the image that the spec said then.
+    /// The hashes that the kubelet wrote on it earlier, by the image in the spec at that time.
     pub(super) hashes: Option<&'a BTreeMap<String, String>>,
     pub(super) now: Timestamp,
 }
@@ -84,7 +84,7 @@ impl Facts<'_> {
         self.snapshot.declared.as_ref()?.container(&self.container.name)
     }
 
-    /// True where an API server names the pod's images.
+    /// True where an API server defines the pod's images.
     fn in_cluster(&self) -> bool {
         self.snapshot.declared.is_some()
     }
@@ -108,7 +108,8 @@ pub(super) fn choose(requested: RequestedEngine, facts: &Facts<'_>) -> Result<Ch
         RequestedEngine::Auto if !facts.in_cluster() => recreate(facts).map(|why| by(Engine::Recreate, why)),
         RequestedEngine::Auto if facts.image.is_some() => match (respec(facts), recreate(facts)) {
             (Ok(choice), _) => Ok(choice),
-            // The spec says so already, and only what it stands for is another image: nothing to tell the kubelet.
+            // The spec already names this image, and only the tag resolves to another one now:
+            // there is no change for the kubelet.
             (Err(_), Ok(why)) => Ok(by(Engine::Recreate, why)),
             (Err(refusal), Err(_)) => Err(refusal),
         },
@@ -128,7 +129,7 @@ fn any(facts: &Facts<'_>) -> Result<Choice, Refusal> {
     };
     let not_respec = match respec(facts) {
         Ok(choice) => return Ok(Choice { why: format!("{}; {not_recreate}", choice.why), ..choice }),
-        // To be asked again later, not to be done in a worse way now.
+        // The user should ask again later; a weaker engine now is not the better choice.
         Err(refusal @ Refusal::BackOff { .. }) => return Err(refusal),
         Err(refusal) => refusal,
     };
@@ -142,7 +143,7 @@ fn any(facts: &Facts<'_>) -> Result<Choice, Refusal> {
     }
 }
 
-/// May it be made again over the runtime's socket?
+/// Decides whether the container may be created again through the runtime's socket.
 fn recreate(facts: &Facts<'_>) -> Result<&'static str, Refusal> {
     if facts.image.is_some() && facts.owner.is_kubelet() {
         let same = facts.declared().is_some_and(|declared| Some(declared.image.as_str()) == facts.image);
@@ -160,7 +161,7 @@ fn recreate(facts: &Facts<'_>) -> Result<&'static str, Refusal> {
     })
 }
 
-/// May a clone take its place, whatever its image?
+/// Decides whether a clone may replace the container, whatever its image.
 fn clone(facts: &Facts<'_>) -> Result<(), Refusal> {
     if !facts.runtime.has_fences() {
         return Err(Refusal::RuntimeUnsupported(facts.runtime.name.clone()));
@@ -200,7 +201,7 @@ fn clone(facts: &Facts<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// May the image in the pod's spec be changed, so that its kubelet replaces the container?
+/// Decides whether the image in the pod's spec may be changed, so that the kubelet replaces the container.
 fn respec(facts: &Facts<'_>) -> Result<Choice, Refusal> {
     let not = |why: &str| Err(facts.unavailable(RequestedEngine::Respec, why));
     let Some(declared) = facts.declared() else {
@@ -225,7 +226,7 @@ fn respec(facts: &Facts<'_>) -> Result<Choice, Refusal> {
         }
     };
     if declared.restart_policy != RestartPolicy::Always {
-        // A start that fails after the stop is the end of such a container.
+        // Such a container is lost if a start fails after the stop.
         if declared.pull_policy == PullPolicy::Always {
             return not(
                 "its kubelet would ask the registry while it is down (imagePullPolicy Always), and with its \
@@ -246,9 +247,9 @@ fn respec(facts: &Facts<'_>) -> Result<Choice, Refusal> {
     Ok(Choice { engine: Engine::Respec, why: why.to_owned(), change: Some(change) })
 }
 
-/// The hash that the kubelet will expect once the spec says `to`: computed as newer kubelets do, or the one it wrote when
-/// the spec said that before. Either way only if the same gives the hash of the container that is there: another release
-/// of the kubelet may compute another one.
+/// The hash that the kubelet will expect once the spec says `to`: computed as newer kubelets do, or the hash it wrote
+/// when the spec said the same before. Either is used only if the same method gives the hash of the present
+/// container, because another kubelet release may compute another hash.
 fn expected_hash(facts: &Facts<'_>, declared: &DeclaredContainer, to: &str) -> Option<String> {
     let present = &facts.container.spec_hash;
     if *present == spec_hash::of(&declared.name, &declared.image) {
@@ -258,7 +259,7 @@ fn expected_hash(facts: &Facts<'_>, declared: &DeclaredContainer, to: &str) -> O
     (seen.get(&declared.image) == Some(present)).then(|| seen.get(to).cloned()).flatten()
 }
 
-/// For how long a kubelet might hold the container back: where the policy is not Always, it would call it finished then.
+/// How long a kubelet might delay the container. With a policy other than Always, it would then treat it as finished.
 fn held_back(facts: &Facts<'_>) -> Option<u64> {
     let instances = facts.snapshot.instances(&facts.container.name);
     let ends = instances
@@ -269,7 +270,7 @@ fn held_back(facts: &Facts<'_>) -> Option<u64> {
     (facts.now < free).then(|| free.duration_since(facts.now).as_secs().unsigned_abs() + 1)
 }
 
-/// May it be stopped, for its kubelet to start it again?
+/// Decides whether the container may be stopped so that its kubelet restarts it.
 fn stop(facts: &Facts<'_>) -> Result<&'static str, Refusal> {
     let not = |why: &str| Err(facts.unavailable(RequestedEngine::Stop, why));
     if facts.image.is_some() {

@@ -1,4 +1,5 @@
-//! What the tests of the decisions share: a pod, requests for it, and a runtime that obeys unless told otherwise.
+//! Shared fixtures for the tests of the decisions: a pod, requests for it, and a fake runtime that executes every
+//! effect unless a test decides otherwise.
 
 use std::time::Duration;
 
@@ -17,12 +18,12 @@ use crate::operation::snapshot::{
 use crate::operation::spec_hash;
 use crate::operation::state::Operation;
 
-/// Milliseconds after the beginning.
+/// The time so many milliseconds after the start of the test.
 pub(super) fn at(ms: i64) -> Timestamp {
     "2026-11-20T10:00:00Z".parse::<Timestamp>().unwrap() + SignedDuration::from_millis(ms)
 }
 
-/// A life of `name`, called `name-attempt`, of the image `repo/app:v1`.
+/// An instance of the container `name` with the ID `name-attempt` and the image `repo/app:v1`.
 pub(super) fn instance(name: &str, attempt: u32, state: State) -> Container {
     Container {
         id: format!("{name}-{attempt}"),
@@ -44,7 +45,7 @@ pub(super) fn instance(name: &str, attempt: u32, state: State) -> Container {
     }
 }
 
-/// Containers `app` and `side`, each in its third life.
+/// A pod with the containers `app` and `side`, each with a running instance of attempt 2.
 pub(super) fn pod(owner: Owner) -> Snapshot {
     let pod = PodRef { namespace: "default".into(), name: "web".into(), uid: "u-1".into() };
     let mut containers = Vec::new();
@@ -61,11 +62,11 @@ pub(super) fn pod(owner: Owner) -> Snapshot {
     }
 }
 
-/// The image of [`pod_in_cluster`] by another name.
+/// Another reference to the image of [`pod_in_cluster`].
 pub(super) const ALIAS: &str =
     "repo/app@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// The same pod beside a kubelet, as an API server shows it too: Ready, with an open gate.
+/// The same pod with a kubelet and an API server: Ready, with an open gate.
 pub(super) fn pod_in_cluster() -> Snapshot {
     let mut snapshot = pod(Owner::Kubelet);
     for container in &mut snapshot.containers {
@@ -105,28 +106,28 @@ pub(super) fn pod_in_cluster() -> Snapshot {
     snapshot
 }
 
-/// What an API server shows of `app`.
+/// The API server's view of `app`.
 pub(super) fn declared(snapshot: &mut Snapshot) -> &mut DeclaredContainer {
     &mut snapshot.declared.as_mut().unwrap().containers[0]
 }
 
-/// Everything known of the pod in the cluster, with a second name for its image.
+/// All facts about the pod in the cluster, with an alias for its image.
 pub(super) fn situation_in_cluster(snapshot: Snapshot) -> Situation {
     let mut situation = situation(snapshot);
     situation.sources.values_mut().for_each(|source| source.alias = Some(ALIAS.into()));
     situation
 }
 
-/// What the kubelet beside an operation does.
+/// The behaviour of the simulated kubelet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kubelet {
-    /// Nothing is seen of it.
+    /// It does nothing and reports nothing.
     Silent,
-    /// It tells what it sees, and does nothing.
+    /// It reports what it observes, and does nothing.
     Watching,
-    /// It ends what has another hash than the spec's, and holds back what is to come then.
+    /// It stops a container whose hash differs from the spec's, and delays the replacement.
     HoldingBack,
-    /// It does all of it at once, and calls everything Ready that runs.
+    /// It replaces containers at once, and reports every running one as Ready.
     Prompt,
 }
 
@@ -142,7 +143,7 @@ pub(super) fn source() -> Source {
     }
 }
 
-/// Everything known where nothing stands in the way.
+/// All facts about a pod for which nothing prevents an operation.
 pub(super) fn situation(snapshot: Snapshot) -> Situation {
     Situation {
         snapshot,
@@ -154,33 +155,33 @@ pub(super) fn situation(snapshot: Snapshot) -> Situation {
     }
 }
 
-/// Preflight of a request as it is written on a pod.
+/// Runs the preflight for a request, as written in the annotation.
 pub(super) fn ask(text: &str, situation: &Situation) -> Result<Admitted, Refusal> {
     admit(Request::parse(Some(text))?.unwrap(), situation)
 }
 
-/// What becomes of an effect.
+/// The result of an effect.
 pub(super) enum Answer {
     /// It happens.
     Obey,
-    /// It happens, and the reply is lost.
+    /// It happens, and the response is lost.
     Lost,
     /// It does not happen.
     No(Class),
 }
 
-/// An operation and the runtime under it.
+/// An operation and its simulated runtime.
 pub(super) struct Bench {
     pub(super) operation: Operation,
     pub(super) snapshot: Snapshot,
     pub(super) now: Timestamp,
-    /// What was done, as in `Stop app-2`.
+    /// The executed effects, such as `Stop app-2`.
     pub(super) log: Vec<String>,
-    /// Containers of this image end so many milliseconds after their start.
+    /// Containers of this image exit so many milliseconds after their start.
     pub(super) dies: Option<(&'static str, i64)>,
-    /// The kubelet beside it.
+    /// The simulated kubelet.
     pub(super) kubelet: Kubelet,
-    /// How that one computes its hashes, from name and image.
+    /// The function by which that kubelet computes its hashes, from name and image.
     pub(super) hash: fn(&str, &str) -> String,
 }
 
@@ -189,7 +190,7 @@ impl Bench {
         Self::of(text, situation(snapshot), Kubelet::Silent)
     }
 
-    /// In a cluster, where `kubelet` is.
+    /// A pod in a cluster with the kubelet `kubelet`.
     pub(super) fn beside(kubelet: Kubelet, text: &str) -> Self {
         Self::of(text, situation_in_cluster(pod_in_cluster()), kubelet)
     }
@@ -200,12 +201,12 @@ impl Bench {
         Self { operation, snapshot, now: at(0), log: Vec::new(), dies: None, kubelet, hash }
     }
 
-    /// To the end in a runtime that obeys.
+    /// Runs to the end with a runtime that executes everything.
     pub(super) fn obey(&mut self) -> Outcome {
         self.play(|_, _| Answer::Obey)
     }
 
-    /// To the end, with `world` deciding what becomes of each effect.
+    /// Runs to the end; `world` decides the result of each effect.
     pub(super) fn play(&mut self, mut world: impl FnMut(&Effect, &mut Snapshot) -> Answer) -> Outcome {
         for _ in 0..10_000 {
             if let Some(outcome) = self.step(&mut world) {
@@ -216,7 +217,7 @@ impl Bench {
         panic!("no end: {:?}, {:?}", self.operation, self.log);
     }
 
-    /// One decision and what follows from it.
+    /// One decision and its execution.
     pub(super) fn step(
         &mut self,
         world: &mut impl FnMut(&Effect, &mut Snapshot) -> Answer,

@@ -1,7 +1,7 @@
-//! The hooks of an operation: gates that are passed while the pod still serves, and before it serves again.
+//! The hooks of an operation: gates that must pass while the pod still serves, and before it serves again.
 //!
-//! A hook is run by the node for as long as [`Operation::awaited_hook`] names it; what it has measured comes in through
-//! [`Operation::measured`]. Here is only decided what follows from that. A verdict that was taken in stays.
+//! The node runs a hook while [`Operation::awaited_hook`] returns it, and passes the measurements to
+//! [`Operation::measured`]. This file only decides what follows from them. A recorded verdict is never changed.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize, Serializer};
@@ -15,24 +15,24 @@ use crate::operation::note::Note;
 use crate::operation::outcome::Failure;
 use crate::operation::state::{Operation, later};
 
-/// How soon to look at the pod again while a hook runs; its end is heard at once.
+/// The interval between two observations of the pod while a hook runs. The end of the hook is handled at once.
 const REQUEUE: SignedDuration = SignedDuration::from_millis(250);
-/// Longest part of a pod's or a template's name in the name of a run.
+/// The maximum length of a pod's or a template's name in the name of a run.
 const MAX_PART: usize = 100;
-/// Most metrics that one line tells of.
+/// The maximum number of metrics in one progress line.
 const MAX_REPORTED: usize = 3;
 
-/// When a hook is run.
+/// When a hook runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Moment {
     /// Before anything is touched.
     Before,
-    /// After the new containers have proven themselves.
+    /// After the new containers have met their requirements.
     After,
 }
 
 impl Moment {
-    /// The step that it is.
+    /// The step in which the hook runs.
     pub fn step(self) -> Step {
         match self {
             Self::Before => Step::PreHook,
@@ -44,17 +44,17 @@ impl Moment {
 /// One hook of an operation.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hook {
-    /// When it is run.
+    /// When the hook runs.
     pub moment: Moment,
     /// The name of its template.
     pub template: String,
     /// The name of its run.
     pub run: String,
-    /// What is measured, with all arguments. Whom it asks, and how, may be nobody's business: never logged, and not
-    /// written down; see [`Self::lacks_providers`].
+    /// The metrics with all arguments. Their providers may be confidential: they are never logged and never written
+    /// to the journal; see [`Self::lacks_providers`].
     #[serde(serialize_with = "without_providers")]
     pub spec: HookRunSpec,
-    /// What has been measured.
+    /// The measurements so far.
     pub status: HookRunStatus,
 }
 
@@ -66,18 +66,19 @@ impl std::fmt::Debug for Hook {
 }
 
 impl Hook {
-    /// One that has not begun, for the request `id` on the pod `pod`.
+    /// A hook that has not begun, for the request `id` on the pod `pod`.
     pub(super) fn new(moment: Moment, pod: &str, id: &str, template: &str, spec: HookRunSpec) -> Self {
         let run = run_name(moment, pod, id, template);
         Self { moment, template: template.to_owned(), run, spec, status: HookRunStatus::default() }
     }
 
-    /// True for one that was read from the journal: whom it asks is to be had from its template again.
+    /// True for a hook read from the journal: its providers must be loaded from its template again.
     pub fn lacks_providers(&self) -> bool {
         self.spec.metrics.iter().any(|metric| metric.provider == Provider::default())
     }
 
-    /// What is measured as a whole, when `template` says otherwise what it said when this hook was admitted.
+    /// The full spec with the providers from `template`; `None` when the template has otherwise changed since this
+    /// hook was admitted.
     pub fn restored(&self, template: &HookTemplateSpec) -> Option<HookRunSpec> {
         let whole = HookRunSpec { metrics: template.metrics.clone(), ..self.spec.clone() };
         let policy = self.spec.policy.unwrap_or(Policy::Parallel);
@@ -90,7 +91,7 @@ impl Hook {
         self.status.phase.filter(|phase| phase.is_completed())
     }
 
-    /// How far it is, in one line.
+    /// Its progress in one line.
     pub fn progress(&self) -> String {
         let reported = self.spec.metrics.iter().take(MAX_REPORTED);
         let mut parts: Vec<_> = reported.map(|metric| progress(metric, self.result(&metric.name))).collect();
@@ -101,7 +102,7 @@ impl Hook {
         parts.join("; ")
     }
 
-    /// Why it did not pass: the worst metric, and what it says.
+    /// Why it did not pass: the worst metric and its message.
     fn why(&self) -> String {
         let worst = self.status.metric_results.iter().filter(|result| result.phase.is_completed());
         let worst = worst.max_by_key(|result| result.phase).filter(|r| r.phase != HookPhase::Successful);
@@ -121,7 +122,7 @@ impl Hook {
     }
 }
 
-/// The same without a word on whom it asks.
+/// The same spec without the providers.
 fn bare(spec: &HookRunSpec) -> HookRunSpec {
     let mut bare = spec.clone();
     bare.metrics.iter_mut().for_each(|metric| metric.provider = Provider::default());
@@ -159,13 +160,13 @@ fn progress(metric: &Metric, result: Option<&MetricResult>) -> String {
     text
 }
 
-/// `pre-inplace-hook-web-0-1a2b3c4d-drain`: of one request on one pod, and short enough for an object's name.
+/// `pre-inplace-hook-web-0-1a2b3c4d-drain`: unique for one request on one pod, and short enough for an object's name.
 fn run_name(moment: Moment, pod: &str, id: &str, template: &str) -> String {
     let when = match moment {
         Moment::Before => "pre",
         Moment::After => "post",
     };
-    // The whole names are in it too: two that begin alike are two.
+    // The hash covers the full names, so two names with the same beginning stay distinct.
     let mark = fingerprint(&[id, pod, template].join("/"));
     let part = |name: &str| {
         let cut: String = name.chars().take(MAX_PART).collect();
@@ -174,13 +175,13 @@ fn run_name(moment: Moment, pod: &str, id: &str, template: &str) -> String {
     format!("{when}-inplace-hook-{}-{:08x}-{}", part(pod), mark >> 32, part(template))
 }
 
-/// Whether a hook lets the operation through.
+/// Whether a hook lets the operation continue.
 pub(super) enum Passage {
-    /// Yes, or there is none.
+    /// It passed, or there is no hook.
     Open,
-    /// Not yet.
+    /// It has not finished yet.
     Next(Next),
-    /// No.
+    /// It did not pass.
     Closed(Failure),
 }
 
@@ -214,7 +215,7 @@ impl Operation {
         }
     }
 
-    /// The hook that is to be run now: nobody waits for any other one.
+    /// The hook that must run now. The operation waits for no other hook.
     pub fn awaited_hook(&self) -> Option<&Hook> {
         if self.turned_back.is_some() || self.ending.is_some() || self.outcome.is_some() {
             return None;
@@ -224,7 +225,7 @@ impl Operation {
         hook.verdict().is_none().then_some(hook)
     }
 
-    /// Takes in what a hook has measured so far. What nobody waits for any more changes nothing.
+    /// Records the measurements of a hook. Ignored unless the operation waits for this hook.
     pub fn measured(&mut self, moment: Moment, status: HookRunStatus) {
         if self.awaited_hook().is_none_or(|awaited| awaited.moment != moment) {
             return;
@@ -238,12 +239,12 @@ impl Operation {
         }
     }
 
-    /// What the hook that runs after it has measured was about another life than the one that is to come.
+    /// Discards the measurements of the post-hook: they belong to another instance than the new one.
     pub(super) fn measure_anew(&mut self) {
         self.post_hook.iter_mut().for_each(|hook| hook.status = HookRunStatus::default());
     }
 
-    /// `hook drain: webtest: 2 of 3 successful`, while it is waited for.
+    /// `hook drain: webtest: 2 of 3 successful`, while the operation waits for it.
     pub(super) fn hook_progress(&self) -> Option<String> {
         let hook = self.awaited_hook()?;
         Some(format!("hook {}: {}", hook.template, hook.progress()))

@@ -1,4 +1,6 @@
-//! What did not work: whether it is tried again, and when that has lost its sense.
+//! The last failure of an effect: whether the effect is retried, and after how many attempts it is given up.
+//!
+//! It decides only about giving up. When the next attempt happens is not decided here.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -8,14 +10,14 @@ use crate::api::status::Action;
 use crate::operation::effect::{Class, Effect, EffectError, Verb};
 use crate::operation::state::Operation;
 
-/// Something that did not work and is tried again.
+/// A failed effect that is being retried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastFailure {
-    /// What.
+    /// The kind of the failed effect.
     pub verb: Verb,
-    /// For which container.
+    /// The container that the effect was for.
     pub container: String,
-    /// How often in a row.
+    /// The number of failures in a row.
     pub count: u32,
     /// When it failed last.
     pub at: Timestamp,
@@ -25,7 +27,7 @@ pub struct LastFailure {
 }
 
 impl Operation {
-    /// The message of the setback in `verb` for `container`, once repeating it has lost its sense.
+    /// The message of the last failure of `verb` for `container`, once retrying it is pointless; `None` before.
     pub(super) fn given_up(&self, verb: Verb, container: &str) -> Option<&str> {
         let last_failure = self.last_failure.as_ref()?;
         if last_failure.verb != verb || last_failure.container != container {
@@ -34,16 +36,17 @@ impl Operation {
         let tries = match (last_failure.effect_error.class, verb) {
             (Class::Final | Class::Credentials, _) | (Class::Gone, Verb::Respec | Verb::Gate) => 1,
             (Class::Away | Class::Unreached, Verb::Remove) => 10,
-            // Away: it may have happened, so look again until the deadline; the same where somebody else is creating.
+            // Away: the effect may have happened, so observe until the deadline. A taken name on create is handled
+            // the same way: another program is creating the container.
             (Class::Away | Class::Unreached, _) | (Class::NameTaken, Verb::Create) => return None,
-            // A fence whose reply was lost may still be in the making: its name is taken before it is seen. And a server that
-            // has just begun gets some seconds to learn what is allowed.
+            // A fence whose response was lost may still be in creation: its name is taken before a snapshot shows it.
+            // And an API server that has just started gets some seconds to load its authorization rules.
             (Class::NameTaken, Verb::Fence) | (Class::Denied, _) => 8,
             (
                 Class::Refused | Class::Gone | Class::NameTaken,
                 Verb::Pull | Verb::Fence | Verb::Start | Verb::Respec | Verb::Gate,
             ) => 3,
-            // A swap has a better way out than trying again; a restart and a way back have none.
+            // A swap can roll back, which is better than a retry. A restart and a rollback cannot.
             (Class::Refused | Class::Gone, Verb::Create) if self.can_roll_back() && self.swaps(container) => {
                 1
             }
@@ -55,7 +58,7 @@ impl Operation {
         (last_failure.count >= tries).then_some(last_failure.effect_error.message.as_str())
     }
 
-    /// True while a failure would lead back to the old image.
+    /// True while a failure leads to a rollback to the old image.
     pub(super) fn can_roll_back(&self) -> bool {
         self.turned_back.is_none()
             && self.request.on_failure == OnFailure::Rollback
@@ -66,7 +69,7 @@ impl Operation {
         self.targets.iter().any(|target| target.name == container && target.action == Action::Swap)
     }
 
-    /// Whether trying to remove container `id` still makes sense.
+    /// True while removing container `id` is still worth an attempt.
     pub(super) fn can_remove(&self, id: &str) -> bool {
         !self.stuck.iter().any(|stuck| stuck == id)
     }

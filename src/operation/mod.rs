@@ -1,10 +1,10 @@
-//! The decisions: the life of one in-place operation on one pod.
+//! The decisions about one in-place operation on one pod.
 //!
 //! ```text
-//! Request -> preflight -> Plan -> Operation -> next(operation, snapshot, now) -> Effect -> Fact -> ... -> Status
+//! Request -> preflight -> Plan -> Operation -> next(operation, snapshot, now) -> Effect -> Learned -> ... -> Status
 //! ```
-//! Pure: no async, no clock, no I/O. What is seen comes in as a [`snapshot::Snapshot`], time as an argument, and
-//! everything that must be done goes out as an [`effect::Effect`].
+//! Pure: no async, no clock, no I/O. Observations come in as a [`snapshot::Snapshot`] and the time as an argument.
+//! Everything that must be done goes out as an [`effect::Effect`].
 
 mod answer;
 mod back;

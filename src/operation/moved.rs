@@ -1,5 +1,8 @@
-//! A pod whose sandbox ends in mid-operation: after a reboot, or a crash of the sandbox, its kubelet makes another one and
-//! starts every container in it. That ends what was under way, and may well be what was asked for.
+//! Handles a pod whose sandbox ends during an operation. After a reboot or a crash of the sandbox, the
+//! kubelet creates a new sandbox and starts every container in it. This ends the operation, and may well be
+//! the result that was requested.
+//!
+//! Decides when such an operation waits, cleans up or ends. It must not create or start anything in the new sandbox.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -12,12 +15,12 @@ use crate::operation::replace::remove;
 use crate::operation::snapshot::{Container, Sandbox, Snapshot};
 use crate::operation::state::{Operation, Target, later};
 
-/// How soon to look again.
+/// The interval between two observations while the new sandbox comes up.
 const REQUEUE: SignedDuration = SignedDuration::from_millis(250);
 
-/// What follows when the pod's sandbox is not the one from before, or does not run. A container that was touched counts as
-/// restarted once it runs in the new one, and as swapped once it runs there from the image that was asked for. Nothing is
-/// created there.
+/// Decides the next step when the pod's sandbox is not the operation's, or does not run. A touched
+/// container counts as restarted once it runs in the new sandbox, and as swapped once it runs there from the
+/// requested image. Nothing is created in the new sandbox.
 pub(super) fn moved(operation: &Operation, sandbox: &Sandbox, snapshot: &Snapshot, now: Timestamp) -> Next {
     let is_another = sandbox.id != operation.sandbox_id;
     let what = if is_another { "another one" } else { "not ready" };
@@ -25,7 +28,7 @@ pub(super) fn moved(operation: &Operation, sandbox: &Sandbox, snapshot: &Snapsho
     if !follows || now >= operation.deadline_at {
         return Next::Note(Note::End(operation.lost(what)));
     }
-    // Their names may be the ones that the kubelet takes next.
+    // The kubelet may use the same names next.
     for target in &operation.targets {
         let fence = snapshot.fences(&target.name).find(|fence| operation.can_remove(&fence.id));
         if let Some(fence) = fence {
@@ -39,7 +42,7 @@ pub(super) fn moved(operation: &Operation, sandbox: &Sandbox, snapshot: &Snapsho
     for target in operation.targets.iter().filter(|_| is_another && sandbox.ready) {
         match snapshot.running(&target.name).last() {
             Some(instance) if has_arrived(operation, target, instance) => instances.push((*instance).clone()),
-            // Its kubelet does not replace what it has started from the spec as it is.
+            // The kubelet does not replace a container that it has started from the current spec.
             Some(_) if !target.touched => return Next::Note(Note::End(operation.lost(what))),
             _ => {}
         }
@@ -51,7 +54,7 @@ pub(super) fn moved(operation: &Operation, sandbox: &Sandbox, snapshot: &Snapsho
     Next::Wait(Waiting { until: later(now, REQUEUE).min(operation.deadline_at), on })
 }
 
-/// Whether `instance` is what `target` was to come to.
+/// True when `instance` is the result that `target` was to reach.
 fn has_arrived(operation: &Operation, target: &Target, instance: &Container) -> bool {
     match (target.action, &operation.turned_back) {
         (Action::Restart, _) => true,

@@ -1,7 +1,7 @@
-//! What to do next: a pure function of the operation, what is seen now, and the time.
+//! Decides the next step: a pure function of the operation, the current snapshot and the time.
 //!
-//! Level-triggered: events may be lost or doubled, replies may never come, the process may die anywhere. Success is
-//! declared here only, and only from what is seen.
+//! It is level-triggered: events may be lost or duplicated, responses may never arrive, and the process may die at
+//! any point. Only this file declares success, and only from what the snapshot shows.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -22,12 +22,12 @@ use crate::operation::snapshot::{Container, Declared, Owner, PullPolicy, Sandbox
 use crate::operation::state::{Operation, Target, later};
 use crate::operation::verify::{Verdict, verify};
 
-/// How long an image that was seen on the node counts as there.
+/// How long an image that was observed on the node is assumed to be there.
 const PULL_IS_FRESH: SignedDuration = SignedDuration::from_secs(2);
-/// How often a container may start again by itself before it is touched.
+/// How often a container may restart by itself before it is touched.
 const MAX_REBASES: u32 = 5;
 
-/// What to do next.
+/// The next step of the operation.
 pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     if let Some(outcome) = &operation.outcome {
         return Next::Done(outcome.clone());
@@ -59,8 +59,8 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
     pace(operation, next, now)
 }
 
-/// What ends the one of two running container instances that was made here: however late it is, and whatever came of the
-/// operation. A kubelet that ends the pod ends both.
+/// Stops the one of two running instances that was created here, however late it is and whatever the outcome of the
+/// operation. If the kubelet terminates the pod, it stops both.
 fn end_twin(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
     let sandbox = snapshot.sandbox.as_ref()?;
     let leaves =
@@ -71,19 +71,19 @@ fn end_twin(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Optio
     operation.targets.iter().find_map(|target| yield_to_twin(operation, target, snapshot, now))
 }
 
-/// Why nothing may be created in the pod any more although nobody deletes it.
+/// Why nothing may be created in the pod any more although its deletion was not requested.
 fn ending(snapshot: &Snapshot) -> Option<&str> {
     snapshot.declared.as_ref()?.ending.as_deref()
 }
 
-/// Whether the API server knew the pod and knows it no more, while its containers are still there. A kubelet makes the copy of
-/// a static pod again.
+/// True when the API server had the pod and no longer has it, while its containers still exist. Static pods are
+/// excluded, because a kubelet creates their mirror pods again.
 pub(super) fn is_deleted_by_force(operation: &Operation, snapshot: &Snapshot) -> bool {
     let by_api = |sandbox: &Sandbox| sandbox.owner == Owner::Kubelet;
     operation.in_cluster && snapshot.absent && snapshot.sandbox.as_ref().is_some_and(by_api)
 }
 
-/// What becomes of an operation whose pod could not be looked at until its deadline.
+/// The outcome of an operation whose pod could not be observed until its deadline; `None` before the deadline.
 pub fn unseen(operation: &Operation, now: Timestamp, why: &str) -> Option<Outcome> {
     if now < operation.deadline_at {
         return None;
@@ -98,7 +98,7 @@ pub fn unseen(operation: &Operation, now: Timestamp, why: &str) -> Option<Outcom
     Some(operation.failed(Failure::Deadline { during }))
 }
 
-/// The way there.
+/// The next step on the way forward.
 fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     if !operation.touched()
         && let Some(next) = still_free(operation, snapshot, now)
@@ -177,7 +177,8 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     }
 }
 
-/// Everything that can still end the operation without anybody having felt it.
+/// The next step while nothing was touched: everything that can still end the operation without an effect on the
+/// running containers.
 fn still_free(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
     if let Some(withdrawal) = operation.withdrawn {
         return Some(Next::Note(Note::End(Outcome::Cancelled(withdrawal))));
@@ -203,7 +204,7 @@ fn still_free(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Opt
     None
 }
 
-/// Gets `image` onto the node.
+/// Pulls `image` to the node.
 fn pull(operation: &Operation, target: &Target, image: &str, anew: bool) -> Next {
     let (container, image) = (target.name.clone(), image.to_owned());
     if let Some(message) = operation.given_up(Verb::Pull, &target.name) {
@@ -219,16 +220,18 @@ fn pull(operation: &Operation, target: &Target, image: &str, anew: bool) -> Next
     Next::Do(Effect::Pull { container, image, like, anew, again })
 }
 
-/// Looks for the image once more where it was pulled some time ago: hooks and a drain may take long, and a kubelet that
-/// needs room collects what no container uses. One that is there is not pulled, whatever its name stands for by now.
+/// Checks for the image again if it was pulled some time ago: hooks and a drain may take long, and a kubelet that
+/// needs disk space collects images that no container uses. An image that is present is not pulled, whatever its tag
+/// refers to by now.
 fn pull_again(operation: &Operation, target: &Target, now: Timestamp) -> Option<Next> {
     let image = target.image.as_ref().filter(|_| !target.touched)?;
     let is_fresh = |at: &Timestamp| now < later(*at, PULL_IS_FRESH);
     target.pulled_at.as_ref().is_none_or(|at| !is_fresh(at)).then(|| pull(operation, target, image, false))
 }
 
-/// Whether the image on the node is not good enough: a swap to the name that is there already means what the name stands
-/// for now, and a kubelet that will ask the registry must not find another image than the one that was tried.
+/// True when the image on the node is not sufficient. A swap to the reference that is already in use
+/// means the image that it refers to now. And a kubelet that will query the registry must not find
+/// another image than the one that was tried.
 fn is_pulled_anew(target: &Target, image: &str, snapshot: &Snapshot) -> bool {
     let declared = snapshot.declared.as_ref().and_then(|declared| declared.container(&target.name));
     declared.map_or(target.from.image == image, |declared| {
@@ -236,8 +239,8 @@ fn is_pulled_anew(target: &Target, image: &str, snapshot: &Snapshot) -> bool {
     })
 }
 
-/// What follows when somebody else has put another container instance in the place of one that is not touched yet. One that
-/// its kubelet has started again, as it does after a crash, is replaced in its turn, but not for ever.
+/// The next step when another program has replaced an instance that is not touched yet. An instance that the kubelet
+/// restarted, as after a crash, becomes the one to replace, but only a limited number of times.
 fn replaced_by_others(
     operation: &Operation,
     target: &Target,
@@ -255,25 +258,25 @@ fn replaced_by_others(
     Some(fail(operation, Failure::Changed { container: target.name.clone(), what }))
 }
 
-/// The container instance that its kubelet has put in the place of one that is not touched yet, as it does with one that
-/// crashes. Where the kubelet does the swap, it does not matter which one it ends.
+/// The instance by which the kubelet replaced one that is not touched yet, as after a crash. Where the kubelet does
+/// the swap, it does not matter which instance it stops.
 fn restarted<'a>(target: &Target, snapshot: &'a Snapshot) -> Option<&'a Container> {
     let by_kubelet = snapshot.sandbox.as_ref().is_some_and(|sandbox| sandbox.owner.is_kubelet());
     let follows = by_spec(target) || (by_kubelet && target.rebases < MAX_REBASES);
     let newest = snapshot.instances(&target.name).last().copied()?;
-    // The way back leads to the image from before: one of another image is somebody's change.
+    // A rollback restores the previous image. An instance with another image comes from a change by another program.
     let fits = by_spec(target) || newest.image_id == target.from.image_id;
     let counts = follows && fits && !target.touched && newest.state != State::Unknown;
     (counts && newest.attempt >= target.forward.attempt && newest.operation.is_none()).then_some(newest)
 }
 
-/// Whether the kubelet itself swaps the container.
+/// True when the kubelet itself swaps the container.
 fn by_spec(target: &Target) -> bool {
     target.engine == Engine::Respec && target.action == Action::Swap
 }
 
-/// What somebody else did to a container that we have not touched. One that merely died is replaced all the same, and
-/// what was there when the request was taken up is nobody's doing.
+/// What another program did to a container that this operation has not touched. A container that merely exited is
+/// replaced all the same, and everything that existed when the operation began is ignored.
 fn changed(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Option<String> {
     if target.touched {
         return None;
@@ -284,7 +287,7 @@ fn changed(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Optio
     Some(format!("attempt {} is there and {}", newer.attempt, newer.state))
 }
 
-/// Holds back what failed a moment ago.
+/// Delays an effect that failed a moment ago.
 fn pace(operation: &Operation, next: Next, now: Timestamp) -> Next {
     let (Next::Do(effect), Some(last_failure)) = (&next, &operation.last_failure) else { return next };
     if last_failure.verb != effect.verb() || last_failure.container != effect.container() {
@@ -301,7 +304,7 @@ fn pace(operation: &Operation, next: Next, now: Timestamp) -> Next {
         return next;
     }
     let on = format!("another try: {}", last_failure.effect_error.message);
-    // Not past a moment that decides.
+    // Do not wait past a limit at which the decision changes.
     let limits = [operation.touch_until(), operation.forward_until(), operation.deadline_at];
     let until = limits.into_iter().filter(|limit| now < *limit).fold(again, Timestamp::min);
     Next::Wait(Waiting { until, on })
@@ -323,7 +326,7 @@ fn fail(operation: &Operation, failure: Failure) -> Next {
     })
 }
 
-/// What was going on: the hook that was waited for, else `otherwise`.
+/// What the operation is doing: the hook that it waits for, otherwise `otherwise`.
 fn during(operation: &Operation, otherwise: &str) -> String {
     operation.hook_progress().map_or_else(|| otherwise.to_owned(), |hook| format!("waiting for {hook}"))
 }

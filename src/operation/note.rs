@@ -1,4 +1,5 @@
-//! Decisions that change only the operation.
+//! Notes: decisions that change only the operation's own state, and their application to it. A
+//! note has no effect on the pod.
 
 use jiff::Timestamp;
 
@@ -11,45 +12,46 @@ use crate::operation::state::{Operation, Reached, Replacement, Target};
 /// A decision that changes only the operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// Another stage begins.
+    /// The next stage begins.
     Step(Step),
-    /// The pod gets no traffic any more.
+    /// The pod no longer receives traffic through its gate.
     Drained(Timestamp),
-    /// Nothing sends the pod traffic any more; `None`: something does again.
+    /// Nothing sends the pod traffic any more; `None` when that is no longer true.
     Confirmed(Option<Timestamp>),
-    /// The life from before has ended.
+    /// The instance that is to be replaced has ended.
     Stopped(String, Timestamp),
-    /// Its kubelet has put another life in the place of the one that is to be replaced, and that has ended too.
+    /// The kubelet created an instance of its own, or stopped the one that this program created. The replacement
+    /// continues with another instance to replace and another attempt number.
     Overtaken {
-        /// The container.
+        /// The name of the container.
         name: String,
-        /// The life to be replaced now.
+        /// The ID of the instance that is to be replaced now.
         replaces: String,
-        /// The attempt of the new one.
+        /// The attempt number of the new instance.
         attempt: u32,
-        /// True when what has ended was created here.
+        /// True when the kubelet stopped an instance that this program had created.
         cut_short: bool,
     },
-    /// What its kubelet makes of the changed spec carries this hash.
+    /// The kubelet's hash of the changed spec: container, hash.
     Hashed(String, String),
-    /// The new life of a container runs.
+    /// The new instance of a container runs.
     Reached(String, Reached),
-    /// It has stayed up long enough.
+    /// The new instance has stayed up for the required time.
     Proven(String, Timestamp),
-    /// From here on back to what ran before.
+    /// From here on, roll back.
     RollBack(Failure),
-    /// The way back of one container.
+    /// The rollback of one container.
     Back(String, Replacement),
-    /// Its kubelet has started a container again that was not touched yet: that life is to be replaced now.
+    /// The kubelet restarted a container that was not touched yet: its new instance is to be replaced now.
     Rebased(Box<Container>),
-    /// The pod runs in another sandbox, where these container instances have reached what was asked for.
+    /// The pod runs in another sandbox, where these container instances have reached what was requested.
     Moved(String, Vec<Container>),
-    /// Nothing is left but to clean up.
+    /// Only the cleanup is left.
     End(Outcome),
 }
 
 impl Note {
-    /// That `instance`, seen running in `snapshot`, is what `target` was to come to.
+    /// The note that `instance`, observed running in `snapshot`, is the result that `target` was to reach.
     pub(super) fn reached(
         target: &Target,
         instance: &Container,
@@ -68,7 +70,7 @@ impl Note {
 }
 
 impl Note {
-    /// True when what a kubelet told speaks against a container: to be confirmed first.
+    /// True when a kubelet's report counts against a container. Such a report must be confirmed first.
     pub fn needs_confirmation(&self) -> bool {
         let unready = |failure: &Failure| matches!(failure, Failure::NotReady { .. });
         match self {
@@ -82,7 +84,7 @@ impl Note {
 }
 
 impl Operation {
-    /// Takes a decision in.
+    /// Applies a note to the operation.
     pub fn note(&mut self, note: Note) {
         let target = |targets: &mut Vec<Target>, name: &str| targets.iter().position(|t| t.name == name);
         match note {
@@ -165,7 +167,7 @@ impl Operation {
                 }
             }
             Note::End(outcome) => {
-                // What cannot be stopped is not asked for as often again.
+                // The failure of a stop stays recorded: a stop that fails is not repeated as often again.
                 self.last_failure.take_if(|last_failure| last_failure.verb != Verb::Stop);
                 self.ending = Some(outcome);
             }

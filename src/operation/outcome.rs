@@ -1,4 +1,6 @@
-//! How an operation can end, each way with its word for programs and its sentence for people.
+//! The possible ends of an operation and its failures, each with a reason for programs and a message for people.
+//!
+//! This file only names and describes outcomes. It does not decide which one applies.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,200 +10,200 @@ use crate::operation::hook::Moment;
 /// The end of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// Everything asked for was observed.
+    /// Everything that was requested was observed.
     Succeeded,
     /// It failed; `touched` says whether a running container was affected.
     Failed {
-        /// What went wrong first.
+        /// The first failure.
         failure: Failure,
-        /// What went wrong on the way back, when there was one.
+        /// The failure of the rollback, if there was one.
         then: Option<Failure>,
-        /// False: every container of the pod is as it was.
+        /// False when every container of the pod is unchanged.
         touched: bool,
     },
-    /// The image from before runs again.
+    /// The previous image runs again.
     RolledBack(Failure),
-    /// It turned out that it cannot be done as written; nothing was touched.
+    /// The request cannot be executed as written; nothing was touched.
     Refused(Failure),
-    /// Withdrawn before anything was touched.
+    /// The request was withdrawn before anything was touched.
     Cancelled(Withdrawal),
 }
 
 /// Why an operation was withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Withdrawal {
-    /// The annotation is gone.
+    /// The annotation was deleted.
     Deleted,
-    /// Another id took its place.
+    /// A request with another ID replaced it.
     Replaced,
-    /// The person at the terminal ended it.
+    /// The user interrupted the command.
     Interrupted,
 }
 
-/// What went wrong.
+/// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Failure {
-    /// The image did not arrive, is for another machine, or has another digest.
+    /// The image could not be pulled, is for another platform, or has another digest.
     #[error("image {image} for {container} is not usable: {message}")]
     Pull {
-        /// The container that wanted it.
+        /// The container that needs the image.
         container: String,
-        /// The reference.
+        /// The image reference.
         image: String,
-        /// What the runtime or the check said.
+        /// The message of the runtime or of the check.
         message: String,
     },
-    /// The pod has credentials for it, which are not this program's to read.
+    /// The pod names credentials for the image, but this program may not read them.
     #[error(
         "image {image} for {container} cannot be had with the node's own credentials: {message}. The pod names \
          imagePullSecrets, which this agent does not read: give the runtime credentials for that registry, pull the image \
          onto the node beforehand, or run the agent with --allow-pull-secrets"
     )]
     PullSecrets {
-        /// The container that wanted it.
+        /// The container that needs the image.
         container: String,
-        /// The reference.
+        /// The image reference.
         image: String,
-        /// What the runtime said.
+        /// The message of the runtime.
         message: String,
     },
-    /// A hook said no, or could not be asked.
+    /// A hook failed or could not be evaluated.
     #[error("hook {template}{} did not pass: {why}", named(run.as_deref()))]
     Hook {
-        /// Which of the two.
+        /// The pre-hook or the post-hook.
         moment: Moment,
         /// The name of its template.
         template: String,
-        /// The name of the object that tells all of it, where there is an API server.
+        /// The name of the HookRun with all details, where there is an API server.
         run: Option<String>,
-        /// The metric, and what it said.
+        /// The metric and its result.
         why: String,
     },
     /// The pod's spec could not be changed.
     #[error("the image of {container} in the pod's spec could not be changed: {message}")]
     Respec {
-        /// The container.
+        /// The container whose image was to be changed.
         container: String,
-        /// What the API server said.
+        /// The message of the API server.
         message: String,
     },
     /// The pod could not be taken out of traffic.
     #[error("the readiness gate could not be closed: {message}")]
     Gate {
-        /// What the API server said.
+        /// The message of the API server.
         message: String,
     },
-    /// Something still sends the pod traffic.
+    /// The pod still receives traffic.
     #[error("the pod was not drained before there was no time left to go on: {message}")]
     NotDrained {
-        /// What sends it traffic, or why that is not known.
+        /// What sends it traffic, or why that is unknown.
         message: String,
     },
-    /// It runs, and its kubelet does not call it Ready.
+    /// The new container runs, but the kubelet does not report it as Ready.
     #[error("the new {container} did not become Ready within {seconds} s")]
     NotReady {
-        /// The container.
+        /// The name of the container.
         container: String,
-        /// How long it had.
+        /// The time it had to become Ready.
         seconds: u32,
     },
-    /// The rehearsal was refused: the replacement could not have been created either.
+    /// The rehearsal was refused: creating the replacement would have failed as well.
     #[error("the runtime would not create a new {container}: {message}")]
     Rehearsal {
-        /// The container.
+        /// The name of the container.
         container: String,
-        /// What the runtime said.
+        /// The message of the runtime.
         message: String,
     },
     /// The pod's sandbox is gone, stopped, or another one.
     #[error("the pod's sandbox is {what}: the pod is being deleted or made again")]
     Sandbox {
-        /// `gone`, `not ready` or `another one`.
+        /// `gone`, `not ready`, `another one`, or `about to be stopped` with the reason.
         what: String,
     },
-    /// Somebody else replaced, created or removed what was to be replaced or had replaced it.
+    /// Another program replaced, created or removed the container that was to be replaced, or its replacement.
     #[error("somebody else changed {container}: {what}")]
     Changed {
-        /// The container.
+        /// The name of the container.
         container: String,
-        /// What is seen now.
+        /// What the snapshot shows instead.
         what: String,
     },
-    /// Somebody set another image while this one was under way; theirs is the later one.
+    /// Another program or user set another image during the operation; the later change has precedence.
     #[error("somebody else set the image of {container} to {image} meanwhile, which its kubelet runs now")]
     Overruled {
-        /// The container.
+        /// The name of the container.
         container: String,
-        /// What the pod's spec says.
+        /// The image in the pod's spec.
         image: String,
     },
-    /// It did not stop.
+    /// The container did not stop.
     #[error("{container} did not stop: {message}")]
     Stop {
-        /// The container.
+        /// The name of the container.
         container: String,
-        /// What the runtime said.
+        /// The message of the runtime.
         message: String,
     },
     /// The runtime refused to create the replacement.
     #[error("the new {container} could not be created: {message}")]
     Create {
-        /// The container.
+        /// The name of the container.
         container: String,
-        /// What the runtime said.
+        /// The message of the runtime.
         message: String,
     },
     /// The replacement did not start.
     #[error("the new {container} did not start: {message}")]
     Start {
-        /// The container.
+        /// The name of the container.
         container: String,
-        /// What the runtime said.
+        /// The message of the runtime.
         message: String,
     },
-    /// The replacement ended before it counted.
+    /// The replacement exited before it had run for the required time.
     #[error("the new {container} exited with code {code} after {lived_ms} ms")]
     Exited {
-        /// The container.
+        /// The name of the container.
         container: String,
         /// Its exit code.
         code: i32,
-        /// How long it had run.
+        /// How long it ran, in milliseconds.
         lived_ms: i64,
     },
-    /// Two of one name run; nothing more is done.
+    /// More than one instance of a container runs. Nothing more is done.
     #[error("{count} containers named {container} run at once; nothing more was done to them")]
     Duplicate {
-        /// The container.
+        /// The name of the container.
         container: String,
-        /// How many.
+        /// The number of running instances.
         count: usize,
     },
-    /// The time was up.
+    /// The deadline passed.
     #[error("the deadline passed while {during}")]
     Deadline {
-        /// What was going on.
+        /// What the operation was doing.
         during: String,
     },
-    /// The program itself failed in it, each time it was taken up.
+    /// This program itself panicked each time it executed the operation.
     #[error(
         "inplace itself failed {panics} times while it carried this out (see the agent's log), so it is not tried again; \
          the containers were left as they are"
     )]
     SetAside {
-        /// How often the process ended.
+        /// How often it panicked.
         panics: usize,
     },
-    /// The journal could not be written, so nothing more may be done.
+    /// The journal could not be written, so no further effect is allowed.
     #[error("{message}")]
     Journal {
-        /// What the file system said.
+        /// The message of the file system.
         message: String,
     },
 }
 
 impl Failure {
-    /// One word for programs: status `reason`, metric label.
+    /// One word for programs: the status `reason` and the metric label.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Pull { .. } => "PullFailed",
@@ -233,7 +235,7 @@ fn named(run: Option<&str>) -> String {
 }
 
 impl Withdrawal {
-    /// One word for programs.
+    /// One word for programs: the status `reason`.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Deleted => "RequestDeleted",
@@ -244,7 +246,7 @@ impl Withdrawal {
 }
 
 impl Outcome {
-    /// The phase it is reported as.
+    /// The phase that the status reports.
     pub fn phase(&self) -> Phase {
         match self {
             Self::Succeeded => Phase::Succeeded,
@@ -255,7 +257,7 @@ impl Outcome {
         }
     }
 
-    /// One word for programs; empty for success.
+    /// One word for programs: the status `reason`; empty for success.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Succeeded => "",

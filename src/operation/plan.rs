@@ -1,6 +1,7 @@
-//! The plan: which engine for which container and why, and what a person should know before it happens.
+//! The plan: the engine for each container with the reason, and the warnings that a person should read first.
 //!
-//! The only place that chooses an engine. Carrying a plan out starts from [`Plan::begin`].
+//! The engine of an operation comes from its plan and from nowhere else. The execution starts with [`Plan::begin`];
+//! nothing here executes it.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -19,26 +20,26 @@ use crate::operation::state::{Operation, Target};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
-    /// The request.
+    /// The admitted request.
     pub request: Request,
-    /// The pod.
+    /// The pod that the request is for.
     pub pod: PodRef,
-    /// Its sandbox, which stays.
+    /// The ID of the pod's sandbox, which is not replaced.
     #[serde(rename = "sandboxID")]
     pub sandbox_id: String,
-    /// The stages it goes through.
+    /// The stages that the operation goes through.
     pub steps: Vec<Step>,
     /// One entry per container, in the order of the request.
     pub containers: Vec<Planned>,
-    /// The hooks that have to be passed.
+    /// The hooks that must pass.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<PlannedHook>,
-    /// What a person should know before it happens.
+    /// What a person should know before the operation starts.
     pub warnings: Vec<String>,
-    /// Who looks after the pod.
+    /// The program that manages the pod.
     #[serde(skip)]
     pub owner: Owner,
-    /// True when an operation that failed has left the readiness gate closed: it is opened when this one succeeds.
+    /// True when a failed operation left the readiness gate closed. It is opened when this operation succeeds.
     #[serde(skip)]
     left_closed: bool,
     #[serde(skip)]
@@ -49,26 +50,26 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Planned {
-    /// Name in the pod spec.
+    /// The container's name in the pod spec.
     pub name: String,
     /// Restart or swap.
     pub action: Action,
-    /// The way it is done here.
+    /// The engine that is used here.
     pub engine: Engine,
-    /// Why this way.
+    /// Why this engine is used.
     pub why: String,
-    /// Where no API server was asked: the way it would be done through one.
+    /// Without an API server: the engine that would be used through one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_cluster: Option<Engine>,
-    /// Why that way.
+    /// Why that engine would be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_cluster_why: Option<&'static str>,
-    /// What runs now.
+    /// The container instance that runs now.
     pub from: Incarnation,
-    /// The image it will run.
+    /// The image that it will run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// What becomes of the image in the pod's spec, when that is changed.
+    /// The new image in the pod's spec, when the spec is changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec_image: Option<String>,
     #[serde(skip)]
@@ -83,11 +84,11 @@ pub struct Planned {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedHook {
-    /// The stage it is run in.
+    /// The stage in which it runs.
     pub step: Step,
     /// The name of its template.
     pub template: String,
-    /// What its arguments are.
+    /// The arguments that it runs with.
     pub args: Vec<Argument>,
     #[serde(skip)]
     hook: Hook,
@@ -162,7 +163,7 @@ impl Plan {
         Self { request, pod, sandbox_id, steps, containers, hooks, warnings, owner, left_closed, in_cluster }
     }
 
-    /// The operation that carries it out, taken up at `now`.
+    /// The operation that executes this plan, begun at `now`.
     pub fn begin(self, now: Timestamp) -> Operation {
         let targets = self
             .containers
@@ -190,7 +191,7 @@ impl Plan {
     }
 }
 
-/// What `Auto` takes for a container whose configuration can be cloned, where there is an API server.
+/// What `Auto` chooses for a container whose configuration can be cloned, where there is an API server.
 fn in_cluster(action: Action, owner: Owner) -> (Engine, &'static str) {
     match (action, owner) {
         (Action::Restart, _) => (
@@ -236,7 +237,7 @@ fn shared_termination_log(name: &str) -> String {
     )
 }
 
-/// What the pod's spec and its kubelet add to that.
+/// The warnings that follow from the pod's spec and its kubelet.
 fn warnings_in_cluster(declared: &DeclaredContainer, target: &AdmittedTarget) -> Vec<String> {
     let name = &declared.name;
     let engine = target.choice.engine;

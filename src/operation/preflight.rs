@@ -1,6 +1,7 @@
-//! May this request be carried out on this pod? Decided once, before anything is touched.
+//! Decides once, before anything is touched, whether a request may be executed on a pod.
 //!
-//! The answer is a [`Refusal`] that says what to change, or an [`Admitted`], which nothing else can make.
+//! The result is a [`Refusal`] that says what to change, or an [`Admitted`], which only this file can create. It must
+//! not plan anything or change anything.
 
 use std::collections::BTreeMap;
 
@@ -14,35 +15,36 @@ use crate::operation::hook::{Hook, Moment};
 use crate::operation::snapshot::{Container, Declared, Gate, Owner, PodRef, Sandbox, Snapshot, State};
 use crate::operation::state::{BACK_SPARE_SECONDS, stopping_seconds};
 
-/// Seconds that an operation needs beside the containers' own grace and settling times.
+/// Seconds that an operation needs in addition to the containers' grace periods and proving times.
 const SPARE_SECONDS: u64 = 5;
 
-/// Hashes of specs by container and image.
+/// Kubelet spec hashes by container and image.
 pub type Hashes = BTreeMap<String, BTreeMap<String, String>>;
 
-/// What is known when a request comes in.
+/// The input of the decision: everything that was observed when the request arrived.
 #[derive(Clone, Debug)]
 pub struct Situation {
-    /// The pod.
+    /// The observed pod.
     pub snapshot: Snapshot,
-    /// The runtime.
+    /// The container runtime of the node.
     pub runtime: Runtime,
-    /// What is known of the containers that the request names and that run, by name.
+    /// Facts about the running containers that the request names, by container name.
     pub sources: BTreeMap<String, Source>,
-    /// The hashes that a kubelet has written on containers of this pod, by container and the image its spec said then.
+    /// The hashes that a kubelet wrote on containers of this pod, by container and by the
+    /// image in the spec at that time.
     pub hashes: Hashes,
-    /// What the hooks that the request names have become.
+    /// The resolved hooks of the request.
     pub hooks: Hooks,
-    /// The time.
+    /// The current time.
     pub now: Timestamp,
 }
 
-/// What the hooks that a request names have become; `None` for one that it does not name, or where no hooks are run.
+/// The resolved hooks of a request; `None` for a hook that it does not name, or when no hooks can be run.
 #[derive(Clone, Debug, Default)]
 pub struct Hooks {
-    /// `preHook`.
+    /// The hook from `preHook`.
     pub pre: Option<Result<HookRunSpec, BadHook>>,
-    /// `postHook`.
+    /// The hook from `postHook`.
     pub post: Option<Result<HookRunSpec, BadHook>>,
 }
 
@@ -51,60 +53,61 @@ pub struct Hooks {
 pub enum BadHook {
     /// There is no template of that name.
     Missing,
-    /// The template cannot be run so; why, and what to change.
+    /// The template cannot be run for this request: the reason, and what to change.
     Invalid(String),
 }
 
-/// The runtime's own word about itself.
+/// The container runtime, as it reports itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runtime {
     /// `containerd`, `cri-o`, ...
     pub name: String,
-    /// Its version.
+    /// The runtime's version.
     pub version: String,
 }
 
 impl Runtime {
-    /// True where a taken name is refused and the verbose status holds the whole configuration. CRI-O answers a taken
-    /// name with the existing container, cri-dockerd removes it: there a fence is no fence.
+    /// True for a runtime that refuses a taken name and whose verbose status holds the whole configuration. CRI-O
+    /// answers a taken name with the existing container, and cri-dockerd removes that container: on those a fence
+    /// protects nothing.
     pub fn has_fences(&self) -> bool {
         self.name == "containerd"
     }
 }
 
-/// What is known of one running container as the source of a clone.
+/// Facts about one running container as the source of a clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Source {
     /// Why its configuration cannot be cloned without loss; `None` when it can.
     pub not_cloneable: Option<String>,
-    /// Whether the image it runs is still on the node.
+    /// True when the image that it runs is still on the node.
     pub image_present: bool,
-    /// Another spelling of the image that runs, in the repository that the spec names: a digest for a tag, or a tag for
-    /// a digest. Proven to be the same image; `None` when there is none.
+    /// Another reference to the image that runs, in the repository that the spec names: a digest for a tag, or a tag
+    /// for a digest. Proven to be the same image; `None` when there is none.
     pub alias: Option<String>,
-    /// False when the node knows the image that the pod's spec names as another one than the one that it runs.
+    /// False when the spec's image reference resolves on this node to another image ID than the running container's.
     pub runs_declared: bool,
-    /// True when a kubelet's CPU manager has given it CPUs by number, which it would not do for a clone.
+    /// True when a kubelet's CPU manager has assigned exclusive CPUs to it, which it would not do for a clone.
     pub has_assigned_cpus: bool,
-    /// True when a clone would get the termination message file of the container before it: the kubelet's folder is not
-    /// visible here under its own path.
+    /// True when a clone would share the termination message file of the container before it, because the kubelet's
+    /// directory is not visible here under its own path.
     pub shares_termination_log: bool,
 }
 
-/// Why a request cannot be carried out. Nothing was touched.
+/// Why a request cannot be executed. Nothing was touched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The annotation is no request.
+    /// The annotation is not a valid request.
     #[error("{0}")]
     Invalid(#[from] InvalidRequest),
-    /// An id is carried out once.
+    /// The ID was executed before. Each ID is executed once.
     #[error("request {0} has ended on this pod before and is not run again: use another id (`#2` in a line)")]
     AlreadyEnded(String),
-    /// No such pod on this node.
+    /// The pod does not exist on this node.
     #[error("there is no pod {0} on this node")]
     PodNotFound(String),
-    /// What the node has under the uid that was given is not the pod that was asked for.
+    /// The node's pod with the given uid is not the pod that was requested.
     #[error("{0}")]
     IdentityMismatch(String),
     /// The sandbox does not run.
@@ -113,83 +116,84 @@ pub enum Refusal {
     /// The pod has no such container.
     #[error("pod {pod} has no container {name}; it has {known}")]
     UnknownContainer {
-        /// The pod.
+        /// The pod that was requested.
         pod: Box<PodRef>,
         /// The name in the request.
         name: String,
-        /// The names there are.
+        /// The names of the pod's containers.
         known: String,
     },
-    /// What a kubelet runs once, or somebody put beside its containers, would not come back.
+    /// The spec does not declare the container as one that keeps running. A container that a kubelet runs once, or
+    /// that another program added, would not be started again.
     #[error(
         "container {name} of pod {pod} is not one that its spec declares to keep running (an init or ephemeral container, \
          say): only these can be replaced in place: {declared}"
     )]
     UndeclaredContainer {
-        /// The pod.
+        /// The pod that was requested.
         pod: Box<PodRef>,
         /// The name in the request.
         name: String,
-        /// The names that can be replaced.
+        /// The names of the containers that can be replaced.
         declared: String,
     },
-    /// Only what runs can be replaced in place.
+    /// The container does not run. Only a running container can be replaced in place.
     #[error("container {name} of pod {pod} is not running: it is {state}. {advice}")]
     NotRunning {
-        /// The pod.
+        /// The pod that was requested.
         pod: Box<PodRef>,
-        /// The container.
+        /// The name in the request.
         name: String,
         /// Its state, with the exit code where there is one.
         state: String,
-        /// What to do.
+        /// What the user can do.
         advice: &'static str,
     },
-    /// Two of one name run: something else went wrong before.
+    /// More than one instance of the container runs: something else failed earlier.
     #[error("{count} containers named {name} run in pod {pod}: stop all but one, then ask again")]
     Duplicate {
-        /// The pod.
+        /// The pod that was requested.
         pod: Box<PodRef>,
-        /// The container.
+        /// The name in the request.
         name: String,
-        /// How many.
+        /// The number of running instances.
         count: usize,
     },
-    /// A pod on its way out is not touched.
+    /// The pod is being deleted. Such a pod is not touched.
     #[error("pod {0} is being deleted")]
     Deleting(Box<PodRef>),
-    /// Its kubelet ends it, or is about to, although nobody deletes it.
+    /// The kubelet terminates the pod, or is about to, without a deletion request.
     #[error("pod {pod} is {why}: its containers are being stopped, so none of them is replaced")]
     Ending {
-        /// The pod.
+        /// The pod that was requested.
         pod: Box<PodRef>,
         /// Its phase, or what is about to happen to it.
         why: String,
     },
-    /// A drain that drains nothing is a lie.
+    /// The request asks for a drain, but the pod has no readiness gate that could take it out of traffic.
     #[error(
         "{field} is set, but pod {pod} has no readiness gate InPlaceUpdateReady that could take it out of \
          traffic: remove {field}, or add the gate to the pod's template"
     )]
     NoReadinessGate {
-        /// The pod.
+        /// The pod that was requested.
         pod: Box<PodRef>,
         /// `gracePeriodSeconds` or `drain`.
         field: &'static str,
     },
-    /// Hooks need what is not there.
+    /// The request names a hook, but this agent runs no hooks. Holds the name of the field.
     #[error("{0} is set, but this agent runs no hooks: remove it")]
     HooksUnavailable(&'static str),
-    /// The template is not there.
+    /// The HookTemplate does not exist.
     #[error(
         "{field} names the HookTemplate {name}, which is not there: create it in namespace {namespace}, or correct the name"
     )]
     HookTemplateMissing {
         /// `preHook` or `postHook`.
         field: &'static str,
-        /// The pod's.
+        /// The namespace of the pod.
         namespace: String,
-        /// The template's.
+        /// The name of the template.
         name: String,
     },
     /// The template cannot be run for this pod and these arguments.
@@ -197,94 +201,95 @@ pub enum Refusal {
     HookTemplateInvalid {
         /// `preHook` or `postHook`.
         field: &'static str,
-        /// The pod.
+        /// The pod that was requested.
         pod: Box<PodRef>,
-        /// The template's.
+        /// The name of the template.
         name: String,
-        /// What is wrong with it.
+        /// Why the template cannot be run.
         why: String,
     },
-    /// The engine asked for cannot be had for this container.
+    /// The requested engine cannot be used for this container.
     #[error("engine {engine:?} cannot be used for container {name} of pod {pod}: {why}")]
     EngineUnavailable {
-        /// The pod.
+        /// The pod that was requested.
         pod: Box<PodRef>,
-        /// The container.
+        /// The name in the request.
         name: String,
-        /// The engine.
+        /// The requested engine.
         engine: RequestedEngine,
-        /// Why not.
+        /// Why the engine cannot be used.
         why: String,
     },
-    /// No engine may do it.
+    /// No engine can be used.
     #[error("container {name} of pod {pod} cannot be restarted in place: {why}")]
     NoEngine {
-        /// The pod.
+        /// The pod that was requested.
         pod: Box<PodRef>,
-        /// The container.
+        /// The name in the request.
         name: String,
-        /// Why not, engine by engine.
+        /// The reason for each engine.
         why: String,
     },
-    /// A kubelet that holds it back would call it finished.
+    /// The kubelet may delay the container (back-off) and, with its restartPolicy, would then treat it as finished.
     #[error(
         "container {name} of pod {pod} ended not long ago, and its kubelet may hold it back: with its restartPolicy it \
          would be lost. Ask again in {seconds} s"
     )]
     BackOff {
-        /// The pod.
+        /// The pod that was requested.
         pod: Box<PodRef>,
-        /// The container.
+        /// The name in the request.
         name: String,
-        /// How long the kubelet may hold it back.
+        /// How long the kubelet may delay it.
         seconds: u64,
     },
-    /// Not on this runtime.
+    /// The runtime is not supported. Holds its name.
     #[error(
         "the runtime is {0}: creating a replacement is safe on containerd only, elsewhere it takes a cluster, where \
          the kubelet does it"
     )]
     RuntimeUnsupported(String),
-    /// Something would be lost.
+    /// The container's configuration cannot be cloned without loss.
     #[error("container {name} of pod {pod} cannot be made again faithfully: {why}")]
     NotCloneable {
-        /// The pod.
+        /// The pod that was requested.
         pod: Box<PodRef>,
-        /// The container.
+        /// The name in the request.
         name: String,
         /// What would be lost.
         why: String,
     },
-    /// After the stop it could not be started again.
+    /// The running image is no longer on the node: after the stop, the container could not be started again.
     #[error(
         "the image that container {name} of pod {pod} runs is no longer on the node ({image}): pull it first"
     )]
     ImageMissing {
-        /// The pod.
+        /// The pod that was requested.
         pod: Box<PodRef>,
-        /// The container.
+        /// The name in the request.
         name: String,
-        /// The image.
+        /// The missing image.
         image: String,
     },
-    /// The kubelet would not know of it.
+    /// The image cannot be changed here, because the kubelet takes images from the API server or from a static
+    /// manifest and would not know about the change.
     #[error(
         "pod {0} belongs to a kubelet, whose API server names its images: swap it there, or change the manifest of a \
          static pod"
     )]
     KubeletNamesImages(Box<PodRef>),
-    /// The container could not even stop in that time.
+    /// The deadline is shorter than stopping and observing the containers may take.
     #[error("deadlineSeconds {given} is too short: stopping and watching the containers may take {needed} s")]
     DeadlineTooShort {
-        /// What was asked for.
+        /// The deadline in the request, in seconds.
         given: u32,
-        /// What it takes at least.
+        /// The minimum that is needed, in seconds.
         needed: u64,
     },
 }
 
 impl Refusal {
-    /// One word for programs: status `reason`, metric label.
+    /// One word for programs: the status `reason` and the metric label.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Invalid(_) => "InvalidRequest",
@@ -313,7 +318,7 @@ impl Refusal {
     }
 }
 
-/// A request that fits its pod. Made by [`admit`] alone.
+/// A request that can be executed on its pod. Only [`admit`] creates it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admitted {
     request: Request,
@@ -325,7 +330,7 @@ pub struct Admitted {
     hooks: Vec<Hook>,
 }
 
-/// What a plan is made from.
+/// The input of a plan.
 pub(super) type Parts = (Request, PodRef, String, Owner, Option<Declared>, Vec<AdmittedTarget>, Vec<Hook>);
 
 /// One container of an admitted request.
@@ -334,7 +339,7 @@ pub(super) struct AdmittedTarget {
     pub(super) from: Incarnation,
     pub(super) container: Container,
     pub(super) image: Option<String>,
-    /// Above every attempt that the name has seen.
+    /// Above every attempt number used for this name.
     pub(super) next_attempt: u32,
     pub(super) choice: Choice,
     pub(super) shares_termination_log: bool,
@@ -346,14 +351,14 @@ impl Admitted {
     }
 }
 
-/// Checks `request` against what is seen.
+/// Checks `request` against what was observed.
 pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusal> {
     request.check()?;
     let snapshot = &situation.snapshot;
     let sandbox = snapshot.sandbox.as_ref().ok_or_else(|| Refusal::PodNotFound(String::new()))?;
     let pod = || Box::new(sandbox.pod.clone());
     let declared = snapshot.declared.as_ref();
-    // Before the sandbox: that of a pod that has ended is not ready for good.
+    // Checked before the sandbox: the sandbox of a pod that has ended is never ready again.
     if let Some(why) = declared.and_then(|declared| declared.ending.clone()) {
         return Err(Refusal::Ending { pod: pod(), why });
     }
@@ -396,7 +401,7 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
     let stops = stopping_seconds(targets.iter().map(|target| target.container.grace.as_secs()));
     let waits = u64::from(request.grace_period_seconds) + request.seconds_to_prove();
     let there = stops.saturating_add(waits + SPARE_SECONDS);
-    // What `Operation::forward_until` keeps for the way back of a swap must be left beside the way there.
+    // The time that `Operation::forward_until` reserves for a rollback must be available in addition.
     let swaps = targets.iter().any(|target| target.image.is_some());
     let back = if swaps { stops.saturating_add(BACK_SPARE_SECONDS).min(there.div_ceil(2)) } else { 0 };
     let needed = there.saturating_add(back);
@@ -414,7 +419,7 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
     })
 }
 
-/// The hooks that the request names, ready to be run.
+/// The hooks that the request names, ready to run.
 fn hooks(request: &Request, pod: &PodRef, known: &Hooks) -> Result<Vec<Hook>, Refusal> {
     let both = [
         ("preHook", Moment::Before, &request.pre_hook, &known.pre),
@@ -443,8 +448,8 @@ fn next_attempt(snapshot: &Snapshot, name: &str) -> u32 {
     snapshot.instances(name).iter().map(|instance| instance.attempt).max().unwrap_or(0).saturating_add(1)
 }
 
-/// The life of `name` to be replaced: the one that runs, or, where a kubelet tries to bring it up and is to try another
-/// image, the last one.
+/// The instance of `name` that is to be replaced: the running one, or, when a kubelet tries to start it and is to use
+/// another image, the last one.
 fn replaceable<'a>(
     snapshot: &'a Snapshot,
     sandbox: &Sandbox,
@@ -464,7 +469,7 @@ fn replaceable<'a>(
     }
     let running: Vec<_> = instances.iter().filter(|instance| instance.state == State::Running).collect();
     match running.as_slice() {
-        // Created: its kubelet is about to start it once more.
+        // Created: the kubelet is about to start it again.
         [] if swap && snapshot.declared.is_some() && newest.state != State::Unknown => Ok(newest),
         [] => {
             let state = match newest.state {

@@ -1,9 +1,9 @@
-//! Putting one life of a container in the place of another: fence, preStop, stop, create, start, remove the fence.
-//! Where no kubelet looks on, the new one is created before the old one is stopped, which takes that call out of the
-//! downtime.
+//! Replaces one container instance by another: fence, preStop, stop, create, start, remove the fence. In a pod
+//! without a kubelet, the new container is created before the old one is stopped, so that the create call is not part
+//! of the downtime.
 //!
-//! Every answer is derived from what is seen; it does not matter which of the steps has been done by whom or whether
-//! its reply was lost.
+//! Every decision is derived from the snapshot. It does not matter which program did a step, or whether the response
+//! to a call was lost. Nothing here executes an effect.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -17,38 +17,39 @@ use crate::operation::respec::{self, respec, stop_and_wait};
 use crate::operation::snapshot::{Container, Declared, Snapshot, State};
 use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Replacement, Target, is_over, later};
 
-/// How long somebody else's created container may wait for its maker to start it.
+/// How long a created container of another program may wait for that program to start it.
 const FOREIGN_START: SignedDuration = SignedDuration::from_secs(10);
-/// What a creation may take until the runtime can tell the state of what it made.
+/// How long a creation may take until the runtime can report the state of the new container.
 const CREATION: SignedDuration = SignedDuration::from_secs(3);
-/// How long after its start a container of which the runtime can tell nothing is waited for.
+/// How long to wait, after its start, for a container whose state the runtime cannot report.
 const UNCLEAR: SignedDuration = SignedDuration::from_secs(5);
-/// How long the fence outlives the start. A kubelet that saw the new life before it ran asks for the guarded name a
-/// moment later, for it looks at the image in between.
+/// How long the fence stays after the start. A kubelet that observed the new instance before it ran requests the
+/// reserved name a moment later, because it checks the image in between.
 const FENCE_HOLDS: SignedDuration = SignedDuration::from_millis(250);
-/// How long it outlives the start at most where an API server tells when the kubelet has seen the new life run: one that
-/// asks a registry before each start (imagePullPolicy Always) asks for the guarded name only after the answer.
+/// The maximum time that the fence stays after the start when an API server reports whether the kubelet has observed
+/// the new instance running. A kubelet that queries a registry before each start (imagePullPolicy Always) requests
+/// the reserved name only after the registry has responded.
 const FENCE_HOLDS_AT_MOST: SignedDuration = SignedDuration::from_secs(30);
-/// How often a start may be refused where there is no other way out.
+/// How many refused starts are accepted where no other program starts the container.
 const STARTS: u32 = 3;
-/// How often a runtime that does not answer is asked, once the deadline is over, to stop one of two container instances.
+/// How often, after the deadline, a runtime that does not respond is asked to stop one of two container instances.
 const LATE_STOPS: u32 = 10;
-/// How long a runtime that lost a start is left alone before it is asked for another one.
+/// The pause before the next start is requested from a runtime that lost the previous one.
 const CUT_OFF_PAUSE: SignedDuration = SignedDuration::from_millis(500);
-/// How soon to look again for something that others do.
+/// The interval between two observations while another program is expected to act.
 const REQUEUE: SignedDuration = SignedDuration::from_millis(20);
 
-/// Where a replacement stands.
+/// The progress of a replacement.
 pub(super) enum Progress<'a> {
-    /// Something is to be done or awaited.
+    /// There is something to do or to wait for.
     Next(Next),
-    /// The new life runs, alone, and no fence is left that could be removed by now.
+    /// The new instance runs as the only one, and no fence is left that could be removed by now.
     Running(&'a Container),
-    /// It cannot be done.
+    /// The replacement failed.
     Failed(Failure),
 }
 
-/// What to do next for `target`.
+/// The next step for `target`.
 pub(super) fn replace<'a>(
     operation: &Operation,
     target: &Target,
@@ -77,9 +78,9 @@ pub(super) fn replace<'a>(
     }
 }
 
-/// Whether `instance` is what a kubelet made in the place of the one that ended, counted from the beginning. Its collection of
-/// dead containers, once a minute, keeps the newest of a name: a fence that does not run. Kubelets before 1.24 forget the
-/// attempts then.
+/// True when `instance` is the kubelet's replacement for the instance that ended, with an attempt number counted from
+/// 0 again. The kubelet's collection of dead containers, once a minute, keeps the newest of a name, and that is a
+/// fence that does not run. Kubelets before 1.24 then lose the attempt numbers.
 pub(super) fn is_counted_anew(
     operation: &Operation,
     target: &Target,
@@ -95,7 +96,7 @@ pub(super) fn is_counted_anew(
         && instance.state == State::Running
 }
 
-/// There is no new life yet.
+/// The next step while there is no new instance yet.
 pub(super) fn make<'a>(
     operation: &Operation,
     target: &Target,
@@ -109,19 +110,19 @@ pub(super) fn make<'a>(
     let guarded = replacement.attempt.saturating_add(1);
     let guard = snapshot.fences(name).find(|fence| fence.attempt == guarded);
     let fenced = guard.is_some();
-    // A kubelet's collection of dead containers keeps the newest of a name, which may be the fence: it may be a clone too. Where
-    // nothing is left, its configuration was read before the stop.
+    // The kubelet's collection of dead containers keeps the newest of a name, which may be the fence. The fence may
+    // serve as the source if it is a clone. If no container is left, the configuration was read before the stop.
     let spare = guard.filter(|fence| !fence.holder);
     let source = source_of(target, replacement, snapshot).or(spare).map(|instance| &instance.id);
     let Some(source) = source.or(target.touched.then_some(&target.from.container_id)) else {
         let message = "every earlier container of that name is gone, with the configuration to clone";
         return Progress::Failed(Failure::Create { container: container(), message: message.to_owned() });
     };
-    // Another life than the one from before may have had another image.
+    // A source other than the replaced instance may have another image.
     let image = image_of(operation, target)
         .or_else(|| (*source != target.from.container_id).then(|| image_before(target)));
     if !fenced {
-        // What has shown that the replacement can be created, and whose maker had no time to remove it.
+        // A fence from a rehearsal: it proved that the replacement can be created, and was not removed in time.
         let rehearsed = |fence: &&Container| fence.attempt > guarded && operation.can_remove(&fence.id);
         if let Some(fence) = snapshot.fences(name).find(rehearsed) {
             return do_(remove(fence, Leftover::Fence));
@@ -138,7 +139,7 @@ pub(super) fn make<'a>(
             by_process: false,
         });
     }
-    // A process that never began, or is over, holds the name still; but a kubelet collects it.
+    // A holder whose process never began or has ended still reserves the name, but a kubelet collects it.
     let idle = |fence: &&Container| fence.holder && fence.state != State::Running;
     if let Some(fence) = guard.filter(idle)
         && !target.touched
@@ -146,7 +147,7 @@ pub(super) fn make<'a>(
     {
         return do_(remove(fence, Leftover::Fence));
     }
-    // On the way back the fence of the way there holds the name that is needed now.
+    // In a rollback, the fence of the forward replacement reserves the name that is needed now.
     if let Some(fence) = snapshot.fences(name).find(|fence| fence.attempt != guarded) {
         if operation.can_remove(&fence.id) {
             let held = held_shortly(operation, target, snapshot, now).map(Next::Wait);
@@ -162,7 +163,7 @@ pub(super) fn make<'a>(
     if running.len() > 1 {
         return Progress::Failed(Failure::Duplicate { container: container(), count: running.len() });
     }
-    // Only the life that was to be replaced is ever stopped.
+    // Only the instance that was to be replaced is ever stopped.
     if let Some(other) = running.first().filter(|instance| instance.id != replacement.replaces) {
         let what = format!("attempt {} runs", other.attempt);
         return Progress::Failed(Failure::Changed { container: container(), what });
@@ -183,7 +184,7 @@ pub(super) fn make<'a>(
     do_(Effect::Create { container: container(), source: source.clone(), attempt, image })
 }
 
-/// Ends the life that is to be replaced.
+/// Stops the instance that is to be replaced: preStop first, then the stop itself.
 pub(super) fn stop<'a>(
     operation: &Operation,
     target: &Target,
@@ -204,7 +205,7 @@ pub(super) fn stop<'a>(
     do_(Effect::Stop { container, id, timeout_seconds })
 }
 
-/// The name of the new attempt is taken by `new`.
+/// The next step when `new` already has the name of the new attempt.
 pub(super) fn settle<'a>(
     operation: &Operation,
     target: &Target,
@@ -217,7 +218,7 @@ pub(super) fn settle<'a>(
     if image_of(operation, target).is_some_and(|image| image.id != new.image_id) {
         let late = target.pulled.as_ref().is_some_and(|pulled| pulled.id == new.image_id);
         if ours && late && new.state == State::Created && operation.can_remove(&new.id) {
-            // Made on the way there by a call that was believed lost; the way back needs its name.
+            // Created on the way forward by a call that was considered lost. The rollback needs its name.
             return do_(remove(new, Leftover::NeverStarted));
         }
         if !ours || late {
@@ -238,7 +239,8 @@ pub(super) fn settle<'a>(
                 let what = format!("attempt {} runs beside the created {}", other.attempt, new.attempt);
                 return Progress::Failed(Failure::Changed { container: container(), what });
             }
-            // It may run. One from long ago that nobody can tell about any more does not count.
+            // A container in an unknown state may be running. An old one whose state nothing can
+            // report any more does not count.
             let unclear = |instance: &&&Container| {
                 let recent =
                     instance.attempt >= target.from.attempt || instance.created_at >= operation.begun_at;
@@ -273,7 +275,8 @@ pub(super) fn settle<'a>(
                 return Progress::Failed(Failure::Duplicate { container: container(), count: running });
             }
             match unfence(operation, target, snapshot, now) {
-                // Until its kubelet has told that it saw the new one run, the fence may stay beside everything else.
+                // Until the kubelet has reported the new instance as running, the fence may stay
+                // while everything else continues.
                 Some(Next::Wait(_)) if held_shortly(operation, target, snapshot, now).is_none() => {
                     Progress::Running(new)
                 }
@@ -292,8 +295,9 @@ pub(super) fn settle<'a>(
     }
 }
 
-/// What to do about `instance`, of which the runtime can tell nothing: after a runtime's own restart that lasts until somebody ends it.
-/// A kubelet does that by itself; without one, what was made here is removed, which ends its process, and made again.
+/// Decides about `instance`, whose state the runtime cannot report. After a restart of the runtime this lasts until
+/// the container is stopped. A kubelet does that by itself. Without a kubelet, a container created here is removed,
+/// which ends its process, and is created again.
 pub(super) fn clear_up(operation: &Operation, target: &Target, instance: &Container, now: Timestamp) -> Next {
     let since = instance.started_at.unwrap_or(instance.created_at);
     let may_remove = operation.made(instance) && operation.can_remove(&instance.id);
@@ -304,14 +308,15 @@ pub(super) fn clear_up(operation: &Operation, target: &Target, instance: &Contai
     Next::Wait(Waiting { until: later(now, REQUEUE), on })
 }
 
-/// Whether `new`, of which the runtime can tell nothing, is what is left of a creation in the middle of which the runtime
-/// ended: nothing of this container was stopped yet, so nobody was asked to start the new one either.
+/// True when `new`, whose state the runtime cannot report, is the rest of a creation during which the runtime ended:
+/// nothing of this container was stopped yet, so no start of the new one was requested either.
 fn was_half_made(operation: &Operation, target: &Target, new: &Container, now: Timestamp) -> bool {
     !target.touched && is_over(new.created_at, CREATION, now) && operation.can_remove(&new.id)
 }
 
-/// The fence once more, where it is gone before the new life runs. A kubelet collects what does not run once a minute, and
-/// keeps the newest of a name: for the moment before its start that is the new life, and a fence that does not run goes.
+/// The effect that creates the fence again, when it is gone before the new instance runs. A kubelet collects
+/// containers that do not run once a minute and keeps the newest of a name. In the moment before its start that is
+/// the new instance, so a fence that does not run is removed.
 fn fence_again(
     operation: &Operation,
     target: &Target,
@@ -320,7 +325,7 @@ fn fence_again(
 ) -> Option<Effect> {
     let attempt = new.attempt.saturating_add(1);
     let guarded = snapshot.fences(&target.name).any(|fence| fence.attempt == attempt);
-    // Without one it is still better off running than not.
+    // Without a fence, starting the container is still better than not starting it.
     if guarded || operation.unsupervised || operation.given_up(Verb::Fence, &target.name).is_some() {
         return None;
     }
@@ -328,7 +333,7 @@ fn fence_again(
     Some(Effect::Fence { container, source, attempt, image: None, rehearse: false, by_process: false })
 }
 
-/// The same while the start of the container `id` takes its time, as it does on a busy node.
+/// The same while the start of the container `id` takes long, as on a busy node.
 pub fn while_it_starts(
     operation: &Operation,
     snapshot: &Snapshot,
@@ -344,9 +349,10 @@ pub fn while_it_starts(
     fence_again(operation, target, snapshot, new)
 }
 
-/// Whether a kubelet has made the replacement while the fence of `attempt`, which does not run yet, was made from `source`,
-/// and not started it yet. Its collection keeps the newest of what does not run: it would note that one as to be removed,
-/// for being older than the fence, and remove it even if it runs by then.
+/// True when a kubelet has created the replacement, and not started it yet, while the fence of `attempt`,
+/// which does not run yet, was created from `source`. The kubelet's collection keeps the newest of the
+/// containers that do not run. It would mark its replacement for removal, because that is older than the
+/// fence, and remove it even if it runs by then.
 pub fn is_overtaken(snapshot: &Snapshot, container: &str, attempt: u32, source: &str) -> bool {
     snapshot.instances(container).into_iter().any(|instance| {
         instance.state == State::Created
@@ -355,8 +361,8 @@ pub fn is_overtaken(snapshot: &Snapshot, container: &str, attempt: u32, source: 
     })
 }
 
-/// What to do about the one created here when a kubelet has started `other` before it: that is the new life then. A fence
-/// that is collected before the start guards nothing.
+/// Decides about the container created here when a kubelet has started `other` before it: `other` then becomes the
+/// new instance. This happens when the fence was collected before the start and no longer protects the name.
 fn give_way(
     operation: &Operation,
     target: &Target,
@@ -368,7 +374,7 @@ fn give_way(
         return None;
     }
     if other.attempt == ours.attempt.saturating_add(1) {
-        // Ours never ran, and is removed at the end.
+        // The container created here never ran and is removed at the end.
         let (name, replaces) = (target.name.clone(), target.replacement().replaces.clone());
         return Some(Next::Note(Note::Overtaken {
             name,
@@ -381,9 +387,9 @@ fn give_way(
     (counted_anew && operation.can_remove(&ours.id)).then(|| Next::Do(remove(ours, Leftover::NeverStarted)))
 }
 
-/// What to do about a second life that a kubelet has started beside the one made here, which the fence is there to prevent.
-/// The kubelet knows the newest alone and would never end the other: the one made here gives way. However late it is, that is
-/// tried some times.
+/// Resolves a duplicate: the kubelet started its own replacement despite the fence. The kubelet tracks only the
+/// newest instance and would never stop the other one, so the instance created here is stopped. This is tried some
+/// times even after the deadline.
 pub(super) fn yield_to_twin(
     operation: &Operation,
     target: &Target,
@@ -400,7 +406,7 @@ pub(super) fn yield_to_twin(
         let (name, replaces, attempt) = (target.name.clone(), ours.id.clone(), theirs.attempt);
         return Some(Next::Note(Note::Overtaken { name, replaces, attempt, cut_short: false }));
     }
-    // Asked for more than once and still there: that is for a person to see.
+    // If the instance still runs after repeated stops, a person has to resolve it.
     let tries = operation.last_failure.as_ref().filter(|last_failure| last_failure.verb == Verb::Stop);
     let is_overdue = now >= operation.deadline_at;
     if is_overdue && tries.is_some_and(|last_failure| last_failure.count >= LATE_STOPS)
@@ -414,15 +420,16 @@ pub(super) fn yield_to_twin(
     Some(Next::Do(Effect::Stop { container, id, timeout_seconds }))
 }
 
-/// Whether a start that the runtime refused deserves another try: where no kubelet will make one, of an image that has
-/// run before. A swap on its way there has a better way out.
+/// True when a refused start is retried: no kubelet will start the container, and its image has run before. A swap on
+/// its way forward rolls back instead.
 fn may_be_started_again(operation: &Operation, target: &Target) -> bool {
     let has_run = target.action == Action::Restart || operation.turned_back.is_some();
     operation.unsupervised && has_run && target.replacement().refused_starts < STARTS
 }
 
-/// What becomes of a life that is over before it began, with no word from the runtime why: its start was lost with the
-/// process that asked for it, or with the runtime, and says nothing about the image. It is made again.
+/// The next step for an instance that ended before it started, without a reason from the runtime: its start
+/// was lost with the process that requested it, or with the runtime. This says nothing about the image, so
+/// the instance is created again.
 fn cut_off(operation: &Operation, target: &Target, instance: &Container, now: Timestamp) -> Option<Next> {
     if instance.started_at.is_some() || !operation.can_remove(&instance.id) {
         return None;
@@ -431,8 +438,8 @@ fn cut_off(operation: &Operation, target: &Target, instance: &Container, now: Ti
         last_failure.verb == Verb::Start && last_failure.container == target.name
     };
     if let Some(last_failure) = operation.last_failure.as_ref().filter(ours) {
-        // A refusal ends the life it is about: if it was asked for again, the start before was lost, and this one found
-        // what was left of it.
+        // A refusal ends the instance that it is for. If the start was requested more than once, the earlier start
+        // was lost, and the later one found what it had left.
         let refused = !last_failure.effect_error.class.is_away() && last_failure.count == 1;
         if refused && !may_be_started_again(operation, target) {
             return None;
@@ -446,7 +453,7 @@ fn cut_off(operation: &Operation, target: &Target, instance: &Container, now: Ti
     Some(Next::Do(remove(instance, Leftover::NeverStarted)))
 }
 
-/// Takes the fences away, but not right after a start, or after what did not start went away.
+/// Removes the fences, but not immediately after a start, or after the removal of a container that never started.
 pub(super) fn unfence(
     operation: &Operation,
     target: &Target,
@@ -458,7 +465,7 @@ pub(super) fn unfence(
     Some(held.unwrap_or_else(|| Next::Do(remove(fence, Leftover::Fence))))
 }
 
-/// The wait for as long as somebody may act on what was there before a start, or before a removal.
+/// The wait while a kubelet may still act on what it observed before a start or a removal.
 fn held(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> Option<Waiting> {
     let shortly = held_shortly(operation, target, snapshot, now);
     if shortly.is_some() || !operation.in_cluster {
@@ -472,7 +479,7 @@ fn held(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timest
     (now < later(since, FENCE_HOLDS_AT_MOST)).then(|| Waiting { until: later(now, REQUEUE * 3), on })
 }
 
-/// The same for somebody who acts at once.
+/// The same for a kubelet that acts immediately.
 fn held_shortly(
     operation: &Operation,
     target: &Target,
@@ -481,20 +488,20 @@ fn held_shortly(
 ) -> Option<Waiting> {
     let started = snapshot.running(&target.name).iter().filter_map(|instance| instance.started_at).max();
     let until = later(started.max(operation.removed_at)?, FENCE_HOLDS);
-    // A clock that was set back holds nothing.
+    // Ignored when the clock was set back.
     let soon = now < until && until < later(now, FENCE_HOLDS * 2);
     soon.then(|| Waiting { until, on: format!("{} to be seen by others", target.name) })
 }
 
-/// Whether the kubelet has told that `instance` runs. It does so when it begins to act on what it saw, and does one thing
-/// after the other.
+/// True when the kubelet has reported `instance` as running. It reports when it begins to act on what it observed,
+/// and it acts on one observation at a time.
 fn is_reported(snapshot: &Snapshot, instance: &Container) -> bool {
     let reported = snapshot.declared.as_ref().and_then(|declared| declared.container(&instance.name));
     reported
         .is_some_and(|reported| reported.running && reported.container_id.as_deref() == Some(&instance.id))
 }
 
-/// The wait for somebody else to start what it created, while that may still happen.
+/// The wait for another program to start a container that it created, while that may still happen.
 pub(super) fn foreign_start(instance: &Container, now: Timestamp) -> Option<Waiting> {
     (!is_over(instance.created_at, FOREIGN_START, now)).then(|| Waiting {
         until: later(now, REQUEUE),
@@ -502,8 +509,8 @@ pub(super) fn foreign_start(instance: &Container, now: Timestamp) -> Option<Wait
     })
 }
 
-/// The same for one under another name than that of the replacement. A kubelet that finds no trace of earlier lives any
-/// more counts from the beginning, which no fence guards.
+/// The same for a container under another name than the replacement's. A kubelet that finds no earlier instance
+/// counts attempts from 0 again, and no fence reserves those names.
 fn others_start(
     operation: &Operation,
     target: &Target,
@@ -517,11 +524,11 @@ fn others_start(
     foreign_start(snapshot.instances(&target.name).into_iter().find(others)?, now)
 }
 
-/// Why a new life is over.
+/// The failure of a new instance that has ended.
 pub(super) fn ended(operation: &Operation, target: &Target, instance: &Container) -> Failure {
     let container = target.name.clone();
     if let Some(started) = instance.started_at {
-        // A runtime may note the start of one that ends at once only after its end.
+        // A runtime may record the start of a process that ends at once only after its end.
         let lived = instance.finished_at.map_or(SignedDuration::ZERO, |end| end.duration_since(started));
         let lived = lived.max(SignedDuration::ZERO);
         let lived_ms = i64::try_from(lived.as_millis()).unwrap_or(i64::MAX);
@@ -536,8 +543,8 @@ pub(super) fn ended(operation: &Operation, target: &Target, instance: &Container
     Failure::Start { container, message }
 }
 
-/// The image for the replacement under way: on the way back the one from before, else the one that was pulled, and
-/// none for a restart, which keeps what its source has.
+/// The image for the current replacement: in a rollback the previous image, otherwise the pulled one. `None` for a
+/// restart, which keeps the image of its source.
 fn image_of(operation: &Operation, target: &Target) -> Option<ImageChoice> {
     if let Some(change) = &target.change {
         return Some(respec::image(operation, target, change));
@@ -552,7 +559,7 @@ fn image_before(target: &Target) -> ImageChoice {
     ImageChoice { reference: target.from.image.clone(), id: target.from.image_id.clone(), spec_hash: None }
 }
 
-/// Whose configuration is cloned: the life from before, or, if that was removed meanwhile, the newest there is.
+/// The container whose configuration is cloned: the replaced instance, or, if that was removed, the newest one.
 pub(super) fn source_of<'a>(
     target: &Target,
     replacement: &Replacement,

@@ -1,4 +1,5 @@
-//! What is told of an operation, at any moment and at its end: the status object and its one line for people.
+//! Builds the status object of an operation, at any moment and at its end, and its one line for people. It decides
+//! nothing about the operation.
 
 use jiff::Timestamp;
 
@@ -8,7 +9,7 @@ use crate::operation::outcome::{Outcome, Withdrawal};
 use crate::operation::preflight::Refusal;
 use crate::operation::state::{Operation, Target};
 
-/// The status of an operation, open or over.
+/// The status of an operation, running or finished.
 pub fn status(operation: &Operation) -> Status {
     let phase = operation.outcome.as_ref().map_or(Phase::Running, Outcome::phase);
     Status {
@@ -23,7 +24,7 @@ pub fn status(operation: &Operation) -> Status {
     }
 }
 
-/// The status of a request that cannot be carried out.
+/// The status of a request that cannot be executed.
 pub fn refused(id: &str, refusal: &Refusal, now: Timestamp) -> Status {
     not_begun(id, Phase::Refused, refusal.reason(), refusal, now)
 }
@@ -73,7 +74,7 @@ fn container(target: &Target) -> ContainerReport {
     }
 }
 
-/// Milliseconds from the end of the old life to the start of the one that runs now.
+/// Milliseconds from the end of the old instance to the start of the one that runs now.
 fn downtime_ms(target: &Target) -> Option<i64> {
     let reached = target.reached.as_ref()?;
     let down = reached.started_at?.duration_since(reached.stopped_at?);

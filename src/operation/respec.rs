@@ -1,10 +1,11 @@
-//! Leaving it to the kubelet: the image in the pod's spec is changed, or the container is stopped, and what the kubelet
-//! makes of that is watched.
+//! Engines that leave the replacement to the kubelet: either the image in the pod's spec is changed, or the container
+//! is stopped. Then the kubelet's reaction is observed.
 //!
-//! A kubelet that holds the container back although its spec has changed is helped: after a head start, the new life is
-//! created here under the name that the kubelet would take, with the hash that it expects. The fence that this takes is put up
-//! before the spec is changed: a kubelet that collects dead containers could take one that is made after the old container
-//! has ended, and has not started yet, for the newest of them, and remove the container that it makes itself.
+//! A kubelet may delay the container (back-off) although its spec has changed. After a head start, this program then
+//! creates the new instance itself, under the name that the kubelet would take and with the hash that it expects. The
+//! fence for this is created before the spec is changed. A kubelet collects dead containers and keeps the newest. If
+//! the fence were created after the old container has ended, and had not started yet, the kubelet could take it for
+//! the newest and remove the instance that it creates itself.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -17,24 +18,24 @@ use crate::operation::replace::{Progress, do_, is_counted_anew, make, remove, se
 use crate::operation::snapshot::{Container, Snapshot, State};
 use crate::operation::state::{Operation, Target, later, seconds};
 
-/// What a kubelet takes at most to create the new life after the old one ended, when nothing holds it back.
+/// The maximum time that a kubelet needs to create the new instance after the old one ended, when nothing delays it.
 const HEAD_START: SignedDuration = SignedDuration::from_millis(250);
-/// The same on the way back, where a container that failed is down already. Should the kubelet begin at the same moment,
-/// one of the two finds the name taken.
+/// The same in a rollback, where a failed container is already down. If the kubelet starts at the same moment, one of
+/// the two finds the name taken.
 const HEAD_START_BACK: SignedDuration = SignedDuration::from_millis(50);
-/// How long it may take a kubelet to hear of a change of mind. One that had begun to end a container until then takes the
-/// container's grace in addition.
+/// How long a kubelet may need to receive a changed spec. A kubelet that has begun to stop a container by then needs
+/// the container's grace period in addition.
 const CHANGE_OF_MIND: SignedDuration = SignedDuration::from_secs(2);
-/// The same at most on the way back, where the API server may have been away a moment ago: a kubelet pauses up to 30 s, or
-/// twice that, between two attempts to watch (client-go, `reflector.go`).
+/// The maximum of the same in a rollback, where the API server may have been away a moment ago: a kubelet pauses up
+/// to 30 s, or twice that, between two attempts to watch (client-go, `reflector.go`).
 const HEARD_AT_LAST: SignedDuration = SignedDuration::from_secs(60);
-/// How soon to look again while something is about to happen, and while nothing is.
+/// The interval between two observations while a change is about to happen, and while none is.
 const REQUEUE: SignedDuration = SignedDuration::from_millis(20);
 const REQUEUE_LATER: SignedDuration = SignedDuration::from_millis(250);
-/// How long something counts as about to happen.
+/// How long after an event a change counts as about to happen.
 const SOON: SignedDuration = SignedDuration::from_secs(2);
 
-/// What to do next for a target whose pod's spec is changed.
+/// The next step for a target whose pod spec is changed.
 pub(super) fn respec<'a>(
     operation: &Operation,
     target: &Target,
@@ -68,10 +69,11 @@ pub(super) fn respec<'a>(
         counts && fits(target, change, returns, instance)
     };
     if let Some(new) = instances.iter().rev().find(fits) {
-        // The life from before may run on, unless its kubelet had begun to end it.
+        // The old instance may stay, unless the kubelet has begun to stop it.
         let kept = new.id == target.from.container_id;
         if !kept && !returns && target.made_hash != new.spec_hash {
-            // Also of one that is no good: should it be asked for again, its kubelet will hold it back.
+            // The hash of an instance that fails is noted too: if the same image is
+            // requested again, the kubelet delays it.
             let hashed = Note::Hashed(target.name.clone(), new.spec_hash.clone());
             return Progress::Next(Next::Note(hashed));
         }
@@ -86,7 +88,7 @@ pub(super) fn respec<'a>(
     if let Some(fence) = obstructing(operation, target, change, snapshot) {
         return do_(remove(fence, Leftover::Fence));
     }
-    // One that its kubelet still made under the spec from before: it will be replaced like the one before it.
+    // The kubelet created this instance from the old spec. It will be replaced like the instance before it.
     let newest = instances.last().filter(|instance| instance.attempt >= replacement.attempt);
     if let Some(newest) = newest.filter(|newest| newest.state == State::Exited) {
         let (name, replaces) = (target.name.clone(), newest.id.clone());
@@ -98,12 +100,13 @@ pub(super) fn respec<'a>(
         return Progress::Next(Next::Wait(wait(target, changed_at, now)));
     }
     let ended = snapshot.by_id(&replacement.replaces).and_then(|old| old.finished_at);
-    // Noted before the clock was set back.
+    // A time in the future was noted before the clock was set back.
     let ended = ended.filter(|ended| *ended < later(now, SOON));
     let head_start = match (returns, replacement.cut_shorts) {
         (false, _) => HEAD_START,
         (true, 0 | 1) => HEAD_START_BACK,
-        // What its kubelet ended twice it may end again: until it has heard, each try costs a life.
+        // The kubelet stopped two instances and may stop another one. Until it has received the spec change, each
+        // attempt costs an instance.
         (true, times) => SignedDuration::from_secs(1 << (times - 1).min(5)),
     };
     let help_from = later(ended.map_or(changed_at, |ended| ended.max(changed_at)), head_start);
@@ -115,14 +118,14 @@ pub(super) fn respec<'a>(
     make(operation, target, replacement, snapshot, now)
 }
 
-/// Whether the new container instance can be created here as the kubelet would.
+/// True when this program can create the new container instance exactly as the kubelet would.
 fn can_help(operation: &Operation, target: &Target, change: &SpecChange) -> bool {
     let returns = operation.turned_back.is_some();
     let hash_known = if returns { !target.from_hash.is_empty() } else { change.hash.is_some() };
     change.cloneable && hash_known
 }
 
-/// What is to be done about fences before the spec is changed. Where one cannot be had, the change is made without it.
+/// The next effect on fences before the spec is changed. If no fence can be created, the change is made without one.
 fn fence_ahead(
     operation: &Operation,
     target: &Target,
@@ -148,8 +151,9 @@ fn fence_ahead(
     Some(Effect::Fence { container, source, attempt, image, rehearse: false, by_process: true })
 }
 
-/// A fence under the name that the kubelet takes next: it has made another container instance in the meantime. Where that one
-/// was made here, the kubelet is not to take the next name: it is helped again.
+/// A fence under the name that the kubelet takes next, because another instance was created in the meantime. If this
+/// program created that instance, the fence stays: the kubelet must not take the next name, and this program will
+/// create the next instance as well.
 fn obstructing<'a>(
     operation: &Operation,
     target: &Target,
@@ -166,8 +170,8 @@ fn obstructing<'a>(
     snapshot.fences(&target.name).find(obstructs)
 }
 
-/// The failure when the pod's spec does not say any more what it was changed to, nor what it said before: a view of the
-/// API server may be old.
+/// The failure when the pod's spec holds neither the image that it was changed to nor the image before the change.
+/// Both are accepted, because data from the API server may be out of date.
 pub(super) fn overruled<'a>(
     mut targets: impl Iterator<Item = &'a Target>,
     snapshot: &Snapshot,
@@ -181,11 +185,11 @@ pub(super) fn overruled<'a>(
     })
 }
 
-/// A kubelet that had not read the changed spec yet ends what was created here under it, once, or, on the way back, until
-/// it has: that is made again, unless the kubelet has done so.
+/// Handles a kubelet that had not read the changed spec yet and stopped the instance created here from it. The instance
+/// is created again, unless the kubelet has done so: once, or, in a rollback, until the kubelet has read the spec.
 ///
-/// It looks at a pod with the spec it had when it began to, and may have been waiting for a second by then (`pod_workers.go`
-/// in pkg/kubelet waits for a newer list of containers).
+/// A kubelet works on a pod with the spec that it had when it began, and may have waited for a second by then
+/// (`pod_workers.go` in pkg/kubelet waits for a newer list of containers).
 pub(super) fn cut_short(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Option<Note> {
     let replacement = target.replacement();
     let (times, heard) = match operation.turned_back {
@@ -210,7 +214,7 @@ pub(super) fn cut_short(operation: &Operation, target: &Target, snapshot: &Snaps
     (replacement.cut_shorts < times && at < until).then_some(again)
 }
 
-/// What to do next for a target that is only stopped.
+/// The next step for a target that is only stopped, so that the kubelet restarts it.
 pub(super) fn stop_and_wait<'a>(
     operation: &Operation,
     target: &Target,
@@ -221,7 +225,7 @@ pub(super) fn stop_and_wait<'a>(
     if let Some(new) =
         snapshot.instances(&target.name).into_iter().rev().find(|l| l.attempt >= replacement.attempt)
     {
-        // Its kubelet makes another one after one that it could not start.
+        // The kubelet creates another instance after one that it could not start.
         if new.state == State::Exited && new.started_at.is_none() && !operation.made(new) {
             return Progress::Next(Next::Wait(wait(target, new.created_at, now)));
         }
@@ -238,7 +242,7 @@ pub(super) fn stop_and_wait<'a>(
     }
 }
 
-/// The image of a life that is created for the kubelet.
+/// The image of an instance that this program creates in place of the kubelet.
 pub(super) fn image(operation: &Operation, target: &Target, change: &SpecChange) -> ImageChoice {
     if operation.turned_back.is_some() {
         let hash = Some(target.from_hash.clone()).filter(|hash| !hash.is_empty());
@@ -252,7 +256,7 @@ pub(super) fn image(operation: &Operation, target: &Target, change: &SpecChange)
     ImageChoice { reference: change.to.clone(), id: id.clone(), spec_hash: change.hash.clone() }
 }
 
-/// Whether `instance` was made under the spec as it is to be.
+/// True when `instance` was created from the desired spec.
 fn fits(target: &Target, change: &SpecChange, returns: bool, instance: &Container) -> bool {
     if returns {
         return instance.spec_hash == target.from_hash;

@@ -1,6 +1,7 @@
-//! What is seen of one pod at one moment, in the words of the decisions.
+//! The observed state of one pod at one moment: its sandbox, its containers and its API object.
 //!
-//! Filled by `cri::convert` from the runtime's answers; holds no environment values and no configuration.
+//! `cri::convert` fills it from the runtime's responses. It holds no environment values and no configuration, and it
+//! decides nothing.
 
 use std::time::Duration;
 
@@ -9,30 +10,30 @@ use jiff::Timestamp;
 use crate::api::annotation;
 use crate::api::status::Incarnation;
 
-/// One pod as the runtime shows it.
+/// One pod as observed in the runtime and, where there is one, in the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The newest sandbox of the pod; `None` when the runtime knows none.
+    /// The newest sandbox of the pod; `None` when the runtime has none.
     pub sandbox: Option<Sandbox>,
-    /// All its containers, fences and exited ones too, in no order.
+    /// All its containers in no particular order, including fences and exited containers.
     pub containers: Vec<Container>,
-    /// The same pod as the API server shows it; `None` where there is none, or when it does not know the pod.
+    /// The same pod from the API server; `None` when there is no API server or when it has no such pod.
     pub declared: Option<Declared>,
-    /// True when the API server has been heard and does not know the pod: where it knew it before, the pod was deleted by
-    /// force. A list of its memory may be older than the pod.
+    /// True when the API server answered and has no such pod. If it had the pod before, the pod was force deleted.
+    /// Otherwise this proves nothing: a list served from its cache may be older than the pod.
     pub absent: bool,
-    /// The names of the `EndpointSlice`s that say it serves; `None` when that is not known, or was not asked for.
+    /// The names of the `EndpointSlice`s that list the pod as serving; `None` when this is unknown or was not queried.
     pub serving: Option<Vec<String>>,
 }
 
-/// Which pod.
+/// The identity of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct PodRef {
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The pod's name.
     pub name: String,
-    /// Its uid: a pod of the same name made again is another pod.
+    /// The pod's uid. A pod that is created again under the same name is a different pod.
     pub uid: String,
 }
 
@@ -42,67 +43,68 @@ impl std::fmt::Display for PodRef {
     }
 }
 
-/// What the API server says of where a pod comes from. Its own word: users can write the annotation of a mirror pod.
+/// Where a pod comes from, according to the API server. Not proof by itself: users can write
+/// the annotation of a mirror pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// From the API server itself.
+    /// Created through the API server.
     Api,
-    /// It is called the copy of a pod that a kubelet has from a file or URL.
+    /// Annotated as the mirror of a static pod, which a kubelet reads from a file or URL.
     Mirror,
-    /// There is no API server, or it does not show the pod.
+    /// There is no API server, or it does not have the pod.
     Unknown,
 }
 
 /// The pod's sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
-    /// The runtime's id.
+    /// The runtime's ID of the sandbox.
     pub id: String,
-    /// Whose it is.
+    /// The pod that the sandbox belongs to.
     pub pod: PodRef,
-    /// False once it is being stopped or has died.
+    /// False once the sandbox is being stopped or has died.
     pub ready: bool,
-    /// Who looks after it.
+    /// The program that manages the pod.
     pub owner: Owner,
 }
 
-/// Who looks after a pod on its node.
+/// The program that manages a pod on its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// A kubelet, from the API server.
+    /// A kubelet; the pod comes from the API server.
     Kubelet,
-    /// A kubelet, from a file or URL on the node.
+    /// A kubelet; the pod comes from a file or URL on the node.
     KubeletStatic,
     /// `inplace node run`.
     NodeRun,
-    /// Somebody else, without a kubelet's marks.
+    /// An unknown program: the sandbox has neither a kubelet's annotation nor the label of `inplace node run`.
     Nobody,
 }
 
 impl Owner {
-    /// True when a kubelet restarts and cleans up behind the pod.
+    /// True when a kubelet restarts the pod's containers and removes old ones.
     pub fn is_kubelet(self) -> bool {
         matches!(self, Self::Kubelet | Self::KubeletStatic)
     }
 }
 
-/// A pod as the API server shows it: what is wished of it, and what its kubelet last told. Filled by `cluster::pod`.
+/// A pod from the API server: its spec, and the status that its kubelet last reported. Filled by `cluster::pod`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declared {
-    /// False while the API server cannot be heard: all of this may be old.
+    /// False while the API server is unreachable: every field may be out of date.
     pub current: bool,
-    /// True once its deletion was asked for.
+    /// True once the pod's deletion was requested.
     pub deleting: bool,
-    /// Why its kubelet ends it, or is about to, although nobody asked for its deletion: an eviction, a preemption, a
-    /// deadline, the shutdown of the node.
+    /// Why the kubelet is terminating the pod, or is about to, without a deletion request: an eviction, a preemption,
+    /// a deadline, the shutdown of the node.
     pub ending: Option<String>,
     /// The readiness gate `InPlaceUpdateReady`.
     pub gate: Gate,
-    /// The second in which its kubelet said that the pod is to get no traffic; `None` while it is to.
+    /// Since when the kubelet reports the pod as not Ready, in whole seconds; `None` while it is Ready.
     pub unready_since: Option<Timestamp>,
-    /// True when it names secrets to pull images with.
+    /// True when the pod names secrets for pulling images.
     pub has_pull_secrets: bool,
-    /// Its containers that can be replaced: the regular ones, and init containers that stay (native sidecars).
+    /// The containers that can be replaced: the regular ones and native sidecars (init containers that keep running).
     pub containers: Vec<DeclaredContainer>,
 }
 
@@ -111,11 +113,11 @@ pub struct Declared {
 pub enum Gate {
     /// The pod's spec has no such gate.
     Absent,
-    /// The gate is there, its condition not yet.
+    /// The gate exists; its condition was not set yet.
     Unset,
-    /// The pod may take traffic.
+    /// The condition is True: the pod may receive traffic.
     Open,
-    /// The pod takes no traffic; the condition's reason tells who closed it.
+    /// The condition is False: the pod receives no traffic. The reason says which operation state closed it.
     Closed {
         /// The condition's reason.
         reason: String,
@@ -123,127 +125,128 @@ pub enum Gate {
 }
 
 impl Gate {
-    /// True when an operation that failed has left it closed.
+    /// True when a failed operation left the gate closed.
     pub fn left_closed(&self) -> bool {
         matches!(self, Self::Closed { reason } if reason == annotation::GATE_FAILED)
     }
 }
 
-/// One container as the API server shows it.
+/// One container from the API server: the fields of its spec and status that decisions need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "facts, each by itself")]
 pub struct DeclaredContainer {
-    /// Its name.
+    /// The container's name.
     pub name: String,
     /// True for an init container with restartPolicy Always.
     pub sidecar: bool,
-    /// The image as the spec spells it.
+    /// The image reference exactly as the spec writes it.
     pub image: String,
-    /// When the kubelet pulls.
+    /// When the kubelet pulls the image.
     pub pull_policy: PullPolicy,
-    /// When its kubelet starts it again: its own policy where it has one, else the pod's.
+    /// When the kubelet restarts the container: the container's own policy if it has one, else the pod's.
     pub restart_policy: RestartPolicy,
-    /// True when an exit code decides what happens (`restartPolicyRules`).
+    /// True when restarts depend on the exit code (`restartPolicyRules`).
     pub has_restart_rules: bool,
-    /// True when the kubelet runs something in it after each start.
+    /// True when the container has a postStart handler, which the kubelet runs after each start.
     pub has_post_start: bool,
-    /// True when a probe decides whether it is Ready; without one it is as soon as it runs.
+    /// True when a probe determines Ready. A container without a probe is Ready as soon as it runs.
     pub is_probed: bool,
-    /// Its liveness probe, which goes on while it is stopped.
+    /// The liveness probe. The kubelet keeps running it while the container is stopped.
     pub liveness: Option<Liveness>,
-    /// Extended resources that it asks for, by name: what device plugins hand out.
+    /// The names of the extended resources that it requests; device plugins provide these.
     pub devices: Vec<String>,
     /// True when environment values come from `ConfigMaps`, `Secrets`, or the pod's labels and annotations.
     pub env_from_objects: bool,
-    /// True when a part of a volume that follows such an object is mounted (`subPath`), which each start mounts anew.
+    /// True when a `subPath` of a volume that is filled from such an object is mounted. Each start resolves it again.
     pub sub_path_of_objects: bool,
-    /// The runtime's id of the life that the kubelet reports, without the runtime's name.
+    /// The runtime's ID of the container instance that the kubelet reports, without the runtime's prefix.
     pub container_id: Option<String>,
-    /// Whether the kubelet calls that life Ready.
+    /// True when the kubelet reports this instance as Ready.
     pub ready: bool,
-    /// Whether the kubelet calls that life running.
+    /// True when the kubelet reports this instance as running.
     pub running: bool,
     /// The kubelet's restart count.
     pub restarts: u32,
-    /// The image id that the kubelet reports.
+    /// The image ID that the kubelet reports.
     pub image_id: String,
 }
 
-/// What a liveness probe means for a container that stops (`livenessProbe`).
+/// What a liveness probe does to a container that is stopping (`livenessProbe`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Liveness {
-    /// How long it fails until the kubelet kills the container (`failureThreshold` times `periodSeconds`).
+    /// How long the probe must fail before the kubelet kills the container (`failureThreshold` times
+    /// `periodSeconds`).
     pub kills_after: Duration,
-    /// The grace that the kubelet gives then, where the probe has its own (`terminationGracePeriodSeconds`).
+    /// The grace period for that kill, when the probe sets its own (`terminationGracePeriodSeconds`).
     pub grace: Option<Duration>,
 }
 
 /// When a kubelet pulls an image (`imagePullPolicy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullPolicy {
-    /// Before every start: the registry must answer.
+    /// Before every start; the registry must be reachable.
     Always,
-    /// When it is not there.
+    /// When the image is not on the node.
     IfNotPresent,
-    /// It must be there.
+    /// Never; the image must be on the node.
     Never,
 }
 
-/// When a kubelet starts a container again (`restartPolicy`).
+/// When a kubelet restarts a container (`restartPolicy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestartPolicy {
-    /// Whatever its exit code.
+    /// After every exit code.
     Always,
-    /// After a code other than 0.
+    /// After every exit code except 0.
     OnFailure,
-    /// It does not.
+    /// Never.
     Never,
 }
 
 impl Declared {
-    /// The container `name`.
+    /// Returns the container `name`.
     pub fn container(&self, name: &str) -> Option<&DeclaredContainer> {
         self.containers.iter().find(|container| container.name == name)
     }
 
-    /// True once its kubelet ends it, or is about to, whoever asked for that.
+    /// True once the kubelet terminates the pod or is about to, for whatever reason.
     pub fn leaves(&self) -> bool {
         self.deleting || self.ending.is_some()
     }
 }
 
-/// One container, or one fence.
+/// One container instance, or one fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
-    /// The runtime's id.
+    /// The runtime's ID of the container.
     pub id: String,
-    /// Name in the pod spec; for a fence the name it guards.
+    /// The container's name in the pod spec; for a fence, the name that it reserves.
     pub name: String,
-    /// True for a container that only holds a name.
+    /// True for a fence: a container that only reserves a name.
     pub fence: bool,
-    /// True for a fence that is no clone of its container: it runs, and does nothing.
+    /// True for a fence that is not a clone of its container: its process runs and does nothing.
     pub holder: bool,
-    /// The attempt in its name.
+    /// The attempt number in the container's CRI name.
     pub attempt: u32,
-    /// Where it stands.
+    /// The runtime's state of the container.
     pub state: State,
-    /// The image as the pod names it, or as near to it as the runtime tells.
+    /// The image reference from the pod spec, or the closest to it that the runtime reports.
     pub image: String,
-    /// The runtime's id of the image.
+    /// The runtime's ID of the image.
     pub image_id: String,
-    /// The kubelet's hash of the spec that it was made from; empty where no kubelet's mark is.
+    /// The kubelet's hash of the container spec that it was created from; empty without the kubelet's annotation.
     pub spec_hash: String,
-    /// The request that made it, when one of ours did.
+    /// The ID of the request that created it, if it was created by this program.
     pub operation: Option<String>,
-    /// When the runtime made it.
+    /// When the runtime created it.
     pub created_at: Timestamp,
     /// When its process started.
     pub started_at: Option<Timestamp>,
     /// When its process ended.
     pub finished_at: Option<Timestamp>,
-    /// How its process ended.
+    /// The exit code of its process.
     pub exit_code: i32,
-    /// Seconds it gets to stop, by the pod's spec.
+    /// The grace period for its stop, from the pod's spec.
     pub grace: Duration,
     /// True when the pod's spec has a preStop handler for it.
     pub has_pre_stop: bool,
@@ -252,13 +255,13 @@ pub struct Container {
 /// The runtime's container states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Made, never started.
+    /// Created, never started.
     Created,
     /// Its process runs.
     Running,
     /// Its process has ended.
     Exited,
-    /// The runtime cannot tell.
+    /// The runtime cannot determine the state.
     Unknown,
 }
 
@@ -274,7 +277,7 @@ impl std::fmt::Display for State {
 }
 
 impl Container {
-    /// This life of the container, for reports.
+    /// This container instance in the form that the status reports.
     pub fn incarnation(&self) -> Incarnation {
         Incarnation {
             container_id: self.id.clone(),
@@ -286,29 +289,29 @@ impl Container {
 }
 
 impl Snapshot {
-    /// The container with this id.
+    /// Returns the container with this ID.
     pub fn by_id(&self, id: &str) -> Option<&Container> {
         self.containers.iter().find(|container| container.id == id)
     }
 
-    /// All lives of the container `name`, oldest attempt first; no fences.
+    /// All instances of the container `name`, lowest attempt first, without fences.
     pub fn instances(&self, name: &str) -> Vec<&Container> {
         let mut instances: Vec<_> = self.containers.iter().filter(|c| !c.fence && c.name == name).collect();
         instances.sort_by_key(|container| (container.attempt, container.created_at));
         instances
     }
 
-    /// All fences that guard `name`.
+    /// All fences that reserve `name`.
     pub fn fences(&self, name: &str) -> impl Iterator<Item = &Container> {
         self.containers.iter().filter(move |container| container.fence && container.name == name)
     }
 
-    /// The lives of `name` that run. More than one is what must never be.
+    /// The running instances of `name`. There must never be more than one.
     pub fn running(&self, name: &str) -> Vec<&Container> {
         self.instances(name).into_iter().filter(|container| container.state == State::Running).collect()
     }
 
-    /// The names of the pod's containers, sorted, each once.
+    /// The names of the pod's containers, sorted, without duplicates.
     pub fn names(&self) -> Vec<&str> {
         let mut names: Vec<_> =
             self.containers.iter().filter(|c| !c.fence).map(|c| c.name.as_str()).collect();

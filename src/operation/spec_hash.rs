@@ -1,17 +1,18 @@
 //! The kubelet's hash of a container's spec, as kubelets since 1.31 compute it.
 //!
-//! Whoever creates a container under a spec that has changed must write the hash of the new spec on it, or the kubelet
-//! replaces it. Older kubelets hash the whole container: compare with a running one before relying on this.
+//! A program that creates a container from a changed spec must write the hash of the new spec on it,
+//! otherwise the kubelet replaces it. Older kubelets hash the whole container: compare with a running
+//! container before relying on this.
 
-/// The offset basis and the prime of FNV-1a with 32 bits.
+/// The offset basis and the prime of 32-bit FNV-1a.
 const OFFSET_BASIS: u32 = 0x811c_9dc5;
 const PRIME: u32 = 0x0100_0193;
 
-/// The value of the kubelet's hash annotation for a container `name` whose spec says `image`: FNV-1a, 32 bits, lower
-/// case hex without leading zeros, over the bytes of the compact JSON of the two, spelled as Go prints a byte slice
-/// (pkg/kubelet/container/helpers.go, `HashContainer`; checked against live kubelets).
+/// The value of the kubelet's hash annotation for a container `name` whose spec has `image`. It is 32-bit FNV-1a in
+/// lower case hex without leading zeros, over the bytes of the compact JSON of the two, written as Go prints a byte
+/// slice (pkg/kubelet/container/helpers.go, `HashContainer`; verified against live kubelets).
 pub fn of(name: &str, image: &str) -> String {
-    // Names and references hold nothing that JSON would have to escape.
+    // Names and references contain nothing that JSON would have to escape.
     let json = format!(r#"{{"image":"{image}","name":"{name}"}}"#);
     let bytes: Vec<_> = json.bytes().map(|byte| byte.to_string()).collect();
     let text = format!("([]uint8)[{}]", bytes.join(" "));

@@ -1,8 +1,9 @@
-//! The operation itself: what the journal keeps of one request on one pod.
+//! The operation: the state of one request on one pod that the journal stores.
 //!
-//! Holds only what cannot be seen in the next snapshot: what was promised, what was begun, what was learned. It is
-//! changed in five ways: [`Operation::begin`] before an effect, [`Operation::record`] after it, [`Operation::note`]
-//! for decisions without an effect, [`Operation::measured`] by its hooks, and [`Operation::withdraw`] from outside.
+//! It holds only what the next snapshot cannot show: the deadlines set, the effects begun, and the results received.
+//! It must not store anything that can be observed again. Five methods change it: [`Operation::begin`] before an
+//! effect, [`Operation::record`] after it, [`Operation::note`] for decisions without an effect,
+//! [`Operation::measured`] for hook results, and [`Operation::withdraw`] for a cancellation.
 
 use std::time::Duration;
 
@@ -19,68 +20,71 @@ use crate::operation::last_failure::LastFailure;
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
 use crate::operation::snapshot::{Container, PodRef, Snapshot};
 
-/// Remarks kept for the report.
+/// The maximum number of remarks stored for the report.
 const MAX_REMARKS: usize = 8;
-/// What an interrupted operation gets on top of the containers' grace when it is taken up again.
+/// The minimum time that an interrupted operation gets after it is resumed, in addition to
+/// the containers' grace periods.
 const RESUME_SPARE: SignedDuration = SignedDuration::from_secs(60);
-/// What the kubelet leaves of the grace period for the stop, however long preStop took.
+/// The part of the grace period that the kubelet reserves for the stop, however long preStop took.
 pub(super) const LEAST_STOP_SECONDS: u64 = 2;
-/// What the way back needs beside stopping: rehearse, create, start, watch.
+/// The time that a rollback needs in addition to stopping: rehearse, create, start, observe.
 pub(super) const BACK_SPARE_SECONDS: u64 = 10;
 
-/// One request being carried out on one pod.
+/// One request that is being executed on one pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
-    /// The request.
+    /// The request as it was accepted.
     pub request: Request,
-    /// The pod.
+    /// The pod that the request is for.
     pub pod: PodRef,
-    /// Its sandbox; another one means another pod.
+    /// The ID of the sandbox in which the operation works. If the snapshot shows another ID, the kubelet has created a
+    /// new sandbox for the pod.
     pub sandbox_id: String,
-    /// True when nobody else creates, starts or removes containers of this pod: old ones are removed, and replacements
-    /// are created ahead, while the old one still runs. A kubelet would take such a one for the newest life that does not
-    /// run, and act on it.
+    /// True when no other program creates, starts or removes containers of this pod. Then this program removes old
+    /// containers, and creates replacements ahead while the old container still runs. Beside a kubelet that is
+    /// unsafe: it would take such a replacement for the newest instance, see that it does not run, and act on that.
     pub unsupervised: bool,
-    /// True when an API server showed the pod when it was taken up. One that is not heard of now, as after a start of
-    /// this program, will tell later.
+    /// True when an API server had the pod when the operation began. If the pod is missing from the cache now, for
+    /// example after a restart of this program, the API server will report it later.
     #[serde(default)]
     pub in_cluster: bool,
-    /// When it was taken up.
+    /// When the operation began.
     pub begun_at: Timestamp,
-    /// When it must have ended.
+    /// When the operation must have ended.
     pub deadline_at: Timestamp,
-    /// The stage it is in.
+    /// The current stage.
     pub step: Step,
     /// The containers, in the order of the request.
     pub targets: Vec<Target>,
-    /// The pod's readiness gate, when the request asks for a drain.
+    /// The state of the drain through the readiness gate, when the request asks for one.
     #[serde(default)]
     pub drain: Option<Drain>,
-    /// What has to be passed before anything is touched.
+    /// The hook that must pass before anything is touched.
     #[serde(default)]
     pub pre_hook: Option<Hook>,
-    /// What has to be passed before the pod takes traffic again.
+    /// The hook that must pass before the pod receives traffic again.
     #[serde(default)]
     pub post_hook: Option<Hook>,
-    /// Set when it is to end before it touches anything.
+    /// Set when the operation was asked to end before it touches anything.
     pub withdrawn: Option<Withdrawal>,
-    /// Set when it is on its way back, with the reason.
+    /// Set when the operation rolls back; holds the failure that caused it.
     pub turned_back: Option<Failure>,
-    /// Set when only cleaning up is left before this is reported.
+    /// Set when only the cleanup is left before this outcome is reported.
     pub ending: Option<Outcome>,
-    /// Set when it is over.
+    /// Set when the operation has ended.
     pub outcome: Option<Outcome>,
-    /// When it was over.
+    /// When the operation ended.
     pub finished_at: Option<Timestamp>,
-    /// When one that never started was removed last: a kubelet that saw it may act on that for a moment.
+    /// When a container that never started was last removed. A kubelet that observed it may act on it for a moment.
     #[serde(default)]
     pub removed_at: Option<Timestamp>,
-    /// The last thing that did not work, while it is being tried again.
+    /// The last failure, while its effect is being retried.
     #[serde(rename = "setback")]
     pub last_failure: Option<LastFailure>,
-    /// Things that did not work and did not matter enough to end it.
+    /// Failures that did not end the operation, for the report.
     pub remarks: Vec<String>,
-    /// Containers whose removal was given up. Remembered, so that giving up on one does not revive another.
+    /// IDs of containers whose removal was given up. Stored so that giving up on one does
+    /// not restart attempts on another.
     #[serde(default)]
     pub stuck: Vec<String>,
 }
@@ -88,79 +92,80 @@ pub struct Operation {
 /// One container of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
-    /// Name in the pod spec.
+    /// The container's name in the pod spec.
     pub name: String,
     /// Restart or swap.
     pub action: Action,
-    /// The way it is done.
+    /// The engine that replaces it.
     pub engine: Engine,
-    /// The life that runs before.
+    /// The container instance that is to be replaced.
     pub from: Incarnation,
-    /// Its kubelet's hash of the spec it was made from.
+    /// The kubelet's hash of the spec that this instance was created from.
     #[serde(default)]
     pub from_hash: String,
-    /// For [`Engine::Respec`]: what becomes of the spec.
+    /// For [`Engine::Respec`]: the change to the pod spec.
     #[serde(default)]
     pub change: Option<SpecChange>,
-    /// The hash that its kubelet gave to what it made of the changed spec, once that was seen, however it ended.
+    /// The kubelet's hash of the changed spec. Set once an instance with that hash was observed, whatever became of it.
     #[serde(default)]
     pub made_hash: String,
-    /// For a swap: the reference asked for.
+    /// For a swap: the image reference from the request.
     pub image: Option<String>,
-    /// For a swap: that image once it is on the node.
+    /// For a swap: that image, once it is on the node.
     pub pulled: Option<ImageChoice>,
-    /// When it was last seen on the node: its kubelet may collect what no container uses.
+    /// When the image was last observed on the node. The kubelet may collect images that no container uses.
     #[serde(default)]
     pub pulled_at: Option<Timestamp>,
-    /// Seconds the container gets to stop.
+    /// The container's grace period for a stop, in seconds.
     pub grace_seconds: u64,
-    /// Whether a preStop handler has to be run before the stop.
+    /// True when a preStop handler must run before the stop.
     pub has_pre_stop: bool,
-    /// True from the moment something was begun that the running container may feel.
+    /// True from the moment an effect begins that may affect the running container.
     pub touched: bool,
-    /// When the life from before had ended, remembered because its kubelet may remove it. Downtime counts from here, also
-    /// on the way back.
+    /// When the replaced instance ended. Stored because the kubelet may remove that container. Downtime is counted
+    /// from here, also in a rollback.
     #[serde(default)]
     pub stopped_at: Option<Timestamp>,
-    /// How often its kubelet started it again before it was touched.
+    /// How often the kubelet restarted the container before it was touched.
     #[serde(default)]
     pub rebases: u32,
-    /// The replacement asked for.
+    /// The replacement that the request asks for.
     pub forward: Replacement,
-    /// The way back, once it is needed.
+    /// The rollback, once it is needed.
     pub back: Option<Replacement>,
-    /// The life that runs now, once it was seen.
+    /// The new instance, once it was observed running.
     pub reached: Option<Reached>,
 }
 
-/// Putting one life of a container in the place of another.
+/// The replacement of one container instance by another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replacement {
-    /// The life to end.
+    /// The ID of the instance to stop.
     pub replaces: String,
-    /// The attempt of the new one.
+    /// The attempt number of the new instance.
     pub attempt: u32,
     /// When the preStop handler was begun. It is never begun twice.
     pub pre_stop_at: Option<Timestamp>,
-    /// How often the runtime refused to start it.
+    /// How often the runtime refused to start the new instance.
     #[serde(default)]
     pub refused_starts: u32,
-    /// True once a fence was asked for before the pod's spec is changed. That is done once: the change can do without.
+    /// True once a fence was requested before the change of the pod's spec. This is tried once, because the change
+    /// also works without a fence.
     #[serde(default)]
     pub fence_tried: bool,
-    /// When the pod's spec was changed for it.
+    /// When the pod's spec was changed for this replacement.
     #[serde(default)]
     pub respec_at: Option<Timestamp>,
-    /// How many lives that were created for it were ended by a kubelet that had not read the change yet.
+    /// How many instances created for this replacement were stopped by a kubelet that had not read the spec change yet.
     #[serde(default)]
     pub cut_shorts: u32,
-    /// How often that was asked for without an answer so far: each may have happened, or may still happen.
+    /// How many spec changes were sent and got no response so far. Each may have been applied, or may still be.
     #[serde(default)]
     pub unanswered: u32,
 }
 
 impl Replacement {
-    /// One that has not begun.
+    /// A replacement that has not begun.
     pub(super) fn of(replaces: String, attempt: u32) -> Self {
         Self {
             replaces,
@@ -175,25 +180,25 @@ impl Replacement {
     }
 }
 
-/// A new life that was seen running.
+/// A new container instance that was observed running.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reached {
-    /// Which.
+    /// The new instance.
     pub to: Incarnation,
-    /// When the one before had finished.
+    /// When the previous instance ended.
     pub stopped_at: Option<Timestamp>,
-    /// When it started.
+    /// When the new instance started.
     pub started_at: Option<Timestamp>,
-    /// Since when it counts as running by this program's clock: its start, or when it was first seen where that seems to lie
-    /// in the future, as after a clock was set back.
+    /// When the instance counts as running by this program's clock: its start time, or the time of its first
+    /// observation if the start time lies in the future (after a clock was set back).
     #[serde(default)]
     pub counts_from: Option<Timestamp>,
-    /// When it had stayed up long enough.
+    /// When the instance had stayed up for the required time.
     pub ready_at: Option<Timestamp>,
 }
 
 impl Target {
-    /// A container about to be replaced. `next_attempt` is above every attempt that its name has seen.
+    /// A container that is about to be replaced. `next_attempt` is above every attempt number used for its name.
     pub(super) fn new(
         container: Container,
         image: Option<String>,
@@ -224,7 +229,7 @@ impl Target {
         }
     }
 
-    /// When the life from before had ended, as far as it can be seen.
+    /// When the replaced instance ended, if the snapshot shows it.
     pub(super) fn ended(&self, snapshot: &Snapshot) -> Option<Timestamp> {
         snapshot.by_id(&self.from.container_id).and_then(|old| old.finished_at)
     }
@@ -233,7 +238,8 @@ impl Target {
         self.back.as_mut().unwrap_or(&mut self.forward)
     }
 
-    /// Takes in a clear no to changing the spec. The container was not touched then, unless an answer was lost before.
+    /// Records a definite refusal of the spec change. The container then counts as untouched, unless an earlier
+    /// change got no response.
     fn not_respecced(&mut self) {
         let replacement = self.under_way();
         replacement.unanswered = replacement.unanswered.saturating_sub(1);
@@ -242,7 +248,7 @@ impl Target {
         }
     }
 
-    /// The replacement that is under way.
+    /// The current replacement: the rollback if there is one, else the forward one.
     pub fn replacement(&self) -> &Replacement {
         self.back.as_ref().unwrap_or(&self.forward)
     }
@@ -290,30 +296,31 @@ impl Operation {
         }
     }
 
-    /// True once a running container may have felt something.
+    /// True once a running container may have been affected.
     pub fn touched(&self) -> bool {
         self.targets.iter().any(|target| target.touched)
     }
 
-    /// True when a fence may run although nothing was touched yet.
+    /// True when a fence may be running although nothing was touched yet.
     pub fn is_fenced_ahead(&self) -> bool {
         self.targets.iter().any(|target| target.replacement().fence_tried)
     }
 
-    /// True while a container was touched whose replacement was not seen running, in a pod where nobody else starts one.
+    /// True while a touched container's replacement was not observed running, in a pod
+    /// where no other program starts one.
     pub(super) fn must_bring_up(&self) -> bool {
         self.unsupervised && self.targets.iter().any(|target| target.touched && target.reached.is_none())
     }
 
-    /// Takes in that for so long nobody could act: the runtime was away, or this process did not run. That does not count
-    /// against a container that was touched where nobody else would start it.
+    /// Adds `lost` to the deadline: the time in which this program could not act, because the runtime was away or
+    /// this process did not run. Applies only when a container was touched and no other program would start it.
     pub fn regain(&mut self, lost: SignedDuration) {
         if self.unsupervised && self.touched() {
             self.deadline_at = later(self.deadline_at, lost);
         }
     }
 
-    /// The request has waited for so long before it could begin: its deadline is as much nearer.
+    /// Brings the deadline forward by the time that the request waited before it began.
     pub fn spend(&mut self, waited: Duration) {
         let waited = SignedDuration::try_from(waited).unwrap_or(SignedDuration::MAX);
         self.deadline_at = later(self.deadline_at, -waited).max(self.begun_at);
@@ -324,8 +331,8 @@ impl Operation {
         instance.operation.as_deref() == Some(self.request.id.as_str())
     }
 
-    /// The moment after which it goes back, or ends, instead of going on. Earlier than the deadline where there may
-    /// be a way back to go.
+    /// The moment after which the operation rolls back or ends instead of going forward. It is earlier than the
+    /// deadline when a rollback may be needed.
     pub fn forward_until(&self) -> Timestamp {
         if !self.targets.iter().any(|target| target.action == Action::Swap) {
             return self.deadline_at;
@@ -334,13 +341,13 @@ impl Operation {
         later(self.deadline_at, -self.way_back().min(whole.max(SignedDuration::ZERO) / 3))
     }
 
-    /// The last moment to begin touching containers. Whoever begins later could not end in time.
+    /// The last moment to start touching containers. An operation that starts later cannot end in time.
     pub(super) fn touch_until(&self) -> Timestamp {
         let waits = self.seconds_to_drain() + self.request.seconds_to_prove();
         later(self.forward_until(), -seconds(self.stopping_seconds().saturating_add(waits)))
     }
 
-    /// What the way back may take.
+    /// The time that a rollback may take.
     pub(super) fn way_back(&self) -> SignedDuration {
         seconds(self.stopping_seconds().saturating_add(BACK_SPARE_SECONDS))
     }
@@ -349,7 +356,7 @@ impl Operation {
         stopping_seconds(self.targets.iter().map(|target| target.grace_seconds))
     }
 
-    /// To be called, and journalled, before `effect` is carried out.
+    /// Records that `effect` begins. The caller must call this, and write the journal, before it executes the effect.
     pub fn begin(&mut self, effect: &Effect, now: Timestamp) {
         self.drain.iter_mut().filter(|_| effect.verb() == Verb::Gate).for_each(|drain| drain.begun = true);
         let Some(target) = self.targets.iter_mut().find(|target| target.name == effect.container()) else {
@@ -360,7 +367,7 @@ impl Operation {
                 target.touched = true;
                 target.under_way().pre_stop_at = Some(now);
             }
-            // One that is created ahead is felt by nobody.
+            // Creating a replacement ahead does not affect the running container.
             Effect::Create { .. } if self.unsupervised => {}
             Effect::Respec { .. } => {
                 target.touched = true;
@@ -372,7 +379,7 @@ impl Operation {
         }
     }
 
-    /// What came of `effect`.
+    /// Records the result of `effect`.
     pub fn record(&mut self, effect: &Effect, result: Result<Learned, EffectError>, now: Timestamp) {
         if matches!(effect, Effect::Remove { what: Leftover::NeverStarted, .. }) {
             self.removed_at = Some(now);
@@ -400,12 +407,13 @@ impl Operation {
                     Learned::Remark(remark) => self.remark(remark),
                 }
             }
-            // A handler is begun once; what it did is for the report, as with the kubelet.
+            // A preStop handler is begun once. Its failure is only reported, as the kubelet does.
             Err(effect_error) if effect.verb() == Verb::PreStop => {
                 self.remark(format!("preStop of {}: {}", effect.container(), effect_error.message));
             }
             Err(effect_error) => {
-                // A server that has just begun denies what it allows a moment later, however long it was tried before.
+                // An API server that has just started can deny what it allows a moment later. So the first denial
+                // starts a new count, however often the effect failed before.
                 let again = |last_failure: &&LastFailure| {
                     last_failure.verb == effect.verb()
                         && last_failure.container == effect.container()
@@ -431,7 +439,7 @@ impl Operation {
         }
     }
 
-    /// The outcome when `failure` is what ends it.
+    /// The outcome of an operation that `failure` ends.
     pub(super) fn failed(&self, failure: Failure) -> Outcome {
         match &self.turned_back {
             Some(first) => Outcome::Failed { failure: first.clone(), then: Some(failure), touched: true },
@@ -439,7 +447,7 @@ impl Operation {
         }
     }
 
-    /// The failure when the time is up during `what`, with what had gone wrong lately.
+    /// The failure for a deadline that passed during `what`, with the last failure if there is one.
     pub(super) fn late(&self, what: &str) -> Failure {
         let lately = |last_failure: &LastFailure| {
             let LastFailure { verb, container, effect_error, .. } = last_failure;
@@ -454,7 +462,7 @@ impl Operation {
         self.ending.clone().unwrap_or_else(|| self.failed(Failure::Sandbox { what: what.to_owned() }))
     }
 
-    /// The kubelet's hashes that this operation has seen: container, the image that the spec said, hash.
+    /// The kubelet's spec hashes that this operation observed: container, image in the spec, hash.
     pub fn hashes(&self) -> impl Iterator<Item = (&str, &str, &str)> {
         self.targets.iter().filter_map(|target| Some((target, target.change.as_ref()?))).flat_map(
             |(target, change)| {
@@ -466,19 +474,20 @@ impl Operation {
         )
     }
 
-    /// Asks it to end, which it does if nothing was touched yet.
+    /// Asks the operation to end. It does so only if nothing was touched yet.
     pub fn withdraw(&mut self, withdrawal: Withdrawal) {
         self.withdrawn.get_or_insert(withdrawal);
     }
 
-    /// Ends it.
+    /// Ends the operation with this outcome.
     pub fn finish(&mut self, outcome: Outcome, now: Timestamp) {
         self.outcome = Some(outcome);
         self.finished_at = Some(now);
     }
 
-    /// Takes it up again after the process that carried it out has died. The time nobody was there does not count
-    /// against a pod that was touched, nor against the grace of a container whose preStop handler was begun.
+    /// Resumes the operation after the process that executed it has died. If the pod was touched, the time without a
+    /// process does not count against the deadline. It never counts against the grace period of a container whose
+    /// preStop handler was begun.
     pub fn resume(&mut self, now: Timestamp) {
         self.last_failure = None;
         self.stuck.clear();
@@ -495,7 +504,7 @@ impl Operation {
         }
     }
 
-    /// Takes in that the clock was set by `by` meanwhile: what is measured from a moment of this operation is measured on.
+    /// Moves all timestamps of this operation by `by`, after the clock was set by that amount.
     pub fn shift(&mut self, by: SignedDuration) {
         let moved = |at: &mut Timestamp| *at = later(*at, by);
         moved(&mut self.begun_at);
@@ -527,7 +536,7 @@ impl Operation {
     }
 }
 
-/// How long it may take to stop containers that have these graces, one after the other.
+/// The maximum time in seconds to stop containers with these grace periods one after the other.
 pub(super) fn stopping_seconds(graces: impl Iterator<Item = u64>) -> u64 {
     graces.fold(0, |sum: u64, grace| sum.saturating_add(grace.saturating_add(LEAST_STOP_SECONDS)))
 }
@@ -536,13 +545,13 @@ pub(super) fn seconds(seconds: u64) -> SignedDuration {
     SignedDuration::try_from(Duration::from_secs(seconds)).unwrap_or(SignedDuration::MAX)
 }
 
-/// Whether `by` is over since `at`, which the runtime has noted. What lies further in the future than that was noted before
-/// the clock was set back: nothing waits for it.
+/// True when `by` has passed since `at`, a timestamp from the runtime. Also true when `at` lies further in the future
+/// than `by`: then it was taken before the clock was set back, and waiting for it is pointless.
 pub(super) fn is_over(at: Timestamp, by: SignedDuration, now: Timestamp) -> bool {
     now >= later(at, by) || at > later(now, by)
 }
 
-/// `at` moved by `by`, held at the ends of time instead of failing.
+/// Returns `at` moved by `by`. Saturates instead of failing.
 pub(super) fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.saturating_add(by).unwrap_or(at)
 }

@@ -1,4 +1,5 @@
-//! Whether what was started deserves to be called running: it stays up, long enough, alone.
+//! Decides whether a new instance counts as running: it stays up for the required time, it is the only one, and its
+//! kubelet reports it as Ready. It must not trust the success of a call.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -10,24 +11,24 @@ use crate::operation::replace::{clear_up, ended, unfence};
 use crate::operation::snapshot::{Snapshot, State};
 use crate::operation::state::{Operation, Target, later};
 
-/// How long a swapped container is watched even when `minReadySeconds` asks for less: an image that dies at once
-/// must not count as a success.
+/// The minimum time that a swapped container is observed, even when `minReadySeconds` asks for less: an image that
+/// exits at once must not count as a success.
 pub(super) const SWAP_SETTLES: SignedDuration = SignedDuration::from_millis(1000);
 /// The same for a restart, whose image has run before.
 const RESTART_SETTLES: SignedDuration = SignedDuration::from_millis(250);
-/// How soon to look again while watching.
+/// The interval between two observations of a container that must stay up.
 const WATCH: SignedDuration = SignedDuration::from_millis(50);
 
-/// How soon to look again while waiting for a kubelet's word.
+/// The interval between two observations while a kubelet's report is awaited.
 const WATCH_READY: SignedDuration = SignedDuration::from_millis(100);
 
-/// Whether the new lives have proven themselves.
+/// Whether the new instances have met the requirements.
 pub(super) enum Verdict {
-    /// Something is to be noted or awaited.
+    /// There is something to note or to wait for.
     Next(Next),
-    /// One of them has not.
+    /// One of them has failed.
     Failed(Failure),
-    /// All of them have.
+    /// All of them have met the requirements.
     Proven,
 }
 
@@ -54,7 +55,7 @@ pub(super) fn verify<'a>(
         match instance {
             Some(instance) if instance.state == State::Running => {
                 let least = if target.action == Action::Swap { SWAP_SETTLES } else { RESTART_SETTLES };
-                // What ran before has nothing left to prove on the way back.
+                // `minReadySeconds` does not apply in a rollback: the previous image has run before.
                 let asked =
                     if operation.turned_back.is_some() { 0 } else { operation.request.min_ready_seconds };
                 let settles = least.max(SignedDuration::from_secs(i64::from(asked)));
@@ -96,14 +97,14 @@ pub(super) fn verify<'a>(
     wait.map_or(Verdict::Proven, |waiting| Verdict::Next(Next::Wait(waiting)))
 }
 
-/// What a kubelet says of a life that stayed up.
+/// What the kubelet reports about an instance that stayed up.
 enum Readiness {
     Ready,
     Awaited(Waiting),
     Late(Failure),
 }
 
-/// Whether the kubelet calls the new life of `target` Ready; where no API server tells, running is all that is asked.
+/// Whether the kubelet reports the new instance of `target` as Ready. Without an API server, running is sufficient.
 fn readiness(
     operation: &Operation,
     target: &Target,
@@ -118,7 +119,7 @@ fn readiness(
     if reported.is_some_and(|reported| reported.container_id.as_deref() == id && reported.ready) {
         return Readiness::Ready;
     }
-    // What no probe asks is Ready as soon as it runs; whether a kubelet can say so now makes no difference.
+    // A container without a probe is Ready as soon as it runs, whether or not a kubelet can report it now.
     if declared.is_some_and(|declared| !declared.current)
         && reported.is_some_and(|reported| !reported.is_probed)
     {
@@ -126,7 +127,7 @@ fn readiness(
     }
     let seconds = operation.request.ready_timeout_seconds;
     let until = later(since, SignedDuration::from_secs(i64::from(seconds)));
-    // While nothing is heard of the kubelet, nothing is held against the container.
+    // While the kubelet's reports do not arrive, the timeout does not count against the container.
     if now >= until && declared.is_some_and(|declared| declared.current) {
         return Readiness::Late(Failure::NotReady { container: target.name.clone(), seconds });
     }

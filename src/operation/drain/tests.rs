@@ -1,4 +1,4 @@
-//! Unit tests of the module above; nothing here is part of the product.
+//! Unit tests of `drain`: when the grace period counts, and the state of the gate at each end.
 
 use super::*;
 use crate::operation::effect::{Class, Learned};
@@ -20,7 +20,7 @@ fn gate(bench: &Bench) -> Gate {
     bench.snapshot.declared.as_ref().unwrap().gate.clone()
 }
 
-/// Until the gate was closed, and a part of the grace period is over.
+/// A bench with a closed gate, after a part of the grace period.
 fn draining() -> Bench {
     let mut bench = bench();
     while bench.operation.drain.as_ref().unwrap().left_at.is_none() {
@@ -95,7 +95,7 @@ fn where_the_gate_cannot_be_closed_nothing_is_touched() {
         assert!(bench.now <= bench.operation.deadline_at, "{class:?}");
         let drains = bench.log.iter().filter(|line| *line == "Gate Drain").count();
         assert!(tries == drains || (tries == 0 && drains > 5), "{class:?}: {drains}");
-        // An answer may have been lost: it is opened in any case.
+        // A response may have been lost, so the gate is opened in any case.
         assert_eq!(bench.log.last().unwrap(), "Gate Open", "{class:?}");
         assert!(bench.log.iter().all(|line| line.starts_with("Gate")), "{:?}", bench.log);
     }
@@ -167,7 +167,7 @@ fn the_grace_period_counts_from_when_the_kubelet_has_taken_the_gate_in() {
     let shut = Effect::Gate { gate: GateAction::Drain };
     assert_eq!(close(operation, snapshot, at(0)), Some(Next::Do(shut.clone())));
     operation.begin(&shut, at(0));
-    // Whoever died before the answer came finds it closed, as soon as anything is seen.
+    // A process that died before the response arrived finds the gate closed with its first snapshot.
     operation.in_cluster = true;
     let seen = snapshot.declared.take();
     assert!(
@@ -187,7 +187,7 @@ fn the_grace_period_counts_from_when_the_kubelet_has_taken_the_gate_in() {
     assert_eq!(until(operation, snapshot, at(5000)), at(5010));
     // A kubelet that does not run is not waited for.
     assert_eq!(close(operation, snapshot, at(7000)), Some(Next::Note(Note::Drained(at(5010)))));
-    // Told in whole seconds; a process that was away learns of it later.
+    // The kubelet reports whole seconds; a process that was away observes it later.
     for (unready_since, now, left_at) in [
         (at(0), at(900), at(900)),
         (at(1000), at(1900), at(1900)),
@@ -249,7 +249,7 @@ fn slices(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// Out of traffic by its kubelet's word, and sent traffic as told.
+/// A bench whose kubelet reports the pod as not ready, and to which `serving` sends traffic.
 fn confirming(text: &str, serving: Option<Vec<String>>) -> Bench {
     let mut bench = Bench::beside(Kubelet::Watching, text);
     bench.snapshot.serving = serving;
@@ -260,7 +260,7 @@ fn confirming(text: &str, serving: Option<Vec<String>>) -> Bench {
     bench
 }
 
-/// Lets time pass with nothing else happening.
+/// Lets time pass; no effect may happen.
 fn wait_until(bench: &mut Bench, ms: i64) {
     while bench.now < at(ms) {
         assert_eq!(bench.step(&mut |effect, _| panic!("{effect:?}")), None);
@@ -274,7 +274,7 @@ fn stopped(bench: &Bench) -> Timestamp {
 
 #[test]
 fn a_confirmed_drain_counts_from_when_nothing_sends_traffic_any_more() {
-    // As soon as it has left Ready where no slice knows it, and without a grace period too.
+    // At once after it is no longer Ready when no slice lists it, also without a grace period.
     for (text, stops) in
         [(CONFIRMED.to_owned(), 20_000), (CONFIRMED.replace("Seconds\":20", "Seconds\":0"), 0)]
     {
@@ -285,7 +285,7 @@ fn a_confirmed_drain_counts_from_when_nothing_sends_traffic_any_more() {
         assert_eq!(gate(&bench), Gate::Open);
         assert_eq!(bench.log[0], "Gate Drain");
     }
-    // Silence confirms nothing, nor does a slice that still sends.
+    // An unknown state confirms nothing, nor does a slice that still sends traffic.
     let mut bench = confirming(CONFIRMED, None);
     wait_until(&mut bench, 9000);
     bench.snapshot.serving = Some(slices(&["web-a"]));
@@ -304,7 +304,7 @@ fn traffic_that_comes_back_has_it_count_anew_and_silence_does_not() {
     bench.now = at(15_000);
     bench.snapshot.serving = Some(slices(&["web-a", "web-b"]));
     wait_until(&mut bench, 16_000);
-    // What was confirmed outlives the process.
+    // A confirmation persists across a restart of the process.
     let journal = serde_json::to_string(&bench.operation).unwrap();
     bench.operation = serde_json::from_str(&journal).unwrap();
     bench.operation.resume(bench.now);
@@ -333,10 +333,10 @@ fn a_drain_that_is_not_confirmed_in_time_touches_nothing_and_names_what_still_se
         assert!(message.contains(says) && !message.contains(hides), "{message}");
         assert_eq!(bench.log, ["Gate Drain", "Gate Open"]);
         assert_eq!((gate(&bench), bench.operation.owed_gate()), (Gate::Open, None));
-        // What is left must suffice for the grace period and the stop.
+        // The remaining time must suffice for the grace period and the stop.
         assert!(bench.now < at(90_000 - 20_000 - 30_000), "{}", bench.now);
     }
-    // Cancelled in the middle, it is no failure.
+    // A cancellation during the drain is not a failure.
     let mut bench = confirming(CONFIRMED, Some(slices(&["web-a"])));
     bench.operation.withdraw(Withdrawal::Deleted);
     assert_eq!(bench.obey(), Outcome::Cancelled(Withdrawal::Deleted));

@@ -1,4 +1,4 @@
-//! Unit tests of the module above; nothing here is part of the product.
+//! Unit tests of `engine`: which engine is chosen for which pod, with which reason.
 
 use super::*;
 use crate::operation::fixtures::{
@@ -7,7 +7,8 @@ use crate::operation::fixtures::{
 use crate::operation::plan::Plan;
 use crate::operation::preflight::Situation;
 
-/// What a request for `image` (or none) with that wish comes to: the engine and why, or the refusal's word and text.
+/// The result of a request for `image` (or none) with the engine `requested`: the engine and the reason, or the
+/// refusal's reason and text.
 fn outcome(requested: &str, image: Option<&str>, situation: &Situation) -> (String, String) {
     let image = image.map_or(String::new(), |image| format!(r#","image":"{image}""#));
     let text = format!(r#"{{"containers":[{{"name":"app"{image}}}],"engine":"{requested}"}}"#);
@@ -34,8 +35,8 @@ fn source(situation: &mut Situation) -> &mut Source {
     situation.sources.get_mut("app").unwrap()
 }
 
-/// A change of the situation, the engine that each wish gets for a restart (Auto, Recreate, Respec, Stop), and what
-/// Auto says.
+/// A change of the situation, the result of a restart for each requested engine (Auto, Recreate, Respec, Stop), and
+/// the reason that Auto gives.
 type Row = (&'static str, fn(&mut Situation), [&'static str; 4], &'static str);
 
 const RESTARTS: [Row; 15] = [
@@ -284,7 +285,7 @@ fn the_hash_to_come_is_computed_or_remembered_only_where_that_was_proven() {
         remember(s, "0ld1");
     }));
     assert_eq!(remembered.hash.as_deref(), Some("0ld2"));
-    // Its kubelet was replaced by one that computes something else.
+    // The kubelet was replaced by a release that computes another hash.
     let other = respec(&cluster(|s| {
         older(s);
         remember(s, "0lder");

@@ -1,4 +1,4 @@
-//! Unit tests of the module above; nothing here is part of the product.
+//! Unit tests of `hook`: what each verdict does to the operation, and what the journal and the log may hold.
 
 use super::*;
 use crate::api::hook_run::{HookRunSpec, Measurement};
@@ -69,7 +69,7 @@ fn bench(text: &str) -> Bench {
     Bench::of(text, with_hooks(pod(Owner::Nobody)), Kubelet::Silent)
 }
 
-/// To the end, where each hook says `verdicts` when it is awaited; `None` keeps it running for ever.
+/// Runs to the end. Each hook gets its verdict when the operation waits for it; `None` keeps it running forever.
 fn play(bench: &mut Bench, before: Option<HookPhase>, after: Option<HookPhase>) -> Outcome {
     for _ in 0..10_000 {
         if let Some(outcome) = bench.step(&mut |_, _| Answer::Obey) {

@@ -1,4 +1,4 @@
-//! Unit tests of the module above: what others do to the pod, its node or its clock in the middle of an operation.
+//! Unit tests of `next`: other programs change the pod, the node or the clock during an operation.
 
 use jiff::SignedDuration;
 
@@ -22,7 +22,7 @@ fn count(bench: &Bench, line: &str) -> usize {
     bench.log.iter().filter(|done| done.starts_with(line)).count()
 }
 
-/// A new sandbox, in which a kubelet has started `app` from `image_id`.
+/// Gives the pod a new sandbox, in which a kubelet has started `app` from `image_id`.
 fn move_pod(snapshot: &mut Snapshot, image_id: &str) {
     let sandbox = snapshot.sandbox.as_mut().unwrap();
     (sandbox.id, sandbox.ready) = ("sandbox-2".into(), true);
@@ -164,7 +164,7 @@ fn a_clock_that_jumps_while_a_container_is_down_does_not_keep_it_down() {
     }
 }
 
-/// Until `verb` has been carried out.
+/// Runs the operation until `verb` was executed.
 fn play_until(bench: &mut Bench, verb: Verb) {
     let mut done = false;
     while !done {
@@ -176,7 +176,7 @@ fn play_until(bench: &mut Bench, verb: Verb) {
     }
 }
 
-/// A freeze of the process, or an outage of the runtime, is time in which nobody could act. No kubelet restarts these.
+/// While the process is frozen or the runtime is away, the program cannot act. No kubelet restarts these containers.
 #[test]
 fn a_container_of_node_run_comes_up_again_however_late_it_is() {
     for text in [RESTART, "swap app=repo/app:v2"] {
@@ -190,7 +190,7 @@ fn a_container_of_node_run_comes_up_again_however_late_it_is() {
                     play_until(&mut bench, Verb::Stop);
                 }
                 if last == Verb::Create {
-                    // Its creation ahead was lost.
+                    // The container that was created ahead was lost.
                     bench.snapshot.containers.retain(|container| container.id != "app-3");
                     play_until(&mut bench, Verb::Create);
                 }
@@ -209,7 +209,7 @@ fn a_container_of_node_run_comes_up_again_however_late_it_is() {
     }
 }
 
-/// On the way back of a swap as well.
+/// The same in the rollback of a swap.
 #[test]
 fn a_way_back_of_node_run_is_gone_to_its_end_however_late_it_is() {
     for away in [false, true] {
@@ -230,7 +230,7 @@ fn a_way_back_of_node_run_is_gone_to_its_end_however_late_it_is() {
     }
 }
 
-/// What is refused is given up even then: that is an end.
+/// A refused effect is given up even then, which ends the operation.
 #[test]
 fn a_container_of_node_run_that_cannot_be_started_ends_it_late_too() {
     let mut bench = Bench::new(RESTART, pod(Owner::NodeRun));
@@ -244,8 +244,8 @@ fn a_container_of_node_run_that_cannot_be_started_ends_it_late_too() {
     assert!(given_up, "{outcome:?} {:?}", bench.log);
 }
 
-/// Nobody was there between the decision to start and the start: the holder of the name has ended and its kubelet has made
-/// the next container instance.
+/// Time passed between the decision to start and the start: the holder has ended, and the kubelet has created the
+/// next container instance.
 #[test]
 fn of_two_container_instances_that_are_seen_late_one_stays() {
     for late in [SignedDuration::from_secs(61), SignedDuration::from_hours(1)] {
@@ -287,7 +287,7 @@ fn of_two_container_instances_that_are_seen_late_one_stays() {
     }
 }
 
-/// A runtime that never answers: a person has to look, and the request ends.
+/// A runtime never responds: the request ends, and a person has to resolve it.
 #[test]
 fn of_two_container_instances_that_cannot_be_ended_both_stay_and_the_request_ends() {
     let mut bench = Bench::beside(Kubelet::Watching, RESTART);
@@ -305,7 +305,7 @@ fn of_two_container_instances_that_cannot_be_ended_both_stay_and_the_request_end
     assert!(late < SignedDuration::from_secs(90), "{late}: {:?}", bench.log);
 }
 
-/// The runtime's stamps from before lie in the future then.
+/// Timestamps that the runtime took earlier then lie in the future.
 #[test]
 fn a_clock_that_is_set_back_takes_nothing_from_a_good_container() {
     for text in [RESTART, "swap app=repo/app:v2"] {
@@ -331,7 +331,7 @@ fn a_clock_that_is_set_back_takes_nothing_from_a_good_container() {
     }
 }
 
-/// Also where the clock was set back between the start and the first look at what was started.
+/// Also when the clock was set back between the start and the first observation of the new instance.
 #[test]
 fn a_start_that_is_stamped_in_the_future_counts_from_when_it_was_first_seen() {
     let mut bench = Bench::new("swap app=repo/app:v2", pod(Owner::Nobody));
@@ -344,12 +344,12 @@ fn a_start_that_is_stamped_in_the_future_counts_from_when_it_was_first_seen() {
     assert!(bench.now.duration_since(seen) < SignedDuration::from_secs(5), "{:?}", bench.log);
 }
 
-/// The kubelet's head start counts from the end of the container instance before, which seems to lie in the future.
+/// The kubelet's head start counts from the end of the previous instance, which appears to lie in the future.
 #[test]
 fn a_clock_that_is_set_back_does_not_hold_the_help_for_a_kubelet_back() {
     let mut bench =
         Bench::beside(Kubelet::HoldingBack, r#"{"containers":[{"name":"app","image":"repo/app:v2"}]}"#);
-    // Long before: a kubelet takes the one that was created last for the newest.
+    // Long before: a kubelet takes the container that was created last for the newest.
     let long_ago = |container: &mut Container| container.created_at = at(-20_000_000);
     bench.snapshot.containers.iter_mut().for_each(long_ago);
     while bench.snapshot.by_id("app-2").is_some_and(|old| old.state == State::Running) {

@@ -1,4 +1,4 @@
-//! Unit tests of the module above; nothing here is part of the product.
+//! Unit tests of `next`: complete operations, with lost responses, failures, other programs and deadlines.
 
 use super::*;
 use crate::operation::fixtures::{Answer, Bench, at, find, instance, pod};
@@ -129,7 +129,7 @@ fn somebody_elses_next_attempt_is_adopted() {
             Answer::No(Class::NameTaken)
         });
         assert_eq!(outcome, Outcome::Succeeded);
-        // Its maker gets ten seconds to start it.
+        // The program that created it gets ten seconds to start it.
         assert_eq!(bench.log.contains(&"Start app-3".to_owned()), starts, "{:?}", bench.log);
         assert_eq!(bench.now >= at(10_000), starts);
     }
@@ -261,7 +261,7 @@ fn a_creation_believed_lost_is_not_taken_for_the_way_back() {
             Answer::No(Class::Refused)
         }
         Effect::Create { .. } if late.take().is_some() => {
-            // The first one happens now, after all.
+            // The first creation is executed now, after all.
             let mut new = instance("app", 3, State::Created);
             new.image_id = "sha:v2".into();
             new.operation = snapshot.fences("app").next().unwrap().operation.clone();
@@ -480,7 +480,7 @@ fn the_handler_is_begun_once_and_the_stop_gets_what_it_left() {
 
 #[test]
 fn the_deadline_ends_it_untouched_or_turns_it_back() {
-    // Nothing answers: untouched.
+    // No call gets a response: nothing was touched.
     let mut bench = bench(SWAP);
     let outcome = bench.play(|_, _| Answer::No(Class::Away));
     assert!(matches!(outcome, Outcome::Failed { failure: Failure::Deadline { .. }, touched: false, .. }));
@@ -496,7 +496,7 @@ fn the_deadline_ends_it_untouched_or_turns_it_back() {
     let outcome = bench.obey();
     assert!(matches!(outcome, Outcome::Failed { failure: Failure::Deadline { .. }, touched: false, .. }));
     assert!(bench.log.is_empty());
-    // The stop never comes through: a restart ends, a swap stays what it was.
+    // The stop never succeeds: a restart fails, a swap stays on the previous image.
     for text in [RESTART, SWAP] {
         let mut bench = self::bench(text);
         let outcome = bench.play(|effect, _| match effect.verb() {

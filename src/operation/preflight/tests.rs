@@ -1,4 +1,4 @@
-//! Unit tests of the module above; nothing here is part of the product.
+//! Unit tests of `preflight`: every refusal with its reason and its advice.
 
 use super::*;
 use crate::operation::fixtures::situation_in_cluster;
@@ -142,7 +142,7 @@ fn what_the_api_server_shows_can_stand_in_the_way() {
         (drained, |it| it.gate = Gate::Absent, "NoReadinessGate", "add the gate to the pod's template"),
         (confirmed, keep, "", ""),
         (confirmed, |it| it.gate = Gate::Absent, "NoReadinessGate", "remove drain, or add the gate"),
-        // The drain is part of what it takes.
+        // The required time includes the drain.
         (&short, keep, "DeadlineTooShort", "may take 57 s"),
         (swapped, keep, "", ""),
     ];
@@ -193,7 +193,7 @@ fn what_the_spec_does_not_declare_is_refused_in_a_cluster() {
             assert!(refusal.to_string().contains("can be replaced in place: app"), "{refusal}");
         }
     }
-    // Without an API server nobody can tell.
+    // Without an API server the kind of the container is unknown.
     let mut snapshot = pod(Owner::NodeRun);
     snapshot.containers.push(instance("setup", 0, State::Running));
     let mut situation = situation(snapshot);

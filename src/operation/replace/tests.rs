@@ -1,4 +1,4 @@
-//! Unit tests of the module above; nothing here is part of the product.
+//! Unit tests of `replace`: lost responses, failed starts, and kubelets that act at the same time.
 
 use super::*;
 use crate::operation::effect::Class;
@@ -67,7 +67,7 @@ fn a_state_that_the_runtime_cannot_tell_is_waited_out() {
     assert_eq!(bench.obey(), Outcome::Succeeded);
 }
 
-/// As a runtime that was killed may leave it, until somebody ends it.
+/// A killed runtime may leave a container in this state until the container is stopped.
 #[test]
 fn without_a_kubelet_what_stays_unclear_is_made_again_before_the_deadline() {
     for text in ["restart app", SWAP] {
@@ -104,7 +104,7 @@ fn a_handler_begun_on_the_way_there_is_not_begun_again_on_the_way_back() {
     let mut snapshot = pod(Owner::Nobody);
     find(&mut snapshot, "app-2").has_pre_stop = true;
     let mut bench = Bench::new(SWAP, snapshot);
-    // The old one is out of sight while it turns back, and in sight again after it.
+    // The state of the old container is unknown when the rollback begins, and is reported again after that.
     let mut stops = 0;
     while bench.operation.targets[0].back.is_none() {
         let ended = bench.step(&mut |effect, snapshot| {
@@ -163,7 +163,7 @@ fn a_start_that_was_cut_off_is_made_again_under_the_same_name() {
         let create = if text == RESTART { "Create app 3" } else { "Create app 3 of sha:v2" };
         assert_eq!(again, ["Remove app-3", create, "Start app-3", "Remove app-fence-4"]);
     }
-    // The runtime died in it, and what it left behind cannot be started.
+    // The runtime died during the start, and the container that it left cannot be started.
     let mut killed = bench(RESTART);
     let (mut lost, mut left) = (0, cut_off(1, Class::Refused));
     let outcome = killed.play(|effect, snapshot| {
@@ -176,7 +176,7 @@ fn a_start_that_was_cut_off_is_made_again_under_the_same_name() {
     });
     assert_eq!(outcome, Outcome::Succeeded);
     assert_eq!(killed.log.iter().filter(|line| *line == "Start app-3").count(), 3, "{:?}", killed.log);
-    // The process that asked for it is gone, and its reply with it.
+    // The process that requested the start is gone, and the response with it.
     let mut it = bench(RESTART);
     let mut world = cut_off(1, Class::Refused);
     while it.operation.last_failure.is_none() {
@@ -186,7 +186,7 @@ fn a_start_that_was_cut_off_is_made_again_under_the_same_name() {
     assert_eq!(it.obey(), Outcome::Succeeded);
 }
 
-/// A kubelet that saw the created one asks for the name of the fence a moment after it is gone.
+/// A kubelet that observed the created container requests the fence's name a moment after the container is gone.
 #[test]
 fn the_fence_outlives_what_was_created_in_vain() {
     let mut it = bench(RESTART);
@@ -236,7 +236,7 @@ fn a_start_that_was_refused_is_not_made_again_and_one_that_is_always_cut_off_end
     }
 }
 
-/// As a kubelet does that finds no trace of earlier lives any more: it counts from the beginning, where no fence is.
+/// A kubelet that finds no earlier instance does this: it counts attempts from 0, where no fence is.
 #[test]
 fn nothing_is_created_or_started_beside_what_somebody_else_is_about_to_start() {
     for before in ["Create", "Start"] {
@@ -269,7 +269,7 @@ fn a_life_that_a_kubelet_counts_anew_is_the_one_that_was_to_come() {
     let mut bench = Bench::new(RESTART, pod(Owner::Kubelet));
     let outcome = bench.play(|effect, snapshot| {
         if effect.verb() == Verb::Create {
-            // Its kubelet has removed the dead one beside the fence, and remembers no attempt.
+            // The kubelet has removed the dead container beside the fence, and has lost the attempt number.
             snapshot.containers.retain(|instance| instance.name != "app" || instance.fence);
             let (created_at, started_at) = (at(50), Some(at(60)));
             let anew = crate::operation::fixtures::instance("app", 0, State::Running);
@@ -298,7 +298,7 @@ fn what_was_not_started_gives_way_to_a_life_that_a_kubelet_made_in_the_place_of_
     assert_eq!((running.len(), running[0].attempt), (1, 4));
 }
 
-/// The agent was away between create and start, and a kubelet removed the dead one meanwhile.
+/// The agent was away between create and start, and a kubelet removed the dead container meanwhile.
 #[test]
 fn what_was_not_started_gives_way_to_a_life_that_a_kubelet_counts_anew() {
     let mut bench = Bench::new(RESTART, pod(Owner::Kubelet));

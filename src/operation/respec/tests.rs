@@ -1,4 +1,4 @@
-//! Unit tests of the module above; nothing here is part of the product.
+//! Unit tests of `respec`: the kubelet makes the replacement, delays it, or is overtaken.
 
 use super::*;
 use crate::operation::effect::Class;
@@ -19,7 +19,7 @@ fn older(name: &str, image: &str) -> String {
     format!("1{}", crate::operation::spec_hash::of(name, image))
 }
 
-/// Beside a kubelet that hashes the whole container.
+/// A bench with a kubelet that hashes the whole container.
 fn beside_an_older(kubelet: Kubelet) -> Bench {
     let mut snapshot = pod_in_cluster();
     snapshot
@@ -80,7 +80,7 @@ fn a_life_that_the_kubelet_made_of_the_spec_before_is_not_the_new_one() {
     while !bench.log.iter().any(|line| line.starts_with("Respec")) {
         assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
     }
-    // It crashed, and its kubelet had not heard of the change.
+    // The container crashed, and its kubelet had not received the change yet.
     find(&mut bench.snapshot, "app-2").state = State::Exited;
     let mut again = instance("app", 3, State::Running);
     (again.started_at, again.created_at) = (Some(bench.now), bench.now);
@@ -93,7 +93,7 @@ fn a_life_that_the_kubelet_made_of_the_spec_before_is_not_the_new_one() {
     bench.kubelet = Kubelet::Prompt;
     assert_eq!(bench.obey(), Outcome::Succeeded);
     assert_eq!(bench.snapshot.running("app")[0].attempt, 4);
-    // The fence had the name that the kubelet was to take next.
+    // The fence reserved the name that the kubelet was to take next.
     assert_eq!(bench.log, [FENCE, &format!("Respec app {ALIAS}"), UNFENCE]);
 }
 
@@ -113,7 +113,7 @@ fn where_no_process_can_hold_the_name_the_spec_is_changed_all_the_same() {
     }
 }
 
-/// A change that is not answered may take long: the container may crash twice meanwhile.
+/// A change without a response may take long: the container may crash twice meanwhile.
 #[test]
 fn a_fence_does_not_keep_a_kubelet_from_starting_a_container_that_crashes_before_the_change() {
     let mut bench = Bench::beside(Kubelet::Prompt, SWAP);
@@ -225,7 +225,7 @@ fn the_hash_of_what_is_no_good_is_known_the_next_time() {
     });
     assert_eq!(known["app"], expected.into());
 
-    // With it, a kubelet that holds the image back is helped.
+    // With the recorded hash, a replacement that the kubelet delays is created here.
     let mut snapshot = pod_in_cluster();
     snapshot
         .containers
@@ -238,7 +238,7 @@ fn the_hash_of_what_is_no_good_is_known_the_next_time() {
     assert_eq!(again.log[1..4], [FENCE, PATCH, "Create app 3 of sha:v2"]);
 }
 
-/// The answer that was lost may have been a yes, and the kubelet may have acted on it.
+/// The lost response may have been a success, and the kubelet may have acted on it.
 #[test]
 fn a_refusal_after_a_lost_answer_does_not_make_it_untouched() {
     for dies in [false, true] {
@@ -280,11 +280,11 @@ fn on_the_way_back_a_kubelet_in_back_off_is_helped_at_once() {
     assert_eq!(running[0].spec_hash, crate::operation::spec_hash::of("app", "repo/app:v1"));
     let took = running[0].started_at.unwrap().duration_since(turned).as_millis();
     assert!(took <= 500, "{took}: {:?}", bench.log);
-    // The name that the kubelet takes next is free, the one after it is held.
+    // The name that the kubelet takes next is free; the name after it is reserved.
     assert_eq!(bench.log[3..6], [UNFENCE, "Fence app 5", PATCH_BACK], "{:?}", bench.log);
 }
 
-/// A kubelet looks with the spec from before, and ends what was created for the one after.
+/// A kubelet works with the old spec and stops what was created from the new one.
 #[test]
 fn what_a_late_kubelet_ends_is_made_again_once() {
     for (times, remade) in [(1, false), (1, true), (2, false)] {
@@ -314,7 +314,7 @@ fn what_a_late_kubelet_ends_is_made_again_once() {
     }
 }
 
-/// The API server was away, and the kubelet's watch comes back later than ours.
+/// The API server was away, and the kubelet's watch resumes later than the agent's.
 #[test]
 fn on_the_way_back_a_kubelet_that_hears_late_is_outlived() {
     let mut bench = Bench::beside(Kubelet::Prompt, SWAP);
@@ -368,7 +368,7 @@ fn somebody_elses_image_is_the_later_one() {
         );
         assert_eq!(overruled, theirs, "{outcome:?}");
         assert_eq!(image_in_spec(&mut bench), image);
-        // A view may be old: what the spec said before is no proof.
+        // Data from the API server may be out of date: the previous image in the spec proves nothing.
         assert_eq!(bench.log.iter().any(|line| line == PATCH_BACK), !theirs);
     }
 }
@@ -431,7 +431,7 @@ fn a_life_that_never_ended_is_kept_once_its_kubelet_can_no_longer_have_begun_to_
     assert_eq!(image_in_spec(&mut bench), "repo/app:v1");
     assert_eq!(bench.snapshot.running("app")[0].id, "app-2");
     let back = bench.operation.targets[0].back.as_ref().unwrap().respec_at.unwrap();
-    // Two seconds to hear of it, and thirty for a stop that had begun before.
+    // Two seconds to receive the change, and thirty for a stop that had begun before.
     let waited = bench.now.duration_since(back).as_secs();
     assert!((32..36).contains(&waited), "{waited}");
     assert!(bench.now <= bench.operation.deadline_at);
@@ -462,7 +462,7 @@ fn a_stop_leaves_the_start_to_the_kubelet() {
     assert_eq!(bench.obey(), Outcome::Succeeded);
     assert_eq!(bench.log, ["Stop app-2"]);
     assert_eq!(bench.snapshot.running("app")[0].attempt, 3);
-    // One that holds it back is waited for, to the end.
+    // A kubelet that delays the container is waited for until the deadline.
     let mut held = Bench::beside(Kubelet::HoldingBack, text);
     while held.now < at(150_000) {
         assert_eq!(held.step(&mut |_, _| Answer::Obey), None);

@@ -1,4 +1,4 @@
-//! Unit tests of the module above; nothing here is part of the product.
+//! Unit tests of `state`: deadlines and the journal, and what a process restart or a clock change does to them.
 
 use super::*;
 use crate::operation::effect::Leftover;
@@ -68,7 +68,8 @@ fn the_time_nobody_was_there_counts_for_an_untouched_pod_only() {
     touched.begin(&pre_stop(), at(0));
     touched.resume(back_at);
     assert_eq!(touched.deadline_at, later(back_at, SignedDuration::from_secs(32 + 60)));
-    // Nor against its grace: the stop may take as long as if the handler had begun just now.
+    // It does not count against the grace period either: the stop may take as long as if
+    // the handler had begun just now.
     assert_eq!(touched.targets[0].forward.pre_stop_at, Some(back_at));
     touched.resume(at(0));
     assert_eq!(touched.deadline_at, later(back_at, SignedDuration::from_secs(32 + 60)), "never earlier");
@@ -161,7 +162,7 @@ fn setbacks_count_in_a_row_and_end_with_a_success() {
     assert_eq!(operation.remarks.len(), MAX_REMARKS);
 }
 
-/// Until the container was stopped.
+/// A bench whose container was touched.
 fn stopped(owner: Owner) -> Bench {
     let mut bench = Bench::new("restart app", pod(owner));
     while !bench.operation.touched() {

@@ -1,4 +1,4 @@
-//! Unit tests of the module above; nothing here is part of the product.
+//! Unit tests of `verify`: readiness reports that are late, missing, or about another instance.
 
 use super::*;
 use crate::operation::fixtures::{Answer, Bench, Kubelet, at, declared};
@@ -7,7 +7,7 @@ use crate::operation::outcome::Outcome;
 const RESTART: &str =
     r#"{"containers":[{"name":"app"}],"readyTimeoutSeconds":5,"deadlineSeconds":90,"engine":"Recreate"}"#;
 
-/// A restart whose new life has been seen running, and whose kubelet is silent from here on.
+/// A restart whose new instance was observed running, and whose kubelet reports nothing from here on.
 fn restarted() -> Bench {
     let mut bench = Bench::beside(Kubelet::Watching, RESTART);
     while bench.operation.targets[0].reached.is_none() {
@@ -20,7 +20,7 @@ fn restarted() -> Bench {
 #[test]
 fn the_kubelets_word_counts_for_the_life_that_it_names() {
     let mut bench = restarted();
-    // It is still about the life from before.
+    // The report is still about the previous instance.
     let reported = declared(&mut bench.snapshot);
     (reported.container_id, reported.ready, reported.running) = (Some("app-2".into()), true, true);
     let waits = bench.now;
@@ -53,7 +53,7 @@ fn while_nothing_is_heard_nothing_is_held_against_the_container() {
         declared(&mut bench.snapshot).ready = false;
         let mut heard = bench.snapshot.declared.clone().unwrap();
         if unknown {
-            // The agent was started anew and has not heard of its pods yet.
+            // The agent has restarted and has not received its pods yet.
             bench.snapshot.declared = None;
         } else {
             bench.snapshot.declared.as_mut().unwrap().current = false;
@@ -85,7 +85,7 @@ fn without_an_api_server_it_is_enough_to_run() {
     assert!(bench.now < at(1000), "{}", bench.now);
 }
 
-/// A kubelet that asks a registry before it starts asks for the guarded name only after the answer.
+/// A kubelet that queries a registry before a start requests the reserved name only after the response.
 #[test]
 fn the_fence_stays_until_the_kubelet_has_told_that_it_saw_the_new_life_run() {
     let fenced = |bench: &Bench| bench.snapshot.fences("app").next().is_some();
@@ -100,7 +100,7 @@ fn the_fence_stays_until_the_kubelet_has_told_that_it_saw_the_new_life_run() {
         bench.step(&mut |_, _| Answer::Obey);
     }
     assert!(!fenced(&bench), "{:?}", bench.log);
-    // Nothing is heard of it for long: then it goes all the same.
+    // The kubelet reports nothing for a long time: the fence is removed all the same.
     let mut silent = Bench::beside(Kubelet::Silent, &RESTART.replace(":5,", ":60,"));
     while silent.now < at(29_000) {
         assert_eq!(silent.step(&mut |_, _| Answer::Obey), None);

@@ -1,5 +1,5 @@
-//! The process dies: at every change it makes, before it, after it, and on the way back. The next one goes on from the
-//! journal.
+//! The process dies at every change that it makes: before it, after it, and in a rollback. The next process continues
+//! from the journal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use super::{HOLDER, Shop, nobody, pod, pod_ref, request, shared_pod, short};
 /// When the process dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
-    /// It is in the journal, and the runtime does not get to it.
+    /// The effect is in the journal, and the runtime does not execute it.
     Before,
-    /// The runtime has done it, and nobody hears the answer.
+    /// The runtime has executed the effect, and the response is lost.
     After,
 }
 
-/// With a preStop handler; `img:v3` dies at once. In a pod of others' a process holds the name.
+/// A shop with a preStop handler; `img:v3` exits at once. In a pod with a kubelet, a holder reserves the name.
 async fn shop(alone: bool) -> Shop {
     let pod = if alone { pod() } else { shared_pod() };
     let shop = Shop::of(pod.pre_stop(r#"{"exec":{"command":["bye"]}}"#)).await.held_by(HOLDER);
@@ -33,7 +33,7 @@ async fn shop(alone: bool) -> Shop {
 }
 
 impl Shop {
-    /// Begins `request` in a process that dies at this call, and returns when it is dead.
+    /// Begins `request` in a process that dies at this call, and returns when the process is dead.
     async fn die_at(&mut self, request: Request, moment: Moment, call: &'static str, about: &str) {
         let done = Arc::new(Semaphore::new(0));
         match moment {
@@ -55,13 +55,13 @@ impl Shop {
         self.next_process();
     }
 
-    /// How often the handler of the first life was run.
+    /// How often the preStop handler of the first instance ran.
     fn handled(&self) -> usize {
         self.fake.times(&format!("ran bye in {}", self.born))
     }
 }
 
-/// The changes of a run that nothing disturbs.
+/// The changes of a run without faults.
 async fn changes(text: &str, alone: bool) -> Vec<Call> {
     let shop = shop(alone).await;
     shop.ask(request(text)).await.unwrap();
@@ -70,7 +70,7 @@ async fn changes(text: &str, alone: bool) -> Vec<Call> {
 
 #[tokio::test]
 async fn at_every_change_the_next_process_brings_it_to_its_end() {
-    // All at once, each would wait for all others: a busy machine needs longer for that than any of them is given.
+    // If all cells ran at once, each would wait for the others, and a busy machine would exceed their deadlines.
     let slots = Arc::new(Semaphore::new(16));
     let mut cells = JoinSet::new();
     let jobs = [
@@ -110,7 +110,7 @@ async fn dies_and_goes_on(
     let what = format!("{text}, alone: {alone}, {moment:?} {call}, asked again: {asked_again}");
     let mut shop = shop(alone).await;
     shop.die_at(request(text), moment, call.name, &call.about).await;
-    // What touches nobody is done again when somebody asks again.
+    // A change that affects no running container is repeated when the request is made again.
     assert!(shop.is_open(), "{what}");
     let ended = if asked_again { shop.ask(request(text)).await.map(Some) } else { shop.resume().await };
     let history = shop.fake.history();
@@ -139,7 +139,7 @@ async fn dying_again_and_again_ends_the_same() {
     }
 }
 
-/// The runtime is away when the next process comes, and comes back later.
+/// The runtime is away when the next process starts, and returns later.
 #[tokio::test]
 async fn the_runtime_dies_too() {
     let mut shop = shop(true).await;
@@ -158,7 +158,7 @@ async fn the_runtime_dies_too() {
     shop.succeeded(process.await.unwrap().map(Option::unwrap), "img:v1");
 }
 
-/// What the next process finds is not what the last one left.
+/// The next process finds another state than the previous one left.
 #[tokio::test]
 async fn meanwhile_a_kubelet_brought_it_up() {
     let mut shop = Shop::of(pod().owner(Owner::Kubelet)).await;
@@ -181,7 +181,7 @@ async fn meanwhile_the_pod_is_gone() {
     assert!(shop.resume().await.unwrap().is_none());
 }
 
-/// A journal that cannot be read stops its pod, and no other.
+/// An unreadable journal stops its own pod only.
 #[tokio::test]
 async fn a_damaged_journal_is_the_trouble_of_its_pod_alone() {
     for damage in ["", "{", r#"{"version":99}"#, "cut"] {
@@ -204,14 +204,14 @@ async fn a_damaged_journal_is_the_trouble_of_its_pod_alone() {
         assert_eq!(shop.fake.only("db").attempt(), 1);
         assert_eq!(shop.fake.fences().len(), 1, "that of the damaged one stays until somebody has looked");
 
-        // Somebody looked, and put it right.
+        // A person has repaired the file.
         std::fs::write(&path, &whole).unwrap();
         assert_eq!(shop.resume().await.unwrap().unwrap().phase, Phase::Succeeded);
         assert!(shop.fake.fences().is_empty());
     }
 }
 
-/// The disk fills up while a container is down: it must come up all the same.
+/// The disk becomes full while a container is down: the container must come up all the same.
 #[tokio::test]
 async fn a_journal_that_cannot_be_written_any_more_leaves_nobody_down() {
     let shop = shop(true).await;
@@ -219,21 +219,21 @@ async fn a_journal_that_cannot_be_written_any_more_leaves_nobody_down() {
     let fresh = fresh.with_file_name(format!(".{}.new", fresh.file_name().unwrap().to_str().unwrap()));
     let full = fresh.clone();
     shop.fake.after("StopContainer", move |_| std::fs::create_dir(&full).unwrap());
-    // It is to end, and so does not wait until there is room for the end of the operation.
+    // The process is asked to end, so it does not wait until the end of the operation can be written.
     let shutdown = shop.shutdown.clone();
     shop.fake.after("RemoveContainer", move |_| shutdown.cancel());
     let ended = shop.restart().await.unwrap();
     assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
     assert_eq!((shop.fake.only("app").attempt(), shop.fake.fences().len()), (1, 0));
 
-    // What the next process reads is old, and what it sees tells it that all is done.
+    // The journal that the next process reads is old, but the snapshot shows that everything is done.
     std::fs::remove_dir(&fresh).unwrap();
     let again = shop.resume().await.unwrap().unwrap();
     assert_eq!((again.phase, shop.starts()), (Phase::Succeeded, 1));
     shop.reached(&again, "img:v1");
 }
 
-/// A handler that was begun is not begun again, even when nobody knows how it ended.
+/// A handler that was begun is not begun again, even when its result is unknown.
 #[tokio::test]
 async fn the_handler_is_begun_once() {
     for moment in [Moment::Before, Moment::After] {
@@ -245,7 +245,7 @@ async fn the_handler_is_begun_once() {
     }
 }
 
-/// No kubelet starts it: an outage that outlasts the deadline must not leave it down.
+/// No kubelet starts it: an outage longer than the deadline must not leave it down.
 #[tokio::test]
 async fn the_time_in_which_the_runtime_is_away_after_the_stop_does_not_count() {
     let outlast = async |request: Request, image: &str| {

@@ -1,5 +1,5 @@
-//! Files on the node that hang when they are opened, and answers that are too large: a container that is down comes up all
-//! the same, and the process keeps its memory.
+//! Files on the node that block when they are opened, and responses that are too large: a container that is down
+//! comes up all the same, and the memory of the process stays bounded.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use nix::unistd::mkfifo;
 use super::super::runtime::{Exec, Pod};
 use super::{Shop, nobody, pod, pod_ref, request};
 
-/// The file for the termination message of the replacement cannot be opened: the old file has to do.
+/// The replacement's termination message file cannot be opened: the old file is used.
 #[tokio::test]
 async fn a_file_that_hangs_keeps_no_container_down() {
     let shop = Shop::of(pod().owner(Owner::Kubelet)).await;
@@ -29,7 +29,7 @@ async fn a_file_that_hangs_keeps_no_container_down() {
     shop.fake.model(|m| m.container_mut(&shop.first).unwrap().config.mounts.push(mount.clone()));
     let pipe = fresh_termination_log(&old, 1);
     mkfifo(&pipe, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
-    // Lets go in any case: an executor waits for its threads when it ends.
+    // Unblocks in any case: an executor waits for its threads when it ends.
     let (go, gone) = mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
         let _ = gone.recv_timeout(Duration::from_secs(8));
@@ -51,7 +51,7 @@ async fn a_file_that_hangs_keeps_no_container_down() {
     shop.sane("hung");
 }
 
-/// What a handler prints is nobody's business, and is not kept in memory.
+/// The output of a handler may be confidential, and is not held in memory.
 #[tokio::test]
 async fn a_pre_stop_handler_that_prints_much_is_not_read() {
     let shop = Shop::of(pod().pre_stop(r#"{"exec":{"command":["head"]}}"#)).await;

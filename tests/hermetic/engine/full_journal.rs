@@ -1,5 +1,5 @@
-//! A journal that says no, as on a full disk: the end of an operation is written as soon as it says yes again, and nothing
-//! is done twice.
+//! A journal that refuses writes, as on a full disk: the end of an operation is written as soon as writes succeed
+//! again, and nothing is done twice.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::{Shop, request};
 
-/// A folder in the place of the file that the journal of a pod is written to.
+/// A directory in place of the file that a pod's journal is written to.
 pub(super) struct Full(PathBuf);
 
 impl Full {
@@ -21,7 +21,7 @@ impl Full {
         Self(shop.node.journal.path("").with_file_name(format!(".{}.json.new", shop.pod.uid)))
     }
 
-    /// From the next `call` on nothing can be written.
+    /// From the next `call` on, nothing can be written.
     pub(super) fn after(&self, shop: &Shop, call: &'static str) {
         let path = self.0.clone();
         shop.fake.after(call, move |_| std::fs::create_dir(&path).unwrap());
@@ -32,7 +32,7 @@ impl Full {
     }
 }
 
-/// A request that is carried out beside the test.
+/// A request that is executed concurrently with the test.
 struct Work {
     ended: JoinHandle<Result<Status, Error>>,
     status: watch::Receiver<Option<Status>>,
@@ -58,7 +58,7 @@ impl Work {
     }
 }
 
-/// `img:v3` dies at once.
+/// A shop in which `img:v3` exits at once.
 async fn shop() -> Shop {
     let shop = Shop::open().await;
     shop.fake.model(|m| m.image("img:v3").dies_after = Some((Duration::from_millis(50), 3)));
@@ -77,7 +77,7 @@ async fn the_end_is_written_when_the_disk_is_free_again_and_nothing_runs_again()
         let reported = work.reported(&shop).await;
         assert_eq!((reported.phase, shop.starts()), (phase, starts), "{reported:#?}");
         assert!(shop.fake.fences().is_empty());
-        // The pod is worked on until the journal has the end: nobody finds it open.
+        // The pod stays locked until the journal has the end: no other process finds the operation open.
         assert!(!work.ended.is_finished() && shop.node.journal.hold(&shop.pod).is_err(), "{text}");
         full.free();
         let ended = shop.patiently(work.ended).await.unwrap().unwrap();
@@ -89,7 +89,7 @@ async fn the_end_is_written_when_the_disk_is_free_again_and_nothing_runs_again()
     }
 }
 
-/// The process is to end while the disk is full: it does not wait for it.
+/// A process that is asked to end while the disk is full does not wait for it.
 #[tokio::test]
 async fn a_process_that_is_to_end_does_not_wait_for_a_full_disk() {
     let shop = shop().await;
@@ -101,7 +101,7 @@ async fn a_process_that_is_to_end_does_not_wait_for_a_full_disk() {
     assert_eq!(shop.patiently(work.ended).await.unwrap().unwrap().phase, Phase::Succeeded);
 }
 
-/// What another process has published as the end of an operation that the journal holds open is its end.
+/// If another process has published the end of an operation that the journal still holds open, that end counts.
 #[tokio::test]
 async fn an_open_operation_whose_end_is_published_is_not_carried_on() {
     for published in [true, false] {

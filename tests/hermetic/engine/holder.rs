@@ -1,4 +1,5 @@
-//! Beside a kubelet a process holds the name: what is done for that, and what is left where it cannot be had.
+//! Beside a kubelet, a running holder reserves the name: what is done to create it, and what
+//! remains when it cannot be created.
 
 use inplace::node::holder::{Holder, HolderArgs};
 use inplace::operation::snapshot::Owner;
@@ -6,7 +7,7 @@ use inplace::operation::snapshot::Owner;
 use super::super::runtime::{Container, Fault};
 use super::{HOLDER, Shop, pod};
 
-/// A pod that a kubelet looks after.
+/// A pod that a kubelet manages.
 async fn beside_a_kubelet(image: &str) -> Shop {
     Shop::of(pod().owner(Owner::Kubelet)).await.held_by(image)
 }
@@ -75,7 +76,7 @@ async fn where_no_process_can_be_had_a_clone_holds_the_name() {
     }
 }
 
-/// Its configuration was read before the stop. One that is read after it would be lost with it.
+/// The configuration was read before the stop. A configuration that is read after it would be lost with the container.
 #[tokio::test]
 async fn a_life_that_is_collected_right_after_its_end_is_replaced_all_the_same() {
     let shop = beside_a_kubelet(HOLDER).await;
@@ -83,7 +84,7 @@ async fn a_life_that_is_collected_right_after_its_end_is_replaced_all_the_same()
     shop.succeeded(shop.restart().await, "img:v1");
 }
 
-/// Whether it runs cannot be known; the name is taken, and all goes on.
+/// Whether the holder runs is unknown; its name is taken, and the operation continues.
 #[tokio::test]
 async fn a_start_whose_answer_is_lost_is_good_enough() {
     let shop = beside_a_kubelet(HOLDER).await;
@@ -92,7 +93,8 @@ async fn a_start_whose_answer_is_lost_is_good_enough() {
     assert_eq!(shop.fake.times("created fence app#2"), 1);
 }
 
-/// Its collection would note the older of two that do not run, and remove it even if it runs by then.
+/// The kubelet's collection would mark the older of two containers that do not run, and
+/// remove it even if it runs by then.
 #[tokio::test]
 async fn a_fence_steps_back_for_what_a_kubelet_made_in_the_same_moment() {
     let shop = beside_a_kubelet(HOLDER).await;
@@ -113,7 +115,7 @@ async fn a_fence_steps_back_for_what_a_kubelet_made_in_the_same_moment() {
     assert_eq!(shop.fake.times("created app#1"), 1);
 }
 
-/// A kubelet that collects a container without one deletes the files of its own working directory.
+/// A kubelet that collects a container without a log path deletes the files of its own working directory.
 #[tokio::test]
 async fn every_container_has_a_log_of_its_own() {
     let shop = beside_a_kubelet(HOLDER).await;
@@ -127,7 +129,7 @@ async fn every_container_has_a_log_of_its_own() {
     assert_eq!(shop.fake.only("app").config.log_path, "app/1.log");
 }
 
-/// Whoever planned it: the pod's container has no log path, so that neither a fence nor a replacement can have its own.
+/// Whatever the plan says: the pod's container has no log path, so neither a fence nor a replacement can have its own.
 #[tokio::test]
 async fn what_would_have_no_log_of_its_own_is_not_created() {
     let shop = beside_a_kubelet(HOLDER).await;
@@ -144,7 +146,7 @@ async fn what_would_have_no_log_of_its_own_is_not_created() {
     assert_eq!(shop.fake.times("created"), 0);
 }
 
-/// The runtime does not list the agent's own container as running when a name is held for the first time.
+/// The runtime does not list the agent's own container as running when a name is reserved for the first time.
 #[tokio::test]
 async fn an_image_that_is_not_found_at_first_is_looked_for_again() {
     let mut shop = beside_a_kubelet(HOLDER).await;

@@ -1,4 +1,4 @@
-//! Hooks in an operation: measured at a server that says what the test wants, one measurement after the other.
+//! Hooks in an operation, measured at a server whose answers the test sets, one measurement after the other.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use super::{Shop, nobody, request};
 
-/// A server that is asked by hooks: `/before` and `/after` answer what was set last, or not at all.
+/// An HTTP server that hooks query: `/before` and `/after` respond with the value set last, or not at all.
 struct Oracle {
     port: u16,
     says: Arc<Mutex<BTreeMap<&'static str, Option<u32>>>>,
@@ -30,7 +30,7 @@ struct Oracle {
 
 impl Oracle {
     async fn open() -> Self {
-        // As main does it; another test may have been first.
+        // As main does; another test may have installed it already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -49,7 +49,7 @@ impl Oracle {
                         answers.lock().unwrap().iter().find(|(at, _)| path == **at).map(|(_, says)| *says);
                     sender.send_modify(|asked| asked.push(path));
                     let Some(says) = says.flatten() else {
-                        // It takes the question, and never says anything.
+                        // Accepts the request and never responds.
                         return std::future::pending().await;
                     };
                     let body = format!("{{\"done\":{says}}}");
@@ -68,7 +68,7 @@ impl Oracle {
         self.says.lock().unwrap().insert(path, says);
     }
 
-    /// Waits until it was asked so often.
+    /// Waits until `path` was requested this many times.
     async fn asked(&self, path: &str, times: usize) {
         let mut asked = self.asked.clone();
         asked.wait_for(|asked| asked.iter().filter(|at| *at == path).count() >= times).await.unwrap();
@@ -78,7 +78,7 @@ impl Oracle {
         self.asked.borrow().iter().filter(|at| *at == path).count()
     }
 
-    /// What runs hooks that ask this server: `drain` polls until it says 1, `check` asks once, `count` three times.
+    /// The hooks that query this server: `drain` polls until it returns 1, `check` queries once, `count` three times.
     fn hooks(&self) -> Hooks {
         let reach = Reach::new(vec!["127.0.0.0/8".parse().unwrap()]);
         let settings = Settings {
@@ -133,7 +133,7 @@ impl Shop {
         tokio::spawn(async move { node.carry_out(&pod, request, control, &nobody()).await })
     }
 
-    /// Waits until the journal holds so many finished measurements of the pre-hook.
+    /// Waits until the journal holds this many finished measurements of the pre-hook.
     async fn wrote(&self, measured: i32) {
         let written = || {
             let hook = self.node.journal.load(&self.pod).unwrap().open?.pre_hook?;
@@ -169,7 +169,7 @@ async fn an_image_that_is_collected_while_a_hook_is_waited_for_is_pulled_again_b
     let swap =
         r#"{"id":"h","containers":[{"name":"app","image":"img:v2"}],"preHook":{"templateName":"drain"}}"#;
     let ended = shop.begin(request(swap));
-    // Every 100 ms once: the image was seen more than 2 s ago then.
+    // One query every 100 ms: the image was last observed more than 2 s ago by then.
     oracle.asked("/before", 25).await;
     shop.fake.model(|m| m.image("img:v2").present = false);
     shop.fake.before("StopContainer", |m| {
@@ -183,7 +183,7 @@ async fn an_image_that_is_collected_while_a_hook_is_waited_for_is_pulled_again_b
     assert_eq!(shop.fake.times("stopped with the image there: true"), 1);
 }
 
-/// The name may stand for another image by now, and the registry may be away: neither matters to what was pulled.
+/// The tag may refer to another image by now, and the registry may be away. Neither matters for the pulled image.
 #[tokio::test]
 async fn an_image_that_is_on_the_node_is_not_pulled_again_after_a_hook() {
     for reference in ["img", "img:latest"] {
@@ -194,7 +194,7 @@ async fn an_image_that_is_on_the_node_is_not_pulled_again_after_a_hook() {
             r#"{{"id":"h","containers":[{{"name":"app","image":"{reference}"}}],"preHook":{{"templateName":"drain"}}}}"#
         );
         let ended = shop.begin(request(&swap));
-        // Every 100 ms once: the image was seen more than 2 s ago then.
+        // One query every 100 ms: the image was last observed more than 2 s ago by then.
         oracle.asked("/before", 25).await;
         assert_eq!(shop.fake.calls("PullImage").len(), 1);
         let away = (tonic::Code::Unavailable, "the registry is away".to_owned());
@@ -206,7 +206,7 @@ async fn an_image_that_is_on_the_node_is_not_pulled_again_after_a_hook() {
     }
 }
 
-/// One that is gone, and whose name stands for another image by now, is not what the hook has passed.
+/// If the image is gone and its tag refers to another one by now, that is not the image that the hook has approved.
 #[tokio::test]
 async fn another_image_under_the_same_name_after_a_hook_ends_it_untouched() {
     let oracle = Oracle::open().await;
@@ -255,7 +255,7 @@ async fn how_far_it_is_is_told() {
     while let Some(text) = reported.recv().await {
         statuses.extend(Some(text).filter(|text| text.starts_with("status waiting")));
     }
-    // Each telling is a write where an API server hears it.
+    // Each report is a write to the API server where there is one.
     assert!(statuses.is_empty(), "{statuses:?}");
 }
 
@@ -377,7 +377,7 @@ async fn a_template_that_is_not_there_or_cannot_be_run_is_refused() {
     }
     assert_eq!(oracle.times("/before"), 0);
     shop.untouched();
-    // Where nothing runs hooks they are not skipped.
+    // A node without hooks refuses the request instead of skipping them.
     let plain = Shop::open().await;
     assert_eq!(plain.ask(restart("drain", "")).await.unwrap_err().reason(), "HooksUnavailable");
 }

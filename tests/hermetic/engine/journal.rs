@@ -1,5 +1,5 @@
-//! Journal files of other releases, and files that cannot be read: what they hold is carried on where this release
-//! understands it, and none of them keeps a fence in place or hinders another pod.
+//! Journal files of other releases, and unreadable files: this release continues what it understands in them, and
+//! none of them keeps a fence in place or hinders another pod.
 
 use inplace::api::status::Phase;
 use serde_json::{Value, json};
@@ -35,12 +35,12 @@ async fn what_a_newer_release_adds_is_tolerated_and_kept() {
     });
     shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
     assert_eq!(shop.written()["added"], json!({"by": "a newer release"}));
-    // The request that follows keeps it as well.
+    // The next request preserves it as well.
     shop.ask(request("restart app #2")).await.unwrap();
     assert_eq!(shop.written()["added"], json!({"by": "a newer release"}));
 }
 
-/// The release before this one refuses a file that holds more than this.
+/// The previous release refuses a file with other keys than these.
 #[tokio::test]
 async fn an_ordinary_file_can_be_read_by_the_release_before() {
     let shop = Shop::open().await;
@@ -52,7 +52,7 @@ async fn an_ordinary_file_can_be_read_by_the_release_before() {
     assert_eq!(written["version"], 1);
 }
 
-/// A file that cannot be read, or only by a newer release.
+/// A file that is unreadable, or readable only by a newer release.
 #[tokio::test]
 async fn no_file_keeps_a_fence_in_place_or_hinders_another_pod() {
     for (text, reason) in [("{", "damaged"), ("", "damaged"), (r#"{"version":7,"pod":1}"#, "version 7")] {
@@ -70,7 +70,7 @@ async fn no_file_keeps_a_fence_in_place_or_hinders_another_pod() {
     }
 }
 
-/// Somebody is at work on the pod: its fence is needed, whatever the file looks like.
+/// A process works on the pod: its fence is needed, whatever the file contains.
 #[tokio::test]
 async fn a_fence_that_is_in_use_stays() {
     let mut shop = Shop::of(shared_pod()).await;
@@ -82,7 +82,7 @@ async fn a_fence_that_is_in_use_stays() {
     assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0));
 }
 
-/// It was begun by a newer release, with something in it that this one would do wrong.
+/// A newer release began it, with a field that this release would handle wrongly.
 #[tokio::test]
 async fn an_operation_that_is_not_understood_is_set_aside() {
     let mut shop = Shop::of(shared_pod()).await;
@@ -94,11 +94,11 @@ async fn an_operation_that_is_not_understood_is_set_aside() {
     assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "SetAside"), "{status:#?}");
     assert_eq!(json!(status.id), id);
     assert!(status.message.contains("order"), "{}", status.message);
-    // Nothing was done but to remove the fence.
+    // Only the fence was removed.
     assert!(shop.fake.fences().is_empty());
     assert_eq!(shop.fake.story().len(), 1, "{:?}", shop.fake.story());
     assert!(!shop.is_open());
-    // The ID has ended; the pod takes the next request.
+    // The ID has ended; the pod accepts the next request.
     let again = shop.restart().await.unwrap();
     assert_eq!((again.id, again.phase), (status.id, Phase::Failed));
     let next = shop.ask(request("restart app #2")).await.unwrap();

@@ -1,7 +1,7 @@
 //! Every call that an operation makes, with every fault that a call can have.
 //!
-//! The calls are learned from a run without faults, so a new one is in the matrix by itself. Each cell has a runtime
-//! of its own, and they run side by side.
+//! The calls are taken from a run without faults, so the matrix includes a new call automatically. Each cell has a
+//! runtime of its own, and the cells run concurrently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use tonic::Code;
 use super::super::runtime::{Exec, Fault};
 use super::{HOLDER, Shop, pod, request, shared_pod, short};
 
-/// Cells that run at the same time.
+/// The number of cells that run at the same time.
 const SIDE_BY_SIDE: usize = 48;
-/// Long enough to matter, short enough not to.
+/// Long enough to have an effect, short enough not to exceed a timeout.
 const MOMENT: Duration = Duration::from_millis(70);
 
-/// At any call. The outcome must be as if nothing had been.
+/// Faults for any call. The outcome must be the same as without a fault.
 const ANY: [Fault; 3] = [
     Fault::Fail(Code::Unavailable, "the runtime is starting"),
     Fault::DropConnection,
     Fault::Restart(MOMENT),
 ];
-/// At a call that changes something: as if nothing had been. For a question they are the same as those above.
+/// Faults for a call that changes something, with the same rule. For a query they are equivalent to those above.
 const CHANGING: [Fault; 6] = [
     Fault::Slow(MOMENT),
     Fault::SlowReply(MOMENT),
@@ -37,14 +37,14 @@ const CHANGING: [Fault; 6] = [
     Fault::Twice,
     Fault::RestartAfterEffect(MOMENT),
 ];
-/// The runtime's own no, once. It may end an operation that nobody has felt yet, or turn it back.
+/// One refusal by the runtime itself. It may end an operation that has touched nothing, or start a rollback.
 const NO: [Fault; 2] = [
     Fault::Fail(Code::Unknown, "write /var/lib/containerd: no space left on device"),
     Fault::Fail(Code::Internal, "ttrpc: closed"),
 ];
 const HANGING: [Fault; 2] = [Fault::Hang, Fault::HangAfterEffect];
 
-/// What is being done, and whether in a pod of nobody else's: there the replacement is created before the stop.
+/// The operation, and whether the pod has no kubelet: there the replacement is created before the stop.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     what: What,
@@ -53,21 +53,21 @@ struct Job {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// Of a container with a preStop handler and an older life.
+    /// A restart of a container with a preStop handler and an older instance.
     Restart,
     Swap,
-    /// A swap to an image that dies at once.
+    /// A swap to an image that exits at once.
     Back,
 }
 
-/// The call at which something goes wrong.
+/// The call that fails.
 #[derive(Clone, Debug)]
 struct Place {
     name: &'static str,
     about: String,
-    /// Among the calls of that name about that.
+    /// The position among the calls of that name for that object.
     nth: usize,
-    /// Whether it changes something.
+    /// True when the call changes something.
     changes: bool,
 }
 
@@ -76,7 +76,7 @@ struct Cell {
     job: Job,
     place: Place,
     fault: Fault,
-    /// The outcome must be as if nothing had been.
+    /// The outcome must be the same as without a fault.
     harmless: bool,
 }
 
@@ -87,7 +87,7 @@ impl Job {
             What::Restart => Shop::of(pod.pre_stop(r#"{"exec":{"command":["bye"]}}"#)).await.aged(),
             What::Swap | What::Back => Shop::of(pod).await,
         };
-        // Where nobody else acts, no process is asked to hold a name.
+        // Where no other program acts, no holder is requested.
         let shop = shop.held_by(HOLDER);
         if self.what == What::Back {
             shop.fake.model(|m| m.image("img:v2").dies_after = Some((MOMENT, 3)));
@@ -103,7 +103,7 @@ impl Job {
         }
     }
 
-    /// How it ends when all is well, and the image that runs then.
+    /// The outcome without faults, and the image that runs then.
     fn end(self) -> (Phase, &'static str) {
         match self.what {
             What::Restart => (Phase::Succeeded, "img:v1"),
@@ -112,7 +112,7 @@ impl Job {
         }
     }
 
-    /// Every place of a run without faults. Of questions that are asked again and again, the first after each change.
+    /// Every call of a run without faults. Of repeated queries, only the first after each change.
     async fn places(self) -> Vec<Place> {
         let shop = self.shop().await;
         let ended = shop.ask(request(self.text())).await.unwrap();
@@ -148,7 +148,7 @@ async fn a_fault_at_any_call_of_a_swap_that_goes_back() {
     every_fault(What::Back).await;
 }
 
-/// One place per kind of call is enough: each costs its deadline.
+/// One call of each kind is enough, because each costs its deadline.
 #[tokio::test]
 async fn a_call_that_is_never_answered() {
     let mut cells = Vec::new();
@@ -179,7 +179,7 @@ async fn every_cell(job: Job) -> Vec<Cell> {
         assert!(places.iter().any(|place| place.name == must), "{must} is not in {places:?}");
     }
     if job.what == What::Back {
-        // The way there is that of the swap.
+        // The way forward is the same as in the swap.
         let turns = places.iter().position(|place| place.about == "fence app#3").unwrap();
         places.drain(..turns);
     }
@@ -247,7 +247,7 @@ impl Cell {
     }
 
     async fn hang(self) {
-        // Before it begins, a question may take its time; after its end, cleaning up may.
+        // A query may take long before the operation begins, and the cleanup may take long after its end.
         let request = short(self.job.text(), if self.job.what == What::Restart { 8 } else { 12 });
         let limit = Duration::from_secs(u64::from(request.deadline_seconds) + 15);
         let (shop, ended) = self.run(request, limit).await;

@@ -1,7 +1,7 @@
-//! The engine itself, in this process, on a runtime that misbehaves on demand.
+//! Tests of the engine itself, in this process, with a fake runtime that fails on demand.
 //!
-//! What is asserted everywhere is in [`Shop::sane`]: never two running containers of one name, and nothing of ours left
-//! behind. Each file adds one kind of trouble.
+//! [`Shop::sane`] holds the rules that apply everywhere: never two running containers of one name, and nothing of the
+//! engine's own left behind. Each file adds one kind of fault.
 
 mod crash;
 mod files;
@@ -41,9 +41,9 @@ use tokio_util::sync::CancellationToken;
 use super::runtime::{Fake, Made, Pod};
 pub(super) use sweep::forgotten_fence;
 
-/// An image that is on the node, for what holds names.
+/// An image on the node for holders.
 const HOLDER: &str = "inplace:v1";
-/// Only reached by a test that fails.
+/// Only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A node with one pod, and an engine on it.
@@ -51,21 +51,21 @@ struct Shop {
     fake: Fake,
     node: Node,
     pod: PodRef,
-    /// The life of `app` that runs at the beginning.
+    /// The ID of the instance of `app` that runs at the beginning.
     first: String,
-    /// The same for people.
+    /// The same in the form that the history uses.
     born: String,
     withdraw: watch::Sender<Option<Withdrawal>>,
     shutdown: CancellationToken,
     state: tempfile::TempDir,
 }
 
-/// `shop/web-0` with the container `app`, of nobody's but ours.
+/// The pod `shop/web-0` with the container `app`. No other program manages it.
 fn pod() -> Pod {
     Pod::new("shop", "web-0").owner(Owner::NodeRun).container("app", "img:v1").grace(1)
 }
 
-/// The same beside which others may act: its replacement is not created before the stop.
+/// The same pod where other programs may act: its replacement is not created before the stop.
 fn shared_pod() -> Pod {
     pod().label(annotation::NODE_RUN, "false")
 }
@@ -74,7 +74,7 @@ fn request(text: &str) -> Request {
     Request::parse(Some(text)).unwrap().unwrap()
 }
 
-/// A request that has to have ended after so many seconds.
+/// A request with this deadline in seconds.
 fn short(text: &str, deadline_seconds: u32) -> Request {
     Request { deadline_seconds, ..request(text) }
 }
@@ -97,7 +97,7 @@ impl Shop {
         Self::of(pod()).await
     }
 
-    /// With `img:v2` to be pulled.
+    /// A shop with this pod, where `img:v2` has yet to be pulled.
     async fn of(pod: Pod) -> Self {
         let fake = Fake::start().await;
         let made = fake.put(pod);
@@ -110,7 +110,7 @@ impl Shop {
         Self { node, pod: pod_ref(&made), first, born, withdraw, shutdown, state, fake }
     }
 
-    /// With an earlier life of `app` that has ended.
+    /// Adds an earlier instance of `app` that has ended.
     fn aged(mut self) -> Self {
         self.first = self.fake.model(|m| {
             m.die("app", 1);
@@ -138,13 +138,13 @@ impl Shop {
         self.patiently(self.node.carry_out(&self.pod, request, self.control(), &observer)).await
     }
 
-    /// Waits for what must end long before this.
+    /// Waits for something that must end long before the timeout.
     async fn patiently<R>(&self, ending: impl Future<Output = R>) -> R {
         let ended = tokio::time::timeout(PATIENCE, ending).await;
         ended.unwrap_or_else(|_| panic!("no end: {:#?}\n{:#?}", self.fake.history(), self.fake.story()))
     }
 
-    /// As the agent does it: a runtime that is away before anything has begun is asked again.
+    /// As the agent does: a request is repeated while the runtime is away before anything has begun.
     async fn insist(&self, request: Request) -> Result<Status, Error> {
         loop {
             match self.ask(request.clone()).await {
@@ -156,7 +156,7 @@ impl Shop {
         }
     }
 
-    /// Another process, on what an earlier one has left.
+    /// Another process, with the journal that an earlier one has left.
     fn next_process(&mut self) {
         self.shutdown = CancellationToken::new();
         self.withdraw = watch::Sender::new(None);
@@ -164,7 +164,7 @@ impl Shop {
         self.node = Node { holder, ..node(&self.fake, self.state.path()) };
     }
 
-    /// The first life of `app` is gone right after every `call`, as if its kubelet had collected it.
+    /// The first instance of `app` is removed right after every `call`, as if its kubelet had collected it.
     fn collect_after(&self, call: &'static str) {
         self.fake.after(call, |m| {
             let old = m.instances("app")[0].id.clone();
@@ -172,7 +172,7 @@ impl Shop {
         });
     }
 
-    /// With an agent that was told of `image` for what holds names beside a kubelet.
+    /// Configures `image` as the image of the holders beside a kubelet.
     fn held_by(mut self, image: &str) -> Self {
         self.fake.model(|m| {
             m.image(HOLDER);
@@ -187,17 +187,17 @@ impl Shop {
         self.patiently(self.node.resume(&self.pod, self.control(), &observer)).await
     }
 
-    /// Whether the journal holds something to do.
+    /// True when the journal holds an open operation.
     fn is_open(&self) -> bool {
         self.node.journal.load(&self.pod).unwrap().open.is_some()
     }
 
-    /// How many lives of `app` were started by us.
+    /// How many instances of `app` were started by the engine.
     fn starts(&self) -> usize {
         self.fake.history().iter().filter(|event| event.starts_with("started app#")).count()
     }
 
-    /// What must hold at every end.
+    /// The rules that must hold at every end.
     #[track_caller]
     fn sane(&self, what: &str) {
         let history = self.fake.history();
@@ -211,7 +211,7 @@ impl Shop {
         assert!(!self.is_open(), "{what}: the journal is open");
     }
 
-    /// One life runs, ours, of `image`, and that is what is reported.
+    /// Checks that exactly one new instance runs, from `image`, and that the status reports it.
     #[track_caller]
     fn reached(&self, status: &Status, image: &str) {
         self.sane(&status.message);
@@ -220,7 +220,7 @@ impl Shop {
         assert_eq!((instance.image(), instance.id != self.first), (image, true));
     }
 
-    /// A success, with one start.
+    /// Checks for a success with exactly one start.
     #[track_caller]
     fn succeeded(&self, ended: Result<Status, Error>, image: &str) {
         let status = ended.unwrap_or_else(|error| panic!("{error}\n{:#?}", self.fake.history()));
@@ -229,7 +229,7 @@ impl Shop {
         assert_eq!(self.starts(), 1, "{:#?}", self.fake.history());
     }
 
-    /// Nobody has felt anything.
+    /// Checks that the first instance still runs and nothing was done to it.
     #[track_caller]
     fn untouched(&self) {
         let instance = self.fake.only("app");
@@ -242,7 +242,7 @@ fn whose(container: &super::runtime::Container) -> String {
     format!("{} {}", container.about(), container.label(annotation::OPERATION).unwrap_or("of others"))
 }
 
-/// The most lives of one name that ran at the same time. `first` ran at the beginning.
+/// The maximum number of instances of one name that ran at the same time. `first` ran at the beginning.
 fn most_at_once(first: &str, history: &[String]) -> usize {
     let mut running: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let began = std::iter::once(("started", first));

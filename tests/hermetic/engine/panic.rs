@@ -1,4 +1,4 @@
-//! An operation in which the program panics each time it comes to the same place.
+//! An operation in which the program panics each time it reaches the same point.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use inplace::operation::effect::Verb;
 
 use super::{Shop, nobody, pod_ref, request, shared_pod};
 
-/// Panics when an effect of this kind has been carried out.
+/// Panics when an effect of this kind was executed.
 fn panics_after(wanted: Verb) -> Observer {
     Arc::new(move |operation_event| {
         if let OperationEvent::Effect { verb, .. } = operation_event {
@@ -19,7 +19,7 @@ fn panics_after(wanted: Verb) -> Observer {
 }
 
 impl Shop {
-    /// A process that begins or resumes the work on the pod; `None`: it ended by a panic.
+    /// A process that begins or resumes the work on the pod; `None` when it ended by a panic.
     async fn process(&mut self, begin: bool, observer: Observer) -> Option<Result<Option<Status>, Error>> {
         let (node, pod, control) = (self.node.clone(), self.pod.clone(), self.control());
         let work = tokio::spawn(async move {
@@ -43,13 +43,13 @@ async fn an_operation_that_ended_the_process_twice_is_set_aside() {
     let mut shop = Shop::of(shared_pod()).await;
     assert!(shop.process(true, panics_after(Verb::Fence)).await.is_none());
     assert_eq!(shop.fake.fences().len(), 1);
-    // The fence is up already.
+    // The fence exists already.
     assert!(shop.process(false, panics_after(Verb::Stop)).await.is_none());
     shop.fake.forget();
     let ended =
         shop.process(false, panics_after(Verb::Create)).await.expect("not a third time").unwrap().unwrap();
     assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "SetAside"), "{ended:#?}");
-    // The fence is gone, nothing else was done: the kubelet starts the container again.
+    // The fence is gone and nothing else was done: the kubelet starts the container again.
     assert!(shop.fake.fences().is_empty());
     assert_eq!(shop.fake.story().len(), 1, "{:?}", shop.fake.story());
     assert!(!shop.is_open());
@@ -62,7 +62,7 @@ async fn one_panic_is_forgiven_and_forgotten_with_the_operation() {
     assert!(shop.process(true, panics_after(Verb::Fence)).await.is_none());
     let ended = shop.process(false, nobody()).await.unwrap().unwrap().unwrap();
     assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
-    // The next one has two of its own.
+    // The next operation has two panics of its own.
     let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
     let work = tokio::spawn(async move {
         node.carry_out(&pod, request("restart app #2"), control, &panics_after(Verb::Fence)).await
@@ -76,7 +76,7 @@ async fn one_panic_is_forgiven_and_forgotten_with_the_operation() {
     assert!(!left.iter().any(|name| name.to_string_lossy().contains("panic")), "{left:?}");
 }
 
-/// `kill -9`, an upgrade, a node that runs out of memory: no fault of the operation.
+/// `kill -9`, an upgrade, a node out of memory: not a fault of the operation.
 #[tokio::test]
 async fn processes_that_are_killed_do_not_count() {
     let mut shop = Shop::of(shared_pod()).await;
@@ -100,7 +100,7 @@ async fn processes_that_are_killed_do_not_count() {
     assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
 }
 
-/// Another pod's operation is at work in the same process, and is not to blame.
+/// Another pod's operation runs in the same process and is not the cause.
 #[tokio::test]
 async fn only_the_operation_that_panics_is_blamed() {
     let mut shop = Shop::of(shared_pod()).await;

@@ -1,4 +1,4 @@
-//! Pulls of several pods at once: a registry that hangs delays what comes from it, and nothing else.
+//! Pulls of several pods at once: a registry that hangs delays only the pulls from it.
 
 use inplace::api::status::Phase;
 
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 async fn a_registry_that_hangs_delays_no_other_and_nothing_that_is_on_the_node() {
     let fake = Fake::start().await;
     let state = tempfile::tempdir().unwrap();
-    // It may pull two images at once.
+    // This node may pull two images at once.
     let node = node(&fake, state.path());
     fake.model(|m| {
         m.remote_image("hangs.example/img:v2").size = 1 << 20;
@@ -39,7 +39,7 @@ async fn a_registry_that_hangs_delays_no_other_and_nothing_that_is_on_the_node()
         let ended = ended.unwrap_or_else(|_| panic!("{image}: {:#?}", fake.story())).unwrap();
         assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
     }
-    // The limit holds for the registry that hangs.
+    // The limit applies to the registry that hangs.
     let hanging = fake.calls("PullImage").iter().filter(|call| call.about.starts_with("hangs")).count();
     assert_eq!(hanging, 2);
     assert!(slow.iter().all(|swap| !swap.is_finished()));

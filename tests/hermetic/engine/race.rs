@@ -1,4 +1,4 @@
-//! Somebody else acts at the worst moment.
+//! Another program acts on the pod at the worst moment.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use inplace::operation::snapshot::Owner;
 use super::super::runtime::{Model, Pod};
 use super::{Shop, pod, request, short};
 
-/// A pod that a kubelet looks after.
+/// A pod that a kubelet manages.
 fn kubelets() -> Pod {
     pod().owner(Owner::Kubelet)
 }
@@ -21,7 +21,7 @@ async fn a_container_that_is_gone_between_list_and_status_is_no_trouble() {
     shop.succeeded(shop.restart().await, "img:v1");
 }
 
-/// Its configuration was read before the stop, and is all there is then.
+/// The configuration was read before the stop, and is the only copy then.
 #[tokio::test]
 async fn the_old_life_may_be_removed_right_after_its_end() {
     for text in ["restart app", "swap app=img:v2"] {
@@ -32,7 +32,8 @@ async fn the_old_life_may_be_removed_right_after_its_end() {
     }
 }
 
-/// A kubelet that restarts sees the container dead and makes the next attempt itself, at the same moment as we do.
+/// A restarting kubelet observes the dead container and creates the next attempt itself,
+/// at the same moment as the agent.
 #[tokio::test]
 async fn the_next_attempt_of_a_kubelet_is_taken_for_the_replacement() {
     for started in [true, false] {
@@ -42,7 +43,7 @@ async fn the_next_attempt_of_a_kubelet_is_taken_for_the_replacement() {
             made.unwrap();
         });
         if !started {
-            // It gets to start it a little later.
+            // The kubelet starts it a little later.
             shop.fake.on("ListContainers").nth(8).first(|m| {
                 let made = m.instances("app").last().unwrap().id.clone();
                 drop(m.start(&made));
@@ -63,7 +64,7 @@ async fn what_a_kubelet_created_and_never_starts_is_started() {
     assert_eq!(shop.fake.times("created app#1"), 1);
 }
 
-/// It may come before our own creation is even begun.
+/// The kubelet may act before the agent's creation has begun.
 #[tokio::test]
 async fn a_kubelet_that_is_faster_is_not_disturbed() {
     let shop = Shop::of(kubelets()).await;
@@ -72,7 +73,7 @@ async fn a_kubelet_that_is_faster_is_not_disturbed() {
     assert_eq!(shop.fake.story().iter().filter(|call| call.contains("app#1")).count(), 0);
 }
 
-/// Who holds the name of a creation that never comes is waited for, but not for ever.
+/// A creation that holds the name and never completes is waited for, but not forever.
 #[tokio::test]
 async fn a_fence_that_cannot_be_had_ends_it_untouched() {
     let shop = Shop::of(kubelets()).await;
@@ -115,7 +116,8 @@ async fn a_container_that_dies_by_itself_just_before_the_stop_is_replaced_all_th
     }
 }
 
-/// A kubelet that sees the old one dead and ours only created goes for the attempt after it, which the fence holds.
+/// A kubelet that observes the old container as dead and the agent's as created requests the next attempt, whose name
+/// the fence reserves.
 #[tokio::test]
 async fn the_attempt_after_ours_is_refused_by_the_fence() {
     for call in ["CreateContainer", "StartContainer"] {
@@ -135,7 +137,7 @@ async fn the_attempt_after_ours_is_refused_by_the_fence() {
     }
 }
 
-/// The fence holds for a moment after the start, for a kubelet that had looked before it.
+/// The fence stays for a moment after the start, for a kubelet whose observation was made before it.
 #[tokio::test]
 async fn the_fence_outlives_the_start() {
     let shop = Shop::of(kubelets()).await;
@@ -194,7 +196,7 @@ async fn a_pod_that_is_deleted_in_the_middle_ends_it() {
     }
 }
 
-/// The pod was made again under the same name: another pod.
+/// The pod was created again under the same name: it is another pod.
 #[tokio::test]
 async fn another_sandbox_of_the_same_pod_is_not_touched() {
     let shop = Shop::of(kubelets()).await;
@@ -258,7 +260,7 @@ async fn a_container_that_its_kubelet_restarts_before_the_touch_is_replaced_in_i
     assert!(!stops.iter().any(|call| call.contains("app#0")), "{stops:?}");
 }
 
-/// containerd is busy with a start that was cut off for about a second, and says so.
+/// containerd reports itself busy for about a second with a start that was cut off.
 #[tokio::test]
 async fn a_start_that_was_cut_off_is_cleaned_up_when_the_runtime_lets_it() {
     use super::super::runtime::Fault;
@@ -288,7 +290,7 @@ async fn a_state_that_cannot_be_told_is_waited_out() {
     shop.succeeded(shop.ask(short("restart app", 60)).await, "img:v1");
 }
 
-/// After a runtime's own restart that may last until somebody ends it, and nobody else does.
+/// After a restart of the runtime this state may last until the container is stopped, and no other program stops it.
 #[tokio::test]
 async fn a_state_that_is_never_told_keeps_no_container_down() {
     let shop = Shop::open().await;
@@ -304,7 +306,8 @@ async fn a_state_that_is_never_told_keeps_no_container_down() {
     shop.reached(&ended, "img:v1");
 }
 
-/// A resize in place (KEP-1287) while the old container stops: the kubelet believes its own record of the limits afterwards.
+/// An in-place resize (KEP-1287) while the old container stops: the kubelet afterwards
+/// trusts its own record of the limits.
 #[tokio::test]
 async fn limits_that_change_while_the_container_stops_are_those_of_the_replacement() {
     let shop = Shop::of(kubelets()).await;

@@ -1,4 +1,4 @@
-//! What is refused before anything is done, and what fails without anybody feeling it.
+//! Requests that are refused before anything is done, and operations that fail without touching a container.
 
 use inplace::api::status::Phase;
 use inplace::operation::snapshot::Owner;
@@ -7,7 +7,7 @@ use tonic::Code;
 use super::super::runtime::Pod;
 use super::{Shop, pod, request, short};
 
-/// Refused for that reason, and nothing was asked for that changes anything.
+/// Checks that the request is refused for that reason, and that no call changed anything.
 async fn refused(shop: &Shop, text: &str, reason: &str) {
     shop.fake.forget();
     let error = shop.ask(request(text)).await.unwrap_err();
@@ -66,7 +66,7 @@ async fn what_does_not_run() {
     assert!(shop.fake.story().is_empty(), "{:?}", shop.fake.story());
 }
 
-/// A folder that takes no new file: full, or read-only.
+/// A directory that accepts no new file: full or read-only.
 #[tokio::test]
 async fn a_journal_that_cannot_be_written() {
     let shop = Shop::open().await;
@@ -118,7 +118,7 @@ async fn one_process_at_a_time_per_pod() {
     assert_eq!(shop.restart().await.unwrap().phase, Phase::Succeeded);
 }
 
-/// The kubelet's folder is not visible under its own path, as for an agent that lacks the mount.
+/// The kubelet's directory is not visible under its own path, as for an agent without that mount.
 #[tokio::test]
 async fn a_plan_says_that_the_termination_message_is_shared() {
     let shop = Shop::of(pod().owner(Owner::Kubelet)).await;

@@ -1,4 +1,4 @@
-//! The process is told to end: it pauses where nobody is hurt, and the next one goes on.
+//! The process is asked to end: it pauses where no container is down, and the next process continues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use inplace::node::Error;
 use super::super::runtime::{Call, Exec, Fault};
 use super::{Shop, nobody, pod, request};
 
-/// Told right before and right after each change that a swap makes.
+/// The request to end arrives immediately before and immediately after each change that a swap makes.
 #[tokio::test]
 async fn it_pauses_with_nobody_down_or_it_finishes() {
     let clean = shop().await;
@@ -101,11 +101,11 @@ async fn while_the_runtime_is_away_it_ends_at_once() {
     shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
 }
 
-/// In an operation that may not pause: a container that it has replaced is down.
+/// In an operation that must not pause: a container that it has replaced is down.
 #[tokio::test]
 async fn a_process_that_is_to_end_goes_on_where_it_looks_for_an_image() {
     let shop = Shop::of(pod().container("side", "img:v1")).await;
-    // So long that the image is looked for again before the second container is touched.
+    // Long enough that the image is checked again before the second container is touched.
     shop.fake.on("StartContainer").fault(Fault::SlowReply(Duration::from_millis(2500)));
     let (shutdown, image) = (shop.shutdown.clone(), shop.fake.model(|m| m.remote_image("img:v2").id.clone()));
     shop.fake.on("ImageStatus").about(&image).first(move |m| {

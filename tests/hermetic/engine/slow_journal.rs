@@ -1,4 +1,4 @@
-//! A disk that takes a write of the journal and never finishes it: a container that is down comes up all the same.
+//! A disk that accepts a write of the journal and never finishes it: a container that is down comes up all the same.
 
 use std::fs::{File, OpenOptions};
 use std::path::PathBuf;
@@ -10,8 +10,7 @@ use nix::unistd::mkfifo;
 
 use super::{Shop, nobody, request, shared_pod, short};
 
-/// In the place of the file that the journal of a pod is written to: whoever opens it to write waits until this is
-/// dropped.
+/// A FIFO in place of the file that a pod's journal is written to: opening it for writing blocks until this is dropped.
 struct Stuck(PathBuf);
 
 impl Stuck {
@@ -24,7 +23,7 @@ impl Stuck {
         Self(path)
     }
 
-    /// Lets go. What is waiting to write is told that this is no file.
+    /// Unblocks the writer, which then gets the error that this is not a regular file.
     fn release(&self) -> Option<File> {
         OpenOptions::new().read(true).write(true).open(&self.0).ok()
     }
@@ -50,7 +49,7 @@ async fn a_container_that_is_down_does_not_wait_for_the_journal() {
     let up =
         |m: &super::super::runtime::Model| m.running("app").iter().any(|instance| instance.attempt() == 1);
     shop.fake.until("the replacement runs", up).await;
-    // It ends, and writes that down, as soon as the disk lets it.
+    // It ends, and writes that, as soon as the disk allows.
     let stuck = stuck.lock().unwrap().take().unwrap();
     let released = stuck.release();
     let ended = shop.patiently(work).await.unwrap();
@@ -78,7 +77,7 @@ async fn nothing_is_touched_while_the_journal_cannot_be_written() {
     assert!(ended.message.contains("touched"), "{}", ended.message);
     shop.untouched();
     assert!(shop.fake.story().is_empty(), "{:?}", shop.fake.story());
-    // The pod is worked on until the journal tells the end: nobody finds it open.
+    // The pod stays locked until the journal has the end: no other process finds the operation open.
     assert!(!work.is_finished() && shop.node.journal.hold(&shop.pod).is_err());
     drop(stuck);
     assert_eq!(shop.patiently(work).await.unwrap().unwrap(), ended);

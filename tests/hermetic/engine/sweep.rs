@@ -1,4 +1,4 @@
-//! What is removed although no operation asks for it, and what never is.
+//! Tests of the sweep: what is removed without an operation, and what is never removed.
 
 use inplace::api::annotation;
 use inplace::node::journal::Entry;
@@ -8,7 +8,7 @@ use inplace::operation::snapshot::Owner;
 use super::super::runtime::{Fault, Model, Pod};
 use super::{Shop, nobody, pod_ref, request};
 
-/// A container like the running `name`, of `attempt`, with these labels more, created and not started.
+/// Creates a container like the running `name`, with this attempt and these additional labels, and does not start it.
 fn create(m: &mut Model, name: &str, attempt: u32, labels: &[(&str, &str)]) -> String {
     let instance = m.running(name)[0].clone();
     let mut config = instance.config;
@@ -21,7 +21,7 @@ const FENCE: [(&str, &str); 2] =
     [(annotation::CONTAINER_NAME, annotation::FENCE_NAME), (annotation::OPERATION, "long-ago")];
 const OURS: [(&str, &str); 1] = [(annotation::OPERATION, "long-ago")];
 
-/// The fence of an operation that nobody knows any more, for the running `name`.
+/// Creates the fence of an operation that is no longer recorded, for the running `name`.
 pub(in super::super) fn forgotten_fence(m: &mut Model, name: &str, attempt: u32) {
     create(m, name, attempt, &FENCE);
 }
@@ -36,7 +36,7 @@ impl Shop {
         pod_ref(&self.fake.put(Pod::new("shop", "db-0").owner(Owner::Kubelet).container("db", "img:v1")))
     }
 
-    /// Begins a restart in a process that dies when the fence is there.
+    /// Begins a restart in a process that dies once the fence is created.
     pub(super) async fn die_fenced(&mut self) {
         self.fake.on("StopContainer").fault(Fault::Hang);
         let (node, pod, control) = (self.node.clone(), self.pod.clone(), self.control());
@@ -57,12 +57,12 @@ async fn what_is_ours_and_forgotten_goes_and_what_is_others_stays() {
     let shop = Shop::open().await;
     shop.neighbour();
     let (theirs, ran) = shop.fake.model(|m| {
-        // A fence may run.
+        // A fence may be running.
         let running = create(m, "app", 2, &FENCE);
         m.start(&running).unwrap();
         create(m, "db", 2, &FENCE);
         create(m, "app", 3, &OURS);
-        // Our label on what has run is its history: no life that ran is ever swept.
+        // The agent's label on a container that has run is only its history: no instance that ran is ever swept.
         let ran = create(m, "db", 3, &OURS);
         m.start(&ran).unwrap();
         (create(m, "app", 1, &[]), ran)
@@ -87,7 +87,7 @@ async fn an_open_operation_takes_care_of_its_own() {
     shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
 }
 
-/// The next request on a pod sweeps it first, and is not hindered by what was there.
+/// The next request on a pod sweeps it first, and is not hindered by what was left.
 #[tokio::test]
 async fn a_request_finds_its_pod_swept() {
     let shop = Shop::open().await;
@@ -99,7 +99,7 @@ async fn a_request_finds_its_pod_swept() {
     assert_eq!(shop.fake.only("app").attempt(), 1);
 }
 
-/// What cannot be removed now is no reason to leave the rest.
+/// A container that cannot be removed now does not prevent the removal of the others.
 #[tokio::test]
 async fn one_that_stays_does_not_keep_the_others() {
     let shop = Shop::open().await;
@@ -109,7 +109,7 @@ async fn one_that_stays_does_not_keep_the_others() {
     assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0));
 }
 
-/// Nor is one of which the runtime can tell nothing. Without a runtime there is nothing to sweep.
+/// Nor does a container whose state the runtime cannot report. Without a runtime there is nothing to sweep.
 #[tokio::test]
 async fn one_that_cannot_be_read_does_not_keep_the_others() {
     let shop = Shop::open().await;
@@ -123,7 +123,7 @@ async fn one_that_cannot_be_read_does_not_keep_the_others() {
     assert!(sweep(&shop.node.client, &shop.node.journal, None).await.is_err());
 }
 
-/// What is known of a pod goes with it, and not before; what was not brought to its end stays for a person to see.
+/// The journal of a pod is removed with the pod, and not before. An unfinished operation stays for a person to check.
 #[tokio::test]
 async fn a_pod_that_is_gone_is_forgotten() {
     let mut shop = Shop::open().await;
@@ -142,7 +142,7 @@ async fn a_pod_that_is_gone_is_forgotten() {
     assert!(known(&shop.pod) && !known(&gone.pod));
 }
 
-/// A container of ours that is created when the list is taken, and runs when it is its turn.
+/// A container of the agent is created when the list is taken, and runs when the sweep reaches it.
 #[tokio::test]
 async fn what_has_started_since_the_list_was_taken_is_not_ended() {
     let shop = Shop::open().await;
@@ -157,7 +157,7 @@ async fn what_has_started_since_the_list_was_taken_is_not_ended() {
     );
 }
 
-/// Whoever works on a pod has its journal: what is made there is not forgotten.
+/// A process that works on a pod holds its journal: what it creates there is not swept.
 #[tokio::test]
 async fn a_pod_that_is_worked_on_is_not_swept() {
     let shop = Shop::open().await;
@@ -168,7 +168,8 @@ async fn a_pod_that_is_worked_on_is_not_swept() {
     assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0));
 }
 
-/// As the release before made them. A kubelet that collects one deletes the files of its own working directory.
+/// The previous release created such fences. A kubelet that collects one deletes the
+/// files of its own working directory.
 #[tokio::test]
 async fn a_fence_without_a_log_path_goes_whatever_the_journal_says() {
     let mut shop = Shop::open().await;

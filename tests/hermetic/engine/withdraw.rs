@@ -1,4 +1,4 @@
-//! A request that is withdrawn: it ends where nobody has felt it, and goes on where somebody has.
+//! A request that is withdrawn: it ends while nothing was touched, and continues once a container was touched.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ async fn a_pull_breaks_off() {
     shop.untouched();
 }
 
-/// Who withdraws while the runtime is away gets an answer when it is back.
+/// A withdrawal while the runtime is away is answered when the runtime is back.
 #[tokio::test]
 async fn while_the_runtime_is_away() {
     let shop = Shop::open().await;

@@ -1,5 +1,6 @@
-//! The hooks of a random world: measured one after the other in virtual time, until they have a verdict, hang, or are
-//! dropped. What was finished and written down must not be measured again, and what a hook holds back must not happen.
+//! The hooks of a random world. They are measured one after the other in virtual time, until they have a verdict,
+//! hang, or are dropped. Checks that a finished and journalled measurement is not repeated, and that nothing happens
+//! before a hook has passed.
 
 use std::collections::BTreeSet;
 
@@ -12,33 +13,33 @@ use proptest::prelude::*;
 
 use super::ms;
 
-/// How a hook behaves.
+/// The behaviour of a hook.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Script {
     /// Milliseconds from one measurement to the next.
     every: i64,
-    /// After so many.
+    /// The number of measurements after which it has a verdict.
     after: i32,
-    /// It says this; `None`: nothing, ever.
+    /// The verdict; `None` for a hook that never has one.
     says: Option<HookPhase>,
 }
 
-/// What is broken on purpose.
+/// A planted defect: the measurements are lost when the process dies.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Forgetful(pub(super) bool);
 
-/// The hooks of one world, and the part of the process that measures.
+/// The hooks of one world, and the part of the process that measures them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hooks {
     before: Option<Script>,
     after: Option<Script>,
-    /// Dies with the process.
+    /// The measurement in progress. It is lost when the process dies.
     measuring: Option<(Moment, Timestamp)>,
-    /// Finished measurements that are written down.
+    /// Finished measurements that are in the journal.
     written: BTreeSet<(Moment, i32)>,
-    /// What has truly been said, with when it was heard.
+    /// The verdicts that the hooks gave, in order, each with the moment of its hook.
     pub(super) said: Vec<(Moment, HookPhase)>,
-    /// A rule that was broken.
+    /// A rule that was violated.
     pub(super) broken: Option<String>,
 }
 
@@ -91,12 +92,13 @@ impl Hooks {
         !self.has(moment) || self.said.contains(&(moment, HookPhase::Successful))
     }
 
-    /// When the measurement that is under way ends.
+    /// When the measurement in progress ends.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.measuring.map(|(_, at)| at)
     }
 
-    /// Goes on as the node does: measures what is awaited, and nothing else. True when there is something to write down.
+    /// Continues as the node does: measures the hook that the operation waits for, and nothing else. True when there
+    /// is a result for the journal.
     pub(super) fn attend(&mut self, operation: &mut Operation, now: Timestamp) -> bool {
         let Some(moment) = operation.awaited_hook().map(|hook| hook.moment) else {
             self.measuring = None;
@@ -129,7 +131,7 @@ impl Hooks {
         true
     }
 
-    /// The process wrote down where it is.
+    /// The process has written its state to the journal.
     pub(super) fn wrote(&mut self, operation: &Operation) {
         for moment in [Moment::Before, Moment::After] {
             let results = operation.hook(moment).and_then(|hook| hook.status.metric_results.first());
@@ -138,7 +140,7 @@ impl Hooks {
         }
     }
 
-    /// The process died, and another one is there.
+    /// The process has died, and another one has started.
     pub(super) fn died(&mut self, operation: &mut Operation, forgetful: Forgetful) {
         self.measuring = None;
         if forgetful.0 {

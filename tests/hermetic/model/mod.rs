@@ -1,7 +1,7 @@
-//! The decisions against random worlds, in virtual time: what they have in common.
+//! Runs the decisions against random worlds, in virtual time: the code that all these worlds share.
 //!
-//! `INPLACE_MODEL_CASES` and `INPLACE_MODEL_SEED` ask for more worlds, or for others. A failing one is printed with the
-//! seed that leads to it again.
+//! `INPLACE_MODEL_CASES` and `INPLACE_MODEL_SEED` set the number of worlds and the seed. A failing world is printed
+//! with the seed that reproduces it.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -31,12 +31,12 @@ fn pod() -> PodRef {
     PodRef { namespace: "default".into(), name: "web".into(), uid: "u-1".into() }
 }
 
-/// True when `now` is within the span that begins so many milliseconds after the beginning and is so long.
+/// True when `now` is within `span`: its start in milliseconds after the beginning, and its length in milliseconds.
 fn within(now: Timestamp, span: Option<(i64, i64)>) -> bool {
     span.is_some_and(|(from, long)| (epoch() + ms(from)..epoch() + ms(from + long)).contains(&now))
 }
 
-/// Chance that can be repeated.
+/// Reproducible random numbers.
 #[derive(Clone, Debug)]
 struct Dice(u64);
 
@@ -54,7 +54,7 @@ impl Dice {
     }
 }
 
-/// The agent: what it has in mind, and what it wrote down.
+/// The agent: its operation in memory, and its journal.
 struct Agent {
     operation: Operation,
     journal: String,
@@ -73,8 +73,8 @@ impl Agent {
         }
     }
 
-    /// Rolls whether the process dies here, with `percent` to do so. The answer is for how many milliseconds it is gone;
-    /// [`Agent::comes_back`] is to follow.
+    /// Decides at random, with `percent` probability, whether the process dies here. Returns for how many
+    /// milliseconds it is gone; the caller must then call [`Agent::comes_back`].
     fn dies(&mut self, dice: &mut Dice, percent: u64) -> Option<i64> {
         if self.restarts >= 4 || dice.roll(100) >= percent {
             return None;
@@ -94,7 +94,8 @@ fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-/// Runs many worlds; the answer is the smallest that breaks a rule, and what it breaks. `run` tells how one ended.
+/// Runs many worlds. The error is the smallest world that violates a rule, and the rule. `run` returns a short
+/// description of how a world ended.
 fn search<S: Debug>(
     cases: u32,
     worlds: &impl Strategy<Value = S>,
@@ -123,7 +124,7 @@ fn search<S: Debug>(
     }
 }
 
-/// How many worlds a search of `usual` ones looks at.
+/// The number of worlds in a search; `usual` unless the environment sets it.
 fn cases(usual: u32) -> u32 {
     from_environment("INPLACE_MODEL_CASES").map_or(usual, |cases| u32::try_from(cases).unwrap())
 }

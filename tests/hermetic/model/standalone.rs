@@ -1,6 +1,6 @@
-//! The decisions against a random world: a runtime that refuses, loses replies and is late, a kubelet that restarts
-//! what it sees dead, images that die, a sandbox that vanishes, users who change their mind, and an agent that is
-//! killed anywhere. All time is virtual. What must hold is checked at every step and at the end.
+//! Runs the decisions against a random world without an API server: a runtime that refuses, loses responses and is
+//! late, a kubelet that restarts dead containers, images that exit, a sandbox that vanishes, users who cancel, and an
+//! agent that is killed at any point. All time is virtual. The rules are checked at every step and at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,7 +23,7 @@ use proptest::prelude::*;
 use super::hooks::{self, Forgetful, Script};
 use super::{Agent, Dice, ID, cases, epoch, ms, pod, rarely, search};
 
-/// Everything that can be different about a world. Smaller is tamer.
+/// All parameters of a world. Smaller values mean fewer disturbances.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 struct Scenario {
@@ -36,34 +36,34 @@ struct Scenario {
     grace: u64,
     min_ready: u32,
     deadline: u32,
-    /// Percent of calls to the runtime that go wrong.
+    /// Percentage of runtime calls that fail.
     faults: u64,
-    /// Percent of steps in which the agent is killed.
+    /// Percentage of steps in which the agent is killed.
     kills: u64,
     new_image: Image,
     old_image: Image,
-    /// A container dies by itself at that millisecond.
+    /// The millisecond in which a container exits by itself.
     dies_at: Option<i64>,
     withdrawn_at: Option<i64>,
     sandbox: Option<(i64, Fate)>,
-    /// True when the runtime removes nothing.
+    /// True when the runtime refuses every removal.
     stubborn: bool,
-    /// When somebody who knows of nobody starts another life of a container that is down.
+    /// When another program, unaware of the agent, starts another instance of a container that is down.
     meddled_at: Option<i64>,
-    /// When somebody removes exited containers.
+    /// When another program removes exited containers.
     swept_at: Option<i64>,
-    /// From when and for how long the runtime cannot tell whether a container runs.
+    /// From when and for how long the runtime cannot report whether a container runs.
     fog: Option<(i64, i64)>,
-    /// True when the kubelet's spec names the new image already.
+    /// True when the kubelet's spec already names the new image.
     ahead: bool,
-    /// From when and for how long the runtime answers nothing.
+    /// From when and for how long the runtime does not respond.
     away: Option<(i64, i64)>,
     pre_hook: Option<Script>,
     post_hook: Option<Script>,
     seed: u64,
 }
 
-/// How containers of an image behave.
+/// The behaviour of an image's containers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Image {
     Good,
@@ -80,7 +80,7 @@ enum Fate {
     Another,
 }
 
-/// What is broken on purpose, to see the checks find it.
+/// Planted defects. The checks must detect each of them.
 #[derive(Clone, Copy, Default)]
 struct Sabotage {
     fences_hold_nothing: bool,
@@ -91,7 +91,7 @@ struct Sabotage {
 #[derive(Clone, Debug)]
 struct Instance {
     seen: Container,
-    /// True when our Stop ended it.
+    /// True when a Stop by the agent ended it.
     stopped_by_us: bool,
 }
 
@@ -116,7 +116,7 @@ struct World {
     instances: Vec<Instance>,
     sandbox: Option<Sandbox>,
     events: Vec<(Timestamp, Event)>,
-    /// Starts of ours that happened, by container name.
+    /// The agent's starts that happened, by container name.
     started: BTreeMap<String, u32>,
     pre_stopped: BTreeSet<String>,
     felt: bool,
@@ -266,7 +266,7 @@ impl World {
         id
     }
 
-    /// What happens when the runtime starts `id`; false when the image will not start.
+    /// Simulates the start of `id` by the runtime; false when the image does not start.
     fn start(&mut self, id: &str) -> bool {
         let now = self.now;
         let image_id = self.instance(id).unwrap().seen.image_id.clone();
@@ -286,7 +286,7 @@ impl World {
         if let Image::DiesAfter(after) = image {
             self.at(after, Event::Exit(id.to_owned()));
         }
-        // Whoever meddled may do so between a look and a start.
+        // The other program may act between an observation and a start.
         if self.running(&name) > 1 && self.scenario.meddled_at.is_none() {
             self.violate(format!("{} of {name} run at once", self.running(&name)));
         }
@@ -341,7 +341,7 @@ impl World {
                 let _ = self.apply(&effect);
             }
             Event::Swept => {
-                // A kubelet keeps the newest of a name, a person at the terminal whatever they like.
+                // A kubelet keeps the newest container of a name; a person may remove any.
                 let mut newest = BTreeMap::new();
                 for Instance { seen, .. } in self.instances.iter().filter(|instance| !instance.seen.fence) {
                     newest.insert(seen.name.clone(), seen.id.clone());
@@ -381,7 +381,8 @@ impl World {
         }
     }
 
-    /// The newest container of a name decides; what does not run gets a successor, some time after the look.
+    /// The newest container of a name decides. If it does not run, a new attempt is created
+    /// some time after the observation.
     fn kubelet_looks(&mut self) {
         for index in 0..self.scenario.swaps.len() {
             let name = format!("c{index}");
@@ -402,7 +403,7 @@ impl World {
         self.at(again, Event::KubeletLooks);
     }
 
-    /// Carries `effect` out, or does not, and answers, or does not.
+    /// Executes `effect` or not, and responds or not.
     fn call(&mut self, operation: &Operation, effect: &Effect) -> Result<Learned, EffectError> {
         self.check_effect(operation, effect);
         let effect_error = |class| Err(EffectError { class, message: format!("{class:?}") });
@@ -431,7 +432,8 @@ impl World {
                 effect_error(Class::Away)
             }
             2 => {
-                // The runtime was slower than our patience: it happens after we have turned away.
+                // The runtime is slower than the agent's timeout: the effect happens after
+                // the agent has stopped waiting.
                 let late = self.roll_ms(1, 1500);
                 self.at(takes + late, Event::Late(effect.clone()));
                 self.advance(self.now + ms(takes));
@@ -477,7 +479,7 @@ impl World {
                 if self.image(&image) == Image::CannotBeCreated && (fence || self.roll(2) == 0) {
                     return effect_error(Class::Refused);
                 }
-                // Where no kubelet is, a container that was created and removed again is felt by nobody.
+                // Without a kubelet, a container that is created and removed again affects no running container.
                 self.felt |= !fence && !self.scenario.cleans_up;
                 self.create(container, *attempt, &image, fence, Some(ID));
                 Ok(Learned::Nothing)
@@ -504,7 +506,7 @@ impl World {
             },
             Effect::Remove { .. } if self.scenario.stubborn => effect_error(Class::Refused),
             Effect::Remove { id, .. } => {
-                // One of ours that a late Start got to run after all may go: it had been given up.
+                // A container of the agent that a late Start did run after all may be removed: it had been given up.
                 let foreign = |seen: &Container| seen.operation.is_none() && seen.state == State::Running;
                 if self.instance(id).is_some_and(|instance| foreign(&instance.seen)) {
                     self.violate(format!("{id} was removed while it ran"));
@@ -515,13 +517,13 @@ impl World {
         }
     }
 
-    /// Every effect works on what the journal holds, and on nothing else.
+    /// Checks that every effect works only on what the journal holds.
     fn check_effect(&mut self, operation: &Operation, effect: &Effect) {
         let target =
             operation.targets.iter().find(|target| target.name == effect.container()).unwrap().clone();
         let replacement = target.replacement().clone();
         let right = match effect {
-            // Never while a container is down: what was touched runs again.
+            // Never while a container is down: every touched container runs again.
             Effect::Pull { .. } => {
                 let mut touched = operation.targets.iter().filter(|target| target.touched);
                 let runs = touched.all(|target| target.reached.is_some());
@@ -530,7 +532,7 @@ impl World {
             Effect::Fence { attempt, .. } => *attempt == replacement.attempt + 1,
             Effect::PreStop { id, .. } => *id == replacement.replaces && self.pre_stopped.insert(id.clone()),
             Effect::Stop { id, timeout_seconds, .. } => *id == replacement.replaces && *timeout_seconds >= 2,
-            // Ahead of the stop only where no kubelet can take it for the newest life.
+            // Ahead of the stop only where no kubelet can take it for the newest instance.
             Effect::Create { attempt, .. } => {
                 let old = self.instance(&replacement.replaces);
                 let ahead = old.is_some_and(|instance| instance.seen.state == State::Running);
@@ -555,7 +557,7 @@ impl World {
                     }
                 })
             }
-            // Only through an API server, which these worlds do not have.
+            // Only with an API server, which these worlds do not have.
             Effect::Respec { .. } | Effect::Gate { .. } => false,
         };
         let feels = match effect.verb() {
@@ -573,7 +575,7 @@ impl World {
     }
 }
 
-/// Rolls whether the agent dies here. True when it did, and is back.
+/// Decides at random whether the agent dies here. True when it did, and has restarted.
 fn dies(agent: &mut Agent, world: &mut World) -> bool {
     let Some(gone) = agent.dies(&mut world.dice, world.scenario.kills) else { return false };
     world.advance(world.now + ms(gone));
@@ -582,7 +584,7 @@ fn dies(agent: &mut Agent, world: &mut World) -> bool {
     true
 }
 
-/// Has the hook measured that is awaited. True when it has.
+/// Runs the hook that the operation waits for. True when a measurement finished.
 fn attend(agent: &mut Agent, world: &mut World) -> bool {
     let measured = world.hooks.attend(&mut agent.operation, world.now);
     if measured && !dies(agent, world) {
@@ -602,7 +604,7 @@ fn write(agent: &mut Agent, world: &mut World) {
     }
 }
 
-/// How a run ended: the outcome, and its line for people.
+/// The outcome of one world.
 fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
     let mut world = World::new(scenario.clone(), sabotage);
     let operation = begin(request(scenario), &mut world);
@@ -687,7 +689,7 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
     if message.len() < 10 || message.starts_with(':') {
         world.violate(format!("nothing is said: {message:?}"));
     }
-    // A decision that a kubelet took during the operation must do no harm after it either.
+    // A decision that a kubelet made during the operation must do no harm after it either.
     world.advance(world.now + ms(5000));
     let lasts = scenario.old_image == Image::Good
         && scenario.kubelet
@@ -726,7 +728,8 @@ fn begin(request: Request, world: &mut World) -> Operation {
     };
     let sources = request.containers.iter().map(|target| (target.name.clone(), source.clone())).collect();
     let mut snapshot = world.snapshot();
-    // Preflight leaves swaps of a kubelet's pod to the API server; the way back is tried under a kubelet all the same.
+    // The preflight leaves swaps in a kubelet's pod to the API server. The rollback is tested
+    // beside a kubelet all the same.
     if request.containers.iter().any(|target| target.image.is_some()) {
         let owner = if world.scenario.cleans_up { Owner::NodeRun } else { Owner::Nobody };
         snapshot.sandbox.iter_mut().for_each(|sandbox| sandbox.owner = owner);
@@ -737,7 +740,7 @@ fn begin(request: Request, world: &mut World) -> Operation {
     Plan::of(admit(request, &situation).unwrap()).begin(epoch())
 }
 
-/// What is claimed is what is seen at that moment.
+/// Checks that the reported outcome matches the snapshot at that moment.
 fn check_claim(world: &mut World, operation: &Operation, outcome: &Outcome) {
     world.scenario.fog = None;
     let snapshot = world.snapshot();
@@ -889,7 +892,7 @@ fn look_for(usual: u32, sabotage: Sabotage) -> Result<BTreeMap<String, u32>, Str
 #[test]
 fn whatever_the_world_does_the_rules_hold() {
     let tally = look_for(4000, Sabotage::default()).unwrap_or_else(|broken| panic!("{broken}"));
-    // A search that never gets anywhere proves nothing.
+    // A search that does not reach these outcomes proves nothing.
     for kind in [
         "Succeeded ",
         "RolledBack Exited",

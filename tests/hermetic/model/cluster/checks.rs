@@ -1,4 +1,5 @@
-//! What must hold in every world: of each effect, of each claim, and at the end.
+//! The rules that hold in every world: for each effect, for each outcome, and at the end.
+//! Checks only; changes no world.
 
 use inplace::api::status::{Action, Engine};
 use inplace::operation::effect::{Effect, GateAction, Leftover, Verb};
@@ -11,13 +12,13 @@ use super::scenario::Image;
 use super::world::{Instance, OLD, World, index_of};
 use crate::model::ID;
 
-/// True for an end that nobody may have felt anything of.
+/// True for an outcome that claims that no running container was affected.
 fn is_untouched(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Failed { touched: false, .. } | Outcome::Cancelled(_) | Outcome::Refused(_))
 }
 
 impl World {
-    /// Every effect works on what the journal holds, and on nothing else.
+    /// Checks that every effect works only on what the journal holds.
     pub(super) fn check_effect(&mut self, operation: &Operation, effect: &Effect) {
         let feels =
             matches!(effect.verb(), Verb::PreStop | Verb::Stop | Verb::Start | Verb::Create | Verb::Respec);
@@ -44,7 +45,7 @@ impl World {
         let replacement = target.replacement();
         let respecs = target.engine == Engine::Respec;
         match effect {
-            // Never while a container is down: what was touched runs again.
+            // Never while a container is down: every touched container runs again.
             Effect::Pull { .. } => {
                 let mut touched = operation.targets.iter().filter(|target| target.touched);
                 let runs = touched.all(|target| target.reached.is_some());
@@ -91,7 +92,7 @@ impl World {
         }
     }
 
-    /// What is claimed is true at that moment, whatever the agent can see.
+    /// Checks that the outcome is true at that moment, whatever the agent can observe.
     pub(super) fn check_claim(&mut self, operation: &Operation, outcome: &Outcome) {
         for target in &operation.targets {
             if let Err(why) = self.is_true(operation, target, outcome) {
@@ -129,7 +130,7 @@ impl World {
         }
     }
 
-    /// Where nothing else is wrong, a kubelet that holds an image back does not hold up the way back.
+    /// When nothing else is wrong, the back-off of a kubelet for an image does not delay the rollback.
     pub(super) fn check_speed(&mut self, target: &Target) {
         let scenario = &self.scenario;
         let calm = scenario.faults + scenario.api_faults + scenario.kills == 0
@@ -142,7 +143,7 @@ impl World {
             && target.change.as_ref().is_some_and(|change| change.cloneable);
         let running = self.running(&target.name);
         let (true, [instance]) = (calm, running.as_slice()) else { return };
-        // Slow calls included; a kubelet's shortest back-off is ten seconds.
+        // Includes slow calls. A kubelet's shortest back-off is ten seconds.
         let longest = SignedDuration::from_millis(3500);
         let back = target.back.as_ref().and_then(|back| back.respec_at);
         if let (Some(started), Some(back)) = (instance.started_at, back)
@@ -153,7 +154,7 @@ impl World {
         }
     }
 
-    /// When it is over.
+    /// The checks when the operation has ended.
     pub(super) fn check_end(&mut self, operation: &Operation, outcome: &Outcome) {
         let grace = i64::try_from(self.scenario.grace).unwrap() + 2;
         let latest = operation.deadline_at + SignedDuration::from_secs(grace + 30);
@@ -177,7 +178,7 @@ impl World {
             _ => Gate::Open,
         };
         let owed = operation.owed_gate();
-        // Who cleans up for too long leaves the rest to the agent.
+        // After this time the operation stops its cleanup and leaves the rest to the agent.
         let cleaned_until = operation.deadline_at + SignedDuration::from_secs(15);
         let excused = self.gate_failed || self.now < self.unsynced_until || self.now >= cleaned_until;
         if self.api.gate != wished && !(owed.is_some() && excused) && !self.api.deleting {
@@ -185,7 +186,7 @@ impl World {
         }
     }
 
-    /// When everybody has had the time to react.
+    /// The checks when every component has had the time to react.
     pub(super) fn check_aftermath(&mut self, operation: &Operation, outcome: &Outcome) {
         let scenario = &self.scenario;
         let disturbed = scenario.deleted_at.is_some() || self.late_respec;

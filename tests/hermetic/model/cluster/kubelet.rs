@@ -1,7 +1,9 @@
-//! A kubelet: it acts on what it saw last, the newest container of a name decides, one thing after the other.
+//! A simulated kubelet. It acts on its last observation, the newest container of a name decides, and it does one
+//! thing after the other.
 //!
-//! What it does and when is measured or read (`computePodActions`, `doBackOff`, PLEG): a look at the runtime now and then,
-//! a sync when something had changed in it or in the spec; kill, then create, then start; a back-off per image.
+//! Its behaviour and timing are measured, or read from the source (`computePodActions`, `doBackOff`, PLEG): an
+//! observation of the runtime at intervals; a sync when the runtime or the spec has changed; kill, then create, then
+//! start; a back-off per image.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,26 +14,26 @@ use super::scenario::Image;
 use super::world::{Event, Instance, Told, World, image_id, index_of, name_of};
 use crate::model::{ms, within};
 
-/// What it has in mind.
+/// The kubelet's own state.
 pub(super) struct Kubelet {
-    /// The containers as it saw them last.
+    /// The containers in its last observation.
     cache: Vec<Instance>,
-    /// When that was.
+    /// The time of that observation.
     looked_at: Timestamp,
-    /// When its last sync was over: it waits for a newer look before the next.
+    /// When its last sync ended. It waits for a newer observation before the next sync.
     synced_at: Timestamp,
-    /// How far its knowledge of the API server has come.
+    /// The state of the API server that it has received so far.
     seen_at: Timestamp,
-    /// What is left to do in the present sync.
+    /// The remaining actions of the current sync.
     acts: VecDeque<Act>,
     busy: bool,
     again: bool,
     failed: bool,
-    /// Goes up when it is started anew: what was under way is forgotten.
+    /// Incremented when the kubelet restarts: actions in progress are then lost.
     generation: u32,
-    /// What it is to write down: it makes that up when a sync begins.
+    /// The status that it will report. It is built when a sync begins.
     status: Vec<Told>,
-    /// By container and image: for how long, since when.
+    /// By container and image: the back-off, and when it began.
     pub(super) back_off: BTreeMap<(String, String), (i64, Timestamp)>,
 }
 
@@ -44,7 +46,7 @@ enum Act {
         image: String,
         ended: Option<Timestamp>,
     },
-    /// The whole pod, for good.
+    /// Terminates the whole pod for good.
     End,
 }
 
@@ -65,7 +67,7 @@ impl Kubelet {
         }
     }
 
-    /// For how long it holds `image` back, or `None`, and then it remembers that it did not.
+    /// The remaining back-off of `image`. `None` when there is none; the start is then recorded for the next back-off.
     fn holds_back(
         &mut self,
         name: &str,
@@ -122,7 +124,7 @@ impl World {
             Event::Sync => self.sync(),
             Event::Act { generation } if present(self, generation) => self.act(),
             Event::Killed { id, generation } => {
-                // It was asked to stop in any case.
+                // A stop was requested in any case, whichever kubelet is running now.
                 let code = if self.dice.roll(3) == 0 { 0 } else { 143 };
                 self.exit(&id, code);
                 if present(self, generation) {
@@ -154,7 +156,7 @@ impl World {
         within(self.now, self.scenario.kubelet_away)
     }
 
-    /// Looks at the runtime. True when that is a reason to act: a container that is only created is none.
+    /// Observes the runtime. True when the change is a reason to act; a container that is only created is not.
     fn look(&mut self) -> bool {
         let states = |instances: &[Instance]| -> Vec<_> {
             let seen = |instance: &&Instance| !instance.fence && instance.state != State::Created;
@@ -166,7 +168,7 @@ impl World {
         before != states(&self.kubelet.cache)
     }
 
-    /// Decides, on what it saw last.
+    /// Decides the actions, from the last observation.
     fn sync(&mut self) {
         if self.kubelet_away() || self.sandbox.as_ref().is_none_or(|sandbox| !sandbox.ready) {
             return;
@@ -239,7 +241,7 @@ impl World {
         self.act();
     }
 
-    /// The next thing of a sync.
+    /// The next action of a sync.
     fn act(&mut self) {
         let generation = self.kubelet.generation;
         let grace = 1000 * i64::try_from(self.scenario.grace).unwrap();
@@ -247,7 +249,7 @@ impl World {
             None => {
                 self.kubelet.busy = false;
                 self.kubelet.synced_at = self.now;
-                // It looks again after a sync that went well.
+                // It observes again after a successful sync.
                 if !std::mem::take(&mut self.kubelet.failed) {
                     self.at(1, Event::Relook);
                 }
@@ -302,7 +304,7 @@ impl World {
         self.at(takes, Event::Starts { id, generation });
     }
 
-    /// Writes down what it saw of the pod.
+    /// Reports the observed status of the pod.
     pub(super) fn kubelet_tells(&mut self, first: bool) {
         if first {
             self.look();
@@ -334,7 +336,7 @@ impl World {
         }
     }
 
-    /// Whether a probe of `instance` says yes.
+    /// True when a probe of `instance` succeeds.
     pub(super) fn is_ready(&self, instance: &Instance) -> bool {
         let probed = instance.started_at.is_some_and(|at| self.now >= at + ms(self.scenario.ready_after));
         probed && self.image(&instance.image_id) != Image::NeverReady

@@ -1,5 +1,5 @@
-//! Beside a kubelet and its API server: both are late, both fail, both are away for a while, and the kubelet acts on what
-//! it saw last.
+//! Runs the decisions beside a kubelet and its API server. Both are late, both fail, both are away for a while, and
+//! the kubelet acts on its last observation.
 
 use std::collections::BTreeMap;
 
@@ -25,21 +25,21 @@ mod kubelet;
 mod scenario;
 mod world;
 
-/// What is broken on purpose, to see the checks find it.
+/// Planted defects. The checks must detect each of them.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 struct Sabotage {
     fences_hold_nothing: bool,
     fences_do_not_run: bool,
     journal_is_not_written: bool,
-    /// A new life counts when it has the right image, whatever spec it was made from.
+    /// A new instance counts when it has the right image, whatever spec it was created from.
     image_is_enough: bool,
     gate_is_not_opened: bool,
     spec_is_not_put_back: bool,
     everything_is_ready: bool,
 }
 
-/// How a world ended: in a word.
+/// Runs one world and returns a short description of how it ended.
 fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<String, String> {
     let mut world = World::new(scenario.clone(), sabotage);
     let operation = match begin(&mut world) {
@@ -66,7 +66,7 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<String, String> {
     Err(format!("{}\n{}", world.broken.unwrap_or_default(), world.log[tail..].join("\n")))
 }
 
-/// From the first look to the end. `None` when a rule was broken.
+/// Runs the operation from the first observation to the end. `None` when a rule was violated.
 fn carry_out(world: &mut World, agent: &mut Agent) -> Option<Outcome> {
     let kills = world.scenario.kills;
     let (mut steps, mut idle) = (0, 0);
@@ -135,13 +135,13 @@ fn carry_out(world: &mut World, agent: &mut Agent) -> Option<Outcome> {
     }
 }
 
-/// Rolls whether the agent dies here. True when it did, and is back.
+/// Decides at random whether the agent dies here. True when it did, and has restarted.
 fn dies(world: &mut World, agent: &mut Agent, percent: u64) -> bool {
     let Some(gone) = agent.dies(&mut world.dice, percent) else { return false };
     world.say(|| format!("the agent dies and is gone for {gone} ms"));
     world.advance(world.now + ms(gone));
     agent.comes_back(world.now);
-    // A new one has to hear of its pods first.
+    // A restarted agent must receive its pods first.
     let syncs = world.dice.ms(0, 500);
     world.unsynced_until = world.now + ms(syncs);
     if let Some((from, long)) = world.scenario.api_away.filter(|_| world.api_away()) {
@@ -188,14 +188,14 @@ fn begin(world: &mut World) -> Result<Operation, Refusal> {
     Ok(Plan::of(admit(request, &situation)?).begin(world.now))
 }
 
-/// What the kubelet wrote on containers before, as far as that is remembered.
+/// The hashes that the kubelet wrote on containers earlier, as far as they are remembered.
 fn hashes(world: &World) -> Hashes {
     let of = |name: &str| [OLD, NEW, ALIAS].map(|image| (image.to_owned(), world.hash(name, image))).into();
     let names = (0..world.scenario.swaps.len()).map(name_of).filter(|_| world.scenario.remembered);
     names.map(|name| (name.clone(), of(&name))).collect()
 }
 
-/// Makes every life of the image asked for look as if it had been made from the spec that is to be.
+/// Makes every instance of the requested image appear to be created from the desired spec.
 fn tamper(mut snapshot: Snapshot, operation: &Operation) -> Snapshot {
     for target in &operation.targets {
         let Some(change) = &target.change else { continue };
@@ -228,7 +228,7 @@ fn look_among(
 #[test]
 fn whatever_the_kubelet_and_its_api_server_do_the_rules_hold() {
     let tally = look_for(3000, Sabotage::default()).unwrap_or_else(|broken| panic!("{broken}"));
-    // A search that never gets anywhere proves nothing.
+    // A search that does not reach these outcomes proves nothing.
     for kind in [
         "Recreate Succeeded ",
         "Respec Succeeded ",
@@ -248,7 +248,8 @@ fn finds(sabotage: Sabotage, what: &str) {
     assert!(found.contains(what), "{found}");
 }
 
-/// The rules hold in so many of `worlds`, and among so many with the sabotage the search finds one of `what`.
+/// Checks that the rules hold in the first number of `worlds`, and that among the second number, with the sabotage,
+/// the search finds one of `what`.
 fn finds_only_with(
     sabotage: Sabotage,
     worlds: &impl Strategy<Value = Scenario>,
@@ -265,7 +266,7 @@ fn without_the_fence_the_search_finds_two_running() {
     finds(Sabotage { fences_hold_nothing: true, ..Sabotage::default() }, "run at once");
 }
 
-/// Starts that take their time, in the middle of which the kubelet collects what does not run.
+/// Starts take long, and the kubelet collects containers that do not run in the meantime.
 #[test]
 fn a_fence_that_does_not_run_is_collected_and_the_search_finds_what_comes_of_it() {
     let worlds = scenario().prop_map(|scenario| Scenario {
@@ -278,13 +279,13 @@ fn a_fence_that_does_not_run_is_collected_and_the_search_finds_what_comes_of_it(
         ..scenario
     });
     let sabotage = Sabotage { fences_do_not_run: true, ..Sabotage::default() };
-    // Or its kubelet counts from the beginning, because the fence was the last of that name.
+    // Or the kubelet counts from 0, because the fence was the last container of that name.
     finds_only_with(sabotage, &worlds, (1000, 5000), &["run at once", "not a new life"]);
 }
 
 #[test]
 fn by_the_image_alone_the_search_finds_a_life_that_does_not_last() {
-    // Restarts through the spec of what crashes before its kubelet has heard of that.
+    // Restarts through the spec, of a container that crashes before its kubelet has received the change.
     let worlds = scenario().prop_map(|scenario| Scenario {
         swaps: vec![false],
         engine: RequestedEngine::Respec,
@@ -308,7 +309,7 @@ fn a_gate_that_stays_closed_is_found() {
 #[test]
 fn a_spec_that_is_not_put_back_is_found() {
     let found = look_for(3000, Sabotage { spec_is_not_put_back: true, ..Sabotage::default() }).unwrap_err();
-    // Its kubelet ends what has come back, again and again; or it stays, and the spec names another one.
+    // The kubelet keeps stopping the restored container, or the container stays and the spec names another image.
     assert!(
         ["the spec was not put back", "the way back of"].iter().any(|what| found.contains(what)),
         "{found}"

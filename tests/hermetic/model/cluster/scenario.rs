@@ -1,4 +1,4 @@
-//! Everything that can be different about a world with an API server and a kubelet.
+//! The parameters of a world with an API server and a kubelet, and their random choice. Contains no behaviour.
 
 use inplace::api::request::RequestedEngine;
 use inplace::operation::snapshot::RestartPolicy;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::model::rarely;
 
-/// One world. Smaller is tamer.
+/// The parameters of one world. Smaller values mean fewer disturbances.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub(super) struct Scenario {
@@ -15,44 +15,44 @@ pub(super) struct Scenario {
     pub(super) engine: RequestedEngine,
     pub(super) policy: RestartPolicy,
     pub(super) keep: bool,
-    /// True for a kubelet whose hash of a spec nobody else can compute.
+    /// True for a kubelet whose spec hash no other program can compute.
     pub(super) old_kubelet: bool,
-    /// True when the hashes that it wrote before are remembered.
+    /// True when the hashes that it wrote earlier are remembered.
     pub(super) remembered: bool,
     pub(super) cloneable: bool,
     pub(super) alias: bool,
     pub(super) pre_stop: bool,
-    /// Seconds the containers get to stop.
+    /// The containers' grace period for a stop, in seconds.
     pub(super) grace: u64,
-    /// Seconds of drain.
+    /// The grace period of the drain in seconds.
     pub(super) drain: u32,
     pub(super) min_ready: u32,
     pub(super) ready_timeout: u32,
-    /// Seconds beside what the rest takes.
+    /// The deadline in seconds, in addition to the time that everything else takes.
     pub(super) deadline: u32,
-    /// Percent of calls to the runtime that go wrong.
+    /// Percentage of runtime calls that fail.
     pub(super) faults: u64,
-    /// Percent of calls to the API server that go wrong.
+    /// Percentage of API server calls that fail.
     pub(super) api_faults: u64,
-    /// Percent of steps in which the agent is killed.
+    /// Percentage of steps in which the agent is killed.
     pub(super) kills: u64,
     pub(super) old_image: Image,
     pub(super) new_image: Image,
-    /// Milliseconds from a start until the kubelet's probe says yes.
+    /// Milliseconds from a start until the kubelet's probe succeeds.
     pub(super) ready_after: i64,
-    /// Seconds since the life before the present one ended.
+    /// Seconds since the instance before the present one ended.
     pub(super) last_exit: i64,
-    /// Seconds of back-off that the kubelet has in mind for the old image, its alias, and the new image.
+    /// The kubelet's current back-off in seconds for the old image, its alias, and the new image.
     pub(super) back_off: [Option<i64>; 3],
-    /// True when what is to be swapped has just crashed.
+    /// True when the container to be swapped has just crashed.
     pub(super) down: bool,
-    /// The most that what the agent knows from the API server is behind.
+    /// The maximum delay of the agent's data from the API server.
     pub(super) lag: i64,
     /// The same for the kubelet.
     pub(super) kubelet_lag: i64,
-    /// The longest between two looks of the kubelet at the runtime.
+    /// The longest time between two observations of the runtime by the kubelet.
     pub(super) relist: i64,
-    /// From when and for how long the API server answers nothing.
+    /// From when and for how long the API server does not respond.
     pub(super) api_away: Option<(i64, i64)>,
     /// The same for the kubelet.
     pub(super) kubelet_away: Option<(i64, i64)>,
@@ -60,14 +60,14 @@ pub(super) struct Scenario {
     pub(super) dies_at: Option<i64>,
     pub(super) withdrawn_at: Option<i64>,
     pub(super) deleted_at: Option<i64>,
-    /// When the kubelet removes exited containers that it has no use for.
+    /// When the kubelet removes exited containers that it does not need.
     pub(super) swept_at: Option<i64>,
-    /// How long the kubelet may ask the registry before each start (imagePullPolicy Always).
+    /// How long the kubelet may query the registry before each start (imagePullPolicy Always).
     pub(super) pull: Option<i64>,
     pub(super) seed: u64,
 }
 
-/// How containers of an image behave.
+/// The behaviour of an image's containers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Image {
     Good,

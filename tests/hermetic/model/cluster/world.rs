@@ -1,4 +1,5 @@
-//! The runtime and the API server of a world, and what the agent sees and does of them.
+//! The runtime and the API server of a world, the agent's snapshot of them, and the execution of its effects. Decides
+//! nothing for the agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,10 +22,10 @@ pub(super) const NEW: &str = "repo/app:new";
 pub(super) const ALIAS: &str =
     "repo/app@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// One container, with what no snapshot shows.
+/// One container in the simulated runtime.
 pub(super) type Instance = Container;
 
-/// What is to happen.
+/// An event in the future of the world.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
     Exit(String),
@@ -54,7 +55,7 @@ pub(super) struct Api {
     pub(super) reported: Vec<Told>,
 }
 
-/// What the kubelet has told about one container.
+/// The kubelet's report about one container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Told {
     pub(super) id: Option<String>,
@@ -76,20 +77,20 @@ pub(super) struct World {
     events: Vec<(Timestamp, Event)>,
     pub(super) api: Api,
     history: Vec<(Timestamp, Api)>,
-    /// How far the agent's knowledge of the API server has come.
+    /// The state of the API server that the agent has received so far.
     seen_at: Timestamp,
-    /// Until when a new agent has not heard of the API server.
+    /// Until when a restarted agent has not received the pod from the API server.
     pub(super) unsynced_until: Timestamp,
     pub(super) kubelet: Kubelet,
     pub(super) gate_closed_at: Option<Timestamp>,
-    /// True once a life was created for a kubelet that had been told to make one.
+    /// True once an instance was created here although the kubelet was expected to create it.
     pub(super) helped: bool,
-    /// True when the last turn of the gate was not answered well.
+    /// True when the last change of the gate got no successful response.
     pub(super) gate_failed: bool,
-    /// Set when a change of the spec came after everybody had given it up.
+    /// Set when a change of the spec arrived after it had been given up.
     pub(super) late_respec: bool,
     pub(super) pre_stopped: BTreeSet<String>,
-    /// True once something of ours could be felt.
+    /// True once an effect of the agent could affect a running container.
     pub(super) felt: bool,
     pub(super) late: bool,
     pub(super) broken: Option<String>,
@@ -146,7 +147,7 @@ impl World {
         world
     }
 
-    /// Two lives of each container, and all that is known to happen.
+    /// Creates two instances of each container, and schedules the events of the scenario.
     fn populate(&mut self) {
         let ended = epoch() - ms(1000 * self.scenario.last_exit);
         for index in 0..self.scenario.swaps.len() {
@@ -201,7 +202,7 @@ impl World {
         self.instances.iter_mut().find(|instance| instance.id == id)
     }
 
-    /// The lives of `name` that run.
+    /// The running instances of `name`.
     pub(super) fn running(&self, name: &str) -> Vec<&Instance> {
         let runs = |instance: &&Instance| {
             !instance.fence && instance.name == name && instance.state == State::Running
@@ -218,7 +219,7 @@ impl World {
         self.broken.get_or_insert(what);
     }
 
-    /// What its kubelet writes on a container.
+    /// The hash that the kubelet writes on a container.
     pub(super) fn hash(&self, name: &str, image: &str) -> String {
         let computed = spec_hash::of(name, image);
         if self.scenario.old_kubelet { format!("1{computed}") } else { computed }
@@ -269,7 +270,7 @@ impl World {
         id
     }
 
-    /// The process in a fence is there.
+    /// Starts the process of a fence.
     fn hold(&mut self, id: &str) {
         let now = self.now;
         if let Some(fence) = self.instance(id) {
@@ -277,7 +278,7 @@ impl World {
         }
     }
 
-    /// What happens when the runtime starts `id`; false when the image will not start.
+    /// Simulates the start of `id` by the runtime; false when the image does not start.
     pub(super) fn start(&mut self, id: &str) -> bool {
         let now = self.now;
         let image_id = self.instance(id).unwrap().image_id.clone();
@@ -347,7 +348,8 @@ impl World {
                 self.sandbox = None;
             }
             Event::Swept => {
-                // The newest of a name that does not run is kept: a fence has the name that it guards.
+                // Of the containers of one name that do not run, the newest is kept. A fence
+                // has the name that it reserves.
                 let mut newest = BTreeMap::new();
                 for instance in self.instances.iter().filter(|instance| instance.state != State::Running) {
                     newest.insert(instance.name.clone(), instance.id.clone());
@@ -381,7 +383,7 @@ impl World {
         within(self.now, self.scenario.api_away)
     }
 
-    /// What the agent sees.
+    /// The agent's snapshot.
     pub(super) fn snapshot(&mut self) -> Snapshot {
         let mut containers = self.instances.clone();
         if !containers.is_empty() {
@@ -444,7 +446,7 @@ impl World {
         })
     }
 
-    /// Carries `effect` out, or does not, and answers, or does not.
+    /// Executes `effect` or not, and responds or not.
     pub(super) fn call(&mut self, operation: &Operation, effect: &Effect) -> Result<Learned, EffectError> {
         self.check_effect(operation, effect);
         let effect_error = |class| Err(EffectError { class, message: format!("{class:?}") });
@@ -460,10 +462,10 @@ impl World {
         let fault = if self.dice.roll(100) < faults { self.dice.roll(4) } else { 9 };
         self.felt |= effect.verb() == Verb::PreStop;
         let away = to_api && self.api_away();
-        // A gate that is turned after everybody has turned away is for the agent to see to, not for an operation.
+        // A change of the gate that arrives after every timeout is for the agent to correct, not for an operation.
         let late = fault == 2 && effect.verb() != Verb::Gate && !away;
         if late {
-            // Slower than our patience: it happens after we have turned away.
+            // Slower than the agent's timeout: the effect happens after the agent has stopped waiting.
             let delay = takes + self.dice.ms(1, 1500);
             self.at(delay, Event::Late(effect.clone()));
             self.late = true;
