@@ -1,8 +1,8 @@
 //! How many pods may be begun.
 //!
-//! At most `maxUnavailable` pods are with their agents. And one that serves is begun only while, with it, no more than
-//! `maxUnavailable` are unavailable or with an agent, somebody else's too; one that does not serve loses nothing, so that broken
-//! pods never hold their own repair back.
+//! At most `maxUnavailable` pods are with their agents. An available pod is begun only if, including it, no more than
+//! `maxUnavailable` pods are unavailable or with an agent, requests of other clients included. A pod that is not
+//! available is exempt, so that broken pods never block their own repair.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
@@ -10,19 +10,19 @@ use crate::api::in_place_rollout::InPlaceRolloutSpec;
 use crate::rollout::view::{State, View};
 use crate::workload::amount::Amount;
 
-/// The numbers of a spec, for so many pods.
+/// The limits of a spec, for a given number of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Unavailable at most.
+    /// Maximum number of unavailable pods.
     pub unavailable: usize,
-    /// Left as they are.
+    /// Number of pods that are left as they are.
     pub held: usize,
-    /// So many failures end it.
+    /// Number of failures that end the rollout.
     pub failures: usize,
 }
 
 impl Bounds {
-    /// Of `pods`. What cannot be read is refused at admission; it holds everything back here.
+    /// The limits for `pods`. Admission rejects a value that cannot be parsed; here it holds everything back.
     pub fn of(spec: &InPlaceRolloutSpec, pods: usize) -> Self {
         let read = |value: &IntOrString| Amount::read(value).ok();
         let at_least_one = |value| read(value).map_or(1, |amount| amount.up(pods).max(1));
@@ -34,15 +34,15 @@ impl Bounds {
     }
 }
 
-/// What is left of it.
+/// The remaining budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
     limit: usize,
-    /// With their agents.
+    /// Pods that are with their agents.
     busy: usize,
-    /// Unavailable, or with an agent.
+    /// Pods that are unavailable or with an agent.
     out: usize,
-    /// How many more may be begun at all.
+    /// How many more pods may be begun at all.
     rest: usize,
 }
 
@@ -59,7 +59,7 @@ impl Budget {
         }
     }
 
-    /// How many more may be begun at all.
+    /// How many more pods may be begun at all.
     pub(super) fn rest(self) -> usize {
         self.rest
     }
@@ -69,7 +69,7 @@ impl Budget {
         self.rest > 0 && self.busy < self.limit && (!view.available || self.out < self.limit)
     }
 
-    /// It is begun.
+    /// Counts `view` as begun.
     pub(super) fn spend(&mut self, view: &View<'_>) {
         self.busy += 1;
         self.out += usize::from(view.available);

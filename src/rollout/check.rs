@@ -1,5 +1,6 @@
-//! What is refused at admission, and fails a rollout where nobody was asked: specs that contradict themselves, and changes of
-//! what cannot be changed. All at once, each with the field and what to write instead.
+//! Validation at admission, and in each decision in case no webhook is installed: specs that contradict themselves,
+//! and (at admission only) changes of immutable fields. All problems are reported at once, each with the field and
+//! the remedy.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -10,7 +11,7 @@ use crate::api::workload_kind::{KINDS, Kind};
 use crate::rollout::desired::request;
 use crate::workload::amount::Amount;
 
-/// Everything that is wrong with a rollout, and with the change from `old` to it.
+/// All problems of a rollout, and of the change from `old` to it.
 pub fn rollout(old: Option<&InPlaceRollout>, new: &InPlaceRollout) -> Vec<String> {
     let mut problems = spec(&new.spec);
     if let Some(old) = old {
@@ -19,7 +20,7 @@ pub fn rollout(old: Option<&InPlaceRollout>, new: &InPlaceRollout) -> Vec<String
     problems
 }
 
-/// Everything that is wrong with a spec.
+/// All problems of a spec.
 pub fn spec(spec: &InPlaceRolloutSpec) -> Vec<String> {
     let mut problems = target(&spec.target);
     for (field, value) in [
@@ -42,7 +43,7 @@ pub fn spec(spec: &InPlaceRolloutSpec) -> Vec<String> {
             problems.push(format!("spec.{field}: {value} is less than 0"));
         }
     }
-    // The id is that of an object which may have none yet.
+    // The id is the uid of an object that may not have one yet.
     match request("x", spec).check() {
         Ok(()) => {}
         Err(InvalidRequest::Value { field, problem }) if field.starts_with("containers") => {
@@ -130,7 +131,7 @@ fn amount(field: &str, value: &IntOrString) -> Option<String> {
     Amount::read(value).err().map(|error| format!("spec.{field}: {error}"))
 }
 
-/// What was changed that cannot be.
+/// Changes of immutable fields.
 fn changed(old: &InPlaceRolloutSpec, new: &InPlaceRolloutSpec) -> Vec<String> {
     [
         ("target", old.target == new.target),

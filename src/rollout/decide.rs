@@ -1,4 +1,4 @@
-//! The decision: from what a rollout wants and what is seen to writes and a status.
+//! The decision: from the spec of a rollout and the cached objects to writes and a status. Writes nothing.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -19,71 +19,71 @@ use crate::rollout::view::{State, View};
 use crate::workload::action::{Event, PodPatch, PodRef};
 use crate::workload::task::later;
 
-/// How long a target may take to come into being.
+/// How long after its creation a rollout waits for a target that does not exist.
 const UNTIL_THERE: SignedDuration = SignedDuration::from_secs(60);
-/// How soon a target that is not there is looked for again.
+/// Interval between reconciles while the target does not exist.
 const REQUEUE: SignedDuration = SignedDuration::from_secs(2);
-/// How soon budgets of others that let nobody go are asked again.
+/// Interval between reconciles while budgets do not allow a pod or another client works on one.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(1);
 
-/// What is seen.
+/// The input of a decision.
 #[derive(Clone, Debug)]
 pub struct Seen<'a> {
-    /// The target.
+    /// The target of the rollout.
     pub target: &'a Target,
-    /// Pods that could be its own.
+    /// Pods that may belong to the target.
     pub pods: Vec<&'a Pod>,
-    /// The budgets of its namespace.
+    /// The `PodDisruptionBudget`s of the namespace.
     pub allowance: DisruptionAllowance,
     /// The name of a newer rollout of the same target.
     pub newer: Option<&'a str>,
-    /// The nodes whose agent is ready; `None`: nothing is known of agents.
+    /// The nodes whose agent is ready; `None`: agents are not in the cache.
     pub agents: Option<&'a ReadyAgents>,
-    /// The time.
+    /// The time of the reconcile.
     pub now: Timestamp,
 }
 
-/// What follows.
+/// The result of one reconcile.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
-    /// What is to be written, in this order.
+    /// The writes, in order.
     pub writes: Vec<Write>,
-    /// Entries to write anew: the name of a budget and of a pod.
+    /// Entries to renew: the names of a budget and of a pod.
     pub renewals: Vec<(String, String)>,
-    /// What is told then.
+    /// The status to write after that.
     pub status: InPlaceRolloutStatus,
-    /// What is told to people once the status is written.
+    /// The events to record once the status is written.
     pub events: Vec<Event>,
-    /// When to look again although nothing happens.
+    /// When to reconcile if no event arrives before.
     pub requeue_at: Option<Timestamp>,
-    /// Its time is over: delete it.
+    /// The TTL of the finished rollout is over: delete it.
     pub delete: bool,
 }
 
 /// A write on a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
-    /// Which.
+    /// The pod, with the version that the write is conditional on.
     pub pod: PodRef,
-    /// Its mark, its request, its label.
+    /// The record, the request and the label.
     pub patch: PodPatch,
-    /// What for.
+    /// The purpose.
     pub what: What,
 }
 
-/// What a write on a pod is for.
+/// The purpose of a write on a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
-    /// The request. Before it, claims at these budgets.
+    /// Write the request. Before that, claim at these budgets.
     Begin(Vec<String>),
-    /// The request is taken back.
+    /// Withdraw the request.
     Recall,
-    /// It has ended. Before it, the entries at these budgets go.
+    /// Record the end. Before that, remove the entries at these budgets.
     End(End, Vec<String>),
 }
 
 impl Write {
-    /// True when it has to do with budgets.
+    /// True when the write involves budgets.
     pub fn claims(&self) -> bool {
         match &self.what {
             What::Begin(claims) | What::End(_, claims) => !claims.is_empty(),
@@ -92,7 +92,7 @@ impl Write {
     }
 }
 
-/// Decides.
+/// Decides about a rollout.
 pub fn decide(rollout: &Rollout, mut seen: Seen<'_>) -> Decision {
     let before = &rollout.before;
     if before.phase.is_terminal() {
@@ -107,7 +107,7 @@ pub fn decide(rollout: &Rollout, mut seen: Seen<'_>) -> Decision {
     carry_on(rollout, seen, started)
 }
 
-/// One that has ended is only kept for a while.
+/// A rollout that has ended is kept until its TTL is over.
 fn forgotten(rollout: &Rollout, now: Timestamp) -> Decision {
     let mut status = rollout.before.clone();
     status.observed_generation = rollout.generation;
@@ -117,14 +117,14 @@ fn forgotten(rollout: &Rollout, now: Timestamp) -> Decision {
     Decision { status, requeue_at: end.filter(|_| !delete), delete, ..Decision::default() }
 }
 
-/// It ends before it has begun.
+/// Ends a rollout at once: before it has begun, or because its spec has become invalid.
 fn refused(rollout: &Rollout, stop_reason: &StopReason, now: Timestamp) -> Decision {
     let status = report::ended_early(rollout, stop_reason, now);
     let events = report::events(rollout, &status);
     Decision { status, events, ..Decision::default() }
 }
 
-/// The first look. Nothing is touched before it is written down when that was.
+/// The first reconcile. The start is recorded in the status before any pod is touched.
 fn begin(rollout: &Rollout, seen: &Seen<'_>) -> Decision {
     let now = seen.now;
     if let Some(newer) = seen.newer {
@@ -158,7 +158,8 @@ fn begin(rollout: &Rollout, seen: &Seen<'_>) -> Decision {
     Decision { status, events, requeue_at: Some(now), ..Decision::default() }
 }
 
-/// The owner would take what is still to be begun for failures, too many of them.
+/// The stop reason when the remaining restarts would reach the owner's backoff limit, because it counts them as
+/// failures.
 fn given_up(rollout: &Rollout, target: &Target, views: &[View<'_>], bounds: Bounds) -> Option<StopReason> {
     let more = Budget::of(bounds, views).rest() * rollout.spec.containers.len();
     let why = target.gives_up(rollout, views.iter().map(|view| view.pod), more)?;
@@ -232,7 +233,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Claims hold for two minutes, and an operation may take longer.
+    /// Claims are valid for two minutes, and an operation may take longer.
     fn renew(&mut self, view: &View<'_>, allowance: &DisruptionAllowance) {
         let Some(record) = self.record(view).filter(|_| view.is_busy()) else { return };
         let (due, next) = allowance.due(view.pod, &record.claims, self.now);
@@ -243,7 +244,7 @@ impl Planner<'_> {
         }
     }
 
-    /// When time alone changes how it stands.
+    /// Requeues for the time when the pod's state changes without an event.
     fn wake(&mut self, view: &View<'_>) {
         let min_ready = SignedDuration::from_secs(self.rollout.spec.pod.min_ready_seconds.into());
         if let Some(since) = view.pod.base.ready_since.filter(|_| view.ready && !view.available) {
@@ -306,7 +307,7 @@ impl PodRecord {
     }
 }
 
-/// The mark, and the label that says whose pod it is.
+/// The record, and the label that names the rollout working on the pod.
 fn marked(record: &PodRecord, label: Option<String>) -> PodPatch {
     let text = serde_json::to_string(record).ok();
     PodPatch {
@@ -321,7 +322,7 @@ fn begin_of(rollout: &Rollout, pod: &Pod, record: &PodRecord, claims: Vec<String
     Write { pod: PodRef::of(&pod.base), patch, what: What::Begin(claims) }
 }
 
-/// Takes the request of `record` back, if it is still there.
+/// Withdraws the request of `record`, if it is still on the pod.
 pub(super) fn recall_of(pod: &Pod, record: &PodRecord) -> Write {
     let mut patch = marked(&record.at_stage(Stage::Recalled), Some(record.rollout.clone()));
     if pod.base.request.as_ref() == Some(&record.rollout) {
@@ -330,7 +331,7 @@ pub(super) fn recall_of(pod: &Pod, record: &PodRecord) -> Write {
     Write { pod: PodRef::of(&pod.base), patch, what: What::Recall }
 }
 
-/// Writes down how it ended. A request that nobody answered goes, so that nobody takes it up later.
+/// Records how a task ended. A request without a terminal answer is removed, so that no agent accepts it later.
 pub(super) fn end_of(pod: &Pod, record: &PodRecord, end: &End) -> Write {
     let mut patch = marked(&record.ended(end), None);
     let answer = pod.base.answer.as_ref().filter(|answer| answer.id == record.rollout);

@@ -1,4 +1,4 @@
-//! What one rollout wants, and what was told of it last.
+//! The spec of one rollout and its last status. Read from the API object; nothing is decided here.
 
 use jiff::Timestamp;
 
@@ -12,28 +12,28 @@ use crate::workload::selector;
 /// A rollout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rollout {
-    /// Its namespace.
+    /// Namespace of the rollout.
     pub namespace: String,
-    /// Its name.
+    /// Name of the rollout.
     pub name: String,
-    /// Its uid: also the id of what it asks of each pod.
+    /// Uid of the rollout: also the id of its request on each pod.
     pub uid: String,
-    /// The version that was read.
+    /// The resource version that was read.
     pub version: String,
-    /// When it was made.
+    /// Creation time.
     pub created: Timestamp,
-    /// Counts the changes of its spec.
+    /// Generation of the spec.
     pub generation: i64,
-    /// True when it is on its way out.
+    /// True when the rollout is being deleted.
     pub deleting: bool,
-    /// As its user wrote it.
+    /// The spec as the user wrote it.
     pub spec: InPlaceRolloutSpec,
-    /// What was told last.
+    /// The last status.
     pub before: InPlaceRolloutStatus,
 }
 
 impl Rollout {
-    /// Reads one.
+    /// Reads a rollout.
     pub fn read(object: InPlaceRollout) -> Self {
         let meta = object.metadata;
         Self {
@@ -49,12 +49,12 @@ impl Rollout {
         }
     }
 
-    /// True until it has ended or is on its way out.
+    /// True until the rollout has ended or is being deleted.
     pub fn is_active(&self) -> bool {
         !self.deleting && !self.before.phase.is_terminal()
     }
 
-    /// Whose pods, as people write it.
+    /// The target in the form that people write.
     pub fn target(&self) -> String {
         let target = &self.spec.target;
         match (&target.workload_ref, &target.selector) {
@@ -64,7 +64,7 @@ impl Rollout {
         }
     }
 
-    /// True when both are about the same pods by the same words.
+    /// True when both rollouts name the same target in the same way.
     pub fn has_target_of(&self, other: &Self) -> bool {
         let (own, others) = (&self.spec.target, &other.spec.target);
         let same = match (&own.workload_ref, &others.workload_ref) {
@@ -75,19 +75,19 @@ impl Rollout {
         same && self.namespace == other.namespace
     }
 
-    /// True when it was made after `other`, and takes its place. One whose own place was taken takes no other's.
+    /// True when this rollout was created after `other` and supersedes it. A superseded rollout supersedes no other.
     pub fn is_newer_than(&self, other: &Self) -> bool {
         self.before.phase != RolloutPhase::Superseded && self.age() > other.age()
     }
 
-    /// Grows from older to newer ones. The API server tells whole seconds: of two from the same one, the first that was looked
-    /// at is the older.
+    /// Sorts older rollouts before newer ones. The API server stores whole seconds: of two from the same second, the
+    /// one that was reconciled first is the older one.
     pub fn age(&self) -> (Timestamp, Timestamp, &str, &str) {
         let looked_at = self.before.started_at.or(self.before.finished_at);
         (self.created, looked_at.unwrap_or(Timestamp::MAX), &self.name, &self.uid)
     }
 
-    /// What is asked of each pod.
+    /// The request for each pod.
     pub fn request(&self) -> Request {
         let mut request = request(&self.uid, &self.spec);
         if request.reason.is_empty() {
@@ -96,18 +96,18 @@ impl Rollout {
         request
     }
 
-    /// The containers that get an image, with it.
+    /// The containers that get an image, and the image.
     pub fn images(&self) -> impl Iterator<Item = (&str, &str)> {
         self.spec.containers.iter().filter_map(|one| Some((one.name.as_str(), one.image.as_deref()?)))
     }
 
-    /// True when no container is only restarted.
+    /// True when every container gets an image and none is restarted only.
     pub fn only_swaps(&self) -> bool {
         self.spec.containers.iter().all(|one| one.image.is_some())
     }
 }
 
-/// The request that a spec amounts to. Numbers out of range are refused at admission, and become 0 here.
+/// The request for a spec. Admission rejects numbers out of range; here they become 0.
 pub fn request(id: &str, spec: &InPlaceRolloutSpec) -> Request {
     // Both sides are written out: a field that is new on one of them and not here does not compile.
     let PodTerms {

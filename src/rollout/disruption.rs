@@ -1,5 +1,6 @@
-//! `PodDisruptionBudget`s: an operation in place takes a pod out of service for a while, as an eviction does for good, and
-//! asks in the same way. The disruption controller counts a pod in `disruptedPods` as out of service, for two minutes at most.
+//! `PodDisruptionBudget`s: an operation in place takes a pod out of service for a while, as an eviction does for
+//! good, and claims it in the same way. A claim is an entry in `disruptedPods`; the disruption controller counts such
+//! a pod as out of service, for two minutes at most.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +13,20 @@ use crate::workload::pods::PodPhase;
 use crate::workload::selector;
 use crate::workload::task::later;
 
-/// How long an entry is good for before it is written anew; after two minutes it is dropped.
+/// Age at which an entry is renewed; the disruption controller removes it after two minutes.
 pub const RENEW: SignedDuration = SignedDuration::from_secs(60);
-/// So many entries and an eviction is refused.
+/// Number of entries at which the API server refuses an eviction.
 const MOST: usize = 2000;
 
-/// One budget, as `policy/v1` and `v1beta1` both have it.
+/// A `PodDisruptionBudget`, with the fields that `policy/v1` and `v1beta1` have in common.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Disruption {
-    /// Name, uid, version, generation.
+    /// Name, uid, resource version and generation.
     pub metadata: Meta,
-    /// Whose pods.
+    /// The selected pods and the policy for unhealthy ones.
     pub spec: Spec,
-    /// How many may go.
+    /// How many disruptions are allowed.
     pub status: Status,
 }
 
@@ -61,21 +62,21 @@ pub struct Status {
     pub disrupted_pods: BTreeMap<String, Timestamp>,
 }
 
-/// The budgets of a namespace, and what is left of them.
+/// The budgets of a namespace and their remaining allowance.
 #[derive(Clone, Debug, Default)]
 pub struct DisruptionAllowance {
     budgets: Vec<Disruption>,
-    /// An empty selector means all pods (`policy/v1`) or none (`v1beta1`).
+    /// An empty selector selects all pods (`policy/v1`) or none (`v1beta1`).
     pub empty_is_all: bool,
 }
 
 impl DisruptionAllowance {
-    /// Of these; `version` is that of the interface.
+    /// The allowance of these budgets; `version` is the API version they were read with.
     pub fn new(budgets: Vec<Disruption>, version: &str) -> Self {
         Self { budgets, empty_is_all: version == "v1" }
     }
 
-    /// Those that are about `pod`.
+    /// The budgets that select `pod`.
     fn of<'r>(&'r self, pod: &'r Pod) -> impl Iterator<Item = &'r Disruption> {
         self.budgets.iter().filter(move |budget| self.selects(budget, pod))
     }
@@ -93,10 +94,10 @@ impl DisruptionAllowance {
         self.of(pod).any(|budget| budget.status.disrupted_pods.contains_key(&pod.base.name))
     }
 
-    /// Takes what `pod` needs: the names of the budgets at which to claim; or the one that does not let it go.
+    /// Takes the allowance for `pod` and returns the names of the budgets to claim at.
     ///
     /// # Errors
-    /// The name of that budget.
+    /// The name of the budget that does not allow it.
     pub fn claim(&mut self, pod: &Pod, ready: bool) -> Result<Vec<String>, String> {
         if pod.base.phase == PodPhase::Pending {
             return Ok(Vec::new());
@@ -118,7 +119,7 @@ impl DisruptionAllowance {
         Ok(names)
     }
 
-    /// The budgets among `claims` whose entry for `pod` is to be written anew now, and when the next one is.
+    /// The budgets among `claims` whose entry for `pod` is to be renewed now, and when the next renewal is due.
     pub fn due(&self, pod: &Pod, claims: &[String], now: Timestamp) -> (Vec<String>, Option<Timestamp>) {
         let (mut due, mut next) = (Vec::new(), None);
         for budget in self.budgets.iter().filter(|budget| claims.contains(&budget.metadata.name)) {
@@ -131,14 +132,15 @@ impl DisruptionAllowance {
         (due, next)
     }
 
-    /// The one of that name, as it was read.
+    /// The budget of this name as it was read, unless [`Self::claim`] has reduced its allowance.
     pub fn get(&self, name: &str) -> Option<&Disruption> {
         self.budgets.iter().find(|budget| budget.metadata.name == name)
     }
 }
 
 impl Disruption {
-    /// Whether a pod may go: with a claim, not at all, or (`None`) without a claim, as it serves nobody.
+    /// Whether a pod may be disrupted: with a claim (`true`), not at all (`false`), or without a claim (`None`),
+    /// because it serves no traffic.
     fn asks(&self, ready: bool) -> Option<bool> {
         let status = &self.status;
         let always = self.spec.unhealthy_pod_eviction_policy.as_deref() == Some("AlwaysAllow");

@@ -15,7 +15,7 @@ use crate::rollout::target::{Target, Template};
 /// The uid of the rollout.
 pub(super) const UID: &str = "r-1";
 
-/// So many seconds after the rollout was made.
+/// This many seconds after the creation of the rollout.
 pub(super) fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
 }
@@ -32,7 +32,7 @@ pub(super) fn rollout(more: &Value) -> Rollout {
     rollout
 }
 
-/// A pod as the API has it: old and Ready.
+/// An old and Ready pod as an API object.
 pub(super) fn pod(index: usize) -> Value {
     json!({"metadata": {"name": format!("web-{index}"), "uid": format!("u{index}"), "resourceVersion": "1",
             "labels": {"app": "web"}, "annotations": {}, "creationTimestamp": at(-1000),
@@ -61,7 +61,7 @@ pub(super) fn seen<'a>(
     Seen { target, pods: pods.iter().collect(), allowance, newer: None, agents: None, now }
 }
 
-/// As the API server carries a write out.
+/// Applies a write as the API server does.
 pub(super) fn apply(pod: &mut Value, write: &Write) {
     for (field, changes) in [("labels", &write.patch.labels), ("annotations", &write.patch.annotations)] {
         let map = pod["metadata"][field].as_object_mut().unwrap();
@@ -74,20 +74,20 @@ pub(super) fn apply(pod: &mut Value, write: &Write) {
     }
 }
 
-/// What the agent says.
+/// Sets the status that the agent reports.
 pub(super) fn say(pod: &mut Value, phase: &str, step: Option<&str>) {
     let answer = json!({"id": UID, "phase": phase, "step": step, "reason": "", "message": "said", "startedAt": null,
         "finishedAt": null, "containers": []});
     pod["metadata"]["annotations"]["inplace.dev/status"] = json!(answer.to_string());
 }
 
-/// Makes it Ready, or not.
+/// Makes the pod Ready or not Ready.
 pub(super) fn ready(pod: &mut Value, is: bool, now: Timestamp) {
     let status = if is { "True" } else { "False" };
     pod["status"]["conditions"] = json!([{"type": "Ready", "status": status, "lastTransitionTime": now}]);
 }
 
-/// A budget of all of them that lets so many go.
+/// A `PodDisruptionBudget` for all pods with this number of allowed disruptions.
 pub(super) fn budget(allowed: i64) -> Disruption {
     serde_json::from_value(json!({"metadata": {"name": "pdb", "uid": "p", "resourceVersion": "1", "generation": 1},
         "spec": {"selector": {"matchLabels": {"app": "web"}}},

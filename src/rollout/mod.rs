@@ -1,23 +1,24 @@
-//! The decisions of rollouts over anybody's pods: what an `InPlaceRollout` does next. Pure: no async, no clock, no I/O.
+//! Decides what an `InPlaceRollout` does next with the pods of any workload. Pure: no async, no clock, no I/O.
 //!
 //! ```text
-//!  InPlaceRollout ─▶ Wish ──┐             ┌─▶ writes on pods: a request, its withdrawal, its end
-//!  its target, its pods,    ├─▶ decide() ─┼─▶ status, events
-//!  PodDisruptionBudgets ────┘             └─▶ when to look again
+//!  InPlaceRollout ─▶ Rollout ─┐             ┌─▶ writes on pods: a request, its withdrawal, its end
+//!  its target, its pods,      ├─▶ decide() ─┼─▶ status, events
+//!  PodDisruptionBudgets ──────┘             └─▶ when to reconcile again
 //!
-//!  decide: view     where each pod stands (mark, the agent's answer, somebody else's work)
-//!        → halt     why nothing more is begun, if so
-//!        → order    who goes first
-//!        → budget   how many more may be begun; disruption: whom the budgets of its pods let go
-//!        → report   counts, conditions, one line for people
+//!  decide: view         the state of each pod (record, the agent's answer, requests of other clients)
+//!        → stop_reason  why no more pods are begun, if so
+//!        → order        which pods go first
+//!        → budget       how many more may be begun; disruption: which ones their PodDisruptionBudgets allow
+//!        → report       counts, conditions, one line for people
 //! ```
 //!
-//! What is being done with a pod stands on it ([`record::PodRecord`], an annotation written together with the request), so that
-//! whoever decides next goes on where the last one stopped. The id of the request is the uid of the rollout: an agent carries
-//! it out once, however often it is written.
+//! What the rollout does with a pod is recorded on the pod ([`record::PodRecord`], an annotation written together
+//! with the request), so that another replica of the controller continues where the last one stopped. The id of the
+//! request is the uid of the rollout: an agent carries it out once, however often it is written.
 //!
-//! What the controller that uses this owes: it looks only once what it sees includes its own last writes; it writes with the
-//! uid and the version that a write names; it claims at the budgets that a write names before it carries it out.
+//! The caller has three duties. It decides only when its cache includes its own last writes. It makes each write
+//! conditional on the uid and the resource version that the write names. It claims at the budgets that a write names
+//! before it carries it out.
 
 pub mod budget;
 pub mod check;

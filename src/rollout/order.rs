@@ -1,4 +1,4 @@
-//! Who goes first: what serves nobody, then what is cheap to lose, then by name.
+//! The order of pods: those that serve no traffic first, then the cheap ones, then by name. Picks nothing.
 
 use std::cmp::Ordering;
 

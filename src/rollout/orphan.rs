@@ -1,4 +1,5 @@
-//! Pods on which a rollout that is gone or has ended was working: what is not touched yet is taken back, the rest ends.
+//! Orphans: pods with the record of a rollout that is gone or has ended. A request that has touched nothing is
+//! withdrawn, any other is recorded at its end.
 
 use jiff::Timestamp;
 
@@ -6,7 +7,7 @@ use crate::rollout::decide::{Write, end_of, recall_of};
 use crate::rollout::pod::Pod;
 use crate::rollout::record::{Stage, TaskState, task_state};
 
-/// What follows for `pod`, and when to look at it again.
+/// The write for `pod`, and when to reconcile it again.
 pub fn orphan(pod: &Pod, now: Timestamp) -> (Option<Write>, Option<Timestamp>) {
     let Some(record) = pod.record.as_ref().filter(|record| record.is_live()) else { return (None, None) };
     if !pod.base.is_active() {

@@ -1,4 +1,4 @@
-//! A pod as a rollout sees it.
+//! What a rollout reads from a pod. Nothing is decided here.
 
 use std::collections::BTreeMap;
 
@@ -9,27 +9,27 @@ use crate::api::annotation;
 use crate::rollout::record::PodRecord;
 use crate::workload::pods;
 
-/// What is read from a pod.
+/// What a rollout reads from a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pod {
-    /// What every controller here reads.
+    /// What all controllers of this project read.
     pub base: pods::Pod,
-    /// Its labels.
+    /// Labels of the pod.
     pub labels: BTreeMap<String, String>,
-    /// Its controller.
+    /// The owner reference of its controller.
     pub owner: Option<OwnerReference>,
-    /// What a rollout does with it, or did last.
+    /// What a rollout does with the pod, or did last.
     pub record: Option<PodRecord>,
-    /// The uid of the rollout that works on it.
+    /// The uid of the rollout that works on the pod.
     pub worked_on: Option<String>,
-    /// Name and image of all its containers, those that run from the start on too.
+    /// Name and image of all containers, including init containers.
     pub images: BTreeMap<String, String>,
-    /// True when it is about to be evicted.
+    /// True when the pod is about to be evicted.
     pub evicted: bool,
 }
 
 impl Pod {
-    /// Reads a pod. What is missing or not understood is taken as absent.
+    /// Reads a pod. A value that is missing or malformed counts as absent.
     pub fn read(pod: &core::Pod) -> Self {
         let metadata = &pod.metadata;
         let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key));
@@ -51,7 +51,7 @@ impl Pod {
         }
     }
 
-    /// True when it says the same as `before`, whatever the versions.
+    /// True when nothing but the resource version differs from `before`.
     pub fn says_the_same(&self, before: &Self) -> bool {
         let unversioned = |pod: &Self| {
             let base = pods::Pod { version: String::new(), ..pod.base.clone() };

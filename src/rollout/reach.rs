@@ -1,7 +1,8 @@
-//! Whether anybody can take up what is asked of a pod: it has a node, and the agent of that node is ready.
+//! Whether an agent can accept a request for a pod: the pod has a node, and the agent of that node is ready.
 //!
-//! A pod that nobody reaches is not begun, and one that was begun before its agent went away is waited for. Neither is a
-//! failure: one dead node, or one pod that cannot be scheduled, does not end a rollout of all others.
+//! A pod that no agent reaches is not begun, and one that was begun before its agent became unready is waited for.
+//! Neither is a failure: one dead node, or one pod that cannot be scheduled, does not end the rollout of all other
+//! pods.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +14,19 @@ use crate::workload::task::{SILENCE, later};
 /// The nodes whose agent is ready, and since when.
 pub type ReadyAgents = BTreeMap<String, Timestamp>;
 
-/// Who reaches a pod.
+/// Whether an agent reaches a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// An agent; since when it is ready, where that is known.
+    /// An agent reaches it; with the time since when it is ready, if agents are in the cache.
     Agent(Option<Timestamp>),
-    /// Nobody: it has no node.
+    /// None does: the pod has no node.
     NoNode,
-    /// Nobody: the agent of this node is not ready.
+    /// None does: the agent of this node is not ready.
     NoAgent(String),
 }
 
 impl Reach {
-    /// Of a pod. Where nothing is known of agents, every node has one.
+    /// The reach of a pod. If agents are not in the cache, every node counts as having one.
     pub(super) fn of(pod: &Pod, agents: Option<&ReadyAgents>) -> Self {
         match (pod.base.node.as_ref(), agents) {
             (None, _) => Self::NoNode,
@@ -40,7 +41,7 @@ impl Reach {
         matches!(self, Self::Agent(_))
     }
 
-    /// True while silence says nothing: nobody is there who could answer, or only since a moment ago.
+    /// True while a missing answer means nothing: no agent is ready, or it became ready too recently.
     pub(super) fn excuses_silence(&self, now: Timestamp) -> bool {
         match self {
             Self::Agent(since) => since.is_some_and(|since| later(since, SILENCE) > now),
@@ -48,7 +49,7 @@ impl Reach {
         }
     }
 
-    /// Why nobody reaches it, for people.
+    /// Why no agent reaches the pod, for people.
     pub(super) fn problem(&self) -> String {
         match self {
             Self::Agent(_) => String::new(),

@@ -1,8 +1,9 @@
-//! What a rollout is doing with one pod, or did last. It is written on the pod, in one write with the request.
+//! What a rollout does with one pod, or did last. The record is an annotation of the pod, written together with the
+//! request.
 //!
 //! ```text
-//!  (none) ─▶ Ordered ─▶ Done      the agent says Succeeded
-//!               │ └───▶ Failed    it says anything else, says nothing, or the request is not there any more
+//!  (none) ─▶ Ordered ─▶ Done      the agent reports Succeeded
+//!               │ └───▶ Failed    it reports another end, does not answer, or the request is gone
 //!               └─▶ Recalled ─▶ Dropped, or Done or Failed when it was too late
 //! ```
 
@@ -12,63 +13,63 @@ use serde::{Deserialize, Serialize};
 use crate::api::status::{Phase, Status, Step};
 use crate::workload::task::{SILENCE, later};
 
-/// What a rollout is doing with one pod, or did last.
+/// What a rollout does with one pod, or did last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodRecord {
     /// The uid of the rollout, which is the id of its request.
     pub rollout: String,
-    /// Its name.
+    /// Name of the rollout.
     pub name: String,
-    /// How far it is.
+    /// The stage reached.
     pub stage: Stage,
     /// When the request was written.
     pub at: Timestamp,
     /// Seconds that the request may take.
     pub seconds: u32,
-    /// The names of the `PodDisruptionBudget`s at which it was claimed.
+    /// The names of the `PodDisruptionBudget`s that the pod was claimed at.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<String>,
-    /// One word for programs: why it did not work out.
+    /// Why the pod failed: one word for programs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// One line for people: how it ended.
+    /// How the task ended: one line for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
-/// How far it is with one pod.
+/// The stage of a rollout's task on one pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Stage {
     /// The request is written.
     Ordered,
-    /// It was taken back; the agent has not said what became of it.
+    /// The request is withdrawn; the agent has not reported the outcome.
     Recalled,
-    /// All is done.
+    /// The agent reported success.
     Done,
-    /// It did not work out, and is not tried again.
+    /// The pod failed and is not retried.
     Failed,
-    /// Taken back with nothing touched.
+    /// The request was withdrawn with nothing touched.
     Dropped,
 }
 
-/// Where it stands when the pod is looked at too.
+/// The state of the task, derived from the record, the request and the agent's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskState {
-    /// The rollout has never asked anything of this pod.
+    /// The rollout has never requested anything of this pod.
     New,
-    /// With the agent. `touched` once a container may have been stopped.
+    /// The agent has the request.
     Busy {
-        /// True from the first effect on a container on.
+        /// True from the first effect on a container: one may have been stopped.
         touched: bool,
     },
-    /// It has ended and the mark does not say so yet.
+    /// The task has ended, and the record does not say so yet.
     Ended(End),
-    /// It has ended.
+    /// The task has ended.
     Over(Stage),
 }
 
-/// How it ended.
+/// How a task ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
     /// `Done`, `Failed` or `Dropped`.
@@ -86,35 +87,36 @@ impl End {
 }
 
 impl PodRecord {
-    /// The same, further on.
+    /// The same record at another stage.
     #[must_use]
     pub fn at_stage(&self, stage: Stage) -> Self {
         Self { stage, ..self.clone() }
     }
 
-    /// The same at its end.
+    /// The same record at its end.
     #[must_use]
     pub fn ended(&self, end: &End) -> Self {
         Self { stage: end.stage, reason: end.reason.clone(), note: end.note.clone(), ..self.clone() }
     }
 
-    /// True while the agent may have it.
+    /// True while the agent may have the request.
     pub fn is_live(&self) -> bool {
         matches!(self.stage, Stage::Ordered | Stage::Recalled)
     }
 
-    /// When an agent that took it up must have said how it ended.
+    /// Until when an agent that accepted the request must have reported the outcome.
     pub fn lost_at(&self) -> Timestamp {
         later(later(self.at, SignedDuration::from_secs(self.seconds.into())), SILENCE)
     }
 
-    /// When an agent must have answered at all.
+    /// Until when an agent must have given a first answer.
     pub fn silent_at(&self) -> Timestamp {
         later(self.at, SILENCE)
     }
 }
 
-/// Where the rollout `uid` stands with a pod, by its `record`, the id of the request on it and the agent's answer.
+/// The state of the rollout `uid` on a pod, from its `record`, the id of the request on the pod and the agent's
+/// answer.
 pub fn task_state(
     uid: &str,
     record: Option<&PodRecord>,
@@ -130,7 +132,7 @@ pub fn task_state(
     let answer = answer.filter(|answer| answer.id == uid);
     match (answer, stage) {
         (Some(answer), Some(Stage::Failed)) if answer.phase == Phase::Succeeded => {
-            // An agent that was not heard of in time.
+            // The agent was unreachable until its deadline and reports success now.
             TaskState::Ended(End::new(Stage::Done, "", ""))
         }
         (_, Some(Stage::Failed)) => TaskState::Over(Stage::Failed),
@@ -156,19 +158,19 @@ pub fn task_state(
             TaskState::Ended(End::new(Stage::Failed, NO_AGENT, NOBODY))
         }
         (None, Some(_)) => TaskState::Busy { touched: false },
-        // Somebody took the mark away, and not the request.
+        // The record was removed by another client, but the request was not.
         (None, None) if request == Some(uid) => TaskState::Busy { touched: false },
         (None, None) => TaskState::New,
     }
 }
 
-/// The reason of an end that nobody has answered to.
+/// The reason when no agent answered.
 pub(super) const NO_AGENT: &str = "NoAgent";
 const NOBODY: &str = "no agent answered: see that the DaemonSet runs on the pod's node";
 const LOST: &str =
     "its agent began and has not said how it ended: see that the DaemonSet runs on the pod's node";
 
-/// True when containers may have been stopped, or will be whatever is taken back now.
+/// True when containers may have been stopped, or will be even if the request is withdrawn now.
 fn touched(answer: &Status) -> bool {
     answer.phase == Phase::Running && answer.step.is_some_and(|step| step >= Step::Swap)
 }

@@ -1,4 +1,5 @@
-//! What is told of a rollout: counts, the failures that are remembered, phase, conditions, one line for people, events.
+//! The status of a rollout: counts, recorded failures, phase, conditions, one line for people, events. Decides
+//! nothing about pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,26 +15,26 @@ use crate::rollout::view::{State, View};
 use crate::workload::action::Event;
 use crate::workload::report::whole_seconds;
 
-/// So many failures are told in detail.
+/// Maximum number of failures with details.
 const MOST_FAILURES: usize = 100;
 
-/// What pods wait for.
+/// What the rollout waits for.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    /// The names of the budgets that let nobody go.
+    /// The names of the budgets that allow no disruption.
     pub(super) budgets: BTreeSet<String>,
-    /// Pods that somebody else works on.
+    /// Number of pods that other clients work on.
     pub(super) taken: usize,
-    /// Pods that nobody reaches, by name.
+    /// The pods that no agent reaches, by name.
     pub(super) unreachable: Option<String>,
-    /// Pods that are not available.
+    /// Number of pods that are not available.
     pub(super) unavailable: usize,
 }
 
-/// So many pods that nobody reaches are named.
+/// Maximum number of unreachable pods that are named.
 const MOST_NAMES: usize = 5;
 
-/// The pods that have yet to come through and that nobody reaches, and why.
+/// The pods that are not done and that no agent reaches, and why.
 pub(super) fn unreachable(views: &[View<'_>]) -> Option<String> {
     let pods: Vec<_> = views.iter().filter(|view| view.is_unreachable()).collect();
     let name = |view: &&View<'_>| format!("{} ({})", view.pod.base.name, view.reach.problem());
@@ -68,7 +69,7 @@ pub(super) fn status(rollout: &Rollout, views: &[View<'_>], bounds: Bounds) -> I
     }
 }
 
-/// The pods that did not come through, those that are gone too, and how many they are.
+/// The failed pods with details, including those that no longer exist, and the number of all of them.
 fn failures(rollout: &Rollout, views: &[View<'_>]) -> (Vec<PodFailure>, i32) {
     let there: BTreeMap<&str, Option<Stage>> =
         views.iter().map(|view| (view.pod.base.uid.as_str(), view.outcome())).collect();
@@ -83,7 +84,7 @@ fn failures(rollout: &Rollout, views: &[View<'_>]) -> (Vec<PodFailure>, i32) {
         }
     }
     let all = number(failures.len());
-    // Of those beyond the details only the number is known.
+    // Of failures beyond the maximum only the number is recorded.
     let beyond = if rollout.before.failures.len() >= MOST_FAILURES { rollout.before.failed } else { 0 };
     failures.truncate(MOST_FAILURES);
     (failures, all.max(beyond))
@@ -111,7 +112,7 @@ fn downtime(rollout: &Rollout, views: &[View<'_>]) -> Downtime {
     Downtime { median: at(times.len() / 2), most: at(times.len().saturating_sub(1)) }
 }
 
-/// One whose target is not there yet.
+/// The status while the target does not exist yet.
 pub(super) fn pending(rollout: &Rollout, message: String) -> InPlaceRolloutStatus {
     InPlaceRolloutStatus {
         observed_generation: rollout.generation,
@@ -122,7 +123,7 @@ pub(super) fn pending(rollout: &Rollout, message: String) -> InPlaceRolloutStatu
     }
 }
 
-/// One that ends before it has touched anything.
+/// The status of a rollout that ends at once, see `refused`: without counts and a start time.
 pub(super) fn ended_early(
     rollout: &Rollout,
     stop_reason: &StopReason,
@@ -142,7 +143,7 @@ pub(super) fn ended_early(
     status
 }
 
-/// Phase, reason, message, conditions.
+/// Sets phase, reason, message and conditions.
 pub(super) fn phase(
     rollout: &Rollout,
     status: &mut InPlaceRolloutStatus,
@@ -203,7 +204,7 @@ fn line(through: &str, status: &InPlaceRolloutStatus, waits: &Waits) -> String {
 }
 
 impl Waits {
-    /// What keeps a rollout from going on, where nothing is under way.
+    /// The reason why the rollout waits, when no pod is in progress.
     fn reason(&self, status: &InPlaceRolloutStatus) -> &'static str {
         match status.busy {
             0 if !self.budgets.is_empty() => "PodDisruptionBudget",
@@ -215,7 +216,7 @@ impl Waits {
     }
 }
 
-/// `Progressing`, `Complete`, `Failed`, each with the time since when it is so.
+/// Sets `Progressing`, `Complete` and `Failed`, each with its transition time.
 pub(super) fn conditions(rollout: &Rollout, status: &mut InPlaceRolloutStatus, now: Timestamp) {
     let phase = status.phase;
     let ended = phase.is_terminal();
@@ -227,7 +228,7 @@ pub(super) fn conditions(rollout: &Rollout, status: &mut InPlaceRolloutStatus, n
         let truth = if is { "True" } else { "False" };
         let before = rollout.before.conditions.iter().find(|known| known.kind == kind);
         let since = before.filter(|known| known.status == truth).and_then(|known| known.last_transition_time);
-        // A line that changes with every pod is told once, in status.message.
+        // A message that changes with every pod is in status.message only.
         let message = if ended { status.message.clone() } else { String::new() };
         let new = Condition {
             kind: kind.to_owned(),
@@ -243,7 +244,7 @@ pub(super) fn conditions(rollout: &Rollout, status: &mut InPlaceRolloutStatus, n
     }
 }
 
-/// What has happened between what was told last and now.
+/// The events between the last status and this one.
 pub(super) fn events(rollout: &Rollout, status: &InPlaceRolloutStatus) -> Vec<Event> {
     let before = &rollout.before;
     let mut events = Vec::new();

@@ -1,4 +1,5 @@
-//! Why nothing more is begun, what is not touched yet is taken back, and what the rollout comes to once the rest has ended.
+//! The stop reason: why no more pods are begun, untouched requests are withdrawn, and the rollout gets its final
+//! phase once the remaining tasks have ended.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -8,7 +9,7 @@ use crate::rollout::desired::Rollout;
 use crate::rollout::target::Target;
 use crate::workload::task::later;
 
-/// Why it does not go on.
+/// Why a rollout stops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StopReason {
     pub(super) phase: RolloutPhase,
@@ -21,7 +22,7 @@ impl StopReason {
         Self { phase: RolloutPhase::Failed, reason, message: message.into() }
     }
 
-    /// The same; one that comes too late (and did not do so before) names the pods that nobody reached.
+    /// The same reason; a deadline that is newly exceeded names the pods that no agent reached.
     #[must_use]
     pub(super) fn naming(mut self, before: &str, unreachable: Option<String>) -> Self {
         if let Some(pods) = unreachable.filter(|_| self.reason == LATE && before != LATE) {
@@ -40,12 +41,12 @@ const LATE: &str = "DeadlineExceeded";
 const GONE: &str = "TargetGone";
 const DRIFT: &str = "TemplateDrift";
 
-/// When it is too late.
+/// The deadline of the rollout.
 pub(super) fn deadline(rollout: &Rollout, started: Timestamp) -> Option<Timestamp> {
     rollout.spec.deadline_seconds.map(|seconds| later(started, SignedDuration::from_secs(seconds.into())))
 }
 
-/// Whether it does not go on. What once was the reason stays it, until the last pod has ended.
+/// Whether the rollout stops. A stop reason is kept until the last task has ended.
 pub(super) fn stop_reason(
     rollout: &Rollout,
     seen: &Seen<'_>,

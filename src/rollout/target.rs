@@ -1,37 +1,37 @@
-//! The target of a rollout as it is found: whose pods they are, and which images its templates name.
+//! The target of a rollout: which owners its pods have, and which images their templates name. Looked up elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
 
-/// The target now.
+/// The state of the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// There is none.
+    /// The target does not exist.
     Absent,
-    /// It is there.
+    /// The target exists.
     There {
-        /// The uids that control its pods; `None`: whoever does.
+        /// The uids of the controllers of its pods; `None`: any controller.
         owners: Option<BTreeSet<String>>,
-        /// What the templates of those owners say.
+        /// The templates of those owners.
         templates: Vec<Template>,
-        /// At so many restarts of its containers the owner ends all its pods; `None`: it does not count them.
+        /// The number of container restarts at which the owner ends all its pods; `None`: it does not count restarts.
         gives_up_at: Option<usize>,
     },
 }
 
-/// What the next pod of an owner will run.
+/// The images that the next pod of an owner gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
-    /// Whose, as people write it: `Deployment/web`.
+    /// The owner in the form that people write: `Deployment/web`.
     pub owner: String,
-    /// Container and image.
+    /// Image by container.
     pub images: BTreeMap<String, String>,
 }
 
 impl Target {
-    /// True when `pod` is one of its own. Of a target that is gone, those that are being worked on.
+    /// True when `pod` belongs to the target. If the target is gone: when the pod has the record of this rollout.
     pub fn has(&self, rollout: &Rollout, pod: &Pod) -> bool {
         match self {
             Self::Absent => pod.record.as_ref().is_some_and(|record| record.rollout == rollout.uid),
@@ -42,7 +42,7 @@ impl Target {
         }
     }
 
-    /// What comes of `more` restarts in its `pods`, for people; `None`: their owner bears them.
+    /// The message when `more` restarts in its `pods` reach the owner's limit; `None`: they do not.
     pub fn gives_up<'a>(
         &self,
         rollout: &Rollout,
@@ -62,7 +62,7 @@ impl Target {
         })
     }
 
-    /// What the next pod of an owner would run in place of a wanted image, for people; `None`: the same.
+    /// The message when the next pod of an owner would get another image than the desired one; `None`: it would not.
     pub fn drift(&self, rollout: &Rollout) -> Option<String> {
         let Self::There { templates, .. } = self else { return None };
         let drifts = |template: &Template| {

@@ -1,4 +1,4 @@
-//! One look at a time: what follows from what is seen.
+//! Tests of single decisions: what follows from which input.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ fn what_serves_nobody_goes_first_and_costs_nothing_then_what_is_cheap_then_by_na
     ready(&mut pods[3], false, at(0));
     assert_eq!(begun(&look(&json!({}), &pods, &[], 1)), ["web-3"]);
     assert_eq!(begun(&look(&json!({"maxUnavailable": "50%"}), &pods, &[], 1)), ["web-3", "web-2"]);
-    // Ready, and not for long enough.
+    // Ready, but not for long enough.
     ready(&mut pods[3], true, at(0));
     let decision = look(&json!({"pod": {"minReadySeconds": 30}}), &pods, &[], 1);
     assert_eq!((begun(&decision), decision.requeue_at), (vec!["web-3"], Some(at(30))));
@@ -44,7 +44,7 @@ fn what_is_right_already_is_let_alone() {
     let swap = json!({"containers": [{"name": "app", "image": "app:2"}], "allowTemplateDrift": true});
     let decision = look(&swap, &pods, &[], 6);
     assert_eq!((begun(&decision), decision.status.done), (vec!["web-0"], 1), "a swap");
-    // Neither what leaves or has ended, nor what is somebody else's.
+    // Pods that are being deleted, have ended or belong to another owner do not count.
     pods[0]["metadata"]["deletionTimestamp"] = json!(at(1));
     pods[1]["status"]["phase"] = json!("Succeeded");
     pods[2]["metadata"]["ownerReferences"][0]["uid"] = json!("other");
@@ -67,7 +67,7 @@ fn who_gives_no_answer_has_failed_and_is_never_asked_again() {
         (decision.status.phase, decision.status.failures[0].reason.as_str()),
         (RolloutPhase::Failed, "NoAgent")
     );
-    // Nor one whose request somebody took away, or wrote over.
+    // The same when another client removed or replaced the request.
     for (with, reason) in [(None, "RequestRemoved"), (Some("restart app #mine"), "RequestReplaced")] {
         let mut pods = vec![pod(0)];
         apply(&mut pods[0], &order.writes[0]);
@@ -98,7 +98,7 @@ fn a_failure_is_remembered_when_its_pod_is_gone() {
     let left: Vec<_> = pods[1..].iter().map(read).collect();
     let decision = decide(&goes_on, seen(&target(), &left, &[], at(3)));
     assert_eq!((decision.status.failed, decision.status.pods, begun(&decision)), (1, 2, vec!["web-1"]));
-    // All others come through: it has failed all the same.
+    // All other pods succeed: the rollout has failed all the same.
     let through: Vec<_> = pods[1..]
         .iter()
         .map(|pod| {
@@ -164,7 +164,7 @@ fn a_budget_that_lets_nobody_go_is_waited_for_and_one_that_is_not_counted_yet_to
     let mut old = budget(2);
     old.metadata.generation = 2;
     assert!(begun(&look(&more, &pods, &[old], 1)).is_empty());
-    // Both must let it go.
+    // Both budgets must allow it.
     let other = Disruption {
         metadata: super::disruption::Meta { name: "other".into(), ..budget(0).metadata },
         ..budget(1)
@@ -172,7 +172,7 @@ fn a_budget_that_lets_nobody_go_is_waited_for_and_one_that_is_not_counted_yet_to
     let decision = look(&more, &pods, &[budget(2), other], 1);
     assert_eq!(begun(&decision), ["web-0"]);
     assert_eq!(decision.writes[0].what, What::Begin(vec!["pdb".into(), "other".into()]));
-    // One that is being evicted is left alone.
+    // A pod that is being evicted is left alone.
     let mut evicting = budget(2);
     evicting.status.disrupted_pods = [("web-0".to_owned(), at(0))].into();
     assert_eq!(begun(&look(&more, &pods, &[evicting], 1)), ["web-1", "web-2"]);
@@ -189,7 +189,7 @@ fn what_does_not_serve_goes_without_a_claim_while_enough_others_do() {
     assert_eq!(claims(short.clone()), Err("pdb".to_owned()));
     short.spec.unhealthy_pod_eviction_policy = Some("AlwaysAllow".to_owned());
     assert_eq!(claims(short), Ok(Vec::new()));
-    // An empty selector means all pods, or none, by the version of the interface.
+    // An empty selector selects all pods or none, depending on the API version.
     let mut all = budget(0);
     all.spec.selector = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector::default());
     assert!(DisruptionAllowance::new(vec![all.clone()], "v1").claim(&read(&pod(0)), true).is_err());
@@ -217,7 +217,7 @@ fn a_target_is_waited_for_for_a_minute() {
     let decision = |now| decide(&new, seen(&Target::Absent, &[], &[], at(now)));
     assert_eq!((decision(5).status.phase, decision(5).requeue_at), (RolloutPhase::Pending, Some(at(7))));
     assert_eq!(decision(60).status.reason, "TargetNotFound");
-    // The first look is written down before anything is begun.
+    // The start is recorded before any pod is begun.
     let pods = [read(&pod(0))];
     let first = decide(&new, seen(&target(), &pods, &[], at(3)));
     assert_eq!(
@@ -335,7 +335,7 @@ fn only_how_fast_and_how_long_can_be_changed() {
     assert!(other[0].starts_with("spec.containers: cannot be changed") && other.len() == 2, "{other:?}");
 }
 
-/// As [`look`], where only these nodes have an agent, each ready since then.
+/// Like [`look`], with agents on these nodes only, each ready since this time.
 fn look_with(more: &Value, pods: &[Value], agents: &[(&str, i64)], now: i64) -> Decision {
     let pods: Vec<Pod> = pods.iter().map(read).collect();
     let agents = agents.iter().map(|(node, since)| ((*node).to_owned(), at(*since))).collect();
@@ -357,7 +357,7 @@ fn who_is_reached_by_nobody_is_not_begun_and_is_no_failure() {
     let names =
         "waiting for 2 that no agent reaches: web-0 (no agent is ready on node dead), web-1 (it has no node)";
     assert!(message.contains(names), "{message}");
-    // The others come through: it waits for the two, as long as it takes.
+    // The others succeed: the rollout waits for the two without a limit.
     for pod in &mut pods[2..] {
         say(pod, "Succeeded", None);
     }
@@ -368,16 +368,16 @@ fn who_is_reached_by_nobody_is_not_begun_and_is_no_failure() {
         (RolloutPhase::Running, "PodsUnreachable", 0)
     );
     assert!(begun(&decision).is_empty());
-    // Or until its deadline, and says whom it waited for.
+    // With a deadline it ends then, and names the pods that it waited for.
     let bounded = json!({"maxUnavailable": 3, "deadlineSeconds": 100});
     let status = look_with(&bounded, &pods, &[("n", -900)], 100).status;
     assert_eq!((status.phase, status.reason.as_str()), (RolloutPhase::Failed, "DeadlineExceeded"));
     assert!(status.message.contains(names), "{}", status.message);
-    // They are back.
+    // Both agents are reachable again.
     pods[1]["spec"]["nodeName"] = json!("n");
     let decision = look_with(&three, &pods, &[("n", -900), ("dead", 90_000)], 90_001);
     assert_eq!(begun(&decision), ["web-0", "web-1"]);
-    // Where agents are no pods, only what has no node is known.
+    // If agents are not in the cache, only pods without a node count as unreachable.
     pods[1]["spec"].as_object_mut().unwrap().remove("nodeName");
     assert_eq!(begun(&look(&three, &pods, &[], 1)), ["web-0"]);
 }
@@ -387,7 +387,7 @@ fn silence_counts_only_while_an_agent_is_there() {
     let mut pods = vec![pod(0)];
     let order = look_with(&json!({}), &pods, &[("n", -900)], 1);
     apply(&mut pods[0], &order.writes[0]);
-    // Its node died before the agent took it up.
+    // Its node died before the agent accepted the request.
     let decision = look_with(&json!({}), &pods, &[("other", -900)], 500);
     assert_eq!((decision.writes.len(), decision.status.busy, decision.status.failed), (0, 1, 0));
     assert!(
@@ -395,10 +395,10 @@ fn silence_counts_only_while_an_agent_is_there() {
         "{}",
         decision.status.message
     );
-    // It is back, and has its time to answer.
+    // The agent is back and has its full time to answer.
     assert_eq!(look_with(&json!({}), &pods, &[("n", 500)], 619).status.failed, 0);
     assert_eq!(look_with(&json!({}), &pods, &[("n", 500)], 620).status.failures[0].reason, "NoAgent");
-    // It is taken back when the deadline is over.
+    // The request is withdrawn at the deadline.
     let late = look_with(&json!({"deadlineSeconds": 100}), &pods, &[("other", -900)], 500);
     assert!(matches!(late.writes[0].what, What::Recall), "{:?}", late.writes);
 }

@@ -1,4 +1,4 @@
-//! Where each pod stands for a rollout.
+//! The state of each pod for a rollout, derived from the pod and the ready agents. Decides nothing about the rollout.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -9,40 +9,40 @@ use crate::rollout::record::{End, NO_AGENT, Stage, TaskState, task_state};
 use crate::workload::pods::PodPhase;
 use crate::workload::task::{self, later};
 
-/// A pod and what follows from it now.
+/// A pod and what follows from it at this time.
 #[derive(Clone, Debug)]
 pub(super) struct View<'a> {
     pub(super) pod: &'a Pod,
     pub(super) state: State,
     /// Running and Ready.
     pub(super) ready: bool,
-    /// For as long as is wanted.
+    /// Ready for at least `minReadySeconds`.
     pub(super) available: bool,
-    /// Who can take up what is asked of it.
+    /// Whether an agent can accept a request for the pod.
     pub(super) reach: Reach,
 }
 
-/// Where it stands.
+/// The state of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// It has yet to be begun.
+    /// The pod is not begun yet.
     Waiting,
-    /// It has, and somebody else works on it.
+    /// The pod is not begun, and another client or rollout works on it.
     Taken,
-    /// With the agent.
+    /// The agent has the request.
     Busy { touched: bool },
-    /// It has ended and the pod does not say so yet.
+    /// The task has ended, and the record on the pod does not say so yet.
     Ended(End),
-    /// Through, or there was nothing to do.
+    /// The pod is done, or there was nothing to do.
     Done,
-    /// It did not come through.
+    /// The pod failed.
     Failed,
-    /// It was taken back.
+    /// The request was withdrawn.
     Dropped,
 }
 
 impl<'a> View<'a> {
-    /// Looks at a pod; `started` is when the rollout took its first look.
+    /// Derives the view of a pod; `started` is the time of the rollout's first reconcile.
     pub(super) fn of(
         pod: &'a Pod,
         rollout: &Rollout,
@@ -77,7 +77,7 @@ impl<'a> View<'a> {
         Self { pod, state, ready, available, reach }
     }
 
-    /// How it came out, whether it is written down or not.
+    /// How the pod ended, whether it is recorded or not.
     pub(super) fn outcome(&self) -> Option<Stage> {
         match &self.state {
             State::Ended(end) => Some(end.stage),
@@ -88,7 +88,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// True when it has yet to come through and nobody reaches it.
+    /// True when the pod is not done and no agent can accept its request.
     pub(super) fn is_unreachable(&self) -> bool {
         !self.reach.is_given() && matches!(self.state, State::Waiting | State::Busy { touched: false })
     }
@@ -98,13 +98,14 @@ impl<'a> View<'a> {
     }
 }
 
-/// True when there is nothing to do: its images are the wanted ones, and what is only restarted is younger than the rollout.
+/// True when there is nothing to do: the pod runs the desired images and, if a container is only to be restarted, was
+/// created after the rollout had started.
 fn is_right(pod: &Pod, rollout: &Rollout, started: Timestamp) -> bool {
     let fresh = rollout.only_swaps() || pod.base.created >= started;
     fresh && rollout.images().all(|(name, image)| pod.images.get(name).is_some_and(|runs| runs == image))
 }
 
-/// True while an agent carries out what somebody else asked for, or is about to, or the pod is about to leave.
+/// True while an agent carries out another client's request or is about to, or the pod is about to be evicted.
 fn is_taken(pod: &Pod, rollout: &Rollout, now: Timestamp) -> bool {
     let base = &pod.base;
     let answered =

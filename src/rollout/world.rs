@@ -1,4 +1,4 @@
-//! Random worlds: whatever happens in whatever order, budgets hold, every pod is asked once, and it ends.
+//! Random cases: in any order of events, budgets hold, each pod gets one request, and the rollout ends.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::fixtures::*;
 use super::pod::Pod;
 use crate::api::in_place_rollout::RolloutPhase;
 
-/// Chance that is the same every time.
+/// Deterministic pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -40,7 +40,7 @@ fn run(dice: &mut Dice) {
     let mut entries = std::collections::BTreeMap::new();
     for step in 0..2000 {
         let now = at(1 + step);
-        // The disruption controller counts.
+        // What the disruption controller computes.
         let mut counted = budget(0);
         let serves = |pod: &Value| pod["status"]["conditions"][0]["status"] == "True";
         let healthy = pods
@@ -55,7 +55,7 @@ fn run(dice: &mut Dice) {
         let allowed = usize::try_from(counted.status.disruptions_allowed).unwrap();
         let enough = counted.status.current_healthy >= counted.status.desired_healthy && least > 0;
         let decision = decide(&rollout, seen(&target(), &seen_pods, &[counted], now));
-        // Who serves goes with a claim, and there are no more of these than are allowed.
+        // An available pod needs a claim, and there are no more claims than disruptions allowed.
         let begins = decision.writes.iter().filter_map(|write| match &write.what {
             What::Begin(claims) => Some((&write.pod.uid, claims)),
             _ => None,
@@ -100,7 +100,7 @@ fn run(dice: &mut Dice) {
     panic!("it does not end: {:?}", rollout.before);
 }
 
-/// Something happens to one of them.
+/// One random event on a random pod.
 fn happen(dice: &mut Dice, pods: &mut [Value], progress: &mut [Progress], step: i64) {
     let index = dice.below(pods.len());
     let (pod, one) = (&mut pods[index], &mut progress[index]);
@@ -110,7 +110,7 @@ fn happen(dice: &mut Dice, pods: &mut [Value], progress: &mut [Progress], step: 
     let (running, over) =
         (reported.contains("Running"), reported.contains("Succeeded") || reported.contains("Failed"));
     if !ordered || over {
-        // What is not being worked on falls ill now and then, and gets well.
+        // A pod that no task works on becomes unready and ready now and then.
         ready(pod, dice.below(8) != 0, at(1 + step));
         return;
     }

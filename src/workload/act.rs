@@ -1,6 +1,7 @@
-//! From turns to writes: what happens to each pod now, given which turn it shall have.
+//! From tasks to writes: what happens to each pod now, given the task that it should have.
 //!
-//! A turn is written on the pod before anything follows from it, and in the same write where nothing has to be asked first.
+//! A task is written on the pod before anything follows from it, and in the same write where no hook has to pass
+//! first. Which pods get a task is decided before, in `update` and `scale`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,13 +25,13 @@ use crate::workload::update::{Picks, Spare, Wanted};
 /// What follows for all pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Acts {
-    /// What is to be written, in this order.
+    /// The writes, in order.
     pub actions: Vec<Action>,
     /// Pods that wait for their pre-delete hook.
     pub pre_delete: Vec<HookCondition>,
     /// Pods that wait for their pre-inplace hook.
     pub pre_inplace: Vec<HookCondition>,
-    /// Why a gate cannot be asked, if one cannot, and what for.
+    /// Why a `HookRun` cannot be created or a pod cannot get its claim, if so, and for which purpose.
     pub problem: Option<(Purpose, String)>,
 }
 
@@ -46,7 +47,7 @@ pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<
         let leaves = scaling.leave.contains(name).then(Wanted::leave);
         let before = planner.acts.actions.len();
         planner.pod(view, leaves.or_else(|| picks.tasks.get(name).copied()), picks.relabel.contains(name));
-        // One write on a pod: each holds for the version that was seen.
+        // At most one write per pod and reconcile: each is conditional on the resource version that was read.
         if scaling.kept.contains(name) && planner.acts.actions.len() == before {
             planner.keep(view);
         }
@@ -60,7 +61,7 @@ pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<
 struct Planner<'s, 'a> {
     input: &'s ReconcileInput<'a>,
     spare: Spare,
-    /// Turns that hooks may still be about.
+    /// Pod uid and key of the open tasks: their `HookRun`s are kept.
     keys: BTreeSet<(String, String)>,
     acts: Acts,
 }
@@ -72,7 +73,7 @@ impl Planner<'_, '_> {
             (TaskState::Asking, Some(task), Some(wanted)) if wanted.is(task) => {
                 self.proceed(view, &task.clone(), false);
             }
-            // How it ended is written down before anything else.
+            // The end of a task is recorded before anything else.
             (TaskState::Ended(stage, note), Some(task), _) => self.end(view, task, *stage, note),
             (TaskState::Busy { touched }, Some(task), wanted) => {
                 self.keys.insert((view.pod.uid.clone(), task.key()));
@@ -103,7 +104,7 @@ impl Planner<'_, '_> {
         }
     }
 
-    /// True when the user wants it to be tried again.
+    /// True when the user asked for a retry of this failed task.
     fn forgives(&self, view: &View<'_>) -> bool {
         let (hooks, update) = (&self.input.spec.hooks, &self.input.spec.update);
         let asked = hooks.retry_pre_inplace || hooks.retry_post_inplace || update.retry;
@@ -111,7 +112,7 @@ impl Planner<'_, '_> {
         asked && view.task_state == TaskState::Over && view.pod.task.as_ref().is_some_and(last_failure)
     }
 
-    /// A new turn.
+    /// Gives the pod a new task.
     fn give(&mut self, view: &View<'_>, wanted: Wanted<'_>) {
         let task = PodTask {
             purpose: wanted.purpose,
@@ -125,7 +126,7 @@ impl Planner<'_, '_> {
         self.proceed(view, &task, true);
     }
 
-    /// As far as its gate and the budget let it.
+    /// Advances a task as far as its gate and the budget allow.
     fn proceed(&mut self, view: &View<'_>, task: &PodTask, fresh: bool) {
         let input = self.input;
         self.keys.insert((view.pod.uid.clone(), task.key()));
@@ -177,7 +178,7 @@ impl Planner<'_, '_> {
         }
     }
 
-    /// Does what the turn is for.
+    /// Carries out the purpose of a task whose gate is open.
     fn execute(&mut self, view: &View<'_>, task: &PodTask) {
         let why = match task.purpose {
             Purpose::ScaleIn => Why::ScaleIn,
@@ -191,7 +192,7 @@ impl Planner<'_, '_> {
         let input = self.input;
         let targets = self.targets(view, task);
         if targets.is_empty() {
-            // What was to be done was done by somebody else meanwhile.
+            // No container differs any more: another client has made the change in the meantime.
             return self.end(view, task, Stage::Done, "");
         }
         let request = request::build(input.spec, view.pod, task, targets);
@@ -210,7 +211,7 @@ impl Planner<'_, '_> {
         template.map(|template| request::targets(view, template, &self.input.revisions)).unwrap_or_default()
     }
 
-    /// Writes down how a turn ended.
+    /// Records how a task ended.
     fn end(&mut self, view: &View<'_>, task: &PodTask, stage: Stage, note: &str) {
         let ended = task.at_stage(stage, note);
         let (patch, why) = match stage {
@@ -230,7 +231,7 @@ impl Planner<'_, '_> {
         patch
     }
 
-    /// Writes `task` on the pod, and beside it what belongs to its stage.
+    /// Writes `task` on the pod, with the annotations that belong to its stage.
     fn patch(&mut self, view: &View<'_>, task: &PodTask, mut patch: PodPatch, why: Why) {
         let text = serde_json::to_string(task).unwrap_or_default();
         patch.annotations.insert(workload_key::TASK.to_owned(), Some(text));
@@ -239,7 +240,7 @@ impl Planner<'_, '_> {
         if over && view.pod.leaving {
             patch.annotations.insert(workload_key::LEAVING.to_owned(), None);
         }
-        // What the last turn asked of the agent is not wanted any more, unless this is its end or it is still wanted.
+        // The request of the last task is removed, unless this write ends that task or the request still applies.
         let last = view.pod.task.as_ref().filter(|last| !last.deletes()).map(PodTask::id);
         let ours = last.is_some() && view.pod.request == last;
         let taken_back = !matches!(task.stage, Stage::Done | Stage::Failed | Stage::Ordered);
@@ -253,13 +254,13 @@ impl Planner<'_, '_> {
         self.acts.actions.push(Action::PatchPod { pod: PodRef::of(view.pod), patch, why });
     }
 
-    /// A pod that stood in and is one of the pods from now on.
+    /// Makes a surge pod a regular pod.
     fn keep(&mut self, view: &View<'_>) {
         let labels = BTreeMap::from([(workload_key::SURGE.to_owned(), None)]);
         self.write(view, PodPatch { labels, ..PodPatch::default() }, Why::Kept);
     }
 
-    /// Pods that are deleted without being asked.
+    /// Deletes pods that need no gate.
     fn clear(&mut self, scaling: &Scaling<'_>) {
         for (name, clear) in &scaling.clear {
             let why = match clear {
@@ -284,7 +285,7 @@ impl Planner<'_, '_> {
         }
     }
 
-    /// Pods that are there get the claims that are gone: one that is Pending goes on then.
+    /// Recreates missing claims of existing pods: a pod that is Pending because of one can continue then.
     fn ensure_claims(&mut self, scaling: &Scaling<'_>) {
         for view in &self.input.views {
             let name = view.pod.name.as_str();
@@ -295,8 +296,8 @@ impl Planner<'_, '_> {
         }
     }
 
-    /// True when all claims of the pod `name` are there and stay. Those that are missing are made; the pod has to wait until
-    /// they are seen, because one without its claims is Pending for ever.
+    /// True when all claims of the pod `name` exist and are not being deleted. Missing claims are created; the pod is
+    /// created only after they are observed, because a pod without its claims is Pending for ever.
     fn has_claims(&mut self, name: &str, ordinal: &str) -> bool {
         let input = self.input;
         let Some(set) = input.spec.stateful() else { return true };
@@ -317,7 +318,8 @@ impl Planner<'_, '_> {
         there
     }
 
-    /// Hooks whose turn is over go; those that failed are asked again where the user wants it.
+    /// Deletes the runs of tasks that are over, and failed runs where the user asked for a retry, so that they are
+    /// created again.
     fn forget_runs(&mut self) {
         let hooks = &self.input.spec.hooks;
         for run in self.input.runs.values().flatten().filter(|run| !run.deleting) {
@@ -334,7 +336,7 @@ impl Planner<'_, '_> {
     }
 }
 
-/// When one of the pods is to be looked at again although nothing happens to it.
+/// When to reconcile although no pod changes.
 pub fn requeue_at(input: &ReconcileInput<'_>) -> Option<Timestamp> {
     let later_than_now = |time: Timestamp| (time > input.now).then_some(time);
     let times = input.views.iter().flat_map(|view| {

@@ -1,6 +1,7 @@
-//! What a decision asks for: writes on the API server, in this order, and what they are called when they are told.
+//! The writes on the API server that a decision asks for, in order, and the events that report them.
 //!
-//! Each may fail or be done twice without harm: names are fixed, and writes on pods hold only for the version that was read.
+//! Each write may fail or be repeated without harm: names are deterministic, and a write on a pod is conditional on
+//! the resource version that was read. Nothing is written here.
 
 use std::collections::BTreeMap;
 
@@ -14,143 +15,145 @@ use crate::workload::revision::{Revision, Write};
 /// One write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Make a `ControllerRevision`, or give it its number.
+    /// Create a `ControllerRevision`, or update its number.
     WriteRevision(Revision, Write),
-    /// Delete a `ControllerRevision` by its name.
+    /// Delete the `ControllerRevision` of this name.
     DeleteRevision(String),
-    /// Make a volume claim.
+    /// Create a `PersistentVolumeClaim`.
     CreateClaim {
-        /// Its name.
+        /// Name of the claim.
         name: String,
         /// The whole object.
         body: Value,
     },
-    /// Make a pod. That it is there already is fine if it is the workload's own; else its name goes into `Seen::taken`.
+    /// Create a pod. If it exists already: no error when the workload owns it; otherwise its name goes into
+    /// `Seen::taken`.
     CreatePod {
-        /// Its name.
+        /// Name of the pod.
         name: String,
         /// The whole object.
         body: Value,
     },
     /// Delete a pod.
     DeletePod {
-        /// Which.
+        /// The pod, with the version that the deletion is conditional on.
         pod: PodRef,
-        /// What for.
+        /// The purpose; it selects the event.
         why: Why,
     },
     /// Change labels and annotations of a pod.
     PatchPod {
-        /// Which.
+        /// The pod, with the version that the patch is conditional on.
         pod: PodRef,
-        /// What.
+        /// The labels and annotations to set or remove.
         patch: PodPatch,
-        /// What for.
+        /// The purpose; it selects the event.
         why: Why,
     },
-    /// Make a `HookRun`.
+    /// Create a `HookRun`.
     CreateRun(NewHookRun),
-    /// Delete a `HookRun` by its name.
+    /// Delete the `HookRun` of this name.
     DeleteRun(String),
     /// Set `spec.updateStrategy.paused`.
     SetPaused(bool),
-    /// The user's wish to try again was taken up: set the `retry` of all three hooks to false where it is true, and take the
-    /// annotation `inplace.dev/retry` off.
+    /// The user's request to retry was handled: set the `retry` of all three hooks to false where it is true, and
+    /// remove the annotation `inplace.dev/retry`.
     ClearRetry,
-    /// Tell something that is no write.
+    /// Record an event that belongs to no write.
     Tell(Event),
 }
 
-/// A pod, or another object that is written once, and the version of it that was looked at.
+/// A pod, or another object that is written once, and the version of it that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRef {
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// Its uid.
+    /// Uid of the object: another object of the same name is not written.
     pub uid: String,
-    /// Its resource version.
+    /// Resource version that was read.
     pub version: String,
 }
 
-/// Labels and annotations to set, or to take off where there is no value.
+/// Labels and annotations to set, or to remove where the value is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodPatch {
-    /// Labels.
+    /// Changes of labels.
     pub labels: BTreeMap<String, Option<String>>,
-    /// Annotations.
+    /// Changes of annotations.
     pub annotations: BTreeMap<String, Option<String>>,
 }
 
-/// What a write on a pod is for.
+/// The purpose of a write on a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Why {
-    /// It is chosen: its turn begins.
+    /// The pod is chosen: its task begins.
     Chosen,
-    /// The agent is to update it.
+    /// The agent is asked to update the pod.
     InPlace,
-    /// The agent is to update it at once.
+    /// The agent is asked to update the pod at once.
     HotPatch,
     /// Only labels or annotations change.
     Metadata,
-    /// It is at its new revision.
+    /// The pod is at its new revision.
     Updated,
-    /// It did not get there.
+    /// The update failed.
     NotUpdated,
-    /// Its request is taken back.
+    /// The request is withdrawn.
     Recalled,
-    /// Its turn is taken back.
+    /// The task is cancelled with nothing touched, or a failed task is released for another attempt.
     Dropped,
-    /// It stood in during an update and takes the place of a pod that is gone.
+    /// A surge pod becomes a regular pod: it replaces a pod that is gone.
     Kept,
-    /// It is one too many.
+    /// The pod is surplus.
     ScaleIn,
-    /// Another one is made at the new revision.
+    /// The pod is replaced by a new one at the new revision.
     Recreate,
-    /// It has ended by itself and stands in the way of its successor.
+    /// The pod has ended by itself and blocks the name of its successor.
     EndedPod,
-    /// Its node is lost; delete it without waiting.
+    /// The node of the pod is lost; delete the pod without waiting.
     LostNode,
 }
 
-/// A `HookRun` that is to be made.
+/// A `HookRun` to create.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewHookRun {
-    /// Its name.
+    /// Name of the run.
     pub name: String,
-    /// What it stands before.
+    /// The action that the run gates.
     pub kind: HookType,
-    /// The `HookTemplate`.
+    /// Name of the `HookTemplate`.
     pub template: String,
-    /// What the workload's hook says, then what is known of the pod; later ones win.
+    /// Arguments of the workload's hook, followed by those derived from the pod; a later one overrides an earlier
+    /// one.
     pub args: Vec<HookArg>,
-    /// Labels.
+    /// Labels of the run.
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
+    /// Annotations of the run.
     pub annotations: BTreeMap<String, String>,
-    /// The node whose agent is to run it. None: the controller.
+    /// The node whose agent runs it. None: the controller runs it.
     pub node: Option<String>,
 }
 
-/// One line of history.
+/// An event on the workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// One word for programs.
+    /// The reason: one word for programs.
     pub reason: &'static str,
     /// One line for people.
     pub message: String,
-    /// True when somebody should look.
+    /// True for type Warning: a person should check.
     pub warning: bool,
 }
 
 impl PodRef {
-    /// Of a pod that was looked at.
+    /// Reference to a pod as it was read.
     pub fn of(pod: &Pod) -> Self {
         Self { name: pod.name.clone(), uid: pod.uid.clone(), version: pod.version.clone() }
     }
 }
 
 impl Action {
-    /// What is told of it once it was done, or was not with `error`. Empty for what nobody wants to read of.
+    /// The event once the action was applied, or failed with `error`. None for actions that have no event.
     pub fn event(&self, error: Option<&str>) -> Option<Event> {
         let (done, failed, what) = match self {
             Self::CreatePod { name, .. } => {
@@ -199,7 +202,7 @@ impl Action {
         })
     }
 
-    /// True when it makes or deletes pods for the number of them: its failure is one of scaling.
+    /// True when the write serves the number of pods: its failure counts as a failure of scaling.
     pub fn scales(&self) -> bool {
         match self {
             Self::CreatePod { .. } | Self::CreateClaim { .. } => true,

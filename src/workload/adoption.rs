@@ -1,42 +1,42 @@
-//! Whose a pod or a revision is: taken in, let go, kept or left alone, as `ReplicaSet`s and `StatefulSet`s do it.
+//! Ownership of pods and revisions: adopt, release, own or leave alone, as `ReplicaSet`s and `StatefulSet`s do it.
 
 use std::collections::BTreeMap;
 
 use crate::workload::spec::{Kind, WorkloadSpec};
 use crate::workload::{revision, selector};
 
-/// A pod, as far as its owner matters.
+/// What ownership of a pod depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
-    /// Its name.
+    /// Name of the pod.
     pub name: &'a str,
-    /// Its labels.
+    /// Labels of the pod.
     pub labels: &'a BTreeMap<String, String>,
     /// The uid of its controller.
     pub controller: Option<&'a str>,
-    /// True when it is on its way out.
+    /// True when it is being deleted.
     pub deleting: bool,
 }
 
-/// What becomes of it.
+/// What to do about ownership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// It is the workload's own.
+    /// The workload owns the pod.
     Own,
-    /// Write the workload into it as its controller.
+    /// Write the workload into the pod as its controller.
     Adopt,
-    /// Take the workload out of it.
+    /// Remove the workload from the pod's owners.
     Release,
-    /// It is somebody else's.
+    /// The pod belongs to another owner, or to none.
     Leave,
 }
 
-/// Decides for one pod of the workload's namespace.
+/// Decides for one pod in the workload's namespace.
 pub fn claim(spec: &WorkloadSpec, pod: Candidate<'_>) -> Claim {
     let matches = selector::matches(&spec.selector, pod.labels) && is_named_like_one(spec, pod.name);
     match pod.controller {
         Some(uid) if uid == spec.uid && matches => Claim::Own,
-        // What is on its way out counts until it is gone; a workload that is on its way out keeps what it has.
+        // A pod that is being deleted counts until it is gone; a workload that is being deleted keeps its pods.
         Some(uid) if uid == spec.uid && (pod.deleting || spec.deleting) => Claim::Own,
         Some(uid) if uid == spec.uid => Claim::Release,
         None if matches && !pod.deleting && !spec.deleting => Claim::Adopt,
@@ -44,13 +44,13 @@ pub fn claim(spec: &WorkloadSpec, pod: Candidate<'_>) -> Claim {
     }
 }
 
-/// True when the workload becomes the controller of a revision that nobody controls: it was made for a workload of this name
-/// and has the labels of its pods. Pods that were orphaned with it stay at it then.
+/// True when the workload becomes the controller of a revision without one: the revision was created for a workload
+/// of this name and has the labels of its pods. Pods that were orphaned together with the revision then stay at it.
 pub fn adopts_revision(spec: &WorkloadSpec, name: &str, labels: &BTreeMap<String, String>) -> bool {
     !spec.deleting && revision::is_named_for(&spec.name, name) && selector::matches(&spec.selector, labels)
 }
 
-/// Pods with ordinals are known by their names.
+/// Pods with ordinals are identified by their names.
 fn is_named_like_one(spec: &WorkloadSpec, name: &str) -> bool {
     match spec.kind {
         Kind::Deployment(_) => true,

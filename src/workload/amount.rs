@@ -1,23 +1,23 @@
-//! A number or a share in percent, and the one place where shares are rounded.
+//! A number or a percentage, and the only place where percentages are rounded.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// A number or a share.
+/// A number or a percentage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// So many.
+    /// An absolute number.
     Count(u32),
-    /// So many of a hundred.
+    /// A percentage.
     Percent(u32),
 }
 
-/// Why a value is neither.
+/// The error for a value that is neither a number nor a percentage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is neither a number from 0 on nor a percentage as 25%")]
 pub struct InvalidAmount(String);
 
 impl Amount {
-    /// Reads what the API has.
+    /// Reads the value of the API.
     pub fn read(value: &IntOrString) -> Result<Self, InvalidAmount> {
         match value {
             IntOrString::Int(count) => {
@@ -27,7 +27,7 @@ impl Amount {
         }
     }
 
-    /// Reads a text; `3` and `25%` are both fine.
+    /// Reads a text: `3` or `25%`.
     pub fn parse(text: &str) -> Result<Self, InvalidAmount> {
         let invalid = || InvalidAmount(text.chars().take(32).collect());
         let number = |digits: &str| {
@@ -40,7 +40,7 @@ impl Amount {
         }
     }
 
-    /// Of `whole`, shares rounded up.
+    /// The number that this is of `whole`, percentages rounded up.
     pub fn up(self, whole: usize) -> usize {
         match self {
             Self::Count(count) => count as usize,
@@ -48,7 +48,7 @@ impl Amount {
         }
     }
 
-    /// Of `whole`, shares rounded down.
+    /// The number that this is of `whole`, percentages rounded down.
     pub fn down(self, whole: usize) -> usize {
         match self {
             Self::Count(count) => count as usize,
@@ -56,7 +56,7 @@ impl Amount {
         }
     }
 
-    /// How many of `whole` are held back: a share is rounded up, and one below 100 % lets at least one go.
+    /// How many of `whole` are held back: a percentage is rounded up, and one below 100 % releases at least one.
     pub fn held_back(self, whole: usize) -> usize {
         match self {
             Self::Percent(percent) if percent < 100 => self.up(whole).min(whole.saturating_sub(1)),
@@ -65,18 +65,18 @@ impl Amount {
     }
 }
 
-/// How far an update may go: how many of the wanted pods may be unavailable, and how many more there may be.
+/// The limits of an update: how many of the desired pods may be unavailable, and how many pods may exist beyond them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Unavailable at most.
+    /// Maximum number of unavailable pods.
     pub unavailable: usize,
-    /// More than wanted at most.
+    /// Maximum number of pods beyond the desired number.
     pub surge: usize,
 }
 
 impl Bounds {
-    /// Of `replicas`. `maxUnavailable` is rounded up, or down where a surge helps out; both 0 would move nothing, so that one
-    /// may be unavailable then.
+    /// The limits for `replicas`. `maxUnavailable` is rounded up, or down if there is a surge. If both are 0, no
+    /// update would be possible, so one pod may be unavailable.
     pub fn of(max_unavailable: Amount, max_surge: Amount, replicas: usize) -> Self {
         let surge = max_surge.up(replicas);
         let unavailable =

@@ -1,7 +1,8 @@
-//! A rollout in steps: which partition holds now, whether the step is over, and what is written when it begins or ends.
+//! A rollout in steps: which partition applies now, whether the step is over, and what is written when it begins or
+//! ends.
 //!
-//! `paused` is the user's. Here it is set to true only where a step pauses, and to false only where that pause was this
-//! rollout's own and is over.
+//! `paused` is the user's field. It is set to true only when a step pauses, and to false only when a pause that this
+//! rollout set itself is over.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -13,47 +14,47 @@ use crate::workload::name;
 use crate::workload::report::{Steps, whole_seconds};
 use crate::workload::task::later;
 
-/// What holds pods back.
+/// What the partition holds back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// All of them.
+    /// All pods.
     All,
-    /// So many, or those with a lower ordinal.
+    /// This many pods, or those with a lower ordinal.
     Part(Amount),
 }
 
-/// What the steps are looked at with.
+/// The input for the decision about the steps.
 pub struct Look<'a> {
-    /// The steps.
+    /// The canary steps.
     pub canary: &'a Canary,
     /// The revision of the template.
     pub update: &'a str,
     /// True when no pod is at another revision.
     pub all_updated: bool,
-    /// True when every pod that may be at that revision while so much is held back is there and available.
+    /// True when every pod that this partition allows to be at that revision is at it and available.
     pub reached: &'a dyn Fn(Held) -> bool,
-    /// `spec.updateStrategy.paused` as it is now.
+    /// `spec.updateStrategy.paused` at present.
     pub paused: bool,
     /// The workload's `HookRun`s.
     pub runs: &'a [Run],
-    /// What is known of their templates.
+    /// State of the `HookTemplate`s.
     pub templates: &'a HookTemplates,
-    /// Now.
+    /// The time of the reconcile.
     pub now: Timestamp,
 }
 
-/// What follows.
+/// The decision about the steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// What holds pods back now.
+    /// What the partition holds back now.
     pub held: Held,
-    /// Where the steps stand now.
+    /// The state of the steps now.
     pub steps: Steps,
-    /// What is to be written.
+    /// The writes.
     pub actions: Vec<Action>,
-    /// When to look again.
+    /// When to reconcile again.
     pub requeue_at: Option<Timestamp>,
-    /// Why it cannot go on.
+    /// Why the steps cannot continue.
     pub problem: Option<String>,
 }
 
@@ -63,14 +64,14 @@ enum Part {
     Waits,
 }
 
-/// Takes one look at the steps; at most one step ends in it.
+/// Decides about the steps; at most one step ends per call.
 pub fn look(look: &Look<'_>, before: &Steps) -> Step {
     let steps = &look.canary.steps;
     let hash = name::safe_hash(&format!("{}{}", look.update, serde_json::json!(steps)));
     let known = &before.canary.revision;
     let reset = before.hash != hash;
     let index = match before.index {
-        // Back to what was rolled out before, or never anything else: no steps.
+        // The template is the one that was rolled out last, or the workload never had another: no steps apply.
         _ if known == look.update || (known.is_empty() && look.all_updated && reset) => steps.len(),
         Some(index) if !reset => index.min(steps.len()),
         _ => 0,
@@ -98,7 +99,7 @@ pub fn look(look: &Look<'_>, before: &Steps) -> Step {
     now.next
 }
 
-/// The partition of the latest step that has one; before the first: everything, after the last: nothing.
+/// The partition of the latest step that has one; before the first, all pods are held back, after the last, none.
 fn held(steps: &[CanaryStep], index: usize) -> Held {
     if index >= steps.len() {
         return Held::Part(Amount::Count(0));
@@ -114,7 +115,7 @@ struct Now<'a> {
 }
 
 impl Now<'_> {
-    /// Other steps or another template: from the beginning. A pause of the old ones is over.
+    /// The steps or the template have changed: start from the first step. A pause of the previous steps is over.
     fn reset(&mut self, before: &Steps) {
         if !before.pauses.is_empty() && self.look.paused {
             self.next.actions.push(Action::SetPaused(false));
@@ -155,7 +156,7 @@ impl Now<'_> {
             Some(run) if run.has_passed() => Part::Over,
             Some(run) if run.has_failed() => self.pause(PauseReason::PausedByStepBasedHook, None),
             Some(_) => Part::Waits,
-            // The person who went on in spite of a failure may have deleted the run.
+            // The user who continued in spite of a failure may have deleted the run.
             None if self
                 .next
                 .steps
@@ -185,8 +186,8 @@ impl Now<'_> {
         }
     }
 
-    /// A pause begins when `paused` is seen to be true and ends when it is seen to be false: whoever is restarted in between
-    /// sees the same.
+    /// A pause begins when `paused` is observed as true and ends when it is observed as false: a controller that
+    /// restarts in between reaches the same state.
     fn pause(&mut self, reason: PauseReason, span: Option<SignedDuration>) -> Part {
         let begun =
             self.next.steps.pauses.iter().find(|pause| pause.reason == reason).map(|pause| pause.start_time);
@@ -214,7 +215,7 @@ impl Now<'_> {
         format!("{}/{}", self.next.steps.hash, self.index)
     }
 
-    /// Runs of steps that are over, or of other steps, go.
+    /// Deletes runs of steps that are over, and of other steps.
     fn forget_runs(&mut self) {
         let key = (self.next.steps.index == Some(self.index)).then(|| self.key());
         let over =

@@ -1,7 +1,9 @@
-//! Containers that are restarted when a `ConfigMap` or `Secret` of theirs changes: which ones, and when that is due.
+//! Restart on configuration change: which containers to restart when a `ConfigMap` or `Secret` that they use changes,
+//! and when.
 //!
-//! A change is let settle, then the pods' kubelets are made to refresh what they have mounted, and then there is one rollout.
-//! What was handled is kept on the workload as hashes; what is seen for the first time restarts nothing.
+//! A change has to settle first. Then the kubelets of the pods are made to refresh mounted volumes, and then one
+//! rollout restarts the containers. The workload stores hashes of what was handled; an object that is observed for
+//! the first time restarts nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,50 +14,50 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use crate::api::request::{fingerprint, is_dns_label, is_dns_subdomain};
 use crate::api::workload::quarter;
 
-/// Nothing more has changed for so long: it has settled.
+/// A change has settled when nothing more has changed for this long.
 const QUIET: SignedDuration = SignedDuration::from_secs(10);
-/// What never settles is taken as it is after so long.
+/// A change that does not settle is handled after this long.
 const LONGEST: SignedDuration = SignedDuration::from_secs(60);
-/// How long kubelets get to refresh what is mounted, once they were told to look.
+/// How long kubelets get to refresh mounted volumes after they were triggered.
 const MOUNTS: SignedDuration = SignedDuration::from_secs(10);
-/// Most objects that one workload may name.
+/// Maximum number of objects that one workload may name.
 const MOST: usize = 32;
 
-/// A kind of objects that hold configuration.
+/// The kind of an object that holds configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
-    /// `ConfigMap`.
+    /// A `ConfigMap`.
     ConfigMap,
-    /// `Secret`.
+    /// A `Secret`.
     Secret,
 }
 
 /// One object that a workload names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// Its kind.
+    /// Kind of the object.
     pub source: Source,
-    /// Its name, in the workload's namespace.
+    /// Name of the object, in the workload's namespace.
     pub name: String,
-    /// The containers that it restarts; empty: those that mount it or have environment values from it.
+    /// The containers to restart; empty: those that mount the object or take environment values from it.
     pub containers: Vec<String>,
 }
 
-/// An annotation that cannot be followed. The message says what to change.
+/// An annotation that cannot be parsed. The message says what to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// One of its entries.
+    /// An entry of the list is malformed.
     #[error(
         "`{0}` is not understood: write configmap/NAME or secret/NAME, with =CONTAINER+CONTAINER after it if need be"
     )]
     Entry(String),
-    /// The same object again.
+    /// An object is named twice.
     #[error("{0} is named twice")]
     Twice(String),
-    /// Too many of them.
+    /// Too many objects are named.
     #[error("it names more than {MOST} objects")]
     TooMany,
-    /// The other annotation.
+    /// The annotation for `maxUnavailable` is malformed.
     #[error("`{0}` is neither a number of pods, from 1, nor a share like 25%")]
     MaxUnavailable(String),
 }
@@ -70,10 +72,10 @@ impl std::fmt::Display for Reference {
     }
 }
 
-/// Reads `configmap/NAME[=CONTAINER+CONTAINER],secret/NAME`.
+/// Parses `configmap/NAME[=CONTAINER+CONTAINER],secret/NAME`.
 ///
 /// # Errors
-/// When it is anything else.
+/// If the text has any other form.
 pub fn parse(text: &str) -> Result<Vec<Reference>, Malformed> {
     let mut references: Vec<Reference> = Vec::new();
     for entry in text.split(',').map(str::trim) {
@@ -101,10 +103,10 @@ fn entry_of(entry: &str) -> Option<Reference> {
     right.then(|| Reference { source, name: name.to_owned(), containers })
 }
 
-/// Reads how many pods may be unavailable; a quarter unless told.
+/// Parses how many pods may be unavailable; the default is 25 %.
 ///
 /// # Errors
-/// When it is neither a number nor a share.
+/// If it is neither a number nor a percentage.
 pub fn max_unavailable(text: Option<&str>) -> Result<IntOrString, Malformed> {
     let Some(text) = text.map(str::trim) else { return Ok(quarter()) };
     let number = text.strip_suffix('%').unwrap_or(text).parse::<u16>().ok().filter(|number| *number > 0);
@@ -115,18 +117,18 @@ pub fn max_unavailable(text: Option<&str>) -> Result<IntOrString, Malformed> {
     }
 }
 
-/// What is known of one of the objects.
+/// What the cache holds of one of the objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Nothing yet.
+    /// Not read yet.
     Unknown,
-    /// It is not there.
+    /// The object does not exist.
     Absent,
-    /// It is there.
+    /// The object exists.
     There {
-        /// Stands for its content.
+        /// Hash of the content.
         hash: String,
-        /// Its version: the same content again is another change.
+        /// Resource version: it distinguishes a later change back to the same content.
         version: String,
     },
 }
@@ -134,16 +136,16 @@ pub enum Content {
 /// What was handled: hash by object.
 pub type Seen = BTreeMap<String, String>;
 
-/// A change that was noticed and is not handled yet.
+/// A change that was observed and is not handled yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Which objects have changed.
+    /// The objects that have changed.
     pub changed: Vec<String>,
-    /// What is handled when this is.
+    /// The hashes to store once this change is handled.
     pub seen: Seen,
-    /// Names it: the same for whoever notices the same change.
+    /// Identifies the change: the same for every replica of the controller that observes it.
     pub mark: String,
-    /// Set once the kubelets were told to look. What changes from then on is another change.
+    /// Set once the kubelets were triggered to refresh. Whatever changes after that is another change.
     pub refreshed: Option<Timestamp>,
     noticed: Timestamp,
     last: Timestamp,
@@ -152,18 +154,18 @@ pub struct Change {
 /// What to do about one workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing, at this moment.
+    /// Nothing at this time.
     Nothing,
-    /// Write down what there is. Nothing is restarted for it.
+    /// Store the current hashes. Nothing is restarted.
     Record(Seen),
-    /// Have the kubelets of its pods look at what is mounted.
+    /// Make the kubelets of the pods refresh mounted volumes.
     Refresh,
     /// Restart the containers.
     Restart,
 }
 
-/// What to do about the workload `uid`, whose `references` are as `contents` tell. `seen`: what was handled; `change`: what was
-/// noticed so far.
+/// Decides for the workload `uid`, whose `references` have these `contents`. `seen`: what was handled; `change`: what
+/// was observed so far.
 pub fn decide(
     uid: &str,
     references: &[Reference],
@@ -190,7 +192,7 @@ pub fn decide(
                 }
                 next.insert(key, hash.clone());
             }
-            // When it comes back it is compared with what it was.
+            // The hash is kept while the object is missing: when it exists again, it is compared with that.
             (_, Some(before)) => drop(next.insert(key, before.clone())),
             (_, None) => {}
         }
@@ -212,12 +214,12 @@ fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.saturating_add(by).unwrap_or(at)
 }
 
-/// The containers of `pod` that are restarted for `changed`, in the order of the template: those that are named, else those
-/// that use it.
+/// The containers of `pod` to restart for `changed`, in the order of the template: those that are named, otherwise
+/// those that use the object.
 pub fn containers(pod: &PodSpec, references: &[Reference], changed: &[String]) -> Vec<String> {
     let changed: Vec<_> =
         references.iter().filter(|reference| changed.contains(&reference.to_string())).collect();
-    // Init containers that stay run beside the others.
+    // Init containers that keep running are sidecars.
     let sidecars = pod.init_containers.iter().flatten();
     let sidecars = sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
     let restarts = |container: &&Container| {

@@ -1,5 +1,5 @@
-//! What is refused at admission: specs that contradict themselves, and changes that could never be carried out. All at once,
-//! each with the field and what to write instead.
+//! Validation at admission: specs that contradict themselves, and changes that could never be carried out. All
+//! problems are reported at once, each with the field and the remedy. Nothing is changed or defaulted.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -13,7 +13,7 @@ use crate::workload::diff::Change;
 use crate::workload::selector;
 use crate::workload::spec::WorkloadSpec;
 
-/// What is wrong with a `GameDeployment`, and with the change from `old` to it.
+/// The problems of a `GameDeployment`, and of the change from `old` to it.
 pub fn deployment(old: Option<&GameDeployment>, new: &GameDeployment) -> Vec<String> {
     let spec = &new.spec;
     let update = &spec.update_strategy;
@@ -31,7 +31,7 @@ pub fn deployment(old: Option<&GameDeployment>, new: &GameDeployment) -> Vec<Str
     problems.0
 }
 
-/// What is wrong with a `GameStatefulSet`, and with the change from `old` to it.
+/// The problems of a `GameStatefulSet`, and of the change from `old` to it.
 pub fn stateful_set(old: Option<&GameStatefulSet>, new: &GameStatefulSet) -> Vec<String> {
     let spec = &new.spec;
     let update = &spec.update_strategy;
@@ -120,7 +120,7 @@ impl Problems {
         }
     }
 
-    /// A template that the strategy cannot bring to the pods.
+    /// Rejects a change of the template that the update strategy cannot apply to the pods.
     fn change(&mut self, old: &WorkloadSpec, new: &WorkloadSpec) {
         let both = old.is_in_place() && new.is_in_place();
         if !both || new.update.fallback || new.update.way == UpdateType::OnDelete {
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(problems.len(), 5, "{problems:#?}");
     }
 
-    /// 18: a change that is not in place is refused before any hook is spent.
+    /// 18: a change that cannot be made in place is refused before any hook runs.
     #[test]
     fn a_change_that_cannot_be_made_in_place_is_refused_at_admission() {
         let old = fixtures::deployment().with("/updateStrategy/type", json!("InplaceUpdate"));

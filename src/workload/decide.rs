@@ -1,4 +1,5 @@
-//! The one decision about a workload: what is to be written now, what is told, when to look again.
+//! The decision about a workload: which writes follow now, what the status reports, when to reconcile again. Writes
+//! nothing.
 
 use std::collections::BTreeSet;
 
@@ -20,19 +21,20 @@ use crate::workload::task::Purpose;
 use crate::workload::update;
 use crate::workload::{selector, status};
 
-/// What follows from one look.
+/// The result of one reconcile.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
-    /// What is to be written, in this order. One that fails stops neither the others nor the status; only the last two,
-    /// `SetPaused` and `ClearRetry`, are left out then.
+    /// The writes, in order. A failed one stops neither the others nor the status; only the last two, `SetPaused` and
+    /// `ClearRetry`, are omitted then.
     pub actions: Vec<Action>,
-    /// What is to be told when all of it was written; see [`Report::after_failure`]. None: nothing.
+    /// The status once all writes succeeded; otherwise see [`Report::after_failure`]. None: the status is not
+    /// written.
     pub report: Option<Report>,
-    /// When to look again if nothing happens before.
+    /// When to reconcile if no event arrives before.
     pub requeue_at: Option<Timestamp>,
 }
 
-/// Decides about `spec`, given what was told last and what is seen.
+/// Decides about `spec`, given the last report and what the cache holds.
 pub fn decide(spec: &WorkloadSpec, before: &Report, seen: &Seen<'_>) -> Decision {
     if spec.deleting {
         // The garbage collector does the rest.
@@ -58,7 +60,7 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, seen: &Seen<'_>) -> Decision
     Decision { actions: actions(&input, seen, &found, acts, step), report: Some(report), requeue_at }
 }
 
-/// Where the steps stand; without any, the partition of the spec holds.
+/// The state of the canary steps; without steps, the partition of the spec applies.
 fn steps(input: &ReconcileInput<'_>, seen: &Seen<'_>, before: &Report) -> Step {
     let spec = input.spec;
     let reached = |held: Held| reached(input, held);
@@ -87,7 +89,7 @@ fn steps(input: &ReconcileInput<'_>, seen: &Seen<'_>, before: &Report) -> Step {
     canary::look(&look, &before.steps)
 }
 
-/// True when no pod more is to be updated while so much is held back, and those that were are available.
+/// True when no further pod has to be updated under this partition, and the updated ones are available.
 fn reached(input: &ReconcileInput<'_>, held: Held) -> bool {
     let (spec, update) = (input.spec, input.update_name());
     let done = |view: &&View<'_>| view.is_at(update) && view.available;

@@ -1,7 +1,7 @@
-//! What lies between two templates, and whether a running pod can take it in.
+//! The difference between two templates, and whether a running pod can take it over.
 //!
-//! Container images change by a swap, metadata by a patch without any restart. Everything else needs another pod, and is
-//! named by its path; values are never told, they may be secrets.
+//! Container images change by a swap, metadata by a patch without a restart. Any other difference needs a new pod and
+//! is reported by its path; values are never reported, because they may be secrets.
 
 use std::collections::BTreeMap;
 
@@ -9,24 +9,24 @@ use serde_json::Value;
 
 use crate::api::pod_template::PodTemplate;
 
-/// What a running pod has to take in.
+/// The changes that a running pod has to take over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Containers whose image changes, in the order of the new template.
     pub containers: Vec<String>,
-    /// Labels to set, or to take off.
+    /// Labels to set, or to remove where the value is `None`.
     pub labels: BTreeMap<String, Option<String>>,
-    /// Annotations to set, or to take off.
+    /// Annotations to set, or to remove where the value is `None`.
     pub annotations: BTreeMap<String, Option<String>>,
-    /// Paths that no running pod can take in; empty when the change can be made in place.
+    /// Paths of the differences that no running pod can take over; empty when the change can be made in place.
     pub elsewhere: Vec<String>,
 }
 
-/// Most paths that are named.
+/// Maximum number of paths that are reported.
 const MOST_PATHS: usize = 3;
 
 impl Change {
-    /// From the template `old` to the template `new`.
+    /// The change from the template `old` to the template `new`.
     pub fn between(old: &PodTemplate, new: &PodTemplate) -> Self {
         let mut change = Self {
             labels: difference(&old.labels(), &new.labels()),
@@ -44,7 +44,7 @@ impl Change {
         change
     }
 
-    /// Why it cannot be made in place, if so.
+    /// Why the change cannot be made in place, if so.
     pub fn refusal(&self) -> Option<String> {
         let paths = (!self.elsewhere.is_empty()).then(|| self.elsewhere.join(", "))?;
         Some(format!(
@@ -54,7 +54,7 @@ impl Change {
     }
 }
 
-/// Keys to set and keys to take off to get from `old` to `new`.
+/// Keys to set and keys to remove to get from `old` to `new`.
 fn difference(
     old: &BTreeMap<String, String>,
     new: &BTreeMap<String, String>,
@@ -66,7 +66,7 @@ fn difference(
         .collect()
 }
 
-/// What is left of a template when everything that can be changed in place is taken out.
+/// A template without the fields that can be changed in place.
 fn without_images(template: &PodTemplate) -> Value {
     let mut spec = template.0.get("spec").cloned().unwrap_or_default();
     let containers = spec.get_mut("containers").and_then(Value::as_array_mut);
@@ -81,7 +81,7 @@ fn without_images(template: &PodTemplate) -> Value {
 struct Paths(Vec<String>);
 
 impl Paths {
-    /// Walks two values; what is absent, null or empty is the same.
+    /// Compares two values; absent, null and empty are equal.
     fn compare(&mut self, path: &str, old: &Value, new: &Value) {
         if self.0.len() >= MOST_PATHS || old == new || (is_nothing(old) && is_nothing(new)) {
             return;

@@ -1,4 +1,4 @@
-//! Workloads, pods and looks for tests: small ones that are changed where a test cares.
+//! Workloads, pods and inputs for tests: minimal ones that each test modifies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,12 +18,12 @@ use crate::workload::report::Report;
 use crate::workload::revision::{self, Record, Revision};
 use crate::workload::spec::WorkloadSpec;
 
-/// A time of day in seconds.
+/// A fixed time plus `second` seconds.
 pub(crate) fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
 }
 
-/// The object of a workload, to be changed.
+/// The object of a workload, which a test can modify.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
     kind: &'static str,
@@ -50,7 +50,7 @@ pub(crate) fn stateful_set() -> Draft {
 }
 
 impl Draft {
-    /// With another value at a path of the spec.
+    /// Sets the value at a path of the spec.
     pub(crate) fn with(mut self, path: &str, value: Value) -> Self {
         let mut place = &mut self.spec;
         for part in path.trim_start_matches('/').split('/') {
@@ -63,12 +63,12 @@ impl Draft {
         self
     }
 
-    /// With another image.
+    /// Sets the image of the first container.
     pub(crate) fn image(self, image: &str) -> Self {
         self.with("/template/spec/containers/0/image", json!(image))
     }
 
-    /// With an annotation.
+    /// Sets an annotation.
     pub(crate) fn annotated(mut self, key: &str, value: &str) -> Self {
         self.annotations.insert(key.to_owned(), value.to_owned());
         self
@@ -91,7 +91,6 @@ impl Draft {
         serde_json::from_value(self.whole()).unwrap()
     }
 
-    /// What it wants.
     pub(crate) fn spec(&self) -> WorkloadSpec {
         if self.kind == "GameDeployment" {
             WorkloadSpec::of_deployment(&self.object())
@@ -100,13 +99,13 @@ impl Draft {
         }
     }
 
-    /// The revision of its template, as if nothing else were known.
+    /// The revision of its template for a workload without a history.
     pub(crate) fn revision(&self) -> Revision {
         revision::find("web", &self.spec().template, &[], 0).revision
     }
 }
 
-/// A pod that serves, at `revision`.
+/// An available pod at `revision`.
 pub(crate) fn pod(name: &str, revision: &Revision) -> Pod {
     Pod {
         name: name.to_owned(),
@@ -134,7 +133,7 @@ pub(crate) fn pod(name: &str, revision: &Revision) -> Pod {
     }
 }
 
-/// What an agent says.
+/// A status of the agent.
 pub(crate) fn answer(id: &str, phase: Phase, step: Option<Step>) -> Status {
     Status {
         id: id.to_owned(),
@@ -148,7 +147,7 @@ pub(crate) fn answer(id: &str, phase: Phase, step: Option<Step>) -> Status {
     }
 }
 
-/// What is seen, to be changed.
+/// The input of a decision, which a test can modify.
 #[derive(Clone, Debug)]
 pub(crate) struct Sight {
     pub(crate) pods: Vec<Pod>,
@@ -162,7 +161,7 @@ pub(crate) struct Sight {
     pub(crate) now: Timestamp,
 }
 
-/// Pods of these names at `revision`, and a template `test`.
+/// Pods of these names at `revision`, and a `HookTemplate` named `test`.
 pub(crate) fn sight(names: &[&str], revision: &Revision) -> Sight {
     Sight {
         pods: names.iter().map(|name| pod(name, revision)).collect(),
@@ -177,7 +176,7 @@ pub(crate) fn sight(names: &[&str], revision: &Revision) -> Sight {
     }
 }
 
-/// What is kept of these.
+/// The records of these revisions.
 pub(crate) fn history(revisions: &[Revision]) -> Vec<Record> {
     let record = |known: &Revision| Record::of(&known.name, known.number, &known.template);
     revisions.iter().map(record).collect()
@@ -208,7 +207,6 @@ impl Sight {
 }
 
 impl Decision {
-    /// Names of the pods that are deleted.
     pub(crate) fn deleted(&self) -> Vec<&str> {
         self.actions
             .iter()
@@ -219,7 +217,7 @@ impl Decision {
             .collect()
     }
 
-    /// Names of the hooks that are made.
+    /// Names of the runs that are created.
     pub(crate) fn asked(&self) -> Vec<&str> {
         self.actions
             .iter()
@@ -244,7 +242,6 @@ impl Decision {
             .collect()
     }
 
-    /// Names of the pods that are made.
     pub(crate) fn created(&self) -> Vec<&str> {
         self.actions
             .iter()

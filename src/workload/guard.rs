@@ -1,7 +1,9 @@
-//! The delete guard: whether a guarded pod may be deleted or evicted now, and if not, why and what to do.
+//! The delete guard: decides whether a guarded pod may be deleted or evicted now, and if not, why and what the user
+//! can do.
 //!
-//! Graceful or not at all: only a hook that has succeeded, or a person's word, lets it go. Nothing is remembered: the
-//! attempts are HookRuns, and the same look gives the same decision, whoever looks.
+//! A pod is released only when its hook has succeeded, a person overrides the guard, or the longest hold has passed.
+//! The guard has no state of its own: its attempts are HookRuns, and the same input gives the same decision on every
+//! replica.
 
 mod attempt;
 mod taint;
@@ -24,56 +26,59 @@ pub use attempt::{Attempt, renumbered};
 pub use taint::is_evicted;
 pub use words::{asked, replaced, taken, unnamed, would_ask};
 
-/// An approval holds for so long: what was prepared then need not be true later.
+/// How long the success of a hook is valid: what the hook prepared may not be true later.
 pub const FRESH: SignedDuration = SignedDuration::from_mins(10);
-/// On the API server's copy of a pod that a kubelet has from a file.
+/// Annotation on the API server's copy of a static pod, which its kubelet reads from a file.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// What is known when somebody wants a guarded pod to go.
+/// The input of a decision about one guarded pod.
 #[derive(Clone, Debug)]
 pub struct Seen<'a> {
-    /// The pod.
+    /// The pod to be deleted.
     pub pod: &'a core::Pod,
-    /// The pre-delete hook of the `GameDeployment` or `GameStatefulSet` that controls it.
+    /// The pre-delete hook of the `GameDeployment` or `GameStatefulSet` that controls the pod.
     pub of_owner: Option<WorkloadHook>,
-    /// The pre-delete hooks so far, of this pod and maybe of others.
+    /// The pre-delete hooks so far, of this pod and possibly of others.
     pub attempts: Vec<Attempt>,
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: Namespace,
-    /// A pod is held for no longer than this; absent: for as long as its hook takes.
+    /// A pod is held for at most this long; absent: as long as its hook takes.
     pub longest_hold: Option<SignedDuration>,
-    /// The time.
+    /// The time of the decision.
     pub now: Timestamp,
 }
 
-/// What counts of a namespace.
+/// What a decision depends on in a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespace {
-    /// Why all its pods may go without their hooks.
+    /// The reason of an override for all pods of the namespace.
     pub overridden: Option<String>,
-    /// Since when it is being deleted: nothing can be made in it.
+    /// Since when the namespace is being deleted: no object can be created in it.
     pub terminating: Option<Timestamp>,
-    /// True with the guard's own label on it.
+    /// True when the namespace has the guard's own label.
     pub labelled: bool,
 }
 
-/// What follows.
+/// The decision.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// It may go: this HookRun has succeeded, then.
+    /// The pod may be deleted: this HookRun succeeded at this time.
     Passed(String, Timestamp),
-    /// It may go without: a person said so, there, for this reason.
+    /// The pod may be deleted without its hook: a person overrides the guard on this object, for this reason.
     Overridden(&'static str, String),
-    /// It may go without: it was held for as long as pods are held at most, since then.
+    /// The pod may be deleted without its hook: it has been held since then, which is the longest hold.
     Expired(Timestamp),
-    /// It may not go yet; the sentence says why and what to do. With the attempt that is under way, if one is.
+    /// The pod may not be deleted yet; the sentence says why and what to do. With the attempt that is running, if
+    /// any.
     Held(Option<Box<Attempt>>, String),
-    /// It may not go yet: this run has to be made first. Why it is not the first one, if it is not.
+    /// The pod may not be deleted yet: this run has to be created first. With the reason why it is not the first run,
+    /// if so.
     Ask(Box<NewHookRun>, Option<String>),
 }
 
-/// True when this pod has to be asked about at all. What has ended or never began has nothing to prepare; what is on its way
-/// out already is deleted by its kubelet; a static pod's file decides, not its copy here.
+/// True when the guard decides about this pod at all. A pod that has ended or was never scheduled has nothing to
+/// prepare. A pod that is already being deleted cannot be held any more. A static pod is controlled by its file, not
+/// by this copy.
 pub fn is_held(pod: &core::Pod) -> bool {
     let meta = &pod.metadata;
     let guarded = meta.labels.as_ref().and_then(|all| all.get(annotation::DELETE_GUARD));
@@ -84,7 +89,8 @@ pub fn is_held(pod: &core::Pod) -> bool {
     guarded.is_some_and(|value| value == "true") && !mirror && !seen.deleting && !over && placed
 }
 
-/// The kind and the name of the workload of ours that controls a pod whose hook is not named by itself.
+/// Kind and name of the `GameDeployment` or `GameStatefulSet` that controls a pod, unless the pod names its hook
+/// itself.
 pub fn owner(pod: &core::Pod) -> Option<(&str, &str)> {
     if note(pod, annotation::PRE_DELETE_HOOK).is_some() {
         return None;
@@ -109,7 +115,8 @@ pub fn decide(seen: &Seen<'_>) -> Verdict {
     }
 }
 
-/// Since when the pod is held: since this deletion was first refused, its first hook was started, or its namespace goes.
+/// Since when the pod is held: the earliest of the first refusal of this deletion, the creation of its first hook,
+/// and the deletion of its namespace.
 fn held_since(seen: &Seen<'_>) -> Option<Timestamp> {
     let pod = Pod::read(seen.pod);
     let own = || seen.attempts.iter().filter(|attempt| attempt.is_of(&pod, controller(seen.pod)));
@@ -119,7 +126,8 @@ fn held_since(seen: &Seen<'_>) -> Option<Timestamp> {
     [asked, refused_since(seen), seen.namespace.terminating].into_iter().flatten().min()
 }
 
-/// Since when this deletion is refused, as the controller wrote it. What was before a hook passed was another deletion.
+/// Since when this deletion is refused, from the condition that the controller wrote. A refusal before a hook passed
+/// belongs to an earlier deletion.
 fn refused_since(seen: &Seen<'_>) -> Option<Timestamp> {
     let conditions = seen.pod.status.as_ref()?.conditions.as_ref()?;
     let held = conditions.iter().find(|condition| condition.type_ == annotation::DELETE_GUARD_HELD)?;
@@ -130,19 +138,19 @@ fn refused_since(seen: &Seen<'_>) -> Option<Timestamp> {
     (held.status == "True" && passed.is_none_or(|passed| since > passed)).then_some(since)
 }
 
-/// True when this refusal is the first one of a deletion: the hold counts from here, whether or not a hook can be started.
+/// True when this refusal is the first one of a deletion: the hold begins here, whether or not a hook can be started.
 pub fn begins(seen: &Seen<'_>, verdict: &Verdict) -> bool {
     let refuses = matches!(verdict, Verdict::Held(..) | Verdict::Ask(..));
     seen.longest_hold.is_some() && refuses && refused_since(seen).is_none()
 }
 
-/// The attempt of the guard that the HookRun with `meta` is, if it is one for this very pod.
+/// The guard's attempt in the HookRun with `meta`, if it belongs to this pod.
 pub fn attempt(pod: &core::Pod, meta: &ObjectMeta, status: &HookRunStatus) -> Option<Attempt> {
     let of_pod = |attempt: &Attempt| attempt.is_guards() && attempt.is_of(&Pod::read(pod), None);
     Attempt::read(meta, status).filter(of_pod)
 }
 
-/// The uid of whoever controls a pod.
+/// The uid of a pod's controller.
 fn controller(pod: &core::Pod) -> Option<&str> {
     let owners = pod.metadata.owner_references.as_ref()?;
     owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
@@ -167,7 +175,7 @@ fn by_hook(seen: &Seen<'_>) -> Verdict {
         attempt.is_of(&pod, controller(seen.pod))
             && match &attempt.whose {
                 attempt::AttemptOwner::Guard { template, .. } => *template == hook.template_name,
-                // The one that the workload's own controller made to delete this pod: nobody is asked twice.
+                // The run that the workload's own controller created to delete this pod: the hook is not run twice.
                 attempt::AttemptOwner::Workload => by_owner,
             }
     };
@@ -201,17 +209,18 @@ fn by_hook(seen: &Seen<'_>) -> Verdict {
     Verdict::Ask(Box::new(run), why)
 }
 
-/// The label by which the attempts of a pod are found.
+/// The label value that selects the attempts of a pod.
 pub fn instance(pod: &core::Pod) -> String {
     attempt::instance(&Pod::read(pod))
 }
 
-/// Says that nothing can be made in a namespace that is being deleted, as [`decide`] does when it is known before.
+/// The message that no object can be created in a namespace that is being deleted, as [`decide`] gives it when this
+/// is cached.
 pub fn terminating(pod: &core::Pod) -> String {
     words::terminating(pod.metadata.namespace.as_deref().unwrap_or_default(), &Pod::read(pod))
 }
 
-/// What a person approved stays approved for this pod.
+/// An approval by a person does not expire for this pod.
 fn is_stale(attempt: &Attempt, now: Timestamp) -> bool {
     attempt.phase == HookPhase::Successful && !attempt.approved && later(attempt.ended, FRESH) <= now
 }

@@ -1,6 +1,7 @@
-//! The gates of a workload: which `HookRun` a turn needs, whether it lets the turn pass, and which ones are over.
+//! The gates of a workload: which `HookRun` a task needs, whether it lets the task pass, and which runs are over.
+//! Runs no hook.
 //!
-//! A run belongs to one turn of one pod: its approval is worth nothing for another target, and nothing a second time.
+//! A run belongs to one task of one pod: its approval is not valid for another target, and not valid twice.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +19,10 @@ use crate::workload::pods::{Pod, PodPhase};
 use crate::workload::spec::WorkloadSpec;
 use crate::workload::task::{PodTask, Purpose};
 
-/// What a hook stands before.
+/// The action that a hook gates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HookType {
-    /// A deletion, or an update in place without a hook of its own.
+    /// A deletion, or an update in place that has no hook of its own.
     PreDelete,
     /// An update in place.
     PreInplace,
@@ -29,54 +30,54 @@ pub enum HookType {
     Canary,
 }
 
-/// A `HookRun` of the workload as it is seen.
+/// What the cache holds of a `HookRun` of the workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Its name.
+    /// Name of the run.
     pub name: String,
-    /// What it stands before.
+    /// The action that the run gates.
     pub kind: HookType,
-    /// The turn or the step that it approves.
+    /// The key of the task or step that the run approves.
     pub key: String,
-    /// The pod that it is about; empty for a canary step.
+    /// The uid of the pod that the run belongs to; empty for a canary step.
     pub pod_uid: String,
-    /// Its phase; `Pending` until somebody took it up.
+    /// Phase of the run; `Pending` until it is started.
     pub phase: HookPhase,
     /// True when a person approved it.
     pub approved: bool,
-    /// When it was made.
+    /// Creation time.
     pub created: Option<Timestamp>,
-    /// True when it is on its way out.
+    /// True when the run is being deleted.
     pub deleting: bool,
 }
 
-/// What is known of a `HookTemplate`.
+/// Whether a `HookTemplate` can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TemplateState {
     /// It can be used.
     Valid,
-    /// It cannot; the sentence says why.
+    /// It cannot be used; the sentence says why.
     Invalid(String),
 }
 
-/// `HookTemplate`s by name.
+/// State of the `HookTemplate`s by name.
 pub type HookTemplates = BTreeMap<String, TemplateState>;
 
-/// Whether a turn may go on.
+/// Whether a task may continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// It may.
+    /// The task may continue.
     Open,
-    /// Its run is not there: make it.
+    /// The run does not exist: create it.
     Ask,
-    /// Its run has not succeeded, or a run of that name is still going.
+    /// The run has not succeeded, or an earlier run of the same name still exists.
     Wait,
-    /// No run can be made.
+    /// The run cannot be created; the sentence says why.
     Refused(String),
 }
 
 impl HookType {
-    /// The value of its label.
+    /// The value of the label for the hook type.
     pub fn label(self) -> &'static str {
         match self {
             Self::PreDelete => annotation::PRE_DELETE,
@@ -99,7 +100,7 @@ impl HookType {
 }
 
 impl Run {
-    /// Reads one; none when it is not one of a workload but of an agent's operation.
+    /// Reads a run; none if it does not belong to a workload but to an operation of an agent.
     pub fn read(run: &HookRun) -> Option<Self> {
         if run.labels().contains_key(annotation::OPERATION) {
             return None;
@@ -117,18 +118,18 @@ impl Run {
         })
     }
 
-    /// True when it lets its turn pass.
+    /// True when the run lets its task pass.
     pub fn has_passed(&self) -> bool {
         self.approved || self.phase == HookPhase::Successful
     }
 
-    /// True when it will not pass unless it is asked again.
+    /// True when the run will not pass; only a new run can.
     pub fn has_failed(&self) -> bool {
         self.phase.is_completed() && !self.has_passed()
     }
 }
 
-/// The hook that a turn for `purpose` has to pass.
+/// The hook that a task with this `purpose` has to pass.
 pub fn of(spec: &WorkloadSpec, purpose: Purpose) -> Option<(HookType, &WorkloadHook)> {
     let hooks = &spec.hooks;
     let pre_delete = || hooks.pre_delete.as_ref().map(|hook| (HookType::PreDelete, hook));
@@ -141,7 +142,7 @@ pub fn of(spec: &WorkloadSpec, purpose: Purpose) -> Option<(HookType, &WorkloadH
     }
 }
 
-/// Whether `task` may go on. A pod that does not run has nothing to prepare.
+/// Whether `task` may continue. A pod that does not run has nothing to prepare, so its gate is open.
 pub fn gate(
     pod: &Pod,
     task: &PodTask,
@@ -200,7 +201,7 @@ pub fn run(spec: &WorkloadSpec, pod: &Pod, task: &PodTask, modified: &[String]) 
     })
 }
 
-/// What every hook is told of its pod. What is not known is left to the template.
+/// The arguments about the pod that every hook gets. An unknown value is omitted: the template's default applies.
 pub(super) fn injected(namespace: &str, pod: &Pod) -> Vec<HookArg> {
     let address = |ip: &Option<String>| ip.clone().unwrap_or_default();
     let known = [
@@ -216,7 +217,7 @@ pub(super) fn injected(namespace: &str, pod: &Pod) -> Vec<HookArg> {
     all.map(|(name, value)| HookArg { name, value }).collect()
 }
 
-/// The run of the canary step `index`; `key` names steps and revision.
+/// The run of the canary step `index`; `key` identifies steps and revision.
 pub fn canary_run(hook: &WorkloadHook, revision: &str, index: usize, key: &str) -> NewHookRun {
     let name = format!("{}-{revision}-{index}-{}", HookType::Canary.prefix(), hook.template_name);
     NewHookRun {
@@ -234,13 +235,13 @@ pub fn canary_run(hook: &WorkloadHook, revision: &str, index: usize, key: &str) 
     }
 }
 
-/// What the user gives. An argument without a value is left to the template.
+/// The arguments that the user gives. An argument without a value is omitted: the template's default applies.
 pub(super) fn given(hook: &WorkloadHook) -> Vec<HookArg> {
     let value = |arg: &Argument| Some(HookArg { name: arg.name.clone(), value: arg.value.clone()? });
     hook.args.iter().filter_map(value).collect()
 }
 
-/// What is told about a run that has not let its pod pass.
+/// The condition that reports a run that has not let its pod pass.
 pub fn condition(pod: &Pod, run: &Run) -> Option<HookCondition> {
     let reported = HookCondition {
         pod_name: pod.name.clone(),
@@ -250,7 +251,7 @@ pub fn condition(pod: &Pod, run: &Run) -> Option<HookCondition> {
     (!run.has_passed()).then_some(reported)
 }
 
-/// `pre-delete-hook-<revision>-<instance>-<template>`; the revision's name begins with the workload's.
+/// `pre-delete-hook-<revision>-<instance>-<template>`; the name of the revision begins with that of the workload.
 fn run_name(kind: HookType, pod: &Pod, hook: &WorkloadHook) -> String {
     let name = format!("{}-{}-{}-{}", kind.prefix(), pod.label, pod.instance, hook.template_name);
     name::bounded(&name, name::NAME)

@@ -1,4 +1,4 @@
-//! Everything that one decision looks at, arranged once.
+//! Arranges the input of one decision: what the cache holds, indexed once per reconcile. Decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,75 +11,75 @@ use crate::workload::pods::{Pod, Templates, View};
 use crate::workload::revision::{Record, Revision};
 use crate::workload::spec::WorkloadSpec;
 
-/// What is known of a volume claim.
+/// State of a volume claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimState {
-    /// A pod can use it.
+    /// A pod can use the claim.
     Bindable,
-    /// It is being deleted: a pod that uses it is never scheduled.
+    /// The claim is being deleted: a pod that uses it is never scheduled.
     Terminating,
 }
 
 /// Volume claims by name.
 pub type Claims = BTreeMap<String, ClaimState>;
 
-/// What is seen of the cluster.
+/// What the cache holds for one workload.
 #[derive(Clone, Debug)]
 pub struct Seen<'a> {
-    /// All pods that the workload owns, those on their way out too.
+    /// All pods that the workload owns, including those that are being deleted.
     pub pods: Vec<&'a Pod>,
-    /// Its history.
+    /// Records of all its revisions.
     pub history: Vec<Record>,
-    /// The revisions that its pods are at, or on the way to, and the one that it was at last: with their templates.
+    /// The revisions of its pods, the targets of their tasks and the last current revision, with whole templates.
     pub revisions: &'a [Revision],
-    /// Its hooks.
+    /// The `HookRun`s of the workload.
     pub runs: &'a [Run],
-    /// The `HookTemplate`s of its namespace.
+    /// The `HookTemplate`s of the workload's namespace.
     pub templates: &'a HookTemplates,
-    /// The nodes.
+    /// The nodes of the cluster.
     pub nodes: &'a Nodes,
-    /// The volume claims of its namespace.
+    /// The volume claims of the workload's namespace.
     pub claims: &'a Claims,
-    /// Names of pods that are not its own and stand where one of its own would be.
+    /// Names of pods that the workload does not own and that block names of its pods.
     pub taken: &'a BTreeSet<String>,
-    /// The time.
+    /// The time of the reconcile.
     pub now: Timestamp,
 }
 
-/// What one decision looks at.
+/// The input of one decision.
 pub struct ReconcileInput<'a> {
-    /// What is wanted.
+    /// The spec of the workload.
     pub spec: &'a WorkloadSpec,
-    /// All its pods.
+    /// All pods of the workload.
     pub pods: &'a [&'a Pod],
-    /// All its pods by name.
+    /// All pods of the workload by name.
     pub by_name: BTreeMap<&'a str, &'a Pod>,
-    /// Those that count: neither on their way out nor at their end.
+    /// The pods that count: neither being deleted nor ended.
     pub views: Vec<View<'a>>,
     /// The revision of the template.
     pub update: &'a Revision,
     /// The revision that a partition holds pods back at.
     pub current: &'a Revision,
-    /// Templates by revision; of those that nobody needs whole only what [`Record`] has.
+    /// Templates by revision. A revision whose whole template is not needed has only what its [`Record`] has.
     pub revisions: Templates<'a>,
     /// Whole templates by revision.
     whole: Templates<'a>,
-    /// Hooks by the pod that they are about.
+    /// `HookRun`s by the uid of the pod that they belong to.
     pub runs: BTreeMap<&'a str, Vec<&'a Run>>,
-    /// What is known of their templates.
+    /// State of the `HookTemplate`s.
     pub templates: &'a HookTemplates,
-    /// The nodes.
+    /// The nodes of the cluster.
     pub nodes: &'a Nodes,
-    /// The volume claims that are there.
+    /// The volume claims that exist.
     pub claims: &'a Claims,
-    /// Names that are not to be had.
+    /// Names that other objects have taken.
     pub taken: &'a BTreeSet<String>,
-    /// The time.
+    /// The time of the reconcile.
     pub now: Timestamp,
 }
 
 impl<'a> ReconcileInput<'a> {
-    /// Arranges what is seen.
+    /// Indexes what the cache holds.
     pub fn new(
         spec: &'a WorkloadSpec,
         seen: &'a Seen<'a>,
@@ -121,22 +121,22 @@ impl<'a> ReconcileInput<'a> {
         &self.update.name
     }
 
-    /// The name of the revision that is held back.
+    /// The name of the revision that a partition holds pods back at.
     pub fn current_name(&self) -> &'a str {
         &self.current.name
     }
 
-    /// The hooks about a pod.
+    /// The `HookRun`s of a pod.
     pub fn runs_of(&self, pod: &Pod) -> &[&'a Run] {
         self.runs.get(pod.uid.as_str()).map_or(&[], Vec::as_slice)
     }
 
-    /// The template of a revision.
+    /// The whole template of a revision.
     pub fn template(&self, revision: &str) -> Option<&'a PodTemplate> {
         self.whole.get(revision).copied()
     }
 
-    /// True when the hook of the pod's turn let it pass.
+    /// True when the hook of the pod's task lets it pass.
     pub fn has_passed(&self, view: &View<'_>) -> bool {
         let Some(task) = &view.pod.task else { return false };
         let hook = hooks::of(self.spec, task.purpose);

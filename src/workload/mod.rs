@@ -1,32 +1,34 @@
-//! The decisions of workloads: what a `GameDeployment` or a `GameStatefulSet` does next. Pure: no async, no clock, no I/O.
+//! Decides what a `GameDeployment` or a `GameStatefulSet` does next. Pure: no async, no clock, no I/O.
 //!
 //! ```text
-//!  GameDeployment ──┐                      ┌─▶ actions: pods to make, delete, patch; hooks; revisions
-//!  GameStatefulSet ─┴▶ Wish ─┐             │
-//!  status so far ──▶ Report ─┼─▶ decide() ─┼─▶ Report ─▶ status
-//!  pods, hooks, … ──▶ Seen ──┘             └─▶ when to look again
+//!  GameDeployment ──┐                              ┌─▶ actions: create, delete, patch pods; hooks; revisions
+//!  GameStatefulSet ─┴▶ WorkloadSpec ─┐             │
+//!  previous status ──▶ Report ───────┼─▶ decide() ─┼─▶ Report ─▶ status
+//!  pods, hooks, … ──▶ Seen ──────────┘             └─▶ when to reconcile again
 //!
-//!  decide: revision   which revision is the template, which one is held back
-//!        → canary     which step, which partition, paused or not
-//!        → survey     the way of each pod to the newest revision (diff), how many are held back
-//!        → scale      which pods come and which ones leave  (GameDeployment)
-//!          stateful   the same with ordinals                 (GameStatefulSet)
-//!        → update     who has a turn, within partition and budget (order, amount)
-//!        → act        from turns to writes: gates (hooks), requests (request), ends, labels, new pods (birth)
+//!  decide: revision   which revision the template is, and which one a partition holds pods back at
+//!        → canary     the current step, its partition, paused or not
+//!        → survey     how each pod gets to the newest revision (diff), how many pods are held back
+//!        → scale      which pods are created and which are removed (GameDeployment)
+//!          stateful   the same with ordinals                       (GameStatefulSet)
+//!        → update     which pods get a task, within partition and budget (order, amount)
+//!        → act        from tasks to writes: gates (hooks), requests (request), ends, labels, new pods (new_pod)
 //!        → status     counters and conditions
 //! ```
 //!
-//! Everything is in the objects: what is being done with a pod is its [`task::PodTask`], an annotation. The same look gives the
-//! same decision, whoever looks, and a decision that was carried out in part is made again for the rest.
+//! All state is in the API objects: what the controller does with a pod is its [`task::PodTask`], an annotation. The
+//! same input gives the same decision on every replica of the controller. A decision that was applied only in part is
+//! made again for the rest.
 //!
-//! What the controller that uses this owes: it looks at a workload only once what it has seen includes its own last writes on
-//! it; it writes with the uid and the version that the action names; it carries the actions out in their order and tells the
-//! [`report::Report`] afterwards, or [`report::Report::after_failure`]. Nothing of this has to survive it.
+//! The caller has three duties. It reconciles a workload only when its cache includes its own last writes for that
+//! workload. It makes each write conditional on the uid and the resource version that the action names. It applies
+//! the actions in order and then writes the [`report::Report`], or [`report::Report::after_failure`]. No state of the
+//! caller has to survive a restart.
 //!
-//! An update in place is a `Request` on the pod, carried out and answered by the agent of its node. The label of the revision
-//! moves when the agent says Succeeded, never before: what pods report is what is counted. The hook before it is a `HookRun` of
-//! the workload, named and listed as users know it; the one after it is part of the request, because it has to be over before
-//! the pod takes traffic again.
+//! An update in place is a `Request` on the pod, which the agent of the node carries out and answers. The revision
+//! label changes when the agent reports Succeeded, never before: the counters count what pods report. The hook before
+//! the update is a `HookRun` of the workload, with the name and in the list that users expect. The hook after it is
+//! part of the request, because it has to end before the pod takes traffic again.
 
 pub mod act;
 pub mod action;

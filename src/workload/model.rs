@@ -1,9 +1,9 @@
-//! Random workloads in a small world: pods that come up, break and fail, agents that answer, refuse or are not there, hooks,
-//! users who change their minds, controllers that are killed in the middle of what they write.
+//! Random workloads in a simulated cluster: pods that start, break and fail; agents that answer, refuse or are
+//! missing; hooks; users who change the spec; controllers that are killed between two writes.
 //!
-//! What must hold at every look: never more turns than the budget, never a pod taken that the budget does not allow, no pod
-//! touched before its gate let it pass, no pod that is right deleted without need. And when the world comes to rest, the
-//! workload is what its user wants.
+//! Invariants at every reconcile: no more tasks than the budget; no pod taken that the budget does not allow; no pod
+//! touched before its gate has passed; no healthy pod deleted without need. When the cluster comes to rest, the
+//! workload is as its spec says.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -16,42 +16,42 @@ use world::World;
 mod originals;
 mod world;
 
-/// What happens next.
+/// One move of the model.
 #[derive(Clone, Debug)]
 enum Move {
-    /// The controller looks, and is killed after so many writes.
+    /// The controller reconciles and is killed after this many writes.
     Look(usize),
-    /// So many seconds pass.
+    /// This many seconds pass.
     Wait(i64),
-    /// Kubelets bring pods on; pods on their way out go.
+    /// Kubelets start pods, and pods that are being deleted disappear.
     Kubelet,
-    /// The agent goes one step on with the pod at this place.
+    /// The agent goes one step further with the pod at this index.
     Agent(usize, AgentMove),
-    /// The hook at this place ends so.
+    /// The hook at this index succeeds or fails.
     Hook(usize, bool),
-    /// The pod at this place breaks, or is well again.
+    /// The pod at this index becomes unhealthy or healthy.
     Break(usize, bool),
-    /// Somebody deletes the pod at this place.
+    /// The pod at this index is deleted by another client.
     Kill(usize),
-    /// The user wants another image.
+    /// The user changes the image.
     Image(u8),
-    /// The user wants another number.
+    /// The user changes `replicas`.
     Scale(u8),
-    /// The user moves the partition.
+    /// The user changes the partition.
     Partition(u8),
-    /// The user pauses or goes on.
+    /// The user pauses or continues.
     Pause(bool),
-    /// The user wants what failed to be tried again.
+    /// The user asks for a retry of what failed.
     Retry,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum AgentMove {
-    /// Takes up, drains, swaps, verifies: one step.
+    /// Accepts, drains, swaps, verifies: one step.
     On,
-    /// Ends in the middle with the gate closed.
+    /// Fails midway with the readiness gate closed.
     Fail,
-    /// Goes back.
+    /// Rolls back.
     RollBack,
     /// Refuses before anything is touched.
     Refuse,
@@ -122,7 +122,7 @@ fn drafts() -> impl Strategy<Value = Draft> {
     })
 }
 
-/// Runs `check` for as many cases as `PROPTEST_CASES` says, 256 without it.
+/// Runs as many cases as `PROPTEST_CASES` says, 256 without it.
 #[test]
 fn budgets_hold_at_every_look_and_the_workload_always_gets_there() {
     let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });

@@ -1,11 +1,11 @@
-//! Names that are made: safe letters, bounded lengths, the same for the same input.
+//! Generated names: safe characters, bounded lengths, the same for the same input.
 
-/// Longest value of a label.
+/// Maximum length of a label value.
 pub(super) const LABEL: usize = 63;
-/// Longest name of an object.
+/// Maximum length of an object's name.
 pub(super) const NAME: usize = 253;
 
-/// Letters and digits that make no words and are not mistaken for one another.
+/// Letters and digits that form no words and are not mistaken for one another.
 const SAFE: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// FNV-1a, 32 bit.
@@ -13,17 +13,17 @@ pub(super) fn hash(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// `text` with every byte in letters and digits that are safe in a name.
+/// `text` with every byte mapped to a letter or digit that is safe in a name.
 pub(super) fn safe(text: &str) -> String {
     text.bytes().map(|byte| char::from(SAFE[usize::from(byte) % SAFE.len()])).collect()
 }
 
-/// A hash as it is put into names: at most ten safe letters.
+/// A hash for use in names: at most ten safe letters.
 pub(super) fn safe_hash(text: &str) -> String {
     safe(&hash(text).to_string())
 }
 
-/// Five safe letters out of `text`: what tells the pods of one workload from each other.
+/// Five safe letters derived from `text`: they distinguish the pods of one workload.
 pub(super) fn instance(text: &str) -> String {
     let base = u32::try_from(SAFE.len()).unwrap_or(1);
     let mut rest = hash(text);
@@ -35,7 +35,7 @@ pub(super) fn instance(text: &str) -> String {
     letters
 }
 
-/// `text` if it is no longer than `most`, else its beginning and a hash of the whole.
+/// `text` if it is no longer than `most`, otherwise its beginning and a hash of the whole.
 pub(super) fn bounded(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! What a new pod looks like: the template, its owner, its labels, and what only this pod has.
+//! Builds a new pod: the template, its owner, its labels, and what only this pod has. Creates nothing.
 
 use std::collections::BTreeMap;
 
@@ -9,29 +9,29 @@ use crate::api::pod_template::PodTemplate;
 use crate::api::{annotation, workload_key};
 use crate::workload::spec::{StatefulSet, WorkloadSpec};
 
-/// The variable that tells a container the number of its pod.
+/// The environment variable that holds the number of the pod.
 const INDEX_VARIABLE: &str = "POD_INDEX";
 
-/// A pod that is to be made.
+/// A pod to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewPod<'a> {
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// The revision it is made from.
+    /// The revision whose template it is created from.
     pub revision: &'a str,
-    /// The last part of its name, or its ordinal.
+    /// The last part of the name, or the ordinal.
     pub instance: String,
-    /// Its number, where pods have one from a range.
+    /// The number of the pod, if its workload numbers pods from a range.
     pub index: Option<u32>,
-    /// True when it stands in during an update and leaves after it.
+    /// True for a surge pod: it exists for an update only and is deleted after it.
     pub surge: bool,
 }
 
-/// The whole pod.
+/// The whole pod object.
 pub fn pod(spec: &WorkloadSpec, new_pod: &NewPod<'_>, template: &PodTemplate) -> Value {
     let mut labels = template.labels();
     labels.insert(workload_key::REVISION.to_owned(), new_pod.revision.to_owned());
-    // Only the controller says who stands in: a template that says so of all its pods says nothing.
+    // Only the controller marks surge pods: the same label in the template is ignored.
     labels.remove(workload_key::SURGE);
     if new_pod.surge {
         labels.insert(workload_key::SURGE.to_owned(), "true".to_owned());
@@ -66,7 +66,7 @@ pub fn pod(spec: &WorkloadSpec, new_pod: &NewPod<'_>, template: &PodTemplate) ->
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec})
 }
 
-/// The reference to the workload in what it owns.
+/// The owner reference to the workload, for the objects that it owns.
 pub fn owner(spec: &WorkloadSpec) -> OwnerReference {
     OwnerReference {
         api_version: "tkex.tencent.com/v1alpha1".to_owned(),
@@ -78,7 +78,7 @@ pub fn owner(spec: &WorkloadSpec) -> OwnerReference {
     }
 }
 
-/// The claims of the pod with ordinal `instance`, by name. They stay when the pod goes.
+/// The claims of the pod with the ordinal `instance`, by name. They stay when the pod is deleted.
 pub fn claims(spec: &WorkloadSpec, set: &StatefulSet, instance: &str) -> Vec<(String, Value)> {
     let selected: BTreeMap<_, _> = spec.selector.match_labels.clone().unwrap_or_default();
     set.claims
@@ -125,7 +125,7 @@ fn add_variable(spec: &mut Map<String, Value>, value: &str) {
     });
 }
 
-/// A claim takes the place of a volume of the same name.
+/// A claim replaces a volume of the same name.
 fn add_claims(spec: &mut Map<String, Value>, set: &StatefulSet, workload: &str, instance: &str) {
     if set.claims.is_empty() {
         return;
@@ -140,7 +140,7 @@ fn add_claims(spec: &mut Map<String, Value>, set: &StatefulSet, workload: &str, 
     });
 }
 
-/// Changes the list `field`; one that is not there is empty.
+/// Changes the list `field`; an absent list counts as empty.
 fn edit(fields: &mut Map<String, Value>, field: &str, change: impl FnOnce(&mut Vec<Value>)) {
     let mut items = match fields.remove(field) {
         Some(Value::Array(items)) => items,

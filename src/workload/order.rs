@@ -1,4 +1,4 @@
-//! Who goes first: when pods are deleted, and when they are updated.
+//! The order in which pods are deleted and updated. How many there are is decided elsewhere.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -8,26 +8,26 @@ use jiff::Timestamp;
 use crate::workload::pods::{PodPhase, View};
 use crate::workload::task::TaskState;
 
-/// A node as it is seen.
+/// What the cache holds of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Node {
-    /// How dear it is to delete a pod there.
+    /// The deletion cost of pods on this node.
     pub cost: Option<f64>,
-    /// False when its kubelet is not heard of.
+    /// False when the node does not report: its kubelet is unreachable.
     pub ready: bool,
 }
 
 /// Nodes by name.
 pub type Nodes = BTreeMap<String, Node>;
 
-/// How a pod does, the worst first.
+/// Health of a pod, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Health {
     Unscheduled,
     Pending,
     NotReady,
     Ready,
-    /// With its agent: it is to be let alone while there are others.
+    /// The agent has its request: other pods are taken first.
     Busy,
 }
 
@@ -41,18 +41,18 @@ fn health(view: &View<'_>) -> Health {
     }
 }
 
-/// The order of deletion: what serves nobody, then what is cheap, then what is young.
+/// The order of deletion: pods that serve no traffic first, then cheap pods, then young pods.
 pub struct Deletion<'a> {
-    /// Costs of nodes.
+    /// The nodes with their costs.
     pub nodes: &'a Nodes,
-    /// True when dear pods go first.
+    /// True when pods of high cost go first.
     pub costly_first: bool,
     /// The newest revision.
     pub update: &'a str,
 }
 
 impl Deletion<'_> {
-    /// Compares how two pods do.
+    /// Compares the health of two pods.
     pub fn health(&self, one: &View<'_>, other: &View<'_>) -> Ordering {
         health(one).cmp(&health(other))
     }
@@ -62,7 +62,7 @@ impl Deletion<'_> {
         self.health(one, other)
             .then_with(|| self.node_cost(one).total_cmp(&self.node_cost(other)))
             .then_with(|| self.pod_cost(one).total_cmp(&self.pod_cost(other)))
-            // Who was updated in place is Ready since then, and not young.
+            // A pod that was updated in place is Ready since the update only, but it is not young.
             .then_with(|| one.was_brought_to(self.update).cmp(&other.was_brought_to(self.update)))
             .then_with(|| ready_since(other).cmp(&ready_since(one)))
             .then_with(|| other.pod.restarts.cmp(&one.pod.restarts))
@@ -75,14 +75,14 @@ impl Deletion<'_> {
         node.and_then(|node| node.cost).unwrap_or(f64::INFINITY)
     }
 
-    /// A pod whose cost is not said goes last, whichever way they are sorted.
+    /// A pod without a cost goes last in either order.
     fn pod_cost(&self, view: &View<'_>) -> f64 {
         let sign = if self.costly_first { -1.0 } else { 1.0 };
         view.pod.cost.map_or(f64::INFINITY, |cost| cost * sign)
     }
 }
 
-/// The order of updates where pods are alike: what serves nobody, then what is cheap to lose, then what is young.
+/// The order of updates of a `GameDeployment`: pods that serve no traffic first, then cheap pods, then young pods.
 pub fn update(one: &View<'_>, other: &View<'_>) -> Ordering {
     let cost = |view: &View<'_>| view.pod.cost.unwrap_or(0.0);
     one.available

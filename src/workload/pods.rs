@@ -1,4 +1,4 @@
-//! A pod as it is seen: what is read from it, and what counts as ready, available, updated.
+//! What is read from a pod, and what follows from it: ready, available, updated. Nothing is decided here.
 
 use std::collections::BTreeMap;
 
@@ -16,49 +16,49 @@ use crate::workload::task::{PodTask, Purpose, Stage, TaskState, later};
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Pod {
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its uid.
+    /// Uid of the pod.
     pub uid: String,
-    /// The version that was read: what is decided from it is written only if it still is the newest.
+    /// The resource version that was read: decisions based on it are written only if it is still the newest.
     pub version: String,
-    /// When it was made.
+    /// Creation time.
     pub created: Timestamp,
-    /// The revision its label names; empty without one.
+    /// The revision that the label names; empty without the label.
     pub label: String,
-    /// The last part of its name, or its ordinal.
+    /// The instance label; without it the last part of the name, which is the ordinal in a set.
     pub instance: String,
-    /// Its number, where pods have one from a range.
+    /// The number of the pod, if its workload numbers pods from a range.
     pub index: Option<u32>,
-    /// Its phase.
+    /// Phase of the pod.
     pub phase: PodPhase,
-    /// True when it is on its way out.
+    /// True when the pod is being deleted.
     pub deleting: bool,
-    /// Since when it is Ready.
+    /// Since when the pod is Ready.
     pub ready_since: Option<Timestamp>,
-    /// The node it is on.
+    /// The node that the pod is scheduled to.
     pub node: Option<String>,
-    /// Its address.
+    /// IP address of the pod.
     pub ip: Option<String>,
-    /// Its node's address.
+    /// IP address of the node.
     pub host_ip: Option<String>,
-    /// How dear its deletion is.
+    /// The pod's deletion cost.
     pub cost: Option<f64>,
-    /// How often its containers were started again.
+    /// Number of container restarts, summed over the containers.
     pub restarts: i32,
-    /// Name and image of its containers, as its spec says now.
+    /// Name and image of each container, as in the pod's spec now.
     pub images: Vec<(String, String)>,
-    /// True with the readiness gate `InPlaceUpdateReady`.
+    /// True if the pod has the readiness gate `InPlaceUpdateReady`.
     pub gated: bool,
-    /// True when it stands in during an update.
+    /// True for a surge pod: it was created beyond `replicas` for an update.
     pub surge: bool,
-    /// True while autoscalers are told to leave it out.
+    /// True while an annotation asks autoscalers to ignore the pod.
     pub leaving: bool,
-    /// What the controller does with it.
+    /// What the controller does with the pod.
     pub task: Option<PodTask>,
-    /// The id of the request on it, ours or somebody else's.
+    /// The id of the request on the pod, the controller's own or another client's.
     pub request: Option<String>,
-    /// What the agent says.
+    /// The status that the agent reports.
     pub answer: Option<Status>,
 }
 
@@ -74,7 +74,8 @@ pub enum PodPhase {
 }
 
 impl Pod {
-    /// Reads a pod. What is missing or not understood is taken as absent: one odd pod must not stop a workload.
+    /// Reads a pod. A value that is missing or malformed counts as absent: one malformed pod must not stop a
+    /// workload.
     pub fn read(pod: &core::Pod) -> Self {
         let metadata = &pod.metadata;
         let annotation =
@@ -135,22 +136,22 @@ impl Pod {
         }
     }
 
-    /// Its ordinal, when it is a pod of the set `set`.
+    /// The pod's ordinal, if it is a pod of the set `set`.
     pub fn ordinal(&self, set: &str) -> Option<u32> {
         ordinal(set, &self.name)
     }
 
-    /// True while it counts: neither on its way out nor at its end.
+    /// True while the pod counts: it is neither being deleted nor ended.
     pub fn is_active(&self) -> bool {
         !self.deleting && !matches!(self.phase, PodPhase::Succeeded | PodPhase::Failed)
     }
 
-    /// The image of its container `name`.
+    /// The image of the container `name`.
     pub fn image(&self, name: &str) -> Option<&str> {
         self.images.iter().find(|(found, _)| found == name).map(|(_, image)| image.as_str())
     }
 
-    /// Where its turn stands.
+    /// The state of the pod's task.
     pub fn task_state(&self, now: Timestamp) -> TaskState {
         let task = self.task.as_ref();
         task.map_or(TaskState::Over, |task| {
@@ -159,28 +160,28 @@ impl Pod {
     }
 }
 
-/// A pod and what follows from it now.
+/// A pod and what follows from it at this time.
 #[derive(Clone, Debug)]
 pub struct View<'a> {
-    /// The pod.
+    /// The pod as it was read.
     pub pod: &'a Pod,
-    /// Where its turn stands.
+    /// The state of the pod's task.
     pub task_state: TaskState,
-    /// The revision it is at: its label, or the target of a turn that has succeeded.
+    /// The revision of the pod: its label, or the target of a task that has succeeded.
     pub revision: &'a str,
-    /// True when a turn left it between two revisions: its label does not tell what runs.
+    /// True when a task left the pod between two revisions: the label does not say what runs.
     pub torn: bool,
-    /// True when it is Running and Ready.
+    /// True when the pod is Running and Ready.
     pub ready: bool,
-    /// True when it has been so for `minReadySeconds`.
+    /// True when the pod has been Ready for `minReadySeconds`.
     pub available: bool,
 }
 
-/// The templates of the revisions that are known, by name.
+/// Templates of the existing revisions by name.
 pub type Templates<'a> = BTreeMap<&'a str, &'a PodTemplate>;
 
 impl<'a> View<'a> {
-    /// Looks at a pod.
+    /// Derives the view of a pod.
     pub fn of(pod: &'a Pod, templates: &Templates<'_>, min_ready: SignedDuration, now: Timestamp) -> Self {
         let task_state = pod.task_state(now);
         let target = pod.task.as_ref().map(|task| task.target.as_str());
@@ -194,31 +195,31 @@ impl<'a> View<'a> {
         Self { pod, task_state, revision, torn, ready, available }
     }
 
-    /// True when it is at `revision` and nothing is left to mend.
+    /// True when the pod is at `revision` and nothing has to be repaired.
     pub fn is_at(&self, revision: &str) -> bool {
         self.revision == revision && !self.torn
     }
 
-    /// True when it was made before `revision` and brought to it in place.
+    /// True when the pod was created before `revision` and updated to it in place.
     pub fn was_brought_to(&self, revision: &str) -> bool {
         let task = self.pod.task.as_ref();
         self.revision == revision && task.is_some_and(|task| task.target == revision && !task.deletes())
     }
 
-    /// Its turn while something is going on.
+    /// The pod's task while it is open.
     pub fn live(&self) -> Option<&'a PodTask> {
         matches!(self.task_state, TaskState::Asking | TaskState::Busy { .. })
             .then_some(self.pod.task.as_ref())
             .flatten()
     }
 
-    /// True when its turn is one of `purpose` and nothing is touched yet.
+    /// True when the pod's task has this `purpose` and nothing is touched yet.
     pub fn asks(&self, purpose: Purpose) -> bool {
         self.task_state == TaskState::Asking
             && self.pod.task.as_ref().is_some_and(|task| task.purpose == purpose)
     }
 
-    /// How its last turn towards `revision` ended, when it did not get there.
+    /// How the last task towards `revision` ended, if it did not get there.
     pub fn last_failure(&self, revision: &str) -> Option<Stage> {
         let task = self.pod.task.as_ref().filter(|task| task.target == revision)?;
         let stage = match &self.task_state {
@@ -229,7 +230,7 @@ impl<'a> View<'a> {
         matches!(stage, Stage::Failed | Stage::Unanswered).then_some(stage)
     }
 
-    /// True while the agent carries out what somebody else asked for.
+    /// True while the agent carries out a request of another client.
     pub fn is_taken(&self) -> bool {
         let Some(request) = &self.pod.request else { return false };
         let ours = self.pod.task.as_ref().is_some_and(|task| !task.deletes() && task.id() == *request);
@@ -238,22 +239,24 @@ impl<'a> View<'a> {
     }
 }
 
-/// True when a turn of ours changed something and did not get to its end: it failed with the readiness gate closed, or a
-/// container runs the image of another revision than the pod's own. What somebody else swapped is left alone.
+/// True when a task of the controller changed the pod and did not complete: it failed with the readiness gate closed,
+/// or a container runs the image of another revision than the pod's own. An image that another client set is left
+/// alone.
 fn is_torn(pod: &Pod, task_state: &TaskState, templates: &Templates<'_>) -> bool {
     let Some(task) = &pod.task else { return false };
     let off = || pod.images.iter().any(|(name, _)| is_off(pod, name, templates));
     let stage = match task_state {
         TaskState::Over | TaskState::Asking => task.stage,
         TaskState::Ended(stage, _) => *stage,
-        // A turn to its own revision mends it, and the agent's answer to the one that failed is gone: it is torn until the end.
+        // A task towards the pod's own revision repairs it. The agent's answer to the failed request is gone by then,
+        // so the pod counts as torn until the task ends.
         TaskState::Busy { .. } => return task.target == pod.label || off(),
     };
     stage != Stage::Done && (left_closed(pod, templates) || off())
 }
 
-/// True when the last thing that an agent carried out for us failed in the middle: the readiness gate was left closed. Up to
-/// the swap nothing was touched, and the gate is open again.
+/// True when the last request of the controller failed midway and left the readiness gate closed. Before the swap
+/// nothing is touched, and the gate is open again.
 pub(super) fn left_closed(pod: &Pod, templates: &Templates<'_>) -> bool {
     let (Some(task), Some(answer)) = (&pod.task, &pod.answer) else { return false };
     let Some((hash, number)) = answer.id.rsplit_once('-') else { return false };
@@ -263,7 +266,7 @@ pub(super) fn left_closed(pod: &Pod, templates: &Templates<'_>) -> bool {
     ours && answer.phase == Phase::Failed && touched && task.stage != Stage::Done
 }
 
-/// True when its container `name` has the image of another revision than its own.
+/// True when the container `name` has the image of another revision than the pod's own.
 pub(super) fn is_off(pod: &Pod, name: &str, templates: &Templates<'_>) -> bool {
     let own = templates.get(pod.label.as_str()).and_then(|own| own.image(name));
     let runs = pod.image(name);

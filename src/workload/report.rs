@@ -1,4 +1,5 @@
-//! What is told about a workload, whichever kind it is: counters, conditions, steps, hooks that wait.
+//! The report on a workload of either kind: counters, conditions, steps, hooks that wait. It is converted from and to
+//! the status of the API; nothing is decided here.
 
 use jiff::Timestamp;
 
@@ -10,9 +11,9 @@ use crate::workload::pods::View;
 /// The status of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The generation of the spec that this tells of.
+    /// The generation of the spec that this status observed.
     pub generation: i64,
-    /// The pods.
+    /// Numbers of pods.
     pub counts: Counts,
     /// The revision that a partition holds pods back at.
     pub current_revision: String,
@@ -22,9 +23,9 @@ pub struct Report {
     pub collisions: i32,
     /// The selector as text.
     pub selector: String,
-    /// What is true of it.
+    /// The conditions.
     pub conditions: Vec<Condition>,
-    /// Where its steps stand.
+    /// The state of the canary steps.
     pub steps: Steps,
     /// Pods whose pre-delete hook has not succeeded.
     pub pre_delete: Vec<HookCondition>,
@@ -34,10 +35,10 @@ pub struct Report {
     pub post_inplace: Vec<HookCondition>,
 }
 
-/// How many pods are what.
+/// Numbers of pods, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// There.
+    /// All pods that count.
     pub total: usize,
     /// Ready.
     pub ready: usize,
@@ -51,21 +52,21 @@ pub struct Counts {
     pub updated_ready: usize,
 }
 
-/// Where canary steps stand.
+/// The state of the canary steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
     /// The step, from 0.
     pub index: Option<usize>,
-    /// Tells whether steps or revision were changed.
+    /// Hash of steps and revision: it reveals a change of either.
     pub hash: String,
-    /// Why it waits.
+    /// The pauses that are in effect.
     pub pauses: Vec<PauseCondition>,
-    /// What was rolled out to the end, and the hook of the step.
+    /// The revision that was rolled out completely, and the `HookRun` of the step.
     pub canary: CanaryStatus,
 }
 
 impl Counts {
-    /// Of the pods that count.
+    /// Counts the pods.
     pub fn of(views: &[View<'_>], update: &str, current: &str) -> Self {
         let count = |is: &dyn Fn(&View<'_>) -> bool| views.iter().filter(|view| is(view)).count();
         Self {
@@ -80,7 +81,7 @@ impl Counts {
 }
 
 impl Report {
-    /// Of a `GameDeployment`, as it was told last.
+    /// The last report on a `GameDeployment`.
     pub fn of_deployment(status: &GameDeploymentStatus) -> Self {
         Self {
             generation: status.observed_generation,
@@ -102,7 +103,7 @@ impl Report {
         }
     }
 
-    /// Of a `GameStatefulSet`, as it was told last.
+    /// The last report on a `GameStatefulSet`.
     pub fn of_stateful_set(status: &GameStatefulSetStatus) -> Self {
         Self::of_deployment(&GameDeploymentStatus {
             observed_generation: status.observed_generation,
@@ -122,7 +123,7 @@ impl Report {
         })
     }
 
-    /// As the status of a `GameDeployment`.
+    /// The status of a `GameDeployment`.
     pub fn deployment(&self) -> GameDeploymentStatus {
         let counts = &self.counts;
         GameDeploymentStatus {
@@ -147,7 +148,7 @@ impl Report {
         }
     }
 
-    /// As the status of a `GameStatefulSet`.
+    /// The status of a `GameStatefulSet`.
     pub fn stateful_set(&self) -> GameStatefulSetStatus {
         let same = self.deployment();
         GameStatefulSetStatus {
@@ -172,7 +173,7 @@ impl Report {
         }
     }
 
-    /// Says that `kind` is true or false; the time is that of the last change between the two.
+    /// Sets the condition `kind`; its transition time changes only when its status does.
     pub fn say(&mut self, kind: &str, is: bool, reason: &str, message: impl Into<String>, now: Timestamp) {
         let status = if is { "True" } else { "False" };
         let (reason, message) = (reason.to_owned(), message.into());
@@ -190,7 +191,7 @@ impl Report {
         }
     }
 
-    /// What is to be told when a write failed with `error`: the steps stay where they were, so that nothing is left out.
+    /// The report after a write failed with `error`: the steps stay as they were before, so that none is skipped.
     #[must_use]
     pub fn after_failure(mut self, before: &Self, scaling: bool, error: &str, now: Timestamp) -> Self {
         self.steps = before.steps.clone();
@@ -200,16 +201,16 @@ impl Report {
     }
 }
 
-/// An update goes on, or why it does not.
+/// Condition: the update makes progress; otherwise the reason why it does not.
 pub const PROGRESSING: &str = "Progressing";
-/// As many pods are available as the budget asks for.
+/// Condition: at least as many pods are available as the budget requires.
 pub const AVAILABLE: &str = "Available";
-/// Pods could not be updated.
+/// Condition: pods could not be updated.
 pub const UPDATE_FAILED: &str = "UpdateFailed";
-/// Pods could not be made or deleted.
+/// Condition: pods could not be created or deleted.
 pub const SCALE_FAILED: &str = "ScaleFailed";
 
-/// Times of the API have no parts of seconds.
+/// Times of the API have whole seconds.
 pub(crate) fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }

@@ -1,4 +1,5 @@
-//! What is asked of the agent: which containers get which image, after which grace period, followed by which hook.
+//! Builds the request to the agent: which containers get which image, after which grace period, followed by which
+//! hook. Writes nothing.
 
 use crate::api::pod_template::PodTemplate;
 use crate::api::request::{DEADLINE_SECONDS, HookRef, Request, Target};
@@ -8,10 +9,10 @@ use crate::workload::pods::{Pod, Templates, View, is_off, left_closed};
 use crate::workload::spec::WorkloadSpec;
 use crate::workload::task::{PodTask, Purpose};
 
-/// Longest grace period that a request takes.
+/// Maximum grace period of a request, in seconds.
 const MOST_GRACE: u32 = 43_200;
 
-/// The containers of `view` that have to change so that it is at `target`, in the order of the template. Empty: none.
+/// The containers of `view` that have to change to be at `target`, in the order of the template. Empty: none.
 pub fn targets(view: &View<'_>, target: &PodTemplate, templates: &Templates<'_>) -> Vec<Target> {
     let pod = view.pod;
     let from = templates.get(view.revision);
@@ -24,13 +25,13 @@ pub fn targets(view: &View<'_>, target: &PodTemplate, templates: &Templates<'_>)
         }
     }
     if targets.is_empty() && view.torn && left_closed(pod, templates) {
-        // Every image is right, but only an operation that succeeds lets the pod into traffic again.
+        // All images are right, but only an operation that succeeds opens the readiness gate again.
         targets.extend(closed(pod));
     }
     targets
 }
 
-/// The containers of the operation that failed, or all of them, to be started again.
+/// The containers to restart: those of the failed operation, or all when it names none.
 fn closed(pod: &Pod) -> impl Iterator<Item = Target> {
     let failed = |name: &str| {
         let reports = pod.answer.iter().flat_map(|answer| &answer.containers);
@@ -48,9 +49,10 @@ pub fn build(spec: &WorkloadSpec, pod: &Pod, task: &PodTask, containers: Vec<Tar
     if task.purpose == Purpose::HotPatch {
         return request;
     }
-    // Without it the next one waits until the one before runs, which is all that the other orders ask for.
+    // Without this flag a container waits until the one before runs; the other orders require no more.
     request.each_ready = spec.update.order == ContainerOrder::OrderedReady;
-    // Where the user wants no readiness gate there is nothing to drain; where it is only missing, the agent says so.
+    // If the user disabled the readiness gate, there is no traffic to drain; if it is merely missing, the agent
+    // reports that.
     if spec.gate || pod.gated {
         request.grace_period_seconds = spec.update.grace.min(MOST_GRACE);
         request.deadline_seconds = request.grace_period_seconds + DEADLINE_SECONDS;

@@ -1,6 +1,7 @@
-//! Revisions: every template that pods were made from, as `ControllerRevision`s keep it.
+//! Revisions: every template that pods were created from, stored as `ControllerRevision`s.
 //!
-//! Decides which one the template is, which one is held back by a partition, what is to be written and what may go.
+//! Decides which revision the template is, which one a partition holds pods back at, which one is written and which
+//! are deleted.
 
 use std::collections::BTreeSet;
 
@@ -10,46 +11,46 @@ use crate::api::pod_template::PodTemplate;
 use crate::workload::name;
 use crate::workload::pods::Pod;
 
-/// Longest part of a workload's name in the name of a revision: that is a label of its pods, too.
+/// Maximum length of the workload's part in the name of a revision: the name is a label value of pods, too.
 const STEM: usize = name::LABEL - 11;
 
-/// How many names that were taken a revision that is adopted may have met.
+/// How many name collisions an adopted revision may have had.
 const MOST_COLLISIONS: i32 = 8;
 
-/// A revision as it is seen.
+/// A revision with its whole template.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Revision {
-    /// Its name.
+    /// Name of the revision.
     pub name: String,
-    /// Its place in the history; the newest has the highest.
+    /// Position in the history; the newest has the highest.
     pub number: i64,
     /// The template.
     pub template: PodTemplate,
 }
 
-/// What is kept of a revision while nobody needs its content: who may create `ControllerRevisions` decides how large they are,
-/// and how many there are.
+/// What is cached of a revision whose content is not needed. It is bounded, because any client that may create
+/// `ControllerRevisions` controls their size and number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// Its name.
+    /// Name of the revision.
     pub name: String,
-    /// Its place in the history.
+    /// Position in the history.
     pub number: i64,
     /// Equal for templates that are [`equal`].
     pub digest: Digest,
-    /// Names and images of the containers of its template and nothing else; empty where they are too many.
+    /// Names and images of the template's containers and nothing else; empty if there are too many.
     pub images: PodTemplate,
 }
 
 /// SHA-256 of a template.
 pub type Digest = [u8; 32];
 
-/// The most containers, and bytes of their names and images, that a [`Record`] has.
+/// Maximum number of containers, and of bytes in their names and images, in a [`Record`].
 const MOST_CONTAINERS: usize = 32;
 const MOST_IMAGE_BYTES: usize = 4 << 10;
 
 impl Record {
-    /// What is kept of this one.
+    /// The record of a revision.
     pub fn of(name: &str, number: i64, template: &PodTemplate) -> Self {
         let images: Vec<_> = template.images().take(MOST_CONTAINERS + 1).collect();
         let bytes: usize = images.iter().map(|(name, image)| name.len() + image.len()).sum();
@@ -73,27 +74,27 @@ pub fn digest(template: &PodTemplate) -> Digest {
     bytes
 }
 
-/// What a template is among the revisions.
+/// The result of looking up a template among the revisions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
     /// The revision of the template.
     pub revision: Revision,
-    /// What is to be done so that it is the newest one.
+    /// The write that makes it the newest revision, if one is needed.
     pub write: Option<Write>,
     /// How often its name was taken.
     pub collisions: i32,
 }
 
-/// What is to be written about a revision.
+/// A write of a revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// Make it.
+    /// Create the revision.
     Create,
-    /// Give it its new number: the template is an old one again.
+    /// Update its number: the template is an old one again.
     Renumber,
 }
 
-/// What the data of a `ControllerRevision` looks like.
+/// The data of a `ControllerRevision`.
 pub fn data(template: &PodTemplate) -> Value {
     let mut template = template.0.clone();
     if let Some(fields) = template.as_object_mut() {
@@ -109,29 +110,30 @@ pub fn template(data: &Value) -> Option<PodTemplate> {
     Some(PodTemplate(template))
 }
 
-/// True when two templates say the same: what is null is not said.
+/// True when two templates are equal; a null field counts as absent.
 pub fn equal(one: &PodTemplate, other: &PodTemplate) -> bool {
     canonical(&one.0) == canonical(&other.0)
 }
 
-/// True when `name` is one that revisions of the workload `workload` get.
+/// True when `name` has the form that revisions of `workload` get.
 pub fn is_named_for(workload: &str, name: &str) -> bool {
     let stem = name::bounded(workload, STEM);
     let hash = name.strip_prefix(&stem).and_then(|rest| rest.strip_prefix('-'));
     hash.is_some_and(|hash| !hash.is_empty() && !hash.contains('-'))
 }
 
-/// True when `name` ends as that of a revision of `template` does. One with another content was made by somebody else.
+/// True when `name` ends as that of a revision of `template` does. A revision with other content under such a name
+/// was created by another client.
 pub fn is_named_after(name: &str, template: &PodTemplate) -> bool {
     let text = canonical(&template.0);
     let hash = name.rsplit_once('-').map(|(_, hash)| hash);
     (0..=MOST_COLLISIONS).any(|collisions| hash == Some(hash_of(&text, collisions).as_str()))
 }
 
-/// The revision of `template` for the workload `workload`, whose history is `known`.
+/// Looks up the revision of `template` for `workload`, whose history is `known`.
 pub fn find(workload: &str, template: &PodTemplate, known: &[Record], collisions: i32) -> Found {
     let newest = known.iter().map(|revision| revision.number).max().unwrap_or(0);
-    // Numbers are what whoever made a revision wrote: there may be none after the newest.
+    // The number is under the control of the client that wrote the revision: there may be none above the newest.
     let next = newest.saturating_add(1);
     let digest = digest(template);
     let mut same: Vec<_> = known.iter().filter(|revision| revision.digest == digest).collect();
@@ -151,15 +153,15 @@ pub fn find(workload: &str, template: &PodTemplate, known: &[Record], collisions
         collisions += i32::from(taken);
         (!taken).then_some(name)
     };
-    // Each round takes another name; there are only so many that can be taken.
+    // Each round tries another name; at most as many as there are revisions can be taken.
     let name = std::iter::repeat_with(&mut named).take(known.len() + 1).flatten().next();
     let name = name.unwrap_or_else(|| format!("{stem}-{}", hash_of(&text, 0)));
     let revision = Revision { name, number: next, template: template.clone() };
     Found { revision, write: Some(Write::Create), collisions }
 }
 
-/// The revision that a partition holds pods back at: the lowest that a pod carries, else the one that was current, else the
-/// newest.
+/// The revision that a partition holds pods back at: the lowest that a pod has, otherwise the previous current
+/// revision, otherwise the newest.
 pub fn current<'a>(
     known: &'a [Revision],
     carried: &BTreeSet<&str>,
@@ -177,14 +179,15 @@ pub fn current<'a>(
     others().find(|revision| revision.name == before).unwrap_or(update)
 }
 
-/// Names of the revisions whose templates are looked at: those of the pods, those on the way, and the one that was current.
+/// Names of the revisions whose templates are needed: those of the pods, the targets of their tasks, and the current
+/// one.
 pub fn needed<'a>(pods: impl Iterator<Item = &'a Pod>, current: &'a str) -> BTreeSet<&'a str> {
     let of_pod =
         |pod: &'a Pod| [Some(pod.label.as_str()), pod.task.as_ref().map(|task| task.target.as_str())];
     pods.flat_map(of_pod).flatten().chain([current]).filter(|name| !name.is_empty()).collect()
 }
 
-/// Old revisions that may go: those beyond `limit` that nobody needs, oldest first.
+/// Old revisions to delete: those beyond `limit` that are not needed, oldest first.
 pub fn surplus<'a>(known: &'a [Record], needed: &BTreeSet<&str>, limit: usize) -> Vec<&'a str> {
     let mut idle: Vec<_> = known.iter().filter(|revision| !needed.contains(revision.name.as_str())).collect();
     idle.sort_by_key(|revision| revision.number);
@@ -192,13 +195,13 @@ pub fn surplus<'a>(known: &'a [Record], needed: &BTreeSet<&str>, limit: usize) -
     idle.into_iter().take(many).map(|revision| revision.name.as_str()).collect()
 }
 
-/// The end of the name of a revision with this content, after so many names that were taken.
+/// The hash in the name of a revision with this content after this many collisions.
 fn hash_of(canonical: &str, collisions: i32) -> String {
     let mark = if collisions == 0 { String::new() } else { collisions.to_string() };
     name::safe_hash(&format!("{canonical}{mark}"))
 }
 
-/// A value as text, keys in order and without nulls.
+/// A value as text, with sorted keys and without nulls.
 fn canonical(value: &Value) -> String {
     match value {
         Value::Object(fields) => {

@@ -1,10 +1,12 @@
-//! How many pods of a `GameDeployment` there should be: which ones are made, and which ones leave.
+//! Decides how many pods of a `GameDeployment` exist: which pods are created and which are removed.
 //!
-//! Names come from a fixed sequence, so that what was made and is not seen yet is made again in vain and not twice. Pods that
-//! leave carry it written on them: who scales back keeps them.
+//! Names come from a deterministic sequence: if a pod was created and is not in the cache yet, it is created again
+//! under the same name, which fails, and no second pod appears. The choice of pods to remove is recorded on the pods:
+//! those that are needed again after a change of `replicas` stay.
 //!
-//! Pods beyond `replicas` (`maxSurge`) are marked when they are made. An update in place keeps every other pod, so that these
-//! leave first when it is over, and one takes the place of a pod that is gone meanwhile instead.
+//! Pods beyond `replicas` (`maxSurge`) are labelled as surge pods when they are created. An update in place keeps all
+//! other pods: surge pods are removed first when the update is over, except one that replaces a pod that is gone in
+//! the meantime.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
@@ -21,33 +23,33 @@ use crate::workload::spec::Deployment;
 use crate::workload::survey::Survey;
 use crate::workload::task::Purpose;
 
-/// Pods that come and pods that go.
+/// The pods to create and to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scaling<'a> {
-    /// To be made, in this order.
+    /// Pods to create, in order.
     pub create_pods: Vec<NewPod<'a>>,
-    /// To leave, each after its gate.
+    /// Names of pods to remove, each after its gate.
     pub leave: BTreeSet<&'a str>,
-    /// To lose the mark of those that stand in: they take the places of pods that are gone.
+    /// Names of surge pods that become regular pods: they lose the label because they replace pods that are gone.
     pub kept: BTreeSet<&'a str>,
-    /// To be deleted at once: they have ended, or their node is lost.
+    /// Pods to delete at once: they have ended, or their node is lost.
     pub clear: Vec<(&'a str, Clear)>,
-    /// Why no more pods can be made.
+    /// Why no more pods can be created.
     pub problem: Option<String>,
 }
 
 /// Why a pod is deleted without a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clear {
-    /// It has ended and its successor has the same name.
+    /// The pod has ended, and its successor has the same name.
     Ended,
-    /// Its node is lost.
+    /// The node of the pod is lost.
     LostNode,
 }
 
-/// Decides for pods that are alike.
+/// Decides for pods without ordinals.
 pub fn decide<'a>(input: &ReconcileInput<'a>, own: &Deployment, survey: &Survey<'a>) -> Scaling<'a> {
-    // Of pods that leave anyway, none needs another one to stand in for it.
+    // A pod that leaves anyway needs no surge pod.
     let surge = input.spec.bounds().surge.min(survey.without_stand_in).min(input.spec.replicas);
     let most = input.spec.replicas + surge;
     let fewest = if survey.moving() { most } else { input.spec.replicas };
@@ -59,12 +61,12 @@ pub fn decide<'a>(input: &ReconcileInput<'a>, own: &Deployment, survey: &Survey<
     scaling
 }
 
-/// How many pods there are that do not only stand in. Those that leave do not count.
+/// How many pods are not surge pods. Pods to be removed do not count.
 fn regular(input: &ReconcileInput<'_>, leave: &BTreeSet<&str>) -> usize {
     input.views.iter().filter(|view| !view.pod.surge && !leave.contains(view.pod.name.as_str())).count()
 }
 
-/// Pods that stand in and are to stay: as many as places are left empty, those that serve first.
+/// Surge pods that become regular pods: as many as places are empty, available ones first.
 fn kept<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>) -> BTreeSet<&'a str> {
     let made = scaling.create_pods.iter().filter(|new_pod| !new_pod.surge).count();
     let empty = input.spec.replicas.saturating_sub(regular(input, &scaling.leave) + made);
@@ -74,7 +76,7 @@ fn kept<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>) -> BTreeSet<&'a s
     standing_in.into_iter().take(empty).map(|view| view.pod.name.as_str()).collect()
 }
 
-/// Pods that leave: those that the user names, and as many more as there are too many.
+/// Pods to remove: those that the user names, and as many more as are surplus.
 fn leaving<'a>(
     input: &ReconcileInput<'a>,
     own: &Deployment,
@@ -84,7 +86,7 @@ fn leaving<'a>(
     let named = |view: &View<'_>| own.pods_to_delete.contains(&view.pod.name);
     let mut leave: BTreeSet<&str> =
         input.views.iter().filter(|view| named(view)).map(|view| view.pod.name.as_str()).collect();
-    // Those that are to be recreated will be gone as well, and nobody is made for what is too many.
+    // Pods that are to be recreated will be gone as well, and a surplus pod gets no replacement.
     let recreated = |view: &View<'_>| survey.moving() && view.asks(Purpose::Recreate);
     let goes = |view: &&View<'_>| recreated(view) && !named(view);
     let going = input.views.iter().filter(goes).count();
@@ -93,7 +95,7 @@ fn leaving<'a>(
         return leave;
     }
     let stays = |view: &&View<'_>| !(named(view) || recreated(view));
-    // Who only stands in goes before every other pod, whatever was chosen: those keep what is warm in them.
+    // Surge pods are removed before all other pods, whatever was chosen: the other pods keep their warm state.
     let stands_in = |view: &&View<'_>| view.pod.surge && input.spec.is_in_place();
     let (standing_in, own_pods): (Vec<_>, Vec<_>) = input.views.iter().filter(stays).partition(stands_in);
     let (surge_chosen, surge_rest): (Vec<_>, Vec<_>) =
@@ -101,10 +103,10 @@ fn leaving<'a>(
     let (chosen, rest): (Vec<_>, Vec<_>) = own_pods.into_iter().partition(|view| view.asks(Purpose::ScaleIn));
     let order = Deletion { nodes: input.nodes, costly_first: own.costly_first, update: input.update_name() };
     let standing_in = sorted(&order, surge_chosen).chain(sorted(&order, surge_rest));
-    // What was chosen stays chosen, and what its hook let pass is the last to be taken back.
+    // A pod that was chosen stays chosen, and a pod whose hook has passed is the last to be taken back.
     let (passed, asking) = chosen.into_iter().partition(|view| input.has_passed(view));
     let chosen = sorted(&order, passed).chain(sorted(&order, asking));
-    // Among pods that do as well, the old ones go first while there are more than the partition holds back.
+    // Among equally healthy pods, old ones go first while there are more than the partition holds back.
     let (new, old): (Vec<_>, Vec<_>) = rest.into_iter().partition(|view| view.is_at(input.update_name()));
     let mut excess = old.len().saturating_sub(survey.held);
     let (mut new, mut old) = (sorted(&order, new), sorted(&order, old));
@@ -163,7 +165,7 @@ fn create_pods<'a>(
     }
 }
 
-/// How many more pods may be on their way.
+/// How many more pods may be Pending.
 pub(super) fn free_places(input: &ReconcileInput<'_>) -> usize {
     let batch = input.spec.create_batch.up(input.spec.replicas).max(1);
     if batch >= input.spec.replicas {
@@ -173,7 +175,7 @@ pub(super) fn free_places(input: &ReconcileInput<'_>) -> usize {
     batch.saturating_sub(coming)
 }
 
-/// The first name of the revision's sequence that nobody has, beyond those that were `tried`.
+/// The first free name of the revision's sequence, after the names that were `tried`.
 fn free_name(
     input: &ReconcileInput<'_>,
     own: &Deployment,
@@ -181,7 +183,7 @@ fn free_name(
     made: &BTreeSet<String>,
     tried: &mut usize,
 ) -> Option<(String, String)> {
-    // More names than can be in use, were each of them there twice.
+    // More names than can be in use, even if each of them occurred twice.
     let most = 64 + 4 * (input.pods.len() + made.len() + input.taken.len() + own.pods_to_delete.len());
     (*tried..most).find_map(|at| {
         *tried = at + 1;
@@ -196,7 +198,7 @@ fn free_name(
 }
 
 impl Survey<'_> {
-    /// True when a new pod is made at the old revision because `old` pods are there.
+    /// True when a new pod is created at the old revision, given that `old` pods are at it.
     fn keeps_old(&self, old: usize) -> bool {
         if self.way == UpdateType::OnDelete {
             return false;

@@ -1,11 +1,11 @@
-//! Which labels a selector means, and how it is written in one line.
+//! Which labels a selector matches, and its form as one line of text.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// True when `labels` are meant. An empty selector means nothing here, and neither does an operator that is not known: a
-/// workload must never take pods by mistake.
+/// True when `labels` match. Unlike in Kubernetes, an empty selector matches nothing, and neither does an unknown
+/// operator: a workload must never adopt pods by mistake.
 pub fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let exact = selector.match_labels.iter().flatten();
     let expressions = selector.match_expressions.iter().flatten();
@@ -25,7 +25,7 @@ pub fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> b
     any && equal.all(|met| met) && true_of.all(|met| met)
 }
 
-/// As autoscalers and `kubectl get -l` read it: `app=web,tier in (a,b)`.
+/// The form that autoscalers and `kubectl get -l` read: `app=web,tier in (a,b)`.
 pub fn text(selector: &LabelSelector) -> String {
     let exact = selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}"));
     let expressions = selector.match_expressions.iter().flatten().map(|wanted| {

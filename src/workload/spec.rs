@@ -1,5 +1,5 @@
-//! What a workload wants, whichever kind it is: defaults filled in, texts read. Built from the API objects and from nothing
-//! else.
+//! The spec of a workload of either kind: defaults applied, texts parsed. It is built from the API objects and
+//! nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,104 +18,104 @@ use crate::api::workload::{Canary, ContainerOrder, HookStrategy, WorkloadHook};
 use crate::api::workload_key;
 use crate::workload::amount::{Amount, Bounds};
 
-/// What a workload wants.
+/// The spec of a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkloadSpec {
-    /// What it is, and what only that kind has.
+    /// The kind, with the fields that only this kind has.
     pub kind: Kind,
-    /// Its name.
+    /// Name of the workload.
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the workload.
     pub namespace: String,
-    /// Its uid.
+    /// Uid of the workload.
     pub uid: String,
-    /// Counts the changes of its spec.
+    /// Generation of the spec.
     pub generation: i64,
-    /// True when it is on its way out: nothing is done for it any more.
+    /// True when the workload is being deleted: nothing more is done for it.
     pub deleting: bool,
-    /// How many pods.
+    /// Desired number of pods.
     pub replicas: usize,
-    /// Which pods.
+    /// The selector of its pods.
     pub selector: LabelSelector,
-    /// What they look like.
+    /// The template of its pods.
     pub template: PodTemplate,
-    /// How long one must be Ready before it counts.
+    /// How long a pod must be Ready before it is available.
     pub min_ready: SignedDuration,
     /// How many old revisions are kept.
     pub history: usize,
-    /// How many new pods may be on their way.
+    /// How many new pods may be Pending at once.
     pub create_batch: Amount,
     /// True when pods get the readiness gate.
     pub gate: bool,
-    /// How pods are updated.
+    /// The update strategy.
     pub update: Update,
-    /// The gates.
+    /// The hooks that gate deletions and updates.
     pub hooks: Hooks,
 }
 
-/// What a workload is.
+/// The kind of a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
-    /// Pods that are alike.
+    /// Pods without ordinals.
     Deployment(Deployment),
     /// Pods with ordinals.
     StatefulSet(StatefulSet),
 }
 
-/// What only a `GameDeployment` has.
+/// Fields that only a `GameDeployment` has.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Deployment {
-    /// Pods to delete before all others.
+    /// Names of pods to delete before all others.
     pub pods_to_delete: BTreeSet<String>,
-    /// True when dear pods go first.
+    /// True when pods of high deletion cost are deleted first.
     pub costly_first: bool,
-    /// First and last number of the pods, where they have one.
+    /// First and last number of the pods, if they are numbered.
     pub indices: Option<(u32, u32)>,
 }
 
-/// What only a `GameStatefulSet` has.
+/// Fields that only a `GameStatefulSet` has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatefulSet {
     /// The Service of its host names.
     pub service: String,
-    /// True when pods come, go and change one after the other.
+    /// True when pods are created, deleted and updated one after the other.
     pub ordered: bool,
-    /// Claims of each pod.
+    /// Templates for the claims of each pod.
     pub claims: Vec<ClaimTemplate>,
-    /// Ordinals that are left out.
+    /// Ordinals that are skipped.
     pub reserved: BTreeSet<u32>,
-    /// True when pods of lost nodes are removed by force.
+    /// True when pods on lost nodes are deleted by force.
     pub force_lost: bool,
 }
 
 /// How pods are updated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
-    /// The way.
+    /// The update type.
     pub way: UpdateType,
-    /// How much is held back when no canary step says otherwise.
+    /// How many pods are held back when no canary step says otherwise.
     pub partition: Amount,
-    /// How many may be unavailable.
+    /// How many pods may be unavailable.
     pub max_unavailable: Amount,
-    /// How many more there may be.
+    /// How many pods may exist beyond `replicas`.
     pub max_surge: Amount,
     /// True when no update may begin.
     pub paused: bool,
     /// Seconds out of traffic before an update in place.
     pub grace: u32,
-    /// The order of containers.
+    /// The order of containers within a pod.
     pub order: ContainerOrder,
-    /// The steps.
+    /// The canary steps.
     pub canary: Option<Canary>,
     /// True when a change that cannot be made in place may recreate pods.
     pub fallback: bool,
-    /// How many failed pods stop a rollout, if it is said.
+    /// How many failed pods stop a rollout, if given.
     pub threshold: Option<Amount>,
-    /// True when what failed shall be tried again.
+    /// True when failed updates are to be retried.
     pub retry: bool,
 }
 
-/// The gates, and which of them shall be asked again.
+/// The hooks, and which of them are to be run again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hooks {
     /// Before a deletion.
@@ -124,16 +124,17 @@ pub struct Hooks {
     pub pre_inplace: Option<WorkloadHook>,
     /// After an update in place.
     pub post_inplace: Option<WorkloadHook>,
-    /// Ask `pre_delete` again.
+    /// Run `pre_delete` again.
     pub retry_pre_delete: bool,
-    /// Ask `pre_inplace` again.
+    /// Run `pre_inplace` again.
     pub retry_pre_inplace: bool,
-    /// Ask `post_inplace` again.
+    /// Run `post_inplace` again.
     pub retry_post_inplace: bool,
 }
 
 impl WorkloadSpec {
-    /// Of a `GameDeployment`. Amounts that are not valid are refused at admission; where they got in, the default stands in.
+    /// The spec of a `GameDeployment`. Admission rejects invalid amounts; if one was stored all the same, the default
+    /// applies.
     pub fn of_deployment(object: &GameDeployment) -> Self {
         let spec = object.spec.clone();
         let about = About::of(&object.metadata);
@@ -145,7 +146,7 @@ impl WorkloadSpec {
         about.spec(Kind::Deployment(deployment), spec)
     }
 
-    /// Of a `GameStatefulSet`; see [`Self::of_deployment`].
+    /// The spec of a `GameStatefulSet`; see [`Self::of_deployment`].
     pub fn of_stateful_set(object: &GameStatefulSet) -> Self {
         let spec = &object.spec;
         let set = StatefulSet {
@@ -162,7 +163,7 @@ impl WorkloadSpec {
         About::of(&object.metadata).spec(Kind::StatefulSet(set), same(spec.clone()))
     }
 
-    /// Its stateful part, if it has one.
+    /// The fields of a `GameStatefulSet`, if it is one.
     pub fn stateful(&self) -> Option<&StatefulSet> {
         match &self.kind {
             Kind::StatefulSet(set) => Some(set),
@@ -170,7 +171,7 @@ impl WorkloadSpec {
         }
     }
 
-    /// Its kind as the API has it.
+    /// The kind as the API names it.
     pub fn kind_name(&self) -> &'static str {
         match self.kind {
             Kind::Deployment(_) => "GameDeployment",
@@ -178,7 +179,8 @@ impl WorkloadSpec {
         }
     }
 
-    /// How far an update may go. Pods that change one after the other have no choice.
+    /// The limits of an update. For pods that are updated one after the other they are fixed: one unavailable pod, no
+    /// surge.
     pub fn bounds(&self) -> Bounds {
         if self.stateful().is_some_and(|set| set.ordered) {
             return Bounds { unavailable: 1.min(self.replicas), surge: 0 };
@@ -188,13 +190,13 @@ impl WorkloadSpec {
         Bounds::of(self.update.max_unavailable, surge, self.replicas)
     }
 
-    /// How many failed pods stop a rollout.
+    /// How many failed pods stop a rollout; by default as many as may be unavailable, and at least one.
     pub fn threshold(&self) -> usize {
         let of_budget = self.bounds().unavailable;
         self.update.threshold.map_or(of_budget, |threshold| threshold.up(self.replicas)).max(1)
     }
 
-    /// True when pods are updated where they are.
+    /// True when pods are updated in place.
     pub fn is_in_place(&self) -> bool {
         matches!(self.update.way, UpdateType::InplaceUpdate | UpdateType::HotPatchUpdate)
     }
@@ -220,7 +222,7 @@ impl Hooks {
     }
 }
 
-/// What an object's metadata says.
+/// An object's metadata, with annotations that can be queried.
 struct About<'a> {
     metadata: &'a ObjectMeta,
     annotations: BTreeMap<&'a str, &'a str>,
@@ -239,7 +241,7 @@ impl<'a> About<'a> {
         self.annotations.get(key) == Some(&value)
     }
 
-    /// The range of numbers for pods: `{"podStartIndex":100,"podEndIndex":110}`; both ends are used.
+    /// The range of numbers for pods: `{"podStartIndex":100,"podEndIndex":110}`; both ends are included.
     fn indices(&self) -> Option<(u32, u32)> {
         let range = self.annotations.get(workload_key::INDEX_RANGE);
         let range: serde_json::Value = serde_json::from_str(range?).ok()?;
@@ -248,7 +250,7 @@ impl<'a> About<'a> {
         (self.says(workload_key::INDEX_ON, "true") && first <= last).then_some((first, last))
     }
 
-    /// All of it.
+    /// The whole spec.
     fn spec(&self, kind: Kind, spec: GameDeploymentSpec) -> WorkloadSpec {
         WorkloadSpec {
             kind,
@@ -291,7 +293,7 @@ impl<'a> About<'a> {
     }
 }
 
-/// What a set wants in the fields of a deployment, all but what only a [`StatefulSet`] has.
+/// The spec of a set in the fields of a deployment, without what only a [`StatefulSet`] has.
 fn same(spec: GameStatefulSetSpec) -> GameDeploymentSpec {
     let update = spec.update_strategy;
     let RollingUpdate { partition, max_unavailable, max_surge } = update.rolling_update.unwrap_or_default();

@@ -1,6 +1,6 @@
-//! Which ordinals of a `GameStatefulSet` there should be: which pods are made, and which ones leave.
+//! Decides which ordinals of a `GameStatefulSet` exist: which pods are created and which are removed.
 //!
-//! A scale-in that waits never holds a scale-out back, and a pod that is broken holds back only the pods after it that do not
+//! A scale-in that waits never delays a scale-out. A broken pod delays only pods with higher ordinals that do not
 //! exist yet.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,17 +14,17 @@ use crate::workload::scale::{Clear, Scaling, free_places};
 use crate::workload::spec::{StatefulSet, WorkloadSpec};
 use crate::workload::survey::Survey;
 
-/// The ordinals that a set has.
+/// The ordinals of a set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ordinals {
-    /// Those of its replicas.
+    /// The ordinals of its replicas.
     pub own: BTreeSet<u32>,
-    /// The next ones, for an update that may make more.
+    /// The next ordinals, for surge pods of an update.
     pub surge: BTreeSet<u32>,
 }
 
 impl Ordinals {
-    /// Of `spec`, with `surge` more.
+    /// The ordinals for `spec` with `surge` additional pods.
     pub fn of(spec: &WorkloadSpec, set: &StatefulSet, surge: usize) -> Self {
         let mut free = (0..).filter(|ordinal| !set.reserved.contains(ordinal));
         let own = free.by_ref().take(spec.replicas).collect();
@@ -69,7 +69,7 @@ fn leaving<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, ordinals: &Ordinal
         input.views.iter().filter_map(|view| Some((condemned(view)?, view.pod.name.as_str()))).collect();
     leaving.sort_unstable();
     if set.ordered {
-        // The highest one, once nothing above it is still on its way out.
+        // The highest ordinal, once no pod above it is still being deleted.
         let on_its_way = input.pods.iter().filter(|pod| pod.deleting).filter_map(|pod| pod.ordinal(name));
         let above = on_its_way.filter(|ordinal| !stays(*ordinal)).max();
         let highest = leaving.pop().filter(|(ordinal, _)| above.is_none_or(|above| above < *ordinal));
@@ -114,7 +114,7 @@ fn create_pods<'a>(
     }
 }
 
-/// The revision that a pod with this ordinal is made from.
+/// The revision that a pod with this ordinal is created from.
 fn revision<'a>(
     input: &ReconcileInput<'a>,
     survey: &Survey<'_>,

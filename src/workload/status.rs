@@ -1,4 +1,4 @@
-//! What is said about an update: whether it goes on, and if it does not, what somebody can do.
+//! Status of an update: whether it makes progress, and if not, what the user can do. Decides nothing about pods.
 
 use crate::api::game_deployment::UpdateType;
 use crate::api::status::{Phase, Step};
@@ -10,7 +10,8 @@ use crate::workload::report::whole_seconds;
 use crate::workload::survey::Survey;
 use crate::workload::task::{Stage, TaskState};
 
-/// Pods whose post-inplace hook has not succeeded, as their agents say. It runs before the pod takes traffic again.
+/// Pods whose post-inplace hook has not succeeded, as their agents report. It runs before the pod takes traffic
+/// again.
 pub fn post_inplace(input: &ReconcileInput<'_>) -> Vec<HookCondition> {
     let reported = |view: &View<'_>| {
         let task = view.pod.task.as_ref().filter(|task| !task.deletes() && task.stage != Stage::Done)?;
@@ -30,7 +31,7 @@ pub fn post_inplace(input: &ReconcileInput<'_>) -> Vec<HookCondition> {
     input.views.iter().filter_map(reported).collect()
 }
 
-/// What keeps the update from its end, if anything does: a word for programs, a line for people.
+/// What prevents the update from completing, if anything: a reason for programs and a message for people.
 pub fn effect_error(
     input: &ReconcileInput<'_>,
     survey: &Survey<'_>,
@@ -64,7 +65,7 @@ pub fn effect_error(
     Some(("NoAgent", format!("pod {}: {}; it is tried again", first.pod.name, note(first))))
 }
 
-/// Whether the update goes on or is where it should be, why, and how far it is.
+/// Whether the update makes progress or is complete, the reason, and the number of updated pods.
 pub fn progress(
     input: &ReconcileInput<'_>,
     survey: &Survey<'_>,

@@ -1,4 +1,5 @@
-//! What an update has before it: the way of each pod to the newest revision, how many are held back, what failed.
+//! Surveys an update: how each pod gets to the newest revision, how many pods are held back, what failed. Starts
+//! nothing.
 
 use std::collections::BTreeMap;
 
@@ -11,51 +12,51 @@ use crate::workload::request;
 use crate::workload::stateful::threshold;
 use crate::workload::task::{Purpose, Stage};
 
-/// The way of one pod to the newest revision.
+/// How one pod gets to the newest revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// It is there.
+    /// The pod is at the newest revision.
     There,
-    /// Nothing is done until somebody deletes it.
+    /// The pod stays as it is until a user deletes it.
     OnDelete,
     /// Only labels and annotations change.
     Relabel,
-    /// A turn.
+    /// A task with this purpose.
     PodTask(Purpose),
-    /// There is none; the sentence says why.
+    /// The pod cannot get there; the sentence says why.
     Blocked(String),
 }
 
-/// What an update has before it.
+/// The survey of an update.
 #[derive(Clone, Debug)]
 pub struct Survey<'a> {
-    /// The way of each pod that counts.
+    /// The route of each pod that counts, by name.
     pub routes: BTreeMap<&'a str, Route>,
-    /// What holds pods back.
+    /// What the partition holds back.
     pub partition: Held,
-    /// How many pods are held back where pods are alike.
+    /// How many pods of a `GameDeployment` are held back.
     pub held: usize,
     /// How many pods are not at the newest revision.
     pub old: usize,
-    /// How many of them are to be moved by a turn.
+    /// How many of them a task is to move.
     pub remaining: usize,
-    /// How many pods need another one to stand in for them: those that are to be moved, those that are tried again later,
-    /// those that failed and do not serve, and those that are held back between two revisions.
+    /// How many pods need a surge pod: those to be moved, those retried later, those that failed and are not
+    /// available, and those that are held back between two revisions.
     pub without_stand_in: usize,
-    /// How many turns towards the newest revision have failed.
+    /// How many pods have failed to get to the newest revision.
     pub failed: usize,
-    /// True when so many failed that no more begin.
+    /// True when so many failed that no more tasks begin.
     pub stopped: bool,
-    /// True when the user, or a step, wants no more to begin.
+    /// True when the user or a canary step has paused the update.
     pub paused: bool,
-    /// The way that the user wants.
+    /// The update type of the spec.
     pub way: UpdateType,
-    /// Why a pod cannot be updated, if one cannot.
+    /// Why a pod cannot be updated, if so.
     pub blocked: Option<String>,
 }
 
 impl<'a> Survey<'a> {
-    /// Looks at all pods that count.
+    /// Surveys all pods that count.
     pub fn of(input: &ReconcileInput<'a>, partition: Held, paused: bool) -> Self {
         let mut changes = BTreeMap::new();
         let routes: BTreeMap<_, _> = input
@@ -87,7 +88,7 @@ impl<'a> Survey<'a> {
             blocked: None,
         };
         survey.remaining = survey.to_move(input, |view| view.last_failure(update).is_none());
-        // Nobody stands in for a pod that only stands in itself.
+        // A surge pod needs no surge pod itself.
         let stands_in = |view: &View<'_>| view.pod.surge && input.spec.is_in_place();
         let gave_up = |view: &View<'_>| view.last_failure(update) == Some(Stage::Failed) && view.available;
         survey.without_stand_in = survey.to_move(input, |view| !stands_in(view) && !gave_up(view));
@@ -103,17 +104,18 @@ impl<'a> Survey<'a> {
         survey
     }
 
-    /// True when turns may begin.
+    /// True when tasks may begin.
     pub fn moving(&self) -> bool {
         !self.paused && !self.stopped && self.way != UpdateType::OnDelete
     }
 
-    /// The way of a pod.
+    /// The route of a pod.
     pub fn route(&self, view: &View<'_>) -> &Route {
         self.routes.get(view.pod.name.as_str()).unwrap_or(&Route::There)
     }
 
-    /// True when the partition lets this pod go, as far as it names pods.
+    /// True when the partition releases this pod. In a `GameDeployment` the partition names no pods: true while more
+    /// old pods exist than are held back.
     pub(super) fn is_eligible(&self, input: &ReconcileInput<'_>, view: &View<'_>) -> bool {
         if input.spec.stateful().is_none() {
             return self.old > self.held;
@@ -141,14 +143,14 @@ pub(super) fn mends(input: &ReconcileInput<'_>, view: &View<'_>) -> bool {
     view.torn && input.spec.is_in_place() && input.template(own).is_some() && view.last_failure(own).is_none()
 }
 
-/// The way of `view`; what lies between two revisions is found once for all pods.
+/// The route of `view`. The difference between two revisions is computed once for all pods.
 fn route<'a>(
     input: &ReconcileInput<'a>,
     view: &View<'a>,
     changes: &mut BTreeMap<&'a str, Option<Change>>,
 ) -> Route {
     if view.is_at(input.update_name()) {
-        // The turn of one that has just succeeded is still to be closed, nothing else.
+        // A task that has just succeeded still has to be recorded; nothing else is to be done.
         return Route::There;
     }
     match input.spec.update.way {
@@ -178,7 +180,7 @@ fn route<'a>(
         return Route::Relabel;
     }
     if view.pod.phase != PodPhase::Running {
-        // Nothing in it is warm, and an agent has nothing to work on.
+        // The pod has no warm state, and an agent has no container to work on.
         return Route::PodTask(Purpose::Recreate);
     }
     let hot = input.spec.update.way == UpdateType::HotPatchUpdate;

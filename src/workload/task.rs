@@ -1,11 +1,12 @@
-//! A turn: what the controller is doing with one pod, or did last. It is written on the pod, so that whoever controls next
-//! goes on where the last one stopped, and what was chosen can be taken back.
+//! The task of a pod: what the controller does with one pod, or did last. It is stored as an annotation of the pod,
+//! so that another replica of the controller continues where the last one stopped, and a choice can be taken back.
+//! Nothing is read or written here.
 //!
 //! ```text
 //!            ┌────────────── Dropped ◀────────────┐ taken back before the pod was touched
-//!  (none) ─▶ Chosen ──hook passed──▶ Ordered ──▶ Done        the agent says Succeeded
-//!               │                      │ └─────▶ Failed      the agent says Failed, RolledBack or Refused
-//!               └▶ the pod is deleted  │ └─────▶ Unanswered  nobody took it up
+//!  (none) ─▶ Chosen ──hook passed──▶ Ordered ──▶ Done        the agent reports Succeeded
+//!               │                      │ └─────▶ Failed      the agent reports Failed, RolledBack or Refused
+//!               └▶ the pod is deleted  │ └─────▶ Unanswered  no agent accepted the request
 //!                                      └▶ Recalled ─▶ Dropped, or Done when it was too late
 //! ```
 
@@ -14,108 +15,110 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::status::{Phase, Status, Step};
 
-/// How long an agent may take to answer a request at all.
+/// How long an agent may take to give a first answer to a request.
 pub const SILENCE: SignedDuration = SignedDuration::from_secs(120);
-/// How soon a pod is tried again whose request nobody took up, or somebody took away.
+/// How long after its request was written a pod is tried again, if no agent accepted the request or another client
+/// removed it.
 pub const AGAIN: SignedDuration = SignedDuration::from_secs(300);
 
-/// What the controller is doing with one pod, or did last.
+/// What the controller does with one pod, or did last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodTask {
-    /// What for.
+    /// The purpose.
     pub purpose: Purpose,
-    /// The revision that the pod is to get; empty when it is to be deleted.
+    /// The revision that the pod is to get; empty when the pod is to be deleted.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub target: String,
-    /// Counts the turns of this pod. A hook's approval and a request's id hold it: neither is ever used for another turn.
+    /// Counts the tasks of this pod. The key of a hook's approval and the id of a request contain it: neither is ever
+    /// valid for another task.
     pub number: u32,
-    /// When it was given.
+    /// When the task was created; once the request is written, when that was.
     pub at: Timestamp,
-    /// How far it is.
+    /// The stage reached.
     pub stage: Stage,
-    /// Seconds that its request may take; 0 before there is one.
+    /// Seconds that the request may take; 0 before there is a request.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub seconds: u32,
-    /// One line for people: how it ended.
+    /// One line for people: how the task ended.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
-/// What a turn is for.
+/// The purpose of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Purpose {
-    /// Delete it: it is one too many, or named by the user.
+    /// Delete the pod: it is surplus, or the user names it.
     ScaleIn,
-    /// Delete it so that another one is made at the new revision.
+    /// Delete the pod, so that another one is created at the new revision.
     Recreate,
-    /// Update it in place.
+    /// Update the pod in place.
     InPlace,
-    /// Update it in place at once.
+    /// Update the pod in place at once.
     HotPatch,
 }
 
-/// How far a turn is.
+/// The stage of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Stage {
-    /// Chosen; its hook may be running. The pod is not touched.
+    /// The pod is chosen; its hook may be running. The pod is not touched.
     Chosen,
     /// The request is written.
     Ordered,
-    /// The request was taken back; the agent has not said what became of it.
+    /// The request is withdrawn; the agent has not reported the outcome.
     Recalled,
     /// The pod is at the target.
     Done,
-    /// It did not get there, and is not tried again by itself.
+    /// The pod did not reach the target; it is not retried automatically.
     Failed,
-    /// The request was taken back because nobody took it up. Tried again later.
+    /// The request was withdrawn because no agent accepted it. It is retried later.
     Unanswered,
-    /// Taken back with nothing touched.
+    /// The task was taken back with nothing touched.
     Dropped,
-    /// It did not get there, and somebody wants it to be tried again.
+    /// The pod did not reach the target, and the user asked for a retry.
     Again,
 }
 
-/// Where a turn stands when the pod is looked at too.
+/// The state of a task, derived from its stage, the pod's request and the agent's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskState {
-    /// Nothing is going on.
+    /// Nothing is in progress.
     Over,
-    /// Waiting for its hook, its budget or its deletion. Nothing is touched.
+    /// The task waits for its hook, its budget or the deletion. Nothing is touched.
     Asking,
-    /// With the agent. `touched` once a container may have been stopped.
+    /// The agent has the request.
     Busy {
-        /// True from the first effect on a container on.
+        /// True from the first effect on a container: one may have been stopped.
         touched: bool,
     },
-    /// It has ended and the turn does not say so yet.
+    /// The task has ended, and its annotation does not record it yet.
     Ended(Stage, String),
 }
 
 impl PodTask {
-    /// The id of its request: the hash of the target's name and the number.
+    /// The id of its request: the hash in the target's name and the task's number.
     pub fn id(&self) -> String {
         let hash = self.target.rsplit('-').next().unwrap_or_default();
         format!("{hash}-{}", self.number)
     }
 
-    /// What an approval must name to belong to this turn.
+    /// What an approval must name to belong to this task.
     pub fn key(&self) -> String {
         format!("{:?}/{}/{}", self.purpose, self.target, self.number)
     }
 
-    /// The same turn, further on.
+    /// The same task at another stage.
     #[must_use]
     pub fn at_stage(&self, stage: Stage, note: impl Into<String>) -> Self {
         Self { stage, note: note.into(), ..self.clone() }
     }
 
-    /// True when it deletes the pod.
+    /// True when the task deletes the pod.
     pub fn deletes(&self) -> bool {
         matches!(self.purpose, Purpose::ScaleIn | Purpose::Recreate)
     }
 
-    /// Where it stands, by the id of the request on the pod and the agent's answer.
+    /// The state, given the id of the request on the pod and the agent's answer.
     pub fn task_state(&self, request: Option<&str>, answer: Option<&Status>, now: Timestamp) -> TaskState {
         match self.stage {
             Stage::Chosen => return TaskState::Asking,
@@ -142,7 +145,7 @@ impl PodTask {
         }
     }
 
-    /// When an agent that took its request up must have said how it ended.
+    /// Until when an agent that accepted the request must have reported the outcome.
     pub fn lost_at(&self) -> Timestamp {
         later(later(self.at, SignedDuration::from_secs(i64::from(self.seconds))), SILENCE)
     }
@@ -151,7 +154,7 @@ impl PodTask {
         let said = || format!("{}: {}", answer.phase, answer.message);
         match (answer.phase, self.stage) {
             (Phase::Succeeded, _) => TaskState::Ended(Stage::Done, String::new()),
-            // Untouched, and known to be.
+            // Untouched: the agent reports so.
             (Phase::Cancelled, Stage::Recalled) => TaskState::Ended(Stage::Dropped, said()),
             (Phase::Cancelled, Stage::Ordered) => TaskState::Ended(Stage::Unanswered, said()),
             (Phase::Cancelled, _) | (_, Stage::Failed | Stage::Again) => TaskState::Over,
@@ -160,13 +163,13 @@ impl PodTask {
     }
 }
 
-/// What is said when no agent answers.
+/// The message when no agent answers.
 const NOBODY: &str = "no agent answered: see that the DaemonSet runs on the pod's node";
-/// What is said when one began and is not heard of any more.
+/// The message when an agent began and stopped reporting.
 const LOST: &str =
     "its agent began and has not said how it ended: see that the DaemonSet runs on the pod's node";
 
-/// True when containers may have been stopped, or will be whatever is taken back now.
+/// True when containers may have been stopped, or will be even if the request is withdrawn now.
 fn touched(answer: &Status) -> bool {
     answer.phase == Phase::Running && answer.step.is_some_and(|step| step >= Step::Swap)
 }
@@ -176,7 +179,7 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// `time` plus `span`, at the end of time at most.
+/// `time` plus `span`, at most [`Timestamp::MAX`].
 pub(crate) fn later(time: Timestamp, span: SignedDuration) -> Timestamp {
     time.checked_add(span).unwrap_or(Timestamp::MAX)
 }

@@ -1,8 +1,8 @@
-//! Who is updated next: how many may be on their way at once, and who goes first.
+//! Decides which pods are updated next: how many at once, and in which order.
 //!
-//! Two bounds hold at any time. At most `maxUnavailable` pods (and one for each that there is more than wanted) have a turn.
-//! And a pod that serves gets one only while, without it, `replicas - maxUnavailable` pods still serve; one that does not
-//! serve loses nothing, so that broken pods never hold their own repair back.
+//! Two limits hold at any time. At most `maxUnavailable` pods, plus one for each pod beyond `replicas`, have an
+//! update task. An available pod gets one only if `replicas - maxUnavailable` pods are available without it. A pod
+//! that is not available is exempt, so that broken pods never block their own repair.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,12 +15,12 @@ use crate::workload::pods::{PodPhase, View};
 use crate::workload::survey::{Route, Survey, mends};
 use crate::workload::task::{AGAIN, PodTask, Purpose, Stage, TaskState, later};
 
-/// A turn that a pod is to have.
+/// A task that a pod is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted<'a> {
-    /// What for.
+    /// The purpose.
     pub purpose: Purpose,
-    /// The revision it is to get; empty when it is to be deleted.
+    /// The target revision; empty when the pod is to be deleted.
     pub target: &'a str,
 }
 
@@ -30,34 +30,34 @@ impl<'a> Wanted<'a> {
         Self { purpose, target: if deletes { "" } else { target } }
     }
 
-    /// To leave.
+    /// The task of a pod that is removed.
     pub fn leave() -> Self {
         Self::new(Purpose::ScaleIn, "")
     }
 
-    /// True when `task` is this one.
+    /// True when `task` has the same purpose and target.
     pub fn is(&self, task: &PodTask) -> bool {
         task.purpose == self.purpose && task.target == self.target
     }
 }
 
-/// Who has a turn, and who only gets other labels.
+/// Which pods get a task, and which ones only get other labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Picks<'a> {
-    /// Those with a turn.
+    /// Tasks by the name of the pod.
     pub tasks: BTreeMap<&'a str, Wanted<'a>>,
-    /// Those that only get labels and annotations.
+    /// Names of pods that only get labels and annotations.
     pub relabel: BTreeSet<&'a str>,
 }
 
-/// Decides. Pods that `leave` are out of it.
+/// Picks the pods. Those in `leave` are excluded.
 pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, leave: &BTreeSet<&str>) -> Picks<'a> {
     if !survey.moving() {
         return Picks::default();
     }
     let pool: Vec<_> = input.views.iter().filter(|view| !leave.contains(view.pod.name.as_str())).collect();
     let mut allocation = Allocation::new(input, survey, &pool);
-    // Those that were chosen and may stay so.
+    // First the pods that were chosen before and may keep their tasks.
     for view in pool.iter().filter(|view| view.task_state == TaskState::Asking) {
         if let (Some(task), Some(wanted)) = (view.live(), allocation.wanted(view))
             && wanted.is(task)
@@ -65,7 +65,7 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, leave: &BTreeSe
             allocation.keep(view, wanted);
         }
     }
-    // And the next ones.
+    // Then the next ones.
     let mut next: Vec<_> = pool
         .into_iter()
         .filter(|view| view.task_state == TaskState::Over && may_begin(input, view))
@@ -81,20 +81,20 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, leave: &BTreeSe
     allocation.picks
 }
 
-/// What is still to be given away.
+/// The remaining budget while pods are picked.
 struct Allocation<'s, 'a> {
     input: &'s ReconcileInput<'a>,
     survey: &'s Survey<'a>,
     picks: Picks<'a>,
-    /// True when the partition keeps all that are old now.
+    /// True when the partition holds back all pods that are old now.
     all_held: bool,
-    /// How many more may get to the newest revision.
+    /// How many more pods may go to the newest revision.
     allowance: usize,
-    /// How many turns there are.
+    /// How many tasks are in progress.
     under_way: usize,
-    /// How many there may be.
+    /// How many tasks may be in progress.
     limit: usize,
-    /// How many pods that serve may be taken.
+    /// How many available pods may be taken.
     spare: Spare,
 }
 
@@ -102,11 +102,11 @@ impl<'s, 'a> Allocation<'s, 'a> {
     fn new(input: &'s ReconcileInput<'a>, survey: &'s Survey<'a>, pool: &[&View<'a>]) -> Self {
         let update = input.update_name();
         let old = pool.iter().filter(|view| !view.is_at(update)).count();
-        // Those that leave are with their agents, too, until these let them go.
+        // Pods to be removed count as well while an agent has their requests.
         let busy = || input.views.iter().filter(|view| matches!(view.task_state, TaskState::Busy { .. }));
         let coming = busy().filter(|view| view.live().is_some_and(|task| task.target == update)).count();
         let allowance = match survey.partition {
-            // Pods with ordinals are held back one by one, by their ordinals.
+            // The partition holds back pods with ordinals individually.
             _ if input.spec.stateful().is_some() => usize::MAX,
             Held::All => 0,
             Held::Part(_) => old.saturating_sub(survey.held + coming),
@@ -130,7 +130,7 @@ impl<'s, 'a> Allocation<'s, 'a> {
         if by_ordinal { !self.survey.is_eligible(self.input, view) } else { self.all_held }
     }
 
-    /// The turn that `view` may have: to the newest revision, or back to its own if it is held back between two.
+    /// The task that `view` may have: to the newest revision, or back to its own if it is held back between two.
     fn wanted(&self, view: &View<'a>) -> Option<Wanted<'a>> {
         match self.survey.route(view) {
             _ if self.is_held(view) => mending(self.input, view),
@@ -139,7 +139,7 @@ impl<'s, 'a> Allocation<'s, 'a> {
         }
     }
 
-    /// Gives `view` its turn, if there is one left.
+    /// Gives `view` its task if the budget allows it.
     fn keep(&mut self, view: &View<'a>, wanted: Wanted<'a>) {
         let held = self.is_held(view);
         if self.under_way < self.limit && (held || self.allowance > 0) {
@@ -150,7 +150,7 @@ impl<'s, 'a> Allocation<'s, 'a> {
         }
     }
 
-    /// Labels cost nobody anything.
+    /// A change of labels counts against the partition only, because the pod stays available.
     fn relabel(&mut self, view: &View<'a>) {
         if self.allowance > 0 && !self.is_held(view) && *self.survey.route(view) == Route::Relabel {
             self.picks.relabel.insert(&view.pod.name);
@@ -159,7 +159,7 @@ impl<'s, 'a> Allocation<'s, 'a> {
     }
 }
 
-/// The way back of a pod that stopped between two revisions and is held back: to its own.
+/// The task that brings a pod that is held back between two revisions back to its own.
 fn mending<'a>(input: &ReconcileInput<'a>, view: &View<'a>) -> Option<Wanted<'a>> {
     let purpose = match (view.pod.phase, input.spec.update.way) {
         (PodPhase::Running, UpdateType::HotPatchUpdate) => Purpose::HotPatch,
@@ -169,7 +169,7 @@ fn mending<'a>(input: &ReconcileInput<'a>, view: &View<'a>) -> Option<Wanted<'a>
     mends(input, view).then(|| Wanted::new(purpose, &view.pod.label))
 }
 
-/// True unless its last turn says that it is not to be tried now, or somebody else works on it.
+/// True unless its last task failed and must not be retried yet, or another client's request is in progress.
 fn may_begin(input: &ReconcileInput<'_>, view: &View<'_>) -> bool {
     let again = || view.pod.task.as_ref().is_none_or(|task| later(task.at, AGAIN) <= input.now);
     match view.last_failure(input.update_name()) {
@@ -179,8 +179,8 @@ fn may_begin(input: &ReconcileInput<'_>, view: &View<'_>) -> bool {
     }
 }
 
-/// Where pods are alike, what serves nobody goes first; with ordinals, that and then the highest. Who did not answer waits
-/// for the others.
+/// Compares two pods. Pods without ordinals: pods that serve no traffic first; with ordinals: the same, then the
+/// highest. A pod whose last request failed or went unanswered goes last.
 fn compare(input: &ReconcileInput<'_>, one: &View<'_>, other: &View<'_>) -> Ordering {
     let silent = |view: &View<'_>| view.last_failure(input.update_name()).is_some();
     let base = silent(one).cmp(&silent(other));
@@ -191,14 +191,14 @@ fn compare(input: &ReconcileInput<'_>, one: &View<'_>, other: &View<'_>) -> Orde
     base.then_with(|| one.available.cmp(&other.available)).then_with(|| ordinal(other).cmp(&ordinal(one)))
 }
 
-/// How many pods that serve may still be taken.
+/// How many available pods may still be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spare {
     left: usize,
 }
 
 impl Spare {
-    /// Of the pods in `pool`, those with the agent counted as gone already.
+    /// The number for the pods in `pool`. Pods whose request the agent has count as unavailable.
     pub fn of(input: &ReconcileInput<'_>, pool: &[&View<'_>]) -> Self {
         let busy = |view: &View<'_>| matches!(view.task_state, TaskState::Busy { .. });
         let serving = pool.iter().filter(|view| view.available && !busy(view)).count();
@@ -211,7 +211,7 @@ impl Spare {
         !view.available || self.left > 0
     }
 
-    /// Takes it.
+    /// Takes `view`.
     pub fn commit(&mut self, view: &View<'_>) {
         self.left = self.left.saturating_sub(usize::from(view.available));
     }

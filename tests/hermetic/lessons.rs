@@ -1,10 +1,10 @@
-//! What the reference gets wrong, and the tests that hold us to better: `LESSONS` leads from each of its 29 known faults to
-//! tests of this tree. Reads the sources as text; runs nothing.
+//! The faults of the reference and the tests against them: `LESSONS` leads from each of its 29 known faults to tests
+//! in this tree. Reads the sources as text; runs nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The number of the fault, what must hold instead, and the tests that fail if it does not.
+/// The number of the fault, the required behaviour, and the tests that fail without it.
 const LESSONS: [(u8, &str, &[&str]); 29] = [
     (
         1,
@@ -77,7 +77,7 @@ const LESSONS: [(u8, &str, &[&str]); 29] = [
         "an approval is for one target, once",
         &["an_approval_is_worth_nothing_for_another_target_and_nothing_twice"],
     ),
-    // Deletions that do not come from the workload are held by the delete guard.
+    // The delete guard holds deletions that do not come from the workload.
     (
         12,
         "no way to delete a pod goes around its hook",

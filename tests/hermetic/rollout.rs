@@ -1,5 +1,5 @@
-//! `inplace rollout` at an API server that misbehaves: somebody else who writes meanwhile, watches that break off, objects
-//! that go away.
+//! `inplace rollout` against an API server that misbehaves: concurrent writes of other clients, watches that break
+//! off, objects that disappear.
 
 use std::process::{Child, Command, Output, Stdio};
 
@@ -67,7 +67,7 @@ fn edit(api: &ApiServer, deed: impl FnOnce(&mut Value)) {
 async fn an_undo_looks_again_when_somebody_else_was_faster() {
     let api = ApiServer::start().await;
     web(&api);
-    // A change between the look and the patch.
+    // A change between the read and the patch.
     api.before("PATCH gamedeployment", |store| {
         store.edit_of("gamedeployments", "shop", "web", |object| object["spec"]["replicas"] = json!(7));
     });
@@ -124,7 +124,7 @@ async fn a_status_ends_with_a_code_of_its_own() {
         assert_eq!(ended, code, "{text}");
         assert!(text.contains(says), "{text}");
     }
-    // Told once, whatever it is; for programs, too.
+    // Without a watch the state is printed once, also in JSON.
     edit(&api, |object| object["status"] = progress("Updating", 2));
     let (code, text) = rollout(&api, &["status", "gamedeployment/web", "--watch=false", "-o", "json"]);
     let seen: Value = serde_json::from_str(&text).unwrap();

@@ -1,4 +1,4 @@
-//! Steps.
+//! Tests of canary steps.
 
 use serde_json::json;
 
@@ -6,12 +6,12 @@ use super::*;
 use crate::api::hook_run::HookPhase;
 use crate::workload::fixtures::at;
 
-/// A rollout, to be looked at again and again.
+/// A rollout that is reconciled repeatedly.
 struct Rollout {
     canary: Canary,
     update: &'static str,
     all_updated: bool,
-    /// Everything up to this many held back is reached.
+    /// Every partition that holds back at least this many pods is reached.
     reached: Option<usize>,
     paused: bool,
     runs: Vec<Run>,
@@ -36,7 +36,7 @@ fn rollout(steps: &serde_json::Value) -> Rollout {
 }
 
 impl Rollout {
-    /// One look; what it writes is written.
+    /// One reconcile; its writes are applied.
     fn look(&mut self) -> Step {
         let reached = self.reached;
         let step = look(

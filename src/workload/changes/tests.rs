@@ -1,4 +1,4 @@
-//! Unit tests of the module above; nothing here is part of the product.
+//! Tests of when a configuration change is handled, and which containers it restarts.
 
 use serde_json::json;
 
@@ -16,7 +16,7 @@ fn seen(hashes: &[(&str, &str)]) -> Seen {
     hashes.iter().map(|(key, hash)| ((*key).to_owned(), (*hash).to_owned())).collect()
 }
 
-/// A workload that names one `ConfigMap`, looked at again and again.
+/// A workload that names one `ConfigMap` and is reconciled repeatedly.
 struct Watcher {
     references: Vec<Reference>,
     seen: Option<Seen>,
@@ -76,10 +76,10 @@ fn what_is_seen_first_is_written_down_and_restarts_nothing() {
     assert_eq!(watcher.look(Content::Unknown, 0), Step::Nothing);
     assert_eq!(watcher.look(Content::Absent, 0), Step::Record(Seen::new()));
     assert_eq!(watcher.look(there("a", "1"), 0), Step::Record(seen(&[("configmap/app", "a")])));
-    // Nor does one that is named from now on, and what is named no more is forgotten.
+    // An object that is named from now on causes no restart either, and one that is no longer named is forgotten.
     watcher.seen = Some(seen(&[("configmap/other", "b")]));
     assert_eq!(watcher.look(there("a", "1"), 0), Step::Record(seen(&[("configmap/app", "a")])));
-    // What is gone for a while is compared with what it was.
+    // An object that was missing for a while is compared with its previous content.
     let mut watcher = Watcher::new();
     assert_eq!(watcher.look(Content::Absent, 0), Step::Nothing);
     assert_eq!(watcher.look(there("a", "7"), 5), Step::Nothing);
@@ -100,7 +100,7 @@ fn a_change_settles_is_refreshed_and_restarts_once() {
         (&["configmap/app".to_owned()][..], &seen(&[("configmap/app", "c")]))
     );
     change.refreshed = Some(at(16));
-    // What changes now is not in what was refreshed: it is the next change.
+    // A change after the refresh is not in the mounted volumes: it is the next change.
     assert_eq!(watcher.look(there("d", "4"), 25), Step::Nothing);
     assert_eq!(watcher.look(there("d", "4"), 26), Step::Restart);
     let change = watcher.change.take().unwrap();

@@ -1,4 +1,4 @@
-//! One decision after the other, carried out in a small cluster of values.
+//! Sequences of decisions, applied to a small simulated cluster.
 
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ fn seed(replicas: u32) -> Draft {
         )
 }
 
-/// Carries a decision out as a controller, and as garbage collection would.
+/// Applies a decision as the controller and garbage collection would.
 fn carry_out(sight: &mut Sight, decision: &Decision) {
     for action in &decision.actions {
         match action {
@@ -90,14 +90,14 @@ fn step(sight: &mut Sight, draft: &Draft) -> Decision {
     decision
 }
 
-/// Lets every open hook end so.
+/// Ends every open hook in this phase.
 fn hooks_end(sight: &mut Sight, phase: HookPhase) {
     for run in &mut sight.runs {
         run.phase = phase;
     }
 }
 
-/// Lets agents carry out every request that is open.
+/// Makes agents carry out every open request.
 fn agents_succeed(sight: &mut Sight, image: &str) {
     for pod in &mut sight.pods {
         let Some(task) = pod.task.clone().filter(|task| task.stage == Stage::Ordered) else { continue };

@@ -1,4 +1,5 @@
-//! One attempt to pass a pod's pre-delete hook: what is read of its HookRun, and the one that is to be made.
+//! One attempt to pass a pod's pre-delete hook: what is read from its HookRun, and which run to create. Creates
+//! nothing.
 
 use std::collections::BTreeMap;
 
@@ -14,53 +15,53 @@ use crate::workload::hooks::{self, HookType};
 use crate::workload::name;
 use crate::workload::pods::Pod;
 
-/// What the key of an attempt begins with; those of workloads begin with a purpose.
+/// First part of the key of the guard's attempts; those of workloads begin with a purpose.
 const GUARD: &str = "DeleteGuard";
-/// More metrics are not told of.
+/// Maximum number of metrics in a message.
 const METRICS_REPORTED: usize = 4;
-/// No more bytes of what a hook says are told.
+/// Maximum number of bytes of the hook's message that are repeated.
 const LONGEST_SAID: usize = 300;
 
 /// A HookRun before the deletion of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// Its name.
+    /// Name of the run.
     pub name: String,
-    /// The pod that it is about.
+    /// The uid of the pod that the run belongs to.
     pub pod_uid: String,
     /// The node whose agent runs it.
     node: Option<String>,
     /// Kind, name and uid of its owners.
     owners: Vec<(String, String, String)>,
-    /// Who made it, and what for.
+    /// Who created it, and for what.
     pub(super) whose: AttemptOwner,
-    /// Its phase; `Pending` until somebody took it up.
+    /// Phase of the run; `Pending` until it is started.
     pub phase: HookPhase,
     /// True when a person approved it.
     pub approved: bool,
-    /// When it was made.
+    /// Creation time.
     pub created: Timestamp,
     /// When its last measurement ended.
     pub ended: Timestamp,
-    /// True when it is on its way out.
+    /// True when the run is being deleted.
     pub deleting: bool,
-    /// True when the deletion is to be asked for again once it has succeeded.
+    /// True when the deletion is to be requested again once the run has succeeded.
     pub finishes: bool,
-    /// How far it is.
+    /// Progress of its metrics, for messages.
     pub(super) progress: String,
 }
 
-/// Whose attempt it is.
+/// The creator of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AttemptOwner {
-    /// The guard's.
+    /// The guard.
     Guard { template: String, retry: String, number: u32 },
-    /// That of the controller of a workload, for a deletion.
+    /// The controller of a workload, for a deletion.
     Workload,
 }
 
 impl Attempt {
-    /// Reads one; none when it is about something else, or shows the hook of an agent's operation.
+    /// Reads an attempt; none if the run serves another purpose, or reports the hook of an agent's operation.
     pub fn read(meta: &ObjectMeta, status: &HookRunStatus) -> Option<Self> {
         let notes = meta.annotations.as_ref()?;
         let label = |key: &str| meta.labels.as_ref()?.get(key).cloned();
@@ -88,7 +89,8 @@ impl Attempt {
         })
     }
 
-    /// True when the controller made it for the deletion of this very pod. `controller`: the uid of the pod's controller.
+    /// True when the controller created it for the deletion of this very pod. `controller`: the uid of the pod's
+    /// controller.
     pub(super) fn is_of(&self, pod: &Pod, controller: Option<&str>) -> bool {
         let [(kind, name, uid)] = self.owners.as_slice() else { return false };
         let here = self.node == pod.node;
@@ -98,17 +100,17 @@ impl Attempt {
                     here && (kind.as_str(), name, uid) == ("Pod", &pod.name, &pod.uid)
                         && self.name == run_name(pod, template, retry, *number)
                 }
-                // Without a node: the controller runs it.
+                // Without a node, the controller runs it.
                 AttemptOwner::Workload => (here || self.node.is_none()) && controller == Some(uid.as_str()),
             }
     }
 
-    /// True when the guard itself made it.
+    /// True when the guard itself created it.
     pub fn is_guards(&self) -> bool {
         matches!(self.whose, AttemptOwner::Guard { .. })
     }
 
-    /// True when it lets the pod go.
+    /// True when it releases the pod.
     pub fn has_passed(&self) -> bool {
         self.approved || self.phase == HookPhase::Successful
     }
@@ -131,17 +133,17 @@ fn attempt_owner(key: &str) -> Option<AttemptOwner> {
     }
 }
 
-/// What a person's word to try again is in names; empty without one.
+/// The form of the retry annotation's value in names; empty without the annotation.
 pub(super) fn retry(value: Option<&str>) -> String {
     value.map(name::safe_hash).unwrap_or_default()
 }
 
-/// The label by which the attempts of a pod are found: that of a workload's own hooks.
+/// The label value that selects the attempts of a pod: the same as for a workload's own hooks.
 pub(super) fn instance(pod: &Pod) -> String {
     name::bounded(&pod.instance, name::LABEL)
 }
 
-/// The name of the run of one attempt: the same whoever makes it.
+/// The name of the run of one attempt: the same on every replica.
 fn run_name(pod: &Pod, template: &str, retry: &str, number: u32) -> String {
     let uid: String = pod.uid.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
     let retried = if retry.is_empty() { String::new() } else { format!("-{retry}") };
@@ -171,7 +173,7 @@ pub(super) fn run(namespace: &str, pod: &Pod, hook: &WorkloadHook, retry: &str, 
     }
 }
 
-/// The same run under another number: the next one, or `number`. `None`: it is none of the guard's.
+/// The same run under another number: the next one, or `number`. `None`: it is not a run of the guard.
 pub fn renumbered(pod: &core::Pod, run: &NewHookRun, number: Option<u32>) -> Option<NewHookRun> {
     let AttemptOwner::Guard { template, retry, number: last } =
         attempt_owner(workload_key::task(&run.annotations)?)?
@@ -185,7 +187,7 @@ pub fn renumbered(pod: &core::Pod, run: &NewHookRun, number: Option<u32>) -> Opt
     Some(run)
 }
 
-/// What has been measured, metric by metric, and what the hook says; never what was measured.
+/// The progress of each metric and the hook's message; never a measured value.
 fn progress(status: &HookRunStatus) -> String {
     let metric = |result: &MetricResult| {
         let MetricResult { name, phase, successful, failed, inconclusive, error, .. } = result;

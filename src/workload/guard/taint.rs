@@ -1,7 +1,7 @@
-//! Whether a node's taints evict a pod, as Kubernetes' taint manager decides it. Pure.
+//! Decides whether a node's taints evict a pod, with the rules of Kubernetes' taint manager. Pure.
 //!
-//! The taint manager asks for a deletion once. That it did is looked up, not believed: a pod that its node's taints evict has
-//! to go whoever says so.
+//! The taint manager requests a deletion only once. The guard checks the taints and does not trust the requester: a
+//! pod that the taints of its node evict has to go, regardless of who requests the deletion.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
@@ -10,8 +10,8 @@ const NO_EXECUTE: &str = "NoExecute";
 
 /// True when one of these taints evicts `pod` by now.
 ///
-/// A taint that is tolerated for a while evicts when that is over. Where the taint does not say since when it is there, the
-/// condition counts that the taint manager sets on a pod before it deletes it (Kubernetes 1.26 and newer).
+/// A taint that is tolerated for a limited time evicts when that time is over. If the taint has no `timeAdded`, the
+/// condition that the taint manager sets on a pod before it deletes it decides (Kubernetes 1.26 and newer).
 pub fn is_evicted(pod: &core::Pod, taints: &[core::Taint], now: Timestamp) -> bool {
     let none = Vec::new();
     let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_ref()).unwrap_or(&none);
@@ -32,7 +32,7 @@ pub fn is_evicted(pod: &core::Pod, taints: &[core::Taint], now: Timestamp) -> bo
     taints.iter().filter(|taint| taint.effect == NO_EXECUTE).any(evicts)
 }
 
-/// An operator that is not known here is taken to tolerate: then nothing is deleted.
+/// An unknown operator counts as tolerating: then nothing is deleted.
 fn tolerates(toleration: &core::Toleration, taint: &core::Taint) -> bool {
     let given = |field: &'_ Option<String>| field.clone().filter(|text| !text.is_empty());
     if given(&toleration.effect).is_some_and(|effect| effect != taint.effect) {
@@ -102,7 +102,7 @@ mod tests {
         assert!(evicted(&bears(300), &since("2026-03-01T11:55:00Z"), &Value::Null));
         assert!(!evicted(&bears(300), &since("2026-03-01T11:55:01Z"), &Value::Null));
         assert!(evicted(&bears(-1), &since(NOW), &Value::Null));
-        // Nothing says since when it is there: the taint manager's own condition does.
+        // Without `timeAdded`, the taint manager's own condition decides.
         let taint = json!({"key": "gone", "effect": "NoExecute"});
         let condition = |status: &str, reason: &str| json!([{"type": "DisruptionTarget", "status": status, "reason": reason}]);
         for (conditions, expected) in [

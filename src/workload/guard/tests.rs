@@ -1,4 +1,4 @@
-//! Each decision of the guard, with what leads to it.
+//! Tests of each decision of the guard and of its causes.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::api::hook_run::HookRunStatus;
 
 const NOW: &str = "2026-03-01T12:00:00Z";
 
-/// A guarded pod that runs, with what `more` says beside.
+/// A running guarded pod, merged with `more`.
 fn pod(more: &Value) -> core::Pod {
     let mut pod = json!({
         "metadata": {"namespace": "shop", "name": "web-0", "uid": "1234-56789", "labels": {"inplace.dev/delete-guard": "true"},
@@ -35,7 +35,7 @@ fn note(key: &str, value: &str) -> Value {
     json!({"metadata": {"annotations": {format!("inplace.dev/{key}"): value}}})
 }
 
-/// The name of a run of the guard as it makes it; of others any.
+/// The name that the guard gives a run; any name for other runs.
 fn name_of(attempt_owner: &str) -> String {
     let parts: Vec<_> = attempt_owner.split('/').collect();
     match parts.as_slice() {
@@ -49,7 +49,7 @@ fn name_of(attempt_owner: &str) -> String {
     }
 }
 
-/// A run of the guard, or of whoever `attempt_owner` says.
+/// A run of the guard, or of the workload that `attempt_owner` names.
 fn attempt(attempt_owner: &str, phase: Option<&str>, ended: &str, more: &Value) -> Attempt {
     let owner = if attempt_owner.starts_with("DeleteGuard") {
         json!({"apiVersion": "v1", "kind": "Pod", "name": "web-0", "uid": "1234-56789"})
@@ -74,7 +74,7 @@ fn decided(pod: &core::Pod, attempts: &[Attempt]) -> Verdict {
     decide(&Seen { pod, of_owner: None, attempts: attempts.to_vec(), namespace, longest_hold: None, now })
 }
 
-/// The message of a no; anything else is a failure.
+/// The message of a refusal; any other verdict fails the test.
 fn held(verdict: Verdict) -> String {
     match verdict {
         Verdict::Held(_, message) => message,
@@ -120,7 +120,7 @@ fn the_first_who_asks_has_the_hook_started_and_it_is_always_the_same_one() {
         ["PodName=web-0", "PodNamespace=shop", "PodIP=10.0.0.7", "HostIP=10.0.0.1", "PodContainer[0]=app"];
     assert_eq!(args, expected);
     assert_eq!(ask(decided(&pod, &[])).0, run);
-    // What is read back of it is its own attempt.
+    // The run that was created is read back as an attempt of this pod.
     let meta = json!({"name": run.name, "annotations": run.annotations, "labels": {"inplace.dev/node": run.node},
         "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "web-0", "uid": "1234-56789"}]});
     let meta: ObjectMeta = serde_json::from_value(meta).unwrap();
@@ -160,7 +160,7 @@ fn a_hook_lets_its_pod_go_when_it_has_succeeded_and_for_a_while() {
     let stale = attempt(key, Some("Successful"), "2026-03-01T11:50:00Z", &json!({}));
     let (run, why) = ask(decided(&pod, std::slice::from_ref(&stale)));
     assert!(run.name.ends_with("-drain-2") && why.as_ref().unwrap().contains("11:50:00"), "{run:?} {why:?}");
-    // What belongs to another pod, another template or an update in place counts for nothing.
+    // Runs for another pod, another template or an update in place do not count.
     for stranger in [
         attempt(key, Some("Successful"), NOW, &json!({"annotations": {"inplace.dev/pod-uid": "other"}})),
         attempt("DeleteGuard/other//1", Some("Successful"), NOW, &json!({})),
@@ -169,7 +169,7 @@ fn a_hook_lets_its_pod_go_when_it_has_succeeded_and_for_a_while() {
         assert_eq!(ask(decided(&pod, &[stranger])).0.name, "pre-delete-hook-web-0-12345678-drain-1");
     }
     assert_eq!(Attempt::read(&ObjectMeta::default(), &HookRunStatus::default()), None);
-    // A person's approval holds for this pod, also when the hook has failed.
+    // A person's approval is valid for this pod even if the hook has failed.
     let by_hand = json!({"annotations": {"inplace.dev/approve": "true"}});
     for phase in [None, Some("Failed"), Some("Successful")] {
         let approved = attempt(key, phase, "2026-03-01T10:00:00Z", &by_hand);
@@ -185,7 +185,7 @@ fn a_hook_that_failed_holds_until_a_person_says_something() {
         let reported = held(decided(&pod(&json!({})), std::slice::from_ref(&failed)));
         let parts = [phase, "so it is", "delete-guard-retry=", "delete-guard-override=", "-n shop"];
         assert!(parts.iter().all(|part| reported.contains(part)), "{reported}");
-        // Exactly one new attempt for one new word.
+        // Exactly one new attempt for each new value of the retry annotation.
         let retried = pod(&note("delete-guard-retry", "again 1"));
         let (run, why) = ask(decided(&retried, std::slice::from_ref(&failed)));
         assert_eq!(
@@ -196,7 +196,7 @@ fn a_hook_that_failed_holds_until_a_person_says_something() {
         held(decided(&retried, &[failed.clone(), again.clone()]));
         let (third, _) = ask(decided(&pod(&note("delete-guard-retry", "again 2")), &[failed.clone(), again]));
         assert_ne!(third.name, run.name);
-        // While one is under way, a word starts no second one.
+        // While an attempt is running, a retry starts no second one.
         let going = attempt(key, Some("Running"), NOW, &json!({}));
         held(decided(&retried, &[going]));
         let overridden = pod(&note("delete-guard-override", " it burns "));
@@ -300,7 +300,7 @@ fn a_pod_is_held_no_longer_than_it_may_be() {
         decide(&Seen { pod: &pod, of_owner: None, attempts, namespace, longest_hold, now })
     };
     let key = "DeleteGuard/drain//1";
-    // Made an hour ago.
+    // Created an hour ago.
     for phase in ["Running", "Failed"] {
         let run = attempt(key, Some(phase), NOW, &json!({}));
         let since = "2026-03-01T11:00:00Z".parse().unwrap();
@@ -311,7 +311,7 @@ fn a_pod_is_held_no_longer_than_it_may_be() {
         held(within(Some(61), Namespace::default(), std::slice::from_ref(&run)));
         held(within(None, Namespace::default(), &[run]));
     }
-    // Nobody has asked yet; what had passed before this deletion does not count.
+    // No hook was started yet; what passed before this deletion does not count.
     ask(within(Some(1), Namespace::default(), &[]));
     let passed = attempt(key, Some("Successful"), "2026-03-01T11:00:00Z", &json!({}));
     ask(within(Some(1), Namespace::default(), &[passed]));
@@ -346,7 +346,7 @@ fn a_hold_counts_from_the_first_refusal_that_the_controller_wrote() {
     assert_eq!(looked_at(&held, Some(60), &[]), (Verdict::Expired(since), false));
     assert!(matches!(looked_at(&held, Some(61), &[]), (Verdict::Ask(..), false)));
     assert!(matches!(looked_at(&held, None, &[]), (Verdict::Ask(..), false)), "no hold is limited");
-    // Nothing is written yet, or something else.
+    // The condition is missing or different.
     for other in [
         pod(&json!({})),
         held_at("2026-03-01T11:00:00Z", &json!({"status": "False"})),
@@ -356,13 +356,13 @@ fn a_hold_counts_from_the_first_refusal_that_the_controller_wrote() {
         assert!(matches!(looked_at(&other, Some(60), &[]), (Verdict::Ask(..), true)), "{other:?}");
         assert!(!looked_at(&other, None, &[]).1);
     }
-    // What had passed since then was for another deletion, which this one is not.
+    // A hook that passed after that belongs to another deletion.
     let passed = attempt(key, Some("Successful"), "2026-03-01T11:30:00Z", &json!({}));
     assert!(matches!(looked_at(&held, Some(60), std::slice::from_ref(&passed)), (Verdict::Ask(..), true)));
     let later = held_at("2026-03-01T11:31:00Z", &json!({}));
     assert!(matches!(looked_at(&later, Some(60), std::slice::from_ref(&passed)), (Verdict::Ask(..), false)));
     assert!(matches!(looked_at(&later, Some(29), &[passed]), (Verdict::Expired(_), false)));
-    // What is let go is not held.
+    // A released pod is not held.
     let fresh = attempt(key, Some("Successful"), NOW, &json!({}));
     assert!(matches!(looked_at(&pod(&json!({})), Some(60), &[fresh]), (Verdict::Passed(..), false)));
 }

@@ -1,4 +1,4 @@
-//! What people are told who want a guarded pod to go: how far it is, and what to do.
+//! The messages to users who delete a guarded pod: the progress of its hook, and what to do. Decides nothing.
 
 use jiff::Timestamp;
 
@@ -7,7 +7,7 @@ use crate::workload::action::NewHookRun;
 use crate::workload::guard::Attempt;
 use crate::workload::pods::Pod;
 
-/// Whoever deletes in a loop needs no advice.
+/// A client that retries in a loop needs no advice.
 const AGAIN: &str = "Delete it again then; a controller does so by itself";
 
 pub(super) fn no_hook(namespace: &str, pod: &Pod) -> String {
@@ -19,13 +19,13 @@ pub(super) fn no_hook(namespace: &str, pod: &Pod) -> String {
     )
 }
 
-/// A run that was made just now.
+/// The message when a run was created just now.
 pub fn asked(pod: &str, run: &NewHookRun, why: Option<&str>) -> String {
     let why = why.map(|why| format!(" {why}.")).unwrap_or_default();
     format!("pod {pod} is guarded: its pre-delete hook was started as HookRun {}.{why} {AGAIN}", run.name)
 }
 
-/// A run that a dry run does not make.
+/// The message for a dry run, which creates no run.
 pub fn would_ask(pod: &str, run: &NewHookRun, why: Option<&str>) -> String {
     let why = why.map(|why| format!(" {why}.")).unwrap_or_default();
     format!(
@@ -35,19 +35,19 @@ pub fn would_ask(pod: &str, run: &NewHookRun, why: Option<&str>) -> String {
     )
 }
 
-/// A review is about a pod whose name another one has by now.
+/// The message when the pod under review was replaced by another pod of the same name.
 pub fn replaced(pod: &str) -> String {
     format!(
         "the name {pod} belongs to another pod than the one that was to be deleted. Look at it, and delete it again then"
     )
 }
 
-/// A review of a deletion that does not say which pod it is about: an API server always does.
+/// The message for a review without the pod's uid, which an API server always sends.
 pub fn unnamed(pod: &str) -> String {
     format!("which pod of the name {pod} is to be deleted is not said: the review has no uid of it")
 }
 
-/// A run of the guard's name that somebody else made.
+/// The message when another client created a run under the guard's name.
 pub fn taken(run: &str, instead: &str) -> String {
     format!(
         "HookRun {run} was not made by the controller for this pod, it counts for nothing: {instead} takes its place"

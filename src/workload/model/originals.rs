@@ -1,7 +1,7 @@
-//! An update in place keeps every pod: random worlds in which only the template (forth and back), the partition and the pause
-//! change, and agents, hooks and pods fail. No pod that was there before the update is deleted, and only those are left after
-//! it. Where the number of pods goes down too, as many of them stay as are wanted. (Pods that a user adds in the middle of an
-//! update are pods as any others: of those that do as well, the ones at old revisions leave first.)
+//! An update in place keeps every pod. The cases are random: only the template (forth and back), the partition and
+//! the pause change, and agents, hooks and pods fail. No pod that existed before the update is deleted, and only
+//! those pods exist after it. If `replicas` decreases too, as many of them stay as `replicas` says. (A pod that a
+//! user adds during an update is a pod like any other: of equally healthy pods, those at old revisions leave first.)
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ use crate::workload::fixtures::Draft;
 use super::world::World;
 use super::{Move, agent_moves, drafts};
 
-/// What a user does while pods stand in, and what must have happened for a run to prove anything.
+/// The moves that must have occurred while surge pods existed; otherwise a run proves nothing.
 const INTERLEAVED: [&str; 4] = ["partition", "pause", "another image", "back to the first image"];
 const SCALED: [&str; 1] = ["scaled in"];
 
-/// Nothing of this is a reason to delete a pod.
+/// Moves that are no reason to delete a pod.
 fn moves() -> impl Strategy<Value = Move> {
     prop_oneof![
         12 => prop_oneof![3 => Just(usize::MAX), 1 => 0..4_usize].prop_map(Move::Look),
@@ -35,12 +35,12 @@ fn moves() -> impl Strategy<Value = Move> {
     ]
 }
 
-/// The same, and pods are taken away.
+/// The same moves, and changes of `replicas`.
 fn moves_and_scaling() -> impl Strategy<Value = Move> {
     prop_oneof![15 => moves(), 1 => (0..6_u8).prop_map(Move::Scale)]
 }
 
-/// With steps, and without.
+/// Updates with and without canary steps.
 fn updates() -> impl Strategy<Value = Draft> {
     (drafts(), any::<bool>()).prop_map(|(draft, canary)| {
         let draft = draft.with("/updateStrategy/type", json!("InplaceUpdate"));
@@ -49,13 +49,13 @@ fn updates() -> impl Strategy<Value = Draft> {
     })
 }
 
-/// Those where pods stand in.
+/// Updates with surge pods.
 fn surging() -> impl Strategy<Value = Draft> {
     let alike = updates().prop_filter("pods with ordinals", |draft| draft.spec().stateful().is_none());
     (alike, 1..3_u8).prop_map(|(draft, surge)| draft.with("/updateStrategy/maxSurge", json!(surge)))
 }
 
-/// What was done while pods stood in, and how often.
+/// How often each move occurred while surge pods existed.
 #[derive(Default)]
 struct Seen(RefCell<BTreeMap<&'static str, usize>>);
 
@@ -75,7 +75,7 @@ impl Seen {
         *self.0.borrow_mut().entry(what).or_default() += 1;
     }
 
-    /// Fewer cases than by default may be too few for that.
+    /// With fewer cases than the default, a move may occur too rarely.
     fn check(&self, what: &[&str], config: &Config) {
         let seen = self.0.borrow();
         let enough = |what: &&&str| seen.get(**what).copied().unwrap_or_default() >= 3;
@@ -88,7 +88,7 @@ fn config() -> Config {
     Config { failure_persistence: None, ..Config::default() }
 }
 
-/// Runs `check` for as many cases as `PROPTEST_CASES` says, 256 without it.
+/// Runs as many cases as `PROPTEST_CASES` says, 256 without it.
 #[test]
 fn every_original_pod_survives_an_update_in_place() {
     let (mut runner, seen) = (TestRunner::new(config()), Seen::default());
@@ -114,7 +114,7 @@ fn every_original_pod_survives_an_update_in_place() {
     seen.check(&INTERLEAVED, &config());
 }
 
-/// The same.
+/// Runs as many cases as `PROPTEST_CASES` says, 256 without it.
 #[test]
 fn scaling_in_during_an_update_in_place_costs_no_more_original_pods_than_are_too_many() {
     let (mut runner, seen) = (TestRunner::new(config()), Seen::default());

@@ -1,4 +1,4 @@
-//! The world that the controller looks at, and what must hold in it.
+//! The simulated cluster of the model tests: the objects, the moves on them, and the invariants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ use crate::workload::task::{PodTask, Purpose, Stage, TaskState};
 
 use super::{AgentMove, Move, PRE_DELETE, PRE_INPLACE};
 
-/// Everything there is.
+/// All objects of the simulated cluster.
 pub(super) struct World {
     draft: Draft,
     pods: Vec<Pod>,
@@ -37,7 +37,7 @@ pub(super) struct World {
     made: u32,
     /// Requests on pods, as the agent reads them.
     wanted: BTreeMap<String, Request>,
-    /// Requests that an agent has taken up, by pod.
+    /// Requests that an agent has accepted, by pod.
     open: BTreeMap<String, Request>,
 }
 
@@ -123,7 +123,7 @@ impl World {
         self.pods.get_mut(at % many)
     }
 
-    /// As the controller has them: the templates of all others are not read.
+    /// The revisions with whole templates that the controller would have; all others are left out.
     fn needed(&self) -> Vec<Revision> {
         let needed = revision::needed(self.pods.iter(), &self.report.current_revision);
         self.revisions.iter().filter(|known| needed.contains(known.name.as_str())).cloned().collect()
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// What must hold whenever the controller writes.
+    /// The invariants of every decision.
     fn check(&self, decision: &Decision) {
         let spec = self.draft.spec();
         let bounds = spec.bounds();
@@ -236,14 +236,14 @@ impl World {
             "a name twice: {names:?}"
         );
         let most = spec.replicas + bounds.surge;
-        // A pod with an ordinal is made although another one has yet to leave.
+        // In a set, a pod is created although another one still has to leave.
         assert!(
             spec.stateful().is_some() || names.is_empty() || active.len() + names.len() <= most,
             "more than {most}: {names:?}"
         );
     }
 
-    /// A pod that runs is touched only after its own hook let it pass.
+    /// A running pod is touched only after its own hook has passed.
     fn check_gate(&self, spec: &WorkloadSpec, name: &str) {
         let pod = self.pods.iter().find(|pod| pod.name == name).unwrap();
         if spec.hooks.pre_delete.is_none() || pod.phase != PodPhase::Running {
@@ -346,7 +346,7 @@ impl World {
         }
     }
 
-    /// One step of the agent of the pod at this place, as the contract says it.
+    /// One step of the agent for the pod at this index, as the contract specifies it.
     fn agent(&mut self, at: usize, how: AgentMove) {
         let now = self.now;
         let many = self.pods.len().max(1);
@@ -411,11 +411,11 @@ impl World {
         }
     }
 
-    /// Everything is well from now on, and everybody does their work.
+    /// From now on nothing fails, and every component does its work.
     pub(super) fn come_to_rest(&mut self) {
         let mut quiet = 0;
         for round in 0..400 {
-            // Whoever waits at a step is let go, once the pause is written down.
+            // Continue a paused step, once the pause is recorded.
             if round % 3 == 0 {
                 self.set("/updateStrategy/paused", json!(false));
             }
@@ -442,7 +442,7 @@ impl World {
             let still = self.decision().actions.iter().all(|action| *action == Action::ClearRetry);
             quiet = if still { quiet + 1 } else { 0 };
             self.look(usize::MAX);
-            // Longer than anything that is waited for.
+            // Longer than any wait.
             if quiet > 12 {
                 return;
             }
@@ -450,22 +450,21 @@ impl World {
         panic!("it does not come to rest: {:#?}", self.decision().actions);
     }
 
-    /// The uids of the pods that stay.
+    /// The uids of the pods that are not being deleted.
     pub(super) fn uids(&self) -> BTreeSet<String> {
         self.pods.iter().filter(|pod| !pod.deleting).map(|pod| pod.uid.clone()).collect()
     }
 
-    /// How many pods the user wants.
     pub(super) fn replicas(&self) -> usize {
         self.draft.spec().replicas
     }
 
-    /// True while a pod stands in for others.
+    /// True while surge pods exist.
     pub(super) fn is_surging(&self) -> bool {
         self.pods.iter().any(|pod| pod.is_active() && pod.surge)
     }
 
-    /// So many of them were not deleted.
+    /// At least this many of the originals were not deleted.
     pub(super) fn check_originals(&self, originals: &BTreeSet<String>, least: usize) {
         let there = self.uids();
         let gone: Vec<_> = originals.iter().filter(|uid| !there.contains(*uid)).collect();
@@ -477,7 +476,7 @@ impl World {
         );
     }
 
-    /// What its user wants.
+    /// The workload is as its spec says.
     pub(super) fn check_rest(&self) {
         let spec = self.draft.spec();
         let report = &self.report;

@@ -1,4 +1,4 @@
-//! New pods.
+//! Tests of the objects built for new pods.
 
 use serde_json::json;
 

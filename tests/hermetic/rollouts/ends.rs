@@ -1,4 +1,4 @@
-//! How rollouts end before they are through, and what becomes of the pods.
+//! Rollouts that end before they are complete, and what happens to their pods.
 
 use super::*;
 
@@ -8,7 +8,7 @@ async fn what_a_deleted_rollout_asked_for_is_taken_back_where_nothing_is_touched
     let controller = shop.site.controller();
     let uid = shop.restart("one", &json!({"maxUnavailable": 3}));
     shop.open(&["web-1-0", "web-1-1", "web-1-2"]).await;
-    // One is in the middle of it, one waits with its agent, of one nobody has said anything.
+    // One request is being carried out, one is pending at its agent, one has no answer.
     shop.site.api.edit("shop", "web-1-0", |pod| say(pod, &uid, "Running", "Swap"));
     shop.site.api.edit("shop", "web-1-1", |pod| say(pod, &uid, "Pending", ""));
     drop(controller);
@@ -42,7 +42,7 @@ async fn a_newer_one_of_the_same_target_takes_its_place() {
             "maxUnavailable": 1}}));
     let taken_back = |store: &Store| record(&store.pod("shop", "web-1-1").unwrap())["stage"] == "Dropped";
     shop.site.api.until("what is not touched is taken back", taken_back).await;
-    // The budget of the newer one counts what the older one has begun.
+    // The budget of the newer rollout counts what the older one has begun.
     let status = shop.status("two", "it runs", |status| status["phase"] == "Running").await;
     assert_eq!((&status["done"], &status["busy"]), (&json!(0), &json!(0)), "{status:#}");
     shop.site.api.edit("shop", "web-1-0", |pod| say(pod, &first, "Succeeded", ""));
@@ -168,7 +168,7 @@ async fn one_dead_node_and_one_pod_without_a_node_end_nothing() {
         "{message}"
     );
     assert_eq!((&status["phase"], &status["failed"]), (&json!("Running"), &json!(0)), "{status:#}");
-    // Both are back; the pod says so at once, its node's agent by its own pod.
+    // Both are reachable again: the pod's own spec shows it for one, the pod of its node's agent for the other.
     shop.site.api.put(agent("node-2", "True"));
     shop.site.api.edit("shop", "web-1-1", |pod| pod["spec"]["nodeName"] = json!("node-1"));
     shop.open(&["web-1-0", "web-1-1"]).await;

@@ -1,4 +1,4 @@
-//! What goes wrong on the way to the API server and back, and budgets of others.
+//! Lost, failed and conflicting calls to the API server, and `PodDisruptionBudget`s.
 
 use super::super::api_server::Fault;
 use super::*;
@@ -28,7 +28,7 @@ async fn whoever_leads_next_goes_on_where_the_last_one_was_killed() {
     let second = shop.site.controller();
     shop.open(&["web-1-0"]).await;
     shop.answer("web-1-0", "Succeeded");
-    // It is killed with the end of the first one written and not told.
+    // The controller is killed when the end of the first pod is recorded and the status does not report it yet.
     shop.site.api.on("PATCH inplacerollout/status").fault(Fault::HangAfterEffect);
     shop.site.api.forget();
     shop.site.api.arrived("PATCH pod", 1).await;
@@ -63,7 +63,7 @@ fn budget(shop: &Shop, allowed: i64) {
         "status": {"observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 4, "desiredHealthy": 3, "expectedPods": 4}}));
 }
 
-/// As the disruption controller does.
+/// What the disruption controller does.
 fn count(store: &mut Store) {
     store.edit_of("poddisruptionbudgets", "shop", "web", |budget| {
         let out = budget["status"]["disruptedPods"].as_object().map_or(0, serde_json::Map::len);

@@ -1,4 +1,5 @@
-//! The controller of `InPlaceRollout`s against an API server that misbehaves. The test plays the agents, and everybody else.
+//! The controller of `InPlaceRollout`s against an API server that misbehaves. The test plays the agents and all other
+//! clients.
 
 mod ends;
 mod faults;
@@ -16,7 +17,7 @@ struct Shop {
 }
 
 impl Shop {
-    /// With so many pods, all Ready for long.
+    /// With this many pods, all Ready for a long time.
     async fn with(pods: u32) -> Self {
         let site = Site::start().await;
         let labels = json!({"app": "web"});
@@ -38,7 +39,7 @@ impl Shop {
         Self { site }
     }
 
-    /// A rollout of all of them.
+    /// Creates a rollout of all pods.
     fn restart(&self, rollout: &str, more: &Value) -> String {
         let mut spec = json!({"target": {"workloadRef": {"kind": "Deployment", "name": "web"}},
             "containers": [{"name": "app"}], "maxUnavailable": 1});
@@ -49,7 +50,7 @@ impl Shop {
         made["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
-    /// Its user changes the spec.
+    /// The user changes the spec.
     fn rollout(&self, rollout: &str, deed: impl FnOnce(&mut Value)) {
         self.site.api.edit_of("inplacerollouts", "shop", rollout, |object| {
             deed(&mut object["spec"]);
@@ -72,8 +73,8 @@ impl Shop {
         self.status(rollout, phase, |status| status["phase"] == phase).await
     }
 
-    /// The agents carry out everything that is asked for, `limit` at once at most, until the rollout is as said. Gives the
-    /// names of the pods that were asked, each as often as it was.
+    /// The agents carry out all requests, at most `limit` at once, until the rollout's status is as `until` says.
+    /// Returns the names of the pods that got a request, once per request.
     async fn agents(&self, rollout: &str, limit: usize, until: impl Fn(&Value) -> bool) -> Vec<String> {
         let mut asked = Vec::new();
         let there = |store: &Store| {
@@ -103,7 +104,7 @@ impl Shop {
         }
     }
 
-    /// The agent of a pod says how what is asked of it has ended.
+    /// The agent of a pod reports how its request ended.
     fn answer(&self, pod: &str, phase: &str) {
         self.site.api.edit("shop", pod, |pod| {
             let id = open(pod).unwrap().id;
@@ -115,7 +116,7 @@ impl Shop {
         self.site.api.pod("shop", &format!("web-1-{index}"))
     }
 
-    /// Waits until exactly these pods have a request that is not answered.
+    /// Waits until exactly these pods have a request without an answer.
     async fn open(&self, names: &[&str]) {
         let wanted: BTreeSet<_> = names.iter().map(|name| (*name).to_owned()).collect();
         let open =
@@ -174,7 +175,7 @@ async fn every_pod_is_restarted_once_under_the_budget() {
     let told = |store: &Store| store.events.iter().map(|event| event["reason"].clone()).collect::<Vec<_>>();
     let wanted = ["RolloutStarted", "RolloutSucceeded"];
     shop.site.api.until("it is told", |store| told(store) == wanted).await;
-    // It is over: nothing is written any more, whatever happens.
+    // The rollout has ended: nothing is written any more, whatever happens.
     shop.site.api.forget();
     shop.site.api.remove("shop", "web-1-0");
     shop.restart("two", &json!({"paused": true}));

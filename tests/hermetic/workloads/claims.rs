@@ -1,4 +1,4 @@
-//! Volume claims of a `GameStatefulSet`: no pod without them.
+//! Volume claims of a `GameStatefulSet`: no pod is created without them.
 
 use super::super::api_server::Fault;
 use super::*;
@@ -73,7 +73,7 @@ async fn a_pod_that_lost_its_claim_gets_another_one() {
     site.set(1);
     site.api.until("the pod is made", |store| store.pods().count() == 1).await;
     let old = site.claim("data-db-0").unwrap()["metadata"]["uid"].clone();
-    // It is Pending, and somebody deletes its claim.
+    // The pod is Pending when its claim is deleted by another client.
     site.api.store(|store| store.remove_of("persistentvolumeclaims", "shop", "data-db-0"));
     let there = |store: &Store| store.get("persistentvolumeclaims", "shop", "data-db-0").is_some();
     site.api.until("it has another one", there).await;

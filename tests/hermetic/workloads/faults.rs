@@ -1,4 +1,4 @@
-//! What goes wrong on the way to the API server and back.
+//! Lost, failed and conflicting calls to the API server.
 
 use super::super::api_server::Fault;
 use super::*;
@@ -13,7 +13,7 @@ async fn a_workload_is_made_updated_and_then_let_alone() {
     site.agents_bring("app:2", 3).await;
     let progress = |web: &Value| web["status"]["conditions"].to_string().contains("\"Complete\"");
     site.status("it is complete", progress).await;
-    // What nobody changes is not written again: a kubelet that says the same, say.
+    // Unchanged objects are not written again, for example after a kubelet's status update without a change.
     site.api.forget();
     for name in site.names() {
         site.api.edit("shop", &name, |pod| pod["status"]["message"] = json!("still here"));
@@ -68,7 +68,7 @@ async fn a_request_whose_writing_is_not_answered_is_the_only_one() {
         site.ready(3).await;
         site.api.on("PATCH pod").fault(fault);
         site.spec(|spec| spec["template"] = template("app:2"));
-        // It looks at each pod that is asked for: never more than one.
+        // This checks each requested pod: never more than one at a time.
         site.agents_bring("app:2", 3).await;
     }
 }

@@ -1,5 +1,5 @@
-//! The controller of workloads against an API server that misbehaves: what is lost, late, refused or done by somebody else
-//! changes neither how many pods there are nor what they run.
+//! The controller of workloads against an API server that misbehaves: calls that are lost, late or refused, and
+//! concurrent writes of other clients, change neither the number of pods nor what they run.
 //!
 //! The test plays the kubelets and the agents.
 
@@ -37,7 +37,7 @@ impl Drop for Running {
     }
 }
 
-/// One that leads at once, whoever led before.
+/// Starts a controller that gets the lease at once.
 pub(crate) fn controller_at(api: &ApiServer) -> Running {
     let lead = |store: &mut Store| {
         if store.get("leases", "inplace-system", "inplace-controller").is_some() {
@@ -56,12 +56,12 @@ pub(crate) fn controller_at(api: &ApiServer) -> Running {
 
 impl Site {
     pub(crate) async fn start() -> Self {
-        // As main does.
+        // As in main.
         let _ = rustls::crypto::ring::default_provider().install_default();
         Self { api: ApiServer::start().await }
     }
 
-    /// One that leads at once, whoever led before.
+    /// Starts a controller that gets the lease at once.
     pub(crate) fn controller(&self) -> Running {
         controller_at(&self.api)
     }
@@ -80,7 +80,7 @@ impl Site {
         self.api.get("gamedeployments", "shop", "web").unwrap()
     }
 
-    /// Its user changes the spec.
+    /// The user changes the spec.
     fn spec(&self, deed: impl FnOnce(&mut Value)) {
         self.api.edit_of("gamedeployments", "shop", "web", |web| {
             deed(&mut web["spec"]);
@@ -88,7 +88,7 @@ impl Site {
         });
     }
 
-    /// Kubelets bring every pod up.
+    /// Kubelets start every pod.
     fn kubelet(&self) {
         let names: Vec<_> = self.api.store(|store| store.pods().map(name).collect());
         for name in names {
@@ -96,14 +96,14 @@ impl Site {
         }
     }
 
-    /// Waits until there are so many pods, and all of them are told to be Ready.
+    /// Waits until there are this many pods and the status reports all of them as Ready.
     async fn ready(&self, many: usize) {
         self.api.until("the pods are there", |store| store.pods().count() == many).await;
         self.kubelet();
         self.told("readyReplicas", many).await;
     }
 
-    /// Waits for a number in the status that is of the newest spec.
+    /// Waits for a number in the status of the newest generation.
     async fn told(&self, field: &str, number: usize) {
         let what = format!("{field} is {number}");
         let is = |web: &Value| web["status"][field] == number;
@@ -123,7 +123,7 @@ impl Site {
         self.api.store(|store| store.pods().map(name).collect())
     }
 
-    /// The agents carry out everything that is asked for until all pods have the image.
+    /// The agents carry out all requests until all pods have the image.
     async fn agents_bring(&self, image: &str, many: usize) {
         let done = |store: &Store| store.pods().filter(|pod| runs(pod) == image).count() == many;
         while !self.api.store(|store| done(store)) {
@@ -132,7 +132,7 @@ impl Site {
             let open = self
                 .api
                 .store(|store| store.pods().filter(|pod| open(pod).is_some()).map(name).collect::<Vec<_>>());
-            // Its budget is one.
+            // The budget is one.
             assert!(open.len() <= 1, "{open:?}");
             for name in open {
                 self.api.edit("shop", &name, carry_out);

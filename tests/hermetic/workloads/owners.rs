@@ -1,4 +1,4 @@
-//! Whose pods and revisions are.
+//! Ownership of pods and revisions.
 
 use super::super::api_server::Fault;
 use super::*;
@@ -37,7 +37,7 @@ async fn a_pod_that_nobody_controls_is_adopted_and_one_that_is_not_meant_any_mor
             controller_of(&released).is_none() && store.pods().count() == 3
         })
         .await;
-    // One that comes later, too; then there is one too many.
+    // A pod that appears later is adopted, too; then there is a surplus of one.
     site.kubelet();
     site.told("readyReplicas", 2).await;
     site.api.put(orphan("web-late"));
@@ -52,7 +52,8 @@ async fn nothing_is_adopted_for_a_workload_that_was_deleted_meanwhile() {
     site.deployment(0);
     let _controller = site.controller();
     site.told("replicas", 0).await;
-    // Deleted, with what it owned, and made anew under its name: the watch has yet to say so.
+    // The workload is deleted with the objects it owns and created again under its name; the watch has not reported
+    // it yet.
     site.api.on("GET gamedeployment").first(|store| {
         store.remove_of("gamedeployments", "shop", "web");
         let owned: Vec<_> = store.all("controllerrevisions").map(name).collect();
@@ -64,7 +65,7 @@ async fn nothing_is_adopted_for_a_workload_that_was_deleted_meanwhile() {
     site.api.arrived("GET gamedeployment", 1).await;
     site.deployment(0);
     let uid = site.web()["metadata"]["uid"].as_str().unwrap().to_owned();
-    // The new one adopts it, and has one too many then.
+    // The new workload adopts the pod and then has a surplus of one.
     site.api.until("it is gone", |store| store.pods().count() == 0).await;
     let adopted: Vec<_> = site.api.calls().into_iter().filter(|call| call.starts_with("PATCH pod")).collect();
     assert_eq!(adopted, ["PATCH pod shop/web-alone"], "once, for {uid}");
@@ -117,7 +118,7 @@ async fn a_name_that_is_not_to_be_had_is_left_out() {
     other.told("readyReplicas", 2).await;
 }
 
-/// As `kubectl delete --cascade=orphan` leaves it behind.
+/// The object as `kubectl delete --cascade=orphan` leaves it.
 fn orphaned(mut object: Value) -> Value {
     let metadata = object["metadata"].as_object_mut().unwrap();
     for field in ["ownerReferences", "uid", "resourceVersion"] {
@@ -145,7 +146,7 @@ async fn an_orphaned_revision_whose_content_does_not_fit_its_name_is_left_alone(
     assert_eq!(controller_of(&revision), None, "it is not adopted");
     let pods = site.api.store(|store| store.pods().cloned().collect::<Vec<_>>());
     assert!(!json!(pods).to_string().contains("app:forged"), "{pods:#?}");
-    // It is looked at again and again, and told once.
+    // It is reconciled several times and reported once.
     site.spec(|spec| spec["replicas"] = json!(2));
     site.ready(2).await;
     let told = |store: &Store| {
@@ -197,7 +198,7 @@ async fn the_template_of_an_old_revision_is_read_when_a_pod_is_at_it() {
     site.agents_bring("app:2", 1).await;
     assert_eq!(site.api.count("GET controllerrevision"), 1, "once, however often it is looked at");
     drop(controller);
-    // What cannot be read now is not made of something else.
+    // A revision that cannot be read now is not replaced by another one.
     site.api.on("GET controllerrevision").times(2).fault(Fault::Answer(500, "not now"));
     let old = site.api.store(|store| store.pods().find(|pod| runs(pod) == "app:1").map(name).unwrap());
     site.api.store(|store| store.remove("shop", &old));
@@ -227,7 +228,7 @@ async fn what_was_orphaned_is_taken_over_as_it_is() {
         }
         let before = site.api.store(|store| store.all("controllerrevisions").cloned().collect::<Vec<_>>());
         assert_eq!(before.len(), 2);
-        // It is applied again, as it was.
+        // The workload is applied again unchanged.
         let _controller = site.controller();
         site.deployment(2);
         site.spec(|spec| {

@@ -1,4 +1,4 @@
-//! What must hold where the reference does not: the numbers are those of its known bugs.
+//! Behaviour that differs from the reference: the numbers are those of its known bugs.
 
 use super::*;
 
@@ -59,7 +59,7 @@ fn containers_wait_for_one_another_where_the_user_says_so() {
     }
 }
 
-/// 1, too late to be taken back: what the first one did is not done again, what it did not is not left out.
+/// 1, too late to withdraw: what the first update did is not repeated, what it did not do is not skipped.
 #[test]
 fn an_update_that_cannot_be_taken_back_is_followed_by_the_rest() {
     let one = two_containers();
@@ -110,13 +110,14 @@ fn a_rollback_within_the_grace_period_takes_the_request_back_and_leaves_the_pod_
     assert_eq!((decision.actions.len(), columns(&old, &decision)), (0, [3, 3, 3, 3, 3]));
 }
 
-/// 3, 4: what counts is what the agent saw, never whether an image id changed.
+/// 3, 4: the agent's report decides, never whether an image id changed.
 #[test]
 fn a_rollback_after_a_failed_update_mends_what_was_left_behind() {
     let (old, new) = (in_place(), in_place().image("app:2"));
     let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
     step(&mut sight, &new);
-    // One was rolled back by its agent, one was left closed with the new image, one closed with the old image.
+    // One pod was rolled back by its agent, one was left with the gate closed and the new image, one with the gate
+    // closed and the old image.
     for (at, (phase, image)) in
         [(Phase::RolledBack, "app:1"), (Phase::Failed, "app:2"), (Phase::Failed, "app:1")]
             .into_iter()
@@ -148,7 +149,7 @@ fn a_rollback_after_a_failed_update_mends_what_was_left_behind() {
     assert_eq!((decision.actions.len(), columns(&old, &decision)), (0, [3, 3, 3, 3, 3]));
 }
 
-/// 6: `paused` is the user's.
+/// 6: `paused` is the user's field.
 #[test]
 fn paused_stops_updates_and_not_scaling_and_is_left_as_the_user_set_it() {
     let (old, new) = (in_place(), in_place().image("app:2").with("/updateStrategy/paused", json!(true)));
@@ -166,7 +167,7 @@ fn paused_stops_updates_and_not_scaling_and_is_left_as_the_user_set_it() {
     assert_eq!(step(&mut sight, &new.with("/replicas", json!(2))).deleted().len(), 1);
 }
 
-/// 10: the hook after an update is over before the pod takes traffic again, and its failure is a failed update.
+/// 10: the hook after an update ends before the pod takes traffic again, and its failure is a failed update.
 #[test]
 fn the_post_hook_is_part_of_the_update_and_is_tried_again_on_demand() {
     let hook = json!({"hook": {"templateName": "test", "args": [{"name": "k", "value": "v"}]}});
@@ -217,12 +218,12 @@ fn an_approval_is_worth_nothing_for_another_target_and_nothing_twice() {
     assert_eq!((fresh, sight.runs.len()), (2, 2), "{decision:?}");
     hooks_end(&mut sight, HookPhase::Successful);
     assert_eq!(step(&mut sight, &newer).requested().len(), 2);
-    // The same hook is not worth a deletion either.
+    // The approval of the same hook is not valid for a deletion either.
     let decision = step(&mut sight, &newer.clone().with("/replicas", json!(0)));
     assert!(decision.deleted().is_empty());
 }
 
-/// 14: a template that is missing is told, and nothing is done in the meantime.
+/// 14: a missing template is reported, and nothing is done in the meantime.
 #[test]
 fn a_hook_template_that_is_not_there_is_said_in_a_condition() {
     let mut sight = sight(&FIVE, &seed(5).revision());
@@ -257,7 +258,7 @@ fn broken_old_pods_do_not_hold_their_own_repair_back() {
     }
 }
 
-/// 16: a new revision that is broken is mended by the next one.
+/// 16: a broken new revision is repaired by the next one.
 #[test]
 fn a_broken_new_pod_holds_the_rest_back_and_not_its_own_repair() {
     let old = stateful_set().with("/updateStrategy", json!({"type": "InplaceUpdate"}));
@@ -271,7 +272,7 @@ fn a_broken_new_pod_holds_the_rest_back_and_not_its_own_repair() {
     assert_eq!(step(&mut sight, &good).requested(), ["web-2"]);
 }
 
-/// 18: nothing is spent on a change that cannot be made.
+/// 18: no hook runs for a change that cannot be made.
 #[test]
 fn a_change_that_is_not_in_place_asks_no_hook_and_says_what_to_do() {
     let changed = seed(5).with("/template/spec/hostNetwork", json!(true));
@@ -286,7 +287,7 @@ fn a_change_that_is_not_in_place_asks_no_hook_and_says_what_to_do() {
     assert_eq!(step(&mut sight, &fallback).asked().len(), 2, "pods are recreated, after their hooks");
 }
 
-/// 21: order changes between looks.
+/// 21: the order of pods changes between reconciles.
 #[test]
 fn never_more_hooks_than_the_budget_whatever_the_order() {
     let (old, new) = (seed(5), seed(5).image("app:2"));
@@ -301,7 +302,7 @@ fn never_more_hooks_than_the_budget_whatever_the_order() {
     }
 }
 
-/// An agent that is not there.
+/// The agent is missing.
 #[test]
 fn a_request_that_nobody_takes_up_is_taken_back_said_and_tried_again_later() {
     let new = in_place().image("app:2");

@@ -1,9 +1,9 @@
-//! Pods that come and go.
+//! Tests of pods that are created and removed.
 
 use super::*;
 use crate::workload::input::ClaimState;
 
-/// 17: what was chosen can be taken back, also by a controller that has just started.
+/// 17: a choice can be taken back, also by a controller that has just started.
 #[test]
 fn a_scale_in_can_be_taken_back_while_its_hook_runs() {
     let mut sight = sight(&["web-a", "web-b", "web-c", "web-d", "web-e", "web-f"], &seed(6).revision());
@@ -49,7 +49,7 @@ fn long_names_make_valid_hooks() {
     assert!(run.name.len() <= 253 && run.labels.values().all(|value| value.len() <= 63));
 }
 
-/// f3135546b: nothing to prepare.
+/// f3135546b: a pod that does not run has nothing to prepare.
 #[test]
 fn pods_that_do_not_run_are_not_asked() {
     let mut sight = sight(&FIVE, &seed(5).revision());
@@ -220,7 +220,7 @@ fn a_pod_is_made_only_when_its_claims_are_there_and_stay() {
         };
         sight.decide(&draft).actions.iter().filter_map(name).collect()
     };
-    // One without its claim is Pending for ever, whatever comes later.
+    // A pod without its claim is Pending for ever, even if the claim appears later.
     assert_eq!(made(&sight), ["data-web-0"]);
     sight.claims.insert("data-web-0".to_owned(), ClaimState::Terminating);
     assert!(made(&sight).is_empty());
@@ -229,7 +229,7 @@ fn a_pod_is_made_only_when_its_claims_are_there_and_stay() {
     assert!(message.contains("web-0 waits for its claim data-web-0"), "{message}");
     sight.claims.insert("data-web-0".to_owned(), ClaimState::Bindable);
     assert_eq!(made(&sight), ["web-0"]);
-    // Others that are made at once do not wait for it.
+    // Other pods that may be created at the same time do not wait for it.
     let parallel = draft.clone().with("/podManagementPolicy", json!("Parallel"));
     sight.claims.insert("data-web-0".to_owned(), ClaimState::Terminating);
     sight.claims.insert("data-web-1".to_owned(), ClaimState::Bindable);
@@ -262,7 +262,7 @@ fn each_pod_gets_a_number_that_no_other_one_has() {
         .annotated(workload_key::INDEX_RANGE, r#"{"podStartIndex":100,"podEndIndex":102}"#)
         .with("/replicas", json!(4));
     let mut sight = sight(&["web-a"], &draft.revision());
-    // One on its way out still has its own.
+    // A pod that is being deleted still holds its number.
     sight.pods[0].index = Some(100);
     sight.pods[0].deleting = true;
     let decision = sight.decide(&draft);

@@ -1,4 +1,4 @@
-//! What the seeds print, decision by decision.
+//! The output of the seeds, decision by decision.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Pods that stand in during an update in place (`maxSurge`): which ones are made, marked and kept, and when they leave.
+//! Surge pods of an update in place (`maxSurge`): which ones are created, labelled and kept, and when they are
+//! removed.
 
 use super::*;
 
@@ -28,7 +29,7 @@ fn who_stands_in_is_marked_leaves_first_and_takes_an_empty_place() {
     }
     let names: Vec<_> = sight.pods.iter().map(|pod| pod.name.as_str()).collect();
     assert_eq!(names, ["web-a", "web-b"], "the originals stay");
-    // One that only stood in takes the place of a pod that is gone.
+    // A surge pod takes the place of a pod that is gone.
     sight.pods.remove(0);
     sight.pods.push(Pod { surge: true, ..pod("web-s", &revision) });
     let decision = step(&mut sight, &update);
@@ -37,7 +38,7 @@ fn who_stands_in_is_marked_leaves_first_and_takes_an_empty_place() {
     assert!(step(&mut sight, &update).actions.is_empty());
 }
 
-/// Two originals and the pod that stands in for them, as release 0.1.0 made it: without its mark.
+/// Two originals and their surge pod as release 0.1.0 created it: without the label.
 fn unmarked() -> (Draft, Sight) {
     let draft = deployment()
         .with("/updateStrategy", json!({"type": "InplaceUpdate", "maxUnavailable": 0, "maxSurge": 1}))
@@ -65,8 +66,8 @@ fn who_stands_in_without_the_mark_of_this_release_leaves_when_the_update_is_over
     assert_eq!(go_on(&mut sight, &update), ["web-a", "web-b"], "the originals stay");
 }
 
-/// As long as nobody says which pod stands in, an update that goes back has no more than revisions and ages to go by. The
-/// mark says it, also when it is set by hand before an upgrade.
+/// Without the label, the decision about an update that is rolled back can only use revisions and ages. The label
+/// settles it, also when it is set by hand before an upgrade.
 #[test]
 fn the_mark_set_by_hand_saves_the_originals_of_an_update_that_goes_back() {
     let (update, mut sight) = unmarked();
@@ -75,8 +76,8 @@ fn the_mark_set_by_hand_saves_the_originals_of_an_update_that_goes_back() {
     assert_eq!(go_on(&mut sight, &update.image("app:1")), ["web-a", "web-b"], "the originals stay");
 }
 
-/// Two originals, of which `web-a` failed at `app:2` and does not serve, and the pod that stands in for it; then the user
-/// wants `app:1` again.
+/// Two originals, of which `web-a` failed at `app:2` and is not available, and its surge pod; then the user sets
+/// `app:1` again.
 fn failed_and_taken_back() -> (Draft, Sight) {
     let draft = deployment()
         .with("/updateStrategy", json!({"type": "InplaceUpdate", "maxUnavailable": 0, "maxSurge": 1}))
@@ -116,19 +117,20 @@ fn nobody_stands_in_where_no_pod_is_wanted() {
     assert_eq!(decision.deleted(), ["web-a", "web-b", "web-s"], "{:#?}", decision.actions);
 }
 
-/// `web-a` runs `app:2` at the revision of `app:1`, serves, and is held back: it goes back while another pod stands in for it.
+/// `web-a` runs `app:2` at the revision of `app:1`, is available and is held back: it goes back while a surge pod
+/// exists.
 #[test]
 fn a_pod_that_is_held_back_between_two_revisions_gets_a_stand_in_too() {
     let (draft, mut sight) = failed_and_taken_back();
     sight.pods.retain(|pod| pod.name != "web-s");
     let failed = sight.pod("web-a");
     failed.ready_since = Some(at(-400));
-    // Its user wants it to be tried again.
+    // The user asks for a retry.
     failed.task.as_mut().unwrap().stage = Stage::Again;
     let held = draft.image("app:2").with("/updateStrategy/partition", json!(2));
     let decision = step(&mut sight, &held);
     let [made] = decision.created()[..] else { panic!("{:#?}", decision.actions) };
-    // What is more than held back is made at the newest revision.
+    // A pod beyond the number that is held back is created at the newest revision.
     let newest = sight.revisions.iter().max_by_key(|revision| revision.number).unwrap().clone();
     sight.pods.push(Pod { surge: true, ready_since: Some(at(-400)), ..pod(made, &newest) });
     step(&mut sight, &held);
