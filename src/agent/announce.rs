@@ -1,26 +1,27 @@
-//! What people are told beside the status: one line when something begins that takes its time, one at its end.
+//! Decides which events an operation writes on its pod, beside the status: one when a long operation begins, one
+//! when any operation ends.
 //!
-//! Pure. A plain restart is over before its begin would have been read: it tells only its end.
+//! Pure. A plain restart ends before a user could read the begin event, so it only writes the end event. Must not
+//! write anything itself.
 
 use jiff::Timestamp;
 
 use crate::api::request::{Request, Target};
 use crate::api::status::{Phase, Status};
 
-/// One happening, for an event on the pod.
+/// The content of one event on a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Announcement {
-    /// One word for programs.
+    /// The event's reason: one word that programs can match.
     pub(super) reason: &'static str,
-    /// Whether somebody should look.
+    /// Whether the event needs a user's attention (type `Warning`).
     pub(super) warning: bool,
-    /// One line for people.
+    /// One line of text for users.
     pub(super) note: String,
-    /// When it happened.
     pub(super) at: Timestamp,
 }
 
-/// That `request` begins; `None` for one that is over in a moment.
+/// The event for the begin of `request`. `None` for a plain restart without hooks, which ends almost at once.
 pub(super) fn begun(request: &Request, at: Timestamp) -> Option<Announcement> {
     let pulls = request.containers.iter().any(|target| target.image.is_some());
     let has_hooks = request.pre_hook.is_some() || request.post_hook.is_some();
@@ -35,7 +36,7 @@ pub(super) fn begun(request: &Request, at: Timestamp) -> Option<Announcement> {
     Some(Announcement { reason: "InPlaceStarted", warning: false, note, at })
 }
 
-/// That a request has ended; `None` for a status that is no end.
+/// The event for the end of a request. `None` if the phase of `status` is not terminal.
 pub(super) fn ended(status: &Status, at: Timestamp) -> Option<Announcement> {
     let (reason, warning) = match status.phase {
         Phase::Pending | Phase::Running => return None,
@@ -48,7 +49,7 @@ pub(super) fn ended(status: &Status, at: Timestamp) -> Option<Announcement> {
     Some(Announcement { reason, warning, note: one_line(&status.message), at })
 }
 
-/// A runtime's message may have several.
+/// Joins the lines of a message: a message from the runtime may have several.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

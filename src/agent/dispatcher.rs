@@ -1,7 +1,8 @@
-//! Who is served when: one operation per pod, a bounded number per node that change containers, a newer wish in the place of
-//! one that has touched nothing.
+//! Decides when each request starts: one operation per pod, and a bounded number per node that change containers at
+//! once. A newer request replaces an operation that has touched nothing yet.
 //!
-//! Compares what is wished with what is under way, again and again; carries nothing out itself.
+//! Compares the requests with the running operations whenever something changes. Does not carry out anything
+//! itself.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,75 +31,77 @@ use crate::operation::snapshot::PodRef;
 use crate::process::clock;
 use crate::process::log::chain;
 
-/// How often forgotten fences are looked for.
+/// The interval of the sweep for leftover fences.
 const SWEEP: Duration = Duration::from_secs(60);
-/// How soon something that could not begin is tried again.
+/// The pause before something that could not start is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The first pause before an open operation is tried again whose journal says no; doubled up to [`AGAIN`].
+/// The first pause before resuming an open operation is tried again after a journal error. It doubles up to
+/// [`AGAIN`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause before journal files are tried again that cannot be read.
+/// The longest pause before unreadable journal files are read again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// The desk.
+/// Starts, withdraws and retries the operations of one node.
 pub(super) struct Dispatcher<B> {
     node: Node,
     sink: B,
     metrics: Metrics,
-    /// How many operations may change containers at once.
+    /// Limits how many operations change containers at once.
     permits: Permits,
     stop: CancellationToken,
     work: HashMap<Key, Work>,
     tasks: JoinSet<(Key, Ended)>,
-    /// The sweep under way. It holds up nothing: removing what a runtime does not let go may take long.
+    /// The sweep in progress. It runs as a task, because removing a container that the runtime does not release may
+    /// take long.
     sweeping: JoinSet<Result<usize, Error>>,
-    /// Requests that could not begin yet, those too that wait until another one of their pod has ended.
+    /// Requests that could not start yet, including those that wait for another operation of their pod to end.
     waiting: HashMap<(Key, String), Waiting>,
-    /// The listing of the journal under way: a disk may hold it up.
+    /// The listing of the journal in progress. It runs as a task, because a slow disk may delay it.
     listing: JoinSet<Listed>,
-    /// Whether a listing has ended, however: no request begins before.
+    /// Whether a listing has ended, with or without success. No request starts before that.
     has_listed: bool,
-    /// Journal files that could not be read at the start.
+    /// The number of journal files that could not be read in the last listing.
     damaged: usize,
 }
 
-/// What all files of the journal hold.
+/// The content of all journal files.
 type Listed = Result<Vec<Result<Entry, JournalError>>, JournalError>;
 
-/// A request that could not begin yet.
+/// A request that could not start yet.
 struct Waiting {
-    /// Since when it waits.
+    /// When the request was first seen.
     since: Instant,
-    /// When to try again.
+    /// The earliest time of the next attempt.
     again: Instant,
-    /// When its time is up.
+    /// The deadline of the request.
     ends: Instant,
 }
 
 impl Waiting {
-    /// For a request that is seen for the first time.
+    /// The state of a request that is seen for the first time.
     fn of(request: &Request) -> Self {
         let now = Instant::now();
         Self { since: now, again: now, ends: now + Duration::from_secs(request.deadline_seconds.into()) }
     }
 }
 
-/// One pod being worked on.
+/// The running work on one pod.
 struct Work {
     /// The id of the request.
     id: String,
-    /// False when a command on the node that died began it: it is in no annotation, and none can withdraw it. `None`
-    /// while that cannot be told.
+    /// False if a command on the node (`inplace node`) started the operation and died: the request is in no
+    /// annotation, so no annotation can withdraw it. `None` while that is unknown.
     asked: Option<bool>,
     withdraw: watch::Sender<Option<Withdrawal>>,
 }
 
 /// How the work on a pod ended.
 enum Ended {
-    /// Answered.
+    /// A final status was reported.
     Answered,
-    /// It could not begin; the message says why.
+    /// The request could not start; the message gives the reason.
     NotYet(Box<Request>, String),
-    /// The process is to end.
+    /// The process is stopping.
     Paused,
 }
 
@@ -126,7 +129,7 @@ impl<B: StatusSink> Dispatcher<B> {
         }
     }
 
-    /// Serves until the process is to end, and then until nothing is in flight any more.
+    /// Runs until the process has to stop, and then until every operation in progress has reached a safe point.
     pub(super) async fn run(mut self, mut requests: impl RequestSource) {
         let (mut pause, mut unread) = (AGAIN, None);
         self.list();
@@ -136,7 +139,7 @@ impl<B: StatusSink> Dispatcher<B> {
             if unread.take_if(|at| *at <= Instant::now()).is_some() {
                 self.list();
             }
-            // Not before: what the journal knows as told decides what the pods are told now.
+            // Not before the listing: the statuses in the journal decide which statuses are written now.
             if self.has_listed
                 && let Some(view) = requests.look()
             {
@@ -170,13 +173,13 @@ impl<B: StatusSink> Dispatcher<B> {
         }
     }
 
-    /// Begins to list the journal.
+    /// Starts a listing of the journal.
     fn list(&mut self) {
         let journal = self.node.journal.clone();
         self.listing.spawn(async move { journal.all().await });
     }
 
-    /// Takes a listing in, and says whether it is to be tried again because the disk does not let it read.
+    /// Processes a listing. Returns true if the journal has to be listed again because the disk could not be read.
     fn listed(&mut self, listed: Result<Listed, JoinError>, requests: &impl RequestSource) -> bool {
         let is_first = !std::mem::replace(&mut self.has_listed, true);
         match listed {
@@ -193,8 +196,8 @@ impl<B: StatusSink> Dispatcher<B> {
         }
     }
 
-    /// Begins to end what an earlier process left open, and says whether some of it is to be read again. `first`: no request
-    /// has begun before.
+    /// Resumes the operations that an earlier process left open. Returns true if some entries have to be read
+    /// again. `first`: no request has started before.
     fn take_up(
         &mut self,
         entries: Vec<Result<Entry, JournalError>>,
@@ -229,7 +232,7 @@ impl<B: StatusSink> Dispatcher<B> {
         }
         let asked = self.sink.asked(&key, id);
         let (node, sink, of) = (self.node_with(self.permits.resume()), self.sink.clone(), key.clone());
-        // Its begin was announced by the process that died.
+        // There is no begin event: the process that died has written it.
         self.begin(key, id.to_owned(), asked, None, node, move |node, control, observer| async move {
             let node = Node { answered: sink.last_status_soon(&of).await, ..node };
             let mut pause = FIRST_PAUSE;
@@ -253,7 +256,7 @@ impl<B: StatusSink> Dispatcher<B> {
         });
     }
 
-    /// Brings what is under way nearer to what is wished.
+    /// Compares the running operations with the requests; starts and withdraws operations accordingly.
     fn compare(&mut self, view: View) {
         self.metrics.unreadable.set(count(self.damaged + view.unreadable));
         for (key, work) in &mut self.work {
@@ -289,7 +292,7 @@ impl<B: StatusSink> Dispatcher<B> {
         self.metrics.waiting.set(count(self.waiting.len()));
     }
 
-    /// Ends the waiting of what is not wished any more.
+    /// Drops the waiting requests that no annotation holds any more.
     fn forget_waiting(&mut self, view: &View) {
         let requested: HashSet<_> = view
             .requests
@@ -302,7 +305,7 @@ impl<B: StatusSink> Dispatcher<B> {
             self.waiting.keys().filter(|waiting| !requested.contains(*waiting)).cloned().collect();
         for (key, id) in gone {
             self.waiting.remove(&(key.clone(), id.clone()));
-            // What took its place gets an answer of its own.
+            // A request that replaced the dropped one gets a status of its own.
             if !view.requests.contains_key(&key) && !self.work.contains_key(&key) {
                 let (reason, why) =
                     (Withdrawal::Deleted.reason(), "the request was withdrawn while it waited");
@@ -311,7 +314,7 @@ impl<B: StatusSink> Dispatcher<B> {
         }
     }
 
-    /// Takes up a wish, unless it has been answered.
+    /// Starts a request, unless it already has a final status.
     fn serve(&mut self, key: Key, pod_request: PodRequest) {
         let answered = self.sink.reported(&key);
         let request = match pod_request.request {
@@ -349,7 +352,7 @@ impl<B: StatusSink> Dispatcher<B> {
                 carry_out(&node, &of, pod_request.uid.as_deref(), request.clone(), control, &observer).await;
             match ended {
                 Ok(status) => {
-                    // The journal may answer for a request that ended before this process began.
+                    // The journal may hold the final status of a request that ended before this process started.
                     sink.report(&of, &status);
                     Ended::Answered
                 }
@@ -365,7 +368,7 @@ impl<B: StatusSink> Dispatcher<B> {
         });
     }
 
-    /// The engine for one operation.
+    /// The engine for one operation, with its permit.
     fn node_with(&self, permit: Permit) -> Node {
         Node { permit, ..self.node.clone() }
     }
@@ -390,14 +393,15 @@ impl<B: StatusSink> Dispatcher<B> {
         open.inc();
         self.tasks.spawn(async move {
             let ended = work.await;
-            // Before its permit goes to the next one: never more are shown than may be open.
+            // Decrement before the permit is released, so that the metric never exceeds the limit.
             open.dec();
             drop(permit);
             (key, ended)
         });
     }
 
-    /// Passes on what happens; `begun` is told when the work has really begun.
+    /// Returns an observer that forwards the events of an operation. `begun` is announced with the first status,
+    /// that is, when the operation has really started.
     fn observer(&self, key: &Key, begun: Option<Announcement>) -> Observer {
         let (sink, metrics, key) = (self.sink.clone(), self.metrics.clone(), key.clone());
         let (begun, has_begun) = (Mutex::new(begun), AtomicBool::new(false));
@@ -429,7 +433,7 @@ impl<B: StatusSink> Dispatcher<B> {
         let (key, ended) = match ended {
             Ok(ended) => ended,
             Err(error) => {
-                // A bug. The journal holds the operation; a new process takes it up.
+                // This is a bug. The journal holds the operation; a new process resumes it.
                 tracing::error!(%error, "the work on a pod broke off: stopping, to be started again");
                 self.stop.cancel();
                 return;
@@ -445,7 +449,7 @@ impl<B: StatusSink> Dispatcher<B> {
         }
     }
 
-    /// A request that could not begin: `again` at the earliest, until its deadline.
+    /// Records a request that could not start: it is tried again at `again` at the earliest, until its deadline.
     fn not_yet(&mut self, key: &Key, request: &Request, again: Instant, why: &str) {
         let which = (key.clone(), request.id.clone());
         let waiting = self.waiting.remove(&which).unwrap_or_else(|| Waiting::of(request));
@@ -507,7 +511,7 @@ impl Work {
     }
 }
 
-/// The answer to a request that ended before it began.
+/// Reports the final status of a request that ended before it started.
 fn answer(sink: &impl StatusSink, metrics: &Metrics, key: &Key, status: &Status) {
     let (phase, reason) = (status.phase, &status.reason);
     tracing::warn!(pod = %key, id = status.id, %phase, reason, message = status.message, "not carried out");
@@ -537,8 +541,8 @@ async fn carry_out(
     node.carry_out(&pod, request, control, observer).await
 }
 
-/// True for what another moment may bring: the runtime is away, a command is at work, the disk says no, or a pod that is known to be
-/// meant for this node has not come up yet.
+/// True for errors that may not occur in a later attempt: the runtime is away, a command holds the lock, the disk
+/// fails, or a pod that is known to be bound to this node has not started yet.
 fn may_pass(error: &node::Error, key: &Key) -> bool {
     match error {
         node::Error::Runtime(_, class) | node::Error::Hook(_, class) => class.is_away(),
@@ -548,7 +552,7 @@ fn may_pass(error: &node::Error, key: &Key) -> bool {
     }
 }
 
-/// As a gauge wants it.
+/// Converts a number for a gauge.
 fn count(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

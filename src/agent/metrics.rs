@@ -1,4 +1,4 @@
-//! What the agent counts and measures. Labels are bounded: no pod names.
+//! Metrics of the agent about operations, the runtime and files. Labels are bounded: no pod names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,24 +41,24 @@ struct Called {
     result: String,
 }
 
-/// All of it; cheap to clone.
+/// All metrics of the agent's operations. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Metrics {
     operations: Family<Ended, Counter>,
     downtime: Family<ActionLabel, Histogram>,
     steps: Family<Attempted, Histogram>,
     calls: Family<Called, Histogram>,
-    /// Operations under way.
+    /// The number of operations in progress.
     pub(super) open: Gauge,
-    /// Requests that wait for their turn.
+    /// The number of requests that have not started yet.
     pub(super) waiting: Gauge,
-    /// Fences and half-made containers found without an operation.
+    /// Counts fences and half-created containers that were found without an operation and removed.
     pub(super) swept: Counter,
-    /// Manifests and journals that cannot be read.
+    /// The number of manifests and journal files that cannot be read.
     pub(super) unreadable: Gauge,
 }
 
-/// Images being pulled.
+/// Reports the number of images being pulled.
 #[derive(Debug)]
 struct OpenPulls(Pulls);
 
@@ -74,12 +74,12 @@ impl Collector for OpenPulls {
     }
 }
 
-/// Registers the pulls under way.
+/// Registers the gauge of pulls in progress.
 pub(super) fn register_pulls(registry: &mut Registry, pulls: &Pulls) {
     registry.register_collector(Box::new(OpenPulls(pulls.clone())));
 }
 
-/// Seconds, fine around a tenth of one.
+/// Buckets in seconds, fine around a tenth of a second.
 fn seconds() -> Histogram {
     Histogram::new([
         0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0, 600.0,
@@ -87,7 +87,7 @@ fn seconds() -> Histogram {
 }
 
 impl Metrics {
-    /// Registers everything in `registry`.
+    /// Creates the metrics and registers them in `registry`.
     pub(super) fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
             operations: Family::default(),
@@ -130,7 +130,7 @@ impl Metrics {
         metrics
     }
 
-    /// Hears of every call to the runtime.
+    /// Returns an observer that records every call to the runtime.
     pub(super) fn observer(&self) -> Observer {
         let calls = self.calls.clone();
         Arc::new(move |call, took, result| {
@@ -139,7 +139,7 @@ impl Metrics {
         })
     }
 
-    /// An effect was carried out.
+    /// Records one effect of an operation.
     pub(super) fn effect(&self, verb: Verb, took: Duration, effect_error: Option<Class>) {
         let result = effect_error.map_or_else(|| "Ok".to_owned(), |class| format!("{class:?}"));
         self.steps
@@ -147,7 +147,7 @@ impl Metrics {
             .observe(took.as_secs_f64());
     }
 
-    /// A request has ended.
+    /// Records the end of a request.
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of downtime stay far below 2^52")]
     pub(super) fn ended(&self, status: &Status) {
         let (outcome, reason) = (status.phase.to_string(), status.reason.clone());

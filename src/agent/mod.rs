@@ -1,7 +1,8 @@
-//! The role on a node that stays: takes requests from pods' annotations and carries them out.
+//! The agent: a long-running role on each node that takes requests from pod annotations and carries them out.
 //!
-//! In a cluster: the pods of its node, as the API server shows them. Standalone: pods are YAML files in a folder, answers
-//! are JSON files in another; no API server is needed.
+//! In a cluster, it serves the pods of its node, which it watches at the API server. Standalone, pods are YAML
+//! files in one folder and statuses are JSON files in another; no API server is needed. Must not act on pods of
+//! other nodes.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -40,12 +41,12 @@ mod metrics;
 mod request_source;
 mod standalone;
 
-/// How long to wait for the folder of a runtime's socket to appear.
+/// The pause between two checks whether the folder of the runtime's socket exists.
 const SOCKET_PAUSE: Duration = Duration::from_secs(1);
 
 /// Carry out the requests in pods' annotations, until stopped
 #[derive(Debug, clap::Args)]
-// A DaemonSet's own arguments come after the shipped ones, and count.
+// A DaemonSet's own arguments follow the shipped ones and override them.
 #[command(args_override_self = true)]
 pub struct Args {
     #[command(flatten)]
@@ -100,27 +101,27 @@ struct ClusterArgs {
     holder: HolderArgs,
 }
 
-/// Why the agent cannot work.
+/// Why the agent cannot start or had to end.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No runtime is known.
+    /// No runtime endpoint is configured or found.
     #[error(transparent)]
     Endpoint(#[from] crate::cri::endpoint::NoEndpoint),
-    /// Somebody else is at work.
+    /// The node lock cannot be acquired: another agent or command holds it.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The journal cannot be kept.
+    /// The journal cannot be opened or written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The API server cannot be asked at all.
+    /// No client for the API server can be created.
     #[error(transparent)]
     Cluster(#[from] crate::cluster::error::Error),
-    /// A folder or an address cannot be had.
+    /// A folder or an address cannot be used.
     #[error("{what}: {source}")]
     Io {
-        /// Which, and what for.
+        /// The folder or address, and its purpose.
         what: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
@@ -128,7 +129,7 @@ pub enum Error {
 /// Runs the agent until SIGTERM.
 ///
 /// # Errors
-/// When it cannot begin, or its address is taken.
+/// If the agent cannot start, or its listen address is in use.
 pub async fn run(args: Args) -> Result<(), Error> {
     let stop = shutdown::on_signal().map_err(io("signals cannot be watched".to_owned()))?;
     run_until(args, stop).await
@@ -137,7 +138,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
 /// Runs the agent until `stop`.
 ///
 /// # Errors
-/// When it cannot begin, or its address is taken.
+/// If the agent cannot start, or its listen address is in use.
 pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error> {
     let Args { settings, cluster, hooks, standalone, pods_dir, listen, max_operations, max_pulls } = args;
     let endpoint = settings.endpoint()?;
@@ -165,7 +166,7 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     let name = cluster.node_name.or(cluster.downward_node_name).unwrap_or_default();
     let target = Target { kubeconfig: cluster.kubeconfig, context: cluster.context };
     let (api, namespace) = client::connect(&target).await?;
-    // The pods are watched until the last operation is at a safe point.
+    // The watch of the pods runs until the last operation has reached a safe point.
     let watching = CancellationToken::new();
     let _watching = watching.clone().drop_guard();
     let pods = NodePods::watch(api.clone(), &name, watching.clone());
@@ -198,7 +199,7 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     ended
 }
 
-/// What an agent has wherever its wishes come from.
+/// The parts of an agent that do not depend on the source of requests.
 struct AgentContext {
     listen: SocketAddr,
     runtime: Client,
@@ -224,7 +225,8 @@ impl AgentContext {
         let (served, (), ()) = tokio::join!(
             async {
                 let served = admin::serve(listen, router, stop.clone()).await;
-                // Without its address it cannot be watched: it ends, so that somebody notices.
+                // Without its listen address, the agent cannot be monitored. It ends, so that the failure is
+                // visible.
                 stop.cancel();
                 served
             },
@@ -240,7 +242,8 @@ fn io(what: String) -> impl FnOnce(std::io::Error) -> Error {
     move |source| Error::Io { what, source }
 }
 
-/// The lock of the node, also when the runtime has not made its folder yet. `None`: stopped before.
+/// Acquires the lock of the node; waits if the runtime has not created its folder yet. `None` if `stop` is
+/// cancelled first.
 async fn lock(socket: &std::path::Path, stop: &CancellationToken) -> Result<Option<NodeLock>, Error> {
     let mut reported = false;
     loop {
@@ -261,9 +264,9 @@ async fn lock(socket: &std::path::Path, stop: &CancellationToken) -> Result<Opti
     }
 }
 
-/// Ready means that the runtime answers and says that it is ready itself, and that the node's pods have been listed
-/// once. An API server that is away later makes nothing unready: what is under way goes on, and no other agent could
-/// do more. `inplace_watch_connected` tells it.
+/// The agent is ready if the runtime answers and is ready itself, and the node's pods have been listed once. An API
+/// server that becomes unreachable later does not make the agent unready: running operations continue, and another
+/// agent could do no more. The metric `inplace_watch_connected` reports it.
 fn readiness(client: Client, pods: Option<NodePods>) -> admin::Readiness {
     Arc::new(move || {
         let client = client.within(Duration::from_secs(2));

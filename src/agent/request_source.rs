@@ -1,6 +1,6 @@
-//! What the desk works with: wishes by pod, wherever they come from, and the place where answers go.
+//! The interface between the dispatcher and its surroundings: a source of requests by pod, and a sink for statuses.
 //!
-//! Only the words; `standalone` and `cluster` say where both are.
+//! Types and traits only; `standalone` and `cluster` implement them.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ use crate::api::status::Status;
 use crate::operation::effect::{Class, Verb};
 use crate::operation::snapshot::PodRef;
 
-/// Which pod: one of the same name made again is another one, where its uid is known.
+/// Identifies a pod. If the uid is known, a pod that is created again under the same name is a different one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// `None`: whichever pod has that name.
+    /// `None`: any pod of that name.
     pub(super) uid: Option<String>,
 }
 
 impl Key {
-    /// The pod, when it is known which.
+    /// The reference to the pod. `None` if the uid is unknown.
     pub(super) fn pod(&self) -> Option<PodRef> {
         let (namespace, name) = (self.namespace.clone(), self.name.clone());
         Some(PodRef { namespace, name, uid: self.uid.clone()? })
@@ -41,69 +41,69 @@ impl std::fmt::Display for Key {
     }
 }
 
-/// What is wished of one pod.
+/// The request of one pod.
 #[derive(Clone, Debug)]
 pub(super) struct PodRequest {
-    /// Set when the wish names one: another pod of the same name is not meant.
+    /// The uid that the request names, if it names one: another pod of the same name is not meant.
     pub(super) uid: Option<String>,
-    /// True while something else is being done to the pod: the wish is not taken up yet.
+    /// True while the pod is being changed otherwise (its gate is being written): the request does not start yet.
     pub(super) held: bool,
-    /// The request, or why it is none.
+    /// The request, or the reason why it is invalid.
     pub(super) request: Result<Request, InvalidRequest>,
 }
 
-/// Everything that is wished at one moment.
+/// All requests at one moment.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    /// One wish per pod.
+    /// One request per pod.
     pub(super) requests: BTreeMap<Key, PodRequest>,
-    /// False while nothing is heard from where wishes come from: nothing is begun then, and what is missing may still
-    /// be wished.
+    /// False while the source of requests is unreachable: no request starts then, and a missing request may still
+    /// exist.
     pub(super) current: bool,
-    /// Places with wishes that cannot be read.
+    /// The number of files or other places whose requests cannot be read.
     pub(super) unreadable: usize,
 }
 
-/// Where wishes come from.
+/// A source of requests.
 pub(super) trait RequestSource {
-    /// What is wished now; `None` while nothing is known.
+    /// Returns the current requests. `None` before the source has been read for the first time.
     fn look(&mut self) -> Option<View>;
 
-    /// Waits until that may have changed.
+    /// Waits until the requests may have changed.
     async fn changed(&mut self);
 
-    /// How the pod behind a journal file is named here.
+    /// The key that this source uses for the pod of a journal file.
     fn key(&self, pod: &PodRef) -> Key;
 
-    /// Does what else is to be done to the pods that are not `busy`, and says when to come again.
+    /// Does pending work on pods that are not `busy`, beside operations. Returns the time of the next call, if any.
     fn tend(&mut self, _busy: &dyn Fn(&Key) -> bool) -> Option<Instant> {
         None
     }
 }
 
-/// Where answers go. No method waits.
+/// A sink for statuses. No method waits for a write.
 pub(super) trait StatusSink: Clone + Send + Sync + 'static {
-    /// The last answer, as far as it is known.
+    /// The last status of the pod, if it is known.
     fn reported(&self, key: &Key) -> Option<Status>;
 
-    /// The same, after a moment in which it may become known.
+    /// The same; an implementation may first wait a short time for the status to become known.
     fn last_status_soon(&self, key: &Key) -> impl Future<Output = Option<Status>> + Send {
         std::future::ready(self.reported(key))
     }
 
-    /// Answers. The newest answer counts.
+    /// Reports a status. A newer status replaces an older one.
     fn report(&self, key: &Key, status: &Status);
 
-    /// Whether the request `id`, which the journal holds, was asked for where wishes come from, and not by a command on
-    /// the node. `None` while that cannot be told.
+    /// Whether the request `id` of a journal entry came from this source and not from a command on the node. `None`
+    /// while that is unknown.
     fn asked(&self, key: &Key, id: &str) -> Option<bool>;
 
-    /// Takes in what the journal knows as the last answer, which may never have been told.
+    /// Takes the last status of a pod from the journal, which may never have been written.
     fn recall(&self, _pod: &PodRef, _last: Status) {}
 
-    /// Hears of every effect of an operation: some are writes to where answers go.
+    /// Counts an effect of an operation: some effects are writes to the API server.
     fn count(&self, _verb: Verb, _trouble: Option<Class>) {}
 
-    /// Tells people, beside the answer.
+    /// Announces an event to users, beside the status.
     fn announce(&self, _key: &Key, _announcement: Announcement) {}
 }

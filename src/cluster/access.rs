@@ -1,4 +1,5 @@
-//! Asks the API server whether somebody may do something (`SubjectAccessReview`).
+//! Asks the API server whether a user has a right (`SubjectAccessReview`). Must not decide what the right is needed
+//! for.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +11,25 @@ use kube::core::params::PostParams;
 use crate::cluster::error::{Class, Error};
 use crate::cluster::server::Server;
 
-/// Who it is about, as an admission review names somebody.
+/// The user that a review is about, as an `AdmissionReview` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subject<'a> {
-    /// The name.
+    /// The user name.
     pub user: &'a str,
-    /// The uid; empty when there is none.
+    /// The uid; empty if there is none.
     pub uid: &'a str,
-    /// The groups.
+    /// The groups that the user belongs to.
     pub groups: &'a [String],
-    /// What else the authenticator said.
+    /// Additional information from the authenticator.
     pub extra: &'a BTreeMap<String, Vec<String>>,
 }
 
-/// A verb on pods, or on a subresource of theirs.
+/// A verb on pods or on a subresource of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodAccess {
-    /// `create`, `patch`, ...
+    /// The verb: `create`, `patch`, ...
     pub verb: &'static str,
-    /// Empty for pods themselves.
+    /// The subresource; empty for pods themselves.
     pub subresource: &'static str,
 }
 

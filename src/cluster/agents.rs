@@ -1,4 +1,5 @@
-//! The agents' pods, kept up to date by one watch: on which nodes somebody carries out what is asked.
+//! A cache of the agents' pods, updated by one watch. It says on which nodes an agent is ready. Must not decide
+//! what follows from that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::{Cached, Store};
 
-/// The labels of the DaemonSet's pods.
+/// The labels of the agent DaemonSet's pods.
 pub const LABELS: &str = "app.kubernetes.io/name=inplace,app.kubernetes.io/component=agent";
 
-/// The agents. Clones share them, but each counts its own [`Self::changed`].
+/// The agents' pods. Clones share the cache, but each clone tracks its own [`Self::changed`].
 #[derive(Clone, Debug)]
 pub struct Agents(Store<AgentPod>);
 
@@ -31,7 +32,7 @@ impl Agents {
         Self(Store::watch(server, selection, stop))
     }
 
-    /// The nodes whose agent is ready; `None` while that is not known.
+    /// The nodes whose agent is ready. `None` while the cache is not current.
     pub fn ready(&self) -> Option<BTreeSet<String>> {
         self.0.is_current().then(|| {
             let pods = self.0.list();
@@ -39,8 +40,8 @@ impl Agents {
         })
     }
 
-    /// The nodes whose agent is ready, and since when; `None` while nothing is known of agents: they are not listed yet, or
-    /// none of them is a pod here.
+    /// The nodes whose agent is ready, each with the time since when. `None` while nothing is known about agents:
+    /// the pods are not listed yet, or no agent runs as a pod in this namespace.
     pub fn ready_since(&self) -> Option<BTreeMap<String, Timestamp>> {
         if !self.0.is_current() || self.0.is_empty() {
             return None;
@@ -51,13 +52,13 @@ impl Agents {
         Some(ready.map(|pod| (pod.spec.node_name.clone(), since(pod))).collect())
     }
 
-    /// Returns when anything has changed since this clone last asked.
+    /// Returns when anything has changed since the last call on this clone.
     pub async fn changed(&mut self) {
         self.0.changed().await;
     }
 }
 
-/// What is needed of an agent's pod.
+/// The fields of an agent's pod that are read.
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[resource(inherit = Pod)]
 struct AgentPod {
@@ -89,7 +90,7 @@ struct Condition {
 }
 
 impl AgentPod {
-    /// One that is being deleted begins nothing new.
+    /// An agent that is being deleted starts nothing new, so it does not count as ready.
     fn is_ready(&self) -> bool {
         self.metadata.deletion_timestamp.is_none() && self.ready().is_some()
     }

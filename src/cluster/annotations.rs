@@ -1,6 +1,6 @@
-//! The annotations of a pod, whatever their keys: read and set for hooks that ask for them by name.
+//! Reads and sets arbitrary annotations of a pod, for hooks that name them.
 //!
-//! Must not keep them: what others annotate is theirs.
+//! Must not cache them: annotations of other writers may hold anything.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +16,20 @@ use crate::cluster::pod::{MIRROR, Pod};
 use crate::cluster::server::{Change, Server};
 use crate::operation::effect::Class;
 
-/// Looks at most, when others change the pod at the same time.
+/// The number of attempts when other writers change the pod at the same time.
 const LOOKS: u32 = 3;
 
-/// A pod without spec and status.
+/// The metadata of a pod; spec and status are not read.
 #[derive(Deserialize)]
 struct Meta {
     metadata: ObjectMeta,
 }
 
 impl Server {
-    /// The annotations of a pod. With a uid, as its runtime knows it, only of that very pod.
+    /// The annotations of a pod. `uid` is the uid at the node's runtime; if it is given, only that pod is read.
     ///
     /// # Errors
-    /// `Gone` when it is not there, or is another one by now.
+    /// `Gone` if the pod does not exist, or another pod has its name.
     pub async fn annotations(
         &self,
         namespace: &str,
@@ -39,10 +39,10 @@ impl Server {
         Ok(self.meta(namespace, name, uid).await?.annotations.unwrap_or_default())
     }
 
-    /// Sets annotations of a pod, all or none. Those that are as they should be are not written.
+    /// Sets annotations of a pod, all or none. Annotations that already have the wanted value are not written.
     ///
     /// # Errors
-    /// `Gone` when the pod is not there, or is another one by now.
+    /// `Gone` if the pod does not exist, or another pod has its name.
     pub async fn annotate(
         &self,
         namespace: &str,
@@ -79,13 +79,15 @@ impl Server {
     }
 }
 
-/// A static pod has one uid at its runtime and another one at the API server.
+/// Whether the pod has this uid at its runtime. A static pod has one uid at its runtime and another one at the API
+/// server.
 fn is(meta: &ObjectMeta, uid: &str) -> bool {
     let mirrored = meta.annotations.as_ref().and_then(|annotations| annotations.get(MIRROR));
     mirrored.map(String::as_str).or(meta.uid.as_deref()) == Some(uid)
 }
 
-/// The operations of a JSON patch that give the pod that was `seen`, and no other, what it lacks of `wanted`.
+/// The JSON patch operations that set the missing annotations of `wanted`. They apply only to the pod that was
+/// `seen`.
 fn set(seen: &ObjectMeta, wanted: &[(&str, &str)]) -> Vec<Value> {
     let has = |key: &str, value: &str| {
         seen.annotations.as_ref().and_then(|annotations| annotations.get(key)).is_some_and(|is| is == value)
@@ -101,7 +103,8 @@ fn set(seen: &ObjectMeta, wanted: &[(&str, &str)]) -> Vec<Value> {
             json!({ "op": "add", "path": format!("/metadata/annotations/{key}"), "value": value })
         }));
     } else {
-        // Adding the object would wipe annotations that came meanwhile: only to the very version that was seen.
+        // Adding the whole map would remove annotations that were written in the meantime, so it is tied to the
+        // version that was seen.
         let all: BTreeMap<_, _> = lacking.into_iter().copied().collect();
         let version = &seen.resource_version;
         operations.push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }));

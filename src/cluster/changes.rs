@@ -1,7 +1,8 @@
-//! Workloads that are restarted when their configuration changes, that configuration, and what is written for it.
+//! Restart on change of configuration: the workloads that ask for it, the configuration that they name, and the
+//! writes that follow from it.
 //!
-//! Of a `ConfigMap` or `Secret` only a hash ever becomes a value of this program. Must not decide: it tells what is there, and
-//! does what it is told once.
+//! Of a `ConfigMap` or `Secret`, only a hash is held in memory. Must not decide: it reports the state and makes
+//! each requested call once.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -32,31 +33,32 @@ use crate::cluster::workloads::trim::Trim;
 use crate::workload::changes::{Content, Seen, Source};
 use crate::workload::selector;
 
-/// The group of those that carry the annotation.
+/// The group of workloads that carry the annotation.
 const MARKED: &str = "marked";
 
 /// A workload with the annotation.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// Its kind, its interface and its path.
+    /// The kind, for example `Deployment`.
     pub kind: &'static str,
     api_version: String,
     plural: String,
-    /// Its namespace.
+    /// The namespace of the workload.
     pub namespace: String,
-    /// Its name.
+    /// The name of the workload.
     pub name: String,
-    /// Its uid.
+    /// The uid of the workload.
     pub uid: String,
-    /// Which objects restart which containers.
+    /// The value of the annotation: which objects restart which containers.
     pub text: String,
-    /// What was handled, as it was written down.
+    /// The configuration that was handled last, from the workload's annotation. `None` if it is absent or
+    /// unreadable.
     pub seen: Option<Seen>,
-    /// How many pods may be unavailable.
+    /// How many pods may be unavailable during a restart.
     pub max_unavailable: Option<String>,
 }
 
-/// What is kept of a workload.
+/// The cached part of a workload.
 #[derive(Clone, Debug)]
 struct Marks<K> {
     marks: BTreeMap<String, String>,
@@ -103,7 +105,7 @@ pub struct Subjects {
 }
 
 impl Subjects {
-    /// Watches until `stop`.
+    /// Watches all kinds until `stop`.
     pub fn watch(server: &Server, stop: &CancellationToken) -> Self {
         Self {
             deployments: store(server, "Deployments", stop),
@@ -114,7 +116,7 @@ impl Subjects {
         }
     }
 
-    /// Those of all kinds that can be heard of.
+    /// The workloads of all kinds whose watch is current.
     pub fn list(&self) -> Vec<Subject> {
         let mut all = subjects("Deployment", &self.deployments);
         all.extend(subjects("StatefulSet", &self.stateful_sets));
@@ -160,7 +162,7 @@ where
     }
 }
 
-/// One `ConfigMap` or `Secret`, watched as long as this lives.
+/// One `ConfigMap` or `Secret`, watched until this is dropped.
 #[derive(Debug)]
 pub struct Watched {
     store: Configuration,
@@ -174,7 +176,7 @@ enum Configuration {
 }
 
 impl Watched {
-    /// Watches one object, and no other one: a right to read that one is enough.
+    /// Watches this one object only, so that the right to read it is enough.
     pub fn new(server: &Server, source: Source, namespace: &str, name: &str) -> Self {
         let stop = CancellationToken::new();
         let (server, selection, token) = (server.clone(), one(source, namespace, name), stop.clone());
@@ -185,7 +187,7 @@ impl Watched {
         Self { store, _stop: stop.drop_guard() }
     }
 
-    /// What is known of it.
+    /// The cached state of the object.
     pub fn content(&self) -> Content {
         match &self.store {
             Configuration::ConfigMap(store) => content(store),
@@ -217,7 +219,7 @@ where
     store.list().first().map_or(Content::Absent, |found| found.value.content.clone())
 }
 
-/// An object of which the hash is kept.
+/// An object of which only the hash is cached.
 type Hashed<K> = Trimmed<Hash<K>>;
 
 #[derive(Clone, Debug)]
@@ -226,7 +228,8 @@ struct Hash<K> {
     kind: PhantomData<K>,
 }
 
-/// The content, as long as it takes to hash it. In the words of the API: values of a `Secret` are base64.
+/// The content of an object, held only until it is hashed. Values are in the encoding of the API: those of a
+/// `Secret` are base64.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Configured {
@@ -246,7 +249,7 @@ where
     fn trim(source: Configured) -> (ObjectMeta, Self) {
         let Configured { metadata, data, binary_data } = source;
         let is_secret = K::kind(&()) == "Secret";
-        // Two secrets of one content must not look alike.
+        // The salt prevents two Secrets with the same content from having the same hash.
         let salt = metadata.uid.as_deref().filter(|_| is_secret).unwrap_or_default();
         let hash = hash(salt, [data, binary_data]);
         let version = metadata.resource_version.clone().unwrap_or_default();
@@ -276,14 +279,14 @@ fn hash(salt: &str, parts: [Option<BTreeMap<String, String>>; 2]) -> String {
             add(&value);
         });
     }
-    // Enough to tell one content from another. A guess at a weak secret could be checked against it: docs/config-restart.md
-    // says so.
+    // 64 bits are enough to distinguish two contents. A guess at a weak Secret can be tested against the hash;
+    // docs/config-restart.md says so.
     let beginning =
         context.finish().as_ref().iter().take(8).fold(0, |all: u64, byte| all << 8 | u64::from(*byte));
     format!("{beginning:016x}")
 }
 
-/// A workload, as far as all kinds of them are alike.
+/// The fields that all kinds of workloads have in common.
 #[derive(Deserialize)]
 struct Workload {
     spec: Spec,
@@ -300,12 +303,12 @@ struct List {
     items: Option<Vec<Annotated>>,
 }
 
-/// What a restart of a workload is made from.
+/// The parts of a workload that a restart needs.
 #[derive(Clone, Debug)]
 pub struct WorkloadTemplate {
-    /// The template of its pods.
+    /// The pod spec of the workload's pod template.
     pub pod: PodSpec,
-    /// Which labels its pods have; empty: none can be found.
+    /// The label selector of the workload's pods; if empty, its pods cannot be found.
     pub labels: String,
 }
 
@@ -322,12 +325,12 @@ impl Subject {
         Request::new(format!("/apis/{}/namespaces/{}/{}", self.api_version, self.namespace, self.plural))
     }
 
-    /// Group and version of its interface.
+    /// The API version (group and version) of the workload.
     pub fn api_version(&self) -> &str {
         &self.api_version
     }
 
-    /// As events name it.
+    /// The reference to the workload in events.
     pub fn reference(&self) -> ObjectReference {
         ObjectReference {
             api_version: Some(self.api_version.clone()),
@@ -347,7 +350,7 @@ impl std::fmt::Display for Subject {
 }
 
 impl Server {
-    /// Why a referred object cannot be read; `None` when it can.
+    /// The error that prevents reading a referenced object; `None` if it can be read.
     pub async fn unreadable(&self, source: Source, namespace: &str, name: &str) -> Option<Error> {
         let selection = one(source, namespace, name);
         match source {
@@ -356,7 +359,7 @@ impl Server {
         }
     }
 
-    /// The template and the selector of a workload.
+    /// Reads the pod template and the selector of a workload.
     ///
     /// # Errors
     /// As any call.
@@ -380,7 +383,8 @@ impl Server {
         Ok(list.items.unwrap_or_default().into_iter().filter_map(|pod| pod.metadata.name).collect())
     }
 
-    /// Changes an annotation of a pod: its kubelet looks at its volumes then. One that is gone needs none.
+    /// Changes an annotation of a pod, so that its kubelet refreshes the pod's volumes. A pod that is gone is not
+    /// an error.
     ///
     /// # Errors
     /// As any call.
@@ -396,10 +400,10 @@ impl Server {
         }
     }
 
-    /// Writes down on the workload what was handled.
+    /// Records in the workload's annotation which configuration was handled.
     ///
     /// # Errors
-    /// As any call. `Refused` when another one has its name.
+    /// As any call. `Refused` if another object has the name.
     pub async fn note_seen(&self, subject: &Subject, seen: &Seen) -> Result<(), Error> {
         let doing = format!("writing to {subject} which configuration was seen");
         let text = json!(seen).to_string();
@@ -409,7 +413,7 @@ impl Server {
         self.ask::<IgnoredAny>(&doing, request).await.map(drop)
     }
 
-    /// Makes a rollout. One that is there already is as good.
+    /// Creates a rollout. An existing rollout of the same name is not an error.
     ///
     /// # Errors
     /// As any call.

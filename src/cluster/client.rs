@@ -1,6 +1,7 @@
-//! Which API server, as whom: kubeconfig by kubectl's rules, else the service account of the pod this runs in.
+//! Selects the API server and the credentials: a kubeconfig by kubectl's rules, else the service account of this
+//! pod.
 //!
-//! Makes a client that never repeats a call by itself; who repeats what is decided by the callers.
+//! Creates a client that never retries a call by itself; the callers decide what is retried.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,24 +11,25 @@ use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use crate::cluster::error::Error;
 use crate::operation::effect::Class;
 
-/// TCP and TLS. An API server that takes longer has a load balancer in front that is not well.
+/// The limit for TCP connect and TLS handshake. If it takes longer, the load balancer in front of the API server is
+/// faulty.
 const CONNECT: Duration = Duration::from_secs(5);
-/// What was being done, for errors.
+/// The operation that errors of this module name.
 const DOING: &str = "connecting to the cluster";
 
-/// Which cluster.
+/// The cluster to connect to.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
-    /// The kubeconfig file; `None` for `KUBECONFIG`, `~/.kube/config`, the service account, in this order.
+    /// The kubeconfig file. `None`: `KUBECONFIG`, `~/.kube/config`, the service account, in this order.
     pub kubeconfig: Option<PathBuf>,
-    /// The context in it; `None` for its current one.
+    /// The context in the kubeconfig; `None` for its current context.
     pub context: Option<String>,
 }
 
-/// A client and the namespace that is meant when none is named. Does not talk to the server yet.
+/// Creates a client, and returns it with the default namespace. Does not contact the server yet.
 ///
 /// # Errors
-/// `Final` when no configuration is found or it cannot be used.
+/// `Final` if no configuration is found or it cannot be used.
 pub async fn connect(target: &Target) -> Result<(kube::Client, String), Error> {
     let mut config = config(target).await?;
     config.connect_timeout = Some(CONNECT);
@@ -48,7 +50,7 @@ async fn config(target: &Target) -> Result<Config, Error> {
     let by_file = Config::from_kubeconfig(&options).await;
     match by_file {
         Ok(config) => Ok(config),
-        // A pod has no contexts: whoever names one means a file.
+        // A service account has no contexts, so a named context requires a kubeconfig.
         Err(error) if target.context.is_some() || !is_absent(&error) => Err(unusable(&error)),
         Err(_) => Config::incluster().map_err(|_| {
             let message =
@@ -60,7 +62,7 @@ async fn config(target: &Target) -> Result<Config, Error> {
     }
 }
 
-/// True when there is no kubeconfig, or an empty one.
+/// True if there is no kubeconfig, or an empty one.
 fn is_absent(error: &KubeconfigError) -> bool {
     match error {
         KubeconfigError::ReadConfig(error, _) => error.kind() == std::io::ErrorKind::NotFound,

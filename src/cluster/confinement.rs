@@ -1,6 +1,8 @@
-//! Whether an admission policy keeps an agent's token to its node: tried, as a dry run of what such a policy refuses.
+//! Finds out whether an admission policy confines an agent's token to its node, by a dry run of a write that such a
+//! policy refuses.
 //!
-//! A policy can be seen by nobody but administrators, and one that is there may mean somebody else. What it does is seen.
+//! Only administrators can read policies, and an existing policy may apply to other subjects. The dry run shows the
+//! policy's effect. Must not store anything.
 
 use kube::Resource as _;
 use kube::core::Request;
@@ -13,26 +15,28 @@ use crate::api::hook_run::HookRun;
 use crate::cluster::error::{Class, Error};
 use crate::cluster::server::{MANAGER, Server};
 
-/// The policy that is looked for, as an API server ends its name.
+/// The end of the policy's name, as it appears in the API server's message.
 const POLICY: &str = "inplace-agent-hooks'";
-/// The controllers' webhook, which is asked after all policies.
+/// The controllers' webhook, which the API server calls after all policies.
 const WEBHOOK: &str = "validate.inplace.dev";
-/// Of no node. Were one called so, the policy would refuse the run all the same: it is of no operation.
+/// A name that no node has. Even if a node had it, the policy would refuse the run, because it belongs to no
+/// operation.
 const NOBODY: &str = "inplace-no-node";
 
-/// What came of trying.
+/// The result of the dry run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Confinement {
-    /// The policy refuses what is another node's.
+    /// The policy refuses writes to objects of another node.
     Confined,
-    /// It does not.
+    /// No policy refuses them.
     Open,
-    /// Somebody else refused it before the policy was asked, or nobody answered.
+    /// The write was refused before the policy was evaluated, or the API server did not answer.
     Unknown(String),
 }
 
 impl Server {
-    /// Tries to create a HookRun of another node in `namespace`, as a dry run: nothing is stored, whoever lets it pass.
+    /// Tries to create a HookRun of another node in `namespace`, as a dry run: nothing is stored, even if the write
+    /// is allowed.
     pub async fn confinement(&self, namespace: &str) -> Confinement {
         let doing = "trying whether a policy keeps this token to its node";
         let run = json!({
@@ -59,7 +63,7 @@ fn judge(done: Result<(), Error>) -> Confinement {
     if denied && said.contains("ValidatingAdmissionPolicy '") && said.contains(POLICY) {
         return Confinement::Confined;
     }
-    // Policies are asked before webhooks that only check.
+    // Policies are evaluated before validating webhooks, so a refusal by the webhook means that no policy refused.
     if said.contains(WEBHOOK) { Confinement::Open } else { Confinement::Unknown(error.to_string()) }
 }
 
@@ -80,7 +84,7 @@ mod tests {
         let ours = "hookruns.tkex.tencent.com \"inplace-confinement\" is forbidden: ValidatingAdmissionPolicy \
             'inplace-agent-hooks' with binding 'inplace-agent-hooks' denied request: the HookRun is not of node a";
         assert_eq!(said(403, ours), Confinement::Confined);
-        // A name prefix of an overlay.
+        // An overlay may prefix the policy's name.
         assert_eq!(said(403, &ours.replace("'inplace-", "'team-inplace-")), Confinement::Confined);
         for after in [
             "admission webhook \"validate.inplace.dev\" denied the request: no",

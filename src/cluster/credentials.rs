@@ -1,28 +1,28 @@
-//! Credentials for registries from the secrets that a pod names, matched as the kubelet matches them.
+//! Reads registry credentials from the pull secrets of a pod, and matches them to images as the kubelet does.
 //!
-//! Rules: pkg/credentialprovider (`keyring.go`, `config.go`). Must not show a password: no text of a secret gets into
-//! an error, a log or a `Debug`.
+//! Rules: pkg/credentialprovider (`keyring.go`, `config.go`). Must not reveal a password: no content of a secret
+//! may appear in an error, a log or a `Debug` output.
 
 use std::cmp::Reverse;
 
 use k8s_openapi::api::core::v1::Secret;
 use serde::Deserialize;
 
-/// Keys and shapes of the two kinds of secrets (`kubernetes.io/dockerconfigjson`, `kubernetes.io/dockercfg`).
+/// Keys of the two kinds of secrets (`kubernetes.io/dockerconfigjson`, `kubernetes.io/dockercfg`).
 const CONFIG_JSON: &str = ".dockerconfigjson";
 const CONFIG: &str = ".dockercfg";
-/// The registry of images that name none, as images and as docker's configuration spell it.
+/// The default registry, as image names and as docker's configuration spell it.
 const DEFAULT_REGISTRY: &str = "docker.io";
 const DEFAULT_REGISTRY_INDEX: &str = "index.docker.io";
 
-/// A name and a password for a part of the world's images.
+/// A user name and a password for a registry or a part of it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credential {
     /// `host[:port][/path]`; parts of the host may be patterns.
     scope: String,
-    /// The name.
+    /// The user name.
     pub username: String,
-    /// The password. Only ever for the runtime.
+    /// The password. Passed to the runtime only.
     pub password: String,
 }
 
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Credential {
 }
 
 impl Credential {
-    /// What it is for: `host[:port][/path]`.
+    /// The images that the credential is for: `host[:port][/path]`.
     pub fn scope(&self) -> &str {
         &self.scope
     }
@@ -43,8 +43,8 @@ impl Credential {
     }
 }
 
-/// Those of `credentials` that are for `image`, in the order in which to try them. Those of the default registry count
-/// only where nothing else fits.
+/// The credentials that match `image`, in the order in which to try them. The credentials of the default registry's
+/// index are used only if nothing else matches.
 pub fn for_image<'a>(credentials: &'a [Credential], image: &str) -> Vec<&'a Credential> {
     let repository = repository(image);
     let fitting: Vec<_> = credentials.iter().filter(|one| fits(&one.scope, &repository)).collect();
@@ -54,13 +54,13 @@ pub fn for_image<'a>(credentials: &'a [Credential], image: &str) -> Vec<&'a Cred
     credentials.iter().filter(|one| one.scope == DEFAULT_REGISTRY_INDEX).collect()
 }
 
-/// The more particular first.
+/// Sorts the credentials: the more specific scopes come first.
 pub(super) fn ordered(mut credentials: Vec<Credential>) -> Vec<Credential> {
     credentials.sort_by(|one, other| Reverse(&one.scope).cmp(&Reverse(&other.scope)));
     credentials
 }
 
-/// What a secret holds; nothing when it is of another kind or cannot be read.
+/// The credentials in a secret; none if it is of another kind or cannot be parsed.
 pub(super) fn of(secret: &Secret) -> Vec<Credential> {
     let bytes =
         |key: &str| secret.data.as_ref().and_then(|data| data.get(key)).map(|bytes| bytes.0.as_slice());
@@ -87,7 +87,7 @@ struct Entry {
     username: String,
     #[serde(default)]
     password: String,
-    /// Both in one, base64, before the other two.
+    /// User name and password in one base64 value; takes precedence over the other two fields.
     #[serde(default)]
     auth: String,
 }
@@ -105,7 +105,7 @@ impl Entry {
     }
 }
 
-/// Base64, with or without its padding.
+/// Decodes base64 with or without padding.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let bare = text.trim_end_matches('=');
     let padded = format!("{bare}{}", "=".repeat((4 - bare.len() % 4) % 4));
@@ -113,7 +113,7 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
     Some(bytes.0)
 }
 
-/// `https://host/v1/path` is `host/path`.
+/// Normalizes a registry: `https://host/v1/path` becomes `host/path`.
 fn scope(place: &str) -> String {
     let bare = place.strip_prefix("https://").or_else(|| place.strip_prefix("http://")).unwrap_or(place);
     let (host, path) = bare.split_once('/').unwrap_or((bare, ""));
@@ -122,7 +122,7 @@ fn scope(place: &str) -> String {
     if path.is_empty() { host.to_owned() } else { format!("{host}/{path}") }
 }
 
-/// The image without tag and digest, with its registry: `nginx:1` is `docker.io/library/nginx`.
+/// The image without tag and digest, with its registry: `nginx:1` becomes `docker.io/library/nginx`.
 fn repository(image: &str) -> String {
     let named = image.split_once('@').map_or(image, |(named, _)| named);
     let last = named.rfind('/').map_or(0, |slash| slash + 1);
@@ -140,7 +140,8 @@ fn repository(image: &str) -> String {
     }
 }
 
-/// Same port, same number of host parts, each fitting its pattern, and the path a beginning of the other.
+/// True if the ports are equal, the hosts have the same number of parts and each part matches its pattern, and the
+/// path of `scope` is a prefix of the path of `repository`.
 fn fits(scope: &str, repository: &str) -> bool {
     let (wanted_host, wanted_path) = scope.split_once('/').unwrap_or((scope, ""));
     let (host, path) = repository.split_once('/').unwrap_or((repository, ""));
@@ -153,7 +154,7 @@ fn fits(scope: &str, repository: &str) -> bool {
         && path.starts_with(wanted_path)
 }
 
-/// `*` is any text, `?` any letter.
+/// Matches a pattern: `*` is any text, `?` any byte.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     match (pattern.split_first(), text.split_first()) {
         (None, None) => true,

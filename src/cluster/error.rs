@@ -1,6 +1,6 @@
-//! What went wrong at the API server, in one place: what it means for going on, and how to say it.
+//! Classifies the failures of API calls and words them for users.
 //!
-//! Must not hold anything of an object: there are environment values in pods and passwords in secrets.
+//! Must not hold content of an object: pods contain environment values, and secrets contain passwords.
 
 use std::error::Error as StdError;
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub use crate::operation::effect::Class;
 use crate::operation::effect::EffectError;
 use crate::process::cause;
 
-/// A call that brought no answer, or a no.
+/// A call that failed: without an answer, or with an error status.
 #[derive(Debug, thiserror::Error)]
 #[error("{doing}: {message}")]
 pub struct Error {
@@ -25,31 +25,31 @@ pub struct Error {
 }
 
 impl Error {
-    /// What it means for going on: `Unreached` when nothing was sent; `Away` when the server is late, overloaded or
-    /// broken, or the connection broke; `Gone` when the thing is not there; `Refused` when somebody else was faster; `Denied` when it is not allowed;
-    /// `Final` when no repetition will help.
+    /// What the failure means for the caller. `Unreached`: nothing was sent. `Away`: the server is late, overloaded
+    /// or broken, or the connection broke. `Gone`: the object does not exist. `Refused`: conflict, the object was
+    /// modified concurrently. `Denied`: not allowed. `Final`: a retry cannot succeed.
     pub fn class(&self) -> Class {
         self.class
     }
 
-    /// For people, without what was being done.
+    /// The message for users, without the operation that failed.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// Nothing can be made in a namespace that is being deleted.
+    /// True if the namespace is being deleted: nothing can be created in it.
     pub fn is_namespace_terminating(&self) -> bool {
         let Some(kube::Error::Api(status)) = &self.source else { return false };
         let mut causes = status.details.iter().flat_map(|details| &details.causes);
         causes.any(|cause| cause.reason == "NamespaceTerminating")
     }
 
-    /// The object is another one than the patch was made for (a JSON patch's `test`, or a uid that differs).
+    /// True if the patch was made for another object or version (a JSON patch's `test` failed, or the uid differs).
     pub(super) fn is_test_failed(&self) -> bool {
         self.test_failed
     }
 
-    /// Says what `source` means, as the outcome of `doing`.
+    /// Classifies `source` as the outcome of `doing`.
     pub fn of(doing: &str, source: kube::Error) -> Self {
         let (class, message, test_failed) = match &source {
             kube::Error::Api(status) => answer(status),
@@ -70,13 +70,13 @@ impl Error {
         Self { doing: doing.to_owned(), class, message, test_failed, source: Some(source) }
     }
 
-    /// No answer in time: whether it was done is unknown.
+    /// A call that was not answered in time: whether it took effect is unknown.
     pub fn late(doing: &str, limit: Duration) -> Self {
         let message = format!("the API server did not answer within {} s", limit.as_secs_f32());
         Self::own(doing, Class::Away, message)
     }
 
-    /// A finding of ours.
+    /// An error that this crate detects itself, without a `kube::Error` as its source.
     pub(super) fn own(doing: &str, class: Class, message: String) -> Self {
         Self { doing: doing.to_owned(), class, message, test_failed: false, source: None }
     }
@@ -88,7 +88,7 @@ impl From<Error> for EffectError {
     }
 }
 
-/// What the server's no means, and whether the object was another one than expected.
+/// Classifies an error status: class, message, and whether the object differs from the expected one.
 fn answer(status: &Status) -> (Class, String, bool) {
     let said = if status.message.is_empty() { status.reason.as_str() } else { status.message.as_str() };
     let causes = status.details.as_ref().map_or(&[][..], |details| &details.causes);
@@ -96,7 +96,8 @@ fn answer(status: &Status) -> (Class, String, bool) {
     match status.code {
         404 | 410 => (Class::Gone, text("not there (any more)"), false),
         409 => (Class::Refused, text("somebody else was faster"), true),
-        // A failed `test` of a JSON patch names no field (apiserver, patch.go); an object that is not valid names them.
+        // A failed `test` of a JSON patch names no field (apiserver, patch.go); the error for an invalid object
+        // does.
         422 if causes.is_empty() => (Class::Refused, text("it is not as it was"), true),
         422 if causes.iter().any(|cause| cause.field == "metadata.uid") => {
             (Class::Refused, text("another object has the name"), true)
@@ -109,13 +110,13 @@ fn answer(status: &Status) -> (Class, String, bool) {
     }
 }
 
-/// Whether a call failed before a connection was there: the server cannot have heard of it.
+/// Whether a call failed before a connection was established: the server cannot have received it.
 fn is_unsent(error: &(dyn StdError + 'static)) -> bool {
     let mut chain = iter::successors(Some(error), |&error| error.source());
     chain.any(|error| error.downcast_ref::<legacy::Error>().is_some_and(legacy::Error::is_connect))
 }
 
-/// The bottom of a local failure, with what to do where there is something.
+/// The root cause of a local failure, in words that help the user where possible.
 fn bottom(error: &(dyn StdError + 'static)) -> String {
     let (bottom, kind) = cause::bottom(error);
     match kind {

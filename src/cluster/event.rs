@@ -1,7 +1,7 @@
-//! Events on a pod or a hook: what `kubectl describe` shows.
+//! Builds the events on a pod, a hook or another object, which `kubectl describe` prints. Must not write them.
 //!
-//! Each is written once, as a whole. kube's recorder folds events of one reason into a series and keeps the first text;
-//! here every text has its own numbers.
+//! Each event is written once. kube's recorder aggregates events of one reason into a series and keeps only the
+//! first text; here each text has its own numbers.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
@@ -9,30 +9,31 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use crate::operation::snapshot::PodRef;
 
-/// Who tells.
+/// The reporting controller of the events.
 const CONTROLLER: &str = "inplace.dev/agent";
 /// The same for releases and tools that read the older field.
 const COMPONENT: &str = "inplace";
-/// The API server takes no longer text, in bytes.
+/// The API server's limit for the text, in bytes.
 const LONGEST_NOTE: usize = 1024;
-/// The API server takes no longer name, in bytes.
+/// The API server's limit for the name, in bytes.
 const LONGEST_NAME: usize = 253;
 
-/// What is told about an object.
+/// The content of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectEvent {
-    /// One word: `InPlaceSucceeded`.
+    /// The reason, one word: `InPlaceSucceeded`.
     pub reason: String,
-    /// True for what somebody should look at.
+    /// True if a user should look at it (type `Warning`).
     pub warning: bool,
-    /// One line that a person understands.
+    /// One line of text for users.
     pub note: String,
-    /// When it happened. Names the event, so that the same one written twice is refused the second time.
+    /// When it happened. The name of the event is derived from it, so that a repeated write of the same event is
+    /// refused.
     pub at: Timestamp,
 }
 
-/// The event about an object as the API server wants it; `host` tells where. In the group of the oldest interface, which
-/// every tool reads.
+/// The event object for the API server. `host` is the reporting instance. It is in the core group, which every tool
+/// reads.
 pub(super) fn event(about: ObjectReference, host: &str, reported: &ObjectEvent) -> Event {
     let mark = format!(".{:x}", reported.at.as_nanosecond());
     let name = about.name.as_deref().unwrap_or_default();
@@ -57,7 +58,8 @@ pub(super) fn event(about: ObjectReference, host: &str, reported: &ObjectEvent) 
     }
 }
 
-/// A pod, with the uid that kubelets use in their events too, also for a static pod: kubectl looks for it.
+/// The reference to a pod. It has the uid that kubelets use in their events, also for a static pod, because kubectl
+/// selects events by it.
 pub(super) fn pod(pod: &PodRef) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
@@ -74,7 +76,7 @@ fn shortened(note: &str) -> String {
     if line.len() <= LONGEST_NOTE { line } else { format!("{}...", upto(&line, LONGEST_NOTE - 3)) }
 }
 
-/// The longest beginning of `text` that has no more than `bytes`.
+/// The longest prefix of `text` with at most `bytes` bytes.
 fn upto(text: &str, bytes: usize) -> &str {
     let mut end = bytes.min(text.len());
     while !text.is_char_boundary(end) {

@@ -1,4 +1,5 @@
-//! What the delete guard reads, and what it tells on pods. Everything is read as it is now, and kept by nobody.
+//! The API calls of the delete guard. Everything is read fresh; nothing is cached. Must not decide whether a
+//! deletion is allowed.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
@@ -21,11 +22,11 @@ use crate::cluster::server::{MANAGER, Selection, Server};
 use crate::operation::snapshot::PodRef;
 use crate::workload::guard::{self, Attempt, Namespace};
 
-/// HookRuns that are read at once: each may be as large as the API server stores it.
+/// The page size for lists of HookRuns: each may be as large as the API server allows.
 const PAGE: u32 = 10;
 
 impl Server {
-    /// The pod of this name, with what decides about its deletion; `None` when there is none.
+    /// Reads the fields of a pod that decide about its deletion; `None` if it does not exist.
     pub async fn guarded_pod(&self, namespace: &str, name: &str) -> Result<Option<core::Pod>, Error> {
         let request = Request::new(core::Pod::url_path(&(), Some(namespace)));
         let request = request.get(name, &GetParams::default());
@@ -34,7 +35,7 @@ impl Server {
         Ok(found.map(core::Pod::from))
     }
 
-    /// What the guard wants to know of a namespace.
+    /// Reads the fields of a namespace that the guard needs.
     pub async fn guarded_namespace(&self, name: &str) -> Result<Namespace, Error> {
         let request = Request::new(core::Namespace::url_path(&(), None)).get(name, &GetParams::default());
         let found: core::Namespace = self.ask(&format!("reading namespace {name}"), request).await?;
@@ -47,7 +48,7 @@ impl Server {
         })
     }
 
-    /// The taints of a node as they are now; none when it is not there.
+    /// The current taints of a node; empty if the node does not exist.
     pub async fn taints(&self, node: &str) -> Result<Vec<core::Taint>, Error> {
         let selection = Selection {
             what: format!("node {node}"),
@@ -58,7 +59,7 @@ impl Server {
         Ok(found.into_iter().filter_map(|node| node.spec?.taints).flatten().collect())
     }
 
-    /// The hooks before deletions in a namespace, of pods with this label of instance.
+    /// The pre-delete HookRuns in a namespace for pods with this instance label.
     pub async fn attempts(&self, namespace: &str, instance: &str) -> Result<Vec<Attempt>, Error> {
         let (of_type, of_instance) = (annotation::HOOK_TYPE, crate::api::workload_key::HOOK_INSTANCE);
         let selection = Selection {
@@ -77,7 +78,7 @@ impl Server {
             .collect())
     }
 
-    /// Whether the HookRun of this name is one that the guard made for `pod`; `None` when there is none.
+    /// Whether the guard created the HookRun of this name for `pod`; `None` if there is no such HookRun.
     pub async fn is_guards_run(&self, pod: &core::Pod, name: &str) -> Result<Option<bool>, Error> {
         let namespace = pod.namespace().unwrap_or_default();
         let request = Request::new(HookRun::url_path(&(), Some(&namespace)));
@@ -89,7 +90,8 @@ impl Server {
         Ok(found.as_ref().map(made))
     }
 
-    /// Writes into the status of `pod` that its deletion is refused from `since`. Another pod of its name is not touched.
+    /// Records in the status of `pod` that its deletion is refused since `since`. Another pod of the same name is
+    /// not touched.
     pub async fn hold_pod(&self, pod: &core::Pod, since: Timestamp) -> Result<(), Error> {
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
         let condition = json!({"type": annotation::DELETE_GUARD_HELD, "status": "True", "reason": "DeletionRefused",
@@ -103,7 +105,7 @@ impl Server {
         self.ask::<IgnoredAny>(&doing, request).await.map(drop)
     }
 
-    /// The hook before deletions of a workload of ours; `None` when it has none, or is gone.
+    /// The pre-delete hook of a `GameDeployment` or `GameStatefulSet`; `None` if it has none or does not exist.
     pub async fn pre_delete_hook(
         &self,
         namespace: &str,
@@ -119,7 +121,7 @@ impl Server {
         Ok(found.and_then(Leaving::hook))
     }
 
-    /// Tells something about a pod; `host` tells where. Told again, it is there already, which is as good.
+    /// Writes an event about a pod; `host` is the reporting instance. An event that exists already is not an error.
     pub async fn pod_event(&self, pod: &core::Pod, host: &str, reported: &ObjectEvent) -> Result<(), Error> {
         let pod = PodRef {
             namespace: pod.namespace().unwrap_or_default(),

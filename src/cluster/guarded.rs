@@ -1,5 +1,6 @@
-//! What the guard reads of pods, HookRuns and workloads: whoever makes them decides how large they are, and whoever reaches
-//! the webhook has them read. Nothing is kept, and no tree made, of what nobody looks at.
+//! The fields of pods, HookRuns and workloads that the delete guard reads. Users decide how large these objects
+//! are, and every caller of the webhook triggers the reads. Therefore all other fields are skipped by the parser:
+//! they are neither stored nor built into a tree.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::api::hook_run::{HookRun, HookRunStatus};
 use crate::api::workload::WorkloadHook;
 use crate::workload::guard::Attempt;
 
-/// A pod with what decides about its deletion.
+/// The fields of a pod that decide about its deletion.
 #[derive(Deserialize)]
 pub(super) struct GuardedPod {
     #[serde(default)]
@@ -24,7 +25,7 @@ pub(super) struct GuardedPod {
     status: Status,
 }
 
-/// Not whom its fields belong to, which is often the larger part.
+/// Without `managedFields`, which is often the larger part.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Meta {
@@ -103,7 +104,7 @@ impl From<GuardedPod> for core::Pod {
     }
 }
 
-/// A HookRun as far as it is an attempt to pass a hook before a deletion.
+/// The fields of a HookRun that describe an attempt of a pre-delete hook.
 #[derive(Deserialize, Resource)]
 #[serde(from = "RawAttempt")]
 #[resource(inherit = HookRun)]
@@ -116,7 +117,7 @@ pub(super) struct AttemptRun {
 struct RawAttempt {
     #[serde(default)]
     metadata: Meta,
-    /// Whoever makes a HookRun does not write it.
+    /// Parsed into a tree, because the author of a HookRun does not write its status.
     status: Option<Value>,
 }
 
@@ -129,7 +130,7 @@ impl From<RawAttempt> for AttemptRun {
     }
 }
 
-/// A workload of ours as far as it names a hook before deletions.
+/// The fields of a workload that name its pre-delete hook.
 #[derive(Deserialize)]
 pub(super) struct Leaving {
     #[serde(default)]

@@ -1,6 +1,7 @@
-//! HookTemplates and HookRuns at the API server: the calls, and a watch of the runs.
+//! HookTemplates and HookRuns at the API server: the calls, and a cache of the runs.
 //!
-//! Every write is tied to the uid of the run: another one of the same name is never touched. Decides nothing about hooks.
+//! Every write is tied to the uid of the run, so that another run of the same name is never changed. Must not
+//! decide anything about hooks.
 
 mod run;
 
@@ -25,11 +26,13 @@ use crate::operation::effect::Class;
 
 pub use run::{Run, Subject, Summary, Unreadable};
 
-/// Runs that are listed by one call: each may be as large as the API server stores it, before what is too much is left out.
+/// The page size for lists of runs: each run may be as large as the API server allows, before its large fields are
+/// dropped.
 const PAGE: u32 = 10;
 
-/// HookRuns of all namespaces, kept up to date by one watch. Clones share them, but each counts its own
-/// [`Self::changed`]. Where the API server does not know the kind there are none; it is looked for every minute.
+/// A cache of the HookRuns of all namespaces, updated by one watch. Clones share it, but each clone tracks its own
+/// [`Self::changed`]. If the API server does not have the kind, the cache is empty and the kind is looked for every
+/// minute.
 #[derive(Clone, Debug)]
 pub struct HookRuns(Store<Summary>);
 
@@ -41,62 +44,63 @@ impl Cached for Summary {
 }
 
 impl HookRuns {
-    /// Watches those that `labels` (a label selector) selects until `stop`; `what` is what people call them. Nothing is
-    /// known yet when this returns: [`Self::has_synced`].
+    /// Watches the runs that the label selector `labels` selects, until `stop`. `what` names them in messages. The
+    /// cache is empty when this returns; see [`Self::has_synced`].
     pub fn watch(server: Server, what: &str, labels: &str, stop: CancellationToken) -> Self {
         let labels = Some(labels.to_owned()).filter(|labels| !labels.is_empty());
         let selection = Selection { what: what.to_owned(), labels, page: PAGE, ..Selection::default() };
         Self(Store::watch(server, selection, stop))
     }
 
-    /// All of them.
+    /// All cached runs.
     pub fn list(&self) -> Vec<Arc<Summary>> {
         self.0.list()
     }
 
-    /// The one of this name.
+    /// The cached run of this name.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<Summary>> {
         self.0.get(&key(namespace, name))
     }
 
-    /// True while the watch runs.
+    /// True while the watch is connected.
     pub fn is_current(&self) -> bool {
         self.0.is_current()
     }
 
-    /// True once they were listed: what is not here was not there then.
+    /// True once the runs have been listed: a run that is not in the cache did not exist then.
     pub fn has_synced(&self) -> bool {
         self.0.has_synced()
     }
 
-    /// Returns when anything has changed since this clone last asked. Many changes are told as one.
+    /// Returns when anything has changed since the last call on this clone. Several changes may be combined into
+    /// one.
     pub async fn changed(&mut self) {
         self.0.changed().await;
     }
 
-    /// A run as a write of ours was answered: known at once.
+    /// Stores a run that a write returned, before the watch delivers it.
     pub fn learn(&self, run: Summary) {
         self.0.learn(run);
     }
 }
 
 impl Server {
-    /// The template of this name; `None` when there is none, or the kind is not installed.
+    /// Reads the template of this name; `None` if there is none or the kind is not installed.
     pub async fn hook_template(&self, namespace: &str, name: &str) -> Result<Option<HookTemplate>, Error> {
         let doing = format!("reading HookTemplate {namespace}/{name}");
         self.found(&doing, namespace, name).await
     }
 
-    /// The run of this name; `None` when there is none, or the kind is not installed.
+    /// Reads the run of this name; `None` if there is none or the kind is not installed.
     pub async fn hook_run(&self, namespace: &str, name: &str) -> Result<Option<HookRun>, Error> {
         let doing = format!("reading HookRun {namespace}/{name}");
         self.found(&doing, namespace, name).await
     }
 
-    /// Makes a run, and tells what it is then.
+    /// Creates a run and returns it as stored.
     ///
     /// # Errors
-    /// `Refused` when there is one of this name, `Gone` when the kind is not installed.
+    /// `Refused` if a run of this name exists, `Gone` if the kind is not installed.
     pub async fn create_hook_run(&self, run: &HookRun) -> Result<HookRun, Error> {
         let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
         let doing = format!("making HookRun {namespace}/{name}");
@@ -106,7 +110,7 @@ impl Server {
         self.ask(&doing, runs(&namespace).create(&params, body)).await
     }
 
-    /// Marks a run: the deletion that it stands before is asked for again by the controller.
+    /// Labels a run, so that the controller requests the deletion again that the run was created for.
     pub async fn finish_hook_run(&self, namespace: &str, name: &str) -> Result<(), Error> {
         let doing = format!("marking HookRun {namespace}/{name}");
         let body = json!({"metadata": {"labels": {annotation::DELETE_GUARD: annotation::FINISH}}});
@@ -114,10 +118,10 @@ impl Server {
         self.ask::<IgnoredAny>(&doing, request).await.map(drop)
     }
 
-    /// Writes how far a run is.
+    /// Writes the status of a run.
     ///
     /// # Errors
-    /// `Gone` when it is not there, `Refused` when another one has its name.
+    /// `Gone` if the run does not exist, `Refused` if another run has its name.
     pub async fn hook_run_status(
         &self,
         namespace: &str,
@@ -135,10 +139,10 @@ impl Server {
         self.ask::<IgnoredAny>(&doing, request).await.map(drop)
     }
 
-    /// The same by its `runner`, and by nobody else.
+    /// Writes the status of a run, provided that `runner` is still its runner; returns the updated run.
     ///
     /// # Errors
-    /// `Gone` when it is not there, `Refused` when another one has its name or somebody else runs it.
+    /// `Gone` if the run does not exist, `Refused` if another run has its name or the run has another runner.
     pub async fn hook_run_progress(
         &self,
         run: &Summary,
@@ -156,11 +160,11 @@ impl Server {
         self.ask(&doing, runs(&namespace).patch_subresource("status", &name, &as_us(), &patch)).await
     }
 
-    /// Makes `runner` the one who runs `run` instead of whom it names as it was seen, and tells what the run is then.
-    /// `None`: nobody from now on.
+    /// Compare-and-swaps the runner annotation of `run`; returns the updated HookRun. `runner` `None` removes the
+    /// annotation.
     ///
     /// # Errors
-    /// `Gone` when it is not there, `Refused` when it was changed meanwhile.
+    /// `Gone` if the run does not exist, `Refused` if it was modified concurrently.
     pub async fn hand_hook_run(&self, run: &Summary, runner: Option<&str>) -> Result<Run, Error> {
         let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
         let to = runner.unwrap_or("nobody");
@@ -175,7 +179,7 @@ impl Server {
                 });
             }
             (None, Some(to)) => {
-                // What is not there cannot be tested: only the very version that was seen is changed.
+                // An absent annotation cannot be tested, so the write is tied to the version that was seen.
                 let version = run.resource_version();
                 operations
                     .push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }));
@@ -192,7 +196,8 @@ impl Server {
         self.ask(&doing, runs(&namespace).patch(&name, &as_us(), &patch)).await
     }
 
-    /// The run as it is now, also when its spec cannot be read; `None` when it is gone or another one has its name.
+    /// Reads the current state of a run, even if its spec is unreadable. `None` if it is gone or another run has
+    /// its name.
     pub async fn look_at_hook_run(&self, run: &Summary) -> Result<Option<Run>, Error> {
         let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
         let doing = format!("reading HookRun {namespace}/{name}");
@@ -200,7 +205,7 @@ impl Server {
         Ok(seen.filter(|seen| seen.uid() == run.uid()))
     }
 
-    /// Deletes a run. One that is gone, or was replaced by another one of its name, is deleted.
+    /// Deletes a run. It is not an error if it is gone or was replaced by another run of the same name.
     pub async fn delete_hook_run(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
         let doing = format!("deleting HookRun {namespace}/{name}");
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
@@ -211,7 +216,7 @@ impl Server {
         }
     }
 
-    /// Tells something about a run; `host` tells where. Told again, it is there already, which is as good.
+    /// Writes an event about a run; `host` is the reporting instance. An event that exists already is not an error.
     pub async fn hook_run_event(
         &self,
         run: &Summary,
@@ -249,7 +254,7 @@ impl Server {
     }
 }
 
-/// What a run is looked up by.
+/// The cache key of a run.
 fn key(namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
 }

@@ -1,18 +1,18 @@
-//! Cuts the items out of a list as the API server sends it, so that only one of them is in memory at a time: a list of pods
-//! that anybody made may be larger than this process may be.
+//! Splits a list from the API server into its items while it arrives, so that only one item at a time is in memory.
+//! Any user can create pods, so a list may be larger than the memory limit of this process.
 //!
-//! Finds where an item begins and ends, and no more: what is no JSON is found by whoever reads the pieces.
+//! Only finds where an item begins and ends. It must not validate: invalid JSON is found when the items are parsed.
 
-/// Where the reading stands.
+/// The state of the splitter.
 #[derive(Debug, Default)]
 pub(super) struct Splitter {
-    /// All but the items: a list without any.
+    /// The list without its items.
     outer: Vec<u8>,
-    /// What is there of the present item.
+    /// The bytes of the current item so far.
     item: Vec<u8>,
-    /// How many objects and lists are open.
+    /// The number of open objects and arrays.
     depth: usize,
-    /// The text that ended last at the top level, with its quotes: the name of the member that comes next.
+    /// The last complete string at the top level, with its quotes: the name of the next member.
     name: Vec<u8>,
     text: Text,
     in_items: bool,
@@ -27,15 +27,15 @@ enum Text {
     Escaped,
 }
 
-/// The depth of the list's members, and of its items within their list.
+/// The depth of the list's members, and of the items within their array.
 const MEMBERS: usize = 1;
 const ITEMS: usize = 2;
 
 impl Splitter {
-    /// Takes the next piece of the answer in, and gives `each` what has become whole.
+    /// Processes the next piece of the answer, and calls `each` for every completed item.
     ///
     /// # Errors
-    /// The first one of `each`.
+    /// The first error of `each`.
     pub(super) fn push<E>(
         &mut self,
         piece: &[u8],
@@ -50,12 +50,12 @@ impl Splitter {
         Ok(())
     }
 
-    /// The list without its items, once all of it is there.
+    /// The list without its items; complete once the whole answer has been processed.
     pub(super) fn rest(&self) -> &[u8] {
         &self.outer
     }
 
-    /// Takes one byte in; true when it ends an item.
+    /// Processes one byte; true if it completes an item.
     fn take(&mut self, byte: u8) -> bool {
         if self.text != Text::Outside {
             self.text = match (self.text, byte) {
@@ -90,7 +90,7 @@ impl Splitter {
                     return true;
                 }
             }
-            // Between two items.
+            // A comma between two items.
             b',' if self.in_items && self.depth == ITEMS => return false,
             _ => {}
         }
@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// The items and the rest of `text`, which comes in pieces of that many bytes.
+    /// Splits `text` in pieces of `piece` bytes; returns the items and the rest.
     fn split(text: &str, piece: usize) -> (Vec<Value>, Value) {
         let (mut splitter, mut items) = (Splitter::default(), Vec::new());
         for piece in text.as_bytes().chunks(piece) {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes: no panic, and nothing lost.
+        /// Any input: no panic, and no byte is returned twice.
         #[test]
         fn any_text_is_taken(text in r#"("items":|[\]\[{}",:\\a ]){0,40}"#, piece in 1_usize..9) {
             let (mut splitter, mut items) = (Splitter::default(), 0);

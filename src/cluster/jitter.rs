@@ -1,21 +1,21 @@
-//! Pauses that differ, so that many who lost the same server do not come back as one.
+//! Random pauses, so that many clients of one server do not reconnect at the same moment.
 
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::time::Duration;
 
-/// Between the half of `whole` and the whole.
+/// Between half of `whole` and `whole`.
 pub(super) fn half_at_least(whole: Duration) -> Duration {
     whole / 2 + part(whole / 2)
 }
 
-/// Between `whole` and a half more.
+/// Between `whole` and one and a half times `whole`.
 pub(super) fn up_to_half_more(whole: Duration) -> Duration {
     whole + part(whole / 2)
 }
 
-/// Between nothing and `whole`.
+/// Between zero and `whole`.
 fn part(whole: Duration) -> Duration {
-    // The seeds of the standard hash maps are the one source of chance that is always at hand.
+    // The seeds of the standard hash maps are the only source of randomness that is always available.
     let jitter = std::hash::RandomState::new().build_hasher().finish();
     let millis = u64::try_from(whole.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
     Duration::from_millis(jitter % millis)

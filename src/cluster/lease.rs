@@ -1,7 +1,8 @@
-//! One process at a time: leader election on a Lease.
+//! Leader election on a Lease: at most one process leads at a time.
 //!
-//! Clocks of other machines are never compared. What counts is when this process saw the lease change last, and when its own
-//! last renewal began: a leader that cannot renew stops before anybody else may begin, as long as clocks run equally fast.
+//! Clocks of other machines are never compared. Two times count: when this process last saw the lease change, and
+//! when its own last renewal began. A leader that cannot renew stops before another process may acquire the lease,
+//! provided that the clocks run at the same rate.
 
 use std::time::Duration;
 
@@ -20,40 +21,41 @@ use crate::operation::effect::Class;
 use crate::process::clock;
 use crate::process::log::chain;
 
-/// How long a lease that does not change belongs to its holder.
+/// How long an unchanged lease belongs to its holder.
 const DURATION: Duration = Duration::from_secs(15);
-/// A leader whose last renewal began so long ago leads no more: 5 s before anybody else may begin.
+/// A leader whose last renewal began this long ago stops leading: 5 s before another process may start.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Between renewals, and between looks at somebody else's lease; up to a half more, by chance.
+/// The pause between renewals, and between reads of another holder's lease. Up to half of it is added at random.
 const PAUSE: Duration = Duration::from_secs(2);
-/// What a leader that was told to stop is given; then it is dropped.
+/// How long a leader may continue after it was stopped; then its future is dropped.
 const SHUTDOWN_WORK: Duration = Duration::from_secs(4);
 
-/// A lease as it was seen.
+/// A lease as this process last saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Who has it; empty: nobody.
+    /// The holder's identity; empty if there is no holder.
     pub holder: String,
-    /// How long it belongs to him after a change.
+    /// How long the lease belongs to the holder after a change.
     pub duration: Duration,
-    /// When this process saw it change last, from any fixed moment on.
+    /// When this process last saw the lease change, counted from a fixed moment.
     pub changed: Duration,
 }
 
 /// What to do about a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseAction {
-    /// Nobody has it any more: try to get it.
+    /// The lease is free: try to acquire it.
     Acquire,
-    /// It is ours: say so again.
+    /// This process holds the lease: renew it.
     Renew,
-    /// Nothing before so much time has passed.
+    /// Do nothing before this time has passed.
     Wait(Duration),
-    /// It was ours.
+    /// This process held the lease and has lost it.
     Lost,
 }
 
-/// Decides. `held` is when our last renewal that succeeded began, if we lead; `now` and all times are from the same moment on.
+/// Decides. `held` is when the last successful renewal of this process began, if it leads. `now` and all other
+/// times count from the same moment.
 pub fn next_action(lease: Option<&Seen>, me: &str, held: Option<Duration>, now: Duration) -> LeaseAction {
     if let Some(renewed) = held {
         let age = now.saturating_sub(renewed);
@@ -63,12 +65,12 @@ pub fn next_action(lease: Option<&Seen>, me: &str, held: Option<Duration>, now: 
         return if age >= PAUSE { LeaseAction::Renew } else { LeaseAction::Wait(PAUSE.saturating_sub(age)) };
     }
     let Some(lease) = lease.filter(|lease| !lease.holder.is_empty()) else { return LeaseAction::Acquire };
-    // Somebody who promises less than the others keep to is not believed.
+    // A holder that writes a shorter duration is given the full `DURATION` all the same.
     let left = (lease.changed + lease.duration.max(DURATION)).saturating_sub(now);
     if left.is_zero() { LeaseAction::Acquire } else { LeaseAction::Wait(left.min(PAUSE)) }
 }
 
-/// Takes part in an election.
+/// A participant of an election.
 #[derive(Debug)]
 pub struct Election {
     server: Server,
@@ -76,14 +78,15 @@ pub struct Election {
     name: String,
     me: String,
     began: Instant,
-    /// The lease as it was read or written last.
+    /// The lease as it was last read or written.
     lease: Option<Lease>,
     seen: Option<Seen>,
     held: Option<Duration>,
 }
 
 impl Election {
-    /// For the lease `namespace/name`, as `me`: no other process may have that name, also not the one before.
+    /// A participant for the lease `namespace/name` with the identity `me`. No other process may use this identity,
+    /// including earlier ones.
     pub fn new(server: Server, namespace: &str, name: &str, me: &str) -> Self {
         Self {
             server,
@@ -97,8 +100,8 @@ impl Election {
         }
     }
 
-    /// Until `stop`: runs `lead` whenever this process leads. It is given a token that is cancelled when it leads no more,
-    /// and has to end at once then. At the end the lease is given back.
+    /// Runs until `stop`, and runs `lead` whenever this process leads. `lead` gets a token that is cancelled when
+    /// the process stops leading; it must then end at once. At the end the lease is released.
     pub async fn run<L>(mut self, stop: CancellationToken, mut lead: impl FnMut(CancellationToken) -> L)
     where
         L: Future<Output = ()>,
@@ -127,7 +130,7 @@ impl Election {
         }
     }
 
-    /// Leads until it is lost or given back.
+    /// Runs `lead` until the lease is lost or released.
     async fn lead<L>(&mut self, stop: &CancellationToken, lead: &mut impl FnMut(CancellationToken) -> L)
     where
         L: Future<Output = ()>,
@@ -140,7 +143,7 @@ impl Election {
         tokio::select! {
             () = stop.cancelled() => {}
             () = self.keep() => tracing::warn!(lease = self.name, identity = self.me, "leads no more"),
-            // It has nothing (more) to do: somebody else may try.
+            // There is nothing (more) to do: another process may lead.
             () = &mut leading => is_over = true,
         }
         over.cancel();
@@ -149,7 +152,7 @@ impl Election {
                 leading.await;
             }
         };
-        // The lease lasts for as long as the last deeds do, unless it is lost.
+        // The lease is renewed until the shutdown work has ended, unless the lease is lost.
         let shutdown_work = timeout(SHUTDOWN_WORK, shutdown_work);
         tokio::pin!(shutdown_work);
         tokio::select! {
@@ -172,7 +175,8 @@ impl Election {
                         Ok(Err(error)) => {
                             tracing::debug!("the lease is not renewed: {}", chain(&error));
                             if error.class() == Class::Refused || error.class() == Class::Gone {
-                                // Somebody changed it: whose is it? Not knowing is as good as no answer.
+                                // Another process changed the lease, so read its holder. If the read fails, the
+                                // state is the same as without an answer.
                                 let _ = timeout(left, self.look()).await;
                             }
                             pause = PAUSE / 4;
@@ -205,10 +209,10 @@ impl Election {
         Ok(())
     }
 
-    /// Tries to get it. Somebody who was faster is no failure.
+    /// Tries to acquire the lease. Losing against another process is not an error.
     async fn acquire(&mut self) -> Result<(), Error> {
         if self.lease.is_none() {
-            // A lease that nobody has seen yet is not one that has run out.
+            // A lease that this process has not read yet must not be treated as expired.
             self.look().await?;
             if !matches!(next_action(self.seen.as_ref(), &self.me, None, self.now()), LeaseAction::Acquire) {
                 return Ok(());
@@ -220,14 +224,14 @@ impl Election {
         }
     }
 
-    /// Lets others have it at once.
+    /// Releases the lease, so that another process can acquire it at once.
     async fn give_back(&mut self) {
         if next_action(self.seen.as_ref(), &self.me, self.held, self.now()) == LeaseAction::Lost {
             return;
         }
         let giving = async {
             match self.write("").await {
-                // A renewal that was not waited for has come in between.
+                // A renewal that was not waited for has been written in between.
                 Err(error) if error.class() == Class::Refused => {
                     self.look().await?;
                     if self.seen.as_ref().is_some_and(|seen| seen.holder == self.me) {
@@ -245,7 +249,7 @@ impl Election {
         }
     }
 
-    /// Writes `holder` into the very lease that was seen last, or makes it where there was none.
+    /// Writes `holder` into the version of the lease that was last seen, or creates the lease if there was none.
     async fn write(&mut self, holder: &str) -> Result<(), Error> {
         let began = self.now();
         let doing = format!("writing lease {}/{}", self.namespace, self.name);
@@ -254,7 +258,8 @@ impl Election {
         let changes = spec.holder_identity.as_deref().unwrap_or_default() != holder;
         let at = MicroTime(clock::now());
         let lease = Lease {
-            // With the version that was seen: anybody's change in between has it refused.
+            // The metadata contains the version that was seen, so that the write is refused after a concurrent
+            // change.
             metadata: ObjectMeta {
                 name: Some(self.name.clone()),
                 namespace: Some(self.namespace.clone()),
@@ -282,7 +287,7 @@ impl Election {
         Ok(())
     }
 
-    /// Remembers a lease, and when it was another one than before.
+    /// Stores the lease, and the current time if the lease has changed.
     fn saw(&mut self, lease: Lease) {
         let spec = lease.spec.clone().unwrap_or_default();
         let is_same =

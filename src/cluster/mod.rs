@@ -1,7 +1,8 @@
-//! The API server: how to reach it, what is read and written there: pods, hooks, certificates.
+//! Access to the API server: the connection, and the reads and writes of pods, hooks, workloads, rollouts and
+//! certificates.
 //!
-//! Every call is bounded and made once; what a failure means is told by [`error`]. Must not decide anything about
-//! operations, and log nothing of an object: there are environment values in pods and passwords in secrets.
+//! Every call has a deadline and is made once; [`error`] classifies its failures. Must not decide anything about
+//! operations. Must not log content of objects: pods contain environment values, and secrets contain passwords.
 
 pub mod access;
 pub mod agents;

@@ -1,6 +1,6 @@
-//! A pod as the API server shows it, cut down to what is needed while it is being read.
+//! A pod from the API server, reduced to the needed fields while it is parsed.
 //!
-//! Everything else of a pod, its environment above all, never becomes a value of this program.
+//! All other fields, in particular the environment, are skipped by the parser and never held by this type.
 
 mod raw;
 #[cfg(test)]
@@ -14,11 +14,12 @@ use crate::api::annotation;
 use crate::api::status::Status;
 use crate::operation::snapshot::{Declared, DeclaredContainer, Gate, Origin, PodRef};
 
-/// On the API server's copy of a pod that a kubelet has from a file: the uid that the pod has on its node
-/// (`mirror_client.go` in pkg/kubelet/pod writes the hash, `common.go` in pkg/kubelet/config makes it the pod's uid).
+/// The annotation that marks the API server's copy of a static pod. Its value is the uid that the pod has on its
+/// node (`mirror_client.go` in pkg/kubelet/pod writes the hash, `common.go` in pkg/kubelet/config makes it the
+/// pod's uid).
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// One pod.
+/// A pod of the node.
 #[derive(Clone, Debug, serde::Deserialize, Resource)]
 #[serde(from = "raw::Pod")]
 #[resource(inherit = k8s_openapi::api::core::v1::Pod)]
@@ -27,36 +28,35 @@ pub struct Pod {
     metadata: ObjectMeta,
     node: String,
     finished: bool,
-    /// False when it has no annotation at all, kept or not.
+    /// False if the pod has no annotation at all, cached or not.
     annotated: bool,
     pull_secrets: Vec<String>,
-    /// Its own and its node's.
+    /// The IP of the pod and the IP of its node.
     addresses: (String, String),
-    /// When its kubelet ends it, where its spec says so.
+    /// When the kubelet ends the pod, if its spec has a deadline.
     ends_at: Option<Timestamp>,
     /// Where the containers of `declared` are in the spec, in the same order.
     places: Vec<Place>,
     declared: Declared,
 }
 
-/// Where a container is in a pod's spec.
+/// The position of a container in a pod's spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Among the init containers.
+    /// True if it is in `initContainers`.
     pub(super) init: bool,
-    /// Its index there.
     pub(super) index: usize,
 }
 
 impl Place {
-    /// As a JSON pointer.
+    /// The position as a JSON pointer.
     pub(super) fn pointer(self) -> String {
         format!("/spec/{}/{}", if self.init { "initContainers" } else { "containers" }, self.index)
     }
 }
 
 impl Pod {
-    /// About what is kept of it.
+    /// The approximate memory use of this value, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let annotations = self.metadata.annotations.iter().flatten();
         let annotations: usize = annotations.map(|(key, value)| key.len() + value.len()).sum();
@@ -69,8 +69,9 @@ impl Pod {
         size_of::<Self>() + annotations + containers + secrets
     }
 
-    /// Which pod, with the uid that its node has: a static pod has another one at the API server. For a mirror pod the
-    /// annotation says it, which users can write: it is believed only where the sandbox agrees (`cri::identity`).
+    /// The reference to the pod, with the uid that the pod has on its node; a static pod has another uid at the API
+    /// server. For a mirror pod the uid comes from an annotation that users can write, so it is trusted only if the
+    /// sandbox agrees (`cri::identity`).
     pub fn reference(&self) -> PodRef {
         PodRef {
             namespace: self.metadata.namespace.clone().unwrap_or_default(),
@@ -79,58 +80,58 @@ impl Pod {
         }
     }
 
-    /// The uid that the API server knows.
+    /// The uid at the API server.
     pub fn api_uid(&self) -> &str {
         self.metadata.uid.as_deref().unwrap_or_default()
     }
 
-    /// True when it says that it is the copy of a static pod, whose spec is in a file on its node.
+    /// True if the pod claims to be the copy of a static pod, whose spec is in a file on its node.
     pub fn is_mirror(&self) -> bool {
         self.mirrored().is_some()
     }
 
-    /// Where it says that it comes from.
+    /// The origin that the pod claims.
     pub fn origin(&self) -> Origin {
         if self.is_mirror() { Origin::Mirror } else { Origin::Api }
     }
 
-    /// The node it is bound to; empty before that.
+    /// The node that the pod is bound to; empty if it is not bound.
     pub fn node(&self) -> &str {
         &self.node
     }
 
-    /// The wish, as written.
+    /// The text of the request annotation.
     pub fn request(&self) -> Option<&str> {
         self.annotation(annotation::REQUEST)
     }
 
-    /// The last answer. One that cannot be read is none: the agent writes it anew.
+    /// The last status. An unreadable status counts as none, because the agent overwrites it.
     pub fn status(&self) -> Option<Status> {
         serde_json::from_str(self.annotation(annotation::STATUS)?).ok()
     }
 
-    /// True once it has succeeded or failed: nothing of it will run again.
+    /// True once the pod has succeeded or failed: nothing in it runs again.
     pub fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// True once its deletion was asked for.
+    /// True once the pod is being deleted.
     pub fn is_deleting(&self) -> bool {
         self.declared.deleting
     }
 
-    /// Its readiness gate.
+    /// The state of the pod's readiness gate.
     pub fn gate(&self) -> &Gate {
         &self.declared.gate
     }
 
-    /// What is wished of it, and what its kubelet last told; `current` as the caller knows.
+    /// The spec of the pod and the last report of its kubelet. The caller passes whether the cache is `current`.
     pub fn declared(&self, current: bool) -> Declared {
         Declared { current, ..self.declared.clone() }
     }
 
-    /// The same at a time. A kubelet tells that a pod is past its deadline when it has ended all of its containers (1.22 or
-    /// newer).
+    /// The same at the time `now`. The kubelet reports that a pod is past its deadline only after it has ended all
+    /// containers (1.22 or newer), so the deadline is also checked here.
     pub fn declared_at(&self, current: bool, now: Timestamp) -> Declared {
         let mut declared = self.declared(current);
         if declared.ending.is_none() && self.ends_at.is_some_and(|end| end <= now) {
@@ -139,27 +140,27 @@ impl Pod {
         declared
     }
 
-    /// Its own address and its node's; empty while it has none.
+    /// The IPs of the pod and of its node; empty if there is none yet.
     pub fn addresses(&self) -> (&str, &str) {
         (&self.addresses.0, &self.addresses.1)
     }
 
-    /// The names of the secrets that it names to pull images with.
+    /// The names of the pod's image pull secrets.
     pub fn pull_secrets(&self) -> &[String] {
         &self.pull_secrets
     }
 
-    /// One annotation, of those that are kept: `inplace.dev/` and `kubernetes.io/config.`.
+    /// One annotation. Only those with the prefixes `inplace.dev/` and `kubernetes.io/config.` are cached.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// Whether it has any annotation, kept or not.
+    /// Whether the pod has any annotation, cached or not.
     pub(super) fn is_annotated(&self) -> bool {
         self.annotated
     }
 
-    /// Where the container `name` is in the spec, and its image there.
+    /// The position of the container `name` in the spec, and its image there.
     pub(super) fn place(&self, name: &str) -> Option<(Place, &str)> {
         let at = self.declared.containers.iter().position(|container| container.name == name)?;
         Some((*self.places.get(at)?, &self.declared.containers.get(at)?.image))

@@ -1,6 +1,6 @@
-//! The pods of one node as the API server shows them, kept up to date by one watch, and what is written to them.
+//! A cache of the pods of one node, updated by one watch, and the writes to them.
 //!
-//! Must not decide: it tells what is there, and does what it is told once.
+//! Must not decide: it reports the state and makes each requested write once.
 
 mod write;
 
@@ -15,11 +15,11 @@ use crate::cluster::store::{Cached, Share, Store};
 use crate::operation::snapshot::{Declared, Origin, PodRef};
 use crate::process::clock;
 
-/// How much is kept of the pods that a namespace has on the node, in bytes: more than its kubelet runs, and thousands of those
-/// that have ended. Anybody who may create pods names a node.
+/// The limit for the cached pods of one namespace on the node, in bytes. It is more than its kubelet runs, plus
+/// thousands of pods that have ended. A limit is needed because any user who may create pods can name a node.
 const MOST_OF_NAMESPACE: usize = 8 << 20;
 
-/// The pods of a node. Clones share them, but each counts its own [`Self::changed`].
+/// The pods of a node. Clones share the cache, but each clone tracks its own [`Self::changed`].
 #[derive(Clone, Debug)]
 pub struct NodePods {
     server: Server,
@@ -29,7 +29,7 @@ pub struct NodePods {
 }
 
 impl Cached for Pod {
-    /// The API server's own uid: no two pods share it, whatever their annotations say.
+    /// The uid at the API server: it is unique, whatever the annotations of the pods say.
     fn key(&self) -> String {
         self.api_uid().to_owned()
     }
@@ -41,7 +41,7 @@ impl Cached for Pod {
 }
 
 impl NodePods {
-    /// Watches the pods of `node` until `stop`. Nothing is known yet when this returns: [`Self::has_synced`].
+    /// Watches the pods of `node` until `stop`. The cache is empty when this returns; see [`Self::has_synced`].
     pub fn watch(client: kube::Client, node: &str, stop: CancellationToken) -> Self {
         let server = Server::new(client);
         let selection = Selection {
@@ -55,57 +55,59 @@ impl NodePods {
         Self { server, node: node.into(), store, slices }
     }
 
-    /// The node.
+    /// The name of the node.
     pub fn node(&self) -> &str {
         &self.node
     }
 
-    /// All of them, by uid.
+    /// All cached pods, by uid.
     pub fn list(&self) -> Vec<Arc<Pod>> {
         self.store.list()
     }
 
-    /// The pod of this namespace, name and uid: the uid that its node has, which [`Pod::reference`] tells.
+    /// The pod with this namespace, name and uid. The uid is the one on its node; see [`Pod::reference`].
     pub fn get(&self, pod: &PodRef) -> Option<Arc<Pod>> {
         let is = |shown: &Arc<Pod>| shown.reference() == *pod;
-        // A static pod has another uid here.
+        // The cache key of a static pod is its uid at the API server, which differs from the one on its node.
         self.store.get(&pod.uid).filter(is).or_else(|| self.store.list().into_iter().find(is))
     }
 
-    /// The same in the words of the decisions; `None` when the API server does not know the pod.
+    /// The spec and the reported status of a pod, as the decisions need them; `None` if the API server does not
+    /// have the pod.
     pub fn declared(&self, pod: &PodRef) -> Option<Declared> {
-        // First whether it is current: what is found then is at least as new.
+        // Check first whether the cache is current: what is read after the check is at least as new.
         let current = self.is_current();
         self.get(pod).map(|shown| shown.declared_at(current, clock::now()))
     }
 
-    /// Where the pod comes from, as far as the API server tells.
+    /// The origin of the pod, as the API server reports it.
     pub fn origin(&self, pod: &PodRef) -> Origin {
         self.get(pod).map_or(Origin::Unknown, |shown| shown.origin())
     }
 
-    /// What the `EndpointSlice`s of its namespace say of a pod; they are watched as long as somebody holds such an answer.
+    /// What the `EndpointSlice`s of the pod's namespace say about the pod. They are watched as long as such a value
+    /// exists.
     pub fn slices(&self, pod: &PodRef) -> PodSlices {
         self.slices.of(&pod.namespace, self.api_uid(pod))
     }
 
-    /// True while the watch runs: what is told here is then as new as the API server can tell.
+    /// True while the watch is connected: the cache is then as new as the API server can deliver it.
     pub fn is_current(&self) -> bool {
         self.store.is_current()
     }
 
-    /// True once the pods were listed: what is not here was not there then.
+    /// True once the pods have been listed: a pod that is not in the cache did not exist then.
     pub fn has_synced(&self) -> bool {
         self.store.has_synced()
     }
 
-    /// Returns when anything has changed since this clone last asked: a pod, or whether this is current. Many changes
-    /// are told as one.
+    /// Returns when anything has changed since the last call on this clone: a pod, or whether the cache is current.
+    /// Several changes may be combined into one.
     pub async fn changed(&mut self) {
         self.store.changed().await;
     }
 
-    /// A pod as a patch of ours was answered.
+    /// Stores a pod that a patch returned, before the watch delivers it.
     fn learn(&self, pod: Pod) {
         self.store.learn(pod);
     }

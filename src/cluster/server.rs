@@ -1,6 +1,6 @@
-//! The calls: each made once, none without a deadline, all failures classified in `cluster::error`.
+//! The API calls: each is made once and has a deadline; all failures are classified in `cluster::error`.
 //!
-//! Only verbs and interfaces that every release since 1.20 has. Must not print an object or an answer.
+//! Uses only verbs and API versions that every release since 1.20 has. Must not print an object or an answer.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -22,18 +22,19 @@ use crate::cluster::items::Splitter;
 use crate::cluster::pod::Pod;
 use crate::operation::effect::Class;
 
-/// Every call but a watch. The API server's own limit is a minute; one that takes longer than this is not well.
+/// The deadline of every call except a watch. The API server's own limit is a minute; a server that takes longer
+/// than this is not healthy.
 const CALL: Duration = Duration::from_secs(10);
-/// Who changed what, in the field managers of an object.
+/// The field manager of all writes.
 pub(super) const MANAGER: &str = "inplace";
-/// The server ends a watch after so many seconds; that is nobody's failure.
+/// The API server ends a watch after this many seconds; that is not a failure.
 const WATCH_SECONDS: u32 = 290;
 
 /// An API server. Clones share the connections.
 #[derive(Clone)]
 pub struct Server {
     client: kube::Client,
-    /// Groups that it last served in their older version only.
+    /// The API groups that the server last served only in their older version.
     older: Arc<Mutex<BTreeSet<Cow<'static, str>>>>,
 }
 
@@ -43,50 +44,51 @@ impl std::fmt::Debug for Server {
     }
 }
 
-/// How a pod is changed.
+/// A change to a pod.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// JSON patch (RFC 6902): its operations. With a `test` that fails nothing is done.
+    /// The operations of a JSON patch (RFC 6902). If a `test` fails, nothing is changed.
     Json(Value),
-    /// Strategic merge patch of the status: lists merge by their keys.
+    /// A strategic merge patch of the status: lists are merged by their keys.
     Status(Value),
 }
 
-/// Which objects of a kind are followed.
+/// The objects of a kind to list and watch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Selection {
-    /// As people call it: `the pods of node a`.
+    /// What the objects are called in messages: `the pods of node a`.
     pub(super) what: String,
-    /// All namespaces when there is none.
+    /// `None`: all namespaces.
     pub(super) namespace: Option<String>,
     pub(super) fields: Option<String>,
     pub(super) labels: Option<String>,
-    /// Another version than that of the type.
+    /// The API version to use instead of the version of the type.
     pub(super) version: Option<&'static str>,
-    /// Lists may come from the API server's memory (as kubelets ask): without it every agent would have the database read
-    /// all pods of the cluster. What the first one does not know yet, the watch brings.
+    /// True if lists may come from the API server's watch cache (as kubelets do). Otherwise every agent would make
+    /// the server read all pods of the cluster from its database. If the first list is old, the watch delivers the
+    /// rest.
     pub(super) from_memory: bool,
-    /// How many are listed by one call; 0: all of them. For kinds whose objects may be as large as the API server stores
-    /// them: it has an answer in its memory as a whole.
+    /// The page size of lists; 0: one page. It limits the size of an answer, which the API server holds in memory
+    /// as a whole, for kinds whose objects may be as large as the server allows.
     pub(super) page: u32,
 }
 
 /// How old a list may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Age {
-    /// Of any age: from the API server's memory.
+    /// Any age: from the API server's watch cache.
     Any,
-    /// From its memory, once that is as new as this version: what was seen before is not taken back by an API server that
-    /// lags behind.
+    /// From the watch cache, once it is as new as this version, so that an API server that lags behind does not
+    /// return an older state than the one already seen.
     NotOlderThan(String),
     /// The newest state.
     Newest,
 }
 
-/// What there is at one moment.
+/// The objects at one moment.
 pub(super) struct Listed<T> {
     pub(super) items: Vec<T>,
-    /// Where a watch goes on.
+    /// The version from which a watch continues.
     pub(super) version: String,
 }
 
@@ -106,17 +108,17 @@ struct ListMeta {
 }
 
 impl Server {
-    /// The one that `client` talks to.
+    /// The server that `client` connects to.
     pub fn new(client: kube::Client) -> Self {
         Self { client, older: Arc::default() }
     }
 
-    /// Whether the older version of `group` is the one that it served last.
+    /// Whether the server last served only the older version of `group`.
     pub(super) fn is_older(&self, group: &str) -> bool {
         self.older.lock().unwrap_or_else(PoisonError::into_inner).contains(group)
     }
 
-    /// Remembers that.
+    /// Records which version of `group` the server served.
     pub(super) fn set_older(&self, group: Cow<'static, str>, older: bool) {
         let mut groups = self.older.lock().unwrap_or_else(PoisonError::into_inner);
         if older {
@@ -126,14 +128,14 @@ impl Server {
         };
     }
 
-    /// The pod of this name as it is now.
+    /// Reads the pod of this name.
     pub async fn pod(&self, namespace: &str, name: &str) -> Result<Pod, Error> {
         let doing = format!("reading pod {namespace}/{name}");
         let request = pods(namespace).get(name, &GetParams::default());
         self.ask(&doing, request).await
     }
 
-    /// Changes a pod, and tells what it is then.
+    /// Changes a pod, and returns it as stored.
     pub async fn change(
         &self,
         doing: &str,
@@ -163,14 +165,14 @@ impl Server {
         self.ask::<serde::de::IgnoredAny>(doing, request).await.map(drop)
     }
 
-    /// A secret as it is now.
+    /// Reads a secret.
     pub async fn secret(&self, namespace: &str, name: &str) -> Result<Secret, Error> {
         let doing = format!("reading secret {namespace}/{name}");
         let request = Request::new(Secret::url_path(&(), Some(namespace))).get(name, &GetParams::default());
         self.ask(&doing, request).await
     }
 
-    /// All of them as they are now.
+    /// All objects of a selection in their newest state.
     pub(super) async fn list<T>(&self, selection: &Selection) -> Result<Listed<T>, Error>
     where
         T: Resource<DynamicType = ()> + DeserializeOwned,
@@ -178,7 +180,7 @@ impl Server {
         self.list_of_age(selection, &Age::Newest, |_| true).await
     }
 
-    /// All of them in a state of that age that are `kept`.
+    /// The objects of a selection that `kept` accepts, in a state of this age.
     pub(super) async fn list_of_age<T>(
         &self,
         selection: &Selection,
@@ -208,11 +210,13 @@ impl Server {
         };
         let mut list = self.page(&doing, selection.request::<T>().list(&params), &mut keep).await?;
         while !list.metadata.rest.is_empty() {
-            // The rest is of the same version as the beginning, and the API server takes no other word on it.
+            // The server returns the following pages in the version of the first page, and rejects any other
+            // parameter about the version.
             (params.resource_version, params.version_match) = (None, None);
             params.continue_token = Some(std::mem::take(&mut list.metadata.rest));
             let next = self.page(&doing, selection.request::<T>().list(&params), &mut keep).await;
-            // The history may have gone on too far meanwhile: the list is begun anew, the kind is not gone.
+            // The continue token may have expired. The list must then start again; it does not mean that the kind
+            // does not exist.
             list = next.map_err(|error| match error.class() {
                 Class::Gone => Error::own(&doing, Class::Away, "the list took too long".to_owned()),
                 _ => error,
@@ -228,7 +232,8 @@ impl Server {
         Ok(Listed { items, version: list.metadata.resource_version })
     }
 
-    /// One page of a list, whose items are read one after the other: all of them together may be more than fits into memory.
+    /// Reads one page of a list. Its items are parsed one after the other, because all of them together may not fit
+    /// into memory.
     async fn page<T: DeserializeOwned>(
         &self,
         doing: &str,
@@ -258,7 +263,7 @@ impl Server {
         tokio::time::timeout(CALL, reading).await.unwrap_or_else(|_| Err(Error::late(doing, CALL)))
     }
 
-    /// What happens to them after `version`. Lasts until one side ends it.
+    /// The changes after `version`. The stream lasts until one side ends it.
     pub(super) async fn watch<T>(
         &self,
         selection: &Selection,
@@ -283,7 +288,7 @@ impl Server {
         Ok(events.map(move |event| event.map_err(|error| Error::of(&doing, error))))
     }
 
-    /// One call. The text of an answer that cannot be read is dropped: kube would log it.
+    /// Makes one call. The text of an unreadable answer is dropped, because kube would log it.
     pub(super) async fn ask<T: DeserializeOwned>(
         &self,
         doing: &str,
@@ -299,7 +304,8 @@ impl Server {
     }
 }
 
-/// Reads an answer, or a part of one. What serde says of an odd value holds the value.
+/// Parses an answer or a part of one. Only the position of an error is reported, because serde's message contains
+/// the value.
 fn parse<T: DeserializeOwned>(doing: &str, text: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(text).map_err(|error| {
         let at = format!(

@@ -1,6 +1,7 @@
-//! Which `EndpointSlice`s send a pod traffic, watched by namespace for as long as somebody wants to know.
+//! Which `EndpointSlice`s send traffic to a pod. A namespace is watched as long as a caller needs it.
 //!
-//! Must not decide: it tells what they say. What is told of a slice that says nothing is what proxies make of it.
+//! Must not decide: it reports what the slices say. An endpoint without conditions is interpreted as proxies
+//! interpret it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -14,21 +15,21 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::{Cached, Store};
 
-/// The namespaces that are watched.
+/// The watched namespaces.
 #[derive(Clone, Debug)]
 pub(super) struct Slices {
     server: Server,
     watched: Arc<Mutex<HashMap<String, Weak<Watched>>>>,
 }
 
-/// One namespace, until nobody holds it any more.
+/// The watch of one namespace. It ends when the last reference is dropped.
 #[derive(Debug)]
 struct Watched {
     store: Store<Slice>,
     _stop: DropGuard,
 }
 
-/// What the slices say of one pod. The watch lives as long as this does.
+/// What the slices say about one pod. The watch runs as long as this value exists.
 #[derive(Debug)]
 pub struct PodSlices {
     namespace: Arc<Watched>,
@@ -40,7 +41,7 @@ impl Slices {
         Self { server, watched: Arc::default() }
     }
 
-    /// Those of the pod with this uid at the API server.
+    /// The slices' view of the pod with this uid at the API server.
     pub(super) fn of(&self, namespace: &str, uid: String) -> PodSlices {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(namespace) = watched.get(namespace).and_then(Weak::upgrade) {
@@ -61,16 +62,16 @@ impl Slices {
 }
 
 impl PodSlices {
-    /// The names of those that send it traffic; `None` while that is not known.
+    /// The names of the slices that send traffic to the pod; `None` while that is unknown.
     pub fn serving(&self) -> Option<Vec<String>> {
         let store = &self.namespace.store;
-        // First whether it is current: what is found then is at least as new.
+        // Check first whether the cache is current: what is read after the check is at least as new.
         (store.has_synced() && store.is_current())
             .then(|| store.group(&self.uid).iter().map(|slice| slice.name_any()).collect())
     }
 }
 
-/// One slice: its name, and the uids of the pods that it sends traffic.
+/// One slice: its name, and the uids of the pods that it sends traffic to.
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[serde(from = "Raw")]
 #[resource(inherit = EndpointSlice)]
@@ -91,7 +92,7 @@ impl Cached for Slice {
     }
 }
 
-/// The same in all versions of it, as far as it is read.
+/// The fields that are read; they are the same in all API versions.
 #[derive(Deserialize)]
 struct Raw {
     #[serde(default)]
@@ -119,8 +120,8 @@ struct Target {
 }
 
 impl Conditions {
-    /// What is ready gets traffic, published although its pod is not Ready or not; what is serving may get it. Old
-    /// releases tell only the first, and what tells neither is to be taken for ready.
+    /// A ready endpoint gets traffic, also if its pod is not Ready and published anyway; a serving endpoint may get
+    /// traffic. Older releases only report `ready`, and an endpoint that reports neither must be treated as ready.
     fn sends(&self) -> bool {
         match (self.ready, self.serving) {
             (None, None) => true,
@@ -153,9 +154,9 @@ mod tests {
         for (conditions, sends) in [
             (json!({"ready": true, "serving": true, "terminating": false}), true),
             (json!({"ready": false, "serving": false, "terminating": false}), false),
-            // Terminating, and serving still.
+            // Terminating, but still serving.
             (json!({"ready": false, "serving": true, "terminating": true}), true),
-            // Published although not Ready.
+            // Published although the pod is not Ready.
             (json!({"ready": true, "serving": false}), true),
             (json!({"ready": true}), true),
             (json!({"ready": false}), false),

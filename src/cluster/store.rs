@@ -1,6 +1,6 @@
-//! Objects of one kind as the API server shows them, kept up to date by one watch.
+//! A cache of the objects of one kind, updated by one watch.
 //!
-//! Must not decide: it tells what is there.
+//! Must not decide: it reports the state.
 
 mod follow;
 mod quota;
@@ -18,40 +18,40 @@ use crate::cluster::store::quota::Quota;
 
 pub(super) use quota::Share;
 
-/// A kind of objects that can be kept.
+/// A kind of objects that can be cached.
 pub(super) trait Cached:
     Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static
 {
-    /// The version that releases have which do not know that of this type.
+    /// The older API version of the kind, for releases that do not have the version of this type.
     const OLDER: Option<&'static str> = None;
 
-    /// What one is looked up by.
+    /// The cache key of the object.
     fn key(&self) -> String;
 
-    /// What it is found under together with others; none for most kinds.
+    /// The groups of the object, by which several objects are looked up together; empty for most kinds.
     fn groups(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// What it takes of that which is kept of its namespace; `None`: nobody counts.
+    /// The object's share of the limit of its namespace; `None` if the kind has no limit.
     fn share(&self) -> Option<Share> {
         None
     }
 
-    /// True when nothing has changed since `before` that anybody asks for.
+    /// True if nothing that any caller uses has changed since `before`.
     fn is_as(&self, _before: &Self) -> bool {
         false
     }
 }
 
-/// The objects. Clones share them, but each counts its own [`Self::changed`].
+/// The cached objects. Clones share them, but each clone tracks its own [`Self::changed`].
 #[derive(Clone)]
 pub(super) struct Store<T> {
     shared: Arc<Shared<T>>,
     updates: tokio::sync::watch::Receiver<()>,
 }
 
-/// What the watch fills.
+/// The state that the watch updates.
 struct Shared<T> {
     server: Server,
     selection: Selection,
@@ -63,9 +63,9 @@ struct View<T> {
     objects: BTreeMap<String, Arc<T>>,
     /// Keys by group.
     groups: HashMap<String, BTreeSet<String>>,
-    /// Groups in which something has changed and nobody has asked since.
+    /// Groups that have changed since [`Store::touched`] was last called.
     touched: BTreeSet<String>,
-    /// What is kept of each namespace.
+    /// The size of the cached objects of each namespace.
     quota: Quota,
     current: bool,
     synced: bool,
@@ -128,7 +128,7 @@ impl<T> Debug for Store<T> {
 }
 
 impl<T: Cached> Store<T> {
-    /// Watches until `stop`. Nothing is known yet when this returns: [`Self::has_synced`].
+    /// Watches until `stop`. The cache is empty when this returns; see [`Self::has_synced`].
     pub(super) fn watch(server: Server, selection: Selection, stop: CancellationToken) -> Self {
         let (sender, updates) = tokio::sync::watch::channel(());
         let shared = Arc::new(Shared { server, selection, view: RwLock::default(), updates: sender });
@@ -136,7 +136,7 @@ impl<T: Cached> Store<T> {
         Self { shared, updates }
     }
 
-    /// All of them, by key.
+    /// All cached objects, by key.
     pub(super) fn list(&self) -> Vec<Arc<T>> {
         self.shared.read(|view| view.objects.values().cloned().collect())
     }
@@ -145,7 +145,7 @@ impl<T: Cached> Store<T> {
         self.shared.read(|view| view.objects.get(key).cloned())
     }
 
-    /// Those of a group, by key. Costs nothing for those that are not in it.
+    /// The objects of a group, by key. The cost does not depend on objects outside the group.
     pub(super) fn group(&self, group: &str) -> Vec<Arc<T>> {
         self.shared.read(|view| {
             let keys = view.groups.get(group).into_iter().flatten();
@@ -153,7 +153,7 @@ impl<T: Cached> Store<T> {
         })
     }
 
-    /// Those whose keys begin so.
+    /// The objects whose keys have this prefix.
     pub(super) fn beginning(&self, with: &str) -> Vec<Arc<T>> {
         self.shared.read(|view| {
             let from = view.objects.range(with.to_owned()..);
@@ -161,12 +161,12 @@ impl<T: Cached> Store<T> {
         })
     }
 
-    /// True when there are none.
+    /// True if there are no objects.
     pub(super) fn is_empty(&self) -> bool {
         self.shared.read(|view| view.objects.is_empty())
     }
 
-    /// The groups in which anything has changed since somebody last asked. For one asker only.
+    /// The groups that have changed since the last call. Only one caller may use it.
     pub(super) fn touched(&self) -> BTreeSet<String> {
         let mut touched = BTreeSet::new();
         if self.shared.read(|view| !view.touched.is_empty()) {
@@ -175,32 +175,32 @@ impl<T: Cached> Store<T> {
         touched
     }
 
-    /// True while the watch runs: what is told here is then as new as the API server can tell.
+    /// True while the watch is connected: the cache is then as new as the API server can deliver it.
     pub(super) fn is_current(&self) -> bool {
         self.shared.read(|view| view.current)
     }
 
-    /// True once the objects were listed: what is not here was not there then.
+    /// True once the objects have been listed: an object that is not in the cache did not exist then.
     pub(super) fn has_synced(&self) -> bool {
         self.shared.read(|view| view.synced)
     }
 
-    /// Returns when anything has changed since this clone last asked: an object, or whether this is current. Many
-    /// changes are told as one.
+    /// Returns when anything has changed since the last call on this clone: an object, or whether the cache is
+    /// current. Several changes may be combined into one.
     pub(super) async fn changed(&mut self) {
-        // The sender lives as long as this does, so that this never fails.
+        // The sender exists as long as this value does, so that this never fails.
         if self.updates.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// An object as a write of ours was answered: known at once, and not when the watch gets to it. One that is not
-    /// there (any more) stays away.
+    /// Stores an object that a write returned, before the watch delivers it. An object that is not in the cache
+    /// (any more) is not added.
     pub(super) fn learn(&self, object: T) {
         self.shared.learn(object);
     }
 
-    /// An object that is known to be gone, and not only when the watch gets to it.
+    /// Removes an object that is known to be gone, before the watch reports it.
     pub(super) fn forget(&self, key: &str, uid: &str) {
         self.shared.remove(key, Some(uid));
     }
@@ -228,7 +228,7 @@ impl<T> Shared<T> {
 }
 
 impl<T: Cached> Shared<T> {
-    /// Everything that there is.
+    /// Replaces the cache by a complete list.
     fn replace(&self, objects: Vec<T>) {
         let objects: BTreeMap<_, _> =
             objects.into_iter().map(|object| (object.key(), Arc::new(object))).collect();
@@ -248,7 +248,7 @@ impl<T: Cached> Shared<T> {
         });
     }
 
-    /// An object as the watch shows it. The answer to a write of ours may have come first, and be newer.
+    /// Stores an object from the watch, unless the answer to a write has already stored a newer version.
     fn put(&self, object: T) {
         self.change(|view| {
             let key = object.key();
@@ -260,14 +260,15 @@ impl<T: Cached> Shared<T> {
 
     fn remove(&self, key: &str, uid: Option<&str>) {
         self.change(|view| {
-            // What is made anew under the same key has another uid: what is deleted late must not take it along.
+            // An object that was created again under the same key has another uid; a late deletion must not remove
+            // it.
             if view.objects.get(key).is_some_and(|known| known.uid().as_deref() == uid) {
                 view.take(key);
             }
         });
     }
 
-    /// The newest version among `version` and those of the objects, where they are numbers.
+    /// The newest version among `version` and those of the cached objects, if they are numbers.
     fn newest_after(&self, version: &str) -> String {
         let Ok(version) = version.parse::<u64>() else { return version.to_owned() };
         let known = |view: &View<T>| {
@@ -285,7 +286,8 @@ impl<T: Cached> Shared<T> {
     }
 }
 
-/// True unless `other` is known to be the newer state. Versions are numbers in fact, and by contract since 1.35.
+/// True unless `other` is known to be the newer state. Versions have always been numbers, and by contract since
+/// 1.35.
 pub(super) fn is_not_older<T: Cached>(object: &T, other: &T) -> bool {
     let version = |object: &T| object.meta().resource_version.as_deref().and_then(|v| v.parse::<u64>().ok());
     match (version(object), version(other)) {
@@ -330,7 +332,7 @@ mod tests {
         shared.put(pod("a", 13, ""));
         shared.learn(pod("a", 12, ""));
         assert_eq!(versions(&shared), [("a".into(), "13".into())]);
-        // A list is believed, whatever was known.
+        // A list replaces the cache, even if the cached state is newer.
         shared.replace(vec![pod("a", 5, "")]);
         assert_eq!(versions(&shared), [("a".into(), "5".into())]);
     }

@@ -1,5 +1,5 @@
-//! Kinds whose interface moved within the releases that are served: `v1` from 1.21 on, `v1beta1` before. What a server
-//! answered to last is asked first.
+//! Kinds whose API version changed within the supported releases: `v1` from 1.21 on, `v1beta1` before. The version
+//! that a server last answered to is tried first. Must not convert between the versions.
 
 use kube::core::Request;
 use kube::core::params::ListParams;
@@ -13,21 +13,21 @@ use crate::operation::effect::Class;
 /// In the order in which they are tried.
 const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
-/// A namespaced kind that is there in one of the two versions.
+/// A namespaced kind that exists in one of the two versions.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
-    /// Its group, the same in both.
+    /// The API group, the same in both versions.
     pub group: &'static str,
-    /// As in a path.
+    /// The plural name, as in a path.
     pub plural: &'static str,
 }
 
-/// Those of one namespace, and the version that the server has.
+/// The objects of one namespace, and the version that the server has.
 #[derive(Clone, Debug)]
 pub struct Served<T> {
-    /// For other calls about the same kind.
+    /// The version to use for further calls about this kind.
     pub version: &'static str,
-    /// What there is.
+    /// The listed objects.
     pub items: Vec<T>,
 }
 
@@ -37,14 +37,14 @@ struct List<T> {
 }
 
 impl Moved {
-    /// Calls about the kind in `version`.
+    /// A request builder for the kind in `version`.
     pub fn request(&self, version: &str, namespace: &str) -> Request {
         Request::new(format!("/apis/{}/{version}/namespaces/{namespace}/{}", self.group, self.plural))
     }
 }
 
 impl Server {
-    /// All objects of the kind in `namespace` that have `labels`. `Gone` when the server knows neither version.
+    /// All objects of the kind in `namespace` with `labels`. `Gone` if the server has neither version.
     ///
     /// # Errors
     /// As any call.

@@ -1,4 +1,5 @@
-//! What the admission webhooks keep at the API server: their Secret, and whom the API server trusts.
+//! The API calls for the admission webhooks' certificates: their Secret, and the authorities that the API server
+//! trusts. Must not create or check certificates.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -13,17 +14,17 @@ use serde_json::{Value, json};
 use crate::cluster::error::{Class, Error};
 use crate::cluster::server::{MANAGER, Server};
 
-/// A configuration of webhooks, by its name.
+/// A webhook configuration, by its name.
 #[derive(Clone, Copy, Debug)]
 pub enum Webhooks<'a> {
-    /// Those that refuse.
+    /// A `ValidatingWebhookConfiguration`.
     Validating(&'a str),
-    /// Those that change.
+    /// A `MutatingWebhookConfiguration`.
     Mutating(&'a str),
 }
 
 impl Server {
-    /// Puts a secret in the place of the version that it was read as.
+    /// Replaces a secret, provided that it still has the version that was read.
     pub async fn replace_secret(&self, secret: &Secret) -> Result<Secret, Error> {
         let (namespace, name) = (secret.namespace().unwrap_or_default(), secret.name_any());
         let doing = format!("writing secret {namespace}/{name}");
@@ -34,11 +35,11 @@ impl Server {
         self.ask(&doing, request).await
     }
 
-    /// Has the API server trust these authorities, and no other ones, for all webhooks of a configuration. False: it did so
+    /// Sets `caBundle` of all webhooks of a configuration to these authorities. Returns false if they were set
     /// already.
     ///
     /// # Errors
-    /// `Gone` when there is no such configuration.
+    /// `Gone` if there is no such configuration.
     pub async fn trust(&self, of: Webhooks<'_>, authorities: &str) -> Result<bool, Error> {
         let (kind, name, path) = match of {
             Webhooks::Validating(name) => {

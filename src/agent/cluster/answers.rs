@@ -1,7 +1,8 @@
-//! The answers of the agent in a cluster: the status annotation and the events of each pod.
+//! Writes the results of the agent in a cluster: the status annotation and the events of each pod.
 //!
-//! One task per pod that has something to write, so that a pod whose writes fail holds up no other; a bound on the
-//! writes at once; nothing kept but the newest status and a few events. What is to be written is decided by `outbox`.
+//! Each pod with pending writes has its own task, so that a pod whose writes fail does not delay other pods. The
+//! number of concurrent writes is bounded. Per pod, only the newest status and a few events are held. `outbox`
+//! decides what to write and when.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,18 +28,19 @@ use crate::operation::snapshot::PodRef;
 use crate::process::clock;
 use crate::process::log::chain;
 
-/// The first pause after a write that failed; doubled up to [`LONGEST_PAUSE`].
+/// The pause after the first failed write. It doubles up to [`LONGEST_PAUSE`].
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause between two attempts.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Writes at once.
+/// The number of concurrent writes.
 const MAX_WRITES: usize = 8;
-/// What a process that begins waits for the pods: one that is down is waiting, too.
+/// How long a starting process waits for the first list of pods. It does not wait longer, because a container that
+/// is down waits as well.
 const SHOWN_SOON: Duration = Duration::from_secs(2);
-/// What is left to write when the process ends gets this long. The journal has it anyway.
+/// How long the process waits for pending writes when it stops. The journal holds the statuses anyway.
 const LAST_WRITES: Duration = Duration::from_secs(3);
 
-/// The answers of all pods; cheap to clone.
+/// The pending statuses and events of all pods. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct Answers(Arc<Shared>);
 
@@ -47,24 +49,24 @@ struct Shared {
     pods: NodePods,
     writes: Writes,
     permits: Arc<Semaphore>,
-    /// Cancelled once what the pods show was compared with what the journal knows: nothing is written before.
+    /// Cancelled once the statuses on the pods have been compared with the journal. Nothing is written before that.
     open: CancellationToken,
     state: Mutex<State>,
-    /// Tasks with something to write.
+    /// The number of tasks with pending writes.
     writing: watch::Sender<usize>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     outboxes: HashMap<PodRef, PodAnswers>,
-    /// The journal's last answers, until they have been compared with what the pods show.
+    /// The last statuses from the journal, held until they have been compared with the statuses on the pods.
     recalled: Vec<(PodRef, Status)>,
 }
 
 #[derive(Debug, Default)]
 struct PodAnswers {
     outbox: Outbox,
-    /// Wakes the task of the pod, which is there while this is.
+    /// Wakes the write task of the pod. `Some` as long as that task runs.
     task: Option<Arc<Notify>>,
 }
 
@@ -80,13 +82,13 @@ impl Answers {
         }))
     }
 
-    /// Turns to write, of which there are as many as may write at once.
+    /// The permits for writes to the API server; there are as many permits as concurrent writes are allowed.
     pub(super) fn permits(&self) -> Arc<Semaphore> {
         Arc::clone(&self.0.permits)
     }
 
-    /// Takes in what the pods show: what was never told is told, what is shown need not be remembered. Call it when all
-    /// pods are known.
+    /// Compares the cache of pods with the outboxes: reports the statuses that an earlier process did not write,
+    /// and drops the outboxes whose final status the pod already carries. Call it once all pods have been listed.
     pub(super) fn settle(&self) {
         let (pods, now) = (&self.0.pods, clock::now());
         if !self.0.open.is_cancelled() {
@@ -124,7 +126,7 @@ impl Answers {
         });
     }
 
-    /// Waits until everything is written, but not for long.
+    /// Waits until everything is written, at most [`LAST_WRITES`].
     pub(in crate::agent) async fn finish(&self) {
         let mut writing = self.0.writing.subscribe();
         let done = timeout(LAST_WRITES, writing.wait_for(|tasks| *tasks == 0)).await.is_ok();
@@ -197,7 +199,7 @@ impl Shared {
         self.change(pod, |outbox| outbox.report(status, Instant::now()));
     }
 
-    /// Changes the slot of `pod`, and sees that somebody writes what is in it.
+    /// Changes the outbox of `pod`, and makes sure that a task writes its content.
     fn change(self: &Arc<Self>, pod: &PodRef, change: impl FnOnce(&mut Outbox)) {
         let mut state = self.state();
         let kept = state.outboxes.entry(pod.clone()).or_default();
@@ -215,7 +217,7 @@ impl Shared {
         }
     }
 
-    /// Writes what is in the slot of `pod` until nothing is left.
+    /// Writes the content of the outbox of `pod` until nothing is left.
     async fn write(self: Arc<Self>, pod: PodRef, wake: Arc<Notify>) {
         self.open.cancelled().await;
         let mut pause = FIRST_PAUSE;
@@ -241,13 +243,14 @@ impl Shared {
                     tracing::debug!(%pod, error = chain(&error), "the pod is gone, its answers are dropped");
                     self.give_up(&pod);
                 }
-                // What is not allowed today will not be missed tomorrow.
+                // An event that the API server rejects, for example for lack of permission, is dropped: it is not
+                // worth a retry.
                 Err(error) if matches!(next, Next::Event(_)) && !error.class().is_away() => {
                     tracing::error!(%pod, error = chain(&error), "an event cannot be written");
                     self.done_with(&pod, &next);
                 }
                 Err(error) => {
-                    // What is away is told once, by whoever watches it.
+                    // An unreachable API server is logged once, by the watch of the pods.
                     if !error.class().is_away() && pause == FIRST_PAUSE {
                         tracing::error!(%pod, error = chain(&error), "an answer cannot be written, trying again");
                     }
@@ -260,7 +263,7 @@ impl Shared {
         self.writing.send_modify(|tasks| *tasks -= 1);
     }
 
-    /// What to write next; `None` when there is nothing, and the task is forgotten.
+    /// Returns the next write. `None` if there is nothing to write; the task of the pod is then removed.
     fn next(&self, pod: &PodRef) -> Option<Next> {
         let mut state = self.state();
         let kept = state.outboxes.get_mut(pod)?;
@@ -277,14 +280,14 @@ impl Shared {
         verb: &'static str,
         write: impl Future<Output = Result<(), Error>>,
     ) -> Result<(), Error> {
-        // Never closed.
+        // The semaphore is never closed.
         let _permit = self.permits.acquire().await;
         let written = write.await;
         self.writes.count(verb, written.as_ref().err().map(Error::class));
         written
     }
 
-    /// True when the pod is gone, or another one has its name.
+    /// True if the pod is gone or another pod has its name.
     fn is_gone(&self, pod: &PodRef, error: &Error) -> bool {
         match error.class() {
             Class::Gone => true,
@@ -315,7 +318,7 @@ fn requested(pod: &Pod) -> Option<String> {
     Request::parse(pod.request()).ok().flatten().map(|request| request.id)
 }
 
-/// As it is read again from the annotation: times there have three decimals.
+/// Returns the status as the annotation yields it when read again: times there have three decimals.
 fn as_shown(status: &Status) -> Status {
     let again = serde_json::to_vec(status).and_then(|text| serde_json::from_slice(&text));
     again.unwrap_or_else(|_| status.clone())

@@ -1,4 +1,7 @@
-//! Says whether a policy keeps this agent's token to its node. Without one whoever takes it may change every pod of the cluster.
+//! Checks and reports whether an admission policy confines this agent's token to its node. Without such a policy, a
+//! stolen token allows changes to every pod of the cluster.
+//!
+//! Must not change anything: it only sets a metric and logs.
 
 use std::time::Duration;
 
@@ -8,12 +11,12 @@ use prometheus_client::registry::Registry;
 use crate::cluster::confinement::Confinement;
 use crate::cluster::server::Server;
 
-/// A policy may come, or go.
+/// The pause between two checks. A policy may be installed or removed at any time.
 const AGAIN: Duration = Duration::from_secs(3600);
-/// When it could not be told.
+/// The pause after a check without a result.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// Tries it when the agent starts, and once an hour. Ends with the future.
+/// Checks when the agent starts and then once an hour. Runs until the future is dropped.
 pub(in crate::agent) async fn watch(server: Server, namespace: String, registered: Gauge) {
     let mut known = None;
     loop {
@@ -28,7 +31,7 @@ pub(in crate::agent) async fn watch(server: Server, namespace: String, registere
     }
 }
 
-/// Registers what [`watch`] finds.
+/// Registers the gauge that [`watch`] sets.
 pub(in crate::agent) fn register(registry: &mut Registry) -> Gauge {
     let gauge = Gauge::default();
     gauge.set(-1);

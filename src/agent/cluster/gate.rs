@@ -1,25 +1,26 @@
-//! When the agent turns a readiness gate by itself: on a new pod, and where a drain was left behind.
+//! Decides when the agent changes a readiness gate outside of an operation: on a new pod, and after a drain that
+//! was not undone.
 //!
-//! Pure. Operations see to their gates themselves; this is for what is owed when none is under way. A gate that somebody
-//! else closed, or that a failure keeps closed on purpose, is left alone.
+//! Pure. Operations set their gates themselves; this module only handles a gate while no operation runs. It leaves
+//! alone a gate that another writer closed, or that a failed operation keeps closed on purpose.
 
 use crate::api::annotation;
 use crate::operation::effect::GateAction;
 use crate::operation::snapshot::Gate;
 
-/// What is to be done to a gate.
+/// The change to make to a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GateRepair {
-    /// Open it: the pod is new, nobody has set the condition.
+    /// Open it: the pod is new and the condition is not set yet.
     OpenNew,
-    /// Open it: the operation that closed it is over or lost.
+    /// Open it: the operation that closed it has ended or is lost.
     OpenLeft,
-    /// Leave it closed, and say that this is on purpose: the operation failed.
+    /// Leave it closed, and write a condition that gives the reason: the operation failed.
     KeepClosed,
 }
 
 impl GateRepair {
-    /// Whether the pod may take traffic then, and reason and message of the condition.
+    /// Whether the condition is True (the pod may take traffic), and the reason and message of the condition.
     pub(super) fn condition(self) -> (bool, &'static str, &'static str) {
         match self {
             Self::OpenNew => (true, annotation::GATE_READY, "no operation is under way"),
@@ -29,8 +30,8 @@ impl GateRepair {
     }
 }
 
-/// What is to be done to `gate`. `over`: the pod has finished or is being deleted. `busy`: an operation on it is under
-/// way. `owed`: what the last one could not do to the gate.
+/// Decides what to do with `gate`. `over`: the pod has finished or is being deleted. `busy`: an operation on the
+/// pod is in progress. `owed`: the gate change that the last operation could not write.
 pub(super) fn repair(gate: &Gate, over: bool, busy: bool, owed: Option<GateAction>) -> Option<GateRepair> {
     if over || busy {
         return None;
@@ -41,7 +42,7 @@ pub(super) fn repair(gate: &Gate, over: bool, busy: bool, owed: Option<GateActio
             Some(GateAction::Failed) => GateRepair::KeepClosed,
             Some(GateAction::Open | GateAction::Drain) | None => GateRepair::OpenLeft,
         }),
-        // What one operation left closed was mended by another, which could not say so.
+        // A failed operation left the gate closed. A later operation repaired the pod, but could not open the gate.
         _ if gate.left_closed() && owed == Some(GateAction::Open) => Some(GateRepair::OpenLeft),
         Gate::Absent | Gate::Open | Gate::Closed { .. } => None,
     }

@@ -1,6 +1,8 @@
-//! Turns the readiness gates that `gate` says are to be turned: one write per pod at a time, few at once, with back-off.
+//! Writes the changes to readiness gates that `gate` decides: one write at a time per pod, a bounded number at
+//! once, with back-off.
 //!
-//! A pod whose gate is being written is held back from operations: an opening that arrives late would undo a drain.
+//! No operation starts on a pod while its gate is being written: a late write that opens the gate would undo a
+//! drain.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,36 +23,37 @@ use crate::operation::effect::{Class, GateAction};
 use crate::operation::snapshot::PodRef;
 use crate::process::log::chain;
 
-/// How long an operation must be over: the last thing it wrote itself has to be seen first.
+/// The time after the end of an operation during which its gate is not changed: the operation's own last write has
+/// to reach the cache first.
 const SETTLES: Duration = Duration::from_secs(3);
-/// How soon the journal is read again of a gate that stays closed on purpose.
+/// The interval after which the journal is read again for a gate that stays closed on purpose.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
-/// How long a write may take to be seen before it is done again.
+/// How long a write may take to appear in the watch before it is repeated.
 const SHOWS: Duration = Duration::from_secs(10);
 /// Results that wait to be taken in; a task that has one more waits.
 const MAX_ENDED: usize = 64;
 
-/// The gates of the node's pods.
+/// The readiness gates of the node's pods.
 #[derive(Debug)]
 pub(super) struct Gates {
     pods: NodePods,
     journal: Journal,
     writes: Writes,
     permits: Arc<Semaphore>,
-    /// Only pods with something to wait for.
+    /// Holds only the pods that have to wait.
     waits: HashMap<PodRef, Wait>,
     ended: mpsc::Receiver<(PodRef, Ended)>,
     end: mpsc::Sender<(PodRef, Ended)>,
 }
 
-/// What came of looking at one gate.
+/// The result of one attempt to repair a gate.
 #[derive(Debug)]
 enum Ended {
-    /// It was written.
+    /// The write was attempted; this is its result.
     Written(Result<(), Error>),
-    /// It stays closed on purpose.
+    /// The gate stays closed on purpose.
     Kept,
-    /// The journal holds the pod busy, or cannot be read now.
+    /// The journal has an open operation of the pod, or cannot be read at the moment.
     NotNow,
 }
 
@@ -74,13 +77,13 @@ impl Gates {
 
     /// Waits for the end of a write.
     pub(super) async fn changed(&mut self) {
-        // It stays open: this holds a sender itself.
+        // The channel is never closed, because this struct holds a sender.
         if let Some((pod, result)) = self.ended.recv().await {
             self.take_in(&pod, result);
         }
     }
 
-    /// Begins what is to be written, and says when to come again.
+    /// Starts the writes that are due, and returns the time of the next call, if any.
     pub(super) fn tend(&mut self, busy: &dyn Fn(&Key) -> bool) -> Option<Instant> {
         if !self.pods.is_current() {
             return None;
@@ -107,10 +110,10 @@ impl Gates {
             return;
         }
         let repair = |owed| gate::repair(pod.gate(), over, false, owed);
-        // Only the journal tells whether one that a failure keeps closed is to be opened.
+        // The gate was left closed by a failure. Only the journal says whether it has to be opened.
         let left_closed = pod.gate().left_closed();
         let Some(likely) = repair(left_closed.then_some(GateAction::Open)) else { return };
-        // Who knows what an earlier process did last to one that is closed.
+        // An earlier process may have written a closed gate just before it ended, so wait for that write to appear.
         let first = if likely == GateRepair::OpenNew { now } else { now + SETTLES };
         let wait = self.waits.entry(reference.clone()).or_insert(Wait {
             under_way: false,
@@ -120,7 +123,8 @@ impl Gates {
         if wait.not_before > now {
             return;
         }
-        // No request begins on this pod from here on: what the journal says holds until the write. A disk may hold it up.
+        // From here on no request starts on this pod, so that the journal entry stays valid until the write. The
+        // read runs in a task, because a slow disk may delay it.
         wait.under_way = true;
         let (pods, permits, end) = (self.pods.clone(), Arc::clone(&self.permits), self.end.clone());
         let (journal, gate) = (self.journal.clone(), pod.gate().clone());
@@ -132,10 +136,11 @@ impl Gates {
                         None => Ended::Kept,
                     }
                 }
-                // What the journal holds open is busy, and one that cannot be read does not say.
+                // An open operation in the journal makes the pod busy. If the journal cannot be read, its state is
+                // unknown.
                 Ok(_) | Err(_) => Ended::NotNow,
             };
-            // Nobody listens any more when the process ends.
+            // The receiver is gone when the process ends.
             let _ = end.send((reference, ended)).await;
         });
     }
@@ -146,7 +151,7 @@ impl Gates {
         let result = match ended {
             Ended::Written(result) => result,
             Ended::Kept => {
-                // An operation that ends has it looked at again.
+                // The end of an operation schedules the next check earlier.
                 wait.not_before = Instant::now() + LOOK_AGAIN;
                 return;
             }
@@ -172,11 +177,11 @@ impl Gates {
     }
 }
 
-/// Writes one gate, when it is its turn.
+/// Writes one gate, after waiting for a permit.
 async fn write(pods: &NodePods, permits: &Semaphore, pod: &PodRef, repair: GateRepair) -> Result<(), Error> {
     let (open, reason, message) = repair.condition();
     tracing::info!(%pod, open, reason, message, "turning the readiness gate");
-    // Never closed.
+    // The semaphore is never closed.
     let _permit = permits.acquire().await;
     pods.set_gate(pod, open, reason, message).await
 }

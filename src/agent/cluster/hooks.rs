@@ -1,4 +1,6 @@
-//! Which HookRuns an agent runs: those that carry the name of its node, with the pods of that node.
+//! Decides which HookRuns the agent runs: those that carry the label of its node, for pods of that node only.
+//!
+//! Must not run anything for a pod of another node or of another namespace.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,17 +20,19 @@ use crate::hook::place::{HookPod, Place};
 use crate::hook::runner::{Duty, Identity, Metrics, Ownership, Runner, RunnerContext, Terms};
 use crate::operation::snapshot::PodRef;
 
-/// HookRuns at once; most of them only wait for the next measurement.
+/// The number of concurrent HookRuns. Most of them only wait for their next measurement.
 const MAX_RUNS: usize = 512;
-/// Bytes of large HookRuns at once: with what measuring them takes, a third of what an agent may have.
+/// The total size in bytes of large HookRuns at once. Together with what their measurements need, this is a third
+/// of the memory that an agent may use.
 const MAX_BYTES: usize = 8 << 20;
-/// A controller that took over while no agent was here lets go as soon as it sees this one ready. One that is gone for
-/// good does not.
+/// How long another runner may take to release a HookRun before this agent takes it over. A controller that ran it
+/// while the node had no agent releases it as soon as it sees this agent ready. A controller that is gone for good
+/// never does.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// What the watch of the pods may take to bring a pod that a run names.
+/// How long the watch of the pods may take to deliver a pod that a HookRun names.
 const SHOWS: Duration = Duration::from_secs(5);
 
-/// Runs the HookRuns of the node of `pods`, which `runs` shows, until `stop`.
+/// Runs the HookRuns in `runs` that belong to the node of `pods`, until `stop`.
 pub(in crate::agent) fn runner(
     (server, engine, runs): (Server, Engine, HookRuns),
     pods: NodePods,
@@ -51,10 +55,12 @@ pub(in crate::agent) fn runner(
     Runner::new(context, OwnNode { pods, awaited: HashMap::new() })
 }
 
-/// All of them but those that set annotations, once the node's pods are known.
+/// Accepts all HookRuns of the node except those for the controller (which set annotations), once the node's pods
+/// have been listed.
 struct OwnNode {
     pods: NodePods,
-    /// Runs of pods that the node does not show: until when the watch of the pods is given the time to bring them.
+    /// HookRuns of pods that the cache does not hold, and the time until which the watch of the pods may deliver
+    /// them.
     awaited: HashMap<String, Instant>,
 }
 
@@ -79,11 +85,11 @@ impl Duty for OwnNode {
         if until > now || !self.pods.is_current() { Ownership::Unknown } else { Ownership::Ours }
     }
 
-    /// The pod that the arguments name, in the run's own namespace and on this node: a hook reaches no other. One that
-    /// names another is not run at all.
+    /// Returns the pod that the arguments name. It must be in the run's own namespace and on this node, because a
+    /// hook must not reach any other pod. A run that names another pod is not run at all.
     fn place(&self, run: &Summary) -> Result<Place, String> {
         let namespace = run.namespace().unwrap_or_default();
-        // Without this, whoever makes runs would choose the node from whose network they ask.
+        // Without this check, the author of a run could choose the node from whose network its requests are sent.
         let Some((of, name)) = subject(run) else {
             return Err("it names no pod: what the agent of a node runs needs the argument PodName, a pod of that node"
                 .to_owned());
@@ -128,7 +134,8 @@ impl OwnNode {
     }
 }
 
-/// Namespace and name of the pod that the arguments name, of the run's namespace unless they say another one.
+/// The namespace and name of the pod that the arguments name. Without a namespace argument, the namespace is that
+/// of the run.
 fn subject(run: &Summary) -> Option<(String, &str)> {
     let Subject { namespace, name } = run.subject()?;
     Some((namespace.clone().or_else(|| run.namespace()).unwrap_or_default(), name))

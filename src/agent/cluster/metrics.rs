@@ -1,4 +1,4 @@
-//! What is counted of the API server's side. Labels are bounded: no pod names.
+//! Metrics of the agent about the API server. Labels are bounded: no pod names.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -16,16 +16,16 @@ struct Written {
     result: String,
 }
 
-/// Writes to the API server; cheap to clone.
+/// Counts writes to the API server. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(in crate::agent) struct Writes {
     writes: Family<Written, Counter>,
-    /// Pods whose status or events are not all written.
+    /// The number of pods with unwritten statuses or events.
     pub(super) pending: Gauge,
 }
 
 impl Writes {
-    /// Registers everything in `registry`.
+    /// Creates the metrics and registers them in `registry`.
     pub(in crate::agent) fn new(registry: &mut Registry) -> Self {
         let writes = Self::default();
         let attempts = "Attempts to write to the API server";
@@ -35,14 +35,14 @@ impl Writes {
         writes
     }
 
-    /// One attempt.
+    /// Counts one attempt to write.
     pub(super) fn count(&self, verb: &'static str, failed: Option<Class>) {
         let result = failed.map_or_else(|| "Ok".to_owned(), |class| format!("{class:?}"));
         self.writes.get_or_create(&Written { verb, result }).inc();
     }
 }
 
-/// Whether the watch of the pods is heard.
+/// Reports whether the watch of the pods is connected.
 #[derive(Debug)]
 struct Cache(NodePods);
 

@@ -1,7 +1,7 @@
-//! Wishes and answers through the API server: the annotations of the node's own pods.
+//! Requests and statuses through the API server: the annotations of the node's own pods.
 //!
-//! What is read comes from a watch that may lag or break; what is written is retried until it is there or the pod is
-//! gone. No operation waits for either.
+//! Requests come from a watch that may lag or break. Statuses are retried until they are written or the pod is
+//! gone. Operations wait for neither.
 
 mod answers;
 pub(super) mod confined;

@@ -1,7 +1,8 @@
-//! What is still to be written of one pod, and when: the newest status, and a few events.
+//! Decides what still has to be written for one pod, and when: the newest status and a few events.
 //!
-//! Pure; the time is an argument. A begin and an end are written at once, what lies between only when it lasts: a
-//! restart is over before its steps would have been read, and each write costs the API server.
+//! Pure; the time is an argument. The begin and the end of an operation are written at once. A step between them is
+//! written only if it lasts: a restart ends before a user could read its steps, and each write puts load on the API
+//! server.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,15 +12,15 @@ use tokio::time::Instant;
 use crate::agent::announce::Announcement;
 use crate::api::status::{Phase, Status};
 
-/// How long a step lasts before it is worth a write.
+/// How long a step must last before it is written.
 const LASTING: Duration = Duration::from_secs(2);
-/// Events kept while they cannot be written: a begin and an end of the last two requests.
+/// The number of events that are held while they cannot be written: the begin and end of the last two requests.
 const MAX_EVENTS: usize = 4;
 
-/// What is to be written of one pod.
+/// The pending writes of one pod.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    /// The newest answer, written or not.
+    /// The newest status, written or not.
     reported: Option<Status>,
     unwritten: Option<Unwritten>,
     events: VecDeque<Announcement>,
@@ -29,32 +30,33 @@ pub(super) struct Outbox {
 struct Unwritten {
     status: Status,
     due: Instant,
-    /// True for a begin or an end, and for what took the place of one that nobody has begun to write.
+    /// True for the begin or end of an operation, and for a status that replaced one whose write was due at once
+    /// and had not started.
     at_once: bool,
-    /// True once somebody has begun to write it.
+    /// True once a write of this status has started.
     taken: bool,
 }
 
-/// What to do now.
+/// The next action of the write task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Write this status.
     Status(Box<Status>),
     /// Write this event.
     Event(Announcement),
-    /// Come again then, or when something is told.
+    /// Call again at this time, or earlier when a new status or event arrives.
     At(Instant),
-    /// Everything is written.
+    /// Nothing is left to write.
     Nothing,
 }
 
 impl Outbox {
-    /// The newest answer.
+    /// The newest status, written or not.
     pub(super) fn reported(&self) -> Option<&Status> {
         self.reported.as_ref()
     }
 
-    /// Takes a newer answer in. The same one again is nothing new.
+    /// Stores a newer status. A status equal to the newest one is ignored.
     pub(super) fn report(&mut self, status: Status, now: Instant) {
         if self.reported.as_ref() == Some(&status) {
             return;
@@ -68,7 +70,7 @@ impl Outbox {
         self.unwritten = Some(Unwritten { status, due, at_once, taken: false });
     }
 
-    /// Takes an event in; the oldest goes when there are too many.
+    /// Adds an event. Drops the oldest one if there are more than [`MAX_EVENTS`].
     pub(super) fn announce(&mut self, event: Announcement) {
         if self.events.len() == MAX_EVENTS {
             self.events.pop_front();
@@ -76,7 +78,7 @@ impl Outbox {
         self.events.push_back(event);
     }
 
-    /// What to do at `now`, by whoever asks.
+    /// Returns what to do at `now`. A returned status counts as being written from then on.
     pub(super) fn next(&mut self, now: Instant) -> Next {
         match (&mut self.unwritten, self.events.front()) {
             (Some(unwritten), _) if unwritten.due <= now => {
@@ -89,25 +91,25 @@ impl Outbox {
         }
     }
 
-    /// This status has been written, or given up.
+    /// Removes this status: it was written, or its write was given up.
     pub(super) fn done_with(&mut self, status: &Status) {
         if self.unwritten.as_ref().is_some_and(|unwritten| unwritten.status == *status) {
             self.unwritten = None;
         }
     }
 
-    /// Nobody is there to be told anything.
+    /// Drops everything: the pod is gone.
     pub(super) fn give_up(&mut self) {
         self.unwritten = None;
         self.events.clear();
     }
 
-    /// True when nothing is to be written, now or later.
+    /// True if nothing has to be written, now or later.
     pub(super) fn is_done(&self) -> bool {
         self.unwritten.is_none() && self.events.is_empty()
     }
 
-    /// This event has been written, or given up.
+    /// Removes this event: it was written, or its write was given up.
     pub(super) fn done_with_event(&mut self, event: &Announcement) {
         if self.events.front() == Some(event) {
             self.events.pop_front();
@@ -130,7 +132,7 @@ mod tests {
         Announcement { reason, warning: false, note: String::new(), at: jiff::Timestamp::UNIX_EPOCH }
     }
 
-    /// Writes what is due, as fast as the API server could, and tells what it was.
+    /// Writes everything that is due, as if the API server answered at once, and returns what was written.
     fn write_all(outbox: &mut Outbox, now: Instant) -> Vec<String> {
         let mut written = Vec::new();
         loop {
@@ -159,7 +161,7 @@ mod tests {
         outbox.report(status("a", Phase::Succeeded, Step::Verify), at(100));
         outbox.announce(event("InPlaceSucceeded"));
         assert_eq!(write_all(&mut outbox, at(100)), ["a Succeeded Verify", "InPlaceSucceeded"]);
-        // The journal's answer to the same request.
+        // The journal returns the same status for a repeated request.
         outbox.report(status("a", Phase::Succeeded, Step::Verify), at(101));
         assert_eq!(outbox.next(at(5000)), Next::Nothing);
     }
@@ -177,7 +179,7 @@ mod tests {
         outbox.report(status("a", Phase::Running, Step::Swap), at(5000));
         assert_eq!(outbox.next(at(6500)), Next::At(at(7000)));
         assert_eq!(write_all(&mut outbox, at(7000)), ["a Running Swap"]);
-        // Another request begins at once.
+        // The begin of another request is written at once.
         outbox.report(status("b", Phase::Running, Step::Swap), at(7001));
         assert_eq!(write_all(&mut outbox, at(7001)), ["b Running Swap"]);
     }
@@ -187,7 +189,7 @@ mod tests {
         let (mut outbox, now) = (Outbox::default(), Instant::now());
         outbox.report(status("a", Phase::Running, Step::Swap), now);
         let Next::Status(under_way) = outbox.next(now) else { panic!() };
-        // While that is being written: one write of a begin is enough.
+        // This arrives while the begin is being written: one write of a begin is enough.
         outbox.report(status("a", Phase::Running, Step::Verify), now);
         assert_eq!(outbox.next(now), Next::At(now + LASTING));
         outbox.report(status("a", Phase::Succeeded, Step::Verify), now);

@@ -1,4 +1,5 @@
-//! What was never told: an answer that the journal holds and the pod does not show, because a process died in between.
+//! Finds statuses that were never written: the journal holds them and the pod does not carry them, because a
+//! process died in between.
 //!
 //! Pure.
 
@@ -8,7 +9,8 @@ use crate::api::status::{Phase, Status};
 use crate::operation::outcome::Withdrawal;
 use crate::operation::report;
 
-/// Whether `last`, the journal's, has to be told, given what the pod shows and the id of the request in its annotation.
+/// Whether `last` (from the journal) still has to be written. `shown` is the status on the pod, `requested` the id of
+/// the request in its annotation.
 pub(super) fn is_missing(last: &Status, shown: Option<&Status>, requested: Option<&str>) -> bool {
     let Some(shown) = shown else { return true };
     if shown.id == last.id {
@@ -18,12 +20,13 @@ pub(super) fn is_missing(last: &Status, shown: Option<&Status>, requested: Optio
         || last.finished_at > shown.finished_at.or(shown.started_at) && has_times(shown)
 }
 
-/// One that only waits has none, and is younger than what has ended.
+/// False for a request that only waits: its status has no times, and it is younger than any status that has ended.
 fn has_times(shown: &Status) -> bool {
     shown.finished_at.is_some() || shown.started_at.is_some()
 }
 
-/// The end of a request that waited when a process died, and was withdrawn before the next one came.
+/// Returns the final status of a request that was pending when a process died, and whose annotation was deleted
+/// before the next process started.
 pub(super) fn withdrawn(shown: Option<&Status>, requested: Option<&str>, now: Timestamp) -> Option<Status> {
     let waits = shown.filter(|shown| shown.phase == Phase::Pending && requested.is_none())?;
     let (reason, why) = (Withdrawal::Deleted.reason(), "the request was withdrawn while it waited");
@@ -57,7 +60,7 @@ mod tests {
             (Some(status("a", Running, 90)), Some("a"), true),
             (Some(status("a", Running, 90)), None, true),
             (Some(status("a", Succeeded, 100)), Some("a"), false),
-            // Asked for again after something else: the journal's answer still holds.
+            // The user repeats an earlier request after another one: the status in the journal is still valid.
             (Some(status("b", Refused, 200)), Some("a"), true),
             (Some(status("b", Failed, 50)), Some("c"), true),
             (Some(status("b", Failed, 200)), Some("c"), false),
@@ -76,7 +79,7 @@ mod tests {
         assert_eq!((reported.id.as_str(), reported.phase), ("a", Phase::Cancelled));
         assert_eq!(ended(Phase::Pending, Some("a")), None);
         assert_eq!(ended(Phase::Pending, Some("b")), None);
-        // It may have touched something: that is for the journal.
+        // A running operation may have touched a container, so the journal decides.
         assert_eq!(ended(Phase::Running, None), None);
         assert_eq!(ended(Phase::Succeeded, None), None);
         assert_eq!(withdrawn(None, None, at(2)), None);

@@ -1,7 +1,7 @@
-//! The wishes in the annotations of the node's pods, as the watch shows them.
+//! Reads the requests in the annotations of the node's pods from the watch.
 //!
-//! Pods that are being deleted wish nothing any more. Those that have finished still do: somebody waits for the answer, which
-//! is a refusal.
+//! The request of a pod that is being deleted is ignored. The request of a finished pod is not: its author waits
+//! for a status, which is a refusal.
 
 use tokio::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::cluster::pods::NodePods;
 use crate::node::journal::Journal;
 use crate::operation::snapshot::PodRef;
 
-/// The watch of the node's pods.
+/// The request source of an agent in a cluster: the cached pods of the node.
 #[derive(Debug)]
 pub(in crate::agent) struct Watched {
     pods: NodePods,
@@ -45,7 +45,7 @@ impl RequestSource for Watched {
         if !self.pods.has_synced() {
             return None;
         }
-        // First whether it is current: what is listed then is at least as new.
+        // Check first whether the cache is current: what is listed after the check is at least as new.
         let current = self.pods.is_current();
         self.answers.settle();
         let requests = self.pods.list().iter().filter_map(|pod| self.pod_request(pod)).collect();

@@ -1,4 +1,6 @@
-//! Wishes and answers without an API server: manifests in one folder, answers as files in another.
+//! Requests and statuses without an API server: manifests in one folder, statuses as files in another.
+//!
+//! Must not change the manifests.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,19 +19,19 @@ mod results;
 
 pub(super) use crate::agent::standalone::results::Results;
 
-/// The folder of manifests.
+/// The request source of a standalone agent: a folder of manifests.
 #[derive(Debug)]
 pub(super) struct Manifests {
     pods: PodsDir,
     results: Results,
     templates: TemplateCache,
-    /// Files that could not be used when they were read last: name and reason.
+    /// Files that could not be used in the last scan: name and reason.
     problems: BTreeMap<String, String>,
 }
 
 impl Manifests {
-    /// Watches `folder`, which must be there. What is wrong with a file is answered in `results`.
-    /// The templates of hooks come to `templates`.
+    /// Watches `folder`, which must exist. A faulty file gets a status in `results`. Hook templates are stored in
+    /// `templates`.
     pub(super) fn watch(folder: &Path, results: Results, templates: TemplateCache) -> io::Result<Self> {
         Ok(Self { pods: PodsDir::watch(folder)?, results, templates, problems: BTreeMap::new() })
     }
@@ -70,7 +72,7 @@ impl RequestSource for Manifests {
         self.pods.changed().await;
     }
 
-    /// A manifest names a pod without its uid.
+    /// A manifest identifies a pod by name, so the key has no uid.
     fn key(&self, pod: &PodRef) -> Key {
         Key { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: None }
     }
@@ -90,7 +92,7 @@ impl StatusSink for Results {
     }
 }
 
-/// The name of a pod's result file.
+/// The name of a pod's result file, without its extension.
 fn file_name(key: &Key) -> String {
     format!("{}_{}", key.namespace, key.name)
 }

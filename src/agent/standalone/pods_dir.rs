@@ -1,7 +1,9 @@
-//! The folder of Pod manifests and hooks: what is wished in it now, by which templates, and a hint when that may have changed.
+//! Reads a folder of Pod and HookTemplate manifests: the current requests, the hook templates, and a hint when they
+//! may have changed.
 //!
-//! The folder is read again after every hint and every few seconds anyway: a hint may be lost. A file that cannot be
-//! read keeps the wishes it had, so that a half-written one withdraws nothing.
+//! The folder is read after every hint, and also every few seconds because a hint may be lost. A file that cannot
+//! be read keeps its previous requests, so that a half-written file withdraws nothing. Must not write to the
+//! folder.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::Metadata;
@@ -24,12 +26,12 @@ use crate::process::clock;
 
 /// How often the folder is read without a hint.
 const RESCAN: Duration = Duration::from_secs(10);
-/// How old a change has to be before its stamp is trusted.
+/// The minimum age of a change before its stamp is trusted.
 const SETTLES: SignedDuration = SignedDuration::from_secs(1);
-/// Larger files are no manifests.
+/// The size limit of a manifest in bytes; a larger file is reported as a problem.
 const MAX_FILE: u64 = 1 << 20;
 
-/// The folder as it was read last.
+/// The folder and its content at the last scan.
 #[derive(Debug)]
 pub(super) struct PodsDir {
     folder: PathBuf,
@@ -37,18 +39,18 @@ pub(super) struct PodsDir {
     files: HashMap<PathBuf, Known>,
 }
 
-/// What is known of one file.
+/// The cached content of one file.
 #[derive(Debug)]
 struct Known {
     stamp: Stamp,
-    /// False when the file was so young that it may have been changed again without another stamp.
+    /// False if the file was so young that it may have changed again without a change of its stamp.
     settled: bool,
     requests: Vec<PodEntry>,
     templates: Vec<HookTemplate>,
     problem: Option<String>,
 }
 
-/// What tells one content of a file from the next: the time of its change, its size, and which file it is.
+/// Distinguishes the versions of a file: modification time, size, and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
@@ -61,26 +63,26 @@ impl Stamp {
         Self { modified: meta.modified().ok(), size: meta.len(), inode: meta.ino() }
     }
 
-    /// Clocks of file systems are coarse: within a moment, two changes look like one.
+    /// File system clocks are coarse: two changes within a short time can have the same timestamp.
     fn is_settled(&self) -> bool {
         let modified = self.modified.and_then(|at| Timestamp::try_from(at).ok());
         modified.is_some_and(|at| clock::now().duration_since(at) > SETTLES)
     }
 }
 
-/// Everything the folder says.
+/// The combined content of all files in the folder.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
-    /// One wish per pod.
+    /// One request per pod.
     pub(super) requests: BTreeMap<Key, PodRequest>,
-    /// The templates of hooks, by namespace and name.
+    /// Hook templates by namespace and name.
     pub(super) templates: BTreeMap<(String, String), HookTemplateSpec>,
-    /// Files that say nothing that can be used: name and reason.
+    /// Files that cannot be used: name and reason.
     pub(super) problems: BTreeMap<String, String>,
 }
 
 impl PodsDir {
-    /// Watches `folder`, which must be there.
+    /// Watches `folder`, which must exist.
     pub(super) fn watch(folder: &Path) -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC)?;
         let flags = AddWatchFlags::IN_CLOSE_WRITE
@@ -91,8 +93,8 @@ impl PodsDir {
         inotify.add_watch(folder, flags)?;
         let hints = Arc::new(Notify::new());
         let hint = Arc::clone(&hints);
-        // A thread of its own that sleeps in the kernel: it ends with the process, or when there is nothing to read any
-        // more, and then the regular reading has to do.
+        // A dedicated thread that blocks in the kernel. It ends with the process, or when inotify fails; then only
+        // the periodic scan remains.
         std::thread::Builder::new().name("pods-dir".to_owned()).spawn(move || {
             while inotify.read_events().is_ok() {
                 hint.notify_one();
@@ -106,7 +108,7 @@ impl PodsDir {
         let _ = tokio::time::timeout(RESCAN, self.hints.notified()).await;
     }
 
-    /// Reads what has changed, and says what all files together wish.
+    /// Reads the changed files, and returns the combined content of all files.
     pub(super) fn scan(&mut self) -> io::Result<Scan> {
         let mut seen = HashMap::new();
         for item in std::fs::read_dir(&self.folder)? {
@@ -116,7 +118,7 @@ impl PodsDir {
             if name.starts_with('.') || !manifest {
                 continue;
             }
-            // A link is followed, as in a mounted ConfigMap.
+            // Symbolic links are followed: the files of a mounted ConfigMap are links.
             let Ok(meta) = std::fs::metadata(&path) else { continue };
             if !meta.is_file() {
                 continue;
@@ -187,7 +189,7 @@ fn read(path: &Path, stamp: Stamp, before: Option<Known>) -> Known {
         Ok(text) => text,
         Err(problem) => return Known { problem: Some(problem), ..kept },
     };
-    // Nothing yet: somebody is about to write.
+    // An empty file is one that is about to be written.
     if text.trim().is_empty() {
         return kept;
     }

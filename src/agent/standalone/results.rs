@@ -1,7 +1,8 @@
-//! The answers of the standalone agent: one JSON file per pod in `<state-dir>/status`, the object of the contract.
+//! Writes the statuses of the standalone agent: one JSON file per pod in `<state-dir>/status`, with the same object
+//! as the status annotation.
 //!
-//! Also remembers which request a file answers, so that an ended one is not taken up again, and keeps what a full disk
-//! did not take until it does.
+//! The id in a file also prevents a finished request from running again. A status that cannot be written, for
+//! example because the disk is full, is held in memory until it can.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::api::status::Status;
 use crate::process::file::{self, Durability};
 
-/// The folder of all answers.
+/// The folder of all result files, and the statuses that are not written yet.
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct Results {
     folder: PathBuf,
@@ -18,14 +19,14 @@ pub(in crate::agent) struct Results {
 }
 
 impl Results {
-    /// Opens the folder below `state`, making it.
+    /// Creates and opens the folder `status` in `state`.
     pub(in crate::agent) fn open(state: &Path) -> std::io::Result<Self> {
         let folder = state.join("status");
         std::fs::create_dir_all(&folder)?;
         Ok(Self { folder, unwritten: Arc::default() })
     }
 
-    /// Answers under `name`: `NAMESPACE_POD`, or a file's name when no pod could be read from it.
+    /// Writes a status under `name`: `NAMESPACE_POD`, or the name of a manifest from which no pod could be read.
     pub(super) fn write(&self, name: &str, status: &Status) {
         match self.try_write(name, status) {
             Ok(()) => {
@@ -39,12 +40,12 @@ impl Results {
         }
     }
 
-    /// Writes what could not be written before, as far as it can be now.
+    /// Tries again to write the statuses that could not be written.
     pub(super) fn catch_up(&self) {
         self.unwritten().retain(|name, status| self.try_write(name, status).is_err());
     }
 
-    /// The answer under `name`, when there is one that can be read.
+    /// The status under `name`, if it exists and can be read.
     pub(super) fn read(&self, name: &str) -> Option<Status> {
         if let Some(status) = self.unwritten().get(name) {
             return Some(status.clone());
@@ -52,7 +53,7 @@ impl Results {
         serde_json::from_slice(&std::fs::read(self.path(name)).ok()?).ok()
     }
 
-    /// Takes the answer under `name` away.
+    /// Removes the status under `name`.
     pub(super) fn remove(&self, name: &str) {
         self.unwritten().remove(name);
         let _ = std::fs::remove_file(self.path(name));

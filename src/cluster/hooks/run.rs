@@ -1,5 +1,5 @@
-//! A HookRun as the API server shows it: readable whatever stands in its spec, so that one that is not does not hide the
-//! others.
+//! A HookRun as the API server returns it. It parses whatever its spec contains, so that one unreadable run does
+//! not hide the others. Must not decide what is run.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::api::hook_run::{HookPhase, HookRun, HookRunSpec, HookRunStatus, LARGE
 use crate::api::hook_template::Argument;
 use crate::api::workload_key;
 
-/// What is read of the labels of a run that nobody works on.
+/// The labels that are cached of a run that is not in progress here.
 const LABELS: [&str; 5] = [
     annotation::NODE,
     annotation::OPERATION,
@@ -21,7 +21,7 @@ const LABELS: [&str; 5] = [
     annotation::DELETE_GUARD,
     workload_key::HOOK_INSTANCE,
 ];
-/// The same of its annotations.
+/// The annotations that are cached of such a run.
 const ANNOTATIONS: [&str; 5] = [
     annotation::RUNNER,
     annotation::APPROVE,
@@ -29,25 +29,25 @@ const ANNOTATIONS: [&str; 5] = [
     workload_key::TASK,
     workload_key::OLD_TASK,
 ];
-/// The longest value that is kept: `node/` and the name of a node; kind, name and uid of an owner.
+/// The longest cached value in bytes: `node/` and the name of a node; kind, name and uid of an owner.
 const LONGEST_VALUE: usize = 512;
-/// The most owners that are kept. A run of ours has one.
+/// The most owners that are cached. A run that this project creates has one.
 const MOST_OWNERS: usize = 8;
 
 /// Why a spec or status is not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// It is not what this release knows.
+    /// It does not match the definition of this release.
     #[error(
         "the {0} of the HookRun cannot be read: is the definition of the kind that of this release? `inplace crds` prints it"
     )]
     Unknown(&'static str),
-    /// It is more than a process keeps.
+    /// It is larger than a process may hold.
     #[error("the spec of the HookRun is larger than {} KiB, it is not run", LARGEST_SPEC >> 10)]
     TooLarge,
 }
 
-/// One run, whole.
+/// A complete run.
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[serde(from = "Raw")]
 #[resource(inherit = HookRun)]
@@ -58,13 +58,14 @@ pub struct Run {
     bytes: usize,
 }
 
-/// What is kept of a run that nobody works on: little, whatever stands in it. Anybody makes runs, as many as there are.
+/// The cached part of a run that is not in progress here. It is small whatever the run contains, because any user
+/// can create any number of runs.
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[serde(from = "Raw")]
 #[resource(inherit = HookRun)]
 pub struct Summary {
     metadata: ObjectMeta,
-    /// Without what was measured.
+    /// Without the measurements.
     status: Result<HookRunStatus, Unreadable>,
     terminate: bool,
     for_controller: bool,
@@ -76,9 +77,9 @@ pub struct Summary {
 /// The pod that the arguments of a run name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// Where it is, as far as it is told.
+    /// The namespace of the pod, if the arguments name one.
     pub namespace: Option<String>,
-    /// Its name.
+    /// The name of the pod.
     pub name: String,
 }
 
@@ -93,7 +94,7 @@ struct Raw {
 impl From<Raw> for Run {
     fn from(raw: Raw) -> Self {
         let mut metadata = raw.metadata;
-        // Large, and nobody asks for it.
+        // The managed fields are large and not needed.
         metadata.managed_fields = None;
         let size = |value: &Value| value.to_string().len();
         let spec_bytes = size(&raw.spec);
@@ -119,17 +120,17 @@ impl From<Raw> for Summary {
 }
 
 impl Run {
-    /// What is to be run.
+    /// The spec of the run, or why it is not used.
     pub fn spec(&self) -> Result<&HookRunSpec, &Unreadable> {
         self.spec.as_ref()
     }
 
-    /// How far it is.
+    /// The status of the run, or why it is not used.
     pub fn status(&self) -> Result<&HookRunStatus, &Unreadable> {
         self.status.as_ref()
     }
 
-    /// What is kept of it.
+    /// The part of the run that is cached.
     pub fn summary(&self) -> Summary {
         let without_results = |status: &HookRunStatus| HookRunStatus {
             phase: status.phase,
@@ -150,63 +151,63 @@ impl Run {
 }
 
 impl Summary {
-    /// How far it is, without what was measured.
+    /// The status without the measurements, or why it is not used.
     pub fn status(&self) -> Result<&HookRunStatus, &Unreadable> {
         self.status.as_ref()
     }
 
-    /// True once it has a verdict.
+    /// True once the run has a verdict.
     pub fn is_completed(&self) -> bool {
         let phase = self.status().ok().and_then(|status| status.phase);
         phase.is_some_and(HookPhase::is_completed)
     }
 
-    /// True once its deletion was asked for.
+    /// True once the run is being deleted.
     pub fn is_deleting(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// The node whose agent is to run it.
+    /// The node whose agent has to run it.
     pub fn node(&self) -> Option<&str> {
         self.label(annotation::NODE)
     }
 
-    /// True when the controller runs it even where its node has an agent.
+    /// True if the controller runs it even if its node has an agent.
     pub fn is_for_controller(&self) -> bool {
         self.for_controller
     }
 
-    /// True when an operation drives it.
+    /// True if the run belongs to an operation.
     pub fn is_of_operation(&self) -> bool {
         self.label(annotation::OPERATION).is_some()
     }
 
-    /// Who runs it.
+    /// The present runner of the run.
     pub fn runner(&self) -> Option<&str> {
         self.annotations().get(annotation::RUNNER).map(String::as_str)
     }
 
-    /// True when somebody has approved it by hand.
+    /// True if a user has approved the run by its annotation.
     pub fn is_approved(&self) -> bool {
         self.annotations().get(annotation::APPROVE).is_some_and(|value| value == "true")
     }
 
-    /// True when it is to end without a verdict.
+    /// True if the run has to end without a verdict.
     pub fn is_terminated(&self) -> bool {
         self.terminate
     }
 
-    /// The pod that its arguments name.
+    /// The pod that the arguments name.
     pub fn subject(&self) -> Option<&Subject> {
         self.subject.as_ref()
     }
 
-    /// True when the object has annotations, also such as are not kept here.
+    /// True if the object has any annotation, cached or not.
     pub(super) fn has_annotations(&self) -> bool {
         self.has_annotations
     }
 
-    /// How much the whole run is, in bytes of its JSON.
+    /// The size of the complete run, in bytes of its JSON.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -222,7 +223,8 @@ impl Summary {
 }
 
 impl Subject {
-    /// The pod that these arguments name. A name that no object can have names none.
+    /// The pod that these arguments name. An empty value, or one that is too long for an object's name, is
+    /// ignored.
     fn of(args: &[Argument]) -> Option<Self> {
         let value = |name: &str| {
             let found = args.iter().find(|arg| arg.name == name)?;
@@ -232,7 +234,7 @@ impl Subject {
     }
 }
 
-/// What is kept of the metadata of a run.
+/// The cached part of a run's metadata.
 fn outline(metadata: &ObjectMeta) -> ObjectMeta {
     let chosen = |map: &Option<BTreeMap<String, String>>, keys: &[&str]| {
         let kept = map.iter().flatten();
@@ -279,7 +281,7 @@ mod tests {
     fn a_spec_that_is_too_large_is_not_run() {
         assert_eq!(run(LARGEST_SPEC, &json!({})).spec(), Err(&Unreadable::TooLarge));
         assert!(run(LARGEST_SPEC / 2, &json!({})).spec().unwrap().metrics[0].provider.web.is_some());
-        // Too large and ended: it is not taken up again.
+        // A run that is too large but has ended is not started again.
         assert!(run(LARGEST_SPEC, &json!({"phase": "Error"})).summary().is_completed());
     }
 

@@ -1,4 +1,4 @@
-//! The decision about a lease, and that two that decide by it never lead at the same time.
+//! Tests the decision about a lease, and that two processes that follow it never lead at the same time.
 
 use proptest::prelude::*;
 
@@ -22,9 +22,9 @@ fn nobodys_lease_is_taken_and_somebodys_is_waited_for() {
     assert!(matches!(next_action(Some(&others), "a", None, at(100)), LeaseAction::Wait(_)));
     assert_eq!(next_action(Some(&others), "a", None, at(114)), LeaseAction::Wait(SECOND));
     assert_eq!(next_action(Some(&others), "a", None, at(115)), LeaseAction::Acquire);
-    // Our own name, but not held: a process before this one had it.
+    // The identity is ours, but the lease is not held: an earlier process had it.
     assert!(matches!(next_action(Some(&seen("a", 100)), "a", None, at(101)), LeaseAction::Wait(_)));
-    // A holder that promises to be gone sooner than holders are is given the whole time.
+    // A holder that writes a shorter duration is given the full duration.
     let hasty = Seen { duration: SECOND, ..seen("b", 100) };
     assert!(matches!(next_action(Some(&hasty), "a", None, at(105)), LeaseAction::Wait(_)));
 }
@@ -40,14 +40,14 @@ fn what_is_held_is_renewed_and_lost_in_time() {
     assert_eq!(next_action(None, "a", Some(at(100)), at(101)), LeaseAction::Lost);
 }
 
-/// The lease as the API server has it: who wrote it, and how often it was written.
+/// The lease at the API server: its holder, and the number of writes.
 #[derive(Clone, Default)]
 struct FakeServer {
     holder: String,
     version: u64,
 }
 
-/// A candidate with a clock of its own, that began at another moment.
+/// A candidate with its own clock, which started at another moment.
 struct Candidate {
     name: &'static str,
     skew: Duration,
@@ -67,7 +67,7 @@ impl Candidate {
         }
     }
 
-    /// True while it believes that it leads.
+    /// True while the candidate considers itself the leader.
     fn leads(&self, now: Duration) -> bool {
         self.held.is_some()
             && !matches!(
@@ -76,7 +76,7 @@ impl Candidate {
             )
     }
 
-    /// One step; `reaches`: whether the API server is reached.
+    /// One step. `reaches`: whether the candidate reaches the API server.
     fn step(&mut self, server: &mut FakeServer, now: Duration, reaches: bool) {
         match next_action(self.seen.as_ref(), self.name, self.held, now + self.skew) {
             LeaseAction::Lost => self.held = None,
@@ -96,7 +96,7 @@ impl Candidate {
 }
 
 proptest! {
-    /// Whoever is cut off when, and however far the clocks are apart: never two.
+    /// Whichever candidates are cut off, and however much their clocks differ, two never lead at once.
     #[test]
     fn never_two_lead(
         skews in prop::array::uniform3(0u64..1_000_000),
@@ -106,7 +106,7 @@ proptest! {
         let mut all: Vec<_> = ["a", "b", "c"].into_iter().zip(skews).map(candidate).collect();
         let mut server = FakeServer::default();
         let mut led = false;
-        // Every part lasts three seconds, in steps of half a second.
+        // Each part lasts three seconds, in steps of half a second.
         for (part, reach) in cuts.iter().enumerate() {
             for step in 0..6u32 {
                 let now = SECOND * 3 * u32::try_from(part).unwrap() + SECOND / 2 * step;

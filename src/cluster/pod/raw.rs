@@ -1,7 +1,7 @@
-//! The fields of a pod that are read, and how they become what the decisions want to know.
+//! The fields of a pod that are parsed, and their conversion into the types of the decisions.
 //!
-//! What is not named here is skipped by the parser without being kept. Fields newer than the oldest supported release
-//! are simply absent there. `null` is the same as absent: one odd pod must not blind a whole node.
+//! The parser skips all other fields without storing them. Fields that are newer than the oldest supported release
+//! are absent there. `null` is the same as absent: one odd pod must not make the list of the whole node unreadable.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::api::annotation;
 use crate::cluster::pod::Place;
 use crate::operation::snapshot::{Declared, DeclaredContainer, Gate, Liveness, PullPolicy, RestartPolicy};
 
-/// The annotations that are kept.
+/// The prefixes of the annotations that are cached.
 const KEPT: [&str; 2] = ["inplace.dev/", "kubernetes.io/config."];
 
 #[derive(Deserialize)]
@@ -39,7 +39,7 @@ struct Metadata {
     annotations: Annotations,
 }
 
-/// The annotations that are kept, and whether there were any.
+/// The annotations that are cached, and whether there were any at all.
 #[derive(Default)]
 struct Annotations {
     kept: BTreeMap<String, String>,
@@ -117,7 +117,7 @@ struct Resources {
     limits: Devices,
 }
 
-/// The names of extended resources. A request of one is always its limit.
+/// The names of extended resources. The limit of an extended resource equals its request.
 #[derive(Default)]
 struct Devices(Vec<String>);
 
@@ -133,7 +133,8 @@ struct Env {
     value_from: Option<ValueFrom>,
 }
 
-/// Where a value comes from. Of the sources, these two are known to be the same at every start, but for some fields.
+/// The source of an environment value. Only these two sources give the same value at every start, except for some
+/// fields.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ValueFrom {
@@ -231,7 +232,7 @@ impl From<Pod> for super::Pod {
         let mut places = Vec::new();
         let mut containers = Vec::new();
         for (index, container) in spec.init_containers.iter().enumerate() {
-            // The others are done once the pod runs, and are nobody's to restart.
+            // Other init containers have ended when the pod runs, and must not be restarted.
             if container.restart_policy.as_deref() == Some("Always") {
                 places.push(Place { init: true, index });
                 containers.push(declare(
@@ -288,8 +289,9 @@ fn gate(spec: &Spec, status: &Status) -> Gate {
     }
 }
 
-/// Why its kubelet ends the pod, or is about to, although nobody deletes it. A phase that is over never changes again.
-/// Everybody else who sets `DisruptionTarget` asks for the pod's deletion next, which may be refused.
+/// Why the kubelet ends the pod, or is about to, although the pod is not being deleted. A terminal phase never
+/// changes again. Other writers of `DisruptionTarget` request the pod's deletion next, which may be refused, so
+/// only the kubelet's reason counts.
 fn ending(status: &Status) -> Option<String> {
     let because = |what: &str, reason: Option<&str>| match reason.filter(|reason| !reason.is_empty()) {
         Some(reason) => format!("{what} ({reason})"),
@@ -306,13 +308,13 @@ fn ending(status: &Status) -> Option<String> {
     status.conditions.iter().any(by_kubelet).then(|| "about to be ended by its kubelet".to_owned())
 }
 
-/// When its kubelet ends it (`activeDeadlineSeconds`; `active_deadline.go` in pkg/kubelet counts from the start time of the
-/// status).
+/// When the kubelet ends the pod (`activeDeadlineSeconds`; `active_deadline.go` in pkg/kubelet counts from the
+/// start time in the status).
 fn ends_at(seconds: Option<i64>, started: Option<Timestamp>) -> Option<Timestamp> {
     started?.checked_add(SignedDuration::from_secs(seconds?)).ok()
 }
 
-/// Since when the pod is not Ready; since ever when nothing is told of it.
+/// Since when the pod is not Ready; the epoch if the status does not say.
 fn unready_since(status: &Status) -> Option<Timestamp> {
     let ready = status.conditions.iter().find(|condition| condition.r#type == "Ready");
     match ready {
@@ -336,7 +338,7 @@ fn declare(
         pull_policy: match container.image_pull_policy.as_deref() {
             Some("IfNotPresent") => PullPolicy::IfNotPresent,
             Some("Never") => PullPolicy::Never,
-            // The API server fills it in; what is unknown is treated as what asks for most.
+            // The API server fills in the policy; an unknown value is treated as the most demanding one.
             _ => PullPolicy::Always,
         },
         restart_policy: container.restart_policy.as_deref().map_or(pod_policy, restart_policy),
@@ -369,12 +371,12 @@ impl LivenessProbe {
     }
 }
 
-/// Whether a resource of this name is handed out by a device plugin: it has a domain that is not Kubernetes' own.
+/// Whether a resource of this name comes from a device plugin: its domain is not one of Kubernetes.
 fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.contains("kubernetes.io/")
 }
 
-/// A policy of the future is taken for the one under which a lost container stays lost.
+/// An unknown policy is treated as `Never`, the policy under which a lost container is not replaced.
 fn restart_policy(text: &str) -> RestartPolicy {
     match text {
         "Always" => RestartPolicy::Always,
@@ -383,14 +385,14 @@ fn restart_policy(text: &str) -> RestartPolicy {
     }
 }
 
-/// `containerd://4f5c` is `4f5c`.
+/// Removes the runtime's prefix: `containerd://4f5c` becomes `4f5c`.
 fn bare_id(id: &str) -> Option<String> {
     let bare = id.split_once("://").map_or(id, |(_, bare)| bare);
     (!bare.is_empty()).then(|| bare.to_owned())
 }
 
 impl Env {
-    /// True when the value may be another one at the next start.
+    /// True if the value may differ at the next start.
     fn follows_an_object(&self) -> bool {
         let Some(from) = &self.value_from else { return false };
         match (&from.field_ref, &from.resource_field_ref) {
@@ -398,7 +400,7 @@ impl Env {
                 .iter()
                 .any(|path| field.field_path.starts_with(path)),
             (None, Some(_)) => false,
-            // ConfigMaps, Secrets, and what later releases invent.
+            // ConfigMaps, Secrets, and sources of later releases.
             (None, None) => true,
         }
     }

@@ -1,4 +1,4 @@
-//! Real-looking pods, as kubelets and API servers of several releases show them.
+//! Tests with realistic pods, as kubelets and API servers of several releases write them.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use crate::api::status::Phase;
 use crate::operation::snapshot::{DeclaredContainer, Gate, Liveness, PullPolicy, RestartPolicy};
 
 fn read(pod: &Value) -> Pod {
-    // From text, as it comes over the wire.
+    // From text, as it is received.
     serde_json::from_str(&pod.to_string()).unwrap()
 }
 
-/// A Deployment's pod on a release of today: a native sidecar, an init container that is done, two containers.
+/// A Deployment's pod on a current release: a native sidecar, an init container that has ended, two containers.
 fn today() -> Value {
     json!({
         "metadata": {
@@ -332,7 +332,7 @@ fn a_pod_is_ended_from_its_deadline_on_although_nobody_tells() {
     let ends = pod(json!(60), json!("2026-11-20T10:00:00Z"));
     assert_eq!(ends.declared_at(true, before).ending, None);
     assert_eq!(ends.declared_at(true, after).ending.as_deref(), Some("past its activeDeadlineSeconds"));
-    // It has not begun, it has no deadline, or one that no time holds.
+    // The pod has not started, it has no deadline, or the deadline is beyond the range of a timestamp.
     for (seconds, started) in [
         (json!(60), Value::Null),
         (Value::Null, json!("2026-11-20T10:00:00Z")),

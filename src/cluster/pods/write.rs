@@ -1,7 +1,8 @@
-//! What is written to a pod: its image, its readiness gate, the answer, events.
+//! The writes to a pod: its image, its readiness gate, its status annotation, and events.
 //!
-//! Every write is tied to the pod's uid: another pod of the same name is never touched. A write that does not fit what
-//! the pod has become is made out anew, once, from a fresh look; beyond that nothing is repeated here.
+//! Every write is tied to the pod's uid, so that another pod of the same name is never changed. If a write does not
+//! fit the current state of the pod, the pod is read and the write is built again, once. Nothing else is retried
+//! here.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -18,23 +19,25 @@ use crate::operation::effect::Class;
 use crate::operation::snapshot::PodRef;
 use crate::process::clock;
 
-/// What a look at the pod says about a write.
+/// How a write fits the state of a pod.
 enum Fit {
-    /// This is how.
+    /// Write this change.
     Write(Change),
-    /// There is nothing to do.
+    /// The pod is already in the wanted state.
     Done,
-    /// It must not be done.
+    /// The write must not be made.
     Never(Class, String),
 }
 
 impl NodePods {
-    /// Changes the image of `container` in the pod's spec from `from` to `to`, and nothing if it is `to` already. The
-    /// same write leaves `status` in the pod's annotation: from then on nothing else there names the image from before, and
-    /// the admission policy lets an agent go back only to what it wrote down while the pod had it.
+    /// Changes the image of `container` in the pod's spec from `from` to `to`; writes nothing if it is `to`
+    /// already. The same patch writes `status` to the pod's annotation. From then on, only that annotation names
+    /// the previous image, and the admission policy allows an agent to roll back only to an image that the agent
+    /// recorded there while the pod had it.
     ///
     /// # Errors
-    /// `Refused` when it is a third one, `Gone` when the pod or the container is not there, `Final` for a static pod.
+    /// `Refused` if the image is a third one, `Gone` if the pod or the container does not exist, `Final` for a
+    /// static pod.
     pub async fn respec(
         &self,
         pod: &PodRef,
@@ -72,10 +75,11 @@ impl NodePods {
         .await
     }
 
-    /// Opens or closes the readiness gate: only its own condition, whatever else the kubelet writes meanwhile.
+    /// Opens or closes the readiness gate. Only its own condition is written, so that concurrent writes of the
+    /// kubelet are kept.
     ///
     /// # Errors
-    /// `Gone` when the pod is not there, or is another one by now.
+    /// `Gone` if the pod does not exist, or another pod has its name.
     pub async fn set_gate(&self, pod: &PodRef, open: bool, reason: &str, message: &str) -> Result<(), Error> {
         let doing = format!("{} the readiness gate of pod {pod}", if open { "opening" } else { "closing" });
         let uid = self.api_uid(pod);
@@ -100,17 +104,17 @@ impl NodePods {
         }
     }
 
-    /// Writes the answer into the pod's annotation.
+    /// Writes the status to the pod's annotation.
     ///
     /// # Errors
-    /// `Gone` when the pod is not there, or is another one by now.
+    /// `Gone` if the pod does not exist, or another pod has its name.
     pub async fn write_status(&self, pod: &PodRef, status: &Status) -> Result<(), Error> {
         let doing = format!("writing the status of pod {pod}");
         let text = text(&doing, status)?;
         self.write(&doing, pod, |seen| Fit::Write(Change::Json(noted(seen, &text).into()))).await
     }
 
-    /// Tells something about a pod. Told again, it is there already, which is as good.
+    /// Writes an event about a pod. An event that exists already is not an error.
     pub async fn event(&self, pod: &PodRef, reported: &ObjectEvent) -> Result<(), Error> {
         let doing = format!("writing the event {} of pod {pod}", reported.reason);
         let event = event::event(event::pod(pod), self.node(), reported);
@@ -120,8 +124,8 @@ impl NodePods {
         }
     }
 
-    /// What the pod's own secrets offer for pulling images, in the order in which to try them. Needs the right to read
-    /// secrets. A secret that is not there is passed over, as the kubelet does.
+    /// The credentials in the pod's image pull secrets, in the order in which to try them. Required RBAC: `get` on
+    /// secrets. A missing secret is skipped, as the kubelet does.
     pub async fn pull_credentials(&self, pod: &PodRef) -> Result<Vec<Credential>, Error> {
         let seen = match self.get(pod) {
             Some(seen) => seen,
@@ -138,20 +142,21 @@ impl NodePods {
         Ok(credentials::ordered(found))
     }
 
-    /// Reads the pod, so that what is known of it is as new as this call.
+    /// Reads the pod, so that the cached state is as new as this call.
     ///
     /// # Errors
-    /// `Gone` when the pod is not there, or is another one by now.
+    /// `Gone` if the pod does not exist, or another pod has its name.
     pub async fn reread(&self, pod: &PodRef) -> Result<(), Error> {
         let seen = self.look(&format!("reading pod {pod}"), pod).await?;
         self.learn(seen);
         Ok(())
     }
 
-    /// Writes what `fit` makes of the pod as it is known, and if that does not fit (any more), of a fresh look.
+    /// Makes the write that `fit` builds from the cached pod. If that does not fit (any more), builds it from the
+    /// current pod.
     async fn write(&self, doing: &str, pod: &PodRef, fit: impl Fn(&Pod) -> Fit) -> Result<(), Error> {
         let server = &self.server;
-        // What is known may be old: only what it says to write counts, for that carries its tests along.
+        // The cached pod may be old. Only a change built from it is used, because the change carries its own tests.
         if let Some(Fit::Write(change)) = self.get(pod).map(|seen| fit(&seen)) {
             match server.change(doing, &pod.namespace, &pod.name, &change).await {
                 Ok(pod) => {
@@ -177,7 +182,7 @@ impl NodePods {
         }
     }
 
-    /// The pod as it is now, if it is still the same one.
+    /// Reads the pod, and checks that it is still the same one.
     async fn look(&self, doing: &str, pod: &PodRef) -> Result<Pod, Error> {
         let seen = self.server.pod(&pod.namespace, &pod.name).await?;
         if seen.reference() == *pod {
@@ -187,7 +192,8 @@ impl NodePods {
         Err(Error::own(doing, Class::Gone, message))
     }
 
-    /// The API server's uid of a pod: another one than the runtime's for a static pod, whose copy is in the view.
+    /// The uid of a pod at the API server. For a static pod, which the cache holds, it differs from the uid at the
+    /// runtime.
     pub(super) fn api_uid(&self, pod: &PodRef) -> String {
         self.get(pod).map_or_else(|| pod.uid.clone(), |seen| seen.api_uid().to_owned())
     }
@@ -198,14 +204,16 @@ fn text(doing: &str, status: &Status) -> Result<String, Error> {
         .map_err(|error| Error::own(doing, Class::Final, format!("it has no JSON form: {error}")))
 }
 
-/// The operations of a JSON patch that put `text` into the annotation of the pod that was `seen`, and of no other.
+/// The JSON patch operations that write `text` to the status annotation. They apply only to the pod that was
+/// `seen`.
 fn noted(seen: &Pod, text: &str) -> Vec<Value> {
     let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": seen.api_uid() })];
     if seen.is_annotated() {
         let path = format!("/metadata/annotations/{}", annotation::STATUS.replace('/', "~1"));
         operations.push(json!({ "op": "add", "path": path, "value": text }));
     } else {
-        // Adding the object would wipe annotations that came meanwhile: only to the very version that was seen.
+        // Adding the whole map would remove annotations that were written in the meantime, so it is tied to the
+        // version that was seen.
         let version = kube::ResourceExt::resource_version(seen);
         let annotations = json!({ annotation::STATUS: text });
         operations.push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }));
@@ -214,7 +222,7 @@ fn noted(seen: &Pod, text: &str) -> Vec<Value> {
     operations
 }
 
-/// Times in the API are whole seconds.
+/// Formats a time; times in the API are whole seconds.
 fn seconds(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -1,5 +1,5 @@
-//! What is asked and written for rollouts. Each call is made once; every one that changes something holds only for the object,
-//! and where a decision depends on it the version, that was seen.
+//! The API calls for rollouts. Each call is made once. Every write applies only to the object that was seen, and to
+//! the version that was seen if a decision depends on it. Must not decide.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,16 +28,16 @@ use crate::workload::selector;
 
 const DISRUPTIONS: Moved = Moved { group: "policy", plural: "poddisruptionbudgets" };
 
-/// A target as it was found.
+/// A rollout's target as it was found.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Which labels its pods have.
+    /// The label selector of its pods.
     pub labels: String,
-    /// Whose they are.
+    /// The owners and templates of its pods.
     pub target: Target,
 }
 
-/// A workload, as far as all kinds of them are alike.
+/// The fields that all kinds of workloads have in common.
 #[derive(Deserialize)]
 struct Workload {
     metadata: ObjectMeta,
@@ -50,12 +50,13 @@ struct Spec {
     selector: Option<LabelSelector>,
     #[serde(default)]
     template: Value,
-    /// Of a `Job`.
+    /// Only a `Job` has it.
     backoff_limit: Option<usize>,
 }
 
 impl Spec {
-    /// A `Job` counts the restarts of pods that it has restarted on failure, whoever made them, and bears none at 0.
+    /// The number of restarts at which a `Job` fails. A `Job` whose pods have the restart policy `OnFailure` counts
+    /// every restart of its pods, whatever caused it, and tolerates none if the limit is 0.
     fn gives_up_at(&self) -> Option<usize> {
         let counts = self.template["spec"]["restartPolicy"] == "OnFailure";
         self.backoff_limit.filter(|_| counts).map(|limit| limit.max(1))
@@ -85,10 +86,10 @@ fn as_us() -> PatchParams {
 }
 
 impl Server {
-    /// The target of a rollout as it is now.
+    /// Reads the target of a rollout.
     ///
     /// # Errors
-    /// As any call. That it is not there is an answer.
+    /// As any call. A missing target is not an error.
     pub async fn find_target(&self, rollout: &Rollout) -> Result<Found, Error> {
         let target = &rollout.spec.target;
         let absent = || Found {
@@ -117,7 +118,7 @@ impl Server {
         Ok(Found { labels, target })
     }
 
-    /// What the template of a pod's owner says; `None`: it is gone, or of a kind that is not known.
+    /// The template of a pod's owner; `None` if the owner is gone or of an unknown kind.
     ///
     /// # Errors
     /// As any call.
@@ -169,7 +170,7 @@ impl Server {
             .collect())
     }
 
-    /// True when the rollout `uid` is there and under way.
+    /// True if the rollout with this uid exists and is in progress.
     ///
     /// # Errors
     /// As any call.
@@ -182,7 +183,8 @@ impl Server {
         }
     }
 
-    /// Writes the status of a rollout, if it still is as it was seen; `known` knows it from then on.
+    /// Writes the status of a rollout, provided that it is unchanged since it was read; stores the result in the
+    /// cache `known`.
     ///
     /// # Errors
     /// As any call.
@@ -207,7 +209,7 @@ impl Server {
         Ok(())
     }
 
-    /// Deletes a rollout. One that is gone is deleted.
+    /// Deletes a rollout. It is not an error if it is gone.
     ///
     /// # Errors
     /// As any call.
@@ -226,7 +228,7 @@ impl Server {
 
     // ---- PodDisruptionBudgets ----
 
-    /// The budgets of a namespace. None where there is no such kind.
+    /// The `PodDisruptionBudget`s of a namespace; none if the API server does not have the kind.
     ///
     /// # Errors
     /// As any call.
@@ -237,10 +239,10 @@ impl Server {
         }
     }
 
-    /// Claims one disruption for `pod`, as an eviction does: of the very version that was seen.
+    /// Claims one disruption for `pod`, as an eviction does, on the version of the budget that was seen.
     ///
     /// # Errors
-    /// `Refused` when somebody else was faster.
+    /// `Refused` if the budget was modified concurrently.
     pub async fn claim_disruption(
         &self,
         (version, namespace): (&str, &str),
@@ -262,7 +264,7 @@ impl Server {
         .await
     }
 
-    /// Says again that `pod` is out of service, or (`None`) that it is not any more.
+    /// Records again that `pod` is out of service, or (`None`) that it no longer is.
     ///
     /// # Errors
     /// As any call.
@@ -295,7 +297,7 @@ impl Server {
     }
 }
 
-/// Containers and images of a pod template.
+/// The containers of a pod template and their images.
 fn images(template: &Value) -> BTreeMap<String, String> {
     let text =
         |container: &Value, field: &str| container.get(field).and_then(Value::as_str).map(str::to_owned);

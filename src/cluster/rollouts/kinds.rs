@@ -1,4 +1,4 @@
-//! What is kept of rollouts and of their pods.
+//! The cached parts of rollouts and of their pods.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::cluster::workloads::trim::Trim;
 use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
 
-/// A rollout; `None`: it cannot be read.
+/// A rollout; `None` if it is unreadable.
 #[derive(Clone, Debug)]
 pub struct CachedRollout(pub(super) Option<Arc<Rollout>>);
 
-/// A pod of a target.
+/// A pod of a rollout's target.
 #[derive(Clone, Debug)]
 pub struct CachedPod(pub(super) Arc<Pod>);
 
@@ -30,14 +30,14 @@ impl Trim for CachedRollout {
         (meta, Self(rollout))
     }
 
-    /// The rollout itself, and the others of its namespace.
+    /// One group for the rollout itself, and one for all rollouts of its namespace.
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
         let namespace = meta.namespace.as_deref().unwrap_or_default();
         let own = format!("of/{namespace}/{}", meta.name.as_deref().unwrap_or_default());
         vec![own, within(namespace)]
     }
 
-    /// What is told about it is ours.
+    /// The status is not compared, because the controller itself writes it.
     fn says_the_same(&self, before: &Self) -> bool {
         let user = |rollout: &Rollout| (rollout.generation, rollout.deleting, rollout.uid.clone());
         match (&self.0, &before.0) {

@@ -1,7 +1,7 @@
-//! Rollouts as the API server shows them, and the pods of their targets: all rollouts by one watch, the pods by one watch for
-//! each rollout that is under way, and those that any rollout works on by one more.
+//! A cache of rollouts and of the pods of their targets. One watch delivers all rollouts, one watch per active
+//! rollout delivers the pods of its target, and one more delivers the pods that any rollout works on.
 //!
-//! Must not decide: it tells what is there, and does what it is told once (`calls`).
+//! Must not decide: it reports the state and makes each requested call once (`calls`).
 
 mod calls;
 mod kinds;
@@ -27,12 +27,12 @@ use crate::rollout::pod::Pod;
 pub use calls::Found;
 pub use kinds::{CachedPod, CachedRollout};
 
-/// Which rollout.
+/// Identifies a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Its namespace.
+    /// The namespace of the rollout.
     pub namespace: String,
-    /// Its name.
+    /// The name of the rollout.
     pub name: String,
 }
 
@@ -47,7 +47,7 @@ impl Key {
         Self { namespace: rollout.namespace.clone(), name: rollout.name.clone() }
     }
 
-    /// As events name it.
+    /// The reference to the rollout in events.
     pub fn reference(&self, uid: &str) -> ObjectReference {
         ObjectReference {
             api_version: Some(InPlaceRollout::api_version(&()).into_owned()),
@@ -60,31 +60,31 @@ impl Key {
     }
 }
 
-/// All rollouts. Clones share them.
+/// All rollouts. Clones share the cache.
 #[derive(Clone, Debug)]
 pub struct Rollouts {
     store: Store<Trimmed<CachedRollout>>,
 }
 
 impl Rollouts {
-    /// Watches until `stop`. Nothing is known yet when this returns: [`Self::is_current`].
+    /// Watches until `stop`. The cache is empty when this returns; see [`Self::is_current`].
     pub fn watch(server: &Server, stop: &CancellationToken) -> Self {
         let selection = Selection { what: "InPlaceRollouts".to_owned(), ..Selection::default() };
         Self { store: Store::watch(server.clone(), selection, stop.clone()) }
     }
 
-    /// True when they were listed and are as new as the API server can tell.
+    /// True if the rollouts have been listed and are as new as the API server can deliver them.
     pub fn is_current(&self) -> bool {
         self.store.has_synced() && (self.store.is_current() || self.store.is_empty())
     }
 
-    /// Returns when anything has changed since this clone last asked.
+    /// Returns when anything has changed since the last call on this clone.
     pub async fn changed(&mut self) {
         self.store.changed().await;
     }
 
-    /// Those about which anything has changed since somebody last asked, each with its generation; those that are gone too,
-    /// and those to whom a new one of their namespace may matter. For one asker only.
+    /// The rollouts that have changed since the last call, each with its generation. It includes deleted rollouts,
+    /// and active rollouts of a namespace in which any rollout has changed. Only one caller may use it.
     pub fn updates(&self) -> Vec<(Key, i64)> {
         let mut updates = Vec::new();
         for group in self.store.touched() {
@@ -104,12 +104,12 @@ impl Rollouts {
         updates
     }
 
-    /// One; `None`: it is gone, or cannot be read.
+    /// The cached rollout; `None` if it is gone or unreadable.
     pub fn get(&self, key: &Key) -> Option<Arc<Rollout>> {
         self.store.get(&trim::key(&key.namespace, &key.name))?.value.0.clone()
     }
 
-    /// The name of the newest one with the same target, if it is newer.
+    /// The name of the newest rollout with the same target, if it is newer than `rollout`.
     pub fn newer(&self, rollout: &Rollout) -> Option<String> {
         let others = self.store.group(&within(&rollout.namespace));
         let others = others.iter().filter_map(|kept| kept.value.0.as_ref());
@@ -119,7 +119,7 @@ impl Rollouts {
             .map(|newest| newest.name.clone())
     }
 
-    /// The uids of those that are under way.
+    /// The uids of the rollouts in progress.
     pub fn active(&self) -> BTreeSet<String> {
         let all = self.store.list();
         let active =
@@ -128,14 +128,14 @@ impl Rollouts {
     }
 }
 
-/// Pods: those of a target, or those that any rollout works on. Clones share them.
+/// The cached pods of a target, or the pods that any rollout works on. Clones share the cache.
 #[derive(Clone, Debug)]
 pub struct TargetPods {
     store: Store<Trimmed<CachedPod>>,
 }
 
 impl TargetPods {
-    /// Watches those of `namespace` that have `labels` until `stop`.
+    /// Watches the pods of `namespace` with `labels` until `stop`.
     pub fn watch(server: &Server, namespace: &str, labels: &str, stop: &CancellationToken) -> Self {
         let selection = Selection {
             what: format!("the pods {labels} of namespace {namespace}"),
@@ -146,7 +146,7 @@ impl TargetPods {
         Self { store: Store::watch(server.clone(), selection, stop.clone()) }
     }
 
-    /// Watches those that any rollout works on until `stop`.
+    /// Watches the pods that any rollout works on until `stop`.
     pub fn worked_on(server: &Server, stop: &CancellationToken) -> Self {
         let selection = Selection {
             what: "the pods that a rollout works on".to_owned(),
@@ -156,17 +156,17 @@ impl TargetPods {
         Self { store: Store::watch(server.clone(), selection, stop.clone()) }
     }
 
-    /// True when they were listed and are as new as the API server can tell.
+    /// True if the pods have been listed and are as new as the API server can deliver them.
     pub fn is_current(&self) -> bool {
         self.store.has_synced() && self.store.is_current()
     }
 
-    /// Returns when anything has changed since this clone last asked.
+    /// Returns when anything has changed since the last call on this clone.
     pub async fn changed(&mut self) {
         self.store.changed().await;
     }
 
-    /// All of them, each with its namespace.
+    /// All cached pods, each with its namespace.
     pub fn list(&self) -> Vec<(String, Arc<Pod>)> {
         let all = self.store.list();
         all.iter()
@@ -174,18 +174,18 @@ impl TargetPods {
             .collect()
     }
 
-    /// A pod as a write of ours was answered.
+    /// Stores a pod that a write returned, before the watch delivers it.
     pub fn learn(&self, pod: Trimmed<CachedPod>) {
         self.store.learn(pod);
     }
 
-    /// A pod that is known to be gone.
+    /// Removes a pod that is known to be gone.
     pub fn forget(&self, namespace: &str, name: &str, uid: &str) {
         self.store.forget(&trim::key(namespace, name), uid);
     }
 }
 
-/// The end of the time of a write, as the API has it.
+/// Formats a time as the API does, in whole seconds.
 fn seconds(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -1,6 +1,7 @@
-//! Keeps a view of objects up to date: list, watch, and again from where it broke off.
+//! Updates a cache of objects: list, watch, and watch again from the last version. Must not interpret the objects.
 //!
-//! kube's own watcher does not tell when a broken watch is open again; here that decides whether the view is current.
+//! kube's own watcher does not report when a broken watch is open again; here this decides whether the cache is
+//! current.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,20 +21,22 @@ use crate::cluster::store::{Cached, Shared};
 use crate::operation::effect::Class;
 use crate::process::log::chain;
 
-/// The server sends a bookmark every minute where nothing happens. Silence for longer is a connection that is dead.
+/// The server sends a bookmark every minute if nothing happens. After a longer silence the connection is considered
+/// dead.
 const SILENCE: Duration = Duration::from_secs(90);
-/// A watch that ran this long was a good one: the next one is tried at once.
+/// After a watch that lasted this long, the next one is tried at once.
 const STEADY: Duration = Duration::from_secs(5);
 /// Pauses between attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// How soon a kind that the API server does not know is looked for again.
+/// The interval at which a missing kind is looked for.
 const UNTIL_INSTALLED: Duration = Duration::from_secs(60);
-/// So many failures in a row, and the place in the history is given up, and after as many again the newest version that was
-/// seen: a server that was set back in time would refuse both for ever.
+/// After this many failures in a row, the version to watch from is dropped; after as many failed lists, the newest
+/// version that was seen is dropped as well. A server that was restored from an older backup would refuse both for
+/// ever.
 const TRUSTED_FAILURES: u32 = 3;
 
-/// Runs until told to stop. From then on nothing is current any more.
+/// Runs until `stop`. After that the cache is not current.
 pub(super) async fn run<T: Cached>(shared: Arc<Shared<T>>, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
@@ -42,24 +45,24 @@ pub(super) async fn run<T: Cached>(shared: Arc<Shared<T>>, stop: CancellationTok
     shared.set_current(false);
 }
 
-/// Where the following stands.
+/// The state of one follower.
 struct Follower<'a, T> {
     shared: &'a Shared<T>,
-    /// What is followed, in the version that the API server has.
+    /// The objects to follow, in the API version that the server has.
     selection: Selection,
-    /// Where a watch can go on; `None`: nowhere, list first.
+    /// The version from which a watch can continue; `None`: list first.
     version: Option<String>,
     /// The newest version that was seen.
     newest: Option<String>,
-    /// Lists that failed since the last good one.
+    /// Failed lists since the last successful one.
     failed_lists: u32,
     /// When the present watch was opened.
     opened: Option<Instant>,
-    /// Attempts since the last good one.
+    /// Attempts since the last successful one.
     failures: u32,
-    /// Whether the log holds that the server is not heard.
+    /// Whether the log already says that the server is unreachable.
     reported: bool,
-    /// Whether the API server did not know the kind at all when it was last asked.
+    /// Whether the API server did not have the kind at the last list.
     absent: bool,
 }
 
@@ -86,7 +89,7 @@ async fn follow<T: Cached>(shared: &Shared<T>) {
 }
 
 impl<T: Cached> Follower<'_, T> {
-    /// One watch, after a list where there is no version to go on from. Returns when it has ended.
+    /// One watch, after a list if there is no version to continue from. Returns when the watch has ended.
     async fn hear(&mut self) -> Result<(), Error> {
         let server = &self.shared.server;
         if self.version.is_none() {
@@ -105,7 +108,7 @@ impl<T: Cached> Follower<'_, T> {
             self.failed_lists = if listed.is_err() { self.failed_lists.saturating_add(1) } else { 0 };
             let listed = listed?;
             self.shared.replace(listed.items);
-            // It is believed also where it is older: then it is the newest that there is.
+            // The list's version is used even if it is older: it is then the newest that exists.
             self.newest = Some(listed.version.clone());
             self.version = Some(listed.version);
         }
@@ -133,7 +136,7 @@ impl<T: Cached> Follower<'_, T> {
         Ok(())
     }
 
-    /// All of them, in the version that the server had last.
+    /// Lists all objects, in the API version that the server last had.
     async fn list(&mut self) -> Result<Listed<T>, Error> {
         let server = &self.shared.server;
         self.selection.version = T::OLDER.filter(|_| server.is_older(&T::group(&())));
@@ -142,14 +145,14 @@ impl<T: Cached> Follower<'_, T> {
         server.list_of_age(&self.selection, &self.age(), kept).await
     }
 
-    /// How old the next list may be: one that took back what was seen would look like somebody's change.
+    /// How old the next list may be. An older state than the one already seen would look like a change.
     fn age(&self) -> Age {
         if !self.selection.from_memory {
             return Age::Newest;
         }
         match self.newest.as_ref() {
             None => Age::Any,
-            // Answers to writes may be newer than what the watch has brought.
+            // Answers to writes may be newer than what the watch has delivered.
             Some(newest) if self.failed_lists < TRUSTED_FAILURES => {
                 Age::NotOlderThan(self.shared.newest_after(newest))
             }
@@ -165,7 +168,8 @@ impl<T: Cached> Follower<'_, T> {
         }
     }
 
-    /// A kind that the API server does not know is nobody's failure: its definition may come later. Told once.
+    /// A kind that the API server does not have is not a failure, because its definition may be installed later.
+    /// Logged once.
     fn learn_absence(&mut self, error: Option<&Error>) {
         let absent = error.is_some_and(|error| error.class() == Class::Gone);
         if absent != std::mem::replace(&mut self.absent, absent) {
@@ -189,7 +193,7 @@ impl<T: Cached> Follower<'_, T> {
         }
     }
 
-    /// What the end of an attempt means for the next one.
+    /// Updates the state for the next attempt, according to how this one ended.
     fn ended(&mut self, how: Result<(), Error>) {
         if self.opened.take().is_some_and(|at| at.elapsed() >= STEADY) {
             self.failures = 0;
@@ -198,7 +202,7 @@ impl<T: Cached> Follower<'_, T> {
         if !error.class().is_away() || self.failures >= TRUSTED_FAILURES {
             self.version = None;
         }
-        // The first failure may be a server that restarts: told is what trying again did not help.
+        // The first failure may be a server that restarts, so only a repeated failure is logged.
         if self.failures > 0 && !std::mem::replace(&mut self.reported, true) {
             let what = &self.shared.selection.what;
             tracing::warn!("the API server is not heard about {what}: {}", chain(&error));
@@ -206,8 +210,8 @@ impl<T: Cached> Follower<'_, T> {
     }
 }
 
-/// None at first, then doubling, each between half and whole: agents that lost the same server must not come back as
-/// one.
+/// Zero at first, then doubling; each pause is between half and the whole, so that many agents do not reconnect to
+/// the same server at the same moment.
 fn pause(failures: u32) -> Duration {
     let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
     let whole = FIRST_PAUSE.saturating_mul(1 << doublings.min(10)).min(LONGEST_PAUSE);

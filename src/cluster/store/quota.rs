@@ -1,26 +1,26 @@
-//! How much is kept of each namespace of objects that anybody makes, as many as the API server stores. What is beyond is not
-//! kept: the namespace whose objects they are is the only one that misses them.
+//! Limits the size of the cached objects of each namespace, for kinds of which users can create any number. Objects
+//! beyond the limit are not cached; only their own namespace is affected.
 
 use std::collections::{BTreeSet, HashMap};
 
-/// What one object takes.
+/// The size of one object and the limit that it counts towards.
 pub(in crate::cluster) struct Share {
     pub(in crate::cluster) namespace: String,
     pub(in crate::cluster) bytes: usize,
-    /// The most that is kept of its namespace.
+    /// The limit for the objects of one namespace.
     pub(in crate::cluster) most: usize,
 }
 
-/// What is kept, by namespace.
+/// The size of the cached objects, by namespace.
 #[derive(Default)]
 pub(super) struct Quota {
     bytes: HashMap<String, usize>,
-    /// Namespaces of which the log says that they are full.
+    /// Namespaces whose limit has been logged as exceeded.
     full: BTreeSet<String>,
 }
 
 impl Quota {
-    /// Counts an object of this kind; false: it is not to be kept.
+    /// Counts an object of this kind; false if it must not be cached.
     pub(super) fn admits(&mut self, kind: &str, share: Option<Share>) -> bool {
         let Some(Share { namespace, bytes, most }) = share else { return true };
         let kept = self.bytes.get(&namespace).copied().unwrap_or_default();
@@ -39,7 +39,7 @@ impl Quota {
         true
     }
 
-    /// An object that was admitted is gone.
+    /// Subtracts an admitted object that is gone.
     pub(super) fn give_back(&mut self, share: Option<Share>) {
         let Some(Share { namespace, bytes, .. }) = share else { return };
         self.full.remove(&namespace);

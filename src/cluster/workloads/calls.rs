@@ -1,5 +1,5 @@
-//! What is written for workloads. Each call is made once; every one that changes something holds only for the object, and
-//! where a decision depends on it the version, that was seen.
+//! The API calls for workloads. Each call is made once. Every write applies only to the object that was seen, and
+//! to the version that was seen if a decision depends on it. Must not decide.
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
@@ -26,14 +26,14 @@ use crate::workload::revision;
 /// How a pod is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
-    /// As its own grace period says.
+    /// With its own grace period.
     Graceful,
-    /// At once: nobody is there who could end it.
+    /// At once, because there is no kubelet that could end it.
     Forced,
 }
 
 impl Server {
-    /// Makes a pod.
+    /// Creates a pod.
     pub async fn create_pod(
         &self,
         namespace: &str,
@@ -44,14 +44,14 @@ impl Server {
         self.ask(&doing, of::<Pod>(namespace).create(&by_us(), bytes(body))).await
     }
 
-    /// Makes a volume claim.
+    /// Creates a volume claim.
     pub async fn create_claim(&self, namespace: &str, name: &str, body: &Value) -> Result<(), Error> {
         let doing = format!("making claim {namespace}/{name}");
         let request = of::<PersistentVolumeClaim>(namespace).create(&by_us(), bytes(body));
         self.ask::<IgnoredAny>(&doing, request).await.map(drop)
     }
 
-    /// A pod as it is now; `None`: it is gone, or another one has its name.
+    /// Reads a pod; `None` if it is gone or another pod has its name.
     pub async fn see_pod<T: Trim>(&self, namespace: &str, pod: &PodRef) -> Result<Option<Trimmed<T>>, Error> {
         let doing = format!("reading pod {namespace}/{}", pod.name);
         let request = of::<Pod>(namespace).get(&pod.name, &GetParams::default());
@@ -62,7 +62,8 @@ impl Server {
         }
     }
 
-    /// Deletes a pod, if it still is as it was seen; tells how it is then, where the API server does.
+    /// Deletes a pod, provided that it is unchanged since it was read. Returns the resulting pod if the API server
+    /// returns it.
     pub async fn delete_pod(
         &self,
         namespace: &str,
@@ -83,7 +84,7 @@ impl Server {
         Ok(Some(answer).filter(|_| is_pod).and_then(|answer| serde_json::from_value(answer).ok()))
     }
 
-    /// Changes labels and annotations of a pod, if it still is as it was seen.
+    /// Changes labels and annotations of a pod, provided that it is unchanged since it was read.
     pub async fn patch_pod<T: Trim>(
         &self,
         namespace: &str,
@@ -98,7 +99,7 @@ impl Server {
         self.ask(&doing, of::<Pod>(namespace).patch(&pod.name, &as_us(), &Patch::Merge(body))).await
     }
 
-    /// Makes a workload the controller of a pod, by its owner reference, or no longer.
+    /// Makes a workload the controller of a pod by an owner reference, or (`own` false) removes that reference.
     pub async fn own_pod(
         &self,
         namespace: &str,
@@ -107,7 +108,7 @@ impl Server {
         own: bool,
     ) -> Result<Trimmed<CachedPod>, Error> {
         let doing = format!("{} pod {namespace}/{}", if own { "adopting" } else { "releasing" }, pod.name);
-        // Owner references merge by their uid.
+        // Owner references are merged by their uid.
         let reference = if own { json!(owner) } else { json!({"$patch": "delete", "uid": owner.uid}) };
         let body = json!({"metadata": {
             "uid": pod.uid, "resourceVersion": pod.version, "ownerReferences": [reference],
@@ -115,7 +116,8 @@ impl Server {
         self.ask(&doing, of::<Pod>(namespace).patch(&pod.name, &as_us(), &Patch::Strategic(body))).await
     }
 
-    /// Makes a workload the controller of a revision that nobody controls, if it still is as it was seen.
+    /// Makes a workload the controller of a revision without a controller, provided that the revision is unchanged
+    /// since it was read.
     pub async fn adopt_revision(
         &self,
         namespace: &str,
@@ -130,7 +132,7 @@ impl Server {
         self.ask(&doing, request.patch(&revision.name, &as_us(), &Patch::Strategic(body))).await
     }
 
-    /// The template of the revision with this uid; `None`: it is gone, or has none.
+    /// The template in the revision with this uid; `None` if the revision is gone or has no template.
     pub async fn revision_template(
         &self,
         namespace: &str,
@@ -148,7 +150,7 @@ impl Server {
         Ok(data.and_then(|data| revision::template(&data.0)))
     }
 
-    /// Makes a revision.
+    /// Creates a revision.
     pub async fn create_revision(&self, revision: &ControllerRevision) -> Result<(), Error> {
         let meta = &revision.metadata;
         let (namespace, name) =
@@ -160,7 +162,7 @@ impl Server {
             .map(drop)
     }
 
-    /// Gives a revision another number, if it still is as it was seen.
+    /// Changes the number of a revision, provided that the revision is unchanged since it was read.
     pub async fn number_revision(
         &self,
         namespace: &str,
@@ -174,7 +176,7 @@ impl Server {
         self.ask::<IgnoredAny>(&doing, request).await.map(drop)
     }
 
-    /// Deletes a revision. One that is gone is deleted.
+    /// Deletes a revision. It is not an error if it is gone.
     pub async fn delete_revision(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
         let doing = format!("deleting ControllerRevision {namespace}/{name}");
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
@@ -186,7 +188,7 @@ impl Server {
         }
     }
 
-    /// The uid of a workload as it is now; `None` when it is gone or on its way out.
+    /// Reads the uid of a workload; `None` if it is gone or being deleted.
     pub async fn workload_uid(&self, key: &Key) -> Result<Option<String>, Error> {
         let doing = format!("reading {key}");
         let request = workloads(key).get(&key.name, &GetParams::default());
@@ -201,7 +203,8 @@ impl Server {
         }
     }
 
-    /// Changes a workload, if it still is as it was seen; `known` knows it from then on. Tells its new version.
+    /// Changes a workload, provided that it is unchanged since it was read; stores the result in the cache `known`.
+    /// Returns its new version.
     pub async fn patch_workload(
         &self,
         known: &Workloads,
@@ -219,7 +222,8 @@ impl Server {
         self.ask_workload(&doing, known, key, request).await
     }
 
-    /// Writes the status of a workload, if it still is as it was seen; `known` knows it from then on.
+    /// Writes the status of a workload, provided that it is unchanged since it was read; stores the result in the
+    /// cache `known`. Returns its new version.
     pub async fn workload_status(
         &self,
         known: &Workloads,
@@ -240,7 +244,7 @@ impl Server {
         self.ask_workload(&doing, known, key, request).await
     }
 
-    /// Tells something about an object; `host` tells where. Gives the name of the event.
+    /// Writes an event about an object; `host` is the reporting instance. Returns the name of the event.
     pub async fn object_event(
         &self,
         about: ObjectReference,
@@ -256,7 +260,7 @@ impl Server {
         Ok(event.metadata.name.unwrap_or_default())
     }
 
-    /// Says that an event has happened so often by now, last as `reported`.
+    /// Sets the count of an event, with the text and time of `reported` as its last occurrence.
     pub async fn count_event(
         &self,
         namespace: &str,
@@ -297,7 +301,7 @@ impl Server {
 }
 
 impl Key {
-    /// As events name it.
+    /// The reference to the workload in events.
     pub fn reference(&self, uid: &str) -> ObjectReference {
         ObjectReference {
             api_version: Some(GameDeployment::api_version(&()).into_owned()),

@@ -1,15 +1,16 @@
-//! Templates of revisions that were read, kept while there is room: the content of a `ControllerRevision` never changes.
+//! A bounded cache of the templates in revisions. It needs no invalidation, because the content of a
+//! `ControllerRevision` never changes.
 //!
-//! They are kept as text, which takes a part of what it takes when it is parsed.
+//! The templates are cached as text, which takes a fraction of the memory of the parsed form.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use crate::api::pod_template::PodTemplate;
 
-/// The most bytes of one namespace.
+/// The limit for one namespace, in bytes.
 const MOST_IN_NAMESPACE: usize = 4 << 20;
-/// The most bytes of all.
+/// The limit for all namespaces together, in bytes.
 const MOST: usize = 32 << 20;
 
 /// Templates by the uids of their revisions.
@@ -19,7 +20,7 @@ pub struct Contents(Mutex<Cache>);
 #[derive(Debug, Default)]
 struct Cache {
     texts: HashMap<String, Cached>,
-    /// Grows with every use.
+    /// Incremented with every use, to find the least recently used entry.
     clock: u64,
 }
 
@@ -31,7 +32,7 @@ struct Cached {
 }
 
 impl Contents {
-    /// The template of the revision with this uid, and how many bytes it has as text.
+    /// The template of the revision with this uid, and its size as text in bytes.
     pub fn get(&self, uid: &str) -> Option<(PodTemplate, usize)> {
         let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         cache.clock += 1;
@@ -41,7 +42,7 @@ impl Contents {
         Some((serde_json::from_str(&found.template).ok()?, found.template.len()))
     }
 
-    /// Keeps this one; those that were not used for longest make room. Tells how many bytes it has as text.
+    /// Caches a template; evicts the least recently used ones if needed. Returns its size as text in bytes.
     pub fn put(&self, namespace: &str, uid: &str, template: &PodTemplate) -> usize {
         let text = template.0.to_string();
         let bytes = text.len();

@@ -1,4 +1,5 @@
-//! What is kept of each kind of objects that workloads are about. An object that cannot be read hides no other one.
+//! The cached parts of the kinds of objects that workloads depend on. An unreadable object must not hide the
+//! others.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -25,72 +26,69 @@ use crate::workload::report::Report;
 use crate::workload::revision::{self, Record};
 use crate::workload::spec::WorkloadSpec;
 
-/// Labels of a revision that can be adopted: those of the pods of its workload.
+/// The most labels of a revision that can be adopted; its labels are those of its workload's pods.
 const MOST_LABELS: usize = 64;
-/// The most bytes of them.
+/// The most bytes of those labels.
 const MOST_LABEL_BYTES: usize = 4 << 10;
-/// What a text, and the place that it has in a map or a list, takes beside its letters.
+/// The memory that a text and its slot in a map or a list take, beside its bytes.
 const OVERHEAD: usize = 128;
-/// The most bytes that are kept of the `ControllerRevisions` of one namespace: more than ten thousand of them have. What goes
-/// beyond is as if it were not there, for that namespace alone.
+/// The limit for the cached `ControllerRevisions` of one namespace, in bytes: enough for more than ten thousand of
+/// them. Revisions beyond the limit are treated as absent, for that namespace only.
 const MOST_REVISION_BYTES: usize = 8 << 20;
 
-/// A workload.
+/// A cached workload.
 #[derive(Debug)]
 pub struct Workload {
-    /// What it wants.
+    /// The spec of the workload.
     pub spec: WorkloadSpec,
-    /// What was told last.
+    /// The last status, as far as decisions use it.
     pub report: Report,
-    /// The same as it stands in the object.
+    /// The complete last status, as it is in the object.
     pub status: Value,
-    /// The version that was read.
+    /// The resource version that was read.
     pub version: String,
 }
 
-/// A `GameDeployment`.
 pub(super) type Deployment = CachedWorkload<GameDeployment>;
 
-/// A `GameStatefulSet`.
 pub(super) type StatefulSet = CachedWorkload<GameStatefulSet>;
 
-/// A workload of one kind; `None`: it cannot be read.
+/// A workload of one kind; `None` if it is unreadable.
 #[derive(Clone, Debug)]
 pub(super) struct CachedWorkload<K>(pub Option<Arc<Workload>>, PhantomData<K>);
 
-/// A pod. Of those that other kinds of objects control only the name is kept.
+/// A pod. If another kind of object controls it, only its name is cached.
 #[derive(Clone, Debug)]
 pub struct CachedPod {
-    /// What decides.
+    /// The fields that decisions use.
     pub pod: Option<pods::Pod>,
-    /// Its labels.
+    /// The labels of the pod.
     pub labels: BTreeMap<String, String>,
 }
 
-/// A `ControllerRevision`. Anybody in any namespace makes them, each as large as the API server stores it, and writes into it
-/// which workload controls it, so that no content is kept of any.
+/// A `ControllerRevision`. Users of any namespace can create them, each as large as the API server allows and with
+/// any workload as its controller, so the content of a revision is never cached.
 #[derive(Clone, Debug)]
 pub struct CachedRevision {
-    /// What is kept of it where a workload controls it.
+    /// The cached part of a revision that a workload controls.
     pub(super) record: Option<Record>,
-    /// The same where nobody controls it.
+    /// The cached part of a revision without a controller.
     pub(super) orphan: Option<Orphan>,
 }
 
-/// A revision that nobody controls.
+/// A revision without a controller.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Orphan {
-    /// Its labels.
     pub(super) labels: BTreeMap<String, String>,
-    /// False when its content is not what its name says: a workload of ours has not made it.
+    /// False if the content does not match the name: the revision was not created by a workload of this project.
     pub(super) fits: bool,
 }
 
-/// The name of a volume claim.
+/// A volume claim, of which only the metadata is cached.
 #[derive(Clone, Debug)]
 pub(super) struct Claim;
 
-/// A node.
+/// The cached part of a node.
 #[derive(Clone, Debug)]
 pub(super) struct CachedNode(pub order::Node);
 
@@ -98,26 +96,26 @@ pub(super) struct CachedNode(pub order::Node);
 #[derive(Clone, Debug)]
 pub(super) struct CachedRun(pub Option<Run>);
 
-/// A `HookTemplate`; `None`: it cannot be read.
+/// A `HookTemplate`; `None` if it is unreadable.
 #[derive(Clone, Debug)]
 pub struct Template(pub Option<HookTemplateSpec>);
 
-/// Group of what nobody controls.
+/// The group of objects without a controller.
 pub(super) fn orphans(namespace: &str) -> String {
     format!("orphans/{namespace}")
 }
 
-/// Group of what is on or is a node.
+/// The group of a node and of the objects on it.
 pub(super) fn node(name: &str) -> String {
     format!("node/{name}")
 }
 
-/// Group of the claims of one template of one set: all that have the name but for the ordinal at its end.
+/// The group of the claims of one claim template of one set: all names that differ only in the ordinal at the end.
 pub(super) fn claims(namespace: &str, beginning: &str) -> String {
     format!("claims/{namespace}/{beginning}")
 }
 
-/// Group of what is in a namespace.
+/// The group of the objects in a namespace.
 pub(in crate::cluster) fn within(namespace: &str) -> String {
     format!("in/{namespace}")
 }
@@ -126,7 +124,7 @@ fn namespace(meta: &ObjectMeta) -> &str {
     meta.namespace.as_deref().unwrap_or_default()
 }
 
-/// Group of what a workload controls: the workload's uid.
+/// The group of the objects that a workload controls: the workload's uid.
 fn owned(meta: &ObjectMeta) -> Vec<String> {
     controller(meta).filter(|owner| is_workload(owner)).map(|owner| owner.uid.clone()).into_iter().collect()
 }
@@ -144,7 +142,7 @@ fn version(meta: &ObjectMeta) -> String {
     meta.resource_version.clone().unwrap_or_default()
 }
 
-/// What is odd about one is not told: it holds values.
+/// Parses an object; logs if it is unreadable. The parser's message is not logged, because it contains values.
 pub(in crate::cluster) fn readable<T: Resource<DynamicType = ()> + DeserializeOwned>(
     meta: &ObjectMeta,
     source: Value,
@@ -164,7 +162,7 @@ pub(in crate::cluster) fn readable<T: Resource<DynamicType = ()> + DeserializeOw
 
 /// A kind of workloads.
 pub(super) trait WorkloadKind: Resource<DynamicType = ()> + DeserializeOwned {
-    /// What it wants, what was told last, and the same as it stands in the object.
+    /// The spec, the last status as decisions use it, and the complete last status.
     fn read(self) -> (WorkloadSpec, Report, Value);
 }
 
@@ -195,12 +193,12 @@ impl<K: WorkloadKind + Clone + std::fmt::Debug + Send + Sync + 'static> Trim for
         (meta, Self(workload, PhantomData))
     }
 
-    /// The workload itself and the others of its namespace.
+    /// One group for the workload itself, and one for all workloads of its namespace.
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
         vec![meta.uid.clone().unwrap_or_default(), within(namespace(meta))]
     }
 
-    /// What is told about it is ours.
+    /// The status is not compared, because the controller itself writes it.
     fn says_the_same(&self, before: &Self) -> bool {
         match (&self.0, &before.0) {
             (Some(now), Some(before)) => now.spec == before.spec,
@@ -369,7 +367,7 @@ impl Trim for Template {
     }
 }
 
-/// An object without all but its metadata.
+/// An object of which only the metadata is parsed.
 #[derive(Debug, Deserialize)]
 pub(super) struct MetaOnly {
     metadata: ObjectMeta,

@@ -1,8 +1,8 @@
-//! Everything that workloads are about as the API server shows it: themselves, their pods, revisions, claims, hooks, and
-//! nodes. Kept up to date by one watch each, for all namespaces.
+//! A cache of all objects that workloads depend on: the workloads themselves, their pods, revisions, claims and
+//! hooks, and the nodes. One watch per kind updates it, for all namespaces.
 //!
-//! What one workload is about is found without a look at anybody else's. Must not decide: it tells what is there, and does
-//! what it is told once (`calls`).
+//! The objects of one workload are found without reading those of others. Must not decide: it reports the state and
+//! makes each requested call once (`calls`).
 
 mod calls;
 mod contents;
@@ -34,7 +34,7 @@ pub use contents::Contents;
 pub use kinds::{CachedPod, CachedRevision, Template, Workload};
 pub use trim::Trimmed;
 
-/// How many are listed by one call of a kind that anybody makes, each as large as the API server stores it.
+/// The page size for kinds whose objects any user can create, each as large as the API server allows.
 const PAGE: u32 = 20;
 
 /// The kinds of workloads.
@@ -47,7 +47,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As the API has it.
+    /// The name of the kind in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Deployment => "GameDeployment",
@@ -56,14 +56,14 @@ impl Kind {
     }
 }
 
-/// Which workload.
+/// Identifies a workload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Its kind.
+    /// The kind of the workload.
     pub kind: Kind,
-    /// Its namespace.
+    /// The namespace of the workload.
     pub namespace: String,
-    /// Its name.
+    /// The name of the workload.
     pub name: String,
 }
 
@@ -73,10 +73,10 @@ impl std::fmt::Display for Key {
     }
 }
 
-/// A pod as it is kept.
+/// A cached pod.
 pub type SeenPod = Arc<Trimmed<CachedPod>>;
 
-/// All that there is. Clones share it.
+/// All cached objects. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Workloads {
     deployments: Store<Trimmed<kinds::Deployment>>,
@@ -89,21 +89,21 @@ pub struct Workloads {
     templates: Store<Trimmed<Template>>,
 }
 
-/// What was made and must be seen before the next look.
+/// An object that was created and must be in the cache before the next reconcile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Made {
-    /// A pod of this name; with a uid that very one.
+    /// A pod of this name; if a uid is given, with this uid.
     Pod(String, Option<String>),
-    /// A revision.
+    /// A revision of this name.
     Revision(String),
-    /// A hook.
+    /// A HookRun of this name.
     Run(String),
-    /// A volume claim.
+    /// A volume claim of this name.
     Claim(String),
 }
 
 impl Workloads {
-    /// Watches until `stop`. Nothing is known yet when this returns: [`Self::is_current`].
+    /// Watches until `stop`. The cache is empty when this returns; see [`Self::is_current`].
     pub fn watch(server: &Server, stop: &CancellationToken) -> Self {
         let all = |what: &str| Selection { what: what.to_owned(), ..Selection::default() };
         let of_workloads = format!("{},!{}", annotation::HOOK_TYPE, annotation::OPERATION);
@@ -122,9 +122,10 @@ impl Workloads {
         }
     }
 
-    /// True when everything was listed, and what workloads are made of is as new as the API server can tell.
+    /// True if all kinds have been listed, and workloads, pods and revisions are as new as the API server can
+    /// deliver them.
     pub fn is_current(&self) -> bool {
-        // A kind that is not installed is not watched, and there are none of it.
+        // A kind that is not installed is not watched, and has no objects.
         let deployments = self.deployments.is_current() || self.deployments.is_empty();
         let sets = self.sets.is_current() || self.sets.is_empty();
         let listed = [
@@ -139,7 +140,8 @@ impl Workloads {
         listed.into_iter().chain(heard).all(|well| well)
     }
 
-    /// Returns when anything has changed since this clone last asked. Many changes are told as one.
+    /// Returns when anything has changed since the last call on this clone. Several changes may be combined into
+    /// one.
     pub async fn changed(&mut self) {
         tokio::select! {
             () = self.deployments.changed() => {}
@@ -153,8 +155,8 @@ impl Workloads {
         }
     }
 
-    /// The workloads about which anything has changed since somebody last asked, each with its generation. For one asker
-    /// only.
+    /// The workloads that are affected by any change since the last call, each with its generation. Only one caller
+    /// may use it.
     pub fn updates(&self) -> BTreeMap<Key, i64> {
         let mut updates = BTreeMap::new();
         let mut owners = self.deployments.touched();
@@ -201,7 +203,7 @@ impl Workloads {
         updates
     }
 
-    /// One workload; `None`: it is gone, or cannot be read.
+    /// The cached workload; `None` if it is gone or unreadable.
     pub fn get(&self, key: &Key) -> Option<Arc<Workload>> {
         let at = trim::key(&key.namespace, &key.name);
         match key.kind {
@@ -210,21 +212,21 @@ impl Workloads {
         }
     }
 
-    /// What becomes of the pods that are its own or could be: each with whose it is.
+    /// The pods that the workload controls or could adopt, each with the decision about its ownership.
     pub fn pods(&self, spec: &WorkloadSpec) -> Vec<(Whose, SeenPod)> {
         let own = self.pods.group(&spec.uid);
         let orphans = self.pods.group(&kinds::orphans(&spec.namespace));
         own.into_iter().chain(orphans).map(|pod| (whose(spec, &pod), pod)).collect()
     }
 
-    /// Names of pods of others that begin like those of its own.
+    /// The names of pods that have the prefix of the workload's pods but are not controlled by it.
     pub fn taken(&self, spec: &WorkloadSpec) -> BTreeSet<String> {
         let alike = self.pods.beginning(&trim::key(&spec.namespace, &format!("{}-", spec.name)));
         let others = alike.into_iter().filter(|pod| owner(pod) != Some(&spec.uid));
         others.filter_map(|pod| pod.meta.name.clone()).collect()
     }
 
-    /// Its revisions, each with its uid.
+    /// The revisions of the workload, each with its uid.
     pub fn revisions(&self, spec: &WorkloadSpec) -> Vec<(String, Record)> {
         let own = self.revisions.group(&spec.uid);
         let record = |kept: &Arc<Trimmed<CachedRevision>>| {
@@ -233,13 +235,14 @@ impl Workloads {
         own.iter().filter_map(record).collect()
     }
 
-    /// Revisions that nobody controls and that were made for a workload like this one: their names, uids and versions.
+    /// Revisions without a controller that were created for a workload like this one: their names, uids and
+    /// versions.
     pub fn orphaned_revisions(&self, spec: &WorkloadSpec) -> Vec<PodRef> {
         self.orphans_like(spec, |orphan| orphan.fits)
     }
 
-    /// Revisions that nobody controls and that look as if they were made for a workload like this one, by names and labels,
-    /// but not by their content.
+    /// Revisions without a controller whose names and labels are like those of this workload, but whose content
+    /// does not match their name.
     pub fn misfits(&self, spec: &WorkloadSpec) -> Vec<PodRef> {
         self.orphans_like(spec, |orphan| !orphan.fits)
     }
@@ -260,8 +263,8 @@ impl Workloads {
         orphans.iter().filter(fits).map(reference).collect()
     }
 
-    /// True when the revision of this name is, or will be, nobody's: it can be adopted, or the workload that controls it is not
-    /// there any more and garbage collection has yet to let it go.
+    /// True if the revision of this name has no controller, or will have none: it can be adopted, or the workload
+    /// that controls it no longer exists and garbage collection has not processed the revision yet.
     pub fn is_left_behind(&self, spec: &WorkloadSpec, name: &str) -> bool {
         let Some(kept) = self.revisions.get(&trim::key(&spec.namespace, name)) else { return false };
         match trim::controller(&kept.meta) {
@@ -270,17 +273,17 @@ impl Workloads {
         }
     }
 
-    /// A revision as a write of ours was answered.
+    /// Stores a revision that a write returned, before the watch delivers it.
     pub fn learn_revision(&self, revision: Trimmed<CachedRevision>) {
         self.revisions.learn(revision);
     }
 
-    /// Its hooks.
+    /// The HookRuns of the workload.
     pub fn runs(&self, spec: &WorkloadSpec) -> Vec<Run> {
         self.runs.group(&spec.uid).iter().filter_map(|kept| kept.value.0.clone()).collect()
     }
 
-    /// The uid and version of the hook of this name.
+    /// The uid of the HookRun of this name.
     pub fn run_uid(&self, namespace: &str, name: &str) -> Option<String> {
         self.runs.get(&trim::key(namespace, name))?.meta.uid.clone()
     }
@@ -291,7 +294,7 @@ impl Workloads {
         meta.uid.clone().zip(meta.resource_version.clone())
     }
 
-    /// What is known of the `HookTemplate`s of its namespace.
+    /// The cached state of the `HookTemplate`s of a namespace.
     pub fn templates(&self, namespace: &str) -> HookTemplates {
         let state = |kept: &Arc<Trimmed<Template>>| {
             let odd = "it cannot be read: is the definition of its kind that of this release?";
@@ -304,19 +307,19 @@ impl Workloads {
         self.templates.group(&kinds::within(namespace)).iter().map(state).collect()
     }
 
-    /// A `HookTemplate`.
+    /// The cached `HookTemplate` of this name.
     pub fn template(&self, namespace: &str, name: &str) -> Option<Arc<Trimmed<Template>>> {
         self.templates.get(&trim::key(namespace, name))
     }
 
-    /// The nodes of these names.
+    /// The cached nodes of these names.
     pub fn nodes<'a>(&self, names: impl Iterator<Item = &'a str>) -> Nodes {
         let names: BTreeSet<&str> = names.collect();
         let node = |name: &str| Some((name.to_owned(), self.nodes.get(&trim::key("", name))?.value.0));
         names.into_iter().filter_map(node).collect()
     }
 
-    /// The volume claims that could be its own.
+    /// The volume claims whose names fit the workload's claim templates.
     pub fn claims(&self, spec: &WorkloadSpec) -> Claims {
         let claims = spec.stateful().map_or(&[][..], |set| &set.claims);
         let alike = claims.iter().flat_map(|claim| {
@@ -331,12 +334,12 @@ impl Workloads {
         alike.filter_map(state).collect()
     }
 
-    /// A pod as a write of ours was answered.
+    /// Stores a pod that a write returned, before the watch delivers it.
     pub fn learn_pod(&self, pod: Trimmed<CachedPod>) {
         self.pods.learn(pod);
     }
 
-    /// A pod whose deletion was answered so: on its way out from now on, whatever the answer shows.
+    /// Stores a pod that a deletion returned. It counts as being deleted from now on, whatever the answer says.
     pub fn learn_deleted(&self, mut pod: Trimmed<CachedPod>, now: Timestamp) {
         pod.meta.deletion_timestamp.get_or_insert(Time(now));
         if let Some(kept) = &mut pod.value.pod {
@@ -345,12 +348,12 @@ impl Workloads {
         self.pods.learn(pod);
     }
 
-    /// A pod that is known to be gone.
+    /// Removes a pod that is known to be gone.
     pub fn forget_pod(&self, namespace: &str, name: &str, uid: &str) {
         self.pods.forget(&trim::key(namespace, name), uid);
     }
 
-    /// Waits until it is seen, for so long at most.
+    /// Waits until the object is in the cache, at most for `limit`. Returns false after the limit.
     pub async fn hold(&self, namespace: &str, made: &Made, limit: Duration) -> bool {
         let mut all = self.clone();
         let held = async {
@@ -392,7 +395,7 @@ impl Workloads {
     }
 }
 
-/// The uid of its controller.
+/// The uid of the pod's controller.
 fn owner(pod: &SeenPod) -> Option<&str> {
     trim::controller(&pod.meta).map(|owner| owner.uid.as_str())
 }

@@ -1,4 +1,5 @@
-//! Objects cut down to what is needed while they are being read. Must not decide what is needed: that is said by kind.
+//! Reduces objects to the needed fields while they are parsed. Must not decide which fields are needed: each kind
+//! does (`kinds`).
 
 use std::borrow::Cow;
 
@@ -9,44 +10,44 @@ use serde::{Deserialize, Deserializer};
 
 use crate::cluster::store::{Cached, Share};
 
-/// The longest text of an owner: names and groups are no longer.
+/// The longest cached text of an owner reference: names and groups are not longer.
 const LONGEST_OF_OWNER: usize = 253;
-/// What an object takes beside its texts.
+/// The memory of a cached object beside its texts.
 const OVERHEAD: usize = 512;
 
-/// What is kept of a kind of objects.
+/// The cached part of a kind of objects.
 pub trait Trim: Clone + std::fmt::Debug + Send + Sync + Sized + 'static {
-    /// The kind.
+    /// The kind of the objects.
     type Kind: Resource<DynamicType = ()>;
-    /// What an object is read as first.
+    /// The type that an object is parsed into first.
     type Source: DeserializeOwned;
 
-    /// Metadata, which is cut down by the caller, and what is kept of the rest.
+    /// Splits an object into its metadata, which the caller reduces, and the cached part of the rest.
     fn trim(source: Self::Source) -> (ObjectMeta, Self);
 
     /// See [`Cached::groups`].
     fn groups(&self, meta: &ObjectMeta) -> Vec<String>;
 
-    /// True when it says the same as `before`, whatever the versions.
+    /// True if this is equal to `before`, regardless of the versions.
     fn says_the_same(&self, before: &Self) -> bool;
 
-    /// About how many bytes of it are kept, without its metadata.
+    /// The approximate size of the cached part in bytes, without its metadata.
     fn bytes(&self) -> usize {
         0
     }
 
-    /// How many bytes are kept of the objects of one namespace, with their metadata; `None`: as many as there are.
+    /// The limit for the cached objects of one namespace, in bytes and with their metadata; `None`: no limit.
     fn most_bytes() -> Option<usize> {
         None
     }
 }
 
-/// One object.
+/// A cached object.
 #[derive(Clone, Debug)]
 pub struct Trimmed<T> {
-    /// Name, namespace, uid, version, controller, and whether it is on its way out.
+    /// Name, namespace, uid, version, deletion, and the controller.
     pub meta: ObjectMeta,
-    /// What is kept of the rest.
+    /// The cached part of the rest.
     pub value: T,
 }
 
@@ -67,7 +68,8 @@ impl<'de, T: Trim> Deserialize<'de> for Trimmed<T> {
     }
 }
 
-/// An owner as far as it is kept: the API server bounds none of its texts. One that is cut is nobody's.
+/// An owner reference with bounded texts, because the API server bounds none of them. A truncated reference matches
+/// no owner.
 fn bounded(owner: &OwnerReference) -> OwnerReference {
     let cut = |text: &str| text.chars().take(LONGEST_OF_OWNER).collect();
     OwnerReference {
@@ -137,12 +139,12 @@ impl<T: Trim> Resource for Trimmed<T> {
     }
 }
 
-/// What an object of this name is looked up by.
+/// The cache key of an object.
 pub(in crate::cluster) fn key(namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
 }
 
-/// Its controller.
+/// The controller in the object's owner references.
 pub(in crate::cluster) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }

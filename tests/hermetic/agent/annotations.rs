@@ -1,5 +1,6 @@
-//! Hooks that set annotations of their pod: no agent may (the admission policy), so none tries. The controller runs them where a
-//! HookRun holds them, and a request that names one is refused before anything is touched.
+//! Hooks that set annotations of their pod. The admission policy forbids that to agents, so no agent tries. The
+//! controller runs such hooks if a HookRun contains them, and a request that names one is refused before anything
+//! is touched.
 
 use inplace::cluster::agents;
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ fn kubernetes(function: &str) -> Value {
 }
 
 impl Town {
-    /// A HookRun of this node about `web-0`.
+    /// Creates a HookRun of this node about `web-0`.
     fn run_of_node(&self, name: &str, providers: &[Value]) {
         let metric = |(index, provider): (usize, &Value)| json!({ "name": format!("m{index}"), "count": 1, "interval": "1s", "consecutiveErrorLimit": 0, "provider": provider });
         let metrics: Vec<_> = providers.iter().enumerate().map(metric).collect();
@@ -28,7 +29,7 @@ impl Town {
         }));
     }
 
-    /// What became of a run, and who ran it.
+    /// Waits for the end of a run; returns its phase and its runner.
     async fn ended(&self, name: &str) -> (Value, Value) {
         let is = |run: &Value| run["status"]["phase"] == "Successful" || run["status"]["phase"] == "Error";
         self.api
@@ -56,7 +57,7 @@ async fn a_hook_run_that_sets_an_annotation_is_run_by_the_controller_where_a_nod
     town.run_of_node("leave", &[kubernetes("patch")]);
     assert_eq!(town.ended("leave").await, (json!("Successful"), json!("controller")));
     assert_eq!(town.api.pod("shop", "web-0")["metadata"]["annotations"]["example.dev/leaves"], "yes");
-    // A command needs the agent, which says why it does not do the rest.
+    // A command needs the agent, which reports why it does not set the annotation.
     town.run_of_node(
         "both",
         &[kubernetes("patch"), json!({ "exec": { "container": "app", "command": ["true"] } })],
@@ -64,7 +65,7 @@ async fn a_hook_run_that_sets_an_annotation_is_run_by_the_controller_where_a_nod
     assert_eq!(town.ended("both").await, (json!("Error"), json!("node/node-1")));
     let run = town.api.get("hookruns", "shop", "both").unwrap();
     assert!(run["status"].to_string().contains("sets no annotations of pods"), "{run:#}");
-    // What only looks is the agent's, as ever.
+    // A hook that only reads is run by the agent.
     town.run_of_node("look", &[kubernetes("get")]);
     assert_eq!(town.ended("look").await, (json!("Successful"), json!("node/node-1")));
 }

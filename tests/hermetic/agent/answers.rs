@@ -1,4 +1,4 @@
-//! Answers arrive, once, whatever the API server or a crash does to them.
+//! A status is written exactly once, whatever faults the API server has and wherever the agent crashes.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ async fn an_answer_that_a_crash_kept_back_is_told_by_the_next_process() {
     town.pod("web-0");
     town.kubelet("web-0");
     let agent = town.agent().await;
-    // The end is in the journal when this arrives.
+    // The final status is in the journal when this call arrives.
     town.api.on("PATCH pod").nth(2).fault(ApiFault::Hang);
     town.pod_request("web-0", Some("restart app"));
     town.reported("web-0", "text-", "Running").await;
@@ -49,7 +49,7 @@ async fn an_answer_that_a_crash_kept_back_is_told_by_the_next_process() {
     assert_eq!(town.attempt("web-0"), 1);
     let before = town.status("web-0").unwrap();
     assert_eq!(before["phase"], "Running");
-    // Nobody asks any more, and yet there was an answer to come.
+    // The request is deleted, but its final status has not been written yet.
     town.pod_request("web-0", None);
     let _agent = town.agent().await;
     let status = town.reported("web-0", "text-", "Succeeded").await;
@@ -70,7 +70,7 @@ async fn a_pod_that_is_gone_gets_no_answer() {
     town.api.arrived("PATCH pod shop/web-0", 1).await;
     town.pod_request("web-1", Some("restart app"));
     town.reported("web-1", "text-", "Succeeded").await;
-    // Nothing is left to write: it ends at once, without a warning.
+    // Nothing is left to write, so the agent ends at once and without a warning.
     agent.stop();
     assert!(town.api.count("PATCH pod shop/web-0") <= 2, "{:#?}", town.api.writes());
 }

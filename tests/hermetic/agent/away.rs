@@ -1,4 +1,5 @@
-//! The API server is away: what is under way goes on, what was open is taken up, and nothing is concluded from silence.
+//! The API server is unreachable: running operations continue, open ones are resumed, and a missing answer changes
+//! nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use super::super::api_server;
 use super::super::runtime::Fault;
 use super::Town;
 
-/// Begins a restart that takes a moment at its stop, and takes the API server away meanwhile.
+/// Starts a restart whose stop takes a moment, and makes the API server unreachable in between.
 async fn cut_off_in_the_middle(town: &Town) {
     town.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_millis(500)));
     town.pod_request("web-0", Some("restart app"));
@@ -89,7 +90,7 @@ async fn what_is_wished_in_the_silence_is_done_after_it() {
     town.kubelet("web-1");
     let _agent = town.agent().await;
     cut_off_in_the_middle(&town).await;
-    // Written while nobody hears it.
+    // Written while the agent does not receive it.
     town.pod_request("web-1", Some("restart app"));
     town.runtime
         .until("the new life", |model| {
@@ -111,7 +112,7 @@ async fn a_server_that_lags_behind_withdraws_nothing() {
     town.kubelet("web-0");
     town.kubelet("web-1");
     let _agent = town.agent().await;
-    // One of several API servers, whose memory is older than what the other has shown.
+    // One of several API servers, whose watch cache is older than the state that another one has returned.
     town.api.lag();
     town.runtime.on("PullImage").fault(Fault::Hang);
     town.pod_request("web-0", Some(r#"{"id":"a","containers":[{"name":"app","image":"img:v2"}]}"#));
@@ -119,12 +120,12 @@ async fn a_server_that_lags_behind_withdraws_nothing() {
     town.reported("web-0", "a", "Running").await;
     let lists = town.api.count("LIST pods");
     let watches = town.api.count("WATCH pods");
-    // Where the watch could go on is forgotten meanwhile.
+    // Meanwhile the version to continue the watch from has expired.
     town.api.on("WATCH pods").fault(api_server::Fault::Answer(410, "too old resource version"));
     town.api.end_watches();
     town.api.arrived("LIST pods", lists + 1).await;
     town.api.arrived("WATCH pods", watches + 2).await;
-    // What is served after it shows that the list has been looked at.
+    // A request that is served afterwards proves that the list has been processed.
     town.pod_request("web-1", Some("restart app"));
     town.reported("web-1", "text-", "Succeeded").await;
     assert_eq!(town.status("web-0").unwrap()["phase"], "Running", "{:#?}", town.api.events());
@@ -151,10 +152,10 @@ async fn silence_of_the_server_is_not_held_against_a_container() {
             model.running("web-0/app").iter().any(|instance| instance.attempt() == 1)
         })
         .await;
-    // Its kubelet has told that it is Ready, and the agent's watch does not bring it.
+    // The kubelet has reported Ready, but the agent's watch does not deliver it.
     let id = town.runtime.only("web-0/app").id;
     town.api.edit("shop", "web-0", |pod| super::show(pod, &id, 1));
-    // The time to become Ready is over when the agent asks.
+    // The time to become Ready has passed when the agent reads the pod.
     let reads = town.api.count("GET pod shop/web-0");
     town.api.arrived("GET pod shop/web-0", reads + 2).await;
     town.api.mute(false);
@@ -179,8 +180,8 @@ async fn a_container_that_is_not_ready_in_time_is_told_so_after_one_more_look() 
     assert_eq!(town.api.count("GET pod shop/web-0"), reads + 1);
 }
 
-/// Names are taken in the whole pod, whatever sandbox they were taken in: after a reboot the fence from before would hold up
-/// the kubelet that the operation waits for.
+/// Names are taken per pod, regardless of the sandbox: after a reboot, the old fence would block the kubelet that
+/// the operation waits for.
 #[tokio::test]
 async fn a_kubelet_that_starts_the_pod_anew_after_a_reboot_finds_no_name_taken() {
     let town = Arc::new(Town::found().await);

@@ -1,4 +1,4 @@
-//! Whether a policy keeps an agent to its node: it tries when it starts, and leaves nothing.
+//! The agent checks at its start whether an admission policy confines it to its node, and leaves no object behind.
 
 use inplace::cluster::client::{Target, connect};
 use inplace::cluster::confinement::Confinement;

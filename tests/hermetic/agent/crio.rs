@@ -1,5 +1,5 @@
-//! The agent beside CRI-O, which reports no configuration and answers a taken name with the existing container: nothing can
-//! be cloned there, and nothing is created.
+//! The agent with CRI-O, which does not report a container's configuration and answers a taken name with the
+//! existing container. The agent cannot clone a container there, and creates nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn spec_image(pod: &Value) -> String {
 }
 
 impl Town {
-    /// One node with CRI-O 1.37 and the pod `web-0`, and a kubelet that keeps to the pod's spec.
+    /// One node with CRI-O 1.37, the pod `web-0`, and a kubelet that follows the pod's spec.
     pub(super) async fn with_crio() -> Arc<Self> {
         let town = Arc::new(Self::found().await);
         town.runtime.model(super::super::runtime::Model::become_crio);
@@ -24,8 +24,8 @@ impl Town {
         town
     }
 
-    /// A kubelet that replaces the container when the image in the spec changes, restarts it once per image when it ends,
-    /// and shows what runs.
+    /// A kubelet that replaces the container when the image in the spec changes, restarts it once per image when it
+    /// ends, and reports the running container.
     fn kubelet_of_spec(self: &Arc<Self>, name: &'static str) {
         let town = Arc::clone(self);
         tokio::spawn(async move {
@@ -36,7 +36,7 @@ impl Town {
                 let changed =
                     town.api.until("another image", |store| image(store).is_some_and(|now| now != spec));
                 if restarted {
-                    // Back-off.
+                    // In back-off, only a new image starts a container.
                     changed.await;
                 } else {
                     let ended = town.runtime.until("an end", |model| model.running(&what).is_empty());
@@ -58,7 +58,7 @@ impl Town {
         });
     }
 
-    /// Nothing was created, started or removed over the runtime's socket.
+    /// Asserts that nothing was created, started or removed through the runtime's socket.
     #[track_caller]
     fn nothing_was_made(&self) {
         let made: Vec<_> = self.runtime.story();
@@ -80,7 +80,7 @@ async fn a_swap_is_pulled_for_the_pod_and_left_to_its_kubelet() {
     town.nothing_was_made();
     let pulled = town.runtime.model(|model| model.pulled_for.clone());
     let [Some(sandbox), ..] = pulled.as_slice() else { panic!("{pulled:?}") };
-    // CRI-O keeps a signature policy for each namespace.
+    // CRI-O has a signature policy per namespace.
     let metadata = sandbox.metadata.as_ref().unwrap();
     assert_eq!((metadata.namespace.as_str(), metadata.name.as_str()), ("shop", "web-0"));
     assert_eq!(sandbox.labels["io.kubernetes.pod.uid"], metadata.uid);

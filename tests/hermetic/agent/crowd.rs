@@ -1,4 +1,4 @@
-//! Many operations on one node: one that waits and has touched nothing holds up no other pod.
+//! Many operations on one node: an operation that waits and has touched nothing does not delay other pods.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::super::runtime::{Fault, Pod};
 use super::{Town, status};
 
-/// As many as the agent has permits for.
+/// The number of permits that the agent has by default.
 const MANY: usize = 32;
 
 impl Town {
@@ -53,11 +53,11 @@ async fn operations_that_wait_and_have_touched_nothing_hold_up_nobody() {
     town.all_in(&slow, &["Pull", "Drain", "PreHook"]).await;
     town.pod_request("quick", Some("restart app"));
     town.reported("quick", "text-", "Succeeded").await;
-    // And none of those that wait was touched.
+    // No container of the waiting operations was touched.
     assert!(slow.iter().all(|name| town.attempt(name) == 0));
 }
 
-/// What has waited gets a permit again before it touches its container.
+/// An operation that has waited acquires a permit again before it touches its container.
 #[tokio::test]
 async fn only_so_many_change_containers_at_once() {
     let town = Arc::new(Town::found().await);
@@ -68,13 +68,13 @@ async fn only_so_many_change_containers_at_once() {
         town.kubelet(name);
     }
     let _agent = town.agent_with(&["--max-operations=1"]).await;
-    // It drains, and has given its permit back.
+    // The operation drains, and has released its permit.
     town.pod_request("drained", Some(r#"{"id":"d","containers":[{"name":"app"}],"gracePeriodSeconds":1}"#));
     town.all_in(&["drained".to_owned()], &["Drain"]).await;
     town.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(3)));
     town.pod_request("slow", Some(r#"{"id":"s","containers":[{"name":"app"}]}"#));
     town.runtime.arrived("StopContainer", "app#0").await;
-    // Only now its kubelet takes the gate in, so that its grace period begins.
+    // Only now the kubelet processes the gate, so that the grace period begins.
     town.api.edit("shop", "drained", |pod| {
         let conditions = pod["status"]["conditions"].as_array_mut().unwrap();
         for condition in conditions.iter_mut().filter(|condition| condition["type"] == "Ready") {
@@ -98,7 +98,7 @@ async fn only_so_many_change_containers_at_once() {
     assert_eq!(stops.len(), 3, "{history:#?}");
 }
 
-/// A request that waits for its turn has one deadline, not one for the wait and one for the work.
+/// A request that waits for a permit has one deadline, not one for the wait and another for the work.
 #[tokio::test]
 async fn time_in_the_queue_counts_towards_the_deadline() {
     let town = Arc::new(Town::found().await);
@@ -122,11 +122,11 @@ async fn time_in_the_queue_counts_towards_the_deadline() {
     let open = Journal::open(town.state.path()).unwrap().load(&pod).unwrap().open.unwrap();
     let left = open.deadline_at.duration_since(open.begun_at).unsigned_abs();
     let spent = Duration::from_secs(300).saturating_sub(left);
-    // Between the answer and the moment in which this test sees it, and in which the pull is seen, some time passes.
+    // Some time passes between each event and the moment when this test sees it.
     assert!(spent > waited / 2, "{spent:?} of {waited:?}");
 }
 
-/// Behind an operation of its own pod that lasts longer than it may wait.
+/// The request waits for an operation of its own pod that lasts longer than its deadline.
 #[tokio::test]
 async fn a_request_that_waits_for_its_own_pod_ends_by_its_deadline() {
     let town = Arc::new(Town::found().await);

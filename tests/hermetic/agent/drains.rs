@@ -1,4 +1,5 @@
-//! A drain that is to be confirmed: nothing is stopped while an `EndpointSlice` sends the pod traffic, or while that is not known.
+//! Drains that must be confirmed: nothing is stopped while an `EndpointSlice` sends traffic to the pod, or while
+//! that is unknown.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ fn restart(id: &str, drain: &str, grace: u32, deadline: u32) -> String {
 }
 
 impl Town {
-    /// The slice `shop/NAME` says of the pod `web-0` whether it is sent traffic.
+    /// Writes the slice `shop/NAME`, which says whether the pod `web-0` gets traffic.
     fn slice(&self, name: &str, ready: bool, serving: Option<bool>) {
         let uid = self.api.pod("shop", "web-0")["metadata"]["uid"].clone();
         let mut conditions = json!({ "ready": ready, "terminating": false });
@@ -33,7 +34,7 @@ impl Town {
             "endpoints": [endpoint(uid, conditions), endpoint(json!("another"), json!({ "ready": true }))] }));
     }
 
-    /// Waits until the gate is closed, and has the kubelet say that the pod is not Ready.
+    /// Waits until the gate is closed; then the kubelet reports the pod as not Ready.
     pub(super) async fn drained(&self, name: &str) {
         let closed = Some(("False", "InPlaceDrain"));
         self.api.until("the drain", |store| gate(&store.pod("shop", name).unwrap()) == closed).await;
@@ -45,7 +46,7 @@ impl Town {
         });
     }
 
-    /// Waits until the agent has looked at the pod so many times more.
+    /// Waits until the agent has observed the pod this many more times.
     async fn looked(&self, times: usize) {
         let before = self.runtime.calls("ListContainers").len();
         let looks = async {
@@ -56,7 +57,7 @@ impl Town {
         self.api.patiently("more looks", looks).await;
     }
 
-    /// Waits until the journal tells, or does not tell any more, since when the drain is confirmed.
+    /// Waits until the journal contains, or no longer contains, the time of the drain's confirmation.
     async fn confirmed(&self, is: bool) {
         let reported = || {
             let files = walk(self.state.path());
@@ -85,14 +86,14 @@ async fn nothing_is_stopped_while_a_slice_sends_traffic_or_nobody_can_tell() {
         town.kubelet(name);
     }
     let _agent = town.agent().await;
-    // One that need not be confirmed asks nobody.
+    // A drain that need not be confirmed reads no slices.
     town.pod_request("web-1", Some(&restart("fixed", "Fixed", 1, 60)));
     town.drained("web-1").await;
     town.reported("web-1", "fixed", "Succeeded").await;
     assert_eq!(town.api.count("LIST endpointslices"), 0);
     town.slice("web-a", true, Some(true));
     town.slice("by-hand", false, None);
-    // A release that does not have the newer version.
+    // A release without the newer API version.
     town.api.on("LIST endpointslices").fault(ApiFault::Answer(404, "the server could not find it"));
     town.pod_request("web-0", Some(&restart("r", "Confirmed", 0, 60)));
     town.drained("web-0").await;
@@ -100,7 +101,7 @@ async fn nothing_is_stopped_while_a_slice_sends_traffic_or_nobody_can_tell() {
     assert_eq!(town.api.count("LIST endpointslices"), 2);
     town.looked(8).await;
     assert_eq!(town.attempt("web-0"), 0);
-    // Nobody can tell, although it has let go meanwhile.
+    // The slice stops sending traffic, but the agent cannot read that.
     town.api.go_away().await;
     town.slice("web-a", false, Some(false));
     town.looked(8).await;
@@ -123,7 +124,7 @@ async fn a_slice_that_takes_the_pod_back_undoes_the_confirmation() {
     town.api.arrived("WATCH endpointslices", 1).await;
     town.slice("web-a", false, Some(false));
     town.confirmed(true).await;
-    // The next process knows it too, and listens as well.
+    // The next process knows the confirmation from the journal, and watches the slices as well.
     agent.kill();
     let _agent = town.agent().await;
     town.confirmed(true).await;

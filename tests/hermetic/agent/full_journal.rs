@@ -1,4 +1,4 @@
-//! An agent whose journal says no, or hangs: no gate stays closed, nothing runs again, no other pod waits.
+//! An agent whose journal fails or hangs: no gate stays closed, nothing runs twice, and no other pod waits.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ impl Town {
         self.api.pod("shop", name)["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
-    /// A file of a pod's journal, as `.json.new` or `.lock`.
+    /// The path of a file of a pod's journal, with the ending `json.new` or `lock`.
     fn file(&self, name: &str, end: &str) -> PathBuf {
         let hidden = if end == "json.new" { "." } else { "" };
         self.state.path().join("journal").join(format!("{hidden}{}.{end}", self.uid(name)))
     }
 
-    /// From now on nothing can be written to a pod's journal. A write that has begun is let through.
+    /// Makes every further write to a pod's journal fail. A write in progress still succeeds.
     async fn fill(&self, name: &str) {
         let full = async {
             while let Err(error) = std::fs::create_dir(self.file(name, "json.new")) {
@@ -61,7 +61,7 @@ async fn a_disk_that_fills_up_while_a_pod_is_drained_leaves_it_in_traffic() {
     let request = json!({ "id": "drained", "containers": [{ "name": "app" }], "gracePeriodSeconds": 2 });
     town.pod_request("web-0", Some(&request.to_string()));
     town.drained("web-0").await;
-    // The write that tells when the gate was closed is the last one that is possible.
+    // The write that records when the gate was closed is the last one that succeeds.
     let written = async {
         let file = town.file("web-0", "json");
         while !std::fs::read_to_string(&file).unwrap_or_default().contains("\"closed_at\":\"") {
@@ -77,7 +77,7 @@ async fn a_disk_that_fills_up_while_a_pod_is_drained_leaves_it_in_traffic() {
     std::fs::remove_dir(town.file("web-0", "json.new")).unwrap();
     town.concluded("web-0").await;
     agent.kill();
-    // The next request is served, and the one that ended is not.
+    // The next request is served, and the finished one is not run again.
     let _agent = town.agent().await;
     town.kubelet("web-0");
     town.pod_request("web-0", Some("restart app"));
@@ -90,7 +90,7 @@ async fn an_image_that_was_rolled_back_on_a_full_disk_is_not_rolled_out_again() 
     let town = Town::with_crio().await;
     town.runtime.model(|model| model.image("img:v2").dies_after = Some((Duration::from_millis(20), 3)));
     let agent = town.agent().await;
-    // From the moment on in which the journal tells that the spec is about to be changed.
+    // From the moment when the journal records that the spec is about to be changed.
     let (full, journal) = (town.file("web-0", "json.new"), town.file("web-0", "json"));
     town.api.on("PATCH pod").times(20).first(move |_| {
         if std::fs::read_to_string(&journal).unwrap_or_default().contains("\"unanswered\":1") {
@@ -121,7 +121,7 @@ async fn a_journal_that_cannot_be_locked_now_is_tried_again() {
     assert!(status["message"].as_str().unwrap().contains("cannot be locked"), "{status:#}");
     std::fs::remove_dir(&lock).unwrap();
     town.reported("web-0", "text-", "Succeeded").await;
-    // The same for what a process has left open.
+    // The same for an operation that an earlier process left open.
     town.runtime.on("StopContainer").fault(Fault::Hang);
     town.pod_request("web-0", Some("restart app #2"));
     town.runtime.arrived("StopContainer", "app#1").await;
@@ -139,8 +139,8 @@ async fn a_journal_that_cannot_be_locked_now_is_tried_again() {
         .await;
 }
 
-/// A file that hangs: whoever opens it to read or to write waits until this is dropped. To be dropped before the agent ends,
-/// which waits for its threads.
+/// A file that hangs: opening it for reading or writing blocks until this value is dropped. It must be dropped
+/// before the agent ends, because the agent waits for its threads.
 struct Pipe(PathBuf);
 
 impl Pipe {
@@ -153,7 +153,7 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // Nobody opens it again between the two.
+        // The handle stays open until the file is removed, so that no open in between blocks again.
         let _open = std::fs::OpenOptions::new().read(true).write(true).open(&self.0);
         drop(std::fs::remove_file(&self.0));
     }
@@ -176,8 +176,8 @@ async fn a_lock_that_hangs_on_the_disk_holds_up_its_pod_alone() {
     town.reported("web-0", "text-", "Succeeded").await;
 }
 
-/// In the listing with which an agent begins, in the sweep, and where their own requests are taken up: more often than there are
-/// calls of the disk at once.
+/// The files hang in the initial listing, in the sweep, and when their own requests start: more often than the
+/// limit of concurrent disk calls.
 #[tokio::test]
 async fn files_that_hang_when_the_agent_starts_hold_up_their_pods_alone() {
     let town = Arc::new(Town::found().await);
@@ -188,7 +188,7 @@ async fn files_that_hang_when_the_agent_starts_hold_up_their_pods_alone() {
     let hung = ["web-0", "web-2"];
     let files = hung.map(|name| town.file(name, "json"));
     std::fs::create_dir_all(files[0].parent().unwrap()).unwrap();
-    // Declared before the pipes, so that it ends after them also where the test fails.
+    // Declared before the pipes, so that the agent ends after them even if the test fails.
     let _agent;
     let pipes = files.map(Pipe::at);
     for name in hung {
@@ -208,7 +208,7 @@ async fn files_that_hang_when_the_agent_starts_hold_up_their_pods_alone() {
     }
 }
 
-/// In the look at a gate that an operation has left closed.
+/// The file hangs when the agent checks a gate that an operation has left closed.
 #[tokio::test]
 async fn a_file_that_hangs_when_a_gate_is_looked_at_holds_up_its_pod_alone() {
     let town = Arc::new(Town::found().await);
@@ -217,14 +217,14 @@ async fn a_file_that_hangs_when_a_gate_is_looked_at_holds_up_its_pod_alone() {
     town.kubelet("web-1");
     town.pod_with("web-0", |pod| close(pod, "False", annotation::GATE_DRAIN));
     let pipe = Pipe::at(town.file("web-0", "json"));
-    // The drain takes longer than the agent waits before it looks at the other pod's gate.
+    // The drain lasts longer than the pause before the agent checks the other pod's gate.
     let drain = json!({ "id": "d", "containers": [{ "name": "app" }], "gracePeriodSeconds": 4 });
     town.pod_request("web-1", Some(&drain.to_string()));
     town.reported("web-1", "d", "Succeeded").await;
     drop(pipe);
 }
 
-/// A fence whose removal hangs, of one pod, while another pod has a request.
+/// The removal of one pod's fence hangs while another pod has a request.
 #[tokio::test]
 async fn a_sweep_that_hangs_holds_up_no_request() {
     let town = Arc::new(Town::found().await);
@@ -239,7 +239,7 @@ async fn a_sweep_that_hangs_holds_up_no_request() {
     town.pod_request("web-1", Some("restart app"));
     town.reported("web-1", "text-", "Succeeded").await;
     assert_eq!(town.runtime.fences().len(), 1);
-    // Nor the end of the process.
+    // The end of the process is not delayed either.
     let began = tokio::time::Instant::now();
     agent.stop();
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());

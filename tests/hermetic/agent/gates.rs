@@ -1,4 +1,5 @@
-//! The readiness gate of pods that no operation is on: opened on new ones and after lost drains, else left alone.
+//! The readiness gate of pods without an operation: it is opened on new pods and after lost drains, and otherwise
+//! left alone.
 
 use inplace::api::annotation;
 use inplace::node::journal::{Entry, Journal};
@@ -17,7 +18,7 @@ async fn a_new_pod_gets_its_gate_opened_once() {
     town.pod_with("ungated", |pod| pod["spec"]["readinessGates"] = serde_json::json!([]));
     let open = Some(("True", "InPlaceReady"));
     town.api.until("an open gate", |store| gate(&store.pod("shop", "web-0").unwrap()) == open).await;
-    // A second new pod proves that the first one was looked at again.
+    // A second new pod proves that the first one was checked again.
     town.pod_with("web-1", |_| {});
     town.api.until("an open gate", |store| gate(&store.pod("shop", "web-1").unwrap()) == open).await;
     assert_eq!(town.api.count("PATCH pod/status shop/web-0"), 2, "{:#?}", town.api.writes());
@@ -60,7 +61,7 @@ async fn a_gate_that_a_later_operation_could_not_open_is_opened_and_one_that_fai
     let _agent = town.agent().await;
     let open = Some(("True", "InPlaceReady"));
     town.api.until("an open gate", |store| gate(&store.pod("shop", "mended").unwrap()) == open).await;
-    // A new pod proves that the other one was looked at as well.
+    // A new pod proves that the other one was checked as well.
     town.pod_with("new", |_| {});
     town.api.until("an open gate", |store| gate(&store.pod("shop", "new").unwrap()) == open).await;
     assert_eq!(gate(&town.api.pod("shop", "failed")), Some(("False", "InPlaceFailed")));

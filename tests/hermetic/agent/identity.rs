@@ -1,5 +1,5 @@
-//! Attacks with what users can write: a pod that claims to be another one reaches nothing of it, and a real static pod is
-//! served all the same.
+//! Attacks with fields that users can write: a pod that claims the identity of another one gets no access to it. A
+//! real static pod is served all the same.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl Town {
         made
     }
 
-    /// A pod at the API server alone, which claims to have the uid `claimed` on its node.
+    /// A pod that exists only at the API server and claims the uid of `claimed` on its node.
     fn claimant(&self, namespace: &str, name: &str, claimed: &Made, request: &str) {
         self.show_as(namespace, name, claimed, |pod| {
             pod["metadata"]["annotations"] = json!({ MIRROR: claimed.uid, annotation::REQUEST: request });
@@ -37,7 +37,7 @@ impl Town {
         self.api.put(pod);
     }
 
-    /// Waits until a pod of any namespace tells an end, and gives it.
+    /// Waits until a pod of any namespace has a final status, and returns it.
     async fn end(&self, namespace: &str, name: &str) -> Value {
         let mut found = None;
         self.api
@@ -50,7 +50,7 @@ impl Town {
         found.unwrap()
     }
 
-    /// A HookRun of this node that runs a command in the container `app` of the pod named.
+    /// Creates a HookRun of this node that runs a command in the container `app` of `pod`.
     fn exec_run(&self, namespace: &str, run: &str, pod: &str, owner: Option<&str>) {
         let owners: Vec<_> = owner
             .map(|uid| json!({ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid }))
@@ -78,7 +78,7 @@ impl Town {
         self.api.get("hookruns", namespace, name).unwrap()
     }
 
-    /// Nothing of the pod was run in, made, ended or removed.
+    /// Asserts that no command ran in the pod and that none of its containers was created, stopped or removed.
     fn assert_untouched(&self, made: &Made) {
         assert_eq!(self.runtime.history(), Vec::<String>::new());
         assert_eq!(self.runtime.only("vault/app").id, made.id("app"));
@@ -181,7 +181,7 @@ async fn a_hook_of_an_earlier_pod_of_that_name_runs_no_command() {
     let run = town.run_ended("bank", "late").await;
     assert_eq!(run["status"]["phase"], "Error", "{run:#}");
     town.assert_untouched(&victim);
-    // Of the pod itself, and of nobody in particular.
+    // A run that the pod itself owns, and a run without an owner.
     for (run, owner) in [("own", Some(victim.uid.as_str())), ("free", None)] {
         town.exec_run("bank", run, "vault", owner);
         let run = town.run_ended("bank", run).await;
@@ -195,7 +195,7 @@ async fn a_hook_about_a_pod_that_is_not_on_the_node_is_not_run() {
     let victim = town.victim();
     let _agent = town.agent().await;
     town.exec_run("shop", "elsewhere", "web-0", None);
-    // The pod is on the node, and not in the namespace of the run.
+    // The pod is on the node, but not in the namespace of the run.
     town.exec_run("shop", "foreign", "vault", None);
     town.exec_run("shop", "named", "vault", None);
     town.api.edit_of("hookruns", "shop", "named", |run| {
@@ -203,7 +203,7 @@ async fn a_hook_about_a_pod_that_is_not_on_the_node_is_not_run() {
     });
     town.exec_run("shop", "unnamed", "", None);
     town.api.edit_of("hookruns", "shop", "unnamed", |run| run["spec"]["args"] = json!([]));
-    // One that the watch of the pods brings a moment later.
+    // The watch of the pods delivers this pod a moment later.
     town.exec_run("bank", "early", "late", None);
     let late = town.runtime.put(Pod::new("bank", "late").container("app", "img:v1"));
     town.show_as("bank", "late", &late, |pod| pod["metadata"]["uid"] = json!(late.uid));

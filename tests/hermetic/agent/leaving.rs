@@ -1,4 +1,4 @@
-//! A pod that its kubelet ends: nothing of ours holds that up, and nothing is begun in it.
+//! A pod that its kubelet ends: the agent does not delay that, and starts nothing in the pod.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::super::runtime::Fault;
 use super::Town;
 
-/// As an eviction by the kubelet shows itself: nobody deletes the pod.
+/// The condition of an eviction by the kubelet: the pod is not deleted.
 fn evicted(pod: &mut Value) {
     pod["status"]["conditions"].as_array_mut().unwrap().push(json!({ "type": "DisruptionTarget",
         "status": "True", "reason": "TerminationByKubelet" }));
@@ -18,7 +18,7 @@ fn deleted(pod: &mut Value) {
     pod["metadata"]["deletionTimestamp"] = json!("2026-11-20T10:00:00Z");
 }
 
-/// What ends `web-0`.
+/// The event that ends `web-0`.
 type End = fn(&Town);
 
 #[tokio::test]
@@ -26,14 +26,14 @@ async fn the_fence_goes_as_soon_as_the_pod_is_to_be_ended_however_long_the_stop_
     let ends: [End; 3] = [
         |town| town.api.edit("shop", "web-0", evicted),
         |town| town.api.edit("shop", "web-0", deleted),
-        // By force: the object goes first.
+        // A forced deletion removes the object first.
         |town| town.api.remove("shop", "web-0"),
     ];
     for end in ends {
         let town = Town::found().await;
         town.pod("web-0");
         let _agent = town.agent().await;
-        // For longer than this test waits for anything.
+        // Longer than this test waits for anything.
         town.runtime.on("StopContainer").fault(Fault::Hang);
         town.pod_request("web-0", Some(r#"{"id":"r","containers":[{"name":"app"}],"deadlineSeconds":600}"#));
         town.runtime.arrived("StopContainer", "app#0").await;
@@ -55,7 +55,7 @@ async fn nothing_is_begun_in_a_pod_that_is_to_be_ended() {
     assert!(town.runtime.calls("CreateContainer").is_empty());
 }
 
-/// Nobody else would tell whoever waits for the answer.
+/// The author of the request gets no other answer.
 #[tokio::test]
 async fn a_request_of_a_pod_that_has_ended_is_refused() {
     for is_torn_down in [false, true] {
@@ -77,7 +77,8 @@ async fn a_request_of_a_pod_that_has_ended_is_refused() {
     }
 }
 
-/// An eviction sets the condition and deletes the pod next, which a guard may refuse: then nobody ends it.
+/// An eviction through the API sets the condition and then deletes the pod. A guard may refuse the deletion, and
+/// then nothing ends the pod.
 #[tokio::test]
 async fn a_pod_that_others_only_want_to_delete_is_restarted() {
     let town = Arc::new(Town::found().await);
@@ -92,7 +93,7 @@ async fn a_pod_that_others_only_want_to_delete_is_restarted() {
     assert_eq!(town.attempt("web-0"), 1);
 }
 
-/// While its container is stopped: nothing is created in it any more.
+/// The deletion comes while the container is being stopped: no container is created in the pod afterwards.
 #[tokio::test]
 async fn a_pod_that_is_deleted_by_force_gets_no_new_container() {
     let town = Town::found().await;
@@ -102,9 +103,9 @@ async fn a_pod_that_is_deleted_by_force_gets_no_new_container() {
     town.pod_request("web-0", Some("restart app"));
     town.runtime.arrived("StopContainer", "app#0").await;
     town.api.remove("shop", "web-0");
-    // The agent knows of the deletion then.
+    // Without a fence, the agent has received the deletion.
     town.runtime.until("no fence", |model| model.fences("web-0/app").is_empty()).await;
-    // It is looked for once more before the operation ends, and once more to tell that.
+    // The agent reads the pod once more before the operation ends, and once more to write the status.
     town.api.arrived("GET pod", 2).await;
     assert_eq!(town.runtime.instances("web-0/app").len(), 1, "{:#?}", town.runtime.history());
 }

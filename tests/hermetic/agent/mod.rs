@@ -1,6 +1,6 @@
-//! The agent in a cluster, whole, between a runtime and an API server that misbehave on demand.
+//! Tests of the complete agent in a cluster, between a fake runtime and a fake API server that misbehave on demand.
 //!
-//! Each agent has a thread and an executor of its own, which dies with it, as a process does.
+//! Each agent has its own thread and executor, which end with it as those of a process do.
 
 mod annotations;
 mod answers;
@@ -26,14 +26,14 @@ use tokio_util::sync::CancellationToken;
 use super::api_server::{ApiServer, Store, pods};
 use super::runtime::{Fake, Pod};
 
-/// The node with its runtime, the API server, and what the agent keeps on its disk.
+/// The node with its runtime, the API server, and the agent's state directory.
 struct Town {
     runtime: Fake,
     api: ApiServer,
     state: tempfile::TempDir,
 }
 
-/// An agent; killed when it is dropped.
+/// A running agent; killed when it is dropped.
 struct Agent {
     stop: CancellationToken,
     kill: CancellationToken,
@@ -53,12 +53,12 @@ impl Town {
         Self { runtime, api, state: tempfile::tempdir().unwrap() }
     }
 
-    /// A running pod `shop/NAME` of one container, on the node and at the API server, with an open gate.
+    /// Creates a running pod `shop/NAME` with one container, on the node and at the API server, with an open gate.
     fn pod(&self, name: &str) {
         self.pod_with(name, |pod| close(pod, "True", annotation::GATE_READY));
     }
 
-    /// The same, changed before the API server shows it.
+    /// The same without a condition of the gate; `change` is applied before the pod is stored.
     fn pod_with(&self, name: &str, change: impl FnOnce(&mut Value)) {
         self.made(name, Pod::new("shop", name), change);
     }
@@ -74,7 +74,7 @@ impl Town {
         self.api.put(pod);
     }
 
-    /// Shows the lives of the container as a kubelet does, for as long as the test lasts.
+    /// Reports every new container instance as a kubelet does, for as long as the test lasts.
     fn kubelet(self: &std::sync::Arc<Self>, name: &'static str) {
         let town = std::sync::Arc::clone(self);
         tokio::spawn(async move {
@@ -98,12 +98,12 @@ impl Town {
         });
     }
 
-    /// An agent that has seen every pod.
+    /// Starts an agent, and waits until it has listed the pods.
     async fn agent(&self) -> Agent {
         self.agent_with(&[]).await
     }
 
-    /// An agent with these flags more, that has seen every pod.
+    /// The same with additional flags.
     async fn agent_with(&self, flags: &[&str]) -> Agent {
         let watches = self.api.count("WATCH pods");
         let agent = self.spawn(flags);
@@ -111,7 +111,7 @@ impl Town {
         agent
     }
 
-    /// An agent that may not reach the API server yet.
+    /// Starts an agent without waiting for it, for example while the API server is unreachable.
     fn agent_in_the_dark(&self) -> Agent {
         self.spawn(&[])
     }
@@ -143,7 +143,7 @@ impl Town {
         Agent { stop, kill, thread: Some(thread) }
     }
 
-    /// Somebody writes a request; nothing takes it away.
+    /// Sets or removes the request annotation, as a user does.
     fn pod_request(&self, name: &str, request: Option<&str>) {
         self.api.edit("shop", name, |pod| {
             pod["metadata"]["annotations"][annotation::REQUEST] = json!(request);
@@ -157,7 +157,7 @@ impl Town {
         status(&self.api.pod("shop", name))
     }
 
-    /// Waits until the pod's annotation tells `phase` of a request whose id begins so.
+    /// Waits until the pod has a status with `phase` and an id that begins with `id`; returns it.
     async fn reported(&self, name: &str, id: &str, phase: &str) -> Value {
         let fits = |store: &Store| {
             let status = status(&store.pod("shop", name)?)?;
@@ -174,7 +174,7 @@ impl Town {
         found.unwrap()
     }
 
-    /// Waits until so many events were written, and tells their reasons.
+    /// Waits until this many events were written, and returns their reasons.
     async fn events(&self, count: usize) -> Vec<String> {
         self.api.until(&format!("{count} events"), |store| store.events.len() >= count).await;
         let reason = |event: &Value| event["reason"].as_str().unwrap().to_owned();
@@ -187,12 +187,12 @@ impl Town {
 }
 
 impl Agent {
-    /// As SIGKILL.
+    /// Ends the agent as SIGKILL does.
     fn kill(mut self) {
         self.end();
     }
 
-    /// As SIGTERM: returns when it has ended by itself.
+    /// Ends the agent as SIGTERM does; returns when it has ended by itself.
     fn stop(mut self) {
         self.stop.cancel();
         self.thread.take().unwrap().join().unwrap();
@@ -202,7 +202,7 @@ impl Agent {
         self.kill.cancel();
         if let Some(thread) = self.thread.take() {
             let ended = thread.join();
-            // A second panic during a failing test would only hide the first.
+            // A second panic during a failing test would only hide the first one.
             assert!(ended.is_ok() || std::thread::panicking(), "the agent has failed");
         }
     }
@@ -214,14 +214,14 @@ impl Drop for Agent {
     }
 }
 
-/// What the pod's kubelet tells of its container.
+/// Writes the container's id and restart count to the pod's status, as its kubelet does.
 fn show(pod: &mut Value, id: &str, attempt: u32) {
     let reported = &mut pod["status"]["containerStatuses"][0];
     reported["containerID"] = json!(format!("containerd://{id}"));
     reported["restartCount"] = json!(attempt);
 }
 
-/// The condition of the gate.
+/// Adds the condition of the gate to the pod's status.
 fn close(pod: &mut Value, status: &str, reason: &str) {
     let condition = json!({ "type": annotation::GATE, "status": status, "reason": reason,
         "lastTransitionTime": "2026-11-20T10:00:05Z" });
@@ -232,7 +232,7 @@ fn status(pod: &Value) -> Option<Value> {
     serde_json::from_str(pod["metadata"]["annotations"][annotation::STATUS].as_str()?).ok()
 }
 
-/// Status and reason of the gate's condition; `None` when it has none.
+/// Status and reason of the gate's condition; `None` if the pod does not have it.
 fn gate(pod: &Value) -> Option<(&str, &str)> {
     let mut conditions = pod["status"]["conditions"].as_array()?.iter();
     let gate = conditions.find(|condition| condition["type"] == annotation::GATE)?;

@@ -1,4 +1,4 @@
-//! A request comes in, a status comes out; what is withdrawn, replaced or of another pod is not carried out.
+//! A request leads to a status. A request that is withdrawn, replaced or meant for another pod is not carried out.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ async fn a_plain_restart_is_three_writes() {
     let event = &town.api.events()[0];
     assert_eq!((&event["message"], &event["type"]), (&status["message"], &json!("Normal")));
     assert!(event["message"].as_str().unwrap().starts_with("app restarted in place: down "), "{event:#}");
-    // Another wish proves that the first one has been looked at again.
+    // Another request proves that the agent has reconciled the first one again.
     town.pod_request("web-0", Some("restart app #2"));
     town.events(2).await;
     assert_eq!(town.attempt("web-0"), 2);
@@ -49,7 +49,7 @@ async fn a_restart_with_a_drain_is_five_writes() {
             gate(&store.pod("shop", "web-0").unwrap()) == Some(("False", "InPlaceDrain"))
         })
         .await;
-    // The grace period counts from when the kubelet has taken the gate in.
+    // The grace period counts from the moment when the kubelet has processed the gate.
     town.api.edit("shop", "web-0", |pod| {
         for condition in pod["status"]["conditions"].as_array_mut().unwrap() {
             if condition["type"] == "Ready" {
@@ -124,7 +124,7 @@ async fn a_pod_made_again_under_the_same_name_is_another_pod() {
     assert_eq!(status["containers"][0]["action"], "Restart");
     assert_eq!(town.attempt("web-0"), 1);
     let uid = town.api.pod("shop", "web-0")["metadata"]["uid"].clone();
-    // Nobody is told of the end of what was begun on the first one.
+    // The end of the operation on the first pod is not reported.
     assert_eq!(town.events(2).await, ["InPlaceStarted", "InPlaceSucceeded"]);
     assert_eq!(town.api.events()[1]["involvedObject"]["uid"], uid);
 }
@@ -144,7 +144,7 @@ async fn what_cannot_be_read_is_refused_once() {
     let _agent = town.agent().await;
     town.pod_request("web-0", Some("restart nobody"));
     town.reported("web-0", "text-", "Refused").await;
-    // The first answer stood: it was not told again.
+    // The first status was still valid, so it was not written again.
     assert_eq!(town.events(2).await.len(), 2);
     assert_eq!(town.api.writes().len(), 2, "{:#?}", town.api.writes());
 }

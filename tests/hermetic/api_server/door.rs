@@ -1,4 +1,4 @@
-//! The port, its connections, and what server and tests share.
+//! The fake's port and connections, and the state that the server and the tests share.
 
 use std::net::{Shutdown, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,11 +12,11 @@ use super::faults::Rules;
 use super::http;
 use super::store::Store;
 
-/// What the server and the tests share.
+/// The state that the server and the tests share.
 pub(super) struct Shared {
     pub(super) rules: Rules,
     store: Mutex<Store>,
-    /// Moves on whenever the store may have changed.
+    /// Changes its value whenever the store may have changed.
     pub(super) changed: watch::Sender<u64>,
     presence: watch::Sender<Presence>,
     connections: Mutex<Vec<std::net::TcpStream>>,
@@ -31,7 +31,7 @@ enum Presence {
     Away,
 }
 
-/// Serves until told to stop. With the runtime that runs it, everything ends.
+/// Serves until `stop`. All connections end with the runtime that runs this.
 pub(super) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
@@ -58,7 +58,7 @@ async fn serve(shared: &Arc<Shared>) {
     }
 }
 
-/// Keeps a second handle of each connection, by which it can be closed under the server.
+/// Keeps a second handle of each connection, to close the connection without the server's participation.
 struct Door {
     listener: TcpListener,
     shared: Arc<Shared>,
@@ -102,12 +102,12 @@ impl Shared {
         result
     }
 
-    /// Looks without telling anybody.
+    /// Reads the store without a notification.
     pub(super) fn read<R>(&self, look: impl FnOnce(&Store) -> R) -> R {
         look(&self.store.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits for what `look` finds.
+    /// Waits until `look` finds something in the store.
     pub(super) async fn until<R>(&self, mut look: impl FnMut(&Store) -> Option<R>) -> R {
         let mut changed = self.changed.subscribe();
         loop {

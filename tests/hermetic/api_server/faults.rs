@@ -1,4 +1,4 @@
-//! What is to go wrong, and who else acts, at which call.
+//! Rules for faults and for concurrent changes, by the kind of call.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -43,12 +43,12 @@ const KNOWN: &[&str] = &[
     "POST subjectaccessreview",
 ];
 
-/// What is to go wrong with one call.
+/// What goes wrong with one call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
-    /// It has no effect and this answer: code and message.
+    /// It has no effect, and this answer: code and message.
     Answer(u16, &'static str),
-    /// It takes effect and has this answer.
+    /// It takes effect, and has this answer.
     AnswerAfterEffect(u16, &'static str),
     /// It has no effect and no answer.
     Hang,
@@ -58,11 +58,11 @@ pub(crate) enum Fault {
     Cut,
     /// It takes effect, and all connections are closed instead of an answer.
     CutAfterEffect,
-    /// It has no effect, and an answer that is no JSON.
+    /// It has no effect, and an answer that is not JSON.
     Nonsense,
 }
 
-/// What somebody else does.
+/// A change that another client makes.
 pub(super) type Deed = Arc<Mutex<dyn FnMut(&mut Store) + Send>>;
 
 enum Act {
@@ -78,11 +78,11 @@ struct Rule {
     act: Act,
 }
 
-/// All rules.
+/// The rules of a test.
 #[derive(Default)]
 pub(super) struct Rules(Mutex<Vec<Rule>>);
 
-/// What holds for one call.
+/// The fault and the changes that apply to one call.
 #[derive(Default)]
 pub(super) struct Plan {
     pub(super) fault: Option<Fault>,
@@ -90,7 +90,7 @@ pub(super) struct Plan {
 }
 
 impl Rules {
-    /// Counts the call. Of several faults the one that was asked for first is taken.
+    /// Counts the call. If several faults apply, the first one that was added is used.
     pub(super) fn plan(&self, call: &str) -> Plan {
         let mut plan = Plan::default();
         for rule in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
@@ -114,7 +114,7 @@ impl Rules {
     }
 }
 
-/// Chooses the calls that something is to happen at. They are counted from here on.
+/// Selects the calls that a fault or a change applies to. They are counted from the creation of the rule.
 #[must_use = "nothing is to happen yet"]
 pub(crate) struct On<'a> {
     shared: &'a Shared,
@@ -129,24 +129,24 @@ impl<'a> On<'a> {
         Self { shared, call, first: 1, last: 1 }
     }
 
-    /// The `n`th, from 1.
+    /// The `n`th call, from 1.
     pub(crate) fn nth(mut self, n: usize) -> Self {
         (self.first, self.last) = (n, n);
         self
     }
 
-    /// This many in a row.
+    /// This many calls in a row.
     pub(crate) fn times(mut self, n: usize) -> Self {
         self.last = self.first + n - 1;
         self
     }
 
-    /// Goes wrong.
+    /// Lets the selected calls fail.
     pub(crate) fn fault(self, fault: Fault) {
         self.add(Act::Fault(fault));
     }
 
-    /// Somebody acts right before it takes effect.
+    /// Makes a change as another client, directly before the call takes effect.
     pub(crate) fn first(self, deed: impl FnMut(&mut Store) + Send + 'static) {
         self.add(Act::Before(Arc::new(Mutex::new(deed))));
     }
@@ -157,7 +157,7 @@ impl<'a> On<'a> {
     }
 }
 
-/// A misspelt call would never come.
+/// A misspelt kind of call would never match.
 fn known(call: &str) {
     assert!(KNOWN.contains(&call), "no such call: {call}; there are {KNOWN:?}");
 }

@@ -1,4 +1,4 @@
-//! Requests in, answers out, in the words of the API.
+//! Handles the HTTP requests of the Kubernetes API.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -18,14 +18,14 @@ use super::faults::Fault;
 use super::patch;
 use super::store::{Store, too_old};
 
-/// A no: code, reason, message.
+/// An error answer: the code and the `Status` object.
 pub(super) type Refusal = (u16, Value);
 
-/// One call, taken apart.
+/// A parsed call.
 struct Asked {
-    /// `PATCH pod/status`.
+    /// For example `PATCH pod/status`.
     call: String,
-    /// `pods`.
+    /// For example `pods`.
     plural: String,
     namespace: Option<String>,
     name: String,
@@ -52,7 +52,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         (Some(namespace), name) if !name.is_empty() => format!("{} {namespace}/{name}", asked.call),
         _ => asked.call.clone(),
     };
-    // A dry run is no write, and meets no fault that is meant for one.
+    // A dry run is not a write, and faults for writes do not apply to it.
     let dry = if asked.is_dry() { "WOULD " } else { "" };
     let line = format!("{dry}{line}");
     let plan = shared.rules.plan(&format!("{dry}{}", asked.call));
@@ -192,7 +192,7 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
             }
             Ok(axum_json(200, &store.put(new)))
         }
-        // Nobody ends what runs in a pod here: it is gone at once.
+        // Nothing runs in the pods of this fake, so the object is removed at once.
         "DELETE hookrun" | "DELETE pod" | "DELETE controllerrevision" | "DELETE inplacerollout" => {
             let plural = asked.plural.as_str();
             let object = found(plural, store.get(plural, namespace, name))?;
@@ -220,7 +220,7 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
     })
 }
 
-/// Whether the store says that somebody may do something.
+/// Answers whether the store's rights allow a user's call.
 fn access(store: &mut Store, asked: &Asked) -> Result<Response, Refusal> {
     let mut review = parsed(&asked.body)?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -234,7 +234,7 @@ fn access(store: &mut Store, asked: &Asked) -> Result<Response, Refusal> {
     Ok(axum_json(201, &review))
 }
 
-/// A new object, under a name of its own where it has only the first part of one.
+/// Creates an object; generates a name if it only has `generateName`.
 fn made(store: &mut Store, asked: &Asked, namespace: &str) -> Result<Response, Refusal> {
     let mut object = parsed(&asked.body)?;
     if let (Some(first), true) =
@@ -269,7 +269,7 @@ fn list(shared: &Arc<Shared>, asked: &Asked) -> Response {
     axum_json(200, &list)
 }
 
-/// What a patch makes of an object. Another spec is another generation, where there are such.
+/// Applies a patch to an object. A changed spec increments the generation, if the object has one.
 fn changed(asked: &Asked, old: &Value) -> Result<Value, Refusal> {
     let of_status = asked.call.ends_with("/status");
     let mut changed = patch::patched(old, &asked.media, &asked.body, of_status)?;
@@ -280,7 +280,7 @@ fn changed(asked: &Asked, old: &Value) -> Result<Value, Refusal> {
     Ok(changed)
 }
 
-/// That it is the very object, and the very version, that is to be deleted.
+/// Checks the preconditions of a deletion: uid and version.
 fn check_preconditions(asked: &Asked, object: &Value) -> Result<(), Refusal> {
     let options = if asked.body.is_empty() { Value::Null } else { parsed(&asked.body)? };
     let differs = |field: &&str| {
@@ -293,7 +293,7 @@ fn check_preconditions(asked: &Asked, object: &Value) -> Result<(), Refusal> {
     }
 }
 
-/// What the API server demands of a core event (validation of events, apimachinery names).
+/// Checks what the API server demands of a core event (validation of events, apimachinery names).
 fn check_event(event: &Value, namespace: &str) -> Result<(), Refusal> {
     let name = event["metadata"]["name"].as_str().unwrap_or_default();
     let label = |part: &str| !part.is_empty() && !part.starts_with('-') && !part.ends_with('-');
@@ -304,7 +304,7 @@ fn check_event(event: &Value, namespace: &str) -> Result<(), Refusal> {
     if whole && mine && short { Ok(()) } else { Err(invalid("event", &event.to_string())) }
 }
 
-/// Lines as they come, until the watches are ended, the history is gone, or the client is.
+/// Streams the lines of a watch until the watches are ended, the history is dropped, or the client disconnects.
 fn watch(shared: &Arc<Shared>, asked: &Asked) -> Response {
     let from = asked.query.get("resourceVersion").and_then(|version| version.parse().ok()).unwrap_or(0);
     let (sender, lines) = mpsc::channel::<Result<Bytes, Infallible>>(16);
@@ -335,7 +335,7 @@ fn watch(shared: &Arc<Shared>, asked: &Asked) -> Response {
                         let line = match now.kind {
                             kind @ ("BOOKMARK" | "ERROR") => Some(line(kind, &now.object)),
                             kind if here && selects(&selector, &now.object) => Some(line(kind, &now.object)),
-                            // What has lost the labels is gone for this watch.
+                            // An object that no longer has the labels is deleted for this watch.
                             "MODIFIED" if here && selector.contains_key("labelSelector") => {
                                 Some(line("DELETED", &now.object))
                             }
@@ -373,7 +373,7 @@ fn watch(shared: &Arc<Shared>, asked: &Asked) -> Response {
 }
 
 fn line(kind: &str, object: &Value) -> Bytes {
-    // The type comes first, as from the real one.
+    // The type comes first, as from a real API server.
     format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n").into()
 }
 
@@ -384,7 +384,8 @@ impl Asked {
     }
 }
 
-/// By the field selectors `spec.nodeName` and `metadata.name`, labels that equal, that are there and that are not there.
+/// Supports the field selectors `spec.nodeName` and `metadata.name`, and label selectors for equality, existence
+/// and absence.
 fn selects(query: &BTreeMap<String, String>, pod: &Value) -> bool {
     let terms = |key: &str| {
         let text = query.get(key).cloned().unwrap_or_default();
@@ -428,7 +429,7 @@ pub(super) fn parsed(body: &[u8]) -> Result<Value, Refusal> {
     serde_json::from_slice(body).map_err(|error| status(400, "BadRequest", &error.to_string()))
 }
 
-/// An object that is not valid, as the API server says it: with the field that is wrong.
+/// The API server's error for an invalid object, which names the invalid field.
 pub(super) fn invalid(field: &str, message: &str) -> Refusal {
     let (code, mut value) = status(422, "Invalid", &format!("it is invalid: {field}: {message}"));
     value["details"] =

@@ -1,8 +1,9 @@
-//! An API server for pods, hooks and leases that can be told to misbehave: real HTTP on the loopback in front of a small store.
+//! A fake API server for pods, hooks and leases that misbehaves on demand: real HTTP on the loopback interface, in
+//! front of a small store.
 //!
-//! For what a real one does not do on demand: answers that get lost, a watch that breaks off, a history that was
-//! thrown away, somebody else who writes at the worst moment. What the real one does by itself is tested on the real
-//! one (`tests/cluster`).
+//! It does what a real server does not do on demand: it loses answers, breaks off watches, drops its history, and
+//! lets another client write at the worst moment. The regular behaviour of an API server is tested with a real one
+//! (`tests/cluster`).
 //!
 //! ```text
 //! let api = ApiServer::start().await;
@@ -13,8 +14,8 @@
 //! assert_eq!(api.calls(), ["LIST pods", "WATCH pods", "PATCH pod shop/web-0"]);
 //! ```
 //!
-//! The server has a thread and a clock of its own, so it works beside every kind of test runtime, and with paused time
-//! too. It ends when the [`ApiServer`] is dropped.
+//! The server has its own thread and clock, so it works with every kind of test runtime, and also with paused time.
+//! It ends when the [`ApiServer`] is dropped.
 #![allow(dead_code, reason = "a toolbox: not every test needs every tool")]
 
 mod door;
@@ -39,10 +40,10 @@ pub(crate) use store::Store;
 
 use door::Shared;
 
-/// How long a test waits for what must come. Only reached by a test that fails.
+/// How long a test waits for an expected event. Only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A running fake.
+/// A running fake API server.
 pub(crate) struct ApiServer {
     shared: Arc<Shared>,
     handle: Handle,
@@ -52,7 +53,7 @@ pub(crate) struct ApiServer {
 }
 
 impl ApiServer {
-    /// An empty cluster, reachable when this returns.
+    /// Starts a server with an empty store; it is reachable when this returns.
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let shared = Arc::new(Shared::new());
@@ -67,7 +68,7 @@ impl ApiServer {
         Self { shared, handle, stop, thread: Some(thread), folder }
     }
 
-    /// A file that says how to connect.
+    /// Writes a kubeconfig for this server, and returns its path.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         let path = self.folder.path().join("kubeconfig");
         let address = self.shared.address();
@@ -81,18 +82,18 @@ impl ApiServer {
         path
     }
 
-    /// Looks at the store or changes it, in one piece.
+    /// Reads or changes the store atomically.
     pub(crate) fn store<R>(&self, work: impl FnOnce(&mut Store) -> R) -> R {
         self.shared.change(work)
     }
 
-    /// Waits until the store is as described.
+    /// Waits until the store meets `condition`.
     pub(crate) async fn until(&self, what: &str, mut condition: impl FnMut(&Store) -> bool) {
         let coming = self.shared.until(|store| condition(store).then_some(()));
         self.patiently(what, coming).await;
     }
 
-    /// By the clock of the fake: that of the test may stand still.
+    /// Waits for `coming`, with a timeout by the clock of the fake, because the clock of the test may be paused.
     pub(crate) async fn patiently<R>(&self, what: &str, coming: impl Future<Output = R>) -> R {
         let mut patience = self.handle.spawn(async { tokio::time::sleep(PATIENCE).await });
         tokio::select! {
@@ -106,37 +107,37 @@ impl ApiServer {
 
     // ---- objects ----
 
-    /// A pod as it is, new or changed; an object without a uid gets one.
+    /// Stores a new or changed object; an object without a uid gets one.
     pub(crate) fn put(&self, pod: Value) -> Value {
         self.store(|store| store.put(pod))
     }
 
-    /// The pod as it is now.
+    /// The current state of a pod.
     pub(crate) fn pod(&self, namespace: &str, name: &str) -> Value {
         self.store(|store| store.pod(namespace, name).unwrap_or_else(|| panic!("no pod {namespace}/{name}")))
     }
 
-    /// Somebody changes a pod.
+    /// Changes a pod, as another client does.
     pub(crate) fn edit(&self, namespace: &str, name: &str, deed: impl FnOnce(&mut Value)) {
         self.store(|store| store.edit(namespace, name, deed));
     }
 
-    /// The pod is gone at once.
+    /// Removes a pod at once.
     pub(crate) fn remove(&self, namespace: &str, name: &str) {
         self.store(|store| store.remove(namespace, name));
     }
 
-    /// An object of another kind (`hookruns`) as it is now.
+    /// The current state of an object of another kind (`hookruns`).
     pub(crate) fn get(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
         self.store(|store| store.get(plural, namespace, name))
     }
 
-    /// Somebody changes an object of another kind.
+    /// Changes an object of another kind, as another client does.
     pub(crate) fn edit_of(&self, plural: &str, namespace: &str, name: &str, deed: impl FnOnce(&mut Value)) {
         self.store(|store| store.edit_of(plural, namespace, name, deed));
     }
 
-    /// A secret with these fields, in clear.
+    /// Stores a secret with these fields, given in plain text.
     pub(crate) fn secret(&self, namespace: &str, name: &str, data: &[(&str, &str)]) {
         self.store(|store| store.put_secret(namespace, name, data));
     }
@@ -148,78 +149,79 @@ impl ApiServer {
 
     // ---- what happened ----
 
-    /// All calls, one line each, in their order of arrival: `LIST pods`, `WATCH pods`, `PATCH pod shop/web-0`,
+    /// All calls, one line each, in the order of their arrival: `LIST pods`, `WATCH pods`, `PATCH pod shop/web-0`,
     /// `PATCH pod/status shop/web-0`, `POST event shop/web-0.17f`.
     pub(crate) fn calls(&self) -> Vec<String> {
         self.shared.change(|store| store.calls.clone())
     }
 
-    /// Those that change something.
+    /// The calls that change something.
     pub(crate) fn writes(&self) -> Vec<String> {
         self.calls().into_iter().filter(|call| !call.starts_with(['L', 'W', 'G'])).collect()
     }
 
-    /// How many calls begin so.
+    /// The number of calls whose line begins with `call`.
     pub(crate) fn count(&self, call: &str) -> usize {
         self.calls().iter().filter(|line| line.starts_with(call)).count()
     }
 
-    /// Begins the list of calls anew.
+    /// Clears the list of calls.
     pub(crate) fn forget(&self) {
         self.store(|store| store.calls.clear());
     }
 
-    /// Waits until this many calls that begin so have arrived, whatever becomes of them.
+    /// Waits until this many calls whose line begins with `call` have arrived, whatever their result.
     pub(crate) async fn arrived(&self, call: &str, times: usize) {
         let is = |store: &Store| store.calls.iter().filter(|line| line.starts_with(call)).count() >= times;
         self.until(&format!("{times} times {call}"), is).await;
     }
 
-    // ---- what is to happen ----
+    // ---- faults and changes ----
 
-    /// What is to happen at calls of this kind (`PATCH pod`) from now on; without more at the next one.
+    /// Selects calls of this kind (`PATCH pod`) for a fault or a change; the next call only, unless specified
+    /// otherwise.
     pub(crate) fn on(&self, call: &'static str) -> On<'_> {
         On::new(&self.shared, call)
     }
 
-    /// Somebody acts right before the next call of this kind takes effect.
+    /// Makes a change as another client, directly before the next call of this kind takes effect.
     pub(crate) fn before(&self, call: &'static str, deed: impl FnMut(&mut Store) + Send + 'static) {
         self.on(call).first(deed);
     }
 
-    /// The server ends, until [`Self::come_back`]. It keeps its objects.
+    /// Stops the server until [`Self::come_back`]. The objects are kept.
     pub(crate) async fn go_away(&self) {
         self.shared.go_away();
         self.patiently("the server is away", self.shared.away()).await;
     }
 
-    /// The server is there again when this returns, at the same place.
+    /// Starts the server again at the same address; it is reachable when this returns.
     pub(crate) async fn come_back(&self) {
         self.shared.come_back();
         self.patiently("the server is back", self.shared.up()).await;
     }
 
-    /// Closes all connections without a word; new ones are welcome.
+    /// Closes all connections without a message; new connections are accepted.
     pub(crate) fn cut(&self) {
         self.shared.cut();
     }
 
-    /// Ends all watches as a server does when their time is over.
+    /// Ends all watches, as a server does when their time is over.
     pub(crate) fn end_watches(&self) {
         self.store(Store::end_watches);
     }
 
-    /// Throws the history away: watches that are open are told, later ones cannot go on from before.
+    /// Drops the history: open watches get an error, and later ones cannot continue from an earlier version.
     pub(crate) fn compact(&self) {
         self.store(Store::compact);
     }
 
-    /// From now on the server's memory, which answers lists that may be old, stays behind.
+    /// From now on the server's watch cache, which answers lists that may be old, is not updated.
     pub(crate) fn lag(&self) {
         self.store(Store::lag);
     }
 
-    /// The server says nothing any more, with all connections open; or it does again.
+    /// Makes the server silent, with all connections open, or ends the silence.
     pub(crate) fn mute(&self, mute: bool) {
         self.store(|store| store.mute = mute);
     }
@@ -235,7 +237,7 @@ impl Drop for ApiServer {
         self.stop.cancel();
         if let Some(thread) = self.thread.take() {
             let ended = thread.join();
-            // A second panic during a failing test would only hide the first.
+            // A second panic during a failing test would only hide the first one.
             assert!(ended.is_ok() || std::thread::panicking(), "the fake API server itself has failed");
         }
     }

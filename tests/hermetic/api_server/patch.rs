@@ -1,10 +1,10 @@
-//! The patches that the API server takes, and what it lets a patch change.
+//! The kinds of patches that the API server accepts, and the fields that a patch may change.
 
 use serde_json::{Map, Value};
 
 use super::http::{Refusal, invalid, parsed, status};
 
-/// What the pod becomes. `of_status`: through the status subresource.
+/// Applies a patch to an object. `of_status`: through the status subresource.
 pub(super) fn patched(pod: &Value, media: &str, body: &[u8], of_status: bool) -> Result<Value, Refusal> {
     let body = parsed(body)?;
     let mut changed = pod.clone();
@@ -17,7 +17,8 @@ pub(super) fn patched(pod: &Value, media: &str, body: &[u8], of_status: bool) ->
     if changed["metadata"]["resourceVersion"] != pod["metadata"]["resourceVersion"] {
         return Err(status(409, "Conflict", "the object has been modified"));
     }
-    // Each way in leaves alone what belongs to the other.
+    // A write through the main resource ignores the status, and a write through the status subresource ignores the
+    // spec.
     let foreign = if of_status { "spec" } else { "status" };
     changed[foreign] = pod[foreign].clone();
     if changed[foreign].is_null() {
@@ -27,7 +28,7 @@ pub(super) fn patched(pod: &Value, media: &str, body: &[u8], of_status: bool) ->
     Ok(changed)
 }
 
-/// Names never change, and of a spec only images (the other few fields that may are not needed here).
+/// Names never change. In a pod's spec only images may change (the few other mutable fields are not needed here).
 fn check(pod: &Value, changed: &Value) -> Result<(), Refusal> {
     for field in ["uid", "name", "namespace"] {
         if pod["metadata"][field] != changed["metadata"][field] {
@@ -54,7 +55,7 @@ fn check(pod: &Value, changed: &Value) -> Result<(), Refusal> {
 
 /// RFC 6902, as far as it is used.
 fn operate(object: &mut Value, operations: &Value) -> Result<(), Refusal> {
-    // What the API server says of every patch that does not apply; it keeps the reason to itself.
+    // The API server's message for every patch that does not apply; it does not give the reason.
     let failed = || status(422, "Invalid", "the server rejected our request due to an error in our request");
     for operation in operations.as_array().ok_or_else(|| status(400, "BadRequest", "no list"))? {
         let path = operation["path"].as_str().ok_or_else(failed)?;
@@ -79,7 +80,7 @@ fn operate(object: &mut Value, operations: &Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// RFC 7386; strategic: conditions merge by their type, owners by their uid.
+/// RFC 7386. Strategic: conditions are merged by their type, owners by their uid.
 fn merge(into: &mut Value, patch: &Value, strategic: bool) {
     let Value::Object(fields) = patch else {
         *into = patch.clone();

@@ -1,9 +1,9 @@
-//! Pods as kubelets and API servers show them.
+//! Pods as kubelets and API servers write them.
 
 use serde_json::{Value, json};
 
-/// A running pod of one container `app` with the readiness gate, as a release of today shows it; trimmed of nothing
-/// that could confuse a reader.
+/// A running pod with one container `app` and the readiness gate, as a current release returns it. It includes all
+/// the fields that could confuse a parser.
 pub(crate) fn pod(namespace: &str, name: &str, node: &str) -> Value {
     let ready = |kind: &str| {
         json!({ "type": kind, "status": "True", "lastProbeTime": null,

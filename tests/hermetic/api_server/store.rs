@@ -1,35 +1,35 @@
-//! The objects, their versions, and the history that watches are fed from.
+//! The objects, their versions, and the history that feeds the watches.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-/// Everything the server knows.
+/// The complete state of the server.
 #[derive(Default)]
 pub(crate) struct Store {
     objects: BTreeMap<Key, Value>,
     secrets: BTreeMap<(String, String), Value>,
-    /// In the order of their writing.
+    /// In the order in which they were written.
     pub(crate) events: Vec<Value>,
     /// One line per call.
     pub(crate) calls: Vec<String>,
-    /// Who may do what: `USER VERB RESOURCE NAMESPACE`. Answers `SubjectAccessReview`s.
+    /// The rights of users, as `USER VERB RESOURCE NAMESPACE`, for answers to `SubjectAccessReview`s.
     pub(crate) rights: BTreeSet<String>,
-    /// The specs of the `SubjectAccessReview`s that were made.
+    /// The specs of all received `SubjectAccessReview`s.
     pub(crate) access_reviews: Vec<Value>,
-    /// The last version that was given away.
+    /// The last assigned version.
     version: u64,
-    /// Watches cannot begin before this version.
+    /// The oldest version from which a watch can continue.
     oldest: u64,
     history: Vec<OperationEvent>,
-    /// Watches of an older number end.
+    /// Watches that started under a lower number end.
     pub(super) generation: u64,
     made: u64,
-    /// Where the newest watch began.
+    /// The version from which the newest watch started.
     pub(super) watched_from: u64,
-    /// What lists may still be answered with from memory: objects and their version.
+    /// The watch cache, which answers lists that may be old: objects and their version.
     memory: Option<(BTreeMap<Key, Value>, u64)>,
-    /// Nothing is answered and no watch brings anything, though all connections stay.
+    /// True: no call is answered and no watch delivers anything, with all connections open.
     pub(super) mute: bool,
 }
 
@@ -39,7 +39,7 @@ type Key = (String, String, String);
 /// One line of a watch.
 pub(super) struct OperationEvent {
     version: u64,
-    /// Of the object; empty for what concerns every watch.
+    /// The plural of the object's kind; empty if the line is for every watch.
     pub(super) plural: String,
     /// `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK`, `ERROR`.
     pub(super) kind: &'static str,
@@ -57,12 +57,12 @@ fn at(plural: &str, namespace: &str, name: &str) -> Key {
 }
 
 impl Store {
-    /// Where the newest watch began.
+    /// The version from which the newest watch started.
     pub(crate) fn last_watch_from(&self) -> u64 {
         self.watched_from
     }
 
-    /// As from a backup: all pods as they were at first.
+    /// Restores the first state of all objects, as from a backup.
     pub(crate) fn set_back(&mut self) {
         let first = |key: &Key| {
             let made = self.history.iter().find(|now| now.kind == "ADDED" && self::key(&now.object) == *key);
@@ -74,13 +74,13 @@ impl Store {
         self.generation += 1;
     }
 
-    /// From now on the memory, which answers lists that may be old, stays behind.
+    /// From now on the watch cache, which answers lists that may be old, is not updated.
     pub(super) fn lag(&mut self) {
         self.memory = Some((self.objects.clone(), self.version));
     }
 
-    /// All of a kind in a state of the age that is asked for (`resourceVersion` of a list), and its version. `None`: there
-    /// is no state so new.
+    /// All objects of a kind in a state of the requested age (`resourceVersion` of a list), and its version. `None`
+    /// if no state is that new.
     pub(super) fn listed(&self, of: &str, version: Option<u64>) -> Option<(Vec<Value>, u64)> {
         let fits = |version: &u64| *version <= self.version;
         let (objects, at) = match (&self.memory, version) {
@@ -92,7 +92,7 @@ impl Store {
         Some((of_kind.map(|(_, object)| object.clone()).collect(), at))
     }
 
-    /// The present version.
+    /// The current version.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
@@ -102,7 +102,7 @@ impl Store {
         self.all("pods")
     }
 
-    /// All of a kind (`hookruns`), by namespace and name.
+    /// All objects of a kind (`hookruns`), by namespace and name.
     pub(crate) fn all(&self, plural: &str) -> impl Iterator<Item = &Value> {
         self.objects.iter().filter(move |((of, ..), _)| of == plural).map(|(_, object)| object)
     }
@@ -119,7 +119,7 @@ impl Store {
         self.secrets.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
-    /// Puts an object: new, or in place of the one that has its name and uid. Nothing happens where nothing changes.
+    /// Stores an object: a new one, or in place of the one with its name. Nothing happens if nothing changes.
     pub(crate) fn put(&mut self, mut pod: Value) -> Value {
         let key = key(&pod);
         if pod["metadata"]["uid"].is_null() {
@@ -198,13 +198,13 @@ impl Store {
         self.happen(String::new(), "ERROR", too_old());
     }
 
-    /// Where in the history a watch from `version` begins; `None` when that was thrown away.
+    /// The index in the history at which a watch from `version` starts; `None` if that part was dropped.
     pub(super) fn place(&self, version: u64) -> Option<usize> {
         (version >= self.oldest)
             .then(|| self.history.partition_point(|operation_event| operation_event.version <= version))
     }
 
-    /// What happened from that place on.
+    /// The history from this index on.
     pub(super) fn since(&self, place: usize) -> &[OperationEvent] {
         &self.history[place..]
     }
@@ -214,7 +214,7 @@ impl Store {
     }
 }
 
-/// What a server says of a history that it has not (any more).
+/// The server's error for a version that is no longer in the history.
 pub(super) fn too_old() -> Value {
     json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": "too old resource version", "reason": "Expired", "code": 410 })

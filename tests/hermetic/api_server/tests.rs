@@ -1,4 +1,4 @@
-//! Does the fake itself keep its word, asked over HTTP?
+//! Tests of the fake itself over HTTP.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::{ApiServer, pods};
 const PATH: &str = "/api/v1/namespaces/shop/pods/web-0";
 
 async fn ask(api: &ApiServer, verb: &str, path: &str, media: &str, body: &Value) -> (u16, Value) {
-    // It wants one even where nothing is encrypted; a second time changes nothing.
+    // The client requires a crypto provider even without TLS; a second installation changes nothing.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let url = format!("http://{}{path}", api.shared.address());
     let request = reqwest::Client::new().request(verb.parse().unwrap(), url);

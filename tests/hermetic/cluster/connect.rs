@@ -1,4 +1,4 @@
-//! Which cluster is meant, and what is said when none is found.
+//! Selection of the cluster, and the errors if none is found.
 
 use inplace::cluster::client::{Target, connect};
 use inplace::cluster::error::Error;
@@ -26,7 +26,7 @@ async fn a_kubeconfig_names_server_and_namespace() {
     assert_eq!(error.to_string(), "reading pod shop/none: not there (any more): pods \"none\" not found");
 }
 
-/// What nobody heard is told from what may have been heard.
+/// An error distinguishes a call that the server cannot have received from one that it may have.
 #[tokio::test]
 async fn a_server_that_is_not_there_has_heard_nothing() {
     let api = ApiServer::start().await;
@@ -46,9 +46,9 @@ async fn a_server_that_is_not_there_has_heard_nothing() {
     });
     for (server, class) in [
         (format!("http://{closed}"), Class::Unreached),
-        // The name is from the list of those that never resolve.
+        // The top-level domain `invalid` never resolves.
         (format!("http://nowhere.invalid:{}", closed.port()), Class::Unreached),
-        // A connection was there: who knows what was read from it.
+        // A connection existed, so the server may have read the call.
         (format!("http://{silent}"), Class::Away),
     ] {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Credentials come from the secrets that the pod names, and never show.
+//! Registry credentials come from the secrets that the pod names, and are never printed.
 
 use inplace::cluster::credentials::for_image;
 use inplace::operation::effect::Class;

@@ -1,4 +1,4 @@
-//! What is read from and written to an API server, over real HTTP, against one that misbehaves.
+//! Reads from and writes to an API server, over real HTTP, against a fake that misbehaves.
 
 mod connect;
 mod credentials;
@@ -18,7 +18,7 @@ use super::api_server::{ApiServer, pods};
 /// The node whose pods are watched.
 const NODE: &str = "node-1";
 
-/// A cluster and a watch of one of its nodes.
+/// A fake API server, and a watch of the pods of one of its nodes.
 struct Site {
     api: ApiServer,
     pods: NodePods,
@@ -27,7 +27,7 @@ struct Site {
 }
 
 impl Site {
-    /// With pod `shop/web-0`, which is known when this returns.
+    /// Starts with the pod `shop/web-0`, which is cached when this returns.
     async fn start() -> Self {
         let api = ApiServer::start().await;
         api.put(pods::pod("shop", "web-0", NODE));
@@ -36,7 +36,7 @@ impl Site {
         site
     }
 
-    /// Begins to watch.
+    /// Starts a watch.
     async fn watching(api: ApiServer) -> Self {
         let target = Target { kubeconfig: Some(api.kubeconfig()), context: None };
         let (client, _) = connect(&target).await.unwrap();
@@ -45,14 +45,14 @@ impl Site {
         Self { api, pods, stop: stop.drop_guard() }
     }
 
-    /// The pod as it was first.
+    /// The reference to the present pod `shop/web-0`.
     fn web(&self) -> PodRef {
         let pod = self.api.pod("shop", "web-0");
         let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
         PodRef { namespace: "shop".into(), name: "web-0".into(), uid }
     }
 
-    /// Waits for what the watch is to bring.
+    /// Waits until the watch has delivered what `condition` requires.
     async fn until(&self, what: &str, mut condition: impl FnMut(&NodePods) -> bool) {
         let mut pods = self.pods.clone();
         let coming = async {
@@ -63,7 +63,7 @@ impl Site {
         self.api.patiently(what, coming).await;
     }
 
-    /// Waits until the watch has brought everything that the server has.
+    /// Waits until the watch has delivered everything that the server has.
     async fn caught_up(&self) {
         let last = self.api.put(pods::pod("shop", "last", NODE));
         let uid = last["metadata"]["uid"].as_str().unwrap().to_owned();
@@ -80,12 +80,12 @@ fn image(pod: &Value) -> &str {
     pod["spec"]["containers"][0]["image"].as_str().unwrap()
 }
 
-/// What the pod's gate says: status and reason.
+/// Status and reason of the gate's condition.
 fn gate(pod: &Value) -> Option<(&str, &str)> {
     let conditions = pod["status"]["conditions"].as_array().unwrap();
     let gate = conditions.iter().find(|condition| condition["type"] == "InPlaceUpdateReady")?;
     Some((gate["status"].as_str().unwrap(), gate["reason"].as_str().unwrap()))
 }
 
-/// Long after every limit of a call.
+/// Longer than every deadline of a call.
 const LONG: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! The view of a node's pods: complete, current, and honest about when it is not.
+//! The cache of a node's pods is complete and current, and reports when it is not.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::super::api_server::{ApiServer, Fault, Store, pods};
 use super::{NODE, Site};
 
 impl Site {
-    /// Somebody writes a request.
+    /// Writes a request, as a user does.
     fn spec(&self, name: &str, text: &str) {
         self.api
             .edit("shop", name, |pod| pod["metadata"]["annotations"]["inplace.dev/request"] = json!(text));
@@ -134,11 +134,11 @@ async fn a_history_that_is_gone_means_to_list_again() {
 async fn a_bookmark_moves_the_place_to_go_on_from() {
     let site = Site::start().await;
     site.caught_up().await;
-    // Another node's pods make the history move on without a word to this one.
+    // Pods of another node advance the history without an event for this watch.
     site.api.put(pods::pod("shop", "other", "node-2"));
     let version = site.api.store(|store| store.version());
     site.api.bookmark();
-    // What was sent before the end is heard before the end.
+    // A bookmark that was sent before the end of the watch arrives before that end.
     site.api.end_watches();
     site.api.until("the next watch goes on from there", |store| store.last_watch_from() == version).await;
 }
@@ -159,7 +159,7 @@ async fn a_server_that_was_set_back_in_time_is_believed() {
     let site = Site::start().await;
     site.spec("web-0", "restart app #9");
     site.caught_up().await;
-    // It knows nothing of the version to go on from, and says so each time.
+    // The server does not have the version to continue from, and says so each time.
     site.api.on("WATCH pods").times(3).fault(Fault::Answer(504, "Too large resource version"));
     site.api.cut();
     site.api.store(Store::set_back);
@@ -194,7 +194,7 @@ async fn many_changes_are_one_piece_of_news_for_everybody_who_waits() {
 async fn a_silent_watch_is_not_trusted_for_ever() {
     let site = Site::start().await;
     site.caught_up().await;
-    // Bookmarks would come every minute: after more silence than that the watch is opened anew.
+    // Bookmarks would come every minute; after a longer silence the watch is opened again.
     tokio::time::pause();
     tokio::time::sleep(Duration::from_secs(100)).await;
     tokio::time::resume();

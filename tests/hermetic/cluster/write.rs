@@ -1,4 +1,4 @@
-//! Images, gates, answers and events are written once, to the pod that was meant, or not at all.
+//! Images, gates, statuses and events are written once and to the intended pod, or not at all.
 
 use inplace::api::annotation;
 use inplace::api::status::{Phase, Status};
@@ -45,7 +45,7 @@ async fn an_image_is_changed_with_one_call_and_known_at_once() {
     assert_eq!(site.api.calls(), ["PATCH pod shop/web-0"]);
     let pod = site.api.pod("shop", "web-0");
     assert_eq!(image(&pod), V2);
-    // Together with what names the image from before.
+    // The same write records the status, which names the previous image.
     let noted = pod["metadata"]["annotations"][annotation::STATUS].as_str().unwrap();
     assert_eq!(serde_json::from_str::<Status>(noted).unwrap(), answer("under way"));
     let known = site.pods.declared(&site.web()).unwrap();
@@ -105,7 +105,7 @@ async fn an_image_that_somebody_else_changed_is_left_alone() {
 #[tokio::test]
 async fn a_view_that_is_old_costs_a_look_and_nothing_else() {
     let site = Site::start().await;
-    // The containers have changed places: what is known of the pod is wrong about where to write.
+    // The order of the containers has changed, so the cached position is wrong.
     site.api.before("PATCH pod", |store| {
         let mut pod = store.pod("shop", "web-0").unwrap();
         let mut other = pod["spec"]["containers"][0].clone();
@@ -124,7 +124,7 @@ async fn a_view_that_is_old_costs_a_look_and_nothing_else() {
 async fn another_pod_of_the_same_name_is_never_written_to() {
     let site = Site::start().await;
     let old = site.web();
-    // The watch is broken, so that the new pod is not known when it is written to.
+    // The watch is broken, so that the new pod is not cached when it is written to.
     site.api.on("WATCH pods").times(1000).fault(Fault::Answer(503, "not now"));
     site.api.cut();
     site.until("the view is old", |pods| !pods.is_current()).await;
@@ -179,7 +179,7 @@ async fn the_spec_of_a_static_pod_is_not_touched() {
     site.api.forget();
     let error = site.pods.respec(&known.reference(), "app", V1, V2, &answer("")).await.unwrap_err();
     assert_eq!((error.class(), site.api.writes().len()), (Class::Final, 0), "{error}");
-    // The rest goes to the copy at the API server.
+    // The other writes go to the copy at the API server.
     site.pods.set_gate(&known.reference(), false, "InPlaceDrain", "").await.unwrap();
     site.pods.write_status(&known.reference(), &answer("hello")).await.unwrap();
     site.until("it is closed", |pods| {
@@ -195,7 +195,7 @@ async fn the_gate_is_one_condition_among_those_of_others() {
     let web = site.web();
     assert_eq!(site.pods.declared(&web).unwrap().gate, Gate::Unset);
     let before = site.api.pod("shop", "web-0");
-    // The kubelet writes in between: nothing of it is lost.
+    // The kubelet writes in between, and its write is kept.
     site.api.on("PATCH pod/status").first(|store| {
         store.edit("shop", "web-0", |pod| pod["status"]["conditions"][3]["status"] = json!("False"));
     });
@@ -249,7 +249,7 @@ async fn a_pod_without_annotations_gets_the_answer_and_keeps_what_comes_meanwhil
     assert_eq!(site.api.calls(), ["PATCH pod shop/web-0"]);
     assert_eq!(site.pods.get(&site.web()).unwrap().status(), Some(answer("first")));
 
-    // Somebody else is faster to annotate it.
+    // Another client adds annotations first.
     site.api.store(bare);
     site.caught_up().await;
     site.api.before("PATCH pod", |store| {
@@ -262,7 +262,7 @@ async fn a_pod_without_annotations_gets_the_answer_and_keeps_what_comes_meanwhil
         (Some("kept"), true)
     );
 
-    // And they vanish under the hand.
+    // The annotations are removed just before the write.
     site.caught_up().await;
     site.api.before("PATCH pod", bare);
     site.pods.write_status(&site.web(), &answer("third")).await.unwrap();
@@ -278,7 +278,7 @@ async fn an_event_is_one_write_that_describe_finds() {
         let told = told("InPlaceSucceeded", warning, note);
         site.pods.event(&site.web(), &told).await.unwrap();
         assert_eq!(site.api.writes().len(), 1, "{:?}", site.api.calls());
-        // Whoever does not know whether it was written writes it again.
+        // A writer that does not know whether the event was written writes it again.
         site.pods.event(&site.web(), &told).await.unwrap();
         site.api.forget();
     }
@@ -330,12 +330,12 @@ async fn what_an_answer_means_for_going_on() {
         }
         assert_eq!(site.api.calls().len(), 3, "each once: {:?}", site.api.calls());
     }
-    // A conflict that persists is told as such, after a look.
+    // A persistent conflict is reported as such, after the pod was read again.
     site.api.on("PATCH pod").times(2).fault(Fault::Answer(409, "said the server"));
     assert_eq!(site.respec().await.unwrap_err().class(), Class::Refused);
     site.api.on("PATCH pod/status").fault(Fault::Answer(409, "said the server"));
     assert_eq!(site.pods.set_gate(&site.web(), true, "R", "").await.unwrap_err().class(), Class::Refused);
-    // One that does not is none.
+    // A single conflict is not an error.
     site.api.on("PATCH pod").fault(Fault::Answer(409, "said the server"));
     site.respec().await.unwrap();
 }
@@ -367,7 +367,7 @@ async fn a_server_that_does_not_answer_is_away_within_the_bound() {
     site.api.edit("shop", "web-0", |pod| pod["spec"]["imagePullSecrets"] = json!([{ "name": "pull" }]));
     site.caught_up().await;
     let told = told("R", false, "");
-    // With the time held, each wait ends at once, and is measured all the same.
+    // With paused time each wait ends at once, and can still be measured.
     tokio::time::pause();
     let began = tokio::time::Instant::now();
     let all = async {
