@@ -1,7 +1,9 @@
-//! What is told on workloads, whoever made them, and on rollouts, counted: the same line again is a number and not a new
-//! event, and of lines that are alike only the first ones are events of their own.
+//! Writes the Events about workloads (of any kind) and rollouts, with aggregation: a repeated event increases the
+//! count of the Event that exists, and of similar events (same object, same reason) only the first few get an
+//! Event of their own.
 //!
-//! What is lost here is no harm: events are for people, everything that decides is in the objects.
+//! Losing an event here does no harm: events are for people. All state that decisions depend on is in the
+//! objects.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,13 +17,13 @@ use crate::cluster::server::Server;
 use crate::process::clock;
 use crate::workload::action::Event;
 
-/// So many lines of one reason are events of their own in a window.
+/// Within one window, at most this many messages with the same object and reason get an Event of their own.
 const OWN_LINES: usize = 10;
 const WINDOW: Duration = Duration::from_secs(600);
-/// The same event is written no more often.
+/// Minimum time between two writes of the same Event.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// One event.
+/// One Event that was written.
 #[derive(Debug)]
 struct Line {
     name: String,
@@ -30,10 +32,10 @@ struct Line {
     written: Instant,
 }
 
-/// An object's uid, a reason, and the text; the empty one stands for all that are alike.
+/// An object's uid, a reason and the message. The empty message is the aggregate of all further similar events.
 type Place = (String, &'static str, String);
 
-/// What is to be written.
+/// The write that an event leads to.
 #[derive(Debug, PartialEq, Eq)]
 enum Write {
     Create,
@@ -41,7 +43,7 @@ enum Write {
     Nothing,
 }
 
-/// Tells.
+/// Writes Events and remembers those of the current window.
 #[derive(Debug)]
 pub(super) struct Events {
     server: Server,
@@ -54,7 +56,7 @@ impl Events {
         Self { server, host, lines: Mutex::default() }
     }
 
-    /// Tells something about an object. False: it is lost.
+    /// Reports an event about an object. Returns false if the write failed; the event is then lost.
     pub(super) async fn report(&self, about: ObjectReference, event: &Event) -> bool {
         let now = Instant::now();
         let uid = about.uid.clone().unwrap_or_default();

@@ -1,7 +1,8 @@
-//! Runs the HookRuns that belong to no node, those that set annotations of their pod, and those whose node has had no ready
-//! agent for a while.
+//! Runs the HookRuns that belong to no node, those that set annotations of their pod, and those whose node has
+//! had no ready agent for a while.
 //!
-//! An agent that comes back gets its runs back: they are let go here, and it takes them. Must not touch those of operations.
+//! When the agent comes back, this runner releases the node's HookRuns and the agent takes them over. Must not
+//! touch the HookRuns of operations.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -16,13 +17,16 @@ use crate::controller::Common;
 use crate::hook::place::Place;
 use crate::hook::runner::{Duty, Identity, Ownership, Runner, RunnerContext, Terms};
 
-/// A node without a ready agent for so long does not run its hooks: longer than an agent's update takes.
+/// After a node has had no ready agent for this long, the controller runs its hooks. Longer than an update of the
+/// agent takes.
 const GRACE: Duration = Duration::from_secs(20);
-/// HookRuns at once; most of them only wait for the next measurement.
+/// HookRuns at the same time. Most of them only wait for the next measurement.
 const MAX_RUNS: usize = 4096;
-/// Bytes of large HookRuns at once: with what measuring them takes, half of what a controller may have.
+/// Bytes of large HookRuns at the same time: together with the memory that measuring them takes, half of a
+/// controller's memory limit.
 const MAX_BYTES: usize = 24 << 20;
-/// As it is written on a run. The same for all processes: who leads is decided by the Lease.
+/// The runner's name, as it is written on a HookRun. It is the same in all processes: the Lease decides which one
+/// leads.
 const RUNNER: &str = "controller";
 
 pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken) {
@@ -30,7 +34,7 @@ pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken)
     let labels = format!("!{}", annotation::OPERATION);
     let runs = HookRuns::watch(server.clone(), "HookRuns", &labels, stop.clone());
     let orphans = Orphans { agents, ready: None, away: HashMap::new() };
-    // An agent that is not ready is not asked to let go: it may not be there at all.
+    // An agent that is not ready gets no time to release its HookRuns: it may not exist at all.
     let identity = Identity { runner: RUNNER.to_owned(), host: identity, patience: Duration::ZERO };
     let context = RunnerContext {
         server,
@@ -46,12 +50,12 @@ pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken)
     Runner::new(context, orphans).run().await;
 }
 
-/// The runs that no agent runs.
+/// Selects the HookRuns that no agent runs.
 struct Orphans {
     agents: Agents,
-    /// The nodes with a ready agent, as they were last known.
+    /// The nodes with a ready agent, from the last observation. None if the cache of agents is not current.
     ready: Option<BTreeSet<String>>,
-    /// Since when nodes that have runs are known to have no ready agent.
+    /// For nodes that have HookRuns and no ready agent: since when.
     away: HashMap<String, Instant>,
 }
 
@@ -60,7 +64,7 @@ impl Duty for Orphans {
         self.ready = self.agents.ready();
         match &self.ready {
             Some(ready) => self.away.retain(|node, _| !ready.contains(node)),
-            // What was not seen meanwhile may have been ready.
+            // While the cache is not current, an agent may have been ready without being observed.
             None => self.away.clear(),
         }
     }
@@ -75,7 +79,8 @@ impl Duty for Orphans {
         if since.elapsed() >= GRACE { Ownership::Ours } else { Ownership::Unknown }
     }
 
-    /// The pod that its arguments name, if any, is found by its name: no runtime is at hand to tell it by its uid.
+    /// The pod that the arguments name, if any, is looked up by name: the controller has no runtime that could
+    /// check the uid.
     fn place(&self, run: &Summary) -> Result<Place, String> {
         Ok(Place { namespace: kube::ResourceExt::namespace(run).unwrap_or_default(), pod: None })
     }

@@ -1,7 +1,8 @@
-//! The role that is there once per cluster: brings about what workloads and rollouts want, and runs the hooks that no agent runs.
+//! The cluster-wide role: reconciles workloads and rollouts, and runs the hooks that no agent runs.
 //!
-//! Any number of processes may be there; one leads, by a Lease, and runs the controllers. The others wait, and are ready
-//! as well: there is nothing that they could not do. All of them serve the admission webhooks. Never talks to a node.
+//! Any number of processes may run. One leads, elected by a Lease, and runs the controllers. The others stand by
+//! and report ready as well, since each of them could take over. All of them serve the admission webhooks. Never
+//! talks to a node.
 
 pub mod admission;
 mod changes;
@@ -32,12 +33,12 @@ use crate::hook::runner;
 use crate::hook::settings::HookArgs;
 use crate::process::{admin, shutdown};
 
-/// The lease by which one process leads.
+/// The Lease of the leader election.
 const LEASE: &str = "inplace-controller";
 
 /// Bring about what GameDeployments, GameStatefulSets and rollouts want, and run the hooks that no agent runs, until stopped
 #[derive(Debug, clap::Args)]
-// A Deployment's own arguments come after the shipped ones, and count.
+// The user's arguments in a Deployment follow the shipped ones and override them.
 #[command(args_override_self = true)]
 pub struct Args {
     /// Kubeconfig; without it $KUBECONFIG, ~/.kube/config, or the service account of the pod
@@ -61,40 +62,40 @@ pub struct Args {
     webhooks: WebhookArgs,
 }
 
-/// Why the controller cannot work.
+/// Why the controller cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The API server cannot be asked at all.
+    /// There is no usable configuration of a client for the API server.
     #[error(transparent)]
     Cluster(#[from] crate::cluster::error::Error),
-    /// Signals or an address cannot be had.
+    /// Signals cannot be watched, or a listen address is not available.
     #[error("{what}: {source}")]
     Io {
-        /// Which, and what for.
+        /// The operation that failed, with its argument.
         what: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
 
-/// What every controller works with.
+/// What all controllers share.
 #[derive(Clone)]
 struct Common {
     server: Server,
-    /// Where the agents are.
+    /// The namespace of the agents.
     namespace: String,
-    /// This process, for events.
+    /// The name of this process, for events.
     identity: String,
     engine: Engine,
     hook_metrics: runner::Metrics,
     workload_metrics: workloads::Metrics,
     rollout_metrics: rollouts::Metrics,
-    /// None: this process serves none.
+    /// None if this process serves no webhooks.
     webhooks: Option<Webhooks>,
 }
 
-/// All controllers. Each is a loop that compares what is there with what there should be, and ends at once when `stop`
-/// says so. A new one is added here.
+/// All controllers. Each is a loop that compares the actual state with the desired state, and ends at once when
+/// `stop` is cancelled. A new controller is added here.
 fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'static, ()>> {
     let agents = Agents::watch(common.server.clone(), &common.namespace, stop.clone());
     vec![
@@ -109,7 +110,7 @@ fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'stat
 /// Runs the controller until SIGTERM.
 ///
 /// # Errors
-/// When it cannot begin, or its address is taken.
+/// When it cannot start, or when a listen address is taken.
 pub async fn run(args: Args) -> Result<(), Error> {
     let io = |what: String| |source| Error::Io { what, source };
     let Args { kubeconfig, context, namespace, identity, listen, hooks, webhooks: webhook_args } = args;
@@ -136,7 +137,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         rollout_metrics: rollouts::Metrics::new(&mut registry),
         webhooks: webhooks.clone(),
     };
-    // A process that was started anew under its old name is another one.
+    // A process that restarts under the same name must be a different candidate: hence the random suffix.
     let me = format!("{identity}_{}", uuid());
     let election = Election::new(server, &namespace, LEASE, &me);
     let asked = webhooks.clone();
@@ -146,7 +147,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let (ended, answered, ()) = tokio::join!(
         async {
             let ended = admin::serve(listen, router, stop.clone()).await;
-            // Without its address it cannot be watched: it ends, so that somebody notices.
+            // Without this address the process cannot be monitored, so it ends: the failure then becomes visible.
             stop.cancel();
             ended.map_err(io(format!("--listen {listen}")))
         },
@@ -171,9 +172,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     ended.and(answered)
 }
 
-/// Sixteen hexadecimal digits that nobody else has.
+/// Sixteen random hexadecimal digits.
 fn uuid() -> String {
     use std::hash::{BuildHasher as _, Hasher as _};
-    // The seeds of the standard hash maps are the one source of chance that is always at hand.
+    // The seeds of the standard library's hash maps are a source of randomness that needs no dependency.
     format!("{:016x}", std::hash::RandomState::new().build_hasher().finish())
 }

@@ -1,7 +1,8 @@
-//! Which object of a kind (workloads, rollouts) is looked at next. Each is there once however much happens to it, and never looked at twice at once; one
-//! whose writes fail is left alone for a while that grows.
+//! Decides which object of a kind (workloads, rollouts) is reconciled next. Each object is in the queue at most
+//! once, however many changes arrive, and is never reconciled twice at the same time. After a failed write an
+//! object rests, with exponential back-off.
 //!
-//! Must not look at anything but keys and times.
+//! Must not read anything but keys and times.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -11,20 +12,20 @@ use tokio::time::Instant;
 
 use crate::workload::action::PodRef;
 
-/// Between a happening and the look: much happens at once.
+/// Delay between a change and the reconciliation: changes often come in bursts.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Pauses of a workload whose writes fail.
+/// Back-off of an object whose writes fail: the first delay, then the longest one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// How a look ended.
+/// The result of one reconciliation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Outcome {
-    /// Something was not written.
+    /// At least one write failed.
     pub(super) failed: bool,
-    /// Look again after so long at the latest.
+    /// Requeue after this duration at the latest.
     pub(super) again: Option<Duration>,
-    /// Pods of which nobody knows whether they were written.
+    /// Pods whose last write has no confirmed result.
     pub(super) unconfirmed: Vec<PodRef>,
 }
 
@@ -34,16 +35,16 @@ struct Entry {
     running: bool,
     generation: i64,
     failures: u32,
-    /// Nothing before.
+    /// No reconciliation before this time (back-off).
     rest: Option<Instant>,
     unconfirmed: Vec<PodRef>,
 }
 
-/// Those that are to be looked at.
+/// The objects that are due, or are being reconciled.
 #[derive(Debug)]
 pub(super) struct Queue<K> {
     entries: HashMap<K, Entry>,
-    /// Those that wait and do not run.
+    /// The entries that are queued and not running, in the order in which they are due.
     line: BTreeSet<(Instant, K)>,
 }
 
@@ -54,7 +55,8 @@ impl<K> Default for Queue<K> {
 }
 
 impl<K: Clone + Ord + Hash> Queue<K> {
-    /// Something has happened to it. Another `generation` than before is a new wish: its failures are forgotten.
+    /// Enqueues `key` after a change. Another `generation` than before means a new spec: the failure count and
+    /// the back-off are reset.
     pub(super) fn enqueue(&mut self, key: &K, generation: i64, now: Instant) {
         let entry = self.entries.entry(key.clone()).or_default();
         if std::mem::replace(&mut entry.generation, generation) != generation {
@@ -63,7 +65,8 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         self.set(key, now + SETTLE);
     }
 
-    /// The next one that is due, and what is in doubt about it. It runs until [`Self::end`].
+    /// Takes the next key that is due, with its unconfirmed writes. The key counts as running until
+    /// [`Self::end`].
     pub(super) fn take(&mut self, now: Instant) -> Option<(K, Vec<PodRef>)> {
         let (due, _) = self.line.first()?;
         if *due > now {
@@ -75,7 +78,7 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         Some((key, std::mem::take(&mut entry.unconfirmed)))
     }
 
-    /// It was looked at.
+    /// Ends the reconciliation of `key` with `outcome`.
     pub(super) fn end(&mut self, key: &K, outcome: Outcome, now: Instant) {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.running = false;
@@ -93,18 +96,18 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         for due in [heard, again].into_iter().flatten() {
             self.set(key, due);
         }
-        // One that is at rest, or gone, is known again when something happens to it.
+        // An entry that is idle, or whose object is gone, is dropped: the next change creates it again.
         if self.entries.get(key).is_some_and(|entry| entry.due.is_none() && entry.unconfirmed.is_empty()) {
             self.entries.remove(key);
         }
     }
 
-    /// When the next one is due.
+    /// When the next entry is due.
     pub(super) fn due(&self) -> Option<Instant> {
         self.line.first().map(|(due, _)| *due)
     }
 
-    /// How many are due.
+    /// How many entries are due.
     pub(super) fn depth(&self, now: Instant) -> usize {
         self.line.iter().take_while(|(due, _)| *due <= now).count()
     }

@@ -1,6 +1,7 @@
-//! Looks at objects of one kind: some at once, each object by one look at a time, in the order of the queue.
+//! Runs the reconciliations of one kind: several objects concurrently, each object by one reconciliation at a
+//! time, in the order of the queue.
 //!
-//! Must not know what a look does.
+//! Must not know what a reconciliation does.
 
 use std::future::Future;
 use std::hash::Hash;
@@ -11,10 +12,10 @@ use tokio::time::{Instant, sleep_until};
 use crate::controller::queue::{Outcome, Queue};
 use crate::workload::action::PodRef;
 
-/// Looks at once.
+/// Reconciliations at the same time.
 const AT_ONCE: usize = 8;
 
-/// The queue of a kind, and the looks that are under way.
+/// The queue of a kind, and the reconciliations that are running.
 pub(super) struct ReconcileLoop<K> {
     queue: Queue<K>,
     running: JoinSet<(K, Outcome)>,
@@ -25,17 +26,17 @@ impl<K: Clone + Ord + Hash + Send + 'static> ReconcileLoop<K> {
         Self { queue: Queue::default(), running: JoinSet::new() }
     }
 
-    /// Something has happened to it. See [`Queue::enqueue`].
+    /// Enqueues `key` after a change. See [`Queue::enqueue`].
     pub(super) fn enqueue(&mut self, key: &K, generation: i64) {
         self.queue.enqueue(key, generation, Instant::now());
     }
 
-    /// How many are due.
+    /// How many objects are due.
     pub(super) fn depth(&self) -> usize {
         self.queue.depth(Instant::now())
     }
 
-    /// Takes those looks that are due, as far as there is room.
+    /// Starts the reconciliations that are due, up to the limit of concurrent ones.
     pub(super) fn begin<F>(&mut self, reconcile: impl Fn(K, Vec<PodRef>) -> F)
     where
         F: Future<Output = Outcome> + Send + 'static,
@@ -48,7 +49,8 @@ impl<K: Clone + Ord + Hash + Send + 'static> ReconcileLoop<K> {
         }
     }
 
-    /// Returns when a look has ended, or (where looks may begin: `current`) another one is due.
+    /// Returns when a reconciliation has ended, or when the next one is due and may start. None may start unless
+    /// the cache is `current`.
     pub(super) async fn turned(&mut self, current: bool) {
         let next = self.queue.due().filter(|_| current && self.has_room());
         tokio::select! {
@@ -66,7 +68,7 @@ impl<K: Clone + Ord + Hash + Send + 'static> ReconcileLoop<K> {
         }
     }
 
-    /// Ends those that are under way. Somebody else may lead by now: what is not written is not written any more.
+    /// Aborts the running reconciliations. Another process may lead by now, so no further write is made.
     pub(super) async fn shutdown(mut self) {
         self.running.shutdown().await;
     }

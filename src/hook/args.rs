@@ -1,12 +1,13 @@
-//! The arguments of one run: declared in the template, given by whoever asks for the run, injected from the pod.
+//! Resolves the arguments of one run: declared in the template, given by the request, injected from the pod. Must
+//! not render them into a text (`template` does).
 
 use crate::api::hook_template::Argument;
 use crate::api::request::HookArg;
 
-/// Arguments that need no declaration: their names, or what their names contain.
+/// Arguments that need no declaration: their name contains one of these.
 const KNOWN: [&str; 6] = ["PodName", "PodNamespace", "PodIP", "PodContainer", "ModifiedContainer", "HostIP"];
 
-/// What the pod brings along. Empty texts are not injected.
+/// The values that the pod supplies. Empty texts are not injected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "their names say it")]
 pub struct Injected {
@@ -16,7 +17,7 @@ pub struct Injected {
     pub host_ip: String,
     /// Names, in the order of the spec: `PodContainer[i]`.
     pub containers: Vec<String>,
-    /// Names of those that the operation changes: `ModifiedContainer[i]`.
+    /// Names of the containers that the operation changes: `ModifiedContainer[i]`.
     pub modified: Vec<String>,
 }
 
@@ -43,7 +44,7 @@ impl Injected {
     }
 }
 
-/// Arguments without a value.
+/// Names of the arguments that have no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} not resolved: give a value in the hook's `args` or in the HookTemplate", names(.0))]
 pub struct Unresolved(pub Vec<String>);
@@ -53,11 +54,11 @@ fn names(missing: &[String]) -> String {
     format!("{} {}", list.join(", "), if list.len() == 1 { "was" } else { "were" })
 }
 
-/// Names that are the pod's to say wherever there is one, also when it has no such address yet.
+/// Names that only the pod supplies wherever there is a pod, even if it has no such address yet.
 const OF_POD: [&str; 4] = ["PodName", "PodNamespace", "PodIP", "HostIP"];
 
-/// Puts them together: what is given overrides what is declared, what is injected overrides both. An argument that nobody
-/// declared is dropped, unless its name is one that the pod brings along.
+/// Merges the arguments: a given value overrides a declared one, an injected value overrides both. An undeclared
+/// argument is dropped, unless its name contains one that the pod supplies.
 pub fn resolve(
     declared: &[Argument],
     given: &[HookArg],

@@ -1,13 +1,13 @@
-//! The verdicts: of one measurement by its conditions, of one metric by its limits.
+//! The verdicts: of one measurement by its conditions, of one metric by its limits. Must not measure anything.
 //!
-//! Nothing here approves what was never seen to succeed: errors, terminated runs and used-up counts are no successes.
+//! Must not approve a metric that never succeeded: errors, terminated runs and used-up counts are no successes.
 
 use crate::api::hook_run::{HookPhase, MetricResult};
 use crate::hook::condition::Condition;
 use crate::hook::measured::Measured;
 use crate::hook::value::Value;
 
-/// Errors in a row that are borne where nothing else is said.
+/// The default of `consecutiveErrorLimit`: errors in a row that are tolerated.
 pub(crate) const ERRORS_BORNE: i32 = 4;
 
 /// The conditions of one metric.
@@ -17,7 +17,7 @@ pub(crate) struct Conditions {
     pub(crate) failure: Option<Condition>,
 }
 
-/// What one measurement came to, and why it is no success.
+/// The phase of one measurement, and why it is not successful.
 pub(crate) fn measurement(conditions: &Conditions, measured: &Measured) -> (HookPhase, String) {
     let value = match measured {
         Measured::Value(value) => value,
@@ -67,12 +67,12 @@ fn quoted(value: &Value) -> String {
     }
 }
 
-/// How much of what one metric bears, and how much is enough.
+/// The limits of one metric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Measurements at most; errors are not counted.
+    /// Most measurements; errors are not counted.
     pub(crate) count: Option<i32>,
-    /// `None`: it polls, and bears any number.
+    /// The tolerated number of failed measurements. `None`: the metric polls and tolerates any number.
     pub(crate) failures: Option<i32>,
     pub(crate) inconclusive: i32,
     pub(crate) errors_in_a_row: i32,
@@ -81,7 +81,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// What a metric's counters come to: still `Running`, or its verdict and why it is no success.
+    /// The phase of a metric by its counters: still `Running`, or its verdict and why it is not successful.
     pub(crate) fn assess(&self, result: &MetricResult) -> (HookPhase, String) {
         let MetricResult { count, successful, failed, inconclusive, consecutive_error, .. } = *result;
         let why =
@@ -117,7 +117,7 @@ impl Limits {
         }
     }
 
-    /// All measurements are made and no limit was passed.
+    /// The verdict when all measurements are made and no limit was reached.
     fn used_up(
         &self,
         most: i32,

@@ -1,6 +1,7 @@
-//! Whether a hook can be run at all: everything that is wrong with it is found before anything is measured.
+//! Checks whether a hook can be run at all: all its problems are found before anything is measured.
 //!
-//! Messages name the metric and the field and say what to change. They never hold a value that a placeholder stands for.
+//! Messages name the metric and the field and say what to change. They must not contain the value of a
+//! placeholder.
 
 use std::time::Duration;
 
@@ -19,35 +20,35 @@ use crate::hook::template;
 
 /// Most metrics of one hook.
 const MAX_METRICS: usize = 64;
-/// Most containers of a pod that a template is checked for.
+/// Most containers of a pod for which a template is checked.
 const MAX_CONTAINERS: usize = 64;
-/// Longest time one measurement may take, in seconds: it holds a permit that others wait for.
+/// Longest timeout of one measurement, in seconds: it holds a permit that others wait for.
 const MAX_TIMEOUT: i32 = 60;
-/// The only fields that the kubernetes provider knows.
+/// The only fields that the kubernetes provider supports.
 const ANNOTATIONS: &str = "metadata.annotations.";
 
 /// Why a hook cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
-    /// Something of the whole.
+    /// A problem of the hook as a whole.
     #[error("{0}")]
     Hook(String),
     /// Arguments without values.
     #[error(transparent)]
     Arguments(#[from] Unresolved),
-    /// A field of one metric.
+    /// A problem with a field of one metric.
     #[error("metric `{metric}`: {field}: {problem}")]
     Field {
-        /// Its name.
+        /// The name of the metric.
         metric: String,
         /// The field, as it is spelled in YAML.
         field: String,
-        /// What is wrong and what is right.
+        /// What is wrong, and what is valid.
         problem: String,
     },
 }
 
-/// What a run of this template is, with these arguments. It has been checked as a whole.
+/// The spec of a HookRun of this template with these arguments. It is checked as a whole.
 pub fn prepare(
     template: &HookTemplateSpec,
     given: &[HookArg],
@@ -64,8 +65,9 @@ pub fn prepare(
     Ok(spec)
 }
 
-/// The same for a hook of an operation, which the agent of the node runs. An agent's token changes nothing of a pod but what is
-/// its own, so such a hook would fail in the middle of the operation, where the API server has the policy.
+/// Like [`prepare`], for a hook of an operation, which the agent of the node runs. An agent's token cannot change
+/// a pod beyond the agent's own fields, so a hook that sets annotations would fail in the middle of the operation
+/// on an API server that enforces the policy.
 pub fn for_agent(
     template: &HookTemplateSpec,
     given: &[HookArg],
@@ -79,7 +81,8 @@ pub fn for_agent(
     prepare(template, given, Some(injected))
 }
 
-/// Whoever may ask for a run does not choose who gets what the template sends: headers and bodies may hold secrets.
+/// Headers and bodies may contain secrets. So a user who may only request a run must not choose the host to which
+/// the template sends them.
 fn hosts_stay(template: &HookTemplateSpec, given: &[HookArg]) -> Result<(), Invalid> {
     let sends = |web: &&Web| !web.headers.is_empty() || web.body.is_some() || web.url.contains('@');
     for metric in &template.metrics {
@@ -99,8 +102,8 @@ fn hosts_stay(template: &HookTemplateSpec, given: &[HookArg]) -> Result<(), Inva
     Ok(())
 }
 
-/// What can be known of a template before anybody runs it: arguments that are still open may be a part of anything, a port,
-/// a whole URL, a scheme. With one of these it must be a hook that can be run.
+/// Checks a template before it is run. An argument without a value may stand for any part of a field: a port, a
+/// whole URL, a scheme. The template is valid if it can be run with one of these substitutes.
 pub fn template(template: &HookTemplateSpec) -> Result<HookRunSpec, Invalid> {
     let stand_in = |value: &str| {
         let value = value.to_owned();
@@ -121,7 +124,7 @@ pub fn template(template: &HookTemplateSpec) -> Result<HookRunSpec, Invalid> {
     })
 }
 
-/// One metric, ready to be judged.
+/// One metric, with its fields parsed and its limits set.
 #[derive(Clone, Debug)]
 pub(crate) struct Gauge {
     pub(crate) name: String,
@@ -130,7 +133,7 @@ pub(crate) struct Gauge {
     pub(crate) limits: Limits,
 }
 
-/// Checks every metric.
+/// Checks and parses every metric.
 pub(crate) fn gauges(spec: &HookRunSpec) -> Result<Vec<Gauge>, Invalid> {
     if spec.metrics.is_empty() || spec.metrics.len() > MAX_METRICS {
         return Err(Invalid::Hook(format!("metrics: there must be 1 to {MAX_METRICS} of them")));
@@ -175,7 +178,7 @@ fn gauge(metric: &Metric, args: &[Argument]) -> Result<Gauge, Invalid> {
     Ok(Gauge { name: metric.name.clone(), schedule, conditions, limits })
 }
 
-/// What is borne and what is enough: section 4 of the design.
+/// The limits of a metric, with their defaults: section 4 of the design.
 fn limits(check: &Check<'_>, metric: &Metric, interval: Option<Duration>) -> Result<Limits, Invalid> {
     let fields = [
         ("count", metric.count),
@@ -229,7 +232,7 @@ fn limits(check: &Check<'_>, metric: &Metric, interval: Option<Duration>) -> Res
     })
 }
 
-/// Knows whose field it is looking at.
+/// Checks the fields of one metric; the messages name it.
 struct Check<'a> {
     metric: &'a str,
     args: &'a [Argument],
@@ -369,7 +372,7 @@ mod tests {
         prepare(&template(metrics), &[HookArg { name: "ip".into(), value: "10.0.0.7".into() }], None)
     }
 
-    /// One metric with these fields, and what is said about it.
+    /// The error for one metric with these fields; empty if it is valid.
     fn refused(fields: Value) -> String {
         let mut metric =
             json!({ "name": "m", "provider": { "web": { "url": "http://{{ args.ip }}:9091" } } });
@@ -527,7 +530,8 @@ mod tests {
         }
         let url = "http://{{ args.host }}/{{ args.path }}";
         let sends = template(json!({ "url": url, "headers": header }));
-        // The path, the same value, and the host of a template that sends nothing are the request's to say.
+        // A request may choose the path, the same value again, and the host of a template that sends neither
+        // headers nor a body.
         assert!(prepare(&sends, &given("path", "/x"), None).is_ok());
         assert!(prepare(&sends, &given("host", "safe"), None).is_ok());
         assert!(prepare(&template(json!({ "url": url })), &given("host", "evil"), None).is_ok());

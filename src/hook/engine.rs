@@ -1,7 +1,7 @@
-//! Drives a run: asks the program what is next, has it measured, tells what came of it.
+//! Drives a run: takes the next metrics from the program, has them measured, records and reports the results.
 //!
-//! Metrics that are due at the same time are measured at the same time, and a slow one holds no other up. Must not decide
-//! what a measurement means, and never make one again that has ended.
+//! Metrics that are due at the same time are measured concurrently, and a slow one delays no other. Must not
+//! decide what a measurement means, and must not repeat a measurement that has ended.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub struct Engine {
 
 struct Shared {
     settings: Settings,
-    /// One for each measurement at a time.
+    /// Each measurement that runs holds one.
     permits: Permits,
 }
 
@@ -37,15 +37,15 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// An engine for a whole process: its limits are those of the node.
+    /// An engine for a whole process: the limit of concurrent measurements is per process.
     pub fn new(settings: Settings) -> Self {
         let permits = Permits::new(settings.max_at_once);
         Self { shared: Arc::new(Shared { settings, permits }) }
     }
 
-    /// Drives a run until it has ended, from where `status` says that it is. `report` hears of changes, those of one moment
-    /// together. Dropping the future stops it; called again with the last status that was told, it makes no
-    /// measurement again that had ended. A spec that is not valid ends as `Error` with the reason.
+    /// Drives a run to its end, starting from `status`. `report` is called with each changed status; changes of
+    /// one moment are combined. Dropping the future stops the run; a later call with the last reported status
+    /// repeats no measurement that had ended. An invalid spec ends as `Error` with the reason.
     pub async fn run(
         &self,
         spec: &HookRunSpec,
@@ -78,7 +78,7 @@ impl Engine {
             program.terminate(status, clock::now());
         }
         let mut changed = true;
-        // Which metrics are being measured, and their measurements.
+        // The indexes of the metrics that are being measured, and their futures.
         let (mut busy, mut measuring) = (Vec::new(), FuturesUnordered::new());
         loop {
             match program.next(status, &busy, clock::now()) {
@@ -115,19 +115,19 @@ impl Engine {
         }
     }
 
-    /// One measurement, when its turn has come.
+    /// One measurement, once it has a permit.
     async fn measure(&self, spec: &HookRunSpec, metric: usize, place: &Place) -> (usize, Measured) {
         let Shared { settings, permits } = &*self.shared;
         let Some(asked) = spec.metrics.get(metric) else {
             return (metric, Measured::Error("there is no such metric".to_owned()));
         };
-        // Never closed, so there is always a turn.
+        // The queue is never closed, so a permit always comes.
         let _permit = permits.acquire(&place.namespace).await;
         (metric, provider::measure(asked, &spec.args, place, settings).await)
     }
 }
 
-/// Waits for a time, or for ever.
+/// Waits until `at`, or forever.
 async fn due(at: Option<Timestamp>) {
     match at {
         Some(at) => tokio::time::sleep(clock::until(at)).await,

@@ -1,14 +1,15 @@
-//! JSON as it was written: numbers keep their spelling, so that 12345678901234567890 stays what it is.
+//! A JSON parser that preserves the spelling of numbers, so that 12345678901234567890 is not rounded.
 //!
-//! Reads what an unknown server sent: size, depth and the number of values are bounded, and the work is linear in the bytes.
+//! It reads input of an untrusted server: size, depth and the number of values are bounded, and the work is
+//! linear in the bytes. Must not interpret a number.
 
 use std::fmt;
 
-/// Longest text that is read.
+/// Longest text that is parsed, in bytes.
 pub const MAX_BYTES: usize = 1024 * 1024;
 /// Deepest nesting.
 const MAX_DEPTH: usize = 64;
-/// Most values in one document, each element and member counted.
+/// Most values in one document; each element and member counts.
 const MAX_VALUES: usize = 100_000;
 
 /// One JSON value.
@@ -21,34 +22,34 @@ pub enum Json {
     Number(String),
     Text(String),
     List(Vec<Json>),
-    /// Members in their order; of two with one name the later one counts, and only that one is here.
+    /// Members in their order. Of several members with the same name only the last one is stored.
     Map(Vec<(String, Json)>),
 }
 
-/// Why a text is no JSON for us.
+/// Why a text is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotJson {
-    /// Over the bound of bytes.
+    /// Longer than [`MAX_BYTES`].
     #[error("it is longer than {MAX_BYTES} bytes")]
     TooLong,
-    /// Over the bound of depth.
+    /// Nested too deeply.
     #[error("it is nested deeper than {MAX_DEPTH} levels")]
     TooDeep,
-    /// Over the bound of values.
+    /// Too many values.
     #[error("it holds more than {MAX_VALUES} values")]
     TooMany,
-    /// Against the grammar.
+    /// Not valid JSON.
     #[error("{wanted} is missing at byte {at}")]
     Syntax {
-        /// What would have been right.
+        /// What was expected.
         wanted: &'static str,
-        /// Where.
+        /// The offset in bytes.
         at: usize,
     },
 }
 
 impl Json {
-    /// Reads a whole text; nothing but white space may follow the value.
+    /// Parses a whole text; only white space may follow the value.
     pub fn parse(text: &[u8]) -> Result<Self, NotJson> {
         if text.len() > MAX_BYTES {
             return Err(NotJson::TooLong);
@@ -109,7 +110,7 @@ fn quoted(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     f.write_str(&serde_json::to_string(text).map_err(|_| fmt::Error)?)
 }
 
-/// Stands at one place of a text.
+/// The parser, with its position in the text.
 struct Reader<'a> {
     text: &'a str,
     at: usize,
@@ -185,7 +186,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A string's end is found here; what its escapes mean is known to `serde_json`.
+    /// Finds the end of a string here; `serde_json` decodes its escapes.
     fn string(&mut self) -> Result<String, NotJson> {
         let start = self.at;
         let rest = &self.text.as_bytes()[start + 1..];
@@ -326,7 +327,7 @@ mod tests {
                     prop_assert_eq!(ours, theirs);
                 }
                 (Err(_), Err(_)) => {}
-                // A number beyond f64 has a spelling all the same.
+                // A number beyond the range of f64 still has a spelling.
                 (Ok(_), Err(error)) => prop_assert!(error.to_string().contains("out of range"), "{}", error),
                 (Err(error), Ok(_)) => prop_assert!(false, "{}", error),
             }

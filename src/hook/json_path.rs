@@ -1,7 +1,8 @@
-//! Where the result is in a JSON body: `{$.age}`, `{.age}` or `$.age`.
+//! Selects the result in a JSON body: `{$.age}`, `{.age}` or `$.age`.
 //!
-//! The grammar is that of RFC 9535 as `jsonpath-rust` reads it, without functions. Walking is done here, because a server that
-//! nobody knows wrote the body: each step is counted, and numbers keep their spelling.
+//! The grammar is RFC 9535 as `jsonpath-rust` parses it, without functions. The evaluation is implemented here
+//! because the body comes from an untrusted server: each step is counted, and numbers keep their spelling. Must
+//! not judge the result.
 
 use jsonpath_rust::parser::model::{
     Comparable, Comparison, Filter, FilterAtom, Literal, Segment, Selector, SingularQuery,
@@ -11,54 +12,55 @@ use jsonpath_rust::parser::parse_json_path;
 
 use crate::hook::json::{Json, NotJson};
 
-/// Longest path.
+/// Longest path, in bytes.
 const MAX_PATH: usize = 512;
-/// Most brackets within brackets.
+/// Deepest nesting of brackets.
 const MAX_NESTING: usize = 8;
-/// Most values that one path may look at.
+/// Most values that the evaluation of one path may visit.
 const MAX_STEPS: usize = 200_000;
-/// Longest result.
+/// Longest result, in bytes.
 const MAX_RESULT: usize = 64 * 1024;
 
 /// Why there is no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// The path is not one.
+    /// The path is not valid.
     #[error("jsonPath `{path}` is not valid: {problem}")]
     Path {
-        /// As it was written.
+        /// The path as it was written.
         path: String,
-        /// What is wrong.
+        /// What is wrong with it.
         problem: String,
     },
     /// The body is not JSON.
     #[error("the body is not JSON: {0}")]
     Body(#[from] NotJson),
-    /// Nothing is there.
+    /// The path selects nothing.
     #[error("the body has nothing at `{0}`")]
     Nothing(String),
-    /// More work than a hook is worth.
+    /// The path visits too many values of this body.
     #[error("`{0}` looks at more than {MAX_STEPS} values of this body")]
     TooMuch(String),
-    /// More text than a result may be.
+    /// The result is too long.
     #[error("what is at `{0}` is longer than {MAX_RESULT} bytes")]
     TooLong(String),
 }
 
-/// A path that can be walked.
+/// A parsed path.
 #[derive(Clone, Debug)]
 pub struct Path {
     spelling: String,
     segments: Vec<Segment>,
 }
 
-/// The result as text: several hits are joined by a space; a string is itself, everything else is JSON as it was written.
+/// The result as text: several hits are joined by a space; a string is used as it is, everything else is JSON
+/// with its original spelling.
 pub fn select(body: &[u8], path: &str) -> Result<String, PathError> {
     Path::parse(path)?.select(body)
 }
 
 impl Path {
-    /// Reads a path in any of its spellings.
+    /// Parses a path in any of its spellings.
     pub fn parse(spelling: &str) -> Result<Self, PathError> {
         let wrong = |problem: &str| PathError::Path {
             path: crate::hook::value::cut(spelling, 128),
@@ -89,7 +91,7 @@ impl Path {
         Ok(Self { spelling: spelling.to_owned(), segments: query.segments })
     }
 
-    /// What is there in this body.
+    /// The result of this path in `body`.
     pub fn select(&self, body: &[u8]) -> Result<String, PathError> {
         let body = Json::parse(body)?;
         let mut walk = Walk { root: &body, steps: 0 };
@@ -113,7 +115,7 @@ impl Path {
     }
 }
 
-/// How deep brackets stand in brackets, those in strings counted as well: only an upper bound is needed.
+/// The nesting depth of brackets. Brackets in strings are counted as well, since only an upper bound is needed.
 fn nesting(path: &str) -> usize {
     let mut depth = 0_usize;
     let mut deepest = 0;
@@ -163,10 +165,10 @@ fn has_function(segment: &Segment) -> bool {
     }
 }
 
-/// The walk has become too long.
+/// The evaluation has visited too many values.
 struct Spent;
 
-/// A walk through one document.
+/// The evaluation of a path in one document.
 struct Walk<'a> {
     root: &'a Json,
     steps: usize,
@@ -178,7 +180,7 @@ impl<'a> Walk<'a> {
         if self.steps > MAX_STEPS { Err(Spent) } else { Ok(()) }
     }
 
-    /// The member of that name; a map is searched, and that is work too.
+    /// The member of that name. The search in a map counts as work as well.
     fn member(&mut self, node: &'a Json, name: &str) -> Result<Option<&'a Json>, Spent> {
         if let Json::Map(members) = node {
             self.steps += members.len() / 8;
@@ -329,7 +331,7 @@ fn at(list: &[Json], index: i64) -> Option<&Json> {
     list.get(usize::try_from(index).ok()?)
 }
 
-/// The indexes of a slice, as RFC 9535 2.3.4.2.2 bounds them.
+/// The indexes of a slice, with the bounds of RFC 9535 2.3.4.2.2.
 fn slice(length: usize, start: Option<i64>, end: Option<i64>, step: Option<i64>) -> Vec<usize> {
     let length = i64::try_from(length).unwrap_or(i64::MAX);
     let step = step.unwrap_or(1);
@@ -354,7 +356,7 @@ fn slice(length: usize, start: Option<i64>, end: Option<i64>, step: Option<i64>)
     indexes
 }
 
-/// What a filter compares.
+/// An operand of a comparison in a filter.
 #[derive(Debug, PartialEq)]
 enum Scalar<'a> {
     Null,
@@ -396,7 +398,7 @@ impl<'a> Scalar<'a> {
     }
 }
 
-/// Nothing equals nothing, and is in no order with anything.
+/// Two missing values are equal; a missing value and a present one are neither equal nor ordered.
 fn compare(comparison: &Comparison, left: Option<&Scalar<'_>>, right: Option<&Scalar<'_>>) -> bool {
     let equal = match (left, right) {
         (Some(left), Some(right)) => match (left.text(), right.text()) {

@@ -1,25 +1,25 @@
-//! How one measurement went, before conditions judge it.
+//! The result of one measurement, before conditions judge it. Must not contain a verdict of a condition.
 
 use crate::hook::value::Value;
 
-/// What a provider came back with.
+/// The result of a provider.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measured {
-    /// A value, for the conditions to judge.
+    /// A value for the conditions to judge.
     Value(Value),
-    /// It is a failure whatever the conditions say: an exit code that is not 0, an annotation with another value.
+    /// A failure, whatever the conditions are: an exit code that is not 0, an annotation with another value.
     Failed {
-        /// What was seen.
+        /// The value that was measured.
         value: Value,
-        /// Why it is none.
+        /// Why it counts as a failure.
         why: String,
     },
-    /// It could not be measured.
+    /// The measurement could not be made.
     Error(String),
 }
 
 impl Measured {
-    /// The value for people; nothing where there is none.
+    /// The value for people; empty for an error.
     pub fn shown(&self) -> String {
         match self {
             Self::Value(value) | Self::Failed { value, .. } => value.shown(),

@@ -1,9 +1,11 @@
-//! The gates: what a hook measures, when, and what follows from it.
+//! Hooks: what they measure, when, and what follows from it.
 //!
-//! Pure: what stands in its own file here, and knows neither clock nor network. I/O: [`engine`] that drives a run, `provider`
-//! that measures, [`reach`] that says where to, [`runner`] that runs HookRun objects. Must not know operations or workloads: they ask for a run and read its phase.
+//! Pure, without clock or network: all modules except those named next. With I/O: [`engine`], which drives a run;
+//! `provider`, which measures; [`reach`], which decides which addresses are allowed; [`runner`], which runs
+//! HookRun objects. Must not know operations or workloads: they request a run and read its phase.
 //!
-//! [`check::prepare`] makes a run of a template, [`program::Program`] says what to measure when and judges what was measured.
+//! [`check::prepare`] makes a run of a template. [`program::Program`] decides what to measure when, and judges
+//! the results.
 
 pub mod args;
 pub(crate) mod assess;

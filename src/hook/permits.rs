@@ -1,13 +1,15 @@
-//! Permits for measurements, shared fairly by namespaces: whoever asks for many at once holds up no other namespace.
+//! Permits for measurements, shared fairly among namespaces: a namespace that requests many delays no other. Must
+//! not know what a permit is used for.
 //!
-//! A free permit goes to the namespace that holds the fewest, and there to who waits longest. One namespace never holds all.
+//! A free permit goes to the namespace that holds the fewest, and within it to the request that has waited
+//! longest. One namespace never holds all permits, unless there is only one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// What one namespace may hold of `most`: a quarter is left for the others.
+/// The number that one namespace may hold of `most`: a quarter is left for the others.
 pub(crate) fn share(most: usize) -> usize {
     (most - most / 4).max(1)
 }
@@ -20,12 +22,12 @@ pub(crate) struct Permits(Arc<Mutex<State>>);
 struct State {
     free: usize,
     share: usize,
-    /// By namespace; none with 0.
+    /// By namespace; entries with 0 are removed.
     held: HashMap<String, usize>,
     waiting: VecDeque<(String, oneshot::Sender<Permit>)>,
 }
 
-/// One permit; given back when it is dropped.
+/// One permit; it is returned when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
     permits: Permits,
@@ -33,14 +35,14 @@ pub(crate) struct Permit {
 }
 
 impl Permits {
-    /// So many, at least one.
+    /// `most` permits, at least one.
     pub(crate) fn new(most: usize) -> Self {
         let most = most.max(1);
         let state = State { free: most, share: share(most), held: HashMap::new(), waiting: VecDeque::new() };
         Self(Arc::new(Mutex::new(state)))
     }
 
-    /// Waits for a permit. `None` never comes: nobody ends the queue.
+    /// Waits for a permit. The result is never `None` in practice, since the queue is never closed.
     pub(crate) async fn acquire(&self, namespace: &str) -> Option<Permit> {
         let (sender, granted) = oneshot::channel();
         self.state().waiting.push_back((namespace.to_owned(), sender));
@@ -48,11 +50,12 @@ impl Permits {
         granted.await.ok()
     }
 
-    /// Gives what is free to those who may have it.
+    /// Grants the free permits.
     fn grant(&self) {
         loop {
             let Some((namespace, sender)) = self.state().next() else { return };
-            // Whoever waits no longer gives it back at once: the state is not locked here.
+            // If the receiver is gone, the permit is dropped and so returned at once; the state is not locked
+            // here.
             let _ = sender.send(Permit { permits: self.clone(), namespace });
         }
     }
@@ -63,7 +66,7 @@ impl Permits {
 }
 
 impl State {
-    /// The next one, with a permit counted for it.
+    /// The next request, with a permit counted for it.
     fn next(&mut self) -> Option<(String, oneshot::Sender<Permit>)> {
         self.waiting.retain(|(_, sender)| !sender.is_closed());
         if self.free == 0 {
@@ -72,7 +75,7 @@ impl State {
         let held = |namespace: &String| self.held.get(namespace).copied().unwrap_or(0);
         let waiting = self.waiting.iter().enumerate();
         let may = waiting.filter(|(_, (namespace, _))| held(namespace) < self.share);
-        // Of several that are as good, the first.
+        // Among equals, the first.
         let (index, _) = may.min_by_key(|(_, (namespace, _))| held(namespace))?;
         let next = self.waiting.remove(index)?;
         self.free -= 1;
@@ -146,7 +149,7 @@ mod tests {
         let mut late = Box::pin(permits.acquire("c"));
         assert!(late.as_mut().now_or_never().is_none());
         drop(held);
-        // Granted and never looked at: it comes back.
+        // A permit that was granted and never received is returned.
         drop(late);
         assert!(now(&permits, "d").is_some());
     }

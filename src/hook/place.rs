@@ -1,18 +1,18 @@
-//! Where a hook is measured: the pod it is about, in the words of this module.
+//! Where a hook is measured: the pod that it is about, in the types of this module. Must not look the pod up.
 
 use crate::cri::identity::{Asked, Origin, PodRef};
 
-/// Where `kubernetes` and `exec` work.
+/// The namespace and pod on which `kubernetes` and `exec` work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// The hook's namespace: nothing outside of it is touched.
     pub namespace: String,
-    /// The pod; `None` for a hook that belongs to none.
+    /// The pod; `None` for a hook without a pod.
     pub pod: Option<HookPod>,
 }
 
 impl Place {
-    /// The pod, as the runtime is asked for it.
+    /// The pod, as a query to the runtime.
     pub fn asked(&self) -> Option<Asked> {
         let HookPod { name, uid, origin } = self.pod.clone()?;
         Some(Asked { pod: PodRef { namespace: self.namespace.clone(), name, uid }, origin })
@@ -22,10 +22,10 @@ impl Place {
 /// The pod of a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookPod {
-    /// Its name.
+    /// The name of the pod.
     pub name: String,
-    /// Its uid, as its runtime knows it: a pod of the same name made again is another pod.
+    /// The uid as the runtime has it: a pod that was created again under the same name is another pod.
     pub uid: String,
-    /// Where the API server says that it comes from: what the uid is worth.
+    /// Where the API server says that the pod comes from; this decides how far the uid can be trusted.
     pub origin: Origin,
 }

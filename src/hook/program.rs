@@ -1,7 +1,7 @@
-//! A run made ready: conditions compiled, durations read, limits decided. What to measure next is a pure function of the run's
-//! status and the time; what was measured changes the status.
+//! A compiled run: conditions compiled, durations parsed, limits set. What to measure next is a pure function of
+//! the run's status and the time; each result changes the status. Must not read a clock or measure anything.
 //!
-//! A status that was stored and read back goes on where it was: see [`Program::resume`].
+//! A status that was stored and read back continues where it was: see [`Program::resume`].
 
 use jiff::Timestamp;
 
@@ -11,34 +11,34 @@ use crate::hook::assess;
 use crate::hook::check::{self, Gauge, Invalid};
 use crate::hook::measured::Measured;
 
-/// Measurements that a status keeps per metric.
+/// Most measurements that a status contains per metric.
 const KEPT: usize = 10;
 
-/// A run that can be driven. Knows no clock.
+/// A run that can be driven.
 #[derive(Clone, Debug)]
 pub struct Program {
     gauges: Vec<Gauge>,
     ordered: bool,
 }
 
-/// What to do now.
+/// The next step of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// These metrics, by their index, all at once.
+    /// Measure these metrics, given by their index, all at the same time.
     Measure(Vec<usize>),
-    /// Until then, or until a measurement that is under way has ended (`None`: only that).
+    /// Wait until then, or until a running measurement has ended (`None`: only that).
     Wait(Option<Timestamp>),
-    /// Nothing more: the run has this phase.
+    /// Nothing: the run has ended with this phase.
     Ended(HookPhase),
 }
 
 impl Program {
-    /// Checks a run and makes it ready.
+    /// Checks and compiles a run.
     pub fn compile(spec: &HookRunSpec) -> Result<Self, Invalid> {
         Ok(Self { gauges: check::gauges(spec)?, ordered: spec.policy == Some(Policy::Ordered) })
     }
 
-    /// Takes the run up. Does nothing when that has been done.
+    /// Starts the run. Does nothing if it has started before.
     pub fn start(&self, status: &mut HookRunStatus, now: Timestamp) {
         if status.phase.is_none_or(|phase| phase == HookPhase::Pending) {
             status.phase = Some(HookPhase::Running);
@@ -46,7 +46,7 @@ impl Program {
         status.started_at.get_or_insert_with(|| millis(now));
     }
 
-    /// What is to be done, while the metrics in `in_flight` are being measured.
+    /// The next step, while the metrics in `in_flight` are being measured.
     pub fn next(&self, status: &HookRunStatus, in_flight: &[usize], now: Timestamp) -> Next {
         if let Some(phase) = status.phase.filter(|phase| phase.is_completed()) {
             return Next::Ended(phase);
@@ -77,7 +77,7 @@ impl Program {
         if due.is_empty() { Next::Wait(earliest) } else { Next::Measure(due) }
     }
 
-    /// A measurement begins.
+    /// Records the start of a measurement.
     pub fn begin(&self, status: &mut HookRunStatus, metric: usize, now: Timestamp) {
         let Some(gauge) = self.gauges.get(metric) else { return };
         let measurement = Measurement {
@@ -90,7 +90,7 @@ impl Program {
         entry(status, &gauge.name).measurements.push(measurement);
     }
 
-    /// A measurement has ended: its verdict, and what follows for its metric and for the run.
+    /// Records the end of a measurement: its verdict, and the phases of its metric and of the run that follow.
     pub fn record(&self, status: &mut HookRunStatus, metric: usize, measured: &Measured, now: Timestamp) {
         let Some(gauge) = self.gauges.get(metric) else { return };
         if status.phase.is_some_and(HookPhase::is_completed) {
@@ -114,7 +114,8 @@ impl Program {
         self.settle(status);
     }
 
-    /// After the process that drove the run is gone: what it was measuring is measured again, what it had measured is not.
+    /// Prepares a stored status after the process that drove the run has ended: a measurement that had not ended
+    /// is repeated, one that had ended is not.
     pub fn resume(&self, status: &mut HookRunStatus) {
         if status.phase.is_some_and(HookPhase::is_completed) {
             return;
@@ -126,7 +127,8 @@ impl Program {
         self.settle(status);
     }
 
-    /// Stopped by hand. It approves nothing: neither passed nor failed is what Inconclusive says.
+    /// Ends the run by hand. This approves nothing: the phase is `Inconclusive`, neither passed nor failed, or
+    /// worse if a metric ended worse.
     pub fn terminate(&self, status: &mut HookRunStatus, now: Timestamp) {
         if status.phase.is_some_and(HookPhase::is_completed) {
             return;
@@ -138,7 +140,7 @@ impl Program {
         "terminated before it had passed: this approves nothing".clone_into(&mut status.message);
     }
 
-    /// Passed by hand, whatever was measured.
+    /// Passes the run by hand, whatever was measured.
     pub fn approve(&self, status: &mut HookRunStatus, now: Timestamp) {
         if status.phase == Some(HookPhase::Successful) {
             return;
@@ -149,7 +151,7 @@ impl Program {
         "approved by hand".clone_into(&mut status.message);
     }
 
-    /// Ends the run when nothing more is to come.
+    /// Ends the run if no measurement is left.
     fn settle(&self, status: &mut HookRunStatus) {
         let under_way =
             |result: &MetricResult| result.measurements.iter().any(|one| one.finished_at.is_none());
@@ -169,7 +171,7 @@ impl Program {
         }
     }
 
-    /// The worst metric that ended without success: nothing more is measured after it.
+    /// The worst metric that ended without success: after it nothing more is measured.
     fn stopper(&self, status: &HookRunStatus) -> Option<(String, String)> {
         let ended =
             |result: &&MetricResult| result.phase.is_completed() && result.phase != HookPhase::Successful;
@@ -178,7 +180,7 @@ impl Program {
         Some((worst.name.clone(), format!("{}: {}", worst.name, worst.message)))
     }
 
-    /// Metrics that had begun and have no verdict get one that approves nothing.
+    /// Ends the metrics that have started and have no verdict, as `Inconclusive`, which approves nothing.
     fn end_metrics(&self, status: &mut HookRunStatus, why: &str) {
         let known = |name: &str| self.gauges.iter().any(|gauge| gauge.name == name);
         status.metric_results.retain(|result| known(&result.name));
@@ -239,7 +241,8 @@ fn count(result: &mut MetricResult, phase: HookPhase) {
     }
 }
 
-/// A status shows milliseconds; what is not shown is not remembered either.
+/// A status contains milliseconds; finer digits are cut here, so that the status is the same after it was stored
+/// and read.
 fn millis(now: Timestamp) -> Timestamp {
     Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
 }

@@ -1,11 +1,15 @@
-//! Which addresses a hook may talk to. Hooks run from a node, whoever wrote them: what only a node can reach must not
-//! become reachable for everybody who may write a `HookTemplate`.
+//! Decides which addresses a hook may connect to. Hooks run from a node, whoever wrote them: what only a node can
+//! reach must not become reachable for all users who may write a `HookTemplate`. Must not connect to anything.
 //!
-//! Denied unless `--hook-allow` names the address: link-local ones and the other places where clouds serve metadata and
-//! credentials, loopback and the other addresses of this machine, which are those of pods on the host's network too (agents
-//! have the node's network: there listen what relies on it), the ports of Kubernetes' own components anywhere, and what is
-//! no address of one host. What `--hook-deny` names is denied whatever else is said. An IPv6 address that stands for an
-//! IPv4 one is judged as that one too. A name is resolved once; what is connected to is what was checked.
+//! Denied unless `--hook-allow` names the address:
+//! * link-local addresses, and the other addresses at which clouds serve metadata and credentials;
+//! * loopback and the other addresses of this machine, which are also those of pods on the host's network (agents
+//!   use the node's network, and services that rely on this protection listen there);
+//! * the ports of Kubernetes' own components on any address;
+//! * addresses that are not those of one host.
+//!
+//! `--hook-deny` overrides everything else. An IPv6 address that embeds an IPv4 one is also checked as that IPv4
+//! address. A name is resolved once, and the connection is made to the addresses that were checked.
 
 mod machine;
 
@@ -14,11 +18,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// Outside the link-local ranges: Alibaba, Azure's host agent, Oracle.
+/// Metadata services outside the link-local ranges: Alibaba, Azure's host agent, Oracle.
 const METADATA: [Ipv4Addr; 3] =
     [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(192, 0, 0, 192)];
 
-/// The same in IPv6: Amazon's (instance metadata, pod identity, DNS), Google's, and those of Scaleway, Akamai and Oracle.
+/// The same in IPv6: Amazon's (instance metadata, pod identity, DNS), Google's, and those of Scaleway, Akamai and
+/// Oracle.
 const METADATA_V6: [(Ipv6Addr, u8); 5] = [
     (Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0), 32),
     (Ipv6Addr::new(0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x0254), 128),
@@ -26,7 +31,7 @@ const METADATA_V6: [(Ipv6Addr, u8); 5] = [
     (Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 0x0001), 128),
     (Ipv6Addr::new(0xfd00, 0x00c1, 0, 0, 0, 0, 0xa9fe, 0xa9fe), 128),
 ];
-/// Where kubelet, kube-proxy, scheduler and controller manager listen, on every node.
+/// The ports on which kubelet, kube-proxy, scheduler and controller manager listen, on every node.
 const COMPONENTS: RangeInclusive<u16> = 10248..=10259;
 
 /// A range of addresses, as `10.0.0.0/8`; without a length it is one address.
@@ -36,53 +41,53 @@ pub struct Cidr {
     length: u8,
 }
 
-/// What hooks may reach.
+/// The policy for the addresses that hooks may reach.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
     allowed: Vec<Cidr>,
     denied: Vec<Cidr>,
-    /// Whether a person runs hooks at their own machine, which is theirs to reach.
+    /// Whether a user runs hooks at their own machine, which they may reach anyway.
     own_machine: bool,
 }
 
-/// Why a host cannot be talked to.
+/// Why a host cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreachable {
-    /// By this policy.
+    /// Denied by the default policy.
     #[error("{at} may not be reached by a hook: it is {why}; --hook-allow {at} allows it")]
     Denied {
-        /// Which address.
+        /// The address.
         at: IpAddr,
-        /// What is special about it.
+        /// The reason.
         why: &'static str,
     },
-    /// By whoever runs this process.
+    /// Denied by the operator (`--hook-deny`).
     #[error("{0} may not be reached by a hook: --hook-deny says so")]
     Forbidden(IpAddr),
-    /// The name stands for no address.
+    /// The name has no address.
     #[error("{host} cannot be resolved: {why}")]
     Unknown {
         /// The name.
         host: String,
-        /// What the resolver said.
+        /// The resolver's error.
         why: String,
     },
 }
 
 impl Reach {
-    /// Everything that is not denied by default, and `allowed`.
+    /// The default policy, with `allowed` permitted as well.
     pub fn new(allowed: Vec<Cidr>) -> Self {
         Self { allowed, ..Self::default() }
     }
 
-    /// The same without `denied`, whatever else is allowed.
+    /// The same policy with `denied` forbidden, whatever else is allowed.
     #[must_use]
     pub fn and_deny(mut self, denied: Vec<Cidr>) -> Self {
         self.denied.extend(denied);
         self
     }
 
-    /// The same for a person at their own machine: what a node must be kept from is their own business there.
+    /// The same policy for a user at their own machine, where the protection of a node does not apply.
     #[must_use]
     pub fn at_own_machine(mut self) -> Self {
         self.allowed.extend(Cidr::LOOPBACK);
@@ -93,12 +98,12 @@ impl Reach {
     /// Whether this address may be connected to at all.
     ///
     /// # Errors
-    /// `Denied`, with what is special about it; `Forbidden`.
+    /// `Denied`, with the reason; `Forbidden`.
     pub fn check(&self, at: IpAddr) -> Result<(), Unreachable> {
         self.judge(at, special)
     }
 
-    /// The same for one port of it, as this machine is now.
+    /// The same for one port of the address, with the current addresses of this machine.
     fn check_port(&self, at: SocketAddr) -> Result<(), Unreachable> {
         self.check(at.ip())?;
         if self.own_machine {
@@ -129,11 +134,11 @@ impl Reach {
         Ok(())
     }
 
-    /// The addresses to connect to for `host`, which may be a name or an address, in brackets too. Those of a name that
-    /// are denied are left out.
+    /// The addresses to connect to for `host`, which may be a name or an address, in brackets too. Denied
+    /// addresses of a name are left out.
     ///
     /// # Errors
-    /// When the name cannot be resolved, or nothing is left.
+    /// When the name cannot be resolved, or when all of its addresses are denied.
     pub async fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unreachable> {
         if let Some(address) = literal(host) {
             let address = SocketAddr::new(address, port);
@@ -162,13 +167,13 @@ impl Reach {
     }
 }
 
-/// The address that a URL's host is, when it is no name.
+/// The address in a URL's host, if it is not a name.
 pub(super) fn literal(host: &str) -> Option<IpAddr> {
     let inside = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     inside.unwrap_or(host).parse().ok()
 }
 
-/// What is special about an address, if it is denied by default.
+/// Why an address is denied by default, if it is.
 fn special(address: IpAddr) -> Option<&'static str> {
     const METADATA_WHY: &str = "a cloud's metadata service";
     const LINK_LOCAL: &str = "link-local, where clouds serve metadata and credentials";
@@ -178,7 +183,8 @@ fn special(address: IpAddr) -> Option<&'static str> {
         IpAddr::V4(ip) if ip.is_loopback() => Some(LOOPBACK),
         IpAddr::V4(ip) if ip.is_link_local() => Some(LINK_LOCAL),
         IpAddr::V4(ip) if METADATA.contains(&ip) => Some(METADATA_WHY),
-        // Connecting to 0.0.0.0 reaches the node itself; 224.0.0.0 and above are multicast, reserved and broadcast.
+        // Connecting to 0.0.0.0 reaches the node itself; 224.0.0.0 and above are multicast, reserved and
+        // broadcast.
         IpAddr::V4(ip) => (ip.octets()[0] == 0 || ip.octets()[0] >= 224).then_some(NOBODY),
         IpAddr::V6(ip) if ip.is_loopback() => Some(LOOPBACK),
         IpAddr::V6(ip) if ip.is_unicast_link_local() => Some(LINK_LOCAL),
@@ -189,7 +195,8 @@ fn special(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// The IPv4 address that an IPv6 one leads to: mapped (RFC 4291), compatible, NAT64 (RFC 6052, 8215), 6to4 (RFC 3056).
+/// The IPv4 address that an IPv6 one leads to: mapped (RFC 4291), compatible, NAT64 (RFC 6052, 8215), 6to4 (RFC
+/// 3056).
 fn embedded(address: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(ip) = address else { return None };
     let v4 = |high: u16, low: u16| {
@@ -208,7 +215,7 @@ fn embedded(address: IpAddr) -> Option<Ipv4Addr> {
 }
 
 impl Cidr {
-    /// Loopback, for commands of a person at their own machine.
+    /// Loopback, for commands of a user at their own machine.
     pub const LOOPBACK: [Self; 2] = [
         Self { address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), length: 8 },
         Self { address: IpAddr::V6(Ipv6Addr::LOCALHOST), length: 128 },
@@ -224,7 +231,7 @@ impl Cidr {
             (IpAddr::V6(ours), IpAddr::V6(theirs)) => (ours.to_bits(), theirs.to_bits(), 128),
             _ => return false,
         };
-        // A shift by the whole width is what `None` means: all addresses.
+        // `None` means a shift by the whole width: the range contains all addresses.
         (ours ^ theirs).checked_shr(width - u32::from(self.length)).unwrap_or(0) == 0
     }
 }
@@ -292,7 +299,7 @@ mod tests {
             ("255.255.255.255", "no address"),
             ("240.0.0.1", "no address"),
             ("ff02::1", "no address"),
-            // The same in other clothes.
+            // The same addresses, embedded in IPv6.
             ("::ffff:169.254.169.254", "link-local"),
             ("::ffff:0:127.0.0.1", "loopback"),
             ("::127.0.0.1", "loopback"),
@@ -332,7 +339,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_machine_and_the_ports_of_its_components_are_denied() {
-        // One address of this machine that is no loopback, where it has one.
+        // One address of this machine that is not loopback, if there is one.
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
         let own = socket.connect("192.0.2.1:9").ok().and_then(|()| Some(socket.local_addr().ok()?.ip()));
         if let Some(own) = own.filter(|own| !own.is_loopback()) {

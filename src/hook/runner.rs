@@ -1,7 +1,9 @@
-//! Runs HookRun objects: those that are its own, one task each, again and again compared with what the API server shows.
+//! Runs HookRun objects: one task for each HookRun of this runner. The set of tasks is compared with the watched
+//! objects again and again. Must not measure anything itself (`engine` does).
 //!
-//! Who runs one is written on it ([`crate::api::annotation::RUNNER`]): see [`run_lease`](self). HookRuns of an operation are
-//! driven by that operation and left alone here, completed ones are history.
+//! The runner of a HookRun is written on it ([`crate::api::annotation::RUNNER`]): see [`run_lease`](self).
+//! HookRuns of an operation are driven by that operation and ignored here. Completed HookRuns are ignored as
+//! well.
 
 mod allowance;
 mod metrics;
@@ -26,54 +28,56 @@ use crate::hook::runner::run_lease::HookRunLease;
 
 pub use metrics::Metrics;
 
-/// A run of so many bytes counts for nothing but a place: large runs of some hold up no small runs of others.
+/// A HookRun of at most this many bytes has no weight: large HookRuns of one namespace do not delay small ones of
+/// others.
 const SMALL: usize = 8 << 10;
 
-/// Whose a run is.
+/// Which runner a HookRun belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ownership {
     /// To be run here.
     Ours,
-    /// Somebody else's: what runs here is let go.
+    /// Another runner's: if it runs here, it is released.
     Theirs,
-    /// It cannot be told yet: what runs here goes on, nothing is begun.
+    /// Not yet known: if it runs here, it continues; otherwise it is not started.
     Unknown,
 }
 
-/// Which runs are run here. Asked again whenever a run has changed, or the duty itself.
+/// Decides which HookRuns are run here. It is asked again whenever a HookRun or the duty itself has changed.
 pub trait Duty: Send {
-    /// The runs are about to be compared.
+    /// Called before each comparison of the HookRuns.
     fn begin(&mut self) {}
 
-    /// Whose it is.
+    /// The ownership of a HookRun.
     fn ownership(&mut self, run: &Summary) -> Ownership;
 
-    /// Where its measurements are made, or why none may be made. Only for those that are ours.
+    /// Where its measurements are made, or why none may be made. Called only for HookRuns that are `Ours`.
     fn place(&self, run: &Summary) -> Result<Place, String>;
 
-    /// Returns when some answers may be others than before.
+    /// Returns when the answers may have changed.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// Who runs them.
+/// The identity of a runner.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// As it is written on a run: `node/NAME`, `controller`.
+    /// The name that is written on a HookRun: `node/NAME`, `controller`.
     pub runner: String,
     /// The machine, for events.
     pub host: String,
-    /// How long another runner that is named on a run of ours is given to let it go by itself.
+    /// If another runner is named on a HookRun that is ours: how long to wait for its release before taking it
+    /// over.
     pub patience: Duration,
 }
 
-/// How exactly one runs a run, without comparing clocks.
+/// The durations that ensure that exactly one runner runs a HookRun, without comparing clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// How long the last word of the API server counts before it is asked again whether the run is still ours.
+    /// How long an answer of the API server counts as a confirmation that the HookRun is still ours.
     pub confirm: Duration,
-    /// Without a word for so long nothing is measured any more.
+    /// Without a confirmation for this long, measuring stops.
     pub lapse: Duration,
-    /// What was taken from another runner is not measured for so long: longer than [`Self::lapse`].
+    /// After a takeover from another runner, measuring starts only after this delay: longer than [`Self::lapse`].
     pub fence: Duration,
 }
 
@@ -87,39 +91,42 @@ impl Default for Terms {
 /// What a runner works with.
 #[derive(Clone, Debug)]
 pub struct RunnerContext {
-    /// Where runs are written.
+    /// The API server to which HookRuns are written.
     pub server: Server,
     /// Makes the measurements.
     pub engine: Engine,
-    /// The runs to choose from.
+    /// The watched HookRuns.
     pub runs: HookRuns,
-    /// Who this is.
+    /// The identity of this runner.
     pub identity: Identity,
-    /// The same for all runners of a cluster.
+    /// Must be the same for all runners of a cluster.
     pub terms: Terms,
-    /// Runs at a time, shared by namespaces; the others wait, of a namespace the oldest first.
+    /// Most HookRuns at the same time, shared among namespaces. The others wait; within a namespace the oldest is
+    /// first.
     pub max_runs: usize,
-    /// Bytes of large runs (more than 8 KiB each) at a time, shared by namespaces in the same way.
+    /// Most bytes of large HookRuns (more than 8 KiB each) at the same time, shared among namespaces in the same
+    /// way.
     pub max_bytes: usize,
-    /// What is counted.
+    /// The metrics of this runner.
     pub metrics: Metrics,
-    /// Ends it.
+    /// Cancelled to stop the runner.
     pub stop: CancellationToken,
 }
 
-/// The runner.
+/// Runs the HookRuns that its duty assigns to it.
 pub struct Runner<D> {
     context: Arc<RunnerContext>,
     runs: HookRuns,
     duty: D,
-    /// By uid; each hears of changes of its run, and whether it is still ours. One that is dropped has no run any more.
+    /// The HookRuns that run here, by uid. Each task is notified of changes of its HookRun, and whether it is
+    /// still ours. Dropping an entry means that the HookRun is gone.
     open: HashMap<String, Hold>,
     tasks: JoinSet<()>,
 }
 
 struct Hold {
     namespace: String,
-    /// What it counts for, see [`RunnerContext::max_bytes`].
+    /// Its weight, see [`RunnerContext::max_bytes`].
     weight: usize,
     version: Option<String>,
     ours: watch::Sender<bool>,
@@ -132,13 +139,13 @@ impl<D> std::fmt::Debug for Runner<D> {
 }
 
 impl<D: Duty> Runner<D> {
-    /// Runs those that `duty` says.
+    /// A runner of the HookRuns that `duty` selects.
     pub fn new(context: RunnerContext, duty: D) -> Self {
         let runs = context.runs.clone();
         Self { context: Arc::new(context), runs, duty, open: HashMap::new(), tasks: JoinSet::new() }
     }
 
-    /// Runs them until told to stop, and then until what was measured is written, as far as the API server is there.
+    /// Runs until `stop` is cancelled, and then until the results are written, if the API server is reachable.
     pub async fn run(mut self) {
         let stop = self.context.stop.clone();
         while !stop.is_cancelled() {
@@ -157,7 +164,7 @@ impl<D: Duty> Runner<D> {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    /// Brings what is run nearer to what there is to run.
+    /// Starts, notifies and ends tasks according to the watched HookRuns.
     fn compare(&mut self) {
         self.open.retain(|_, hold| !hold.ours.is_closed());
         if !self.runs.has_synced() {
@@ -186,8 +193,8 @@ impl<D: Duty> Runner<D> {
         self.context.metrics.count(ours, waiting);
     }
 
-    /// Begins as many as there is room for: of the namespaces that have the fewest under way, the oldest first. Gives how
-    /// many are left.
+    /// Starts as many HookRuns as the limits allow: first from the namespaces with the fewest running, of these
+    /// the oldest. Returns how many still wait.
     fn begin_some(&mut self, waiting: Vec<(String, &Arc<Summary>)>) -> i64 {
         let mut allowance = Allowance::new(self.context.max_runs, self.context.max_bytes);
         for hold in self.open.values() {
@@ -222,7 +229,7 @@ impl<D: Duty> Runner<D> {
     }
 }
 
-/// What a run counts for, see [`RunnerContext::max_bytes`].
+/// The weight of a HookRun, see [`RunnerContext::max_bytes`].
 fn weight(run: &Summary) -> usize {
     Some(run.bytes()).filter(|bytes| *bytes > SMALL).unwrap_or(0)
 }

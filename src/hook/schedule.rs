@@ -1,4 +1,4 @@
-//! When a metric is measured: Go durations, the first time, the time after.
+//! When a metric is measured: parses Go durations, and computes the first and each next time. Pure.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use jiff::Timestamp;
 
 use crate::api::hook_run::MetricResult;
 
-/// From a measurement that could not be made to the next one, where no interval is given.
+/// The delay after a measurement that could not be made, if no interval is given.
 const AFTER_ERROR: Duration = Duration::from_secs(10);
-/// Shortest interval: below, a hook is an attack.
+/// Shortest interval: a shorter one would amount to a denial-of-service attack.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(100);
 /// Longest interval or delay.
 pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// The pace of one metric.
+/// The schedule of one metric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Schedule {
     pub(crate) initial_delay: Duration,
@@ -21,7 +21,8 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// When it is due. A time that lies in the future is from a clock that was set back: what waits for it is due now.
+    /// When the metric is due. If the last time lies in the future, the clock was set back: the metric is then
+    /// due now.
     pub(crate) fn due(&self, result: Option<&MetricResult>, started: Timestamp, now: Timestamp) -> Timestamp {
         let last = result.and_then(|result| result.measurements.iter().rev().find_map(|one| one.finished_at));
         let (from, gap) = match last {
@@ -32,7 +33,7 @@ impl Schedule {
     }
 }
 
-/// Reads `90s`, `1m30s`, `500ms`, `1.5h` as Go does; negative ones are refused.
+/// Parses `90s`, `1m30s`, `500ms`, `1.5h` as Go does; negative durations are refused.
 pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     const WRONG: &str = "write a duration as `90s`, `1m30s`, `500ms` or `1.5h`";
     if text == "0" {
@@ -64,7 +65,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     Ok(Duration::from_nanos(nanos))
 }
 
-/// `1.5` times a unit. Digits beyond a nanosecond are cut.
+/// A decimal number such as `1.5` times a unit. Digits below a nanosecond are cut.
 fn scaled(number: &str, unit: u128) -> Option<u128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {

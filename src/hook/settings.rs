@@ -1,21 +1,21 @@
-//! What hooks may do in this process, and with what.
+//! The settings of hooks in a process: what they may do, and the clients that they use. Must not decide anything.
 
 use crate::cluster::server::Server;
 use crate::cri::client::Client;
 use crate::hook::reach::{Cidr, Reach};
 
-/// What an engine works with.
+/// The settings of an engine.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Who measures, for messages: `the agent of node n1`, `the controller`.
+    /// The role that measures, for messages: `the agent of node n1`, `the controller`.
     pub role: String,
-    /// For `exec`; `None` away from the node.
+    /// The runtime for `exec`; `None` if the process is not on the node.
     pub runtime: Option<Client>,
-    /// For `kubernetes`; `None` without a cluster.
+    /// The API server for `kubernetes`; `None` without a cluster.
     pub server: Option<Server>,
-    /// Which addresses may be talked to.
+    /// Which addresses may be connected to.
     pub reach: Reach,
-    /// Measurements at once; more wait for their turn. At least 1.
+    /// Measurements at the same time; further ones wait for a permit. At least 1.
     pub max_at_once: usize,
     /// Whether commands may be run in containers.
     pub exec: bool,
@@ -54,13 +54,13 @@ pub struct HookArgs {
 }
 
 impl HookArgs {
-    /// For a person at their own machine, which hooks may reach.
+    /// The same for a user at their own machine, which hooks may reach.
     #[must_use]
     pub fn at_own_machine(self) -> Self {
         Self { own_machine: true, ..self }
     }
 
-    /// With what is at hand in this process.
+    /// The settings with the clients of this process.
     pub fn settings(
         self,
         role: impl Into<String>,

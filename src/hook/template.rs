@@ -1,23 +1,24 @@
-//! `{{ args.NAME }}` in a text: found, checked, and replaced by values as they are. Nothing is ever rendered by half.
+//! Finds, checks and replaces `{{ args.NAME }}` in a text. Values are inserted as they are. Must not return a
+//! text that is rendered only in part.
 
 use crate::api::hook_template::Argument;
 
-/// Longest text that may come out.
+/// Longest rendered text, in bytes.
 const MAX_RENDERED: usize = 256 * 1024;
 
-/// Why a text cannot be rendered. It names the place, never a value.
+/// Why a text cannot be rendered. It names the position, never a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// `{{` without `}}`.
     #[error("`{{{{` at byte {0} is never closed by `}}}}`")]
     Unclosed(usize),
-    /// Something else than `args.NAME`.
+    /// A placeholder that is not `args.NAME`.
     #[error("`{{{{ {0} }}}}` is not understood: write `{{{{ args.NAME }}}}`")]
     Tag(String),
     /// No such argument, or it has no value.
     #[error("`args.{0}` is not known: declare it in `args` and give it a value")]
     Unknown(String),
-    /// The values make it longer than what a hook may send.
+    /// The rendered text is longer than a hook may send.
     #[error("it becomes longer than {MAX_RENDERED} bytes")]
     TooLong,
 }
@@ -37,10 +38,11 @@ pub fn render(text: &str, args: &[Argument]) -> Result<String, TemplateError> {
     Ok(rendered)
 }
 
-/// The arguments on which it depends whom a URL asks: all that stand before the end of scheme, user, host and port. A text
-/// that is no template has none.
+/// The arguments on which the host of a URL depends: all that stand before the end of scheme, user, host and
+/// port. A text that is not a valid template has none.
 pub(crate) fn of_host(url: &str) -> Vec<&str> {
-    // After `//`, and after the first character behind it: more slashes there are skipped by whoever reads a URL.
+    // The host starts after `//`. A separator ends it only after its first character, since parsers of URLs skip
+    // further slashes before it.
     let (mut slashes, mut inside, mut names) = (0, false, Vec::new());
     for piece in pieces(url) {
         match piece {
@@ -69,7 +71,7 @@ enum Piece<'a> {
     Argument(&'a str),
 }
 
-/// The text, cut at its placeholders; what a value holds is never looked at again.
+/// The text, split at its placeholders. Values are inserted later and never searched for placeholders.
 fn pieces(text: &str) -> impl Iterator<Item = Result<Piece<'_>, TemplateError>> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {

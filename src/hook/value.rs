@@ -1,14 +1,14 @@
-//! What a provider measured, before a condition has judged it.
+//! The value that a provider measured. Must not contain a verdict.
 
 use crate::hook::json::Json;
 
-/// Longest value shown in a status, in bytes.
+/// Longest value in a status, in bytes.
 const MAX_SHOWN: usize = 1024;
 
-/// What a provider measured.
+/// The value that a provider measured.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// A text: what a `jsonPath` found, a body that is no JSON, what a command printed.
+    /// A text: the result of a `jsonPath`, a body that is not JSON, the output of a command.
     Text(String),
     /// A Prometheus scalar.
     Number(f64),
@@ -16,12 +16,12 @@ pub enum Value {
     Numbers(Vec<f64>),
     /// A JSON body without `jsonPath`.
     Json(Json),
-    /// Nothing to judge: the measurement itself was all (kubernetes, a body that is empty).
+    /// No value to judge: the measurement itself is the result (kubernetes, an empty body).
     None,
 }
 
 impl Value {
-    /// A body without `jsonPath`: JSON if it is JSON, else text.
+    /// The value of a body without `jsonPath`: JSON if it is JSON, otherwise text.
     pub fn of_body(body: &[u8]) -> Self {
         if body.is_empty() {
             return Self::None;
@@ -33,7 +33,7 @@ impl Value {
         }
     }
 
-    /// For people and for `status`, cut to a kibibyte.
+    /// The value for people and for `status`, cut to a kibibyte.
     pub fn shown(&self) -> String {
         match self {
             Self::Text(text) => cut(text, MAX_SHOWN),
@@ -47,7 +47,7 @@ impl Value {
         }
     }
 
-    /// True when it holds a number that is none.
+    /// True if it is or contains NaN.
     pub(crate) fn has_nan(&self) -> bool {
         match self {
             Self::Number(number) => number.is_nan(),
@@ -57,7 +57,7 @@ impl Value {
     }
 }
 
-/// The beginning of a text, with a mark where it was cut.
+/// The beginning of a text, with an ellipsis if it was cut.
 pub(crate) fn cut(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_owned();

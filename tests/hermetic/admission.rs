@@ -1,5 +1,5 @@
-//! The admission webhooks over real TLS, asked as an API server asks: by what its configuration says it may trust, and what
-//! it read there is a moment old.
+//! The admission webhooks over real TLS. Requests are sent as an API server sends them: it trusts the authorities
+//! of its configuration, which it has read a moment ago.
 
 mod attacks;
 mod flood;
@@ -23,10 +23,10 @@ use super::api_server::{ApiServer, Store};
 
 const NAMESPACE: &str = "inplace-system";
 const HOST: &str = "inplace-webhook.inplace-system.svc";
-/// What an API server knows is so old.
+/// The age of the configuration that the simulated API server uses.
 const LAG: Duration = Duration::from_millis(60);
 
-/// Another certificate every half second, valid for an hour.
+/// A new certificate every half second, each valid for an hour.
 fn terms() -> Terms {
     Terms {
         lifetime: Duration::from_secs(3600),
@@ -41,17 +41,17 @@ struct Town {
     stop: CancellationToken,
 }
 
-/// One process: its webhooks, and where they are.
+/// One process: its webhooks and their address.
 #[derive(Clone)]
 struct Replica {
     webhooks: Webhooks,
     address: SocketAddr,
-    /// It serves no more.
+    /// Cancelled when it no longer serves.
     over: CancellationToken,
 }
 
 impl Town {
-    /// What the manifests bring.
+    /// A cluster with the objects of the manifests.
     async fn found() -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let api = ApiServer::start().await;
@@ -96,7 +96,7 @@ impl Town {
         stop
     }
 
-    /// The authorities that the API server was told to trust.
+    /// The authorities in the API server's configuration.
     fn trusted(&self) -> Option<String> {
         let found = self.api.get("validatingwebhookconfigurations", "", CONFIGURATION).unwrap();
         let bundle = found["webhooks"][0]["clientConfig"].get("caBundle")?.clone();
@@ -119,7 +119,7 @@ impl Town {
     }
 }
 
-/// One review over a connection of its own, by somebody who trusts `authorities` alone.
+/// One review over a connection of its own, from a client that trusts only `authorities`.
 async fn ask(authorities: &str, address: SocketAddr, review: &Value) -> Result<Value, reqwest::Error> {
     ask_at("validate", authorities, address, review).await
 }
@@ -178,17 +178,17 @@ async fn no_review_is_lost_while_certificates_change() {
         if seen.last() != Some(&authority) {
             seen.push(authority);
         }
-        // The second one leads from here on, and goes on where the first one was.
+        // From here on the second process leads, and continues where the first one stopped.
         if seen.len() == 3 && !std::mem::replace(&mut handed_over, true) {
             leads.cancel();
             town.lead(&second);
         }
     }
-    // The authority of the first certificate is trusted no more, that of the present one is.
+    // The authority of the first certificate is no longer trusted, that of the present one is.
     let trusted = town.trusted().unwrap();
     assert!(!trusted.contains(&seen[0]) && trusted.contains(&seen[4]));
     assert!(asked >= 20, "{asked}");
-    // A Secret that somebody spoiled is made anew.
+    // A Secret with invalid content is replaced.
     town.api.edit_of("secrets", NAMESPACE, SECRET, |secret| {
         secret["data"]["tls.crt"] = json!(ByteString(b"spoiled".to_vec()));
     });
@@ -197,7 +197,7 @@ async fn no_review_is_lost_while_certificates_change() {
         secret["data"]["tls.crt"] != json!(ByteString(b"spoiled".to_vec()))
     };
     town.api.until("another certificate", mended).await;
-    // A stranger's authority is none.
+    // The authority of another cluster is not accepted.
     let (stranger, _other) = Town::settled().await;
     ask(&stranger.trusted().unwrap(), first.address, &review("web")).await.unwrap_err();
     town.stop.cancel();
@@ -206,7 +206,7 @@ async fn no_review_is_lost_while_certificates_change() {
 
 #[tokio::test]
 async fn files_of_the_operator_are_served_and_read_again() {
-    // Whoever made them: here two others of us.
+    // The origin of the files does not matter: here two other clusters made them.
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let mut trusted = Vec::new();
@@ -225,7 +225,7 @@ async fn files_of_the_operator_are_served_and_read_again() {
     let town = Town::found().await;
     let (webhook_cert, webhook_key) = (Some(at("cert")), Some(at("key")));
     let replica = town.replica(&WebhookArgs { webhook_cert, webhook_key, ..WebhookArgs::default() }).await;
-    // Leading changes nothing: it is not its certificate.
+    // The leader does not replace a certificate from files.
     town.lead(&replica);
     for (number, authorities) in trusted.iter().enumerate() {
         put(&made[number]);
@@ -236,7 +236,7 @@ async fn files_of_the_operator_are_served_and_read_again() {
         }
     }
     assert_eq!((town.trusted(), town.kept("tls.crt")), (None, None));
-    // A key that is not the certificate's: the one before is served on.
+    // The key does not match the certificate: the previous pair is still served.
     std::fs::write(at("key"), &made[0][1]).unwrap();
     std::fs::write(at("cert"), "nothing").unwrap();
     sleep(LAG).await;

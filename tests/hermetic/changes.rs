@@ -1,4 +1,5 @@
-//! Containers are restarted when the configuration of their workload changes: once per change, and only where that can be read.
+//! Containers are restarted when the configuration of their workload changes: once per change, and only where the
+//! configuration can be read.
 
 use clap::Parser as _;
 use inplace::api::annotation;
@@ -14,7 +15,7 @@ struct Line {
     args: controller::Args,
 }
 
-/// A controller; it ends when this is dropped, as if killed.
+/// A controller; it is aborted when this is dropped, as if killed.
 struct Running(JoinHandle<()>);
 
 impl Drop for Running {
@@ -24,12 +25,12 @@ impl Drop for Running {
 }
 
 async fn start() -> ApiServer {
-    // As main does.
+    // `main` does the same.
     let _ = rustls::crypto::ring::default_provider().install_default();
     ApiServer::start().await
 }
 
-/// One that leads at once, whoever led before.
+/// A controller that leads at once, whichever process led before.
 fn lead(api: &ApiServer) -> Running {
     api.store(|store| {
         if store.get("leases", "inplace-system", "inplace-controller").is_some() {
@@ -81,7 +82,7 @@ async fn a_change_touches_the_pods_and_then_makes_one_rollout() {
     let before = api.store(|store| seen(store, "web")).unwrap();
     assert_eq!(before.as_object().unwrap().len(), 2);
     assert!(!before.to_string().contains("c2VjcmV0"));
-    // Twice, and somebody else leads before it is due: it is noticed again.
+    // Two changes, and another process leads before a restart is due: the change is observed again.
     api.edit_of("configmaps", "shop", "app", |map| map["data"]["a"] = json!("2"));
     drop(first);
     api.edit_of("configmaps", "shop", "app", |map| map["data"]["a"] = json!("3"));
@@ -103,7 +104,7 @@ async fn a_change_touches_the_pods_and_then_makes_one_rollout() {
     api.until("it is handled", |store| seen(store, "web").is_some_and(|now| now != before)).await;
     let after = api.store(|store| seen(store, "web")).unwrap();
     assert_eq!(after["secret/tls"], before["secret/tls"]);
-    // Nobody who leads later does it again.
+    // A later leader does not repeat it.
     drop(second);
     deployment(&api, "other", "configmap/app,configmaps/b");
     let _third = lead(&api);

@@ -1,10 +1,10 @@
-//! Reads the body of a review: no more than an API server sends, in time, and of all that are read at once no more than
-//! the process has memory for.
+//! Reads the body of a review under three limits: its size, the time for it, and the memory of all bodies at the
+//! same time. Must not parse it.
 //!
-//! The first bytes of each body always have a place: connections are bounded, and most reviews have no more. What comes
-//! after them counts as it arrives, and one client address has no more than its share. Where there is no place left, the
-//! body that has been sent for the longest time makes room, of the address that has the most: whoever stalls takes memory
-//! from himself.
+//! The first bytes of each body are always accepted: connections are bounded, and most reviews are no larger.
+//! Further bytes count as they arrive, and one client address may hold no more than its share. If a limit is
+//! reached, the oldest incomplete body is aborted: of the same address if that one exceeds its share, otherwise
+//! of the address that holds the most. So a client that stalls takes memory only from itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -18,27 +18,29 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// An API server takes no larger request, and what it stores is smaller: a review with both versions of an object fits.
+/// The largest body. An API server accepts no larger request, and stored objects are smaller: a review with both
+/// versions of an object fits.
 const LARGEST: usize = 3 << 20;
-/// Of each body, without asking for a place.
+/// The bytes of each body that are accepted without a reservation.
 const FIRST: usize = 32 << 10;
-/// Of all bodies at once, beyond their first bytes.
+/// Limit for all bodies together, beyond their first bytes.
 const ALL: usize = 48 << 20;
-/// Of all bodies of one client address.
+/// Limit for all bodies of one client address.
 const SHARE: usize = ALL / 2;
-/// An API server waits no longer for the whole answer.
+/// Time limit of one body. An API server waits no longer for the whole answer.
 const IN_TIME: Duration = Duration::from_secs(10);
-/// Nobody sends more slowly than this, in bytes a second, after a while: a busy machine may pause for some seconds.
+/// The lowest average rate, in bytes per second, that is accepted beyond an allowance of `PAUSE`: a busy machine
+/// may pause for some seconds.
 const SLOWEST: usize = 256 << 10;
 const PAUSE: Duration = Duration::from_secs(3);
-/// A body that has not come by then makes room for those that wait.
+/// A body that is incomplete after this time may be aborted for those that wait.
 const RUSH: Duration = Duration::from_secs(1);
-/// So often it is looked for one.
+/// How often a waiting body checks again.
 const AGAIN: Duration = Duration::from_millis(250);
-/// The memory of a body grows by so much.
+/// The buffer of a body grows by this many bytes.
 const STEP: usize = 256 << 10;
 
-/// What is left for bodies. Clones share it.
+/// The memory for bodies. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory(Arc<Pool>);
 
@@ -50,32 +52,32 @@ struct Pool {
 
 #[derive(Debug, Default)]
 struct State {
-    /// In the order of their coming.
+    /// In the order of arrival.
     bodies: BTreeMap<u64, Held>,
     next: u64,
 }
 
-/// What one body has.
+/// What one body holds.
 #[derive(Debug)]
 struct Held {
     from: IpAddr,
     began: Instant,
-    /// Beyond its first bytes.
+    /// The bytes beyond its first ones.
     bytes: usize,
-    /// It has come, and is being answered.
+    /// The body is complete and is being answered.
     whole: bool,
-    /// It has to make room.
+    /// Cancelled to abort the body.
     leave: CancellationToken,
 }
 
-/// A body, which counts until this is dropped.
+/// A complete body. Its memory counts until this is dropped.
 #[derive(Debug)]
 pub(super) struct Whole {
     pub(super) bytes: Bytes,
     _place: Place,
 }
 
-/// Where a body is counted.
+/// The reservation of a body in the pool.
 #[derive(Debug)]
 struct Place {
     pool: Arc<Pool>,
@@ -84,12 +86,12 @@ struct Place {
 }
 
 impl Memory {
-    /// The whole of `body`, which comes from this address.
+    /// Reads the whole of `body`, which comes from the address `from`.
     ///
     /// # Errors
-    /// What to answer when it is too large, too slow, or broken off.
+    /// The HTTP status to answer when the body is too large, too slow, or incomplete.
     pub(super) async fn read(&self, from: IpAddr, body: Body) -> Result<Whole, StatusCode> {
-        // One that says so is not read at all.
+        // A body whose announced length is too large is not read at all.
         if body.size_hint().lower() > LARGEST as u64 {
             return Err(StatusCode::PAYLOAD_TOO_LARGE);
         }
@@ -104,7 +106,8 @@ impl Memory {
 }
 
 impl Place {
-    /// Whoever sends slowly has no more of the memory than was sent.
+    /// Reads all parts. The buffer grows with the bytes that have arrived, so a slow client holds little more
+    /// memory than it has sent.
     async fn collect(&self, body: Body) -> Result<Vec<u8>, StatusCode> {
         let (mut bytes, mut parts) = (Vec::new(), body.into_data_stream());
         let began = Instant::now();
@@ -130,7 +133,7 @@ impl Place {
         }
     }
 
-    /// Has so many bytes from now on.
+    /// Waits until this body may hold `bytes` bytes.
     async fn grow(&self, bytes: usize) {
         loop {
             let freed = self.pool.freed.notified();
@@ -178,7 +181,7 @@ impl Pool {
 }
 
 impl State {
-    /// Gives a body of this address so many bytes. False: it has to wait.
+    /// Reserves `bytes` bytes for a body of this address. Returns false if it has to wait.
     fn grow(&mut self, number: u64, from: IpAddr, bytes: usize) -> bool {
         let mut by_address = HashMap::<IpAddr, usize>::new();
         for held in self.bodies.values() {
@@ -197,7 +200,7 @@ impl State {
         let mut others = self.bodies.iter().filter(|(other, held)| {
             **other != number && Some(held.from) == of && held.bytes > 0 && !held.whole
         });
-        // One at a time: it is gone in a moment.
+        // One at a time: an aborted body releases its memory at once.
         if others.clone().any(|(_, held)| held.leave.is_cancelled()) {
             return false;
         }
@@ -226,7 +229,7 @@ mod tests {
         assert!(!grows(&more), "an address has more than its share");
         let (other, _) = memory.0.enter(address(2));
         assert!(grows(&other), "one address has everything");
-        // Nobody has to go yet, nor ever who has come whole.
+        // None is aborted yet, and a complete one never is.
         assert!(crowd.iter().all(|(_, leave)| !leave.is_cancelled()));
         crowd[0].0.is_whole();
         tokio::time::advance(RUSH).await;
@@ -239,7 +242,7 @@ mod tests {
         drop(crowd);
         waits.await.unwrap();
 
-        // All is taken by some: the one that has the most makes room.
+        // Several addresses hold everything: the one that holds the most has to release some.
         let memory = Memory::default();
         let crowd: Vec<_> = (0..16).map(|at| memory.0.enter(address(if at < 7 { 1 } else { 2 }))).collect();
         let grows = |place: &Place| memory.0.state().grow(place.number, place.from, LARGEST);

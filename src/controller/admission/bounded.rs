@@ -1,5 +1,6 @@
-//! How much of a review is read. Whoever sends one decides how large it becomes in memory, so every text and every list
-//! has a bound, what is only looked for is not kept, and an object is weighed before anything is made of it.
+//! Bounds how much of a review is read into memory. The sender of a review controls its size, so every text and
+//! list has a limit, fields that are only searched are not stored, and an object's cost is computed before it is
+//! decoded. Must not decide a review.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -8,21 +9,21 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// In every message about what is too much.
+/// Part of every message about an exceeded limit.
 const MORE: &str = "is more than a review may have";
-/// Bytes of a name, a kind, an operation.
+/// Most bytes of a name, a kind or an operation.
 const NAME: usize = 253;
-/// Bytes of a user's name.
+/// Most bytes of a user's name.
 const USER: usize = 1 << 10;
-/// Groups of a user, and bytes of all of them.
+/// Most groups of a user, and most bytes of all of them.
 const GROUPS: (usize, usize) = (1024, 256 << 10);
-/// What else an authenticator says of a user: keys, texts of all of them, bytes of all of them.
+/// Limits of `userInfo.extra`, which an authenticator fills: keys, texts, and bytes of all of them.
 const EXTRA: (usize, usize, usize) = (256, 1024, 64 << 10);
-/// What a value costs in memory, in a tree, in its copies, with its key.
+/// Bytes that one value costs in memory: in a tree, in its copies, with its key.
 const OF_VALUE: usize = 256;
-/// What an object in a list costs: the largest is a volume of a pod.
+/// Bytes that an object in a list costs. The largest such type is a pod's volume.
 const OF_LISTED: usize = 4 << 10;
-/// Of one object.
+/// The most that one object may cost.
 const OF_OBJECT: usize = 24 << 20;
 
 /// Why a review is not read.
@@ -37,7 +38,7 @@ pub(super) enum Unreadable {
 impl From<serde_json::Error> for Unreadable {
     fn from(error: serde_json::Error) -> Self {
         let text = error.to_string();
-        // Where in the review it stands tells nobody anything.
+        // The position in the review helps no user.
         let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what).to_owned();
         if what.contains(MORE) { Self::TooMuch(what) } else { Self::Other(what) }
     }
@@ -47,7 +48,7 @@ fn more<E: Error>(field: &str, what: impl fmt::Display) -> E {
     E::custom(format_args!("{field}: {what} {MORE}"))
 }
 
-/// A text of so many bytes at most; `None`: null.
+/// Reads a text of at most this many bytes; `None` for null.
 struct Text(&'static str, usize);
 
 impl<'de> DeserializeSeed<'de> for Text {
@@ -77,7 +78,7 @@ impl Visitor<'_> for Text {
     }
 }
 
-/// Texts, of which there are so many at most, and so many bytes of all of them. What was read is counted in both.
+/// Reads a list of texts within the number and the bytes that are left, and subtracts what was read from both.
 struct Texts<'a>(&'static str, &'a Cell<usize>, &'a Cell<usize>);
 
 impl<'de> DeserializeSeed<'de> for Texts<'_> {
@@ -163,7 +164,7 @@ texts! {
     user_uid: "userInfo.uid", USER;
 }
 
-/// A name or uid in an object's metadata.
+/// Reads a name or uid in an object's metadata.
 pub(super) fn of_metadata<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     Text("object.metadata", NAME).deserialize(from)
 }
@@ -177,7 +178,7 @@ pub(super) fn extra<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<Strin
     from.deserialize_any(Extra)
 }
 
-/// True for a list that has something in it. Nothing of it is kept.
+/// True for a list that has at least one entry. Stores nothing.
 pub(super) fn is_filled<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
     struct Filled;
     impl<'de> Visitor<'de> for Filled {
@@ -200,7 +201,7 @@ pub(super) fn is_filled<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::E
     from.deserialize_any(Filled)
 }
 
-/// True for an object that has a field of this name. Nothing of it is kept.
+/// True for an object that has a field of this name. Stores nothing.
 pub(super) fn has_key<'de, D: Deserializer<'de>>(from: D, key: &'static str) -> Result<bool, D::Error> {
     struct Is(&'static str);
     impl<'de> DeserializeSeed<'de> for Is {
@@ -245,7 +246,8 @@ pub(super) fn has_key<'de, D: Deserializer<'de>>(from: D, key: &'static str) -> 
     from.deserialize_any(Has(key))
 }
 
-/// What an object would cost in memory. Refused while it is read where it is more than an object may cost.
+/// The memory that an object would cost. Deserializing it fails as soon as the cost exceeds the limit of one
+/// object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Weight(pub(super) usize);
 
@@ -260,7 +262,7 @@ impl<'de> Deserialize<'de> for Weight {
 #[derive(Clone, Copy)]
 struct Weigh<'a> {
     weight: &'a Cell<usize>,
-    /// In a list.
+    /// True for an entry of a list.
     listed: bool,
 }
 
@@ -305,7 +307,7 @@ impl<'de> Visitor<'de> for Weigh<'_> {
         self.add(OF_VALUE)
     }
 
-    /// The bytes of texts are no more than those of the body.
+    /// The bytes of texts are not added: they are bounded by the size of the body.
     fn visit_str<E: Error>(self, _: &str) -> Result<(), E> {
         self.add(OF_VALUE)
     }

@@ -1,5 +1,5 @@
-//! A certificate to serve with, and the authority that signed it and nothing else: the authority's key is gone when this
-//! returns. Time is an argument; nothing is kept here.
+//! Makes a certificate and an authority that signs nothing else: the authority's key is dropped when the function
+//! returns. The time is an argument. Must not store anything.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use rcgen::{
     KeyUsagePurpose, date_time_ymd,
 };
 
-/// Clocks of machines differ.
+/// Allowance for the differences between the machines' clocks.
 const SKEW: Duration = Duration::from_secs(3600);
 
-/// What is served with, and who signed it; all PEM.
+/// A certificate with its key and its authority; all PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Pair {
-    /// The authority.
+    /// The certificate of the authority.
     pub(super) ca: String,
-    /// The certificate.
+    /// The certificate that is served.
     pub(super) cert: String,
-    /// Its key.
+    /// The private key of `cert`.
     pub(super) key: String,
-    /// Until when it is valid.
+    /// The end of the validity.
     pub(super) until: Timestamp,
 }
 
-/// A new one for these names and addresses.
+/// A new pair for these names and addresses.
 ///
 /// # Errors
-/// When one of the names is none, or there is no chance to be had.
+/// When one of the names is not a valid name, or when no randomness is available.
 pub(super) fn make(names: &[String], now: Timestamp, lifetime: Duration) -> Result<Pair, rcgen::Error> {
     let until = now.checked_add(lifetime).unwrap_or(now);
     let epoch = date_time_ymd(1970, 1, 1);
@@ -37,7 +37,7 @@ pub(super) fn make(names: &[String], now: Timestamp, lifetime: Duration) -> Resu
         let mut params = CertificateParams::new(names)?;
         params.not_before = epoch + seconds(now).saturating_sub(SKEW);
         params.not_after = epoch + seconds(until);
-        // Each authority has a name of its own: two are trusted at once while one takes the other's place.
+        // Each authority has a name of its own: during a replacement two are trusted at the same time.
         params.distinguished_name.push(DnType::CommonName, called);
         Ok::<_, rcgen::Error>(params)
     };

@@ -1,6 +1,8 @@
-//! Bounds the open connections: where there are too many, one on which nothing is asked makes room for the next.
+//! Bounds the open connections: at the limit, an idle connection is closed for the next one. Must not read from a
+//! connection.
 //!
-//! It is one of the address that has the most, so that whoever opens them all takes them from himself.
+//! The closed one belongs to the address with the most connections, so a client that opens too many takes them
+//! from itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -12,20 +14,20 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// A log line at most this often.
+/// At most one log line in this time.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// All that are open.
+/// All open connections.
 pub(super) struct Connections {
     most: usize,
     state: Mutex<State>,
-    /// Those that were closed to make room, or not let in.
+    /// Connections that were closed for another one, or rejected.
     pub(super) closed: Counter,
 }
 
 #[derive(Default)]
 struct State {
-    /// In the order of their coming.
+    /// In the order of arrival.
     open: BTreeMap<u64, Open>,
     next: u64,
     warned: Option<Instant>,
@@ -37,20 +39,20 @@ struct Open {
     close: CancellationToken,
 }
 
-/// One that is open for as long as this lives.
+/// A connection, which counts as open until this is dropped.
 pub(super) struct Connection {
     all: Arc<Connections>,
     number: u64,
-    /// Its time is over.
+    /// Cancelled to close the connection.
     pub(super) close: CancellationToken,
     pub(super) asks: Asks,
 }
 
-/// True while something is asked on a connection, and whole.
+/// True while a complete request on the connection is being answered.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Asks(Arc<AtomicBool>);
 
-/// While this lives something is asked.
+/// A request that is being answered, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Asking(Asks);
 
@@ -59,7 +61,7 @@ impl Connections {
         Self { most, state: Mutex::default(), closed: Counter::default() }
     }
 
-    /// Lets one in. `None`: on all others something is being asked.
+    /// Admits a connection. `None`: at the limit, and no connection is idle.
     pub(super) fn admit(self: &Arc<Self>, from: IpAddr) -> Option<Connection> {
         let mut state = self.state();
         if state.open.len() >= self.most {
@@ -93,7 +95,7 @@ impl State {
             *present.entry(open.from).or_default() += 1;
         }
         let idle = self.open.iter().filter(|(_, open)| !open.asks.0.load(Ordering::Relaxed));
-        // The oldest of those that are equal.
+        // Among equals, the oldest.
         let chosen = idle.rev().max_by_key(|(_, open)| present[&open.from]);
         chosen.map(|(number, _)| *number)
     }
@@ -133,12 +135,12 @@ mod tests {
         let crowd: Vec<_> = (0..3).map(|_| all.admit(address(2)).unwrap()).collect();
         let asking = crowd[0].asks.begin();
         let next = all.admit(address(3)).unwrap();
-        // Of the address with three: the oldest on which nothing is asked.
+        // The closed one is the oldest idle connection of the address with three.
         let closed: Vec<_> = crowd.iter().map(|one| one.close.is_cancelled()).collect();
         assert_eq!(closed, [false, true, false]);
         assert!(!server.close.is_cancelled() && !next.close.is_cancelled());
         assert_eq!(all.closed.get(), 1);
-        // While all ask nobody is let in; who has gone makes room.
+        // While requests are under way on all, none is admitted; a closed connection frees its place.
         let all_ask = [&server, &crowd[2], &next].map(|one| one.asks.begin());
         assert!(all.admit(address(4)).is_none());
         drop((all_ask, asking));

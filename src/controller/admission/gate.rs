@@ -1,6 +1,7 @@
-//! `/mutate-pods`: a new pod gets the readiness gate that an agent needs to take it out of traffic. Pure.
+//! `/mutate-pods`: adds to a new pod the readiness gate with which an agent takes it out of traffic. Pure.
 //!
-//! Only where a namespace asks for it by a label: the configuration is one of its own, and opt-in. Refuses nothing.
+//! Only in namespaces that opt in by a label: this webhook has an optional configuration of its own. Must not
+//! refuse anything.
 
 use std::fmt;
 
@@ -12,7 +13,7 @@ use crate::api::annotation::GATE;
 use crate::controller::admission::bounded;
 use crate::controller::admission::review::{Answer, Request};
 
-/// What is looked at of a pod. Nothing is kept whose size is for whoever makes the pod to choose.
+/// The fields that are read of a pod. Nothing is stored whose size the author of the pod controls.
 #[derive(Debug, Default, Deserialize)]
 struct Pod {
     #[serde(default)]
@@ -29,7 +30,7 @@ struct Meta {
 
 #[derive(Debug, Default, Deserialize)]
 struct Spec {
-    /// Absent: it has no gates; otherwise whether ours is one of them.
+    /// `None` if the pod has no list of gates; otherwise whether this project's gate is in it.
     #[serde(default, rename = "readinessGates", deserialize_with = "has_ours")]
     gates: Option<bool>,
 }
@@ -68,11 +69,11 @@ fn has_ours<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error
     from.deserialize_any(Gates)
 }
 
-/// The patch that adds the gate, where it is missing.
+/// The patch that adds the gate if it is missing.
 pub(super) fn judge(asked: &Request) -> Answer {
     let Ok(pod) = asked.new_as::<Pod>() else { return Answer::Allowed(Vec::new()) };
     let gates = pod.spec.gates;
-    // Of a static pod this is a copy: what its kubelet runs has no gate.
+    // A mirror pod is a copy of a static pod, and the pod that the kubelet runs has no gate.
     if asked.kind.kind != "Pod" || asked.operation != "CREATE" || gates == Some(true) || pod.metadata.mirror {
         return Answer::Allowed(Vec::new());
     }

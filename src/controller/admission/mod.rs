@@ -1,16 +1,18 @@
-//! The admission webhooks: what would contradict itself or could never be carried out is refused before it is stored, a
-//! guarded pod stays until its hook has succeeded, new pods get a readiness gate where a namespace wants that, and hooks and
-//! rollouts are written by those who have the rights that they amount to.
+//! The admission webhooks. They refuse objects that contradict themselves or could never be applied, before these
+//! are stored; they hold a guarded pod until its hook has succeeded; they add a readiness gate to new pods in
+//! namespaces that opt in; and they allow hooks and rollouts to be written only by users who have the rights that
+//! these amount to.
 //!
-//! Every process serves them; the leader keeps the certificates. Asked about are our own kinds, pods with the label of the
-//! guard, evictions, and new pods in namespaces with a label: nothing else in the cluster can be held up.
+//! Every process serves the webhooks; the leader manages the certificates. The API server sends reviews of this
+//! project's own kinds, of pods with the guard's label, of evictions, and of new pods in labelled namespaces.
+//! Must not block anything else in the cluster.
 //!
 //! ```text
 //!  API server ──▶ serve (HTTPS) ──▶ review ──▶ validate ──▶ workload::check, hook::check
 //!                   ▲ tls, body,          ├──▶ rights ────▶ SubjectAccessReviews
 //!                   │ connections         ├──▶ guard ─────▶ workload::guard ──▶ HookRuns
 //!                   │                     └──▶ gate
-//!                   └── keeper: kept in the Secret, made by certificate, trusted through the configurations
+//!                   └── renewal: made by certificate, stored in the Secret, trusted through the configurations
 //! ```
 
 mod body;
@@ -50,7 +52,7 @@ use tls::Tls;
 pub use renewal::{CONFIGURATION, GATE_CONFIGURATION, SECRET};
 pub use stored::Terms;
 
-/// Keeps the webhooks, if there are any, while this process leads.
+/// Runs the leader's part of the webhooks, if this process serves any, while this process leads.
 pub(super) async fn lead(webhooks: Option<Webhooks>, stop: CancellationToken) {
     if let Some(webhooks) = webhooks {
         webhooks.lead(&stop).await;
@@ -107,7 +109,7 @@ pub struct GuardArgs {
     pub guard_labelled_namespaces_only: bool,
 }
 
-/// Whom the guard does not hold unless another list is given.
+/// The user that the guard does not hold by default.
 const SCHEDULER: &str = "system:kube-scheduler";
 
 impl Default for GuardArgs {
@@ -126,7 +128,7 @@ fn longest(text: &str) -> Result<SignedDuration, String> {
     if parsed > SignedDuration::ZERO { Ok(parsed) } else { Err("it must be more than 0".to_owned()) }
 }
 
-/// The webhooks of one process. Clones show the same certificate.
+/// The webhooks of one process. Clones share the same certificate and limits.
 #[derive(Clone)]
 pub struct Webhooks {
     renewal: CertificateRenewal,
@@ -136,7 +138,7 @@ pub struct Webhooks {
 }
 
 impl Webhooks {
-    /// Those that `args` ask for, with certificates for the Service in `namespace`.
+    /// The webhooks that `args` configure, with certificates for the Service in `namespace`.
     pub fn new(args: &WebhookArgs, server: Server, namespace: &str, terms: Terms) -> Self {
         let source = if let (Some(cert), Some(key)) = (&args.webhook_cert, &args.webhook_key) {
             Source::Files { cert: cert.clone(), key: key.clone() }
@@ -151,7 +153,7 @@ impl Webhooks {
             controller: named(&args.controller_user, "inplace-controller"),
             agent: named(&args.agent_user, "inplace-agent"),
         };
-        // An empty name is nobody's.
+        // An empty name matches no user.
         let given = |names: &[String]| names.iter().filter(|name| !name.is_empty()).cloned().collect();
         let guard = GuardTerms {
             exempt_users: given(&args.guard.guard_exempt_users),
@@ -183,16 +185,16 @@ impl Webhooks {
         }
     }
 
-    /// Has `registry` show what happens here.
+    /// Registers the metrics of the webhooks in `registry`.
     pub fn register(&self, registry: &mut Registry) {
         let help = "Connections to the webhooks that were closed, or not let in, because there were too many";
         registry.register("webhook_connections_closed", help, self.connections.closed.clone());
     }
 
-    /// Answers on `listener` until `stop`.
+    /// Serves the webhooks on `listener` until `stop`.
     ///
     /// # Errors
-    /// When TLS cannot be had at all.
+    /// When TLS cannot be configured.
     pub async fn serve(&self, listener: TcpListener, stop: CancellationToken) -> std::io::Result<()> {
         let served_certificate = Arc::clone(&self.renewal.served_certificate);
         let tls =
@@ -205,16 +207,16 @@ impl Webhooks {
         Ok(())
     }
 
-    /// What only one process does: makes and rotates the certificates, and asks again for those who ask the guard only once,
-    /// until `stop`.
+    /// Runs what only the leader does, until `stop`: creates and rotates the certificates, and repeats deletions
+    /// for clients that send them to the guard only once.
     pub async fn lead(&self, stop: &CancellationToken) {
         tokio::join!(self.renewal.lead(stop), guard::finish::run(&self.judges.guard, stop));
     }
 
-    /// Says what is missing.
+    /// Whether reviews can be answered.
     ///
     /// # Errors
-    /// While there is no certificate, so nobody can be answered.
+    /// While there is no certificate, so no client can connect; the text says what is missing.
     pub fn ready(&self) -> Result<(), String> {
         if self.renewal.served_certificate.is_there() {
             return Ok(());

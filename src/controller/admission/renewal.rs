@@ -1,5 +1,6 @@
-//! Brings certificates where they belong: the leader makes them, keeps them in the Secret and has the API server trust them;
-//! every process takes up what is kept, or what is in the files that it was given.
+//! Distributes the certificates. The leader makes them, stores them in the Secret and has the API server trust
+//! them; every process serves the stored one, or the one in the files that it was configured with. Must not
+//! decide when a certificate is replaced (`stored::step` does).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,25 +18,25 @@ use crate::controller::admission::tls::{self, Tls};
 use crate::process::clock;
 use crate::process::log::chain;
 
-/// The Secret in the controller's namespace; it comes with the manifests, empty.
+/// The Secret in the controller's namespace; the manifests create it empty.
 pub const SECRET: &str = "inplace-webhook";
-/// The `ValidatingWebhookConfiguration`; every webhook in it is one of ours.
+/// The `ValidatingWebhookConfiguration`; every webhook in it belongs to this project.
 pub const CONFIGURATION: &str = "inplace";
-/// The `MutatingWebhookConfiguration`, where somebody has installed it.
+/// The `MutatingWebhookConfiguration`, which exists only where it was installed.
 pub const GATE_CONFIGURATION: &str = "inplace-readiness-gate";
-/// Between looks while there is nothing to serve yet.
+/// Interval of reads while there is no certificate to serve.
 const HURRY: Duration = Duration::from_secs(1);
 
-/// Where certificates come from.
+/// The source of the certificates.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
-    /// Made here, for these names.
+    /// Made by the leader, for these names.
     Made(Vec<String>),
-    /// Files of the operator, whose business their rotation and the API server's trust are.
+    /// Files of the operator, who is responsible for their rotation and for the API server's trust.
     Files { cert: PathBuf, key: PathBuf },
 }
 
-/// Why there is none.
+/// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -50,7 +51,7 @@ enum Error {
     File { path: PathBuf, source: std::io::Error },
 }
 
-/// Keeps the certificates of one process, and, where it leads, of all.
+/// Manages the certificates of one process and, on the leader, of all.
 #[derive(Clone)]
 pub(super) struct CertificateRenewal {
     pub(super) server: Server,
@@ -61,7 +62,7 @@ pub(super) struct CertificateRenewal {
 }
 
 impl CertificateRenewal {
-    /// Takes up what is kept, and whatever takes its place, until `stop`.
+    /// Serves the current certificate, and each one that replaces it, until `stop`.
     pub(super) async fn follow(&self, tls: &Tls, stop: &CancellationToken) {
         let mut reported = String::new();
         while !stop.is_cancelled() {
@@ -77,7 +78,7 @@ impl CertificateRenewal {
         match &self.source {
             Source::Made(_) => {
                 let secret = self.server.secret(&self.namespace, SECRET).await?;
-                // Nothing yet: the leader will make one.
+                // If the Secret is empty, the leader will make a certificate.
                 if let Some(stored) = StoredCertificates::read(&secret) {
                     self.served_certificate.show(&stored.serving.cert, &stored.serving.key)?;
                 }
@@ -99,15 +100,15 @@ impl CertificateRenewal {
         let (mut reported, mut trusted) = (String::new(), None);
         while !stop.is_cancelled() {
             report(&mut reported, self.renew(names, &mut trusted).await);
-            // Its steps need no more precision than this.
+            // The steps need no finer interval.
             rest(self.terms.look.min(self.terms.settle), stop).await;
         }
     }
 
-    /// One look. `trusted` is what the API server is known to trust, and since when.
+    /// One step. `trusted` is the bundle that the API server trusts, and since when.
     async fn renew(&self, names: &[String], trusted: &mut Option<(String, Instant)>) -> Result<(), Error> {
         let secret = self.server.secret(&self.namespace, SECRET).await?;
-        // What cannot be shown is as good as nothing.
+        // A certificate that cannot be served counts as missing.
         let usable = |stored: &StoredCertificates| {
             self.served_certificate.show(&stored.serving.cert, &stored.serving.key).is_ok()
         };
@@ -124,7 +125,7 @@ impl CertificateRenewal {
             (Step::Promote, Some(stored)) => stored.promoted(),
             (Step::Rest, Some(stored)) => return self.trust(&stored, trusted).await,
         };
-        // With the version that was seen: of two that think they lead one is refused.
+        // The observed version is the precondition: of two processes that both believe to lead, one is refused.
         self.server.replace_secret(&next.write(secret)).await?;
         tracing::info!(?step, until = %next.serving.until, "the webhook's certificate");
         self.served_certificate.show(&next.serving.cert, &next.serving.key)?;
@@ -157,7 +158,7 @@ impl CertificateRenewal {
     }
 }
 
-/// Says what is wrong once, and again when it is something else.
+/// Logs a failure once, and again when it changes.
 fn report(reported: &mut String, done: Result<(), Error>) {
     let now = done.err().map(|error| chain(&error)).unwrap_or_default();
     if now != *reported && !now.is_empty() {

@@ -1,8 +1,8 @@
-//! `AdmissionReview` in, `AdmissionReview` out (admission.k8s.io/v1). Pure: which requests are refused is decided elsewhere.
+//! Decodes and encodes `AdmissionReview` (admission.k8s.io/v1). Pure. Must not decide which requests are refused.
 //!
-//! The body is parsed into the types that are looked at, never into a tree of all that it holds: whoever sends it decides
-//! how large such a tree would be. What every review is read for has bounds of its own; an object of which more is made is
-//! weighed before.
+//! The body is decoded into the types that are needed, never into a tree of everything in it: the sender controls
+//! how large such a tree would be. The fields that are read of every review have limits of their own. An object
+//! that is decoded as a whole is weighed before.
 
 use std::collections::BTreeMap;
 
@@ -14,46 +14,46 @@ use serde_json::{Value, json};
 
 use crate::controller::admission::bounded::{self, Unreadable, Weight};
 
-/// Of a namespace, of an object, and of what is passed on of a user's.
+/// Most bytes of a namespace or an object's name, and of a user's name in a message.
 const LONGEST_NAME: usize = 253;
 
-/// What is asked, as far as any webhook here looks at it.
+/// A request, with the fields that a webhook here uses.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Request {
-    /// Comes back in the answer.
+    /// Identifies the review; the answer repeats it.
     #[serde(deserialize_with = "bounded::uid")]
     uid: String,
-    /// Of the object.
+    /// The kind of the object.
     pub(super) kind: Kind,
-    /// `eviction`; empty for the object itself.
+    /// `eviction`, or empty for the object itself.
     #[serde(default, deserialize_with = "bounded::sub_resource")]
     pub(super) sub_resource: String,
     /// `CREATE`, `UPDATE`, ...
     #[serde(deserialize_with = "bounded::operation")]
     pub(super) operation: String,
-    /// Of the object; empty when the API server makes one up.
+    /// The name of the object; empty if the API server generates it.
     #[serde(default, deserialize_with = "bounded::name")]
     name: String,
     #[serde(default, deserialize_with = "bounded::namespace")]
     pub(super) namespace: String,
-    /// Who asks.
+    /// The user who sent the request.
     #[serde(default)]
     pub(super) user_info: UserInfo,
-    /// As it would be.
+    /// The new version of the object.
     #[serde(default)]
     object: Option<Header>,
-    /// As it is.
+    /// The stored version of the object.
     #[serde(default)]
     old_object: Option<Header>,
     #[serde(default)]
     dry_run: Option<bool>,
-    /// The whole review.
+    /// The whole review, undecoded.
     #[serde(skip)]
     body: Bytes,
 }
 
-/// What kind of object.
+/// The group and kind of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct Kind {
     #[serde(deserialize_with = "bounded::group")]
@@ -62,7 +62,7 @@ pub(super) struct Kind {
     pub(super) kind: String,
 }
 
-/// Who asks.
+/// The user who sent a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct UserInfo {
     #[serde(default, deserialize_with = "bounded::username")]
@@ -76,19 +76,19 @@ pub(super) struct UserInfo {
 }
 
 impl UserInfo {
-    /// The name as it may stand in a message.
+    /// The user's name, without control characters and limited in length, for messages.
     pub(super) fn printable(&self) -> String {
         self.username.chars().filter(|char| !char.is_control()).take(LONGEST_NAME).collect()
     }
 }
 
-/// What is read of every object.
+/// The fields that are read of every object.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Header {
     #[serde(default)]
     metadata: Option<HeaderMeta>,
-    /// Of an eviction.
+    /// The delete options of an eviction.
     #[serde(default)]
     delete_options: Option<DeleteOptions>,
 }
@@ -112,31 +112,31 @@ struct DeleteOptions {
 }
 
 impl Request {
-    /// The name of the object. Of many that are deleted at once each one's own.
+    /// The name of the object. A deletion of a collection has an empty name, so the object's own name is used.
     pub(super) fn name(&self) -> &str {
         let mut own = [&self.old_object, &self.object].into_iter().flatten();
         let own = own.find_map(|header| header.metadata.as_ref()?.name.as_deref());
         own.filter(|_| self.name.is_empty()).unwrap_or(&self.name)
     }
 
-    /// The uid of the object as it is, where the review says one.
+    /// The uid of the stored object, if the review contains it.
     pub(super) fn old_uid(&self) -> Option<&str> {
         self.old_object.as_ref()?.metadata.as_ref()?.uid.as_deref()
     }
 
-    /// True when the object is on its way out.
+    /// True if the object has a deletion timestamp.
     pub(super) fn is_leaving(&self) -> bool {
         let meta = self.object.as_ref().and_then(|object| object.metadata.as_ref());
         meta.is_some_and(|meta| meta.deletion_timestamp.is_some())
     }
 
-    /// True when nothing may come of it. An eviction says it in the options of its deletion.
+    /// True if the request must have no effect. An eviction has this flag in its delete options.
     pub(super) fn is_dry_run(&self) -> bool {
         let options = self.object.as_ref().and_then(|object| object.delete_options.as_ref());
         self.dry_run == Some(true) || options.is_some_and(|options| options.dry_run)
     }
 
-    /// Whether more may be made of its objects than every review is read for.
+    /// Checks that the objects may be decoded as a whole.
     ///
     /// # Errors
     /// When one of them would cost too much memory.
@@ -145,20 +145,20 @@ impl Request {
         Ok(())
     }
 
-    /// The object as it would be.
+    /// Decodes the new version of the object.
     ///
     /// # Errors
-    /// When it is none of this type; the text says why, for people.
+    /// When it is not of this type; the text is for users.
     pub(super) fn new_as<T: DeserializeOwned>(&self) -> Result<T, String> {
         let review: Review<New<T>> = serde_json::from_slice(&self.body).map_err(|error| {
             let text = error.to_string();
-            // Where in the review it stands tells nobody anything.
+            // The position in the review helps no user.
             text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what).to_owned()
         })?;
         Ok(review.request.object)
     }
 
-    /// The object as it is; `None` when there is none, or none of this type.
+    /// Decodes the stored version of the object; `None` if there is none, or if it is not of this type.
     pub(super) fn old_as<T: DeserializeOwned>(&self) -> Option<T> {
         let review: Review<Old<T>> = serde_json::from_slice(&self.body).ok()?;
         review.request.old_object
@@ -189,47 +189,47 @@ struct Both {
     _old_object: Weight,
 }
 
-/// What is answered.
+/// The answer to a review.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Yes; whoever asked is told these.
+    /// Allowed, with these warnings for the user.
     Allowed(Vec<String>),
-    /// Yes, with these changes (JSON patch).
+    /// Allowed, with these changes (JSON patch).
     Patched(Value),
-    /// No.
+    /// Refused.
     Refused(Refusal),
 }
 
-/// A no, as the API server passes it on.
+/// A refusal, as the API server passes it on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// The code of HTTP.
+    /// The HTTP status code.
     pub(super) code: u16,
-    /// Its name in Kubernetes.
+    /// The reason of the Kubernetes status.
     pub(super) reason: &'static str,
-    /// For people.
+    /// The text for users.
     pub(super) message: String,
-    /// What is wrong with single fields.
+    /// The problems of single fields.
     pub(super) causes: Vec<Problem>,
 }
 
 impl Refusal {
-    /// As the API server says that a request is too large.
+    /// The status with which the API server refuses a request that is too large.
     pub(super) fn too_large(message: String) -> Self {
         Self { code: 413, reason: "RequestEntityTooLarge", message, causes: Vec::new() }
     }
 
-    /// As the API server says that somebody may not do something.
+    /// The status with which the API server refuses a request for lack of rights.
     pub(super) fn forbidden(message: String) -> Self {
         Self { code: 403, reason: "Forbidden", message, causes: Vec::new() }
     }
 }
 
-/// One thing that is wrong, as `spec.field: what and what to do`.
+/// One problem, as `spec.field: what is wrong and what to do`.
 pub(super) type Problem = String;
 
 impl From<Vec<Problem>> for Answer {
-    /// As the API server itself says that an object is not valid.
+    /// The status with which the API server refuses an invalid object; allowed if there are no problems.
     fn from(problems: Vec<Problem>) -> Self {
         if problems.is_empty() {
             return Self::Allowed(Vec::new());
@@ -239,7 +239,7 @@ impl From<Vec<Problem>> for Answer {
     }
 }
 
-/// A field and what is wrong with it, as `kubectl` prints them.
+/// A field and its problem, as `kubectl` prints them.
 #[derive(Serialize)]
 struct Cause<'a> {
     reason: &'a str,
@@ -247,11 +247,11 @@ struct Cause<'a> {
     message: &'a str,
 }
 
-/// What the review in `body` asks.
+/// Decodes the review in `body`.
 ///
 /// # Errors
-/// When there is no review in it, one that holds too much, or one about an object that cannot have such a name: names become
-/// part of paths.
+/// When it contains no review, when a limit is exceeded, or when a name is not a valid name of an object: names
+/// become parts of URL paths.
 pub(super) fn read(body: Bytes) -> Result<Request, Unreadable> {
     let review: Review<Request> = serde_json::from_slice(&body)?;
     let asked = Request { body, ..review.request };
@@ -295,7 +295,7 @@ fn status(asked: &Request, refusal: &Refusal) -> Value {
     })
 }
 
-/// What is asked in a test.
+/// A request for tests.
 #[cfg(test)]
 pub(super) fn request(asked: &Value) -> Request {
     read(json!({"request": asked}).to_string().into()).unwrap()

@@ -1,15 +1,18 @@
-//! Who may write hooks and rollouts: whoever has the rights that they amount to, asked of the API server for each write.
+//! Decides who may write hooks and rollouts: users who have the rights that the object amounts to. The API server
+//! is asked for each write. Must not check the content of a spec otherwise.
 //!
-//! A hook that runs a command or asks the network does what `pods/exec` allows, one that looks at its pod or sets an
-//! annotation what `get` or `patch` on pods allows, and a rollout changes images of pods. Asked is whoever the review names,
-//! and only where something changes that counts: whoever may patch them pauses a rollout, and approves or terminates a run.
+//! A hook that runs a command or sends network requests amounts to `create pods/exec`; one that reads its pod or
+//! sets an annotation amounts to `get` or `patch` on pods; a rollout changes images of pods. The rights are those
+//! of the user in the review, and are needed only if a relevant field changes: a user with `patch` on these
+//! objects may pause a rollout and approve or terminate a HookRun.
 //!
-//! HookRuns are also how the guard and the controllers remember what was asked and answered. What ties one to a pod and to
-//! what it lets pass is the controller's alone, and an agent writes nothing but what shows its own operations: nobody else
-//! makes a HookRun an operation's, or makes one that is approved or has ended before it was ever run.
+//! The guard and the controllers also store their requests and results in HookRuns. Only the controller may write
+//! what ties a HookRun to a pod and to what its success permits. An agent may write only the HookRuns that
+//! publish its own operations. No other user may mark a HookRun as an operation's, or create one that is approved
+//! or has ended before it ran.
 //!
-//! Who sends reviews is not known unless the API server shows a certificate. Until then an answer names what an object
-//! amounts to, which is no secret, and not which right somebody lacks.
+//! The sender of a review is not authenticated unless the API server presents a certificate. Without it, an
+//! answer names the rights that an object amounts to, which is no secret, but not which right the user lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,12 +32,12 @@ use crate::cluster::server::Server;
 use crate::controller::admission::review::{Answer, Refusal, Request};
 use crate::process::log::chain;
 
-/// The API server waits 10 s for an answer; without one it says less than we do.
+/// Time limit of a decision. The API server waits 10 s, and its own timeout message is less helpful.
 const IN_TIME: Duration = Duration::from_secs(3);
 const EXEC: PodAccess = PodAccess { verb: "create", subresource: "exec" };
 const GET: PodAccess = PodAccess { verb: "get", subresource: "" };
 const PATCH: PodAccess = PodAccess { verb: "patch", subresource: "" };
-/// Labels and annotations of a HookRun that only the controller sets, changes and takes off.
+/// Labels and annotations of a HookRun that only the controller sets, changes and removes.
 const OF_CONTROLLER: [(Place, &str); 4] = [
     (Place::Label, annotation::DELETE_GUARD),
     (Place::Annotation, workload_key::TASK),
@@ -47,11 +50,11 @@ const OF_CONTROLLER: [(Place, &str); 4] = [
 pub(super) struct Rights {
     pub(super) server: Server,
     pub(super) accounts: Accounts,
-    /// True where only the API server can ask.
+    /// True if only the API server can connect (client certificates are required).
     pub(super) api_server_only: bool,
 }
 
-/// The users that this project itself writes as.
+/// The users that this project's own processes write as.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Accounts {
     pub(super) controller: String,
@@ -64,18 +67,18 @@ enum Place {
     Annotation,
 }
 
-/// The part of an object that counts here.
+/// The part of an object that matters here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 struct Object<S> {
     spec: S,
 }
 
-/// What somebody may have written on a HookRun.
+/// The fields of a HookRun that a user may have set.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Marked {
     #[serde(default)]
     metadata: Marks,
-    /// An API server that keeps the status apart takes it off before it asks.
+    /// An API server with the status subresource removes the status before it sends the review.
     #[serde(default)]
     status: Option<IgnoredAny>,
 }
@@ -97,7 +100,7 @@ impl Marked {
 }
 
 impl Rights {
-    /// Whether whoever asks may write this.
+    /// Whether the user may make this write.
     pub(super) async fn judge(&self, asked: &Request) -> Answer {
         let needed = match needed(asked, &self.accounts) {
             Ok(needed) => needed,
@@ -113,7 +116,7 @@ impl Rights {
         }
     }
 
-    /// The first of the needed rights that whoever asks does not have.
+    /// The first of the needed rights that the user lacks.
     async fn lacking(
         &self,
         asked: &Request,
@@ -156,7 +159,7 @@ impl Rights {
     }
 }
 
-/// The rights that a write amounts to; the error says why nobody of this name may do it whatever his rights.
+/// The rights that a write amounts to. The error says why this user may not make it, whatever the rights.
 fn needed(asked: &Request, accounts: &Accounts) -> Result<BTreeSet<PodAccess>, String> {
     let none = BTreeSet::new();
     let by_controller = asked.user_info.username == accounts.controller;
@@ -167,7 +170,8 @@ fn needed(asked: &Request, accounts: &Accounts) -> Result<BTreeSet<PodAccess>, S
         ("tkex.tencent.com", "HookTemplate") => {
             Ok(changed::<HookTemplateSpec>(asked, |_| {}, |spec| of_metrics(&spec.metrics)))
         }
-        // Made from templates, whose writers were asked; one for each change of a configuration that a workload names.
+        // The controller creates HookRuns from templates, whose writers were checked, and one InPlaceRollout for
+        // each change of a configuration that a workload names.
         ("tkex.tencent.com", "HookRun") | ("inplace.dev", "InPlaceRollout") if by_controller => Ok(none),
         ("tkex.tencent.com", "HookRun") => of_run(asked, accounts),
         ("inplace.dev", "InPlaceRollout") => {
@@ -218,7 +222,7 @@ fn of_run(asked: &Request, accounts: &Accounts) -> Result<BTreeSet<PodAccess>, S
             changed(asked, |spec: &mut HookRunSpec| spec.terminate = false, amounts)
         });
     }
-    // What an agent makes shows a hook of an operation, which nobody runs because it is there.
+    // An agent creates HookRuns only to publish a hook of an operation. No runner executes these.
     let shows = new.get(Place::Label, annotation::OPERATION).is_some();
     let what = if differs(Place::Annotation, annotation::APPROVE) {
         "an agent approves no HookRun"
@@ -232,7 +236,8 @@ fn of_run(asked: &Request, accounts: &Accounts) -> Result<BTreeSet<PodAccess>, S
     Err(format!("{what} (user {by})"))
 }
 
-/// What the new spec amounts to, where it is another one than before but for what `even` makes the same.
+/// The rights that the new spec amounts to, if it differs from the old one apart from the fields that `even`
+/// makes equal.
 fn changed<S: DeserializeOwned + PartialEq>(
     asked: &Request,
     even: impl Fn(&mut S),
@@ -241,7 +246,8 @@ fn changed<S: DeserializeOwned + PartialEq>(
     if is_same(asked, even) { BTreeSet::new() } else { of_spec(asked, amounts) }
 }
 
-/// What cannot be read may be anything.
+/// The rights of the new spec. A spec that cannot be decoded may contain anything, so it needs `EXEC` and
+/// `PATCH`.
 fn of_spec<S: DeserializeOwned>(
     asked: &Request,
     amounts: impl Fn(&S) -> BTreeSet<PodAccess>,
@@ -261,7 +267,7 @@ fn is_same<S: DeserializeOwned + PartialEq>(asked: &Request, even: impl Fn(&mut 
 fn of_metrics(metrics: &[Metric]) -> BTreeSet<PodAccess> {
     let mut needed = BTreeSet::new();
     for provider in metrics.iter().map(|metric| &metric.provider) {
-        // The network of a node is as good as a shell in one of its pods.
+        // Access to a node's network is worth as much as a shell in one of its pods.
         if provider.exec.is_some() || provider.web.is_some() || provider.prometheus.is_some() {
             needed.insert(EXEC);
         }

@@ -1,10 +1,12 @@
-//! HTTPS for the API server: the paths, the handshakes, and an end that loses no request.
+//! HTTPS for the API server: the paths, the handshakes, and a shutdown that loses no request. Must not decide a
+//! review.
 //!
-//! An API server keeps connections, and asks on one that is dead until its time is over. Nobody can tell it otherwise once
-//! the pod's network is gone, so connections are ended well before that, each at a moment at which nobody asks on it:
+//! An API server keeps connections open, and sends a request on a dead one until its timeout. Once the pod's
+//! network is gone, no packet can close the connection any more. So connections are closed well before that, each
+//! at a moment at which no request is under way on it:
 //!
 //! ```text
-//!  stop ──▶ each answer is the last of its connection ──EASE──▶ those at rest are closed ──FAREWELL──▶ nobody is let in
+//!  stop ──▶ each answer is the last of its connection ──EASE──▶ idle ones are closed ──FAREWELL──▶ accepting ends
 //! ```
 
 use std::net::{IpAddr, SocketAddr};
@@ -38,31 +40,32 @@ use crate::controller::admission::rights::Rights;
 use crate::controller::admission::tls::Tls;
 use crate::controller::admission::{gate, validate};
 
-/// Connections at once, those that shake hands among them.
+/// Connections at the same time, including those in a handshake.
 pub(super) const CONNECTIONS: usize = 512;
-/// Nobody needs longer for a handshake.
+/// Time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// For so long nothing whole may be asked on a connection. An API server leaves one on which it has nothing to ask after 90 s,
-/// by itself: closed from here at the moment at which it asks, the question would be lost.
+/// Time limit for the headers of a request, which is also the idle timeout. An API server closes a connection by
+/// itself after 90 s without a request. If this side closed it earlier, at the moment at which a request is sent,
+/// the request would be lost.
 const HEADER: Duration = Duration::from_secs(100);
-/// What is kept of a connection that sends its headers slowly.
+/// Most bytes that are buffered of a connection that sends its headers slowly.
 const HEADER_BYTES: usize = 64 << 10;
-/// For so long after the stop, a connection that is in use is left by its next answer.
+/// For this long after the stop, a connection in use is closed with its next answer.
 const EASE: Duration = Duration::from_secs(7);
-/// For so long, word of a closed connection may be lost and sent again, and those who have not heard of the stop are let in:
-/// the API server's side hears of it a moment later, and on a busy one some seconds.
+/// After that, new clients are accepted for this long: the packet that closes a connection may be lost and sent
+/// again, and the API server's side observes the stop a moment later, on a busy machine some seconds later.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// What an answer under way may take then.
+/// Time limit for the answers that are still under way then.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// Who asks.
+/// The client of a connection.
 #[derive(Clone)]
 struct Client {
     from: IpAddr,
     asks: Asks,
 }
 
-/// Who answers what.
+/// The parts that answer reviews.
 #[derive(Clone)]
 pub(super) struct Judges {
     pub(super) guard: Guard,
@@ -71,7 +74,7 @@ pub(super) struct Judges {
 }
 
 impl Judges {
-    /// The answer to what `request` holds, by `judge`.
+    /// Reads the review in `request` and answers it by `judge`.
     async fn answer(
         &self,
         client: &Client,
@@ -80,7 +83,7 @@ impl Judges {
     ) -> Response {
         let body = match self.memory.read(client.from, request.into_body()).await {
             Ok(body) => body,
-            // What is left of it is not read.
+            // The rest of the body is not read, so the connection cannot be used again.
             Err(status) => return (status, [(header::CONNECTION, "close")], "").into_response(),
         };
         let _asking = client.asks.begin();
@@ -99,8 +102,8 @@ impl Judges {
         (json, review::reply(&asked, &answer).to_string()).into_response()
     }
 
-    /// A spec that contradicts itself is wrong whoever writes it. What is made of an object is dropped before anybody waits,
-    /// and so it is in memory for one review at a time.
+    /// Checks the spec first: a spec that contradicts itself is wrong for every user. The objects parsed for that
+    /// are dropped before the first wait, so they are in memory for one review at a time.
     async fn validate(&self, asked: &review::Request) -> Answer {
         if let Err(error) = asked.weigh() {
             return Answer::Refused(Refusal::too_large(error.to_string()));
@@ -112,7 +115,7 @@ impl Judges {
     }
 }
 
-/// The paths. Another webhook is another line here and another entry in the manifests' configuration.
+/// The paths. A new webhook needs a line here and an entry in the manifests' configuration.
 fn router(judges: Judges) -> Router {
     let validate =
         async |State(judges): State<Judges>, Extension(client): Extension<Client>, request: Request| {
@@ -142,7 +145,7 @@ fn router(judges: Judges) -> Router {
         .with_state(judges)
 }
 
-/// Answers reviews on `listener` until `stop`, and a moment longer.
+/// Serves reviews on `listener` until `stop`, and during the shutdown that follows.
 pub(super) async fn run(
     listener: TcpListener,
     tls: Arc<Tls>,
@@ -169,14 +172,14 @@ pub(super) async fn run(
         } => {}
     }
     open.close();
-    // Whoever is still there asks nothing, or is too slow.
+    // The connections that remain are idle or too slow.
     let _ = timeout(LAST_ANSWERS, open.wait()).await;
 }
 
-/// Lets everybody in, each for itself: one who is slow holds up nobody.
+/// Accepts connections, each in a task of its own, so that a slow client delays no other.
 async fn greet(mut listener: TcpListener, context: &ConnectionContext, open: &TaskTracker) {
     loop {
-        // Goes on, after a pause, when there is no file descriptor.
+        // Retries after a pause when no file descriptor is left.
         let (stream, from): (TcpStream, SocketAddr) = Listener::accept(&mut listener).await;
         let Some(connection) = context.connections.admit(from.ip()) else { continue };
         let context = context.clone();
@@ -190,15 +193,15 @@ async fn greet(mut listener: TcpListener, context: &ConnectionContext, open: &Ta
     }
 }
 
-/// What a connection needs.
+/// What every connection uses.
 #[derive(Clone)]
 struct ConnectionContext {
     tls: Arc<Tls>,
     connections: Arc<Connections>,
     router: Router,
-    /// Who comes after this asks once; that is left to the header.
+    /// Connections accepted after this carry one request; the header `Connection: close` in the answer ends them.
     stop: CancellationToken,
-    /// From when on a connection at rest is closed, of those that were there before.
+    /// When this is cancelled, idle connections that were accepted before `stop` are closed.
     rest: CancellationToken,
 }
 
@@ -214,7 +217,7 @@ impl ConnectionContext {
         }
     }
 
-    /// Answers what is asked on one connection, until either side ends it.
+    /// Answers the requests on one connection until either side closes it.
     async fn answer(self, stream: TlsStream<TcpStream>, client: Client) {
         let newcomer = self.stop.is_cancelled();
         let service = TowerToHyperService::new(self.router);

@@ -1,4 +1,4 @@
-//! The certificate that whoever connects is shown; another one can take its place at any time. Its key is never printed.
+//! The certificate that clients are presented. It can be replaced at any time. Must never print its key.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -8,23 +8,23 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-/// None at first: then nobody can connect.
+/// `None` at first: then no client can connect.
 #[derive(Default)]
 pub(super) struct ServedCertificate(RwLock<Option<Arc<CertifiedKey>>>);
 
-/// Why a certificate cannot be shown.
+/// Why a certificate cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoCertificate {
-    /// It is no PEM, or not the whole.
+    /// It is not PEM, or incomplete.
     #[error("certificate or key is not PEM: {0}")]
     Pem(#[from] rustls::pki_types::pem::Error),
-    /// The key is of another kind, or of another certificate.
+    /// The key is of an unsupported kind, or belongs to another certificate.
     #[error("certificate and key cannot be used: {0}")]
     Unfit(#[from] rustls::Error),
 }
 
 impl ServedCertificate {
-    /// Shows this one from now on, unless it is shown already. Connections that are there stay.
+    /// Serves this certificate from now on, unless it is served already. Existing connections stay open.
     pub(super) fn show(&self, cert: &str, key: &str) -> Result<(), NoCertificate> {
         let chain = CertificateDer::pem_slice_iter(cert.as_bytes()).collect::<Result<Vec<_>, _>>()?;
         if self.now().is_some_and(|served_certificate| served_certificate.cert == chain) {

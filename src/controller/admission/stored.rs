@@ -1,7 +1,8 @@
-//! What is kept in the Secret, and what is to be done about it. Pure.
+//! The certificates in the Secret, and the decision about the next step. Pure.
 //!
-//! A certificate takes another one's place in two steps: first the API server is told to trust both, and only when it has
-//! known that for a while the new one is served. So no request ever meets a certificate that is not trusted.
+//! A certificate is replaced in two steps: first the API server is configured to trust both; only after it has
+//! had that configuration for a while, the new one is served. So no request ever meets a certificate that is not
+//! trusted.
 
 use std::time::Duration;
 
@@ -11,23 +12,24 @@ use k8s_openapi::api::core::v1::Secret;
 
 use crate::controller::admission::certificate::Pair;
 
-/// Annotations of the Secret: the names in the certificates, and until when they are valid.
+/// Annotations of the Secret: the names in the certificates, and the ends of their validity.
 const NAMES: &str = "inplace.dev/webhook-names";
 const UNTIL: &str = "inplace.dev/webhook-until";
 const NEXT_UNTIL: &str = "inplace.dev/webhook-next-until";
-/// Where the authority is found that signed the certificate before this one.
+/// The key in the Secret with the authority that signed the previous certificate.
 const PREVIOUS: &str = "previous-ca.crt";
 
-/// How long things last.
+/// The durations of the certificates' rotation.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// A certificate is valid for so long.
+    /// How long a certificate is valid.
     pub lifetime: Duration,
-    /// So long before its end another one is made.
+    /// How long before its end the next one is made.
     pub renew_before: Duration,
-    /// So long after the API server was told of the next one it is served: all API servers know by then.
+    /// How long after the change of the API server's configuration the next certificate is served: by then all
+    /// API servers have observed the change.
     pub settle: Duration,
-    /// Every so often each process looks at the Secret.
+    /// How often each process reads the Secret.
     pub look: Duration,
 }
 
@@ -43,31 +45,31 @@ impl Default for Terms {
     }
 }
 
-/// What is kept.
+/// The content of the Secret.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct StoredCertificates {
     names: Vec<String>,
-    /// What is served with.
+    /// The certificate that is served.
     pub(super) serving: Pair,
     next: Option<Pair>,
-    /// The authority before: processes that have not looked yet still serve what it signed.
+    /// The previous authority: processes that have not read the Secret since still serve what it signed.
     previous: Option<String>,
 }
 
-/// What is to be done.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// There is none that can be served: make one, and serve it at once.
     Make,
-    /// Make the next one, and have it trusted.
+    /// Make the next one, and have the API server trust it.
     Announce,
     /// Serve the next one.
     Promote,
-    /// Nothing.
+    /// Do nothing.
     Rest,
 }
 
-/// Decides. `trusted_for` is how long the API server has known what is kept.
+/// Decides the next step. `trusted_for` is how long the API server has trusted the stored authorities.
 pub(super) fn step(
     stored: Option<&StoredCertificates>,
     names: &[String],
@@ -88,18 +90,18 @@ pub(super) fn step(
 }
 
 impl StoredCertificates {
-    /// The first one.
+    /// The content with the first certificate.
     pub(super) fn first(names: &[String], serving: Pair) -> Self {
         Self { names: names.to_vec(), serving, next: None, previous: None }
     }
 
-    /// With the one that will be served next.
+    /// The content with the certificate that will be served next.
     #[must_use]
     pub(super) fn announced(self, next: Pair) -> Self {
         Self { next: Some(next), ..self }
     }
 
-    /// With the next one in its place.
+    /// The content in which the next certificate is the served one.
     #[must_use]
     pub(super) fn promoted(self) -> Self {
         match self.next {
@@ -110,14 +112,14 @@ impl StoredCertificates {
         }
     }
 
-    /// All authorities that are to be trusted now.
+    /// All authorities that the API server has to trust now, as PEM.
     pub(super) fn trust(&self) -> String {
         let next = self.next.as_ref().map(|next| next.ca.as_str());
         let all = [next, Some(self.serving.ca.as_str()), self.previous.as_deref()];
         all.into_iter().flatten().collect()
     }
 
-    /// What is in the Secret; nothing that is there in part.
+    /// Decodes the Secret. `None` if any part of the served certificate is missing.
     pub(super) fn read(secret: &Secret) -> Option<Self> {
         let data = secret.data.as_ref()?;
         let notes = secret.metadata.annotations.as_ref()?;
@@ -138,7 +140,7 @@ impl StoredCertificates {
         })
     }
 
-    /// The Secret with this in it; what is not ours of its metadata stays.
+    /// Encodes this into `secret`; foreign metadata is preserved.
     pub(super) fn write(&self, mut secret: Secret) -> Secret {
         let mut data = std::collections::BTreeMap::new();
         let mut put = |key: String, text: &str| data.insert(key, ByteString(text.as_bytes().to_vec()));

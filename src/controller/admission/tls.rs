@@ -1,7 +1,8 @@
-//! How connections are made: with whatever certificate is shown at that time, and from whom they are taken.
+//! The TLS configuration of the webhooks: it uses the certificate that is currently served, and decides which
+//! clients may connect. Must not read a request.
 //!
-//! Without an authority for clients everybody may connect. With one only who has a certificate of it; the file is read again
-//! when it changes, and one that cannot be used leaves the one before in force.
+//! Without a client authority every client may connect. With one, only clients that have a certificate of it. The
+//! file is read again when it changes; if the new content cannot be used, the old one stays in force.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -13,7 +14,7 @@ use rustls::{RootCertStore, ServerConfig};
 
 use crate::controller::admission::served_certificate::ServedCertificate;
 
-/// Why connections cannot be made as they are to be.
+/// Why there is no usable configuration.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("{}: {source}", path.display())]
@@ -26,11 +27,11 @@ pub(super) enum Error {
     Tls(#[from] rustls::Error),
 }
 
-/// What is in force now.
+/// The configuration in force.
 pub(super) struct Tls {
     served_certificate: Arc<ServedCertificate>,
     client_ca: Option<PathBuf>,
-    /// What was read from the file, and what became of it.
+    /// The content of the client authority's file, and the configuration that was made of it.
     current: RwLock<(Vec<u8>, Arc<ServerConfig>)>,
 }
 
@@ -49,7 +50,7 @@ impl Tls {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).1)
     }
 
-    /// Takes up another authority for clients, if there is one by now.
+    /// Reads the client authority's file again, and applies it if it has changed.
     pub(super) fn refresh(&self) -> Result<(), Error> {
         let Some(path) = &self.client_ca else { return Ok(()) };
         let text = read(path)?;

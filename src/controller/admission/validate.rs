@@ -1,7 +1,8 @@
-//! `/validate`: specs of our own kinds that contradict themselves, and changes that could never be carried out. Pure.
+//! `/validate`: refuses specs of this project's kinds that contradict themselves, and changes that could never be
+//! applied. Pure.
 //!
-//! Refuses only what this very change makes wrong: an object that was there before is never stuck with an old problem, and one
-//! that is on its way out is never held.
+//! Refuses only problems that this very change introduces: an existing object is never blocked by an old problem,
+//! and an object with a deletion timestamp is never blocked at all.
 
 use serde::de::DeserializeOwned;
 
@@ -15,7 +16,7 @@ use crate::hook::check::{Invalid, template};
 use crate::rollout::check;
 use crate::workload::check::{deployment, stateful_set};
 
-/// What is wrong. Nothing is ever wrong with what is none of ours.
+/// The problems of a request. Objects of other kinds have none.
 pub(super) fn judge(asked: &Request) -> Vec<Problem> {
     let changes = matches!(asked.operation.as_str(), "CREATE" | "UPDATE");
     let ours = matches!(asked.kind.group.as_str(), "tkex.tencent.com" | "inplace.dev");
@@ -31,7 +32,7 @@ pub(super) fn judge(asked: &Request) -> Vec<Problem> {
     }
 }
 
-/// What `check` finds in the new object and did not find in the old one.
+/// The problems that `check` finds in the new object and not in the old one.
 fn compared<K: DeserializeOwned>(
     asked: &Request,
     check: impl Fn(Option<&K>, &K) -> Vec<Problem>,
@@ -39,7 +40,7 @@ fn compared<K: DeserializeOwned>(
     let old = asked.old_as::<K>();
     let new = match asked.new_as::<K>() {
         Ok(new) => new,
-        // It could not be read before either.
+        // The stored object could not be decoded either.
         Err(_) if old.is_none() && asked.operation == "UPDATE" => return Vec::new(),
         Err(error) => return vec![format!("spec: it cannot be read: {error}")],
     };
@@ -54,7 +55,7 @@ fn compared<K: DeserializeOwned>(
 }
 
 fn hook(new: &HookTemplate) -> Vec<Problem> {
-    // Before anything is looked for in it: that takes longer the larger it is.
+    // The size first: all further checks take time in proportion to it.
     if serde_json::to_vec(&new.spec).map_or(usize::MAX, |json| json.len()) > LARGEST_SPEC {
         return vec![format!("spec: the hook is larger than {} KiB", LARGEST_SPEC >> 10)];
     }
@@ -86,7 +87,7 @@ mod tests {
         json!({"metadata": {"name": "web"}, "spec": whole})
     }
 
-    /// The message of the refusal; empty: allowed.
+    /// The message of the refusal; empty if allowed.
     fn asked(kind: &str, old: Option<&Value>, new: &Value) -> String {
         let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
         let body = json!({"request": {"uid": "u", "operation": operation, "name": "web", "object": new, "oldObject": old,
@@ -132,11 +133,11 @@ mod tests {
         assert!(
             asked("GameDeployment", Some(&old), &worse).starts_with("spec.updateStrategy.partition: `-1`")
         );
-        // On its way out nothing holds it.
+        // An object that is being deleted is not blocked.
         let mut leaving = object(&json!({"selector": {"matchLabels": {"app": "x"}}}));
         leaving["metadata"]["deletionTimestamp"] = json!("2026-11-20T10:00:00Z");
         assert_eq!(asked("GameDeployment", Some(&good), &leaving), "");
-        // Nor what nobody could read before.
+        // Nor is one that could not be decoded before.
         let odd = json!({"metadata": {}, "spec": {"replicas": "many"}});
         assert_eq!(asked("GameDeployment", Some(&odd), &odd), "");
     }
@@ -161,7 +162,7 @@ mod tests {
             ("ftp://x", json!({}), "spec.metrics[webtest].provider.web.url: it must be a URL"),
             ("http://{{ args.nobody }}", json!({}), "spec.metrics[webtest].provider.web.url: `args.nobody`"),
             ("http://x", json!({"count": 3}), "spec.metrics[webtest].interval: it is needed"),
-            // Hundreds of thousands of places for arguments are not looked up one by one.
+            // Hundreds of thousands of placeholders are not resolved one by one.
             (
                 &format!("http://{}", "{{ args.url }}".repeat(200_000)),
                 json!({}),

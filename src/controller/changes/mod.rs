@@ -1,7 +1,8 @@
 //! Restarts containers when a `ConfigMap` or `Secret` that their workload names has changed.
 //!
-//! What was handled is on the workload; what is noticed and not handled yet is noticed again by whoever leads next. Must not
-//! decide when that is due (`workload::changes`), and touches no container: it makes `InPlaceRollout`s.
+//! What was handled is recorded on the workload. A change that was observed but not handled yet is observed again
+//! by the next leader. Must not decide when a restart is due (`workload::changes` does), and touches no
+//! container: it creates `InPlaceRollout`s.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -22,15 +23,16 @@ use crate::process::log::chain;
 use crate::workload::action::Event;
 use crate::workload::changes::{self, Change, Content, Reference, Source, Step, containers, decide};
 
-/// How often it is looked what has changed: at what is in memory.
+/// Interval between two reconciliations. They compare the contents in the cache and ask the API server for
+/// nothing.
 const TICK: Duration = Duration::from_secs(1);
-/// An object that cannot be read for so long is asked for why.
+/// If an object cannot be read for this long, the API server is asked for the reason.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Pods that are touched at once.
+/// Pods that are patched at the same time.
 const AT_ONCE: usize = 8;
-/// A finished rollout is kept for a day, for whoever asks what happened.
+/// A finished rollout is kept for one day, so that users can find out what happened.
 const KEPT_SECONDS: i32 = 86_400;
-/// So much of a workload's name is in that of the rollout.
+/// The rollout's name starts with at most this many bytes of the workload's name.
 const STEM: usize = 60;
 
 /// Kind, namespace and name of an object that a workload names.
@@ -40,10 +42,10 @@ struct Changes {
     server: Server,
     subjects: Subjects,
     watched: BTreeMap<Place, (Watched, Instant)>,
-    /// What was noticed, by the uid of the workload.
+    /// The open changes, by the uid of the workload.
     open: HashMap<String, Change>,
     events: Events,
-    /// The warnings that were told about a workload, by its uid: once is enough.
+    /// The warnings that were reported on a workload, by its uid and message: each is reported once.
     reported: HashSet<(String, String)>,
 }
 
@@ -159,7 +161,7 @@ impl Changes {
         }
     }
 
-    /// What is known of an object that the workload names.
+    /// The cached content of an object that the workload names.
     async fn content(&mut self, subject: &Subject, reference: &Reference) -> Content {
         let server = &self.server;
         let (watched, asked) = self.watched.entry(place(subject, reference)).or_insert_with(|| {
@@ -186,7 +188,8 @@ impl Changes {
     async fn effect_error(&mut self, subject: &Subject, error: &Error) {
         let why = chain(error);
         tracing::debug!(%subject, error = why, "tried again");
-        // What is away is told by whoever watches it, and what is gone is not there to be told of.
+        // If the API server is away, its watches report that. If the workload is gone, there is no object to
+        // report on.
         if !error.class().is_away() && !matches!(error.class(), Class::Gone | Class::Refused) {
             self.report(subject, "RestartOnChangeFailed", true, format!("tried again: {why}")).await;
         }
@@ -208,7 +211,8 @@ fn place(subject: &Subject, reference: &Reference) -> Place {
     (reference.source, subject.namespace.clone(), reference.name.clone())
 }
 
-/// The rollout for `change`: of the same name for whoever makes it, and gone with the workload.
+/// The rollout for `change`. Its name is deterministic, so that a second leader creates no duplicate. The
+/// workload owns it, so it is deleted with the workload.
 fn rollout(subject: &Subject, change: &Change, names: &[String], most: &serde_json::Value) -> InPlaceRollout {
     let stem = subject.name.get(..STEM).unwrap_or(&subject.name).trim_end_matches(['-', '.']);
     let containers: Vec<_> = names.iter().map(|name| json!({ "name": name })).collect();

@@ -1,6 +1,7 @@
-//! Carries out what was decided about one rollout, in its order: each write once, each with the version that was seen.
+//! Applies the decision about one rollout, in its order: each write once, each with the observed version as
+//! precondition.
 //!
-//! Must not decide: what is not done is decided again by the next look.
+//! Must not decide anything: whatever is not done is decided again by the next reconciliation.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,17 +22,17 @@ use crate::rollout::disruption::{Disruption, DisruptionAllowance};
 use crate::rollout::record::Stage;
 use crate::workload::action::PodRef;
 
-/// Writes at once.
+/// Writes at the same time.
 const AT_ONCE: usize = 8;
 
-/// The writes of one look.
+/// The writes of one reconciliation.
 pub(super) struct Applier<'a> {
     context: &'a Context,
     key: &'a Key,
     rollout: &'a Rollout,
     pods: &'a TargetPods,
     budgets: Budgets<'a>,
-    /// Something was not as it was seen.
+    /// At least one object was not in the observed state.
     stale: bool,
     failure: Option<String>,
     unconfirmed: Vec<PodRef>,
@@ -50,13 +51,14 @@ impl<'a> Applier<'a> {
         Self { context, key, rollout, pods, budgets, stale: false, failure: None, unconfirmed: Vec::new() }
     }
 
-    /// Carries out all of it. One that fails stops no other one.
+    /// Applies the whole decision. A failed write does not stop the others.
     pub(super) async fn carry_out(&mut self, decision: &Decision) {
         for (budget, pod) in &decision.renewals {
             let done = self.budgets.renew(budget, pod).await;
             self.note(None, done);
         }
-        // Those that have to claim go one by one: each changes what the next one claims at.
+        // Writes that claim or release budgets are applied one by one: each changes the version that is the
+        // precondition of the next claim.
         let (claiming, plain): (Vec<_>, Vec<_>) = decision.writes.iter().partition(|write| write.claims());
         for write in claiming {
             let done = self.claim_and_write(write).await;
@@ -81,7 +83,7 @@ impl<'a> Applier<'a> {
         self.failure.as_deref()
     }
 
-    /// What follows for the next look.
+    /// The outcome for the queue.
     pub(super) fn outcome(self, again: Option<Duration>) -> Outcome {
         Outcome { failed: self.stale || self.failure.is_some(), again, unconfirmed: self.unconfirmed }
     }
@@ -93,7 +95,7 @@ impl<'a> Applier<'a> {
                 self.budgets.claim(claims, pod).await?;
                 let done = patch(self.context, self.key, self.pods, write).await;
                 if done.as_ref().is_err_and(|error| error.class() != Class::Away) {
-                    // It is not begun: nobody is to wait for it.
+                    // The pod's task did not start: nothing may wait for its disruption.
                     self.budgets.release(claims, pod).await?;
                 }
                 done
@@ -106,7 +108,7 @@ impl<'a> Applier<'a> {
         }
     }
 
-    /// What became of one: counted, remembered for the next look.
+    /// Handles the result of one write: counts it, and records it for the next reconciliation.
     fn note(&mut self, write: Option<&Write>, done: Result<(), Error>) {
         let Err(error) = done else {
             if let Some(write) = write {
@@ -136,7 +138,7 @@ impl<'a> Applier<'a> {
     }
 }
 
-/// Changes a pod, and knows it from then on.
+/// Patches a pod, and puts the answer into the cache.
 async fn patch(context: &Context, key: &Key, pods: &TargetPods, write: &Write) -> Result<(), Error> {
     let done = context.server.patch_pod(&key.namespace, &write.pod, &write.patch).await;
     context.metrics.wrote("pod", &done);
@@ -144,7 +146,7 @@ async fn patch(context: &Context, key: &Key, pods: &TargetPods, write: &Write) -
     Ok(())
 }
 
-/// The budgets, each as the last write on it was answered.
+/// The `PodDisruptionBudget`s, each in the version that the last write on it returned.
 pub(super) struct Budgets<'a> {
     context: &'a Context,
     namespace: &'a str,
@@ -167,7 +169,7 @@ impl<'a> Budgets<'a> {
         self.newer.get(name).or_else(|| self.allowance.get(name)).cloned()
     }
 
-    /// At all of them, or at none: who is not begun gives back what it has.
+    /// Claims all budgets or none: if one claim fails, those made before are released.
     async fn claim(&mut self, names: &[String], pod: &str) -> Result<(), Error> {
         for (at, name) in names.iter().enumerate() {
             let Some(budget) = self.now(name) else { continue };
@@ -185,7 +187,7 @@ impl<'a> Budgets<'a> {
         Ok(())
     }
 
-    /// Takes the entry of `pod` off where there is one.
+    /// Removes the entry of `pod` from the budgets that have one.
     pub(super) async fn release(&mut self, names: &[String], pod: &str) -> Result<(), Error> {
         for name in names {
             let has = |budget: &Disruption| budget.status.disrupted_pods.contains_key(pod);
@@ -195,7 +197,7 @@ impl<'a> Budgets<'a> {
         Ok(())
     }
 
-    /// Writes the entry of `pod` anew.
+    /// Renews the entry of `pod`.
     async fn renew(&mut self, name: &str, pod: &str) -> Result<(), Error> {
         let Some(budget) = self.now(name) else { return Ok(()) };
         self.entry(name, &budget, pod, true).await
@@ -207,7 +209,7 @@ impl<'a> Budgets<'a> {
         self.context.metrics.wrote("budget", &done);
         match done {
             Ok(newer) => drop(self.newer.insert(name.to_owned(), newer)),
-            // A budget that is gone binds nobody.
+            // A budget that is gone restricts nothing.
             Err(error) if error.class() == Class::Gone => {}
             Err(error) => return Err(error),
         }

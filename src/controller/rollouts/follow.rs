@@ -1,5 +1,7 @@
-//! What is followed for each rollout that is under way: its target as it was found last, and the pods with the labels of that
-//! target, by a watch that ends with the rollout.
+//! Follows the target of each active rollout: caches the target as it was last looked up, and watches the pods
+//! with the target's labels. The watch ends with the rollout.
+//!
+//! Must not decide which pods the rollout works on.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,11 +17,11 @@ use crate::cluster::server::Server;
 use crate::rollout::desired::Rollout;
 use crate::rollout::target::{Target, Template};
 
-/// How old what is known of a target may be.
+/// The longest time that a looked-up target is used.
 const OLD: Duration = Duration::from_secs(10);
-/// The same when there are pods of an owner that is not known.
+/// The same if there are pods of an owner that was not among the target's owners.
 const OLD_FOR_STRANGERS: Duration = Duration::from_secs(1);
-/// Templates of so many owners are looked at where pods are chosen by labels.
+/// If pods are selected by labels, the templates of at most this many owners are read.
 const MOST_OWNERS: usize = 50;
 
 /// What is followed for one rollout.
@@ -32,7 +34,7 @@ pub(super) struct Follow {
     watch: Arc<DropGuard>,
 }
 
-/// What is followed for all of them.
+/// What is followed for all rollouts.
 #[derive(Debug)]
 pub(super) struct Follows {
     server: Server,
@@ -46,12 +48,13 @@ impl Follows {
         Self { server, updates, stop, by_key: Mutex::default() }
     }
 
-    /// Follows nothing for it any more.
+    /// Stops following for `key`.
     pub(super) fn forget(&self, key: &Key) {
         self.with(|all| drop(all.remove(key)));
     }
 
-    /// What is followed for it; the target is looked up again when that was long ago, or `anew`.
+    /// What is followed for `key`. The target is looked up again if the last look-up is too old, or if `anew` is
+    /// set.
     pub(super) async fn of(&self, key: &Key, rollout: &Rollout, anew: bool) -> Result<Arc<Follow>, Error> {
         let known = self.with(|all| all.get(key).cloned());
         if let Some(known) = known.clone().filter(|known| !anew && !known.is_old()) {
@@ -70,7 +73,7 @@ impl Follows {
         Ok(follow)
     }
 
-    /// Has `key` looked at whenever anything changes in the pods with these labels.
+    /// Starts a watch that enqueues `key` whenever a pod with these labels changes.
     fn watch(&self, key: &Key, labels: &str) -> (TargetPods, Arc<DropGuard>) {
         let stop = self.stop.child_token();
         let pods = TargetPods::watch(&self.server, &key.namespace, labels, &stop);
@@ -91,7 +94,7 @@ impl Follows {
         (pods, Arc::new(stop.drop_guard()))
     }
 
-    /// The templates of the owners of pods that are chosen by labels.
+    /// Reads the templates of the owners of pods that are selected by labels.
     async fn templates(&self, rollout: &Rollout, pods: &TargetPods, found: &mut Found) -> Result<(), Error> {
         let Target::There { owners: None, templates, .. } = &mut found.target else { return Ok(()) };
         if rollout.spec.allow_template_drift || rollout.images().next().is_none() {
@@ -121,7 +124,7 @@ impl Follow {
         age >= OLD || age >= OLD_FOR_STRANGERS && self.has_strangers()
     }
 
-    /// True when there are pods whose owner was not known when the target was looked up.
+    /// True if there are pods whose owner was not found when the target was looked up.
     fn has_strangers(&self) -> bool {
         let Target::There { owners: Some(owners), .. } = &self.target else { return false };
         let pods = self.pods.list();

@@ -1,4 +1,4 @@
-//! What is counted of rollouts. Labels are bounded: phases, stages and kinds of objects, no names.
+//! The metrics of rollouts. Must not have unbounded labels: phases, stages and kinds of objects only, no names.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -22,7 +22,7 @@ struct Written {
     result: String,
 }
 
-/// All of it; cheap to clone.
+/// All metrics of rollouts; cheap to clone.
 #[derive(Clone, Debug)]
 pub(in crate::controller) struct Metrics {
     reconciles: Histogram,
@@ -33,7 +33,7 @@ pub(in crate::controller) struct Metrics {
 }
 
 impl Metrics {
-    /// Registers everything in `registry`.
+    /// Registers all metrics in `registry`.
     pub(in crate::controller) fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
             reconciles: Histogram::new([0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 20.0, 60.0]),
@@ -65,7 +65,7 @@ impl Metrics {
         self.rollouts.get_or_create(&Ended { result: format!("{phase:?}") }).inc();
     }
 
-    /// A pod has ended, with what its agent says.
+    /// Counts a pod whose task ended at `stage`, with the downtimes of its agent's status.
     pub(super) fn pod_ended(&self, stage: Stage, answer: Option<&Status>) {
         self.pods.get_or_create(&Ended { result: format!("{stage:?}") }).inc();
         let containers = answer.into_iter().flat_map(|answer| &answer.containers);
@@ -74,7 +74,7 @@ impl Metrics {
         }
     }
 
-    /// One attempt.
+    /// Counts one attempt to write.
     pub(super) fn wrote<T>(&self, object: &'static str, how: &Result<T, Error>) {
         let result = match how {
             Ok(_) => "Ok".to_owned(),

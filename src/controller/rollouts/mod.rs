@@ -1,13 +1,14 @@
-//! Brings about what `InPlaceRollout`s want.
+//! Reconciles `InPlaceRollout`s.
 //!
 //! ```text
-//!  watch of rollouts, watch of the pods ──▶ queue ──▶ look: target, pods, budgets ──▶ rollout::decide ──▶ hand: writes ──▶ status
-//!  of each one that is under way (follow)
-//!  watch of the pods that are worked on ──▶ strays: what a rollout that is gone left on them
+//!  watch of rollouts, watch of the ──▶ queue ──▶ reconcile: target, ──▶ rollout::decide ──▶ applier: ──▶ status
+//!  pods of each active one (follow)              pods, budgets                           writes
+//!  watch of the pods with a record ──▶ orphans: what a rollout that is gone left on them
 //! ```
 //!
-//! Everything that decides is in the objects; nothing here has to survive. A rollout is looked at again only when what is seen
-//! includes what was written for it last. Must not decide anything itself, and never talks to a node.
+//! All state that decisions depend on is in the objects; nothing in this process has to survive a restart. A
+//! rollout is reconciled again only when the caches contain what was last written for it. Must not decide
+//! anything itself, and never talks to a node.
 
 mod applier;
 mod follow;
@@ -30,10 +31,10 @@ use follow::Follows;
 
 pub(super) use metrics::Metrics;
 
-/// Rollouts whose pods have changed and that wait to be enqueued; a watch that has one more waits.
+/// Capacity of the channel of rollouts whose pods have changed. A watch waits while it is full.
 const MAX_CHANGES: usize = 64;
 
-/// What every reconcile works with.
+/// What every reconciliation shares.
 #[derive(Debug)]
 struct Context {
     server: Server,

@@ -1,4 +1,7 @@
-//! Pods on which a rollout was working that is gone, or has ended: what is not touched yet is taken back, the rest ends.
+//! Cleans up pods whose rollout is gone or has ended: a request that has not touched a container yet is recalled,
+//! and the record of a task that has ended is closed. A running task that has touched a container is left to end.
+//!
+//! Must not touch a pod of an active rollout.
 
 use std::time::Duration;
 
@@ -17,7 +20,7 @@ use crate::rollout::disruption::DisruptionAllowance;
 use crate::rollout::orphan::orphan;
 use crate::rollout::pod::Pod;
 
-/// Between two looks where something is left to do.
+/// Shortest time between two reconciliations while something is left to do.
 const PAUSE: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(context: &Context, stop: &CancellationToken) {
@@ -40,7 +43,7 @@ pub(super) async fn run(context: &Context, stop: &CancellationToken) {
     }
 }
 
-/// Looks at all of them, and tells when to look again.
+/// Reconciles all orphans. Returns when to requeue, if at all.
 async fn reconcile(context: &Context, pods: &TargetPods) -> Option<Timestamp> {
     let active = context.known.active();
     let mut again: Option<Timestamp> = None;
@@ -72,7 +75,7 @@ async fn mend(
     let (write, again) = orphan(pod, now);
     let Some(write) = write else { return Ok(again) };
     let Some(record) = &pod.record else { return Ok(again) };
-    // What was made a moment ago may not be known here yet.
+    // A rollout that was just created may be missing in the cache: the API server is asked.
     let key = Key { namespace: namespace.to_owned(), name: record.name.clone() };
     if context.server.is_under_way(&key, &record.rollout).await? {
         return Ok(Some(now));
@@ -88,6 +91,6 @@ async fn mend(
     context.metrics.wrote("pod", &done);
     tracing::info!("pod {namespace}/{}: what {key} left on it is cleared away", pod.base.name);
     pods.learn(done?);
-    // A request that was taken back is looked at once more.
+    // A pod whose request was recalled is reconciled once more.
     Ok(Some(now).filter(|_| write.what == What::Recall))
 }

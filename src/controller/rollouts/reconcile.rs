@@ -1,4 +1,7 @@
-//! One look at one rollout: what is seen of it, what follows, and what is told of it afterwards.
+//! One reconciliation of one rollout: collects the input, has `rollout::decide` decide, applies the decision and
+//! writes the status.
+//!
+//! Must not decide anything about a pod.
 
 use std::time::Duration;
 
@@ -19,10 +22,11 @@ use crate::rollout::disruption::DisruptionAllowance;
 use crate::rollout::target::Target;
 use crate::workload::action::PodRef;
 
-/// How long nothing is heard of a target at most: nobody tells that it is gone.
+/// The longest time between two reconciliations of an active rollout: its target is not watched, so its deletion
+/// causes no event.
 const LOOK_ANEW: Duration = Duration::from_secs(10);
 
-/// Looks at `key` once. `unconfirmed` are pods of which nobody knows whether they were written.
+/// Reconciles `key` once. `unconfirmed` are pods whose last write has no confirmed result.
 pub(super) async fn reconcile(context: &Context, key: &Key, unconfirmed: Vec<PodRef>) -> Outcome {
     let began = Instant::now();
     let rollout = context.known.get(key).filter(|rollout| !rollout.deleting);
@@ -39,7 +43,7 @@ pub(super) async fn reconcile(context: &Context, key: &Key, unconfirmed: Vec<Pod
     };
     context.metrics.looked(began.elapsed().as_secs_f64());
     looked.unwrap_or_else(|error| {
-        // Somebody else was faster, or it is gone: the next look says.
+        // Conflict, or the object is gone: the next reconciliation observes which.
         if !matches!(error.class(), Class::Refused | Class::Gone) {
             tracing::info!("{key}: {}", chain(&error));
         }
@@ -55,7 +59,7 @@ async fn bring_about(
 ) -> Result<Outcome, Error> {
     let follow = context.follows.of(key, rollout, false).await?;
     if !follow.pods.is_current() {
-        // It is looked at again when they are.
+        // The watch enqueues it again when its cache is current.
         return Ok(Outcome { unconfirmed, ..Outcome::default() });
     }
     let unconfirmed = settle(context, key, &follow, unconfirmed).await;
@@ -65,7 +69,7 @@ async fn bring_about(
     let (mut decision, mut allowance, mut version) = decided(context, rollout, &follow).await?;
     let mut follow = follow;
     if decision.status.phase.is_terminal() || rollout.before.started_at.is_none() {
-        // What it begins with and how it ends must be true of the target as it is now.
+        // The start and the end of a rollout must be decided on the target as it is now, not on a cached one.
         follow = context.follows.of(key, rollout, true).await?;
         if !follow.pods.is_current() {
             return Ok(Outcome::default());
@@ -114,7 +118,7 @@ async fn decided(
     Ok((decide(rollout, seen), allowance, version))
 }
 
-/// One that has ended is deleted when its time is over.
+/// Deletes an ended rollout when its time to live is over.
 async fn forget_in_time(context: &Context, rollout: &Rollout) -> Result<Outcome, Error> {
     let seen = Seen {
         target: &Target::Absent,
@@ -131,7 +135,7 @@ async fn forget_in_time(context: &Context, rollout: &Rollout) -> Result<Outcome,
     Ok(Outcome { again: decision.requeue_at.map(clock::until), ..Outcome::default() })
 }
 
-/// Finds out what became of pods whose last write had no answer. Those of which nobody knows are left.
+/// Reads the pods whose last write has no confirmed result. Returns those that could not be read.
 async fn settle(context: &Context, key: &Key, follow: &Follow, unconfirmed: Vec<PodRef>) -> Vec<PodRef> {
     let mut left = Vec::new();
     for pod in unconfirmed {
@@ -147,7 +151,7 @@ async fn settle(context: &Context, key: &Key, follow: &Follow, unconfirmed: Vec<
     left
 }
 
-/// What is told when a write has failed: that, and nothing that is not true yet.
+/// The status after a failed write: the failure, and nothing that the decision only planned.
 fn spoilt(rollout: &Rollout, decided: InPlaceRolloutStatus, error: &str) -> InPlaceRolloutStatus {
     let before = rollout.before.clone();
     let failures =
@@ -161,7 +165,7 @@ fn spoilt(rollout: &Rollout, decided: InPlaceRolloutStatus, error: &str) -> InPl
     }
 }
 
-/// Writes the status, if it says anything new.
+/// Writes the status if it has changed.
 async fn report(
     context: &Context,
     key: &Key,

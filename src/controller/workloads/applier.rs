@@ -1,6 +1,7 @@
-//! Carries out what was decided about one workload, in its order: each write once, each with the version that was seen.
+//! Applies the decision about one workload, in its order: each write once, each with the observed version as
+//! precondition.
 //!
-//! Must not decide: what is not done is decided again by the next look.
+//! Must not decide anything: whatever is not done is decided again by the next reconciliation.
 
 use std::mem::discriminant;
 use std::time::Duration;
@@ -27,53 +28,53 @@ use crate::workload::new_pod;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Revision, Write};
 
-/// How long the caches may take to show what was made.
+/// How long the caches may take to contain an object that was created.
 const UNTIL_SEEN: Duration = Duration::from_secs(5);
 
-/// Writes of one sort at once.
+/// Writes of one kind at the same time.
 const AT_ONCE: usize = 8;
-/// So many of a sort are tried before more are, then twice as many.
+/// Writes of one kind start with a batch of this size. Each further batch is twice as large.
 const FIRST_AT_ONCE: usize = 8;
 
-/// What became of a write.
+/// The result of a write that succeeded.
 enum Done {
-    /// It is seen already, or nobody waits for it.
+    /// The result is in the cache already, or no later step depends on it.
     Written,
-    /// It must be seen before the next look.
+    /// The object must be in the cache before the next reconciliation.
     Made(Made),
-    /// Something of that name was there: what it is decides the next look.
+    /// An object of this name exists: the next reconciliation decides by what it is.
     There,
-    /// How the pod is now was not told.
+    /// The answer did not contain the pod, so its state is unconfirmed.
     Doubtful(PodRef),
-    /// The workload has another version now.
+    /// The new version of the workload.
     At(String),
 }
 
-/// Why something is not done.
+/// Why a write was not done.
 enum Not {
-    /// It is not as it was seen: look again, nobody needs to know.
+    /// Conflict: the object is not in the observed state. It is reconciled again, and nothing is reported.
     Stale,
-    /// Nobody knows whether it was done.
+    /// The result of the write is unconfirmed.
     Unknown(PodRef, String),
-    /// The name of a revision is taken by somebody else's.
+    /// The name of a revision is taken by a `ControllerRevision` of another owner.
     Collided(String),
-    /// It failed.
+    /// The write failed.
     Failed(String),
 }
 
-/// The writes of one look.
+/// The writes of one reconciliation.
 pub(super) struct Applier<'a> {
     pub(super) context: &'a Context,
     pub(super) key: &'a Key,
     pub(super) workload: &'a Workload,
     pods: &'a [SeenPod],
-    /// The newest version of the workload that is known.
+    /// The newest version of the workload that was observed.
     pub(super) version: String,
-    /// Something was not as it was seen.
+    /// At least one object was not in the observed state.
     pub(super) stale: bool,
-    /// The first failure, and whether it was one of scaling.
+    /// The first failure, and whether it was a failure of scaling.
     failure: Option<(bool, String)>,
-    /// The name of a revision is taken by somebody else's.
+    /// The name of a revision is taken by a `ControllerRevision` of another owner.
     collided: bool,
     made: Vec<Made>,
     unconfirmed: Vec<PodRef>,
@@ -100,9 +101,10 @@ impl<'a> Applier<'a> {
         }
     }
 
-    /// Carries out all of it, those of one sort some at once. One that fails stops neither the others nor the status; only
-    /// the last two are left out then. Without its revision nothing can be made at all, and of pods that none of can be made
-    /// (a quota, say) not all are tried.
+    /// Applies all actions, several of one kind at the same time. A failed write stops neither the other writes
+    /// nor the status; it only skips the last two kinds (`SetPaused`, `ClearRetry`). If no revision can be
+    /// written, no later action is applied. If a whole batch of creations fails (because of a quota, for
+    /// example), the rest of that kind is not tried.
     pub(super) async fn carry_out(&mut self, actions: &[Action]) {
         for alike in actions.chunk_by(|one, other| discriminant(one) == discriminant(other)) {
             let last = matches!(alike[0], Action::SetPaused(_) | Action::ClearRetry);
@@ -134,7 +136,8 @@ impl<'a> Applier<'a> {
         }
     }
 
-    /// What became of one: told, counted, remembered for the next look.
+    /// Handles the result of one action: reports it as an event, counts it, and records it for the next
+    /// reconciliation.
     async fn note(&mut self, action: &Action, done: Result<Done, Not>) {
         let error = match done {
             Ok(Done::Written) => None,
@@ -176,7 +179,7 @@ impl<'a> Applier<'a> {
         }
     }
 
-    /// The report as it is true after the writes.
+    /// The report, corrected by what the writes have achieved.
     pub(super) fn amended(&self, mut report: Report, now: Timestamp) -> Report {
         report.collisions = report.collisions.saturating_add(self.collided.into());
         let before = &self.workload.report;
@@ -187,7 +190,7 @@ impl<'a> Applier<'a> {
         }
     }
 
-    /// What follows for the next look. It waits until everything that was made is seen.
+    /// The outcome for the queue. Waits until the caches contain everything that was created.
     pub(super) async fn outcome(self, again: Option<Duration>) -> Outcome {
         let mut failed = self.stale || self.failure.is_some();
         for made in &self.made {
@@ -248,7 +251,7 @@ impl<'a> Applier<'a> {
         self.context.metrics.wrote("create", &done);
         match done {
             Err(error) if error.class() != Class::Refused => Err(Not::Failed(chain(&error))),
-            // Its pod is made by the next look, when the claim is seen.
+            // Its pod is created by the next reconciliation, when the claim is in the cache.
             _ => Ok(Done::Made(Made::Claim(name.to_owned()))),
         }
     }
@@ -298,7 +301,8 @@ impl<'a> Applier<'a> {
                     self.context.known.revisions(spec).iter().any(|(_, known)| known.name == revision.name);
                 match (seen, own) {
                     (_, true) => Ok(Done::There),
-                    // Its content may be the very template: it is adopted, or made once it is gone. Nothing else is done before.
+                    // Its content may be this very template. It is adopted, or created once the old object is
+                    // gone. Nothing else is done before that.
                     (true, false) if self.context.known.is_left_behind(spec, &revision.name) => {
                         Err(Not::Stale)
                     }
@@ -356,7 +360,8 @@ impl<'a> Applier<'a> {
         }
     }
 
-    /// Unless it is known that there is none: who is only not heard of will be stood in for.
+    /// True unless the node is known to have no ready agent. If an agent is merely unreachable, the controller
+    /// takes its HookRuns over later.
     fn has_agent(&self, node: &str) -> bool {
         self.context.agents.ready().is_none_or(|ready| ready.contains(node))
     }
@@ -394,7 +399,8 @@ impl<'a> Applier<'a> {
     }
 }
 
-/// What the failure of a write on a pod means. What may have been done is looked up before the next look.
+/// Classifies a failed write on a pod. If the write may have been done, the pod is read before the next
+/// reconciliation.
 fn not(error: &Error, pod: &PodRef) -> Not {
     match error.class() {
         Class::Refused | Class::Gone => Not::Stale,
@@ -403,7 +409,7 @@ fn not(error: &Error, pod: &PodRef) -> Not {
     }
 }
 
-/// What a failure means where nothing but this very write depends on it.
+/// Classifies a failed write on which nothing else depends.
 fn plain(error: &Error) -> Not {
     match error.class() {
         Class::Refused | Class::Gone => Not::Stale,

@@ -1,4 +1,4 @@
-//! What is counted of workloads. Labels are bounded: kinds and verbs, no names.
+//! The metrics of workloads. Must not have unbounded labels: kinds and verbs only, no names.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -28,10 +28,10 @@ struct Written {
     result: String,
 }
 
-/// All of it; cheap to clone.
+/// All metrics of workloads; cheap to clone.
 #[derive(Clone, Debug)]
 pub(in crate::controller) struct Metrics {
-    /// Workloads that are due and wait for a place.
+    /// Workloads that are due and wait for a free place.
     pub(super) queue: Gauge,
     reconciles: Family<OfKind, Histogram>,
     updates: Family<Ended, Counter>,
@@ -40,7 +40,7 @@ pub(in crate::controller) struct Metrics {
 }
 
 impl Metrics {
-    /// Registers everything in `registry`.
+    /// Registers all metrics in `registry`.
     pub(in crate::controller) fn new(registry: &mut Registry) -> Self {
         let spans = || Histogram::new([0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 20.0, 60.0]);
         let downs = || Histogram::new([0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0]);
@@ -71,7 +71,7 @@ impl Metrics {
         self.reconciles.get_or_create(&OfKind { kind: kind.name() }).observe(seconds);
     }
 
-    /// A pod got there, with what its agent says, or did not.
+    /// Counts a pod whose update in place succeeded, with the downtimes of its agent's status.
     pub(super) fn updated(&self, kind: Kind, answer: Option<&Status>) {
         self.ended(kind, "Updated");
         let containers = answer.into_iter().flat_map(|answer| &answer.containers);
@@ -89,7 +89,7 @@ impl Metrics {
         self.updates.get_or_create(&Ended { kind: kind.name(), result }).inc();
     }
 
-    /// One attempt.
+    /// Counts one attempt to write.
     pub(super) fn wrote<T>(&self, verb: &'static str, how: &Result<T, Error>) {
         let result = match how {
             Ok(_) => "Ok".to_owned(),

@@ -1,11 +1,12 @@
-//! Brings about what `GameDeployment`s and `GameStatefulSet`s want.
+//! Reconciles `GameDeployment`s and `GameStatefulSet`s.
 //!
 //! ```text
-//!  watches ──▶ queue of workloads ──▶ look: what is seen ──▶ workload::decide ──▶ hand: writes, in their order ──▶ status
+//!  watches ──▶ queue ──▶ reconcile: input ──▶ workload::decide ──▶ applier: writes, in their order ──▶ status
 //! ```
 //!
-//! Everything that decides is in the objects; nothing here has to survive. A workload is looked at again only when what is
-//! seen includes what was written for it last. Must not decide anything itself, and never talks to a node.
+//! All state that decisions depend on is in the objects; nothing in this process has to survive a restart. A
+//! workload is reconciled again only when the caches contain what was last written for it. Must not decide
+//! anything itself, and never talks to a node.
 
 mod applier;
 mod metrics;
@@ -25,7 +26,7 @@ use crate::controller::reconcile_loop::ReconcileLoop;
 
 pub(super) use metrics::Metrics;
 
-/// What every look works with.
+/// What every reconciliation shares.
 #[derive(Debug)]
 struct Context {
     server: Server,

@@ -1,4 +1,7 @@
-//! One look at one workload: what is seen of it, what follows, and what is told of it afterwards.
+//! One reconciliation of one workload: reads unconfirmed pods, adopts and releases objects, collects the input,
+//! has `workload::decide` decide, applies the decision and writes the status.
+//!
+//! Must not decide anything itself: `workload::adoption` and `workload::decide` do.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -19,14 +22,14 @@ use crate::workload::input::Seen;
 use crate::workload::new_pod;
 use crate::workload::report::Report;
 
-/// Looks at `key` once. `unconfirmed` are pods of which nobody knows whether they were written.
+/// Reconciles `key` once. `unconfirmed` are pods whose last write has no confirmed result.
 pub(super) async fn reconcile(context: &Context, key: &Key, unconfirmed: Vec<PodRef>) -> Outcome {
     let began = Instant::now();
     let outcome = match settle(context, key, unconfirmed).await {
         Some(outcome) => outcome,
         None => match context.known.get(key) {
             Some(workload) => bring_about(context, key, &workload).await,
-            // It is gone, or cannot be read.
+            // It is gone, or cannot be decoded.
             None => Outcome::default(),
         },
     };
@@ -34,7 +37,7 @@ pub(super) async fn reconcile(context: &Context, key: &Key, unconfirmed: Vec<Pod
     outcome
 }
 
-/// Finds out what became of pods whose last write had no answer.
+/// Reads the pods whose last write has no confirmed result. Returns an outcome if one cannot be read.
 async fn settle(context: &Context, key: &Key, unconfirmed: Vec<PodRef>) -> Option<Outcome> {
     let mut left = Vec::new();
     for pod in unconfirmed {
@@ -53,7 +56,7 @@ async fn settle(context: &Context, key: &Key, unconfirmed: Vec<PodRef>) -> Optio
 async fn bring_about(context: &Context, key: &Key, workload: &Workload) -> Outcome {
     let spec = &workload.spec;
     if spec.deleting {
-        // The garbage collector does the rest.
+        // The garbage collector deletes its objects.
         return Outcome::default();
     }
     let pods = context.known.pods(spec);
@@ -61,7 +64,7 @@ async fn bring_about(context: &Context, key: &Key, workload: &Workload) -> Outco
     let revisions = context.known.orphaned_revisions(spec);
     if !revisions.is_empty() || others.iter().any(|(whose, _)| *whose != Claim::Leave) {
         match hand_over(context, key, workload, &revisions, &others).await {
-            // What was adopted is seen by the next look.
+            // The next reconciliation observes what was adopted.
             Ok(()) => return Outcome { again: Some(std::time::Duration::ZERO), ..Outcome::default() },
             Err(error) => {
                 tracing::info!("{key}: {}", chain(&error));
@@ -114,7 +117,7 @@ fn decision(
     decide(spec, &workload.report, &seen)
 }
 
-/// Takes revisions and pods in that nobody controls, and lets those go that are not wanted by its selector any more.
+/// Adopts revisions and pods without a controller, and releases the pods that its selector no longer matches.
 async fn hand_over(
     context: &Context,
     key: &Key,
@@ -124,12 +127,13 @@ async fn hand_over(
 ) -> Result<(), Error> {
     let spec = &workload.spec;
     let adopts = !revisions.is_empty() || pods.iter().any(|(whose, _)| *whose == Claim::Adopt);
-    // One that was deleted must not get pods any more, nor may another one of its name.
+    // A workload that was deleted must not adopt pods, nor may a new workload of the same name adopt them by this
+    // decision. Hence the uid is read from the API server.
     if adopts && context.server.workload_uid(key).await?.as_ref() != Some(&spec.uid) {
         return Ok(());
     }
     let owner = new_pod::owner(spec);
-    // First of all: which revision a pod is at says whether it is touched.
+    // Revisions first: whether a pod is touched depends on the revision that it is at.
     for revision in revisions {
         let done = context.server.adopt_revision(&key.namespace, revision, &owner).await;
         context.metrics.wrote("patch", &done);
@@ -153,7 +157,7 @@ async fn hand_over(
     Ok(())
 }
 
-/// Writes the status, if it says anything new.
+/// Writes the status if it has changed.
 async fn write_report(applier: &mut Applier<'_>, report: &Report) {
     let status = match applier.key.kind {
         Kind::Deployment => serde_json::to_value(report.deployment()),

@@ -1,4 +1,7 @@
-//! Revisions of a workload: the templates of those that it needs, and those that are not taken in.
+//! Reads the `ControllerRevision`s of a workload, with the templates of those that are needed, and reports those
+//! that are not adopted.
+//!
+//! Must not write or adopt a revision.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -9,22 +12,24 @@ use crate::controller::workloads::Context;
 use crate::workload::action::Event;
 use crate::workload::revision::{self, Record, Revision};
 
-/// The most bytes of templates that one look is about, as text. A revision that is beyond is one that is not there.
+/// The most bytes of templates, as text, that one reconciliation loads. A revision beyond this limit counts as
+/// missing.
 const MOST: usize = 3 << 20;
-/// How many revisions are remembered that a workload was told about.
+/// How many reported revisions are remembered, so that each is reported once.
 const REMEMBERED: usize = 4096;
-/// How many are told about in one look.
+/// How many revisions are reported in one reconciliation.
 const AT_ONCE: usize = 10;
 
-/// The history of a workload.
+/// The revision history of a workload.
 pub(super) struct History {
-    /// All of it.
+    /// All revisions, without their templates.
     pub(super) records: Vec<Record>,
-    /// Those of which the template matters.
+    /// The revisions whose templates the decision needs.
     pub(super) needed: Vec<Revision>,
 }
 
-/// Reads the history; the template of a revision is asked for when a pod is at it, or on its way to it.
+/// Reads the history. The template of a revision is read only if a pod is at that revision, or is on its way to
+/// it.
 pub(super) async fn history(
     context: &Context,
     workload: &Workload,
@@ -56,7 +61,7 @@ pub(super) async fn history(
     Ok(History { records: records.into_iter().map(|(_, record)| record).collect(), needed })
 }
 
-/// Revisions that workloads were told about, by the uids of both.
+/// The revisions that were reported on workloads, by the uids of both.
 #[derive(Debug, Default)]
 pub(super) struct Misfits(Mutex<BTreeSet<(String, String)>>);
 
@@ -70,7 +75,7 @@ impl Misfits {
     }
 }
 
-/// Says once of each revision that looks as if it were the workload's that it is not taken in.
+/// Reports each revision that looks like one of the workload's but is not adopted, once.
 pub(super) async fn report_misfits(context: &Context, key: &Key, workload: &Workload) {
     let uid = &workload.spec.uid;
     let misfits = context.known.misfits(&workload.spec);

@@ -1,7 +1,9 @@
-//! Numbers in conditions: `asInt`, `asFloat`, and arithmetic that lets integers and fractions meet.
+//! Numbers in conditions: `asInt`, `asFloat`, and arithmetic on mixed integers and floats. Must not bound the
+//! work (`work` does).
 //!
-//! CEL refuses `2 * 0.5`. A result's member may be 2 today and 2.5 tomorrow, so here `+ - * /` take any two numbers: two integers
-//! stay integers (and never wrap around), with a fraction both are fractions.
+//! CEL refuses `2 * 0.5`. A member of a result may be 2 in one measurement and 2.5 in the next, so here `+ - * /`
+//! accept any two numbers: two integers give an integer (and never wrap around); with a float the result is a
+//! float.
 
 use std::sync::Arc;
 
@@ -11,7 +13,7 @@ use cel::{Context, DeclarationError, ExecutionError, Value};
 use super::members;
 use crate::hook::value::cut;
 
-/// The operators, and the names under which ours are declared; no source can spell them.
+/// The operators, and the names of their replacements. No source can spell these names.
 const WIDENED: [(&str, &str); 4] = [
     (operators::ADD, "@add"),
     (operators::SUBSTRACT, "@subtract"),
@@ -19,13 +21,13 @@ const WIDENED: [(&str, &str); 4] = [
     (operators::DIVIDE, "@divide"),
 ];
 
-/// The name under which an operator is evaluated, and back.
+/// True for addition, under CEL's name or the replacement's.
 pub(super) fn is_addition(name: &str) -> bool {
     name == operators::ADD || name == "@add"
 }
 
-/// Makes an expression use our operators, and its macros visit members in order. What macros made of themselves stays: they
-/// add lists to lists.
+/// Replaces the operators of an expression, and makes its macros visit members in order. The additions that the
+/// expansion of a macro generates are not replaced: they append lists to lists.
 pub(super) fn widen(expression: &mut IdedExpr) {
     match &mut expression.expr {
         Expr::Call(call) => {
@@ -65,7 +67,7 @@ pub(super) fn widen(expression: &mut IdedExpr) {
     }
 }
 
-/// Declares everything that a condition may use beyond CEL's own.
+/// Declares the functions that a condition may use in addition to CEL's own.
 pub(super) fn declare(context: &mut Context<'_, '_>) -> Result<(), DeclarationError> {
     context.add_function("asInt", |value: Value| as_int(&value))?;
     context.add_function("asFloat", |value: Value| as_float(&value))?;
@@ -95,7 +97,7 @@ fn as_int(value: &Value) -> Result<Value, ExecutionError> {
     whole.map(Value::Int).ok_or_else(|| error(format!("asInt: {} is no integer of 64 bits", shown(value))))
 }
 
-/// A fraction that is none.
+/// The integer that a float without a fraction stands for.
 #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "checked right here")]
 fn whole(number: f64) -> Option<i64> {
     (number.fract() == 0.0 && number.abs() < i64::MAX as f64).then_some(number as i64)
@@ -163,7 +165,7 @@ fn numbers(
     }
 }
 
-/// A value for people, bounded.
+/// A value for people, limited in length.
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::Int(number) => number.to_string(),

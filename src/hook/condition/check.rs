@@ -1,20 +1,20 @@
-//! What a condition may be made of: known names, known functions, bounded depth.
+//! Checks what a condition consists of: known names, known functions, bounded depth.
 //!
-//! Looks at the parsed expression only, without recursion: it may be as deep as its source is long.
+//! Reads the parsed expression only. Must not recurse: an expression may be as deep as its source is long.
 
 use cel::common::ast::{ComprehensionExpr, EntryExpr, Expr, IdedExpr};
 
-/// Deepest expression: evaluating it goes that deep too.
+/// Deepest expression: the recursion of its evaluation is as deep.
 const MAX_DEPTH: usize = 96;
-/// Most macros within macros.
+/// Deepest nesting of macros.
 const MAX_MACROS: usize = 2;
-/// Most brackets within brackets, before anything is parsed.
+/// Deepest nesting of brackets, checked before parsing.
 const MAX_BRACKETS: usize = 32;
 /// Functions by name; operators are spelled with `_`, `@` or `-`.
 const FUNCTIONS: [&str; 10] =
     ["asInt", "asFloat", "size", "contains", "startsWith", "endsWith", "int", "double", "string", "bool"];
 
-/// Bounds what the parser has to remember. Brackets in strings count as well: only an upper bound is needed.
+/// Bounds the memory of the parser. Brackets in strings are counted as well, since only an upper bound is needed.
 pub(super) fn brackets(source: &str) -> Result<(), String> {
     let mut depth = 0_usize;
     for (index, character) in source.char_indices() {
@@ -30,14 +30,14 @@ pub(super) fn brackets(source: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// One expression that has still to be looked at.
+/// An expression that is still to be checked.
 struct Left<'a> {
     expression: &'a IdedExpr,
     depth: usize,
     variables: Vec<&'a str>,
 }
 
-/// Finds the first thing that a condition may not hold.
+/// Finds the first element that a condition must not contain.
 pub(super) fn expression(expression: &IdedExpr, source: &str) -> Result<(), String> {
     let mut left = vec![Left { expression, depth: 0, variables: Vec::new() }];
     while let Some(Left { expression, depth, variables }) = left.pop() {
@@ -108,7 +108,7 @@ fn is_operator(name: &str) -> bool {
         || name == "-_"
 }
 
-/// Where a name stands in the source: its first appearance as a word.
+/// The position of a name in the source: its first occurrence as a word.
 fn place(source: &str, name: &str) -> String {
     let word = |c: char| c.is_alphanumeric() || c == '_';
     let alone =

@@ -1,6 +1,7 @@
-//! The members of objects in conditions: a macro visits them in the order of their names.
+//! Makes macros in conditions visit the members of objects in the order of their names. Must not change any other
+//! value.
 //!
-//! The interpreter keeps an object in a hash map, whose order differs from one evaluation to the next. A condition such as
+//! The interpreter stores an object in a hash map, whose order differs between evaluations. A condition such as
 //! `result.map(name, name)[0] == "a"` would hold at random.
 
 use std::sync::Arc;
@@ -9,10 +10,10 @@ use cel::common::ast::{CallExpr, Expr, IdedExpr};
 use cel::objects::Key;
 use cel::{Context, DeclarationError, Value};
 
-/// The function that a macro's range is passed through. No source can spell it.
+/// The function to which a macro's range is passed. No source can spell it.
 pub(super) const ORDERED: &str = "@ordered";
 
-/// Makes a macro visit what `range` evaluates to in a fixed order.
+/// Makes a macro visit the elements of `range` in a fixed order.
 pub(super) fn order(range: &mut IdedExpr) {
     let id = range.id;
     let args = vec![std::mem::take(range)];
@@ -25,7 +26,7 @@ pub(super) fn declare(context: &mut Context<'_, '_>) -> Result<(), DeclarationEr
     context.add_function(ORDERED, |value: Value| ordered(value))
 }
 
-/// The names of an object's members, sorted. What is no object has an order of its own.
+/// The sorted names of an object's members. Other values have a fixed order already.
 fn ordered(value: Value) -> Value {
     let Value::Map(map) = value else { return value };
     let mut keys: Vec<&Key> = map.map.keys().collect();

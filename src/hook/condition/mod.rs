@@ -1,7 +1,8 @@
-//! Conditions: CEL over `result`, with `asInt` and `asFloat`. Compiled once, judged often.
+//! Conditions: CEL over `result`, with `asInt` and `asFloat`. Compiled once, evaluated often. Must not measure.
 //!
-//! Whoever writes a `HookTemplate` writes a program that runs on the node. Its length, depth and macros are bounded when it is
-//! compiled, its work by `work` before it is evaluated: it ends soon by construction, not because somebody watches it.
+//! The author of a `HookTemplate` writes a program that runs on the node. Its length, depth and macros are
+//! bounded when it is compiled, and `work` bounds its cost before each evaluation. So it ends soon by
+//! construction, without a timeout.
 
 mod arithmetic;
 mod check;
@@ -19,11 +20,11 @@ use cel::{Context, Env, ExecutionError};
 use crate::hook::json::Json;
 use crate::hook::value::{Value, cut};
 
-/// Longest source.
+/// Longest source, in bytes.
 const MAX_SOURCE: usize = 2048;
-/// Longest text that a condition judges.
+/// Longest text that a condition judges, in bytes.
 const MAX_TEXT: usize = 64 * 1024;
-/// Most values in what a condition judges.
+/// Most values in a result that a condition judges.
 const MAX_VALUES: usize = 10_000;
 
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
@@ -35,7 +36,7 @@ pub struct Condition {
     expression: Arc<IdedExpr>,
 }
 
-/// Why a text is no condition.
+/// Why a text is not a condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{source_text}` is not a condition: {problem}")]
 pub struct InvalidCondition {
@@ -43,7 +44,7 @@ pub struct InvalidCondition {
     problem: String,
 }
 
-/// Why a condition says neither yes nor no.
+/// Why a condition cannot be evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{condition}` could not be evaluated: {problem}")]
 pub struct Undecided {
@@ -59,7 +60,7 @@ impl Condition {
             return Err(wrong(format!("it is longer than {MAX_SOURCE} bytes")));
         }
         check::brackets(source).map_err(wrong)?;
-        // Not the default parser: that one takes 16 times the stack, and a mebibyte of memory that stays.
+        // Not the default parser: it uses 16 times the stack, and a mebibyte of memory that is not freed.
         let mut expression = PrattParser::new().parse(source).map_err(|errors| {
             let first = errors.errors.first();
             wrong(first.map_or_else(String::new, |error| {
@@ -74,12 +75,12 @@ impl Condition {
         Ok(Self { source: source.to_owned(), expression: Arc::new(expression) })
     }
 
-    /// As it was written.
+    /// The condition as it was written.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Yes or no.
+    /// Whether the condition holds for `result`.
     pub fn holds(&self, result: &Value) -> Result<bool, Undecided> {
         self.evaluate(result)
             .map_err(|problem| Undecided { condition: cut(&self.source, 256), problem: cut(&problem, 256) })
@@ -105,8 +106,8 @@ impl Condition {
     }
 }
 
-/// In words of the person who wrote the condition. A value is shown in short and never as the interpreter prints it: that text is
-/// long, and the order of an object's members in it differs from one evaluation to the next.
+/// An evaluation error in terms of the condition. A value is printed in short and never as the interpreter prints
+/// it: that text is long, and the order of an object's members in it differs between evaluations.
 fn problem(error: &ExecutionError) -> String {
     let shown = arithmetic::shown;
     match error {
@@ -190,7 +191,7 @@ fn from_json(json: &Json, left: &mut usize) -> Option<cel::Value> {
     })
 }
 
-/// An integer as long as it fits, so that it keeps its digits.
+/// An integer if it fits, so that it keeps all digits.
 fn number(spelling: &str) -> cel::Value {
     if let Ok(number) = spelling.parse::<i64>() {
         cel::Value::Int(number)
@@ -309,7 +310,7 @@ mod tests {
         }
     }
 
-    /// The order in which the interpreter keeps an object's members differs from one evaluation to the next.
+    /// The interpreter's order of an object's members differs between evaluations.
     #[test]
     fn the_order_of_members_decides_nothing() {
         let object = r#"{"a":1,"b":0,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8}"#;

@@ -1,15 +1,15 @@
-//! How much work an expression is at most, before it is evaluated.
+//! Computes an upper bound of the work of an expression, before it is evaluated. Must not evaluate it.
 //!
-//! A unit is about one operation of the interpreter, or 16 bytes of text that are copied. Everything that comes out of the result
-//! is at most as large as the result; what a macro does with the elements of a list is at most what it does with that many
-//! elements of size one, or with one element as large as the whole list.
+//! A unit is about one operation of the interpreter, or 16 bytes of text that are copied. Every part of the
+//! result is at most as large as the result. The work of a macro on the elements of a list is at most its work on
+//! that many elements of size one, or on one element as large as the whole list.
 
 use cel::Value;
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 
 use super::members;
 
-/// Most work that one evaluation may be: well under a second.
+/// Most work of one evaluation: well under a second.
 pub(super) const MOST: u64 = 1_000_000;
 /// Largest result that is judged.
 pub(super) const MOST_RESULT: u64 = 50_000;
@@ -38,7 +38,7 @@ pub(super) fn bound(expression: &IdedExpr, result: u64) -> u64 {
     Sizes { names: vec![("result", result)] }.of(expression).work
 }
 
-/// What evaluating costs at most, and how large the outcome is at most.
+/// Upper bounds of the work of an evaluation, and of the size of its outcome.
 #[derive(Clone, Copy)]
 struct Bound {
     work: u64,
@@ -91,12 +91,13 @@ impl<'a> Sizes<'a> {
         let target = call.target.as_deref().map(|target| self.of(target));
         let bound = self.all(&call.args);
         let bound = target.map_or(bound, |target| bound.and(target));
-        // All that goes in is looked at, and copied, at most twice.
+        // Every argument is read and copied at most twice.
         let work = bound.work.saturating_add(bound.size.saturating_mul(2));
         if call.func_name == members::ORDERED {
             return Bound { work, size: bound.size - 1 };
         }
-        // Text from a number is longer than one; everything else that is not listed is a number or a truth.
+        // Text made of a number is larger than the number; the outcome of every function that is not listed is a
+        // number or a boolean.
         let grows = super::arithmetic::is_addition(&call.func_name)
             || matches!(call.func_name.as_str(), operators::CONDITIONAL | operators::INDEX | "string");
         Bound { work, size: if grows { bound.size.saturating_add(2) } else { 1 } }
@@ -115,7 +116,7 @@ impl<'a> Sizes<'a> {
         Bound { work, size }
     }
 
-    /// One round over an element of that size. What has been gathered so far is counted once, at the end.
+    /// The work for one element of that size. The accumulated outcome is counted once, at the end.
     fn round(&mut self, all: &'a ComprehensionExpr, element: u64) -> Bound {
         let outer = self.names.len();
         self.names.push((&all.accu_var, 1));

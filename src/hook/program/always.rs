@@ -1,5 +1,5 @@
-//! Properties that hold for every hook and every world: it ends within bounds, approves nothing that never succeeded, and a
-//! process that dies at any point changes no verdict.
+//! Property tests that hold for every hook and every sequence of outcomes: a run ends within bounds, approves
+//! nothing that never succeeded, and a process that is killed at any point changes no verdict.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use super::*;
 use crate::api::hook_template::{Metric, Provider, Web};
 use crate::hook::value::Value;
 
-/// One random metric; many of them are not valid, those are refused and tried no further.
+/// One random metric. Many of them are invalid; these are refused and not tried further.
 fn metric() -> impl Strategy<Value = Metric> {
     let limit = || proptest::option::of(0..5_i32);
     (
@@ -43,8 +43,8 @@ fn spec() -> impl Strategy<Value = HookRunSpec> {
     })
 }
 
-/// Drives a run through outcomes that depend on metric and number only. The process dies where `dies` says so: before a
-/// measurement, in the middle of it, or after it.
+/// Drives a run through outcomes that depend only on the metric and the number of the measurement. The process is
+/// killed where `dies` says so: before a measurement, during it, or after it.
 fn drive(program: &Program, outcomes: &[u8], dies: &[bool]) -> (HookRunStatus, usize) {
     let mut status = HookRunStatus::default();
     let mut now = Timestamp::from_second(1_700_000_000).unwrap();
@@ -87,7 +87,7 @@ fn drive(program: &Program, outcomes: &[u8], dies: &[bool]) -> (HookRunStatus, u
     }
 }
 
-/// Outcomes in which every letter comes back, so that polling ends too.
+/// Outcomes in which every letter recurs, so that polling ends as well.
 fn world() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(prop_oneof![Just(b'S'), Just(b'F'), Just(b'I'), Just(b'E')], 1..40).prop_map(
         |mut world| {
@@ -124,13 +124,14 @@ proptest! {
 
     #[test]
     fn nothing_that_never_succeeds_is_approved(spec in spec(), world in proptest::collection::vec(prop_oneof![Just(b'F'), Just(b'I'), Just(b'E')], 1..20)) {
-        // What polls without a count may go on for ever here: its count is what ends it.
+        // A metric that polls without a count may go on forever with these outcomes.
         let polls = |metric: &Metric| metric.count.unwrap_or(0) == 0 && metric.interval.is_some();
         if spec.metrics.iter().any(polls) {
             return Ok(());
         }
         let Ok(program) = Program::compile(&spec) else { return Ok(()) };
-        // Errors that come back now and then are borne for ever: at most every second measurement is one.
+        // Errors that recur with other outcomes between them are tolerated forever: at most every second
+        // measurement is one.
         let world: Vec<u8> = if world.iter().all(|letter| *letter == b'E') { vec![b'E'] } else { world };
         let (status, _) = drive(&program, &world, &[]);
         prop_assert!(status.phase != Some(HookPhase::Successful), "{:?}", status);
@@ -138,7 +139,8 @@ proptest! {
 
     #[test]
     fn a_process_that_dies_changes_no_verdict(spec in spec(), world in world(), dies in proptest::collection::vec(any::<bool>(), 0..60)) {
-        // With several metrics at once it may change which of two that are due together is recorded first, so: one, or in order.
+        // With several concurrent metrics, a restart may change which of two that are due together is recorded
+        // first. Hence the policy is Ordered.
         let mut spec = spec;
         spec.policy = Some(Policy::Ordered);
         let Ok(program) = Program::compile(&spec) else { return Ok(()) };

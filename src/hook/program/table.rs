@@ -1,4 +1,5 @@
-//! What a run comes to, row by row: the tables of the reference under our decisions (design, section 4).
+//! The verdicts of runs, row by row: the tables of the reference under this project's decisions (design, section
+//! 4).
 
 use serde_json::json;
 
@@ -7,8 +8,8 @@ use crate::api::hook_template::HookTemplateSpec;
 use crate::hook::check;
 use crate::hook::value::Value;
 
-/// Runs one metric over outcomes, one after the other, each when it is due: `S`uccessful, `F`ailed, `I`nconclusive, `E`rror.
-/// Gives the final status, how many measurements were made and after how many seconds it ended.
+/// Runs metrics over outcomes, one after the other, each when it is due: `S`uccessful, `F`ailed, `I`nconclusive,
+/// `E`rror. The status, the number of measurements and the seconds until the end are compared with the table.
 struct TestRun {
     program: Program,
     status: HookRunStatus,
@@ -47,7 +48,7 @@ fn outcome(letter: char) -> Measured {
 }
 
 impl TestRun {
-    /// Goes on until it has ended or nothing is due before `outcomes` are used up.
+    /// Continues until the run has ended, or `outcomes` are used up. Returns the number of measurements.
     fn run(&mut self, outcomes: &str) -> usize {
         let mut outcomes = outcomes.chars();
         let mut made = 0;
@@ -90,7 +91,7 @@ fn every_row_of_the_table() {
     let count = json!({ "count": 3, "interval": "1s" });
     let bears = json!({ "count": 4, "interval": "1s", "inconclusiveLimit": 1 });
     for (fields, outcomes, phase, made, seconds, message) in [
-        // The seeds.
+        // The examples of the reference.
         (
             &three,
             "FFF",
@@ -101,13 +102,14 @@ fn every_row_of_the_table() {
         ),
         (&three, "SSS", Successful, 3, 120, ""),
         (&three, "SFF", Successful, 3, 120, ""),
-        // failureLimit 0 is strict, and so is none at all.
+        // failureLimit 0 is strict, and so is an absent one.
         (&strict, "F", Failed, 1, 0, "m: 1 of 2 measurements failed, none is borne"),
         (&once, "F", Failed, 1, 0, "m: 1 of 1 measurement failed, none is borne"),
         (&once, "S", Successful, 1, 0, ""),
         (&count, "SF", Failed, 2, 1, "m: 1 of 3 measurements failed, none is borne"),
         (&count, "SSS", Successful, 3, 2, ""),
-        // What cannot be reached approves nothing and is not counted; without an interval again after 10 s.
+        // An unreachable target approves nothing and is not counted; without an interval it is measured again
+        // after 10 s.
         (
             &three,
             "EEEEE",
@@ -119,7 +121,7 @@ fn every_row_of_the_table() {
         (&three, "EEEESEEEESEEEES", Successful, 15, 840, ""),
         (&once, "EES", Successful, 3, 20, ""),
         (&once, "EEEEE", Error, 5, 40, "m: 5 measurements in a row could not be made"),
-        // Polling: bears failures, and is no success when the count is used up.
+        // Polling tolerates failures, and is no success when the count is used up.
         (
             &poll,
             "FFFFFFFFFF",
@@ -134,7 +136,7 @@ fn every_row_of_the_table() {
         (&for_ever, "EEEEE", Error, 5, 20, "m: 5 measurements in a row could not be made"),
         (&in_a_row, "SFSFSS", Successful, 6, 5, ""),
         (&in_a_row, "SESS", Successful, 4, 3, ""),
-        // Neither the one nor the other.
+        // Neither condition holds.
         (
             &once,
             "I",
@@ -145,7 +147,7 @@ fn every_row_of_the_table() {
         ),
         (&bears, "ISSS", Successful, 4, 3, ""),
         (&bears, "ISI", Inconclusive, 3, 2, "m: 2 of 4 measurements inconclusive, 1 is borne"),
-        // A limit that bears everything does not approve what never succeeded.
+        // A limit that tolerates every failure does not approve a metric that never succeeded.
         (
             &json!({ "count": 2, "interval": "1s", "failureLimit": 2 }),
             "FF",
@@ -162,7 +164,7 @@ fn every_row_of_the_table() {
             0,
             "m: the only measurement is made, none was successful",
         ),
-        // An explicit failureLimit is strict while polling too.
+        // An explicit failureLimit is strict while polling as well.
         (
             &json!({ "interval": "1s", "successfulLimit": 1, "failureLimit": 1 }),
             "FF",
@@ -274,7 +276,8 @@ fn a_process_that_died_while_measuring_measures_that_again_and_nothing_else() {
     assert_eq!((stored.metric_results[0].measurements.len(), stored.metric_results[0].count), (1, 1));
     assert_eq!(run_of.program.next(&stored, &[], at(30)), Next::Wait(Some(at(60))));
     assert_eq!(run_of.program.next(&stored, &[], at(60)), Next::Measure(vec![0]));
-    // It died when one metric had failed and another one was under way: there is nothing left to wait for.
+    // The process was killed when one metric had failed and another one was being measured: no measurement is
+    // left to wait for.
     let metrics = json!([metric("a", &json!({})), metric("b", &json!({}))]);
     let mut run_of = super::table::run_of(metrics, "Parallel");
     run_of.program.begin(&mut run_of.status, 0, at(0));
@@ -340,7 +343,7 @@ fn terminated_is_ended_and_approves_nothing() {
     assert_eq!(run_of.program.next(&run_of.status, &[], run_of.now), Next::Ended(HookPhase::Inconclusive));
     assert!(run_of.status.message.contains("approves nothing"));
     assert_eq!(run_of.status.metric_results[0].phase, HookPhase::Inconclusive);
-    // An ended one stays what it is, whatever still comes in.
+    // An ended run does not change, whatever results still arrive.
     let before = run_of.status.clone();
     run_of.program.terminate(&mut run_of.status, at(9));
     run_of.program.record(&mut run_of.status, 0, &outcome('S'), at(9));

@@ -1,7 +1,8 @@
 //! The provider `exec`: runs a command in a container of the pod, through the node's runtime.
 //!
-//! Exit code 0: what the command printed is the value, without the line end at its end. Any other exit code is a failed
-//! measurement, whatever the conditions say. Must not show the command: there may be secrets in its arguments.
+//! Exit code 0: the output of the command is the value, without its final line end. Any other exit code is a
+//! failed measurement, whatever the conditions are. Must not print the command: its arguments may contain
+//! secrets.
 
 use std::time::Duration;
 
@@ -18,13 +19,13 @@ use crate::hook::provider::{rendered, seconds};
 use crate::hook::settings::Settings;
 use crate::hook::value::{Value, cut};
 
-/// For the command, unless the hook says otherwise.
+/// Time limit of the command, unless the hook sets another one.
 const LIMIT: Duration = Duration::from_secs(10);
-/// What a command may print, in bytes.
+/// Most bytes of output.
 const LONGEST: usize = 16 << 10;
-/// The same with its standard error, as it comes from the runtime.
+/// Most bytes of output and standard error together, as the runtime sends them.
 const LARGEST_ANSWER: usize = 64 << 10;
-/// What is told of its standard error, in bytes.
+/// Most bytes of standard error in a message.
 const LONGEST_MESSAGE: usize = 256;
 
 pub(super) async fn measure(
@@ -52,7 +53,7 @@ pub(super) async fn measure(
     let answer = runtime.exec_bounded(&id, command, limit, LARGEST_ANSWER).await.map_err(|error| {
         match error.source.as_ref().map(tonic::Status::code) {
             Some(Code::OutOfRange) => too_much(&exec.container),
-            // containerd cannot even send it.
+            // The answer is so large that containerd cannot send it.
             Some(Code::ResourceExhausted) if error.message.contains("larger than max") => {
                 too_much(&exec.container)
             }
@@ -65,7 +66,7 @@ pub(super) async fn measure(
     judged(&exec.container, &answer)
 }
 
-/// The container of this name that runs. After a restart in place there may be an old one that does not.
+/// The running container of this name. After a restart in place there may also be an exited one.
 async fn running(runtime: &Client, asked: &Asked, name: &str) -> Result<Option<String>, String> {
     let found = identity::look_up(runtime, asked).await.map_err(|error| format!("exec: {error}"))?;
     let Some((_, all)) = found.map_err(|mismatch| format!("exec: {mismatch}"))? else { return Ok(None) };
@@ -103,7 +104,7 @@ fn too_much(container: &str) -> String {
     )
 }
 
-/// Without the line end at its end.
+/// The text without its final line end.
 fn text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let text = text.strip_suffix('\n').unwrap_or(&text);

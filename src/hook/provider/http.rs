@@ -1,7 +1,8 @@
-//! One HTTP exchange of a hook: bounded in time, size and redirects, only to addresses that may be reached.
+//! One HTTP exchange of a hook: bounded in time, size and redirects, and only with addresses that the hook may
+//! reach.
 //!
-//! Must not repeat a request, use a proxy, keep a connection, or show what may be secret: of a URL only scheme, host, port
-//! and path, of headers and bodies nothing.
+//! Must not repeat a request, use a proxy, keep a connection open, or print a possible secret: of a URL only
+//! scheme, host, port and path are printed, of headers and bodies nothing.
 
 use std::error::Error as StdError;
 use std::io;
@@ -16,12 +17,12 @@ use crate::api::hook_template::Tls;
 use crate::hook::reach::{Reach, literal};
 use crate::process::cause;
 
-/// What an answer may have: a hook's result is small.
+/// Most bytes of an answer's body: the result of a hook is small.
 const LARGEST: usize = 1 << 20;
-/// Followed at most.
+/// Most redirects that are followed.
 const REDIRECTS: usize = 5;
 
-/// What is sent.
+/// A request.
 #[derive(Clone, Debug)]
 pub(super) struct Request<'a> {
     pub(super) method: Method,
@@ -31,17 +32,17 @@ pub(super) struct Request<'a> {
     pub(super) tls: Option<&'a Tls>,
 }
 
-/// What came back.
+/// An answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
-    /// Empty when the status was not wanted.
+    /// Empty if the status was not wanted.
     pub(super) body: Vec<u8>,
 }
 
-/// Reads a URL that a hook names.
+/// Parses a URL of a hook.
 pub(super) fn url(text: &str) -> Result<Url, String> {
-    // What the parser says holds nothing of the text.
+    // The parser's message contains nothing of the text.
     let url = Url::parse(text.trim()).map_err(|error| format!("the URL cannot be read: {error}"))?;
     match url.scheme() {
         "http" | "https" if url.has_host() => Ok(url),
@@ -49,16 +50,17 @@ pub(super) fn url(text: &str) -> Result<Url, String> {
     }
 }
 
-/// Of a URL what is no secret: no user, no password, no query.
+/// The printable part of a URL: no user, no password, no query.
 pub(super) fn shown(url: &Url) -> String {
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     format!("{}://{}{port}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path())
 }
 
-/// Sends a request and reads the answer, all within `limit`. Redirects are followed unless their status is `wanted`.
+/// Sends a request and reads the answer, all within `limit`. A redirect is followed unless its status is
+/// `wanted`.
 ///
 /// # Errors
-/// What went wrong, for people.
+/// What failed, for people.
 pub(super) async fn exchange(
     reach: &Reach,
     request: Request<'_>,
@@ -89,7 +91,7 @@ async fn follow(
     Err(format!("{} redirects more than {REDIRECTS} times", shown(&first)))
 }
 
-/// Where a redirect leads, if the answer is one.
+/// The target of a redirect, if the answer is one.
 fn moved(response: &Response) -> Option<Result<&str, String>> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return None;
@@ -98,7 +100,7 @@ fn moved(response: &Response) -> Option<Result<&str, String>> {
     Some(location.to_str().map_err(|_| format!("{} redirects to no URL", shown(response.url()))))
 }
 
-/// The request that a redirect asks for.
+/// The request that follows a redirect.
 fn next<'a>(request: Request<'a>, location: &str) -> Result<Request<'a>, String> {
     let from = shown(&request.url);
     let to = request.url.join(location).map_err(|_| format!("{from} redirects to no URL"))?;
@@ -115,7 +117,7 @@ fn next<'a>(request: Request<'a>, location: &str) -> Result<Request<'a>, String>
     let same_host = to.host_str() == request.url.host_str();
     let upgrade = (request.url.port_or_known_default(), to.port_or_known_default()) == (Some(80), Some(443));
     let same_port = to.port_or_known_default() == request.url.port_or_known_default();
-    // Headers and body were meant for the one that was named.
+    // Headers and body are meant for the host in the hook only.
     let trusted = same_host && (same_port || upgrade);
     Ok(Request {
         headers: if trusted { request.headers } else { HeaderMap::new() },
@@ -134,7 +136,8 @@ async fn send(reach: &Reach, request: &Request<'_>) -> Result<Response, String> 
     if let Some(name) = tls.and_then(|tls| tls.server_name.as_deref())
         && url.scheme() == "https"
     {
-        // The name in the URL is the one that TLS wants to see; the one that was named goes into Host.
+        // TLS checks the name in the URL; so `serverName` goes into the URL, and the URL's own host into the
+        // `Host` header.
         let authority = url.port().map_or_else(|| host.clone(), |port| format!("{host}:{port}"));
         let authority = HeaderValue::from_str(&authority).map_err(|_| "the URL's host cannot be sent")?;
         let named = url.set_host(Some(name)).is_ok() && literal(url.host_str().unwrap_or_default()).is_none();
@@ -163,7 +166,7 @@ fn client(https: bool, tls: Option<&Tls>, addresses: Vec<SocketAddr>) -> Result<
         .dns_resolver(Checked(addresses));
     let bundle = tls.and_then(|tls| tls.ca_bundle.as_deref());
     let builder = match bundle {
-        // Certificates that are not needed are not looked for: there are none in a small image.
+        // Without https no certificates are loaded: a small image has none.
         _ if !https => builder.tls_certs_only([]),
         _ if tls.is_some_and(|tls| tls.insecure_skip_verify) => builder.tls_danger_accept_invalid_certs(true),
         Some(bundle) => {
@@ -182,7 +185,7 @@ fn client(https: bool, tls: Option<&Tls>, addresses: Vec<SocketAddr>) -> Result<
     })
 }
 
-/// Reads no more than may be.
+/// Reads the body up to the limit.
 async fn body(url: &Url, mut response: Response) -> Result<Vec<u8>, String> {
     let too_long = || format!("the answer of {} is longer than {} MiB", shown(url), LARGEST >> 20);
     let announced =
@@ -200,7 +203,7 @@ async fn body(url: &Url, mut response: Response) -> Result<Vec<u8>, String> {
     Ok(body)
 }
 
-/// Tells the connector what was checked, whatever it asks for.
+/// A resolver that returns the addresses that were checked, for any name.
 struct Checked(Vec<SocketAddr>);
 
 impl Resolve for Checked {
@@ -215,7 +218,7 @@ fn failed(url: &Url, error: &reqwest::Error) -> String {
     format!("{} {what}: {}", shown(url), bottom(error))
 }
 
-/// The bottom of a failure, which is what people can act upon.
+/// The innermost cause of a failure, which is the one that users can fix.
 fn bottom(error: &(dyn StdError + 'static)) -> String {
     let (bottom, kind) = cause::bottom(error);
     match kind {

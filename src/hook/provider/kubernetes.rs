@@ -1,8 +1,8 @@
-//! The provider `kubernetes`: compares annotations of the pod, or sets them.
+//! The provider `kubernetes`: compares or sets annotations of the pod.
 //!
-//! `get` with another value, or none, is a *failed* measurement that shows what is there, so that `successfulLimit` polls
-//! for as long as it likes; an API server that gives no answer is an error. Only the pod in the hook's own namespace is
-//! touched: what a hook may change must not depend on the rights of who runs it.
+//! `get` with another value, or none, is a *failed* measurement with the actual value, so that `successfulLimit`
+//! can poll for any time; an API server that does not answer is an error. Must not touch anything but the pod in
+//! the hook's own namespace: what a hook may change must not depend on the rights of the runner.
 
 use crate::api::hook_template::{Argument, Field, Function, Kubernetes};
 use crate::cluster::server::Server;
@@ -11,12 +11,12 @@ use crate::hook::place::Place;
 use crate::hook::settings::Settings;
 use crate::hook::value::{Value, cut};
 
-/// What is told of an annotation's value, in bytes.
+/// Most bytes of an annotation's value in a message.
 const LONGEST_VALUE: usize = 128;
-/// Keys that agents and kubelets work by.
+/// Prefixes of the keys that agents and kubelets use.
 const OURS: [&str; 2] = ["inplace.dev/", "kubernetes.io/config."];
 
-/// The pod that is meant; the uid is not known where the hook only names it.
+/// The pod of a hook. The uid is unknown if the hook only names the pod.
 struct Target<'a> {
     namespace: &'a str,
     name: &'a str,
@@ -35,7 +35,7 @@ pub(super) async fn measure(
     let target = target(args, place)?;
     let fields: Vec<_> = kubernetes.fields.iter().map(field).collect::<Result<_, _>>()?;
     match kubernetes.function {
-        // On a node: the API server would refuse it wherever it has the policy.
+        // On a node: an API server with the admission policy would refuse this write.
         Function::Patch if settings.runtime.is_some() => Err(format!(
             "kubernetes: {} sets no annotations of pods; the controller does, in a HookRun without exec",
             settings.role
@@ -77,7 +77,7 @@ async fn patch(server: &Server, target: &Target<'_>, fields: &[(&str, &str)]) ->
     Ok(Measured::Value(Value::None))
 }
 
-/// The hook's own pod; where it belongs to none, the one that its arguments name.
+/// The hook's own pod; if the hook has none, the pod that its arguments name.
 fn target<'a>(args: &'a [Argument], place: &'a Place) -> Result<Target<'a>, String> {
     let arg = |name: &str| args.iter().find(|arg| arg.name == name).and_then(|arg| arg.value.as_deref());
     if let Some(kind) = arg("Kind").filter(|kind| *kind != "Pod") {
@@ -94,7 +94,7 @@ fn target<'a>(args: &'a [Argument], place: &'a Place) -> Result<Target<'a>, Stri
     Ok(Target { namespace: &place.namespace, name, uid })
 }
 
-/// Key and value; the key is everything behind the second dot.
+/// The key and value of a field; the key is everything after the second dot.
 fn field(field: &Field) -> Result<(&str, &str), String> {
     match field.path.strip_prefix("metadata.annotations.") {
         Some(key) if !key.is_empty() => Ok((key, &field.value)),

@@ -1,7 +1,7 @@
-//! The providers: one measurement each, of what a metric asks for.
+//! The providers: each makes one measurement of a metric.
 //!
-//! Every one is bounded in time and size by itself. Must not judge a value, and never repeat: when to measure again is
-//! the schedule's.
+//! Each bounds its own time and size. Must not judge a value or repeat a measurement: the schedule decides when
+//! to measure again.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ mod kubernetes;
 mod prometheus;
 mod web;
 
-/// Measures once.
+/// Makes one measurement.
 pub(super) async fn measure(
     metric: &Metric,
     args: &[Argument],
@@ -40,12 +40,12 @@ pub(super) async fn measure(
     measured.unwrap_or_else(Measured::Error)
 }
 
-/// A field with its arguments in place.
+/// A field with its arguments inserted.
 fn rendered(field: &str, text: &str, args: &[Argument]) -> Result<String, String> {
     template::render(text, args).map_err(|error| format!("{field}: {error}"))
 }
 
-/// A limit that was given: 0 is none.
+/// The given limit; 0 means none.
 fn seconds(given: Option<i32>) -> Option<Duration> {
     u64::try_from(given?).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs)
 }

@@ -1,4 +1,5 @@
-//! The provider `prometheus`: an instant query. A scalar is a number, a vector its values in the order of their labels.
+//! The provider `prometheus`: an instant query. The value of a scalar is a number, that of a vector is its
+//! numbers in the order of their labels. Must not judge them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,12 +15,12 @@ use crate::hook::provider::rendered;
 use crate::hook::reach::Reach;
 use crate::hook::value::{Value, cut};
 
-/// For the whole query.
+/// Time limit of the whole query.
 const LIMIT: Duration = Duration::from_secs(30);
-/// What is told of Prometheus' own message, in bytes.
+/// Most bytes of Prometheus' own error text in a message.
 const LONGEST_MESSAGE: usize = 512;
 
-/// Both kinds of answer.
+/// Both kinds of answer: success and error.
 #[derive(Deserialize)]
 struct Answer {
     status: String,
@@ -37,7 +38,7 @@ enum Data {
     Matrix(serde::de::IgnoredAny),
 }
 
-/// A time, and the number as text: JSON has no NaN.
+/// A time, and the number as text, since JSON has no NaN.
 #[derive(Deserialize)]
 struct Sample(#[expect(dead_code, reason = "its place counts")] f64, String);
 
@@ -60,7 +61,7 @@ pub(super) async fn measure(
     url.query_pairs_mut().clear().append_pair("query", &query);
     let asked = http::shown(&url);
     let request = Request { method: Method::GET, url, headers: HeaderMap::new(), body: None, tls: None };
-    // What is wrong with a query stands in the body of an error; a redirect is none.
+    // The body of an error status explains what is wrong with the query; a redirect has no such body.
     let answer = http::exchange(reach, request, LIMIT, |status| !status.is_redirection()).await?;
     let Ok(reported) = serde_json::from_slice::<Answer>(&answer.body) else {
         return Err(format!("{asked} answered {}, and not as Prometheus does", answer.status));

@@ -1,4 +1,4 @@
-//! The provider `web`: asks an HTTP server, and makes a value of its answer.
+//! The provider `web`: sends a request to an HTTP server, and makes a value of the answer. Must not judge it.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::hook::provider::{rendered, seconds};
 use crate::hook::reach::Reach;
 use crate::hook::value::Value;
 
-/// For the whole exchange, unless the hook says otherwise.
+/// Time limit of the whole exchange, unless the hook sets another one.
 const LIMIT: Duration = Duration::from_secs(10);
-/// What frames a message is not the hook's to say.
+/// Headers that frame a message; a hook must not set them.
 const FRAMING: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE];
 
 pub(super) async fn measure(web: &Web, args: &[Argument], reach: &Reach) -> Result<Measured, String> {
@@ -79,7 +79,7 @@ fn headers(given: &[Header], args: &[Argument]) -> Result<HeaderMap, String> {
     Ok(headers)
 }
 
-/// What the hook measured: what `path` leads to, or everything.
+/// The value: the part that `path` selects, or the whole body.
 fn value(body: &[u8], path: Option<&str>) -> Result<Value, String> {
     if let Some(path) = path {
         return json_path::select(body, path)

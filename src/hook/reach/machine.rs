@@ -1,4 +1,5 @@
-//! What this machine itself is reached by, as its kernel says at the moment it is asked.
+//! The addresses of this machine, as the kernel reports them at the time of the call. Must not send a packet or
+//! decide what is allowed.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -6,7 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 /// The virtual services of IPVS: their addresses are on an interface of each node, but lead to pods.
 const SERVICES: &str = "/proc/net/ip_vs";
 
-/// True when the address is one of this machine: only those are talked to from themselves. Sends nothing.
+/// True if the address belongs to this machine: only then does the kernel choose the same address as the source.
+/// Sends nothing.
 pub(super) fn is_own(address: IpAddr) -> bool {
     let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
     let source = UdpSocket::bind((any, 0)).and_then(|socket| {
@@ -16,12 +18,12 @@ pub(super) fn is_own(address: IpAddr) -> bool {
     source.is_ok_and(|source| source.ip() == address)
 }
 
-/// True when kube-proxy (in its mode IPVS) has this port of an address of this machine lead to pods.
+/// True if kube-proxy (in its IPVS mode) forwards this port of an address of this machine to pods.
 pub(super) fn is_service(at: SocketAddr) -> bool {
     fs::read_to_string(SERVICES).is_ok_and(|table| services(&table).any(|service| service == at))
 }
 
-/// `TCP  0A600001:01BB rr`, `TCP  [fd00:0000:...:0001]:01BB rr`; lines that begin otherwise are no services.
+/// Parses `TCP  0A600001:01BB rr`, `TCP  [fd00:0000:...:0001]:01BB rr`. Other lines are not services.
 fn services(table: &str) -> impl Iterator<Item = SocketAddr> {
     table.lines().filter_map(|line| {
         let mut words = line.split_whitespace();

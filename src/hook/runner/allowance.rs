@@ -1,12 +1,13 @@
-//! How much is under way, by namespace: whoever has many or large runs holds up no other namespace.
+//! Counts the running HookRuns by namespace, and decides whether one more may start: a namespace with many or
+//! large HookRuns delays no other.
 //!
-//! Counts only: must not begin or end anything.
+//! Must not start or end anything.
 
 use std::collections::HashMap;
 
 use crate::hook::permits;
 
-/// What is under way, and the most that may be.
+/// The running HookRuns, and the limits.
 #[derive(Debug)]
 pub(super) struct Allowance {
     most: Load,
@@ -21,12 +22,12 @@ struct Load {
 }
 
 impl Allowance {
-    /// For so many, of so much weight together.
+    /// An allowance for `count` HookRuns with a total of `weight`.
     pub(super) fn new(count: usize, weight: usize) -> Self {
         Self { most: Load { count, weight }, all: Load::default(), by_namespace: HashMap::new() }
     }
 
-    /// One more of `namespace` is under way.
+    /// Counts one more of `namespace` as running.
     pub(super) fn take(&mut self, namespace: &str, weight: usize) {
         for load in [&mut self.all, self.by_namespace.entry(namespace.to_owned()).or_default()] {
             load.count += 1;
@@ -34,13 +35,14 @@ impl Allowance {
         }
     }
 
-    /// How many of `namespace` are under way.
+    /// How many of `namespace` are running.
     pub(super) fn count(&self, namespace: &str) -> usize {
         self.of(namespace).count
     }
 
-    /// Whether one more of `namespace` fits: of what the others leave, it gets its share, so that a few who take all they can get
-    /// leave something for the next one. One that is larger than everything together runs where no large one does.
+    /// Whether one more of `namespace` may start. A namespace may use a share of what the others leave over, so
+    /// that a few namespaces that use all they may leave something for the next one. A HookRun that is larger
+    /// than the whole limit runs only if no other large one runs.
     pub(super) fn is_for(&self, namespace: &str, weight: usize) -> bool {
         let of = self.of(namespace);
         let share = |most: usize, all: usize, own: usize| permits::share(most.saturating_sub(all - own));
@@ -60,7 +62,7 @@ impl Allowance {
 mod tests {
     use super::*;
 
-    /// Begins as many as fit.
+    /// Takes as many as fit.
     fn fill(allowance: &mut Allowance, namespace: &str, weight: usize) -> usize {
         let mut count = 0;
         while allowance.is_for(namespace, weight) {
@@ -81,7 +83,7 @@ mod tests {
         assert_eq!(fill(&mut allowance, "late", 0), 18);
     }
 
-    /// A run may keep its place for as long as its author likes.
+    /// The author of a HookRun decides how long it runs.
     #[test]
     fn a_few_namespaces_together_do_not_take_every_place() {
         let mut allowance = Allowance::new(512, 1);

@@ -1,4 +1,4 @@
-//! What is counted of HookRuns. Labels are bounded: no names.
+//! The metrics of HookRuns. Must not have unbounded labels: no names.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 use crate::api::hook_run::{HookPhase, HookRunStatus};
 use crate::cluster::hooks::Summary;
 
-/// Every phase, so that a gauge goes back to 0.
+/// Every phase, so that a gauge returns to 0.
 const PHASES: [HookPhase; 6] = [
     HookPhase::Pending,
     HookPhase::Running,
@@ -26,7 +26,7 @@ struct PhaseLabel {
     phase: String,
 }
 
-/// All of it; cheap to clone.
+/// All metrics of a runner; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     runs: Family<PhaseLabel, Gauge>,
@@ -35,7 +35,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers everything in `registry`.
+    /// Registers all metrics in `registry`.
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         registry.register("hook_runs", "HookRuns that are run here, by phase", metrics.runs.clone());
@@ -46,7 +46,7 @@ impl Metrics {
         metrics
     }
 
-    /// The runs as they are now.
+    /// Sets the gauges to the current HookRuns.
     pub(super) fn count<'a>(&self, runs: impl Iterator<Item = &'a Summary>, waiting: i64) {
         let mut counts: BTreeMap<_, _> = PHASES.iter().map(|phase| (*phase, 0)).collect();
         for run in runs {
@@ -59,7 +59,7 @@ impl Metrics {
         self.waiting.set(waiting);
     }
 
-    /// What was measured between the one and the other.
+    /// Counts the measurements that ended between `before` and `after`.
     pub(super) fn measured(&self, before: &HookRunStatus, after: &HookRunStatus) {
         for (phase, before, after) in
             totals(before).into_iter().zip(totals(after)).map(|(b, a)| (a.0, b.1, a.1))

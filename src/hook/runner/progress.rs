@@ -1,25 +1,25 @@
-//! What of a run's status is not written yet.
+//! Tracks the part of a HookRun's status that is not written yet. Must not write it.
 //!
-//! Only what has ended counts: that a measurement has begun is written along with the next one that ends, so that a
-//! measurement costs one write.
+//! Only measurements that have ended count: the start of a measurement is written together with the next result,
+//! so that a measurement costs one write.
 
 use tokio::sync::watch;
 
 use crate::api::hook_run::HookRunStatus;
 
-/// The status as it is told, beside the one that was written.
+/// The reported status, and the written one.
 pub(super) struct Progress {
     reported: watch::Receiver<HookRunStatus>,
     written: Option<HookRunStatus>,
 }
 
 impl Progress {
-    /// `written`: as the API server has it.
+    /// `written`: the status that the API server has.
     pub(super) fn new(reported: watch::Receiver<HookRunStatus>, written: Option<HookRunStatus>) -> Self {
         Self { reported, written: written.map(ended) }
     }
 
-    /// The newest status, if it says more than what was written.
+    /// The newest status, if it contains more than the written one.
     pub(super) fn updates(&mut self) -> Option<HookRunStatus> {
         let status = self.reported.borrow_and_update().clone();
         self.is_change(&status).then_some(status)
@@ -29,14 +29,14 @@ impl Progress {
         self.written.as_ref() != Some(&ended(status.clone()))
     }
 
-    /// Returns when something was told since [`Self::updates`] looked.
+    /// Returns when a status was reported since the last call of [`Self::updates`].
     pub(super) async fn changed(&mut self) {
         if self.reported.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// What was written last.
+    /// The status that was written last.
     pub(super) fn into_written(self) -> Option<HookRunStatus> {
         self.written
     }
@@ -46,17 +46,17 @@ impl Progress {
     }
 }
 
-/// Returns when nothing is being measured.
+/// Returns when no measurement is running.
 pub(super) async fn heard_out(mut reported: watch::Receiver<HookRunStatus>) {
     let is_quiet = |status: &HookRunStatus| {
         let mut measurements = status.metric_results.iter().flat_map(|result| &result.measurements);
         measurements.all(|measurement| measurement.finished_at.is_some())
     };
-    // Nothing is told any more when the run is over.
+    // The channel is closed when the run is over.
     let _ = reported.wait_for(is_quiet).await;
 }
 
-/// Without what is being measured.
+/// The status without the measurements that are running.
 fn ended(mut status: HookRunStatus) -> HookRunStatus {
     for result in &mut status.metric_results {
         result.measurements.retain(|measurement| measurement.finished_at.is_some());
@@ -115,7 +115,7 @@ mod tests {
         let (reported, heard) = watch::channel(HookRunStatus::default());
         let mut progress = Progress::new(heard, Some(HookRunStatus::default()));
         assert_eq!(progress.updates(), None);
-        // That it runs is news, once.
+        // The phase `Running` is a change, once.
         reported.send_replace(status(&[false]));
         let first = progress.updates().unwrap();
         progress.written(first);

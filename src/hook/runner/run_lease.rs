@@ -1,8 +1,11 @@
-//! One run, from taking it to its verdict.
+//! The lease of one HookRun, from the takeover to the verdict. Must not decide which HookRuns are ours
+//! ([`Duty`](super::Duty) does).
 //!
-//! Exactly one runs it, without comparing clocks: only who is named on it measures and writes, and whoever has not heard
-//! from the API server for a while ([`Terms::lapse`](super::Terms)) that it is still named stops measuring. Who takes a run
-//! from another that did not let it go itself waits for longer: by then the other has heard of it, or has stopped.
+//! Exactly one runner runs a HookRun, without comparing clocks. Only the runner that is named on it measures and
+//! writes. A runner that has not received a confirmation from the API server for a while
+//! ([`Terms::lapse`](super::Terms)) that it is still named stops measuring. After a takeover from a runner that
+//! has not released the HookRun, the new runner waits longer than that: by then the old one has observed the
+//! takeover or has stopped.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,42 +26,42 @@ use crate::hook::runner::progress::{self, Progress};
 use crate::process::clock;
 use crate::process::log::chain;
 
-/// Pauses between attempts to write or read.
+/// Delays between attempts to write or read: the first and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// For what is still to be written when the process is to end.
+/// Time limit for the remaining writes when the process is to end.
 const LAST_WORDS: Duration = Duration::from_secs(3);
-/// An event is tried so often.
+/// Attempts to write an event.
 const EVENT_TRIES: u32 = 5;
 
-/// One run.
+/// One HookRun and its lease.
 pub(super) struct HookRunLease {
     context: Arc<RunnerContext>,
-    /// Moves when the run has changed; false when it is somebody else's from now on.
+    /// Notified when the HookRun has changed; false if it belongs to another runner now.
     sight: watch::Receiver<bool>,
-    /// The newest that is known.
+    /// The newest version that was observed.
     run: Summary,
-    /// Where it is measured, or why it must not be.
+    /// Where it is measured, or why it must not be measured.
     place: Result<Place, String>,
-    /// When a call began that showed that the run is ours.
+    /// The start of the last call that confirmed that the HookRun is ours.
     heard: Instant,
 }
 
-/// What is to be run, and how far it is: read when a run is taken, not before.
+/// The spec and status of a HookRun: read when it is taken, not before.
 type Content = Result<(HookRunSpec, HookRunStatus), Unreadable>;
 
 /// Why measuring stops.
 #[derive(Debug)]
 enum Stop {
-    /// The run is gone, or somebody else's.
+    /// The HookRun is gone, or another runner's.
     Lost,
-    /// It is to be let go.
+    /// It is to be released.
     Release,
-    /// The API server was silent for too long.
+    /// The API server has not answered for too long.
     Lapse,
     /// The process is to end.
     Shutdown,
-    /// Somebody said that it is to end: by hand.
+    /// A user has ended it by hand.
     Order(Order),
 }
 
@@ -78,7 +81,7 @@ impl HookRunLease {
         Self { context, sight, run, place, heard: Instant::now() }
     }
 
-    /// Takes the run, brings it to its end, and says so; or lets it go.
+    /// Takes the HookRun, drives it to its end and reports that; or releases it.
     pub(super) async fn keep(mut self) {
         let name = format!("{}/{}", self.run.namespace().unwrap_or_default(), self.run.name_any());
         let stopped = match self.take().await {
@@ -92,9 +95,9 @@ impl HookRunLease {
         }
     }
 
-    // ---- taking and letting go ----
+    // ---- takeover and release ----
 
-    /// Has this runner named on the run. From then on nobody else changes its status.
+    /// Writes this runner's name on the HookRun. From then on no other runner changes its status.
     async fn take(&mut self) -> Result<Content, Stop> {
         let me = self.context.identity.runner.clone();
         let found = Instant::now();
@@ -124,7 +127,7 @@ impl HookRunLease {
                 }
                 Ok(None) => return Err(Stop::Lost),
                 Err(error) if error.class() == Class::Gone => return Err(Stop::Lost),
-                // Somebody else was faster, or it was changed: who is named now?
+                // Conflict: the object was modified concurrently. Read which runner is named now.
                 Err(error) if error.class() == Class::Refused => {
                     if let Ok(seen) = self.context.server.look_at_hook_run(&self.run).await {
                         self.run = seen.ok_or(Stop::Lost)?.summary();
@@ -137,8 +140,8 @@ impl HookRunLease {
         }
     }
 
-    /// Waits until whoever had the run before has heard of it, or has stopped because he hears nothing. Gives the run as it is
-    /// then.
+    /// Waits until the previous runner has observed the takeover, or has stopped for lack of a confirmation.
+    /// Returns the HookRun as it is then.
     async fn fence(&mut self) -> Result<Run, Stop> {
         let until = Instant::now() + self.context.terms.fence;
         while Instant::now() < until {
@@ -159,7 +162,7 @@ impl HookRunLease {
         }
     }
 
-    /// Until then, or until the run has changed.
+    /// Waits until `until`, or until the HookRun has changed.
     async fn wait(&mut self, until: Instant) -> Result<(), Stop> {
         tokio::select! {
             () = self.context.stop.cancelled() => return Err(Stop::Shutdown),
@@ -174,7 +177,7 @@ impl HookRunLease {
         if *self.sight.borrow() { Ok(()) } else { Err(Stop::Release) }
     }
 
-    /// Names nobody on the run, so that it can be taken at once.
+    /// Removes the runner's name from the HookRun, so that it can be taken at once.
     async fn release(&mut self, name: &str) {
         let mut pause = FIRST_PAUSE;
         while self.is_named() && !self.context.stop.is_cancelled() {
@@ -195,7 +198,7 @@ impl HookRunLease {
 
     // ---- running ----
 
-    /// Brings the run to its end.
+    /// Drives the HookRun to its end.
     async fn drive(&mut self, name: &str, content: Content) -> Result<(), Stop> {
         if self.run.is_completed() {
             return Ok(());
@@ -231,7 +234,7 @@ impl HookRunLease {
                     stop = self.attend(&mut progress) => stop,
                 };
                 if matches!(stop, Stop::Release | Stop::Shutdown) {
-                    // Whoever comes next measures at once: what is being asked now is heard out first.
+                    // The next runner measures at once: so wait for the measurements that are running.
                     tokio::select! {
                         ended = running => return self.end(name, &ended).await,
                         _ = timeout(LAST_WORDS, progress::heard_out(reported.subscribe())) => {}
@@ -252,7 +255,7 @@ impl HookRunLease {
                 Stop::Release | Stop::Shutdown => {
                     let last = reported.borrow().clone();
                     if progress.is_change(&last) {
-                        // What is not written is measured again by whoever comes next.
+                        // Without this write the next runner would repeat the measurements.
                         let _ = timeout(LAST_WORDS, self.write(&last)).await;
                     }
                     return Err(stop);
@@ -263,7 +266,7 @@ impl HookRunLease {
         }
     }
 
-    /// Writes what is new and listens, until there is a reason to stop measuring.
+    /// Writes new results and observes changes, until there is a reason to stop measuring.
     async fn attend(&mut self, progress: &mut Progress) -> Stop {
         let mut again = Instant::now();
         let mut pause = FIRST_PAUSE;
@@ -310,7 +313,7 @@ impl HookRunLease {
         }
     }
 
-    /// Waits until the API server says again that the run is ours.
+    /// Waits until the API server confirms again that the HookRun is ours.
     async fn hear_again(&mut self) -> Result<(), Stop> {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -323,7 +326,7 @@ impl HookRunLease {
         }
     }
 
-    /// Writes the verdict, and tells it.
+    /// Writes the verdict, and reports it.
     async fn end(&mut self, name: &str, status: &HookRunStatus) -> Result<(), Stop> {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -371,9 +374,9 @@ impl HookRunLease {
         }
     }
 
-    // ---- what is known of the run ----
+    // ---- the observed HookRun ----
 
-    /// Why measuring must not go on, as the run is known.
+    /// The reason to stop measuring, if the observed HookRun has one.
     fn reason_to_stop(&self) -> Option<Stop> {
         if !self.is_named() || self.run.is_deleting() {
             return Some(Stop::Lost);
@@ -391,7 +394,7 @@ impl HookRunLease {
         self.run.runner() == Some(self.context.identity.runner.as_str())
     }
 
-    /// Takes over what the watch has brought.
+    /// Takes over the version from the watch, unless it is older.
     fn look(&mut self) {
         let (namespace, name) = (self.run.namespace().unwrap_or_default(), self.run.name_any());
         if let Some(seen) = self.context.runs.get(&namespace, &name)
@@ -407,7 +410,7 @@ impl HookRunLease {
         self.context.runs.learn(self.run.clone());
     }
 
-    /// Asks whether the run is still ours.
+    /// Reads the HookRun and checks that it is still ours.
     async fn confirm(&mut self) -> Result<(), Failure> {
         let began = Instant::now();
         let seen = self.context.server.look_at_hook_run(&self.run).await.map_err(Failure::Call)?;
@@ -429,7 +432,7 @@ impl HookRunLease {
                 Ok(())
             }
             Err(error) if error.class() == Class::Gone => Err(Failure::Stop(Stop::Lost)),
-            // Not as it was: it is written again if it is still ours.
+            // Conflict: it is written again if it is still ours.
             Err(error) if error.class() == Class::Refused => {
                 self.confirm().await?;
                 Err(Failure::Call(error))
@@ -438,7 +441,8 @@ impl HookRunLease {
         }
     }
 
-    /// What is away is told by whoever watches it; the rest once for each series of attempts.
+    /// Logs a failure. If the API server is away, its watches report that; other failures are logged once per
+    /// series of attempts.
     fn report(&self, what: &str, error: &Error, pause: Duration) {
         if !error.class().is_away() && pause == FIRST_PAUSE {
             let name = format!("{}/{}", self.run.namespace().unwrap_or_default(), self.run.name_any());
@@ -457,7 +461,7 @@ fn content(run: &Run) -> Content {
     Ok((spec, run.status().map_err(Clone::clone)?.clone()))
 }
 
-/// What an approval by hand makes of a run.
+/// The status after an approval by hand.
 fn approved(spec: &HookRunSpec, mut status: HookRunStatus) -> HookRunStatus {
     match Program::compile(spec) {
         Ok(program) => program.approve(&mut status, clock::now()),

@@ -1,4 +1,4 @@
-//! What somebody gains who may write HookRuns, or who reaches the webhook's port: nothing.
+//! Attacks by users who may write HookRuns, or by clients that can reach the webhook's port: they gain nothing.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -8,7 +8,7 @@ use super::*;
 
 const TAINT_MANAGER: &str = "system:serviceaccount:kube-system:node-controller";
 
-/// A guarded pod on node `node`, of the hook that [`Post`] has.
+/// A guarded pod on node `node`, with the hook of [`Post`].
 fn guarded(name: &str, node: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"namespace": "shop", "name": name, "labels": {"inplace.dev/delete-guard": "true"},
@@ -17,7 +17,7 @@ fn guarded(name: &str, node: &str) -> Value {
         "status": {"phase": "Running", "podIP": "10.0.0.7"}})
 }
 
-/// Has `pod` evicted by a taint, as the taint manager does it, and its hook succeed: it goes.
+/// Evicts `pod` as the taint manager does, and lets its hook succeed: the pod is deleted.
 async fn evicted_by_taint(post: &Post, name: &str) {
     let api = &post.town.api;
     api.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "tainted"},
@@ -33,7 +33,7 @@ async fn evicted_by_taint(post: &Post, name: &str) {
 
 type Change = fn(&mut Value);
 
-/// The run that the guard makes for the pod of `post`, as somebody else writes it.
+/// The HookRun that the guard would make for the pod of `post`, as another user writes it.
 fn forged(post: &Post) -> Value {
     let (meta, now) = (&post.pod["metadata"], inplace::process::clock::now().to_string());
     let uid: String = meta["uid"].as_str().unwrap().chars().filter(|c| *c != '-').take(8).collect();
@@ -55,7 +55,7 @@ async fn a_run_of_an_agents_operation_never_deletes_a_pod() {
         json!({"inplace.dev/node": "n2", "inplace.dev/operation": "x", "inplace.dev/delete-guard": "finish"});
     run["metadata"]["annotations"] = json!({"inplace.dev/approve": "true"});
     post.town.api.put(run);
-    // Two rounds of what is to be finished: by then the forged one was looked at as well.
+    // After two rounds of evictions the forged HookRun was handled as well.
     evicted_by_taint(&post, "first-1").await;
     evicted_by_taint(&post, "second-2").await;
     assert_eq!(post.town.api.count("DELETE pod shop/web-0"), 0, "a forged HookRun deleted the pod");
@@ -88,7 +88,7 @@ async fn a_run_that_is_not_the_controllers_for_this_pod_lets_nobody_go() {
             api.store(|store| store.remove_of("hookruns", "shop", name));
         }
     }
-    // The same as it is made by the controller does.
+    // The same HookRun, made by the controller, is accepted.
     api.put(real);
     is_yes(&post.deleted(json!({})).await);
 }
@@ -97,11 +97,11 @@ async fn a_run_that_is_not_the_controllers_for_this_pod_lets_nobody_go() {
 async fn a_made_up_eviction_by_the_taint_manager_deletes_no_pod() {
     let post = Post::found().await;
     let by_taint = json!({"userInfo": {"username": TAINT_MANAGER}});
-    // Nothing says that the pod has to go: its node has no taint, and is not even there.
+    // The pod is not being evicted: its node has no taint, and does not even exist.
     no(&post.deleted(by_taint.clone()).await, 403);
     let marked = |run: &Value| run["metadata"]["labels"]["inplace.dev/delete-guard"] == "finish";
     assert!(!post.runs().iter().any(marked), "a made-up eviction is to be finished");
-    // A taint that the pod bears, or that evicts nobody; an eviction that was called off.
+    // A taint that the pod tolerates, one that evicts no pod, and an eviction that was cancelled.
     for taint in
         [json!({"key": "old", "effect": "NoExecute"}), json!({"key": "other", "effect": "NoSchedule"})]
     {
@@ -113,7 +113,7 @@ async fn a_made_up_eviction_by_the_taint_manager_deletes_no_pod() {
         no(&post.deleted(by_taint.clone()).await, 403);
         assert!(!post.runs().iter().any(marked), "{taint}");
     }
-    // A run that was marked once is not finished when the taint is gone meanwhile.
+    // A HookRun that was marked has no effect once the taint is gone.
     let name = post.runs()[0]["metadata"]["name"].as_str().unwrap().to_owned();
     post.town.api.edit_of("hookruns", "shop", &name, |run| {
         run["metadata"]["labels"]["inplace.dev/delete-guard"] = json!("finish");
@@ -140,17 +140,17 @@ async fn what_a_review_says_of_its_pod_is_not_believed() {
         let name = run["metadata"]["name"].as_str().unwrap().to_owned();
         post.town.api.store(|store| store.remove_of("hookruns", "shop", &name));
     }
-    // Its address is where the hook asks: that of the API server's pod counts.
+    // The hook sends its request to the pod's address: the one in the API server counts.
     no(&post.deleted(with(&|pod| pod["status"]["podIP"] = json!("6.6.6.6"))).await, 403);
     let [run] = post.runs().try_into().unwrap();
     assert!(run["spec"]["args"].as_array().unwrap().contains(&json!({"name": "PodIP", "value": "10.0.0.7"})));
-    // A pod that is not there starts nothing.
+    // A pod that does not exist starts no hook.
     let ghost = with(&|pod| pod["metadata"]["name"] = json!("ghost"));
     post.deleted(json!({"name": "ghost", "oldObject": ghost["oldObject"]})).await;
     assert_eq!(post.runs().len(), 1);
 }
 
-/// Connects as the API server does, without asking anything yet.
+/// Connects as the API server does, without sending a request yet.
 async fn connected(post: &Post, replica: &Replica) -> tokio_rustls::client::TlsStream<TcpStream> {
     use rustls::pki_types::pem::PemObject as _;
     let mut roots = rustls::RootCertStore::empty();
@@ -201,12 +201,12 @@ async fn whoever_opens_all_connections_keeps_out_nobody() {
     let answer = ask(&trusted, replica.address, &review("web")).await.unwrap();
     assert_eq!(answer["response"]["allowed"], true);
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
-    // The first ones had to go: they ask nothing.
+    // The first connections were closed, because they were idle.
     let first = timeout(Duration::from_secs(10), open[0].read(&mut [0; 1])).await;
     assert!(matches!(first, Ok(Ok(0) | Err(_))), "connections are not bounded");
 }
 
-/// A change of one of our kinds by `user`, as the API server asks about it.
+/// The review of a change of one of this project's kinds by `user`.
 async fn written(post: &Post, user: &str, kind: &str, old: Value, new: Value) -> Value {
     let operation = if old.is_null() { "CREATE" } else { "UPDATE" };
     let group = if kind == "InPlaceRollout" { "inplace.dev" } else { "tkex.tencent.com" };
@@ -250,7 +250,7 @@ async fn hooks_and_rollouts_are_written_by_those_who_have_the_rights_that_they_a
         let told = written(&post, "ann", kind, Value::Null, object.clone()).await;
         assert_eq!(told["allowed"], false, "{kind} {object} is made without any right");
         assert!(no(&told, 403).contains(right), "{told}");
-        // A right in another namespace, or another one, is none.
+        // The right in another namespace, or another right, does not help.
         for other in [format!("ann {right} other"), "ann list pods shop".to_owned()] {
             api.store(|store| store.rights.insert(other));
         }
@@ -259,13 +259,13 @@ async fn hooks_and_rollouts_are_written_by_those_who_have_the_rights_that_they_a
         is_yes(&written(&post, "ann", kind, Value::Null, object.clone()).await);
         api.store(|store| store.rights.clear());
     }
-    // Who asks is passed on whole.
+    // All fields of the user are passed on.
     let asked = api.store(|store| store.access_reviews[0].clone());
     assert_eq!(
         (&asked["user"], &asked["uid"], &asked["groups"], &asked["extra"]),
         (&json!("ann"), &json!("u-1"), &json!(["devs"]), &json!({"scopes": ["some"]}))
     );
-    // What is not changed needs no right; what is changed does, also on its way out.
+    // An unchanged spec needs no right; a changed one does, also when the object is being deleted.
     let mut noted = exec.clone();
     noted["metadata"]["annotations"] = json!({"inplace.dev/approve": "true"});
     for kind in ["HookRun", "HookTemplate"] {
@@ -284,24 +284,24 @@ async fn hooks_and_rollouts_are_written_by_those_who_have_the_rights_that_they_a
     let mut ended = exec.clone();
     ended["spec"]["terminate"] = json!(true);
     is_yes(&written(&post, "ann", "HookRun", exec.clone(), ended).await);
-    // A run that is moved to a node, or is an operation's no more, is as good as a new one.
+    // A HookRun that is moved to a node, or that is no longer an operation's, counts as a new one.
     for label in ["inplace.dev/node", "inplace.dev/operation"] {
         let mut moved = exec.clone();
         moved["metadata"]["labels"] = json!({label: "n1"});
         no(&written(&post, "ann", "HookRun", exec.clone(), moved.clone()).await, 403);
         no(&written(&post, "ann", "HookRun", moved, exec.clone()).await, 403);
     }
-    // What cannot be asked is a no.
+    // If the rights cannot be checked, the write is refused.
     api.on("POST subjectaccessreview").fault(super::super::api_server::Fault::Answer(500, "etcd is busy"));
     let told = written(&post, "ann", "HookRun", Value::Null, exec.clone()).await;
     assert!(no(&told, 403).contains("Try again"), "{told}");
-    // The controller's own come from templates whose writers were asked.
+    // The controller's own HookRuns come from templates, whose writers were checked.
     let controller = "system:serviceaccount:inplace-system:inplace-controller";
     for (kind, object) in [("HookRun", &exec), ("InPlaceRollout", &rollout())] {
         is_yes(&written(&post, controller, kind, Value::Null, object.clone()).await);
     }
     no(&written(&post, controller, "HookTemplate", Value::Null, exec).await, 403);
-    // Of its name in another namespace is somebody else.
+    // An account of the same name in another namespace is another user.
     let other = "system:serviceaccount:shop:inplace-controller";
     no(&written(&post, other, "InPlaceRollout", Value::Null, rollout()).await, 403);
 }
@@ -332,7 +332,8 @@ async fn nobody_but_the_controller_says_what_a_run_lets_pass() {
             is_yes(&written(&post, controller, "HookRun", old, new.clone()).await);
         }
     }
-    // What is approved or has ended was never run; what is an operation's is an agent's alone. Whatever rights somebody has.
+    // A HookRun that is created as approved or as ended was never run; one of an operation may only be written by
+    // an agent. The rights of the user do not matter.
     let mut approved = plain.clone();
     approved["metadata"]["annotations"] = json!({"inplace.dev/approve": "true"});
     let mut ended = plain.clone();
@@ -353,7 +354,8 @@ async fn nobody_but_the_controller_says_what_a_run_lets_pass() {
     }
     is_yes(&written(&post, ann, "HookRun", shown.clone(), shown).await);
 
-    // An agent shows the hooks of its operations, and says who runs those of its node; it starts, changes and approves none.
+    // An agent publishes the hooks of its operations, and names the runner of those of its node. It starts,
+    // changes and approves none.
     is_yes(&written(&post, ann, "HookRun", Value::Null, plain.clone()).await);
     no(&written(&post, agent, "HookRun", Value::Null, plain.clone()).await, 403);
     let mut mirror = plain.clone();
@@ -379,7 +381,8 @@ async fn nobody_but_the_controller_says_what_a_run_lets_pass() {
 async fn whoever_the_settings_exempt_is_not_held() {
     let mut post = Post::found().await;
     let by = |user: &str, groups: &[&str]| json!({"userInfo": {"username": user, "groups": groups}});
-    // A preemption is not stopped by a label of a pod of lower priority; a namespace and an administrator are.
+    // A preemption is not stopped by a label of a pod of lower priority; a namespace deletion and an
+    // administrator are.
     let told = post.deleted(by("system:kube-scheduler", &[])).await;
     assert_eq!(told["allowed"], true, "{told}");
     assert!(told["warnings"][0].as_str().unwrap().contains("the guard does not hold this user"), "{told}");
@@ -401,7 +404,7 @@ async fn whoever_the_settings_exempt_is_not_held() {
     post.town.ready(&other).await;
     post.replicas = [other.clone(), other];
     let api = &post.town.api;
-    // The namespace has no label: nobody is held in it.
+    // The namespace has no label: no pod in it is held.
     is_yes(&post.deleted(json!({})).await);
     api.edit_of("namespaces", "", "shop", |space| {
         space["metadata"]["labels"] = json!({"inplace.dev/delete-guard": "true"});
@@ -416,7 +419,7 @@ async fn whoever_the_settings_exempt_is_not_held() {
     assert_eq!(post.deleted(by("gc", &[])).await["allowed"], true);
     assert_eq!(post.evicted_by("root", &["system:masters"]).await["allowed"], true);
     no(&post.deleted(by("gc2", &["gc"])).await, 403);
-    // Its hook was started too long ago.
+    // The hook was started too long ago.
     made_at("2026-03-01T12:00:00Z".to_owned());
     let told = post.deleted(json!({})).await;
     assert_eq!(told["allowed"], true, "{told}");
@@ -457,7 +460,7 @@ async fn with_an_authority_for_clients_nobody_else_connects() {
     };
     assert!(asks(Some(&ours.1)).await);
     assert!(!asks(None).await && !asks(Some(&theirs.1)).await);
-    // What cannot be used leaves the authority before in force; another one takes its place.
+    // An unusable file leaves the previous authority in force; a valid one replaces it.
     std::fs::write(&file, "nothing").unwrap();
     sleep(LAG).await;
     assert!(asks(Some(&ours.1)).await && !asks(None).await);

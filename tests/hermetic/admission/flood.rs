@@ -1,4 +1,4 @@
-//! What somebody gains who sends costly bodies, stalled bodies or made-up reviews to the webhook: nothing.
+//! Attacks with costly bodies, stalled bodies or made-up reviews: they gain nothing.
 
 use std::net::IpAddr;
 
@@ -11,10 +11,10 @@ use super::guard::{Post, is_yes, no};
 use super::*;
 
 const BODY: usize = 3 << 20;
-/// An API server waits no longer for the answer about an eviction.
+/// The time that an API server waits for the answer about an eviction.
 const IN_TIME: Duration = Duration::from_secs(5);
 
-/// Connects from this address, as an API server does, without asking anything yet.
+/// Connects from this address as an API server does, without sending a request yet.
 async fn connected(post: &Post, from: IpAddr) -> TlsStream<TcpStream> {
     use rustls::pki_types::pem::PemObject as _;
     let mut roots = rustls::RootCertStore::empty();
@@ -30,7 +30,7 @@ async fn connected(post: &Post, from: IpAddr) -> TlsStream<TcpStream> {
     connector.connect(HOST.try_into().unwrap(), stream).await.unwrap()
 }
 
-/// One request over a connection of its own from this address: the code and the text.
+/// One request over a connection of its own from this address: the status code and the text of the answer.
 async fn sent(post: &Post, from: IpAddr, path: &str, body: &str) -> (u16, String) {
     let mut stream = connected(post, from).await;
     let head = format!(
@@ -38,7 +38,7 @@ async fn sent(post: &Post, from: IpAddr, path: &str, body: &str) -> (u16, String
         body.len()
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    // Whoever is refused in the middle is not read any more.
+    // The server stops reading a body that it refuses.
     let _ = stream.write_all(body.as_bytes()).await;
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;
@@ -55,14 +55,14 @@ fn elsewhere() -> IpAddr {
     [127, 0, 0, 2].into()
 }
 
-/// `entry` as often as it fits into a review of this size.
+/// `entry`, repeated up to this size.
 fn many(entry: &str, size: usize) -> String {
     let mut list = entry.repeat(size / entry.len());
     list.pop();
     list
 }
 
-/// A review of this kind whose fields are these.
+/// A review of this kind with these fields.
 fn of(group: &str, kind: &str, operation: &str, fields: &str) -> String {
     format!(
         r#"{{"request":{{"uid":"u","operation":"{operation}","namespace":"shop","name":"it","kind":{{"group":"{group}","version":"v1","kind":"{kind}"}},{fields}}}}}"#
@@ -138,7 +138,7 @@ async fn honest_reviews_that_are_large_are_answered() {
     let extra: BTreeMap<_, _> =
         (0..20).map(|n| (format!("example.org/{n}"), vec!["x".repeat(200)])).collect();
     let user = json!({"username": "ann", "uid": "u-1", "groups": groups, "extra": extra});
-    // A pod of 1 MiB: what its managers own is as dense as it can be.
+    // A pod of 1 MiB: its managed fields are as dense as possible.
     let owned: serde_json::Map<_, _> = (0..30_000).map(|n| (format!("f:field-{n}"), json!({}))).collect();
     let managed =
         json!([{"manager": "kubectl", "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": owned}}]);
@@ -153,7 +153,7 @@ async fn honest_reviews_that_are_large_are_answered() {
         "kind": {"group": "", "version": "v1", "kind": "Pod"}});
     assert_eq!(post.asked("mutate-pods", &request).await["patchType"], "JSONPatch");
 
-    // A workload of 30 containers with 50 variables each, before and after.
+    // A workload of 30 containers with 50 variables each, old and new.
     let variables: Vec<_> =
         (0..50).map(|n| json!({"name": format!("VARIABLE_{n}"), "value": "x".repeat(20)})).collect();
     let containers: Vec<_> =
@@ -168,7 +168,7 @@ async fn honest_reviews_that_are_large_are_answered() {
     let request = json!({"operation": "UPDATE", "name": "web", "object": workload, "oldObject": workload,
         "userInfo": user, "kind": {"group": "tkex.tencent.com", "version": "v1alpha1", "kind": "GameDeployment"}});
     is_yes(&post.asked("validate", &request).await);
-    // Whoever writes a hook is asked about with all groups.
+    // The rights of a hook's author are checked with all groups.
     let hook = json!({"metadata": {"name": "it"}, "spec": {"metrics": [{"name": "m", "count": 1,
         "successCondition": "true", "provider": {"web": {"url": "http://10.0.0.1/"}}}]}});
     let request = json!({"operation": "CREATE", "name": "it", "object": hook, "userInfo": user,
@@ -192,13 +192,13 @@ async fn stalled_bodies_hold_up_nobody() {
             (stream, sent)
         });
     }
-    // Those for which there is memory are read as far as they were sent.
+    // The bodies for which there is memory are read as far as they were sent.
     let (held, sent_whole) = stalled.join_next().await.unwrap().unwrap();
     assert!(sent_whole);
     let mut large = review("web");
     large["request"]["object"]["metadata"]["annotations"] = json!({"long": "x".repeat(1 << 20)});
     let (large, small) = (large.to_string(), review("web").to_string());
-    // For as long as whoever stalls may stay at all.
+    // For the longest time that a stalled body may stay.
     let end = Instant::now() + Duration::from_secs(8);
     let mut asked = 0;
     while Instant::now() < end {
@@ -252,7 +252,7 @@ async fn a_body_that_trickles_is_cut_off() {
 #[tokio::test]
 async fn made_up_reviews_write_few_events() {
     let post = Post::found().await;
-    // It does not say which pod it was about: an API server always does.
+    // This review has no uid of a pod; an API server always sends it.
     let made_up = post.deleted(json!({"oldObject": null})).await;
     assert_eq!(made_up["allowed"], false, "{made_up}");
     let by_scheduler = json!({"userInfo": {"username": "system:kube-scheduler"}, "oldObject": null});
@@ -261,7 +261,7 @@ async fn made_up_reviews_write_few_events() {
         (made_up["allowed"].as_bool(), post.town.api.events().len(), post.runs().len()),
         (Some(false), 0, 0)
     );
-    // An eviction does not say it.
+    // An eviction has no uid.
     for _ in 0..50 {
         post.evicted_by("system:kube-scheduler", &[]).await;
     }
@@ -269,7 +269,7 @@ async fn made_up_reviews_write_few_events() {
     assert!((1..=8).contains(&told), "{told} events of one pod");
 }
 
-/// A HookRun that runs a command and changes a pod, by `user`.
+/// A HookRun by `user` that runs a command and changes a pod.
 fn hook_by(user: &str) -> Value {
     let provider =
         |provider: Value| json!({"name": "m", "count": 1, "successCondition": "true", "provider": provider});
@@ -301,7 +301,7 @@ async fn an_answer_to_anybody_tells_nothing_about_the_rights_of_others() {
         told.push(no(&judged(&post, user).await, 403).replace(user, "USER"));
     }
     assert!(told.iter().all(|one| *one == told[0]), "which right is lacking is told: {told:#?}");
-    // What the object needs is no secret.
+    // The rights that the object needs are no secret.
     let needs = |right: &str| told[0].contains(right);
     assert!(needs("create pods/exec") && needs("namespace shop"), "{}", told[0]);
     api.on("POST subjectaccessreview").fault(crate::api_server::Fault::Answer(500, "etcd is busy"));
@@ -309,7 +309,7 @@ async fn an_answer_to_anybody_tells_nothing_about_the_rights_of_others() {
     let unknown = no(&unknown, 403);
     assert!(unknown.contains("Try again") && !unknown.contains("etcd"), "{unknown}");
 
-    // Whoever has shown that it is the API server may pass more on.
+    // A client that has proved to be the API server gets the full answer.
     let (folder, ours) = (tempfile::tempdir().unwrap(), super::attacks::authority());
     let file = folder.path().join("ca");
     std::fs::write(&file, &ours.0).unwrap();

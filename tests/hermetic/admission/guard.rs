@@ -1,5 +1,5 @@
-//! The delete guard and the readiness gate as the API server asks them: what is answered, what is written, and what becomes of
-//! it when the API server does not answer back.
+//! The delete guard and the readiness gate, as the API server calls them: the answers, the writes, and the
+//! behaviour when the API server does not answer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,7 +9,7 @@ use inplace::controller::admission::GATE_CONFIGURATION;
 use super::*;
 use crate::api_server::Fault;
 
-/// Two processes that answer in turn, and a namespace with a guarded pod and its hook.
+/// Two processes that answer alternately, and a namespace with a guarded pod and its hook.
 pub(super) struct Post {
     pub(super) town: Town,
     pub(super) replicas: [Replica; 2],
@@ -48,7 +48,7 @@ impl Post {
         ask_at(path, &trusted, replica.address, &review).await.unwrap()["response"].take()
     }
 
-    /// Somebody deletes the pod; `more` says how.
+    /// A deletion of the pod; `more` overrides fields of the review.
     pub(super) async fn deleted(&self, more: Value) -> Value {
         let mut request = json!({"operation": "DELETE", "name": "web-0", "object": null, "oldObject": self.pod,
             "kind": {"group": "", "version": "v1", "kind": "Pod"}});
@@ -56,7 +56,7 @@ impl Post {
         self.asked("guard", &request).await
     }
 
-    /// Somebody drains its node.
+    /// An eviction, as a node drain sends it.
     pub(super) async fn evicted(&self, name: &str, options: Value) -> Value {
         let eviction = json!({"metadata": {"namespace": "shop", "name": name}, "deleteOptions": options});
         let request = json!({"operation": "CREATE", "name": name, "subResource": "eviction", "object": eviction,
@@ -64,7 +64,7 @@ impl Post {
         self.asked("guard", &request).await
     }
 
-    /// The same by somebody of these groups.
+    /// The same by a user of these groups.
     pub(super) async fn evicted_by(&self, user: &str, groups: &[&str]) -> Value {
         let eviction = json!({"metadata": {"namespace": "shop", "name": "web-0"}});
         let request = json!({"operation": "CREATE", "name": "web-0", "subResource": "eviction", "object": eviction,
@@ -76,7 +76,7 @@ impl Post {
         self.town.api.store(|store| store.all("hookruns").cloned().collect())
     }
 
-    /// The runner says how the hook ended.
+    /// Writes the end of the hook, as its runner does.
     pub(super) fn ends(&self, run: &Value, phase: &str) {
         let at = inplace::process::clock::now().to_string();
         let name = run["metadata"]["name"].as_str().unwrap();
@@ -100,7 +100,7 @@ impl Drop for Post {
     }
 }
 
-/// What a no says; its code must be this one.
+/// The message of a refusal, whose code must be this one.
 pub(super) fn no(response: &Value, code: u16) -> &str {
     assert_eq!(
         (&response["allowed"], &response["status"]["code"]),
@@ -153,14 +153,14 @@ async fn an_eviction_is_held_as_a_drain_expects_it_and_a_dry_run_changes_nothing
     assert!(no(&dry, 403).contains("would be started as HookRun pre-delete-hook-web-0-"), "{dry}");
     let dry = post.evicted("web-0", json!({"dryRun": ["All"]})).await;
     assert!(no(&dry, 429).contains("without the dry run"), "{dry}");
-    // Certificates come and go beside.
+    // The renewal of certificates writes at the same time.
     let mut writes = post.town.api.writes();
     writes.retain(|call| call.contains("hookrun") || call.contains("event") || call.contains("pod"));
     assert_eq!(writes, Vec::<String>::new());
 
     let held = post.evicted("web-0", Value::Null).await;
     assert_eq!(held["status"]["reason"], "TooManyRequests");
-    // With it kubectl would wait in silence.
+    // With this field kubectl would wait and hide the message.
     assert_eq!(held["status"]["details"].get("retryAfterSeconds"), None);
     let [run] = post.runs().try_into().unwrap();
     post.ends(&run, "Failed");
@@ -175,7 +175,7 @@ async fn an_eviction_is_held_as_a_drain_expects_it_and_a_dry_run_changes_nothing
     is_yes(&post.evicted("web-0", json!({})).await);
     assert_eq!(post.runs().len(), 2);
 
-    // Nobody else is held.
+    // No other pod is held.
     post.town.api.edit("shop", "web-0", |pod| pod["metadata"]["labels"] = json!({}));
     is_yes(&post.evicted("web-0", json!({})).await);
     is_yes(&post.evicted("nobody", json!({})).await);
@@ -200,7 +200,7 @@ async fn without_the_api_servers_answer_the_answer_is_no_and_comes_in_time() {
     assert!(no(&post.deleted(json!({})).await, 403).contains("etcd is busy"));
     post.town.api.on("POST hookrun").fault(Fault::CutAfterEffect);
     assert!(no(&post.deleted(json!({})).await, 403).contains("Try again"));
-    // It was made all the same: whoever comes next finds it.
+    // The HookRun was created all the same: the next request finds it.
     assert!(no(&post.deleted(json!({})).await, 403).contains("is Pending"));
     assert_eq!(post.runs().len(), 1);
     post.town.api.go_away().await;
@@ -231,7 +231,7 @@ async fn what_is_missing_is_named_and_a_person_has_the_last_word() {
     assert_eq!(post.events("DeleteGuardOverridden"), [expected]);
     assert_eq!(post.town.api.events()[0]["type"], "Warning");
 
-    // A namespace that goes: no hook can be started there any more.
+    // In a terminating namespace no hook can be started.
     let api = &post.town.api;
     api.edit("shop", "web-0", |pod| {
         pod["metadata"]["annotations"] = post.pod["metadata"]["annotations"].clone();
@@ -250,7 +250,7 @@ async fn what_is_missing_is_named_and_a_person_has_the_last_word() {
     assert_eq!(post.deleted(json!({})).await["allowed"], true);
     assert_eq!(post.runs(), Vec::<Value>::new());
 
-    // The hook of the workload that controls it, and the run that its controller made.
+    // The hook of the workload that controls the pod, and the HookRun that its controller made.
     api.edit_of("namespaces", "", "shop", |space| space["metadata"]["annotations"] = json!({}));
     api.put(json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment",
         "metadata": {"namespace": "shop", "name": "web"},
@@ -297,7 +297,7 @@ async fn new_pods_get_the_gate_by_a_configuration_of_its_own() {
     let api = &post.town.api;
     let webhook =
         json!({"name": "readiness-gate.inplace.dev", "clientConfig": {"service": {"name": SECRET}}});
-    // It may come later than the controller.
+    // The configuration may be installed after the controller.
     api.put(json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
         "metadata": {"name": GATE_CONFIGURATION}, "webhooks": [webhook]}));
     let trusted = |store: &Store| {
@@ -314,7 +314,7 @@ async fn new_pods_get_the_gate_by_a_configuration_of_its_own() {
     assert_eq!(patch[0]["value"], json!([{"conditionType": "InPlaceUpdateReady"}]));
 }
 
-/// A replica that holds nobody for longer than this.
+/// A replica that holds no pod for longer than this.
 async fn holds_for(post: &Post, longest: jiff::SignedDuration) -> Replica {
     let guard = GuardArgs { guard_longest_hold: Some(longest), ..GuardArgs::default() };
     let replica = post.town.replica(&WebhookArgs { guard, ..WebhookArgs::default() }).await;
@@ -344,18 +344,18 @@ async fn a_pod_whose_hook_cannot_be_started_is_held_no_longer_than_it_may_be() {
     let set = |at: &str| {
         api.edit("shop", "web-0", |pod| pod["status"]["conditions"][0]["lastTransitionTime"] = json!(at));
     };
-    // A dry run refuses nothing.
+    // A dry run writes nothing.
     no(&post.deleted(json!({"dryRun": true})).await, 403);
     assert_eq!(held_since(), None);
     let told = post.deleted(json!({})).await;
     assert!(no(&told, 403).contains("nobody-made-it, which it has to pass, is not there"), "{told}");
     assert!(held_since().is_some(), "nothing remembers since when the pod is held");
-    // The first refusal counts, whoever refuses later.
+    // The first refusal counts, not later ones.
     let first = ago(9);
     set(&first);
     no(&post.deleted(json!({})).await, 403);
     assert_eq!(held_since(), Some(first));
-    // What somebody writes who may not write a pod's status counts for nothing.
+    // Annotations and labels of a user who may not write a pod's status have no effect.
     api.edit("shop", "web-0", |pod| {
         pod["metadata"]["annotations"]["inplace.dev/DeleteGuardHeld"] = json!(ago(60));
         pod["metadata"]["labels"]["inplace.dev/DeleteGuardHeld"] = json!("True");
@@ -367,7 +367,7 @@ async fn a_pod_whose_hook_cannot_be_started_is_held_no_longer_than_it_may_be() {
     assert_eq!(post.events("DeleteGuardExpired").len(), 1);
     assert_eq!(post.runs(), Vec::<Value>::new());
 
-    // A hook that has passed since then ends what came before it: this is another deletion.
+    // A hook that has passed since then ends the earlier hold: this is another deletion.
     api.edit("shop", "web-0", |pod| {
         pod["metadata"]["annotations"]["inplace.dev/pre-delete-hook"] = json!("leave");
     });
@@ -415,11 +415,11 @@ async fn a_run_of_the_guards_name_that_is_somebody_elses_holds_up_nobody() {
     assert!(no(&told, 403).contains(&name(2)), "{told}");
     let warned = post.events("DeleteGuardNameTaken");
     assert!(warned.len() == 1 && warned[0].contains(&name(1)), "{warned:?}");
-    // It is the attempt from now on, and is not made twice.
+    // From now on it is the attempt, and no second one is made.
     assert!(no(&post.deleted(json!({})).await, 403).contains("is Pending"));
     post.ends(&run, "Successful");
     is_yes(&post.deleted(json!({})).await);
-    // As many as somebody likes to make before.
+    // Any number of names may be taken in advance.
     for run in post.runs() {
         api.store(|store| store.remove_of("hookruns", "shop", run["metadata"]["name"].as_str().unwrap()));
     }
@@ -443,7 +443,7 @@ async fn runs_that_somebody_makes_beside_a_pods_own_are_read_some_at_a_time() {
     }
     no(&post.deleted(json!({})).await, 403);
     api.forget();
-    // The last one of all is found all the same.
+    // The last HookRun of all is found as well.
     assert!(no(&post.deleted(json!({})).await, 403).contains("is Pending"));
     assert_eq!(api.count("LIST hookruns"), 4);
 }

@@ -1,5 +1,5 @@
-//! Connections that are kept, as an API server keeps them, and how they end when the process is told to stop: in time, and
-//! each at a moment at which nobody asks on it.
+//! Connections that stay open, as an API server uses them, and how they are closed when the process stops: in
+//! time, and each at a moment at which no request is under way on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::{HOST, Replica, Town, review};
 
-/// Longer than any end takes.
+/// Longer than any shutdown takes.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Connection(BufReader<TlsStream<TcpStream>>);
@@ -32,7 +32,7 @@ impl Connection {
         Self(BufReader::new(TlsConnector::from(Arc::new(config)).connect(host, stream).await.unwrap()))
     }
 
-    /// Asks, and returns whether the other side goes after its answer.
+    /// Sends a request, and returns whether the server closes the connection after its answer.
     async fn ask(&mut self) -> bool {
         let body = review("web").to_string();
         let head =
@@ -56,7 +56,7 @@ impl Connection {
         goes
     }
 
-    /// Waits for the other side's farewell; without one this fails.
+    /// Waits until the server closes the connection; fails if it does not.
     async fn ends(mut self) {
         let read = timeout(LONG, self.0.read(&mut [0])).await.expect("it ends");
         assert_eq!(read.unwrap(), 0);
@@ -79,7 +79,8 @@ async fn whoever_is_told_to_stop_takes_leave_of_every_connection_while_it_answer
     assert!(Connection::to(&town, &replica).await.ask().await);
     rests.ends().await;
     silent.ends().await;
-    // What was closed has time to be heard of: whoever has not heard of the stop is answered still.
+    // After the connections are closed, new clients are still answered for a while: they may not have observed
+    // the stop.
     assert!(!replica.over.is_cancelled());
     let late = Connection::to(&town, &replica).await;
     assert!(Connection::to(&town, &replica).await.ask().await);

@@ -1,4 +1,4 @@
-//! `inplace hook test` and `hook check`, as a person runs them.
+//! `inplace hook test` and `hook check`, as a user runs them.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};

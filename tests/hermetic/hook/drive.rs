@@ -1,4 +1,4 @@
-//! The engine: what is measured at the same time, what is told, and what is not measured twice.
+//! The engine: which measurements are concurrent, what is reported, and what is not measured twice.
 
 use std::cell::RefCell;
 
@@ -30,7 +30,8 @@ async fn a_slow_metric_delays_no_other_one() {
         metric("slow", &server, "/gate", &json!({})),
         metric("quick", &server, "/age", &often)
     ]));
-    // The slow one is answered when all of the quick one is done: were it the other way round, it would be an error.
+    // The slow metric is answered only after the quick one has ended; if it delayed the quick one, it would end
+    // as an error.
     let status = engine()
         .run(&spec, HookRunStatus::default(), &Place::default(), |status| {
             if phase_of(status, "quick") == Some(HookPhase::Successful) {
@@ -98,7 +99,8 @@ async fn what_begins_together_is_told_together() {
 async fn a_run_that_was_dropped_goes_on_and_repeats_nothing_that_had_ended() {
     let server = Server::start();
     let steps = json!({"interval": "100ms", "count": 4});
-    // The first request passes, and all after the gate is open.
+    // The first metric needs no gate. The requests of the second one wait until the gate is open; then all of
+    // them pass.
     let spec =
         spec(&json!([metric("free", &server, "/age", &json!({})), metric("held", &server, "/gate", &steps)]));
     let reported = RefCell::new(HookRunStatus::default());
@@ -119,7 +121,7 @@ async fn a_run_that_was_dropped_goes_on_and_repeats_nothing_that_had_ended() {
     let last = reported.into_inner();
     let first =
         last.metric_results.iter().find(|result| result.name == "free").unwrap().measurements[0].clone();
-    // As it is stored and read back.
+    // The status as it is stored and read back.
     let last: HookRunStatus = serde_json::from_value(serde_json::to_value(last).unwrap()).unwrap();
     server.open(1);
     let status = engine.run(&spec, last.clone(), &place, |_| {}).await;
@@ -128,9 +130,9 @@ async fn a_run_that_was_dropped_goes_on_and_repeats_nothing_that_had_ended() {
     let free = status.metric_results.iter().find(|result| result.name == "free").unwrap();
     assert_eq!((free.count, &free.measurements[..]), (1, &[first][..]));
     let asked = |path: &str| server.asked().iter().filter(|asked| asked.line.ends_with(path)).count();
-    // The one that was under way is made again: nobody knows how it ended.
+    // The measurement that was running is repeated, since its result is unknown.
     assert_eq!((asked("/age"), asked("/gate")), (1, 5));
-    // And what has ended stays.
+    // An ended run does not change.
     let again = engine.run(&spec, status.clone(), &place, |_| panic!("told")).await;
     assert_eq!((again, asked("/gate")), (status, 5));
 }

@@ -1,4 +1,4 @@
-//! The provider `kubernetes`: annotations of the hook's pod, and of no other.
+//! The provider `kubernetes`: annotations of the hook's pod, and of no other pod.
 
 use inplace::api::hook_run::{HookPhase, HookRunStatus, Measurement};
 use inplace::hook::engine::Engine;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::super::api_server::{ApiServer, Fault, pods};
 use super::{api_client, once_with, settings, shop, spec};
 
-/// A cluster with pod `shop/web-0`, and an engine that knows it.
+/// A cluster with the pod `shop/web-0`, and an engine with a client for it.
 struct Site {
     api: ApiServer,
     engine: Engine,
@@ -65,7 +65,7 @@ async fn what_is_not_there_yet_is_polled_for_as_long_as_it_takes() {
     let (spec, place) = (spec(&metric), shop("web-0", &site.uid));
     let run = site.engine.run(&spec, HookRunStatus::default(), &place, |_| {});
     let drive = async {
-        // More than errors would be borne.
+        // More often than errors would be tolerated.
         site.api.arrived("GET pod", 7).await;
         site.api.edit("shop", "web-0", |pod| pod["metadata"]["annotations"]["ready"] = json!("yes"));
     };
@@ -107,7 +107,7 @@ async fn a_pod_without_annotations_gets_its_first_one_and_loses_none_that_came_m
 async fn what_cannot_be_known_is_an_error_and_touches_nothing() {
     let site = Site::start().await;
     let before = site.annotations();
-    // Our own keys are no business of a hook.
+    // A hook may not set this project's own keys.
     for key in ["inplace.dev/request", "inplace.dev/status", "kubernetes.io/config.mirror"] {
         let (phase, measurement) = site.once("patch", &[("fine", "1"), (key, "restart app")]).await;
         assert_eq!(phase, HookPhase::Error);

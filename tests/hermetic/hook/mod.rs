@@ -1,4 +1,4 @@
-//! Hooks as they are run, against servers that misbehave: real HTTP on the loopback.
+//! Hooks against servers that misbehave: real HTTP over loopback.
 
 mod command;
 mod drive;
@@ -20,13 +20,13 @@ use serde_json::{Value, json};
 
 use super::api_server::ApiServer;
 
-/// An engine that may talk to the loopback.
+/// An engine that may reach loopback.
 fn engine() -> Engine {
     Engine::new(settings())
 }
 
 fn settings() -> Settings {
-    // As main does.
+    // `main` does the same.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Settings {
         role: "this test".to_owned(),
@@ -44,7 +44,7 @@ async fn api_client(api: &ApiServer) -> ApiClient {
     ApiClient::new(connect(&target).await.unwrap().0)
 }
 
-/// A run of metrics that are written as in YAML.
+/// A HookRun of metrics that are written as in YAML.
 fn spec(metrics: &Value) -> HookRunSpec {
     serde_json::from_value(json!({
         "metrics": metrics,
@@ -71,7 +71,7 @@ async fn once_with(
     (status.phase.unwrap(), result.measurements[0].clone())
 }
 
-/// The same, for what must end as an error: its message, which holds no secret.
+/// The same for a measurement that must end as an error: its message, which contains no secret.
 async fn error(provider: Value) -> String {
     let (phase, measurement) = once(provider).await;
     assert_eq!(phase, HookPhase::Error, "{measurement:?}");

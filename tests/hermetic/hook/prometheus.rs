@@ -1,4 +1,5 @@
-//! The provider `prometheus` where there is none, or a strange one. The real one is in `tests/node`.
+//! The provider `prometheus` with a server that is not Prometheus, or one that answers unexpectedly. The real one
+//! is in `tests/node`.
 
 use serde_json::json;
 

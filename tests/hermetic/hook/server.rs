@@ -1,6 +1,6 @@
-//! An HTTP server that hooks meet in bad dreams. It has a thread of its own, and remembers what it was asked.
+//! An HTTP server that misbehaves. It runs in a thread of its own, and records the requests.
 //!
-//! What it does is said by the path: see [`act`].
+//! The path of a request selects the behaviour: see [`act`].
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-/// One request as it came.
+/// One request as it arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     /// `GET /path?query`.
@@ -33,7 +33,7 @@ impl Asked {
 #[derive(Debug, Default)]
 struct Shared {
     asked: Mutex<Vec<Asked>>,
-    /// Bytes of body that were taken from [`act`]'s floods.
+    /// Bytes of endless bodies (see [`act`]) that clients have read.
     flooded: AtomicU64,
     here: AtomicUsize,
     most: AtomicUsize,
@@ -44,7 +44,7 @@ struct Shared {
 pub(super) struct Server {
     pub(super) address: SocketAddr,
     shared: Arc<Shared>,
-    /// How many requests for `/gate` may pass.
+    /// Requests for `/gate` wait while this is 0.
     open: watch::Sender<usize>,
     count: watch::Receiver<usize>,
     stop: CancellationToken,
@@ -83,7 +83,7 @@ impl Server {
                         tokio::spawn(async move {
                             match tls {
                                 None => serve(stream, &shared, gate, &counter).await,
-                                // A client that does not like the certificate is gone.
+                                // A client that does not accept the certificate disconnects.
                                 Some(tls) => match tls.accept(stream).await {
                                     Ok(stream) => serve(stream, &shared, gate, &counter).await,
                                     Err(_) => None,
@@ -105,12 +105,12 @@ impl Server {
         self.shared.asked.lock().unwrap().clone()
     }
 
-    /// Lets `more` requests for `/gate` pass.
+    /// Opens `/gate`: adds `more` to the count; as soon as it is not 0, every request passes.
     pub(super) fn open(&self, more: usize) {
         self.open.send_modify(|open| *open += more);
     }
 
-    /// Waits until so many requests have come.
+    /// Waits until this many requests have arrived.
     pub(super) async fn arrived(&self, requests: usize) {
         self.count.clone().wait_for(|count| *count >= requests).await.unwrap();
     }
@@ -119,7 +119,7 @@ impl Server {
         self.shared.flooded.load(Ordering::SeqCst)
     }
 
-    /// The most requests for `/crowd` that were here at the same time.
+    /// The most requests for `/crowd` at the same time.
     pub(super) fn most(&self) -> usize {
         self.shared.most.load(Ordering::SeqCst)
     }
@@ -135,7 +135,7 @@ impl Drop for Server {
     }
 }
 
-/// One connection. `None`: the other side is gone.
+/// Serves one connection. `None`: the client has disconnected.
 async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     shared: &Shared,
@@ -232,7 +232,7 @@ async fn act<S: AsyncWrite + Unpin>(
         "/crowd" => {
             let here = shared.here.fetch_add(1, Ordering::SeqCst) + 1;
             shared.most.fetch_max(here, Ordering::SeqCst);
-            // Somebody else who may be here has the time to come.
+            // Time for a concurrent request to arrive.
             tokio::time::sleep(Duration::from_millis(100)).await;
             shared.here.fetch_sub(1, Ordering::SeqCst);
             answer(stream, 200, "", "{\"age\": 43}").await

@@ -1,4 +1,4 @@
-//! TLS of `web`: who is believed, and who is not.
+//! TLS of `web`: which certificates are accepted.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::server::Server;
 use super::{error, once, settings};
 
-/// An authority, and a server with a certificate of it for `hook.test` alone.
+/// An authority, and a server with a certificate of it for `hook.test` only.
 struct Site {
     server: Server,
     authority: String,
@@ -19,7 +19,7 @@ struct Site {
 
 impl Site {
     fn start() -> Self {
-        // The provider.
+        // Installs the cryptography provider.
         settings();
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
@@ -82,7 +82,7 @@ async fn a_server_is_believed_by_its_authority_and_its_name() {
     let (phase, measurement) =
         once(site.asks("/age", &json!({"caBundle": site.authority, "serverName": "hook.test"}))).await;
     assert_eq!((phase, measurement.value.as_str()), (HookPhase::Successful, "43"), "{measurement:?}");
-    // The name is for TLS; the server hears the one that was asked for.
+    // `serverName` is for TLS only; the `Host` header is that of the URL.
     let host = format!("host: {}\r\n", site.server.address);
     assert!(site.server.asked()[0].has(&host), "{:?}", site.server.asked());
     let (phase, _) = once(site.asks("/age", &json!({"insecureSkipVerify": true}))).await;

@@ -1,4 +1,4 @@
-//! The provider `web`: what is sent, what is read, and what a server cannot do to it.
+//! The provider `web`: what is sent, what is read, and what a server cannot make it do.
 
 use inplace::api::hook_run::HookPhase;
 use inplace::hook::engine::Engine;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::server::Server;
 use super::{error, once, once_with, settings};
 
-/// Asks this path of the server, with `$.age` as the result and one second of time.
+/// A request for this path, with `$.age` as the result and a time limit of one second.
 fn asks(server: &Server, path: &str) -> Value {
     json!({"web": {"url": server.url(path), "jsonPath": "{$.age}", "timeoutSeconds": 1}})
 }
@@ -44,7 +44,7 @@ async fn what_counts_as_an_answer_is_the_hooks_to_say() {
         ("/unavailable", json!([]), Err("answered 503")),
         ("/unavailable", json!([200, 503]), Ok("{\"age\":43}")),
         ("/age", json!([204]), Err("answered 200")),
-        // A redirect that is an answer is not followed.
+        // A redirect whose status is accepted is not followed.
         ("/to?/age", json!([302]), Ok("")),
         ("/text", json!([]), Ok("not json")),
         ("/empty", json!([]), Ok("")),
@@ -80,7 +80,7 @@ async fn a_body_without_end_is_not_read_to_its_end() {
         let message = error(json!({"web": {"url": server.url(path), "timeoutSeconds": 60}})).await;
         assert!(message.contains("is longer than 1 MiB"), "{path}: {message}");
     }
-    // What was sent is in the buffers of the kernel, or was thrown away.
+    // More than the limit may be in the kernel's buffers, or discarded.
     assert!(server.flooded() < 32 << 20, "{}", server.flooded());
 }
 
@@ -118,19 +118,19 @@ async fn redirects_are_bounded_and_take_no_secrets_along() {
     assert!(message.contains("more than 5 times"), "{message}");
     assert_eq!(server.asked().len(), 6);
 
-    // The same host may have them.
+    // A redirect to the same host gets the headers.
     let (phase, _) = once(ask("/to?/age", "GET")).await;
     assert_eq!(phase, HookPhase::Successful);
     assert!(server.asked().last().unwrap().has("bearer s3cret"));
 
-    // Another one, be it only another port, may not.
+    // A redirect to another host, or only to another port, does not.
     for path in ["/to?", "/keep?"] {
         let (phase, _) = once(ask(&format!("{path}{}", other.url("/age")), "GET")).await;
         assert_eq!(phase, HookPhase::Successful);
         assert!(!other.asked().last().unwrap().has("authorization"), "{:?}", other.asked());
     }
 
-    // A request that does something is not done somewhere else.
+    // A request with side effects is not repeated at another host.
     let before = other.asked().len();
     let message = error(ask(&format!("/keep?{}", other.url("/age?s3cret")), "POST")).await;
     assert!(message.contains("only GET and HEAD follow"), "{message}");
@@ -148,7 +148,7 @@ async fn what_is_denied_is_denied_by_address_by_name_and_behind_a_redirect() {
         let message = error(asks(&server, &format!("/to?{to}"))).await;
         assert!(message.contains("may not be reached by a hook"), "{to}: {message}");
     }
-    // Nothing is allowed here: not the loopback either, in whatever spelling.
+    // Nothing is allowed here: loopback is denied in every spelling.
     let asked = server.asked().len();
     let engine = Engine::new(Settings { reach: Reach::default(), ..settings() });
     let port = server.address.port();

@@ -7,7 +7,7 @@ use inplace::cluster::lease::Election;
 use super::super::api_server::Fault;
 use super::*;
 
-/// How many lead now, how many did at once at most, and who began to, in order.
+/// How many lead now, the most that led at the same time, and the order in which they started.
 #[derive(Default)]
 struct Leaders {
     now: AtomicUsize,
@@ -55,12 +55,12 @@ async fn what_is_given_back_is_taken_at_once() {
     let (stop, task) = candidate(&site, "a", &leaders).await;
     site.api.until("a leads", |store| holder(store) == "a").await;
     let (_stop, _task) = candidate(&site, "b", &leaders).await;
-    // Renewed more than once, and not taken away.
+    // Renewed more than once, and not taken over.
     site.api.arrived("PUT lease", 2).await;
     assert_eq!(leaders.began(), ["a"]);
     stop.cancel();
     site.api.patiently("a ends", task).await.unwrap();
-    // Sooner than a lease runs out.
+    // Sooner than a Lease expires.
     let since = tokio::time::Instant::now();
     let leads = async {
         while leaders.began().len() < 2 {
@@ -81,10 +81,10 @@ async fn whoever_cannot_renew_leads_no_more_before_another_does() {
     let leaders = Arc::new(Leaders::default());
     let (_stop, _task) = candidate(&site, "a", &leaders).await;
     site.api.until("a leads", |store| holder(store) == "a").await;
-    // Only renewals fail: the lease is seen by both.
+    // Only renewals fail: both candidates can read the Lease.
     site.api.on("PUT lease").fault(Fault::Hang);
     let (_other, _second) = candidate(&site, "b", &leaders).await;
-    // A lease runs out in 15 s.
+    // A Lease expires after 15 s.
     let again = async {
         while leaders.began().len() < 2 {
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,4 +1,4 @@
-//! What an agent that died at the wrong moment has left at the API server.
+//! HookRuns that an agent has left at the API server when it was killed at the wrong moment.
 
 use inplace::node::hook::Forgotten;
 use inplace::node::journal::{Entry, Journal};

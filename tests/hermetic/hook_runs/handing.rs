@@ -1,8 +1,8 @@
-//! A run goes from one runner to another, and never two measure it at once.
+//! A HookRun moves from one runner to another, and two runners never measure it at the same time.
 
 use super::*;
 
-/// Long enough to be handed about.
+/// Lasts long enough to be handed over.
 fn polls(site: &Site) -> Value {
     site.metric("/", &json!({"interval": "100ms", "successfulLimit": 100_000}))
 }
@@ -13,7 +13,7 @@ async fn what_is_let_go_is_taken_at_once() {
     site.put("drain", &polls(&site));
     let controller = site.runner(CONTROLLER).await;
     site.until("the controller measures", "drain", |run| Site::measured(run) >= 2).await;
-    // The agent is back; it would wait for long for somebody who does not let go.
+    // The agent is back. Its patience is long, so it relies on the release by the controller.
     let agent = site.runner_with(AGENT, &site.api, 8, Duration::from_secs(600)).await;
     controller.ownership.send_replace(Ownership::Theirs);
     let run = site.until("the agent has it", "drain", |run| Site::runner_of(run) == Some(AGENT)).await;
@@ -46,14 +46,15 @@ async fn what_cannot_be_told_stays_where_it_is() {
 async fn what_is_taken_away_stops_before_it_begins_elsewhere() {
     let site = Site::start().await;
     site.put("drain", &polls(&site));
-    // It would take it back only after a long while.
+    // It would take the HookRun back only after a long time.
     let _first = site.runner_with(AGENT, &site.api, 8, Duration::from_secs(600)).await;
     site.until("the agent measures", "drain", |run| Site::measured(run) >= 2).await;
     let _second = site.runner(CONTROLLER).await;
     site.until("the controller has it", "drain", |run| Site::runner_of(run) == Some(CONTROLLER)).await;
     let stored = Site::successful(&site.run("drain"));
     site.until("the controller measures", "drain", |run| Site::successful(run) >= stored + 3).await;
-    // Between the last question of the one and the first of the other nobody asks, for most of the delay.
+    // Between the last measurement of the first runner and the first one of the second there is a pause, for most
+    // of the delay.
     let longest = site.asked.longest_pause();
     assert!(longest >= TERMS.fence / 3, "measured while it was handed over: {longest:?}");
     assert_eq!(Site::runner_of(&site.run("drain")), Some(CONTROLLER));

@@ -1,5 +1,5 @@
-//! HookRun objects as they are run: against an API server that misbehaves and a hook server that counts, over real HTTP on
-//! the loopback.
+//! HookRun objects against an API server that misbehaves, and a hook server that counts requests, over real HTTP
+//! on loopback.
 
 mod election;
 mod forgotten;
@@ -28,14 +28,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::api_server::{ApiServer, Store};
 
-/// The agent's name on a run.
+/// The agent's name on a HookRun.
 const AGENT: &str = "node/node-1";
 const CONTROLLER: &str = "controller";
 
-/// The paths that were asked for and when, in order.
+/// The requested paths and their times, in order.
 type Log = Arc<Mutex<Vec<(String, Instant)>>>;
 
-/// An HTTP server that is asked by hooks.
+/// An HTTP server for hooks.
 struct Asked {
     address: String,
     log: Log,
@@ -63,22 +63,22 @@ impl Asked {
         self.log.lock().unwrap().len().try_into().unwrap()
     }
 
-    /// The longest time between one question and the next.
+    /// The longest time between two requests.
     fn longest_pause(&self) -> Duration {
         let log = self.log.lock().unwrap();
         log.windows(2).map(|pair| pair[1].1 - pair[0].1).max().unwrap_or_default()
     }
 }
 
-/// A fake cluster with a hook server beside it.
+/// A fake cluster with a hook server.
 struct Site {
     api: ApiServer,
     asked: Asked,
 }
 
-/// One runner; it ends when this is dropped, as if killed.
+/// One runner; it is aborted when this is dropped, as if killed.
 struct Running {
-    /// What its duty says about every run.
+    /// What its duty answers for every HookRun.
     ownership: watch::Sender<Ownership>,
     stop: CancellationToken,
     task: JoinHandle<()>,
@@ -109,10 +109,10 @@ impl Duty for Told {
     }
 }
 
-/// Large runs at once.
+/// Limit of the bytes of large HookRuns at the same time.
 const MAX_BYTES: usize = 512 << 10;
 
-/// Short ones, in the same order.
+/// Short durations, in the same order as the real ones.
 const TERMS: Terms = Terms {
     confirm: Duration::from_millis(200),
     lapse: Duration::from_millis(600),
@@ -121,7 +121,7 @@ const TERMS: Terms = Terms {
 
 impl Site {
     async fn start() -> Self {
-        // As main does.
+        // `main` does the same.
         let _ = rustls::crypto::ring::default_provider().install_default();
         Self { api: ApiServer::start().await, asked: Asked::start().await }
     }
@@ -135,7 +135,7 @@ impl Site {
         self.runner_with(runner, &self.api, 8, Duration::ZERO).await
     }
 
-    /// One that reaches the API server at `api`, which may be another way there.
+    /// A runner that reaches the API server at `api`, which may be a different route to it.
     async fn runner_with(
         &self,
         runner: &str,
@@ -170,7 +170,7 @@ impl Site {
         Running { ownership, stop, task, _kill: watching.drop_guard() }
     }
 
-    /// A metric that asks the hook server.
+    /// A metric that sends requests to the hook server.
     fn metric(&self, path: &str, more: &Value) -> Value {
         let url = format!("http://{}{path}", self.asked.address);
         let mut metric = json!({"name": "webtest", "successCondition": "asInt(result) > 30",
@@ -179,7 +179,7 @@ impl Site {
         metric
     }
 
-    /// A run of one metric.
+    /// A HookRun of one metric.
     fn put(&self, name: &str, metric: &Value) -> Value {
         self.put_as(name, &json!({"metrics": [metric]}), &json!({}))
     }
@@ -201,7 +201,7 @@ impl Site {
         self.run(name)
     }
 
-    /// Waits until it has the phase, in which it ends.
+    /// Waits until it ends, which must be with this phase.
     async fn phase(&self, name: &str, phase: &str) -> Value {
         let ended = |run: &Value| !matches!(run["status"]["phase"].as_str(), None | Some("Running"));
         let run = self.until(&format!("{name} is {phase}"), name, ended).await;
@@ -209,14 +209,14 @@ impl Site {
         run
     }
 
-    /// The measurements that a run shows as ended.
+    /// The measurements in the status that have ended.
     fn measured(run: &Value) -> usize {
         let results = run["status"]["metricResults"].as_array();
         let all = results.into_iter().flatten().filter_map(|result| result["measurements"].as_array());
         all.flatten().filter(|measurement| !measurement["finishedAt"].is_null()).count()
     }
 
-    /// The measurements of its first metric that are stored as successful.
+    /// The number of successful measurements of its first metric, as stored.
     fn successful(run: &Value) -> u64 {
         run["status"]["metricResults"][0]["successful"].as_u64().unwrap_or(0)
     }

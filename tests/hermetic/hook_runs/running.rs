@@ -1,4 +1,4 @@
-//! Runs from the first look at them to their verdict.
+//! HookRuns from the first reconciliation to their verdict.
 
 use super::*;
 
@@ -11,7 +11,7 @@ async fn a_run_is_taken_measured_and_told() {
     assert_eq!(Site::runner_of(&run), Some(AGENT));
     let result = &run["status"]["metricResults"][0];
     assert_eq!((&result["successful"], &result["count"]), (&json!(2), &json!(2)), "{result}");
-    // The value is text, and what is zero is not there.
+    // The value is text, and counters with 0 are omitted.
     assert_eq!(result["measurements"][1]["value"], json!("45"));
     assert!(result.get("failed").is_none() && result.get("error").is_none(), "{result}");
     assert_eq!(site.asked.count(), 2);
@@ -23,7 +23,7 @@ async fn a_run_is_taken_measured_and_told() {
         (&json!("HookRun"), &json!("drain"))
     );
     assert_eq!(event["source"]["host"], "here");
-    // Taken once; written when it began and for each measurement.
+    // Taken once; written at the start and for each measurement.
     assert_eq!(site.api.count("PATCH hookrun shop/drain"), 1);
     assert_eq!(site.api.count("PATCH hookrun/status shop/drain"), 3, "{:?}", site.api.calls());
 }
@@ -71,7 +71,7 @@ async fn by_hand_it_is_approved_or_ended_at_once() {
     for name in ["approved", "terminated", "not-begun"] {
         site.put(name, &waits);
     }
-    // Another spelling is none.
+    // Another spelling has no effect.
     site.put_as(
         "not-approved",
         &json!({"metrics": [waits]}),
@@ -190,7 +190,7 @@ async fn a_run_that_is_too_large_ends_as_an_error_and_holds_up_nobody() {
             run["status"]
         );
     }
-    // Its verdict is the last word.
+    // The verdict is the last write.
     let writes = site.api.writes();
     let ends = writes.iter().filter(|line| line.ends_with("status shop/large-0")).count();
     assert_eq!(ends, 1, "{writes:#?}");

@@ -13,7 +13,7 @@ async fn what_was_measured_is_not_measured_again_after_a_restart() {
     let _second = site.runner(AGENT).await;
     let run = site.phase("drain", "Successful").await;
     assert_eq!(Site::measured(&run), 4, "{run}");
-    // The one that is under way at the end of the first runner is not stored, and is made again.
+    // The measurement that is running at the end of the first runner is not stored, and is repeated.
     assert!((4..=5).contains(&site.asked.count()), "{} were made: {run}", site.asked.count());
 }
 
@@ -45,7 +45,7 @@ async fn what_was_being_measured_is_measured_again() {
 async fn on_sigterm_the_last_measurement_is_still_written() {
     let site = Site::start().await;
     site.put("drain", &site.metric("/", &json!({"count": 2, "interval": "1h"})));
-    // The beginning is written; the end meets a server that wants patience.
+    // The start is written; the write of the end is rejected with 429.
     site.api.on("PATCH hookrun/status").nth(2).fault(Fault::Answer(429, "slow down"));
     let mut running = site.runner(AGENT).await;
     site.api.arrived("PATCH hookrun/status", 2).await;
@@ -87,7 +87,7 @@ async fn without_a_word_from_the_api_server_nothing_is_measured() {
     let _running = site.runner(AGENT).await;
     site.until("it measures", "drain", |run| Site::measured(run) >= 3).await;
     site.api.go_away().await;
-    // Long after the lapse it is quiet.
+    // Long after the lapse nothing is measured.
     tokio::time::sleep(TERMS.lapse * 2).await;
     let quiet = site.asked.count();
     tokio::time::sleep(TERMS.lapse).await;
@@ -97,7 +97,8 @@ async fn without_a_word_from_the_api_server_nothing_is_measured() {
         run["status"]["metricResults"][0]["successful"].as_u64().is_some_and(|count| count > quiet)
     })
     .await;
-    // What was measured while the API server was away is stored. Not stored are those in flight at the lapse and at the end.
+    // The measurements while the API server was away are stored. Those that were running at the lapse and at the
+    // end are not.
     site.api.edit_of("hookruns", "shop", "drain", |run| {
         run["metadata"]["annotations"]["inplace.dev/approve"] = json!("true");
     });
@@ -127,7 +128,7 @@ async fn without_the_kind_there_is_nothing_and_it_is_not_asked_for_all_the_time(
         .await;
     assert!(runs.list().is_empty() && !runs.is_current());
     assert!(server.hook_template("shop", "none").await.unwrap().is_none());
-    // The usual pauses would have been over several times.
+    // The usual retries would have come several times.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(site.api.count("LIST hookruns"), 1, "{:?}", site.api.calls());
 }

@@ -1,5 +1,5 @@
-//! The shipped policies, judged as an API server judges them: constraints, conditions, variables, then one validation after the
-//! other. CEL with what Kubernetes adds to it as far as the policies use it: `find` and `findAll`.
+//! Evaluates the shipped policies as an API server does: constraints, conditions, variables, then one validation
+//! after the other. CEL with the extensions of Kubernetes that the policies use: `find` and `findAll`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use cel::{Context, Env, ExecutionError, Program, Value as Cel, extensions};
 use regex::Regex;
 use serde_json::{Value, json};
 
-/// What admission is asked about.
+/// A request to admission.
 pub(super) struct Review {
     pub(super) user: String,
-    /// The node that the token's claim names.
+    /// The node in the token's claim.
     pub(super) node: Option<&'static str>,
     pub(super) operation: &'static str,
     pub(super) group: &'static str,
@@ -22,11 +22,11 @@ pub(super) struct Review {
     pub(super) new: Value,
 }
 
-/// A no, and whose.
+/// A denial, and the policy that made it.
 #[derive(Debug)]
 pub(super) struct Denial {
     pub(super) policy: String,
-    /// The number of the first validation that does not hold.
+    /// The index of the first validation that does not hold.
     pub(super) validation: usize,
     pub(super) message: String,
 }
@@ -51,7 +51,7 @@ struct Validation {
 }
 
 impl Policies {
-    /// Those of the file as it is shipped.
+    /// The policies of the shipped file.
     pub(super) fn shipped() -> Self {
         let text = std::fs::read_to_string("daemonset/admission-policy/policy.yaml").unwrap();
         let mut env = Env::stdlib();
@@ -67,7 +67,7 @@ impl Policies {
         self.all.iter().map(|policy| (policy.name.clone(), policy.validations.len())).collect()
     }
 
-    /// What denies it; `None`: it is let through.
+    /// The first denial; `None`: admitted.
     pub(super) fn denies(&self, review: &Review) -> Option<Denial> {
         self.all.iter().find_map(|policy| policy.denies(&self.env, review))
     }
@@ -125,7 +125,8 @@ impl Policy {
         let mut variables: HashMap<String, Cel> = HashMap::new();
         for (name, program) in &self.variables {
             context.add_variable_from_value("variables", variables.clone());
-            // One that fails is missed by whoever needs it: an API server evaluates it only then.
+            // A variable that fails is left out, so that an expression that uses it fails: an API server
+            // evaluates variables lazily.
             if let Ok(value) = program.execute(&context) {
                 variables.insert(name.clone(), value);
             }

@@ -1,5 +1,5 @@
-//! The shipped admission policies, expression by expression: the cases that a real API server gets by the cluster tests
-//! `policy`, put to the same YAML without one.
+//! The shipped admission policies, expression by expression: the cases that the cluster tests `policy` send to a
+//! real API server, evaluated on the same YAML without one.
 
 #[path = "../../cluster/policy/cases.rs"]
 #[allow(dead_code, reason = "the tests on a real API server use more of it")]
@@ -41,12 +41,12 @@ fn every_case_is_judged_as_by_an_api_server_and_every_validation_is_needed_by_on
             (_, found) => panic!("{what}: expected {denied:?}, found {found:?}"),
         }
     }
-    // One that denies nothing first might as well not be there, or be wrong.
+    // A validation that is never the first to deny could be missing or wrong.
     let each = policies.sizes().into_iter().map(|(name, count)| (name, (0..count).collect()));
     assert_eq!(needed, each.collect());
 }
 
-/// Whom the policies are about, wherever it is installed.
+/// The policies apply to these accounts, in whatever namespace they are installed.
 #[test]
 fn the_accounts_are_meant_in_every_namespace_and_nobody_else_is() {
     let policies = Policies::shipped();
@@ -77,7 +77,7 @@ fn the_accounts_are_meant_in_every_namespace_and_nobody_else_is() {
     }
 }
 
-/// What is done, by whom, and by which policy it is denied with which words.
+/// A description, the request, and the policy that denies it with part of its message.
 type Judged = (String, Review, Option<(&'static str, &'static str)>);
 
 fn all() -> Vec<Judged> {
@@ -105,7 +105,7 @@ fn pods() -> Vec<Judged> {
         let old = pod(case.node, case.request, case.note.as_deref());
         let mut new = old.clone();
         strategic(&mut new, &case.patch);
-        // Each way in leaves alone what belongs to the other.
+        // A write to the pod leaves its status alone, and a write to the status leaves the spec alone.
         let (subresource, foreign) = match case.part {
             Part::Pod => ("", "status"),
             Part::Status => ("status", "spec"),

@@ -1,4 +1,5 @@
-//! What follows from a verdict of the guard: the HookRun that is asked for, and what is told of it. In a dry run nothing.
+//! Applies a verdict of the guard: creates the HookRun that it asks for, and reports it. A dry run has no effect.
+//! Must not decide a verdict.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -18,15 +19,15 @@ use crate::process::log::chain;
 use crate::workload::action::NewHookRun;
 use crate::workload::guard::{self, Attempt, Verdict};
 
-/// Names that are tried where others are taken: some in their order, so that whoever asks at the same time tries the same, and
-/// then some that nobody can take before.
+/// Attempts at a free name: the first ones in a fixed order, so that concurrent requests try the same names, the
+/// rest with random names that cannot be taken in advance.
 const TRIES: (usize, usize) = (3, 5);
-/// Whoever is named as the source of events.
+/// The host that is named as the source of events.
 const HOST: &str = "inplace-controller";
 
 impl Guard {
-    /// Carries out `verdict`, and says what is answered: yes, with a warning maybe, or no, and why. `finishes`: the deletion
-    /// of this pod is to be asked for again by us.
+    /// Applies `verdict` and returns the answer: allowed, with an optional warning, or refused with the reason.
+    /// `finishes`: the leader repeats the deletion of this pod later.
     pub(super) async fn carry_out(
         &self,
         asked: &Request,
@@ -58,7 +59,7 @@ impl Guard {
                 Ok(Ok(Some(self.warned(asked, pod, "DeleteGuardExpired", note).await)))
             }
             Verdict::Held(run, message) => {
-                // A workload's own attempt needs none: the workload deletes the pod itself.
+                // An attempt of the workload needs no mark: the workload deletes the pod itself.
                 let marks =
                     |run: &Attempt| finishes && !run.finishes && run.is_guards() && !asked.is_dry_run();
                 let run = run.filter(|run| marks(run));
@@ -71,22 +72,22 @@ impl Guard {
         }
     }
 
-    /// Says who deletes a pod without its hook because the guard does not hold whom it names.
+    /// Reports that a user whom the guard does not hold deletes a pod without its hook.
     pub(super) async fn exempted(&self, asked: &Request, pod: &Pod) -> String {
         let by = asked.user_info.printable();
         let note = format!("{by} deletes it without its pre-delete hook: the guard does not hold this user");
         self.warned(asked, pod, "DeleteGuardExempt", note).await
     }
 
-    /// Tells of a deletion without a hook: in the log, as an event, and whoever asked.
+    /// Reports a deletion without a hook: in the log, as an event, and as a warning to the user.
     async fn warned(&self, asked: &Request, pod: &Pod, reason: &str, note: String) -> String {
         let warning = format!("pod {}: {note}", pod.name_any());
         self.say(asked, pod, reason, true, note).await;
         warning
     }
 
-    /// Has everybody know since when the deletion of `pod` is refused. Where that cannot be written it is refused all the
-    /// same, and counts from the first hook that could be started.
+    /// Writes on the pod since when its deletion is refused. If that fails, the deletion is refused all the same,
+    /// and the hold counts from the first hook that was started.
     pub(super) async fn hold(&self, pod: &Pod, since: Timestamp) {
         let Err(error) = self.server.hold_pod(pod, since).await else { return };
         let is_other = matches!(error.class(), Class::Gone | Class::Refused);
@@ -95,7 +96,7 @@ impl Guard {
         }
     }
 
-    /// Has the hook started, and says so.
+    /// Creates the HookRun, and reports that.
     async fn ask(
         &self,
         asked: &Request,
@@ -137,7 +138,7 @@ impl Guard {
                     self.say(asked, pod, "DeleteGuardAsked", false, note).await;
                     break;
                 }
-                // There is one of this name. It is ours when somebody else wanted the same at the same time.
+                // The name is taken. The existing HookRun is the guard's own if a concurrent request created it.
                 Err(error) if error.class() == Class::Refused => {
                     if self.server.is_guards_run(pod, &run.name).await? != Some(false) {
                         break;
@@ -161,8 +162,8 @@ impl Guard {
             .await;
     }
 
-    /// Tells people, as an event and, of a warning, in the log; not without end. An event that cannot be written, as in a
-    /// namespace that is being deleted, holds up nothing.
+    /// Reports an event, and logs a warning, within the limit. An event that cannot be written, as in a
+    /// terminating namespace, blocks nothing.
     async fn report(&self, asked: &Request, pod: &Pod, reported: ObjectEvent) {
         if asked.is_dry_run() || !self.limit.admits(&pod.uid().unwrap_or_default(), &reported.reason) {
             return;
@@ -176,7 +177,7 @@ impl Guard {
     }
 }
 
-/// The object of `run`.
+/// The HookRun object of `run`.
 fn object(asked: &Request, pod: &Pod, run: &NewHookRun, spec: &HookRunSpec, finishes: bool) -> HookRun {
     let mut object = HookRun::new(&run.name, spec.clone());
     let mut labels = run.labels.clone();

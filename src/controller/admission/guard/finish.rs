@@ -1,8 +1,9 @@
-//! Asks again for those who ask only once: the taint manager of Kubernetes does not come back to a pod whose deletion was
-//! refused. A HookRun that stands before such a deletion is marked, and once it has ended the pod's deletion is asked for.
+//! Repeats deletions for clients that send them only once: the taint manager of Kubernetes does not retry a pod
+//! whose deletion was refused. The HookRun that such a deletion waits for gets a mark, and once the HookRun has
+//! ended, this module requests the pod's deletion.
 //!
-//! Never forces: this deletion is guarded like any other. Nothing follows from the mark alone: the run must be the one that
-//! the guard made for this very pod, and the taints of the pod's node must evict it still.
+//! Must never force: this deletion is guarded like any other. The mark alone has no effect: the HookRun must be
+//! the one that the guard made for this very pod, and the taints of the pod's node must still evict it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,12 +25,12 @@ use crate::process::clock;
 use crate::workload::action::PodRef;
 use crate::workload::guard;
 
-/// Every so often while the answer is no.
+/// Interval between two attempts while the deletion is refused.
 const AGAIN: Duration = Duration::from_secs(15);
-/// Many changes are one.
+/// Changes within this time are handled together.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Asks while this process leads.
+/// Requests deletions while this process leads.
 pub(in crate::controller::admission) async fn run(of: &Guard, stop: &CancellationToken) {
     let server = &of.server;
     let labels = format!("{}={}", annotation::DELETE_GUARD, annotation::FINISH);
@@ -56,14 +57,14 @@ pub(in crate::controller::admission) async fn run(of: &Guard, stop: &Cancellatio
     }
 }
 
-/// True when its pod was held for as long as pods are held at most.
+/// True if the pod was held for the longest time that is configured.
 fn is_over(run: &Summary, longest: Option<SignedDuration>) -> bool {
     let since = run.creation_timestamp().map(|time| time.0);
     let until = longest.zip(since).and_then(|(longest, since)| since.checked_add(longest).ok());
     until.is_some_and(|until| until <= clock::now())
 }
 
-/// Has the pod of `run` deleted, unless it is gone or going, or nothing evicts it any more.
+/// Deletes the pod of `run`, unless it is gone or being deleted, or no taint evicts it any more.
 async fn delete(server: &Server, run: &Summary) -> Result<(), Error> {
     let namespace = run.namespace().unwrap_or_default();
     let Some(owner) = run.owner_references().iter().find(|owner| owner.kind == "Pod") else { return Ok(()) };
@@ -77,7 +78,7 @@ async fn delete(server: &Server, run: &Summary) -> Result<(), Error> {
     let version = pod.resource_version().unwrap_or_default();
     let pod = PodRef { name: owner.name.clone(), uid, version };
     match server.delete_pod(&namespace, &pod, Deletion::Graceful).await {
-        // Gone, or changed meanwhile: the next look tells.
+        // Gone, or changed in the meantime: the next attempt observes which.
         Err(error) if matches!(error.class(), Class::Gone | Class::Refused) => Ok(()),
         deleted => deleted.map(drop),
     }

@@ -1,5 +1,5 @@
-//! Bounds what the guard tells: whoever reaches the port has it look at a pod as often as they like, and each time it would
-//! write an event and a log line.
+//! Limits the rate of the guard's events and log lines: a client that can reach the port can cause any number of
+//! reviews of a pod, and each of them would write an event and a log line. Must not affect a verdict.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Of one pod for one reason: so many at once, and one more after each of these.
+/// For one pod and one reason: a burst, and the time after which one more is admitted.
 const OF_POD: (u32, Duration) = (3, Duration::from_secs(60));
-/// Of all: a node with many guarded pods is drained, and each is told of.
+/// For all pods together: when a node with many guarded pods is drained, each pod gets its events.
 const OF_ALL: (u32, Duration) = (100, Duration::from_secs(1));
-/// Pods and reasons that are remembered.
+/// Pairs of pod and reason that are remembered.
 const PODS: usize = 4096;
-/// What was left out is told of this often.
+/// Interval of the log line about omitted reports.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// What may be told still. Clones share it.
+/// The budget for reports. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Limit(Arc<Mutex<State>>);
 
@@ -28,12 +28,12 @@ struct State {
     reported: Option<Instant>,
 }
 
-/// How much of a burst is used up, and when that was so.
+/// The used part of a burst, and when it was computed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket(Option<(Duration, Instant)>);
 
 impl Bucket {
-    /// What is used up still, as the time after which nothing is.
+    /// The part that is still used, as the time until the bucket is empty.
     fn used(self) -> Duration {
         self.0.map(|(used, at)| used.saturating_sub(at.elapsed())).unwrap_or_default()
     }
@@ -48,7 +48,7 @@ impl Bucket {
 }
 
 impl Limit {
-    /// True when something about the pod with this uid may be told for this reason; then it counts.
+    /// True if a report about the pod with this uid and reason is admitted; it is then counted.
     pub(super) fn admits(&self, uid: &str, reason: &str) -> bool {
         let key = (uid.to_owned(), reason.to_owned());
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,11 +86,11 @@ mod tests {
         assert_eq!(admitted("a", 50), 1);
         tokio::time::advance(Duration::from_secs(3600)).await;
         assert_eq!(admitted("a", 50), 3);
-        // Another pod is another one, up to what is told of all.
+        // Pods are independent of each other, up to the limit for all.
         assert_eq!((0..500).filter(|number| limit.admits(&format!("b-{number}"), "Passed")).count(), 97);
         tokio::time::advance(Duration::from_secs(10)).await;
         assert_eq!((0..500).filter(|number| limit.admits(&format!("c-{number}"), "Passed")).count(), 10);
-        // What is remembered is bounded, and is forgotten.
+        // The memory is bounded, and entries expire.
         for _ in 0..50 {
             tokio::time::advance(Duration::from_secs(100)).await;
             for number in 0..200 {

@@ -1,10 +1,12 @@
-//! `/guard`: a pod that is guarded is not deleted or evicted before its pre-delete hook has succeeded.
+//! `/guard`: a guarded pod is not deleted or evicted before its pre-delete hook has succeeded.
 //!
-//! Every process answers, and none remembers: what was asked for and how far it is are HookRuns. Decides nothing:
-//! `workload::guard` does. A dry run is judged and changes nothing. What is not known in time is a no.
+//! Every process answers, and none has state: requests and their progress are HookRuns. Must not decide:
+//! `workload::guard` does. A dry run is judged and has no effect. If the facts cannot be read in time, the answer
+//! is a refusal.
 //!
-//! Of a review only names are used: the pod, its namespace and the taints of its node are read from the API server. Who
-//! sends reviews is not known (unless the API server authenticates itself), so nothing follows from what one says.
+//! Only names are taken from a review: the pod, its namespace and the taints of its node are read from the API
+//! server. The sender of a review is not authenticated (unless the API server presents a certificate), so the
+//! content of a review has no effect of its own.
 
 mod effect;
 pub(super) mod finish;
@@ -27,12 +29,12 @@ use crate::process::clock;
 use crate::process::log::chain;
 use crate::workload::guard::{self, Attempt, Seen};
 
-/// The API server waits 5 s for an answer; without one it says less than we do.
+/// Time limit of a decision. The API server waits 5 s, and its own timeout message is less helpful.
 const IN_TIME: Duration = Duration::from_secs(3);
-/// Reviews that are looked at at once, each for some milliseconds; the others wait.
+/// Reviews that are handled at the same time, each for some milliseconds; the others wait.
 const LOOKS: usize = 16;
-/// Whose deletions are not tried again: the taint manager's, which was a part of the node controller once, and has the name
-/// of the whole process where its controllers have no accounts of their own.
+/// Users whose deletions are not retried: the taint manager's. It was once a part of the node controller, and it
+/// has the name of the whole process where the controllers have no service accounts of their own.
 const ASK_ONCE: [&str; 3] = [
     "system:serviceaccount:kube-system:node-controller",
     "system:serviceaccount:kube-system:taint-eviction-controller",
@@ -44,19 +46,19 @@ const ASK_ONCE: [&str; 3] = [
 pub(super) struct Guard {
     pub(super) server: Server,
     pub(super) terms: GuardTerms,
-    /// Events and log lines.
+    /// Limits events and log lines.
     limit: Limit,
-    /// What the API server answers is in memory for so many reviews.
+    /// Limits how many reviews hold answers of the API server in memory.
     looks: Arc<Semaphore>,
 }
 
-/// Whom the guard does not hold, and for how long it holds the others.
+/// Which users the guard does not hold, and for how long it holds a pod for the others.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GuardTerms {
     pub(super) exempt_users: BTreeSet<String>,
     pub(super) exempt_groups: BTreeSet<String>,
     pub(super) longest_hold: Option<SignedDuration>,
-    /// True: a pod's label counts only in a namespace that has it too.
+    /// True: a pod's label counts only if its namespace has the label too.
     pub(super) labelled_namespaces_only: bool,
 }
 
@@ -67,7 +69,7 @@ impl GuardTerms {
     }
 }
 
-/// How somebody wants a pod to go.
+/// The kind of request that removes a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Delete,
@@ -79,7 +81,7 @@ impl Guard {
         Self { server, terms, limit: Limit::default(), looks: Arc::new(Semaphore::new(LOOKS)) }
     }
 
-    /// Whether what is asked may happen.
+    /// Whether the deletion or eviction is allowed.
     pub(super) async fn judge(&self, asked: &Request) -> Answer {
         let way = if asked.sub_resource == "eviction" { Way::Evict } else { Way::Delete };
         let looked = async {
@@ -100,7 +102,7 @@ impl Guard {
         }
     }
 
-    /// What the answer is: yes, with a warning maybe, or no, and why.
+    /// The answer: allowed, with an optional warning, or refused with the reason.
     async fn look(&self, asked: &Request, way: Way) -> Result<Result<Option<String>, String>, Error> {
         let namespace = &asked.namespace;
         let Some(pod) = self.server.guarded_pod(namespace, asked.name()).await? else { return Ok(Ok(None)) };
@@ -111,7 +113,7 @@ impl Guard {
             Some(uid) if Some(uid) != pod.metadata.uid.as_deref() => {
                 return Ok(Err(guard::replaced(asked.name())));
             }
-            // Of an eviction the API server does not know it.
+            // For an eviction the API server sends no uid.
             None if way == Way::Delete => return Ok(Err(guard::unnamed(asked.name()))),
             _ => {}
         }
@@ -147,15 +149,16 @@ impl Guard {
     }
 }
 
-/// True when the taints of its node evict `pod`.
+/// True if the taints of its node evict `pod`.
 async fn is_evicted(server: &Server, pod: &Pod) -> Result<bool, Error> {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
     Ok(guard::is_evicted(pod, &server.taints(node).await?, clock::now()))
 }
 
 impl Way {
-    /// An eviction that is answered so is tried again by whoever drains a node. Without `retryAfterSeconds`: with it client-go
-    /// would wait and ask again ten times by itself, and nobody see the message.
+    /// The refusal. A client that drains a node retries an eviction that is answered with 429.
+    /// `retryAfterSeconds` is left out: with it client-go would wait and retry ten times by itself, and hide the
+    /// message from the user.
     fn refuse(self, message: String) -> Answer {
         Answer::Refused(match self {
             Self::Delete => Refusal::forbidden(message),
