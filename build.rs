@@ -1,8 +1,7 @@
-//! Compiles the CRI interface from `proto/` into the build folder, without protoc,
-//! and refuses a release with kill points in it.
-//!
-//! It must not fetch anything, write outside the build folder, or know the names of
-//! messages beyond the two roots of what is read from JSON.
+//! Compiles the CRI interface from `proto/` into the build folder, without protoc, and refuses a release build
+//! with kill points.
+//! It must not download anything, write outside the build folder, or name messages other than the two roots of
+//! what is read from JSON.
 #![expect(clippy::disallowed_methods, reason = "a build script is told its settings by the environment")]
 
 use std::collections::BTreeSet;
@@ -13,10 +12,10 @@ use protox::prost_reflect::{DescriptorPool, Kind, MessageDescriptor};
 
 const INTERFACE: &str = "runtime.proto";
 
-/// What containerd prints as JSON: these two, and every message below them.
+/// The messages that containerd prints as JSON: these two, and every message that they contain.
 const PRINTED: [&str; 2] = ["runtime.v1.ContainerConfig", "runtime.v1.PodSandboxConfig"];
 
-/// Secrets are in these: what is printed of them is written by hand in src/cri/proto.rs.
+/// Messages that contain secrets: their `Debug` is written by hand in src/cri/proto.rs.
 const SECRET: [&str; 4] = [
     "runtime.v1.KeyValue",
     "runtime.v1.AuthConfig",
@@ -31,8 +30,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=proto");
 
-    // A static program moves itself to its address: the packed list of what is to be moved is 30 KB, the plain one 1.4 MB, which
-    // every agent would keep in memory.
+    // A static program relocates itself. The packed relocation table has 30 KB, the plain one 1.4 MB, which every
+    // agent would hold in memory.
     if env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "musl") {
         println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
@@ -47,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     interface()
 }
 
-/// Generates messages, clients, and servers. The servers are for the tests.
+/// Generates messages, clients and servers. The servers are for the tests.
 fn interface() -> Result<(), Box<dyn Error>> {
     let mut compiler = protox::Compiler::new(["proto"])?;
     compiler.include_source_info(true).include_imports(true).open_file(INTERFACE)?;
@@ -64,7 +63,7 @@ fn interface() -> Result<(), Box<dyn Error>> {
         );
     for message in printed(&pool)? {
         builder = builder.message_attribute(message.full_name(), STRICT);
-        // Rust's names are in lower case with underscores, the interface's are not always.
+        // The generated Rust names are in snake case; the names in the interface are not always.
         for field in message.fields().filter(|field| field.name().contains(|c: char| c.is_uppercase())) {
             let rename = format!("#[serde(rename = {:?})]", field.name());
             builder = builder.field_attribute(field.full_name(), rename);
@@ -74,7 +73,7 @@ fn interface() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The messages of [`PRINTED`] and all that can be reached from them, each once.
+/// The messages of [`PRINTED`] and all messages that they contain, each once.
 fn printed(pool: &DescriptorPool) -> Result<Vec<MessageDescriptor>, Box<dyn Error>> {
     let mut todo = Vec::new();
     for root in PRINTED {

@@ -1,4 +1,4 @@
-//! Of `src/api`: the request.
+//! The part of `src/api` that the fuzz targets need: the request.
 
 #[path = "../src/api/image.rs"]
 pub mod image;
@@ -7,7 +7,7 @@ pub mod request;
 #[path = "../src/api/unsaid.rs"]
 mod unsaid;
 
-/// As in the product, without its schema.
+/// The product's type without its schema.
 pub mod hook_template {
     #[derive(Clone, Debug)]
     pub struct Argument {

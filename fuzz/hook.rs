@@ -1,4 +1,4 @@
-//! Of `src/hook`: what reads texts.
+//! The part of `src/hook` that the fuzz targets need: the parsers.
 
 #[path = "../src/hook/condition/mod.rs"]
 pub mod condition;

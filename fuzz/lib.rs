@@ -1,4 +1,5 @@
-//! The product's own files for what is fuzzed, and nothing else of it: the rest would be minutes of compiling.
+//! Includes the product's source files that are fuzzed, and nothing else of the product, whose build takes
+//! minutes.
 #![allow(dead_code, missing_docs, reason = "the product checks its own files")]
 
 pub mod api;

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds the fuzz targets on the stable toolchain and runs each of them for SECONDS:
 #   run.sh TARGET_DIR SECONDS
-# What cargo-fuzz asks nightly for are the sanitizers; coverage is a pass of LLVM, which every rustc has. New inputs are kept in
-# TARGET_DIR/fuzz/corpus, an input that breaks something in TARGET_DIR/fuzz/found.
+# cargo-fuzz needs nightly only for the sanitizers; the coverage is a pass of LLVM, which every rustc has. New inputs are stored in
+# TARGET_DIR/fuzz/corpus, failing inputs in TARGET_DIR/fuzz/found.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mkdir -p "$1"
@@ -13,13 +13,13 @@ flags=(-Cpasses=sancov-module --cfg fuzzing)
 for argument in level=4 inline-8bit-counters pc-table trace-compares; do
   flags+=("-Cllvm-args=-sanitizer-coverage-$argument")
 done
-# With --target, build scripts and macros stay as they are.
+# With --target, RUSTFLAGS do not apply to build scripts and macros.
 RUSTFLAGS="${flags[*]}" cargo build --manifest-path "$here/Cargo.toml" --locked --release --target "$host" --target-dir "$dir"
 for target in condition json_path template request; do
   corpus=$dir/corpus/$target
   mkdir -p "$corpus" "$dir/found"
   log=$dir/$target.log
-  # No input may take 5 s, or half a gibibyte.
+  # No input may take 5 s or need half a gibibyte.
   if "$dir/$host/release/$target" -max_total_time="$seconds" -timeout=5 -rss_limit_mb=512 -max_len=2048 -print_final_stats=1 \
     -artifact_prefix="$dir/found/$target-" "$corpus" "$here/seeds/$target" >"$log" 2>&1; then
     echo "fuzz $target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs in ${seconds} s, nothing found"

@@ -1,6 +1,6 @@
 //! `inplace` restarts or updates one container of a running pod, on its node, without losing the pod.
 //!
-//! # The map
+//! # Map of the modules
 //!
 //! ```text
 //!  annotation ──▶ api::Request ──▶ operation::preflight ──▶ Plan ──▶ Operation
@@ -15,19 +15,19 @@
 //! | module | is | may import |
 //! |---|---|---|
 //! | [`api`] | the contract: annotations, request, status, manifests. Pure | - |
-//! | [`operation`] | the decisions. Pure: no async, no clock, no I/O | api |
-//! | [`workload`] | the decisions of workloads. Pure | api |
-//! | [`rollout`] | the decisions of rollouts over anybody's pods. Pure | api workload |
+//! | [`operation`] | decisions of an operation on one pod. Pure: no async, no clock, no I/O | api |
+//! | [`workload`] | decisions of GameDeployment, GameStatefulSet and delete guard. Pure | api |
+//! | [`rollout`] | decisions of InPlaceRollout, over the pods of any workload. Pure | api workload |
 //! | [`cri`] | the container runtime: endpoint, client, clone, conversion | api operation process |
-//! | [`hook`] | the gates: template, condition, schedule, verdict (pure); `provider`, `engine` (I/O) | api cri cluster process |
+//! | [`hook`] | hooks: template, condition, schedule, verdict (pure); `provider`, `engine` (I/O) | api cri cluster process |
 //! | [`cluster`] | the API server: client, pods, workloads, patches, events | api operation workload rollout process |
-//! | [`process`] | the plumbing of a process: time, logs, signals, files, admin | - |
-//! | [`node`] | the engine on a node: journal, loop, effects | api operation hook cri cluster process |
-//! | [`agent`] | role: carries out what annotations ask for | api operation hook node cri cluster process |
-//! | [`controller`] | role: brings about what workloads and rollouts want; runs the hooks that no agent runs | api workload rollout hook cluster process |
-//! | [`cli`] | role: a person's commands | api operation workload hook node cri cluster process |
+//! | [`process`] | services of a process: clock, logs, signals, files, admin endpoints | - |
+//! | [`node`] | engine on a node: journal, loop, effects | api operation hook cri cluster process |
+//! | [`agent`] | role: carries out the requests in pod annotations | api operation hook node cri cluster process |
+//! | [`controller`] | role: reconciles workloads and rollouts; runs the hooks that no agent runs | api workload rollout hook cluster process |
+//! | [`cli`] | role: the command line tool | api operation workload hook node cri cluster process |
 //!
-//! The roles never import each other; `main.rs` picks one. A test holds the code against this table.
+//! The roles never import each other; `main.rs` selects one. A test checks the imports against this table.
 
 pub mod agent;
 pub mod api;

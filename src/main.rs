@@ -1,4 +1,4 @@
-//! Picks the role, builds the runtime it wants, and maps its end to an exit code.
+//! Selects the role, builds the async runtime for it, and maps the result to an exit code.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,14 +11,15 @@ use inplace::node::lock::LockError;
 use inplace::process::log::{self, LogArgs};
 use inplace::{agent, controller};
 
-/// Threads for what blocks: the journal's disk above all, which takes no more than 12 for writes and 4 for the rest, 3 for the files
-/// of containers, and 3 for the disk of the images. What hangs there leaves some for others, as the lookup of names.
+/// Number of threads for blocking work. The largest user is the journal's disk: at most 12 threads for writes and
+/// 4 for the rest. Containers' files take 3, the disk of the images 3. The remaining ones stay free for others,
+/// such as name lookups, when a disk hangs.
 const BLOCKING_THREADS: usize = 26;
-/// How long one waits for more work.
+/// How long an idle thread waits for more work before it ends.
 const THREAD_RESTS: Duration = Duration::from_secs(1);
-/// What one needs at most: names are looked up in it, and files written.
+/// The stack of a thread. It suffices for name lookups and for writing files.
 const THREAD_STACK: usize = 512 << 10;
-/// What calls that are under way get when the process ends.
+/// How long calls in progress may continue when the process ends.
 const LAST_CALLS: Duration = Duration::from_millis(500);
 
 /// Restart or update one container of a running pod, in place, in about a tenth of a second.
@@ -51,7 +52,8 @@ fn main() -> ExitCode {
     if let Err(error) = log::start(&log) {
         return fail(&format!("--log: {error}"));
     }
-    // HTTPS of hooks and handlers: one provider, chosen here, so that none is chosen by accident.
+    // The TLS provider of hooks and handlers is selected explicitly, so that it does not depend on crate
+    // features.
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         return fail("another TLS provider is in place");
     }
@@ -96,14 +98,14 @@ fn main() -> ExitCode {
     code
 }
 
-/// As a file named `kubectl-inplace` it is `kubectl inplace`, and its usage lines say so.
+/// If the file is named `kubectl-inplace`, the usage lines say `kubectl inplace`.
 fn as_plugin(command: Command, called: Option<OsString>) -> Command {
     let called = called.map(PathBuf::from);
     let is_plugin = called.is_some_and(|path| path.file_stem().is_some_and(|name| name == "kubectl-inplace"));
     if is_plugin { command.bin_name("kubectl inplace") } else { command }
 }
 
-/// The exit codes below every help text.
+/// Adds the exit codes to every help text.
 fn with_exit_codes(command: Command) -> Command {
     command.after_help(exit::HELP).mut_subcommands(with_exit_codes)
 }

@@ -1,4 +1,5 @@
-//! Any condition over any result: refused, undecided, yes or no; never a panic, never long.
+//! Evaluates any condition over any result: it is refused, undecided, true or false. It must not panic or take
+//! long.
 #![no_main]
 
 use inplace_fuzz::hook::condition::Condition;
@@ -7,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = str::from_utf8(data) else { return };
-    // The first line is the condition, the rest is what was measured.
+    // The first line is the condition, the rest is the measured result.
     let (source, result) = text.split_once('\n').unwrap_or((text, "7"));
     let Ok(condition) = Condition::compile(source) else { return };
     let numbers: Vec<f64> = result.split(',').filter_map(|number| number.parse().ok()).collect();

@@ -1,4 +1,4 @@
-//! Any path over any body; and what is JSON for us is JSON for serde_json, with the same meaning.
+//! Evaluates any path over any body. What this parser accepts as JSON, serde_json accepts with the same meaning.
 #![no_main]
 
 use inplace_fuzz::hook::json::Json;

@@ -1,4 +1,5 @@
-//! Any annotation: nothing, refused, or a request that is valid, and that is the same once it is written and read again.
+//! Parses any annotation: the result is nothing, an error, or a valid request that stays the same when it is
+//! written and parsed again.
 #![no_main]
 
 use inplace_fuzz::api::request::Request;

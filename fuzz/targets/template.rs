@@ -1,4 +1,4 @@
-//! Any text with any argument: rendered as a whole or not at all.
+//! Renders any text with any argument: the text is rendered completely or not at all.
 #![no_main]
 
 use inplace_fuzz::api::hook_template::Argument;
@@ -12,7 +12,7 @@ fuzz_target!(|data: &[u8]| {
     let args = [argument("PodIP", Some(value)), argument("PodContainer[0]", Some("app")), argument("bare", None)];
     match render(text, &args) {
         Ok(rendered) if !text.contains("{{") => assert_eq!(rendered, text),
-        // What a value holds is never a placeholder.
+        // A placeholder inside a value is not expanded.
         Ok(rendered) if value.contains("{{") && text == "{{ args.PodIP }}" => assert_eq!(rendered, value),
         Ok(_) => assert!(text.contains("}}")),
         Err(_) => assert!(text.contains("{{")),

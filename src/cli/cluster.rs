@@ -1,6 +1,6 @@
-//! What every command that asks an API server has in common: which one, for how long, and how a no ends the command.
-//!
-//! Makes the connection; what is asked is the commands' own.
+//! What every command that calls an API server shares: the choice of the server and namespace, the timeout of a
+//! call, and the exit code of an error.
+//! Only connects and bounds calls; each command makes its own requests.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -17,9 +17,9 @@ use crate::cluster::client::{Target, connect};
 use crate::cluster::error::Error;
 use crate::operation::effect::Class;
 
-/// How long one call may take.
+/// Timeout of one API call.
 const CALL: Duration = Duration::from_secs(10);
-/// Objects per page of a list.
+/// Objects per page of a list request.
 pub(super) const PAGE: u32 = 500;
 
 /// Which cluster, as kubectl has it.
@@ -38,7 +38,7 @@ pub(super) struct ClusterArgs {
 }
 
 impl ClusterArgs {
-    /// Connects as kubectl would; the namespace is from `-n`, else the kubeconfig's context.
+    /// Connects as kubectl does. The namespace is that of `-n`, or else that of the kubeconfig's context.
     pub(super) async fn connect(&self) -> Result<(Client, String), Failed> {
         let target = Target { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() };
         let (client, default) = connect(&target).await?;
@@ -46,19 +46,19 @@ impl ClusterArgs {
     }
 }
 
-/// Why a command has no result of its own kind.
+/// Error that ends a command before it has a result.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failed {
-    /// The API server's no, or its silence.
+    /// The API server returned an error, or did not answer in time.
     #[error(transparent)]
     Cluster(#[from] cluster::error::Error),
-    /// A wrong command line that clap could not know of.
+    /// The command line is wrong in a way that clap cannot check.
     #[error("{0}")]
     Usage(String),
-    /// It cannot be done as written.
+    /// The request cannot be carried out as written.
     #[error("{0}")]
     Refused(String),
-    /// Something else.
+    /// Any other error.
     #[error("{0}")]
     Other(String),
 }
@@ -78,7 +78,7 @@ impl Failed {
     }
 }
 
-/// `call` within its time, as `doing`.
+/// Awaits `call` for at most [`CALL`]. `doing` names the call in the error.
 pub(super) async fn bounded<T>(
     doing: &str,
     call: impl Future<Output = Result<T, kube::Error>>,
@@ -90,7 +90,7 @@ pub(super) async fn bounded<T>(
     Ok(answer?)
 }
 
-/// All that `params` ask for, page by page, each within its time.
+/// Returns all objects that match `params`, page by page; each page has its own timeout.
 pub(super) async fn listed<K>(doing: &str, api: &Api<K>, params: ListParams) -> Result<Vec<K>, Failed>
 where
     K: Clone + Debug + DeserializeOwned,

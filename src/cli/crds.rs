@@ -1,4 +1,5 @@
-//! `inplace crds`: prints what the API server has to know before it takes our kinds.
+//! `inplace crds`: prints the CustomResourceDefinitions that must be installed in the API server. Talks to no
+//! server.
 
 use std::io::Write;
 
@@ -10,7 +11,7 @@ use crate::cli::exit::Exit;
 pub struct CrdsCommand {}
 
 impl CrdsCommand {
-    /// Prints them; fails only when nobody reads.
+    /// Prints the definitions. Fails only when they cannot be generated or when standard output is closed.
     pub fn run(&self) -> Exit {
         match text().map(|text| std::io::stdout().write_all(text.as_bytes())) {
             Ok(Ok(())) => Exit::Done,

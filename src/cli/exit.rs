@@ -1,35 +1,36 @@
-//! Exit codes: one per kind of end, so that scripts need not read text.
+//! The exit codes: one per kind of result, so that scripts need not parse text. Prints nothing.
 
 use std::process::ExitCode;
 
 use crate::api::status::Phase;
 
-/// How a command ended.
+/// How a command ended. The variants map to exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// 0: done, and observed.
+    /// 0: done, and observed on the runtime.
     Done,
-    /// 1: it failed; the message says what was touched.
+    /// 1: failed; the message says what was touched.
     Failed,
     /// 2: the command line is wrong.
     Usage,
-    /// 3: it cannot be done as written, nothing was touched.
+    /// 3: refused; it cannot be done as written, and nothing was touched.
     Refused,
-    /// 4: the new image did not come up, the old one runs again.
+    /// 4: the new image did not come up; the old one runs again.
     RolledBack,
-    /// 5: ended from outside before anything was touched, or left to the journal.
+    /// 5: interrupted, cancelled or replaced before anything was touched, or the remaining work is in the
+    /// journal.
     Interrupted,
-    /// 6: the runtime cannot be reached.
+    /// 6: the container runtime cannot be reached.
     RuntimeAway,
     /// 6 as well: the API server cannot be reached.
     ClusterAway,
-    /// 7: an agent or another command is at work.
+    /// 7: an agent or another command is working on the node.
     Busy,
-    /// 8: it has not ended in the time of `--wait`, and goes on.
+    /// 8: not finished within the time of `--wait`; the operation continues.
     TimedOut,
 }
 
-/// Printed below `--help`.
+/// The table of exit codes that is printed below `--help`.
 pub const HELP: &str = "\
 Exit codes:
   0  done, and observed on the runtime
@@ -43,13 +44,13 @@ Exit codes:
   8  it has not ended in the time of --wait, and goes on";
 
 impl Exit {
-    /// The one of two ends that a script should hear of, when one command has several.
+    /// Returns the more serious of two results. A command with several results exits with it.
     #[must_use]
     pub fn worse(self, other: Self) -> Self {
         if other.weight() > self.weight() { other } else { self }
     }
 
-    /// What may have left something behind weighs more than what has touched nothing.
+    /// Orders the results: a result that may have left changes behind weighs more than one that touched nothing.
     fn weight(self) -> u8 {
         match self {
             Self::Done => 0,

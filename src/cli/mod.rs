@@ -1,6 +1,5 @@
-//! The role of a person's tool: commands, what they print, and how they exit.
-//!
-//! Changes nothing itself: the engine in `node` does, or, through the API server, an agent.
+//! The role of the command line tool: the commands, their output and their exit codes.
+//! Changes nothing itself: the engine in `node` does, or an agent or the controller through the API server.
 
 mod cluster;
 pub mod crds;

@@ -1,10 +1,10 @@
-//! `NAME=VALUE`, as arguments of hooks are given.
+//! Parses `NAME=VALUE`, the form of hook arguments.
 
 use std::str::FromStr;
 
 use crate::api::request::HookArg;
 
-/// One of them.
+/// A parsed hook argument.
 #[derive(Clone, Debug)]
 pub(super) struct NamedValue(pub(super) HookArg);
 

@@ -1,4 +1,4 @@
-//! What a person or a script sees: results on standard output, everything on the way on standard error.
+//! Output of all commands: results go to standard output, everything else to standard error.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// `None` for a name.
+    /// `None` for the output form `name`.
     pub(super) fn data(self) -> Option<Data> {
         match self {
             Self::Json => Some(Data::Json),
@@ -61,13 +61,13 @@ impl Form {
     }
 }
 
-/// Writes one line of result.
+/// Writes one line to standard output.
 pub(super) fn line(text: &str) {
-    // Whoever closed the pipe does not want the rest.
+    // If the reader has closed the pipe, the rest is dropped.
     let _ = writeln!(io::stdout().lock(), "{text}");
 }
 
-/// Writes one line for the person at the terminal.
+/// Writes one line to standard error.
 pub(super) fn message(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
@@ -88,14 +88,14 @@ pub(super) fn yaml(value: &impl Serialize) {
     }
 }
 
-/// Writes rows under headings, each column as wide as its widest cell.
+/// Writes rows under headings; each column is as wide as its widest cell.
 pub(super) fn table(headings: &[&str], cells: &[Vec<String>]) {
     for text in rows(headings, cells, &mut Vec::new()) {
         line(&text);
     }
 }
 
-/// The lines of a table, its headings first. `widths` are those of the lines before, and never shrink.
+/// The lines of a table, headings first. `widths` carries the widths of the previous lines; they never shrink.
 pub(super) fn rows(headings: &[&str], cells: &[Vec<String>], widths: &mut Vec<usize>) -> Vec<String> {
     let width = |column: usize| {
         let cells = cells.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
@@ -113,7 +113,7 @@ pub(super) fn rows(headings: &[&str], cells: &[Vec<String>], widths: &mut Vec<us
     std::iter::once(row(headings.to_vec())).chain(cells).collect()
 }
 
-/// How long ago, in one unit, about as kubectl shows ages.
+/// The elapsed time in one unit, close to kubectl's ages.
 pub(super) fn age(at: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(at).as_secs().max(0);
     match seconds {
@@ -124,8 +124,8 @@ pub(super) fn age(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// Shows the steps of an operation while it runs: one changing line on a terminal, a line per step elsewhere, nothing
-/// beside JSON.
+/// Shows the steps of a running operation: one updated line on a terminal, one line per step elsewhere, nothing
+/// with JSON output.
 pub(super) fn live(format: Format) -> (Observer, ProgressBar) {
     let bar = if format == Format::Text && io::stderr().is_terminal() {
         let bar = ProgressBar::new_spinner();

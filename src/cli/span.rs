@@ -1,10 +1,9 @@
-//! Spans of time as people write them: `30s`, `2m`, `1h30m`; a plain number is seconds.
-//!
-//! Whole seconds only: the request knows nothing finer.
+//! Parses durations on the command line: `30s`, `2m`, `1h30m`; a plain number is seconds.
+//! Whole seconds only, because the request has no finer unit.
 
 use std::str::FromStr;
 
-/// So many seconds.
+/// A number of seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Seconds(pub(super) u32);
 
@@ -27,7 +26,7 @@ impl FromStr for Seconds {
                 Some('s') => 1,
                 _ => return Err(WRONG),
             };
-            // Larger units first, each once: `30s2m` is more likely a slip than a wish.
+            // Larger units come first, each once: `30s2m` is probably a typing error.
             if number.is_empty() || unit >= above {
                 return Err(WRONG);
             }

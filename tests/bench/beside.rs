@@ -1,4 +1,5 @@
-//! F: restarts beside a live kubelet, in turn with bare calls for the same container, and with the kubelet's own way.
+//! Part F: restarts beside a live kubelet, alternating with bare runtime calls for the same container, and
+//! compared with the kubelet's own restart.
 
 use std::thread;
 use std::time::Duration;
@@ -17,17 +18,17 @@ use crate::pod::{Pod, container};
 use crate::report::{Report, Samples};
 use crate::stand::{Instance, between};
 
-/// What a restart beside the kubelet may cost at the median, as a multiple of a bare stop, create and start.
+/// Budget of the median restart, as a multiple of a bare stop, create and start.
 const P50: f64 = 1.3;
-/// What a container gets to stop.
+/// Grace period of a stop.
 const GRACE: Duration = Duration::from_secs(5);
-/// The kubelet's longest back-off that is met here, with room to spare.
+/// The kubelet's longest back-off in this benchmark, with a reserve.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long a container ran when it is stopped again.
+/// How long a container runs before it is stopped again.
 const LIVES: Duration = Duration::from_secs(3);
 const SPEC: &str = "{terminationGracePeriodSeconds: 5, containers: [{name: app, image: lab/app:v1}]}";
 
-/// On a private Kubernetes.
+/// Runs the part on a private Kubernetes.
 pub(crate) fn beside(scale: &Scale, report: &mut Report) {
     report.title("F. Restarts beside a live kubelet, in turn with bare calls for the same container");
     let cluster = Cluster::own();
@@ -38,13 +39,13 @@ pub(crate) fn beside(scale: &Scale, report: &mut Report) {
     let pod = Pod::run(&cluster, "beside", SPEC);
     for turn in 0..=scale.beside {
         let samples = [restart(&client, &pod, turn), floor(&client, &pod, turn)];
-        // The first one of all has caches to fill.
+        // The first sample fills caches and is dropped.
         if turn > 0 {
             ours.add_ms(samples[0]);
             bare.add_ms(samples[1]);
         }
     }
-    // All at once: most of it is waiting.
+    // In parallel, because most of the time is waiting.
     let pods: Vec<_> = (0..scale.kubelets).map(|_| Pod::run(&cluster, "kubelets", SPEC)).collect();
     thread::scope(|scope| {
         let threads: Vec<_> = pods.iter().map(|pod| scope.spawn(|| stopped(&client, pod))).collect();
@@ -78,7 +79,8 @@ pub(crate) fn beside(scale: &Scale, report: &mut Report) {
     report.budget("F beside the kubelet: p50, x bare stop, create, start", ours.p50() / bare.p50(), P50);
 }
 
-/// As a person asks for it; to the moment at which the kubelet tells of it.
+/// Restarts through a request, and waits until the kubelet reports the new instance. Returns the downtime in
+/// milliseconds.
 fn restart(client: &Client, pod: &Pod<'_>, turn: u32) -> f64 {
     let status = pod.ask(&format!("restart app #{turn}"), Phase::Succeeded);
     let report = &status.containers[0];
@@ -88,8 +90,8 @@ fn restart(client: &Client, pod: &Pod<'_>, turn: u32) -> f64 {
     between(instance(client, &report.from.container_id), instance(client, new))
 }
 
-/// The same container under a name that the kubelet does not look for: made, then stopped and made again with nothing
-/// between the calls.
+/// The lower bound: a copy of the same container under a name that the kubelet ignores is created, then stopped
+/// and created again with nothing between the calls.
 fn floor(client: &Client, pod: &Pod<'_>, turn: u32) -> f64 {
     block_on(async {
         let label = Some((annotation::POD_UID, pod.uid.as_str()));
@@ -139,7 +141,7 @@ fn stopped(client: &Client, pod: &Pod<'_>) -> [f64; 2] {
     })
 }
 
-/// The life that the kubelet tells of.
+/// The container id that the kubelet reports.
 fn id(pod: &Pod<'_>) -> Option<String> {
     let object = pod.get();
     Some(container(&object, "app")?.container_id.as_ref()?.rsplit('/').next()?.to_owned())

@@ -1,4 +1,4 @@
-//! G: what the agent costs beside a kubelet while nothing is asked of it.
+//! Part G: the cost of an idle agent beside a kubelet.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use crate::idle::{Agent, PATIENCE, tell};
 use crate::lab::{Lab, Options, run, setting};
 use crate::report::Report;
 
-/// The agent with many pods of a cluster: just started, and after it has served every one of them.
+/// Measures the agent with many pods of a cluster: just after its start, and after one request to each pod.
 pub(crate) async fn idle(scale: &Scale, report: &mut Report) {
     let pods = scale.pods;
     report.title(&format!("G. The agent at rest beside a kubelet, {pods} pods"));
@@ -44,7 +44,7 @@ fn kubectl(lab: &Lab) -> Command {
     command
 }
 
-/// The lightest kind: one process that waits, in the node's network.
+/// Creates the lightest pods: one waiting process in the node's network.
 fn make(lab: &Lab, pods: usize) {
     let pod = |number: usize| {
         let app = json!({"name": "app", "image": "localhost/pause:1", "imagePullPolicy": "Never"});
@@ -60,7 +60,7 @@ fn make(lab: &Lab, pods: usize) {
     run(kubectl(lab).args(["wait", "pods", "--all", "--for=condition=Ready", &limit]));
 }
 
-/// Waits until every pod has its answer.
+/// Waits until every pod has a terminal status.
 async fn served(lab: &Lab, pods: usize) {
     let end = Instant::now() + PATIENCE;
     loop {

@@ -1,4 +1,4 @@
-//! E: what the agent costs while nothing is asked of it.
+//! Part E: the cost of an idle agent.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use crate::Scale;
 use crate::report::{Report, ms};
 use crate::stand::{Stand, manifest};
 
-/// Mebibytes of resident memory.
+/// Budget: mebibytes of resident memory.
 const RSS: f64 = 15.0;
-/// Percent of a core.
+/// Budget: percent of a core.
 const CPU: f64 = 0.2;
-/// How long the pods may take to be made, and to be restarted.
+/// Time limit for creating the pods, and for restarting them.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
-/// The agent with many pods: just started, and after it has served every one of them.
+/// Measures the agent with many pods: just after its start, and after one request to each pod.
 pub(crate) async fn idle(stand: &Stand, scale: &Scale, report: &mut Report) {
     let pods = scale.pods;
     report.title(&format!("E. The agent at rest, {pods} pods"));
@@ -48,7 +48,8 @@ pub(crate) async fn idle(stand: &Stand, scale: &Scale, report: &mut Report) {
     tell("E", report, scale, [making, serving], [&fresh, &worked]);
 }
 
-/// What was found: `times` are those of making the pods and of restarting them all, `costs` those before and after.
+/// Reports the figures: the times of creating and of restarting all pods, and the costs before and after the
+/// restarts.
 pub(crate) fn tell(
     part: &str,
     report: &mut Report,
@@ -83,12 +84,12 @@ fn name(number: usize) -> String {
     format!("idle-{number}")
 }
 
-/// The lightest kind: one process that waits, in the node's network.
+/// The manifest of the lightest pod: one waiting process in the node's network.
 fn light(number: usize, metadata: &str) -> String {
     manifest(&name(number), "localhost/pause:1", metadata) + "  hostNetwork: true\n"
 }
 
-/// Makes the pods, four at a time.
+/// Creates the pods, four at a time.
 async fn make(stand: &Stand, pods: usize) {
     let mut tasks = JoinSet::new();
     for number in 0..pods {
@@ -106,7 +107,7 @@ async fn make(stand: &Stand, pods: usize) {
     }
 }
 
-/// Writes all manifests, each in one go.
+/// Writes all manifests, each by an atomic rename.
 fn write(folder: &Path, pods: usize, metadata: &str) {
     for number in 0..pods {
         let fresh = folder.join(".new");
@@ -115,7 +116,7 @@ fn write(folder: &Path, pods: usize, metadata: &str) {
     }
 }
 
-/// Waits until every pod has its answer.
+/// Waits until every pod has a terminal status.
 async fn served(results: &Path, pods: usize) {
     let answered = |number| {
         let text = fs::read(results.join(format!("bench_{}.json", name(number)))).unwrap_or_default();
@@ -126,10 +127,10 @@ async fn served(results: &Path, pods: usize) {
     }
 }
 
-/// A running agent; killed when it is dropped.
+/// A running agent; killed when dropped.
 pub(crate) struct Agent(Child);
 
-/// What it costs.
+/// The measured cost.
 pub(crate) struct Cost {
     rss: f64,
     dirty: f64,
@@ -144,13 +145,13 @@ impl Agent {
         Self(command.spawn().unwrap())
     }
 
-    /// Leaves it alone for a while.
+    /// Measures the agent over a period without requests.
     pub(crate) async fn rest(&self, scale: &Scale) -> Cost {
         sleep(Duration::from_secs(5)).await;
         let (before, began) = (self.ticks(), Instant::now());
         sleep(scale.rest).await;
         let used = self.ticks() - before;
-        // A tick is a hundredth of a second everywhere Linux runs programs today.
+        // A clock tick is a hundredth of a second on every current Linux.
         let cpu = used / began.elapsed().as_secs_f64();
         let kib = |file: &str, key: &str| {
             let text = fs::read_to_string(self.proc(file)).expect("the agent has ended");

@@ -1,8 +1,6 @@
-//! The budgets, measured side by side in one run, on a private containerd and a private Kubernetes:
-//! `make bench`.
-//!
-//! Prints tables, writes `bench.json` into the target folder, and ends with 1 when a budget is missed. Absolute figures
-//! move with the machine and its load; what counts are the ratios within a run.
+//! Measures the budgets side by side in one run, on a private containerd and a private Kubernetes: `make bench`.
+//! Prints tables, writes `bench.json` into the target folder, and exits with 1 when a budget is missed. Absolute
+//! figures depend on the machine and its load; the ratios within a run are what counts.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark that cannot go on panics")]
 #![allow(clippy::print_stdout, reason = "for people at a terminal")]
@@ -46,7 +44,7 @@ use crate::stand::Stand;
 
 /// The part that needs a Kubernetes.
 const CLUSTER: char = 'f';
-/// Nothing here takes longer.
+/// Time limit of all other parts.
 const LONGEST: Duration = Duration::from_secs(45 * 60);
 
 /// Measures the budgets of inplace.
@@ -72,10 +70,10 @@ struct Args {
     bench: bool,
 }
 
-/// How much of everything.
+/// The sample sizes and durations of a run.
 struct Scale {
     restarts: u32,
-    /// How long "a minute" is.
+    /// The duration of part B's "minute".
     minute: Duration,
     swaps: u32,
     image_mb: u32,
@@ -83,7 +81,7 @@ struct Scale {
     pods: usize,
     rest: Duration,
     agent: PathBuf,
-    /// Restarts beside a kubelet, and pods that are left to it.
+    /// Number of restarts beside a kubelet, and of pods that the kubelet restarts.
     beside: u32,
     kubelets: usize,
 }
@@ -129,7 +127,7 @@ impl Scale {
 fn main() -> ExitCode {
     let args = Args::parse();
     let scale = Scale::of(&args);
-    // The same kind as the program's own.
+    // The same kind of runtime as the program's own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut report = Report::default();
     let parts = args.parts.replace(CLUSTER, "");
@@ -140,7 +138,7 @@ fn main() -> ExitCode {
             measured.expect("it takes too long");
         });
     }
-    // With a node of its own, after the others.
+    // This part creates its own node, so it runs after the others.
     if args.parts.contains(CLUSTER) {
         beside::beside(&scale, &mut report);
     }

@@ -1,12 +1,12 @@
-//! Where the time goes in which no container runs.
+//! Splits a downtime into its parts.
 
 use inplace::operation::effect::Verb;
 
 use crate::report::{Report, Samples, ms};
 use crate::stand::{Event, Instance, What};
 
-/// The parts of the time without a running container. The replacement is there before the old one is stopped: the
-/// bench's pods have no kubelet.
+/// The parts of a downtime. The replacement exists before the old container is stopped, because the bench's pods
+/// have no kubelet.
 #[derive(Default)]
 pub(crate) struct Parts {
     stopped: Samples,
@@ -27,7 +27,7 @@ impl Parts {
         ]
     }
 
-    /// Takes one restart in which everything worked at the first try.
+    /// Adds one restart in which every effect succeeded at the first attempt.
     pub(crate) fn add(&mut self, events: &[Event], old: Instance, new: Instance) {
         let effect = |verb| events.iter().find(|event| event.what == What::Effect(verb)).unwrap();
         let (stop, create, start) = (effect(Verb::Stop), effect(Verb::Create), effect(Verb::Start));
@@ -43,7 +43,7 @@ impl Parts {
     }
 }
 
-/// Prints the medians of the parts, side by side, and keeps them under `section`.
+/// Prints the medians of the parts side by side, and records them under `section`.
 pub(crate) fn compare(report: &mut Report, section: &str, columns: &[(&str, &Parts)]) {
     let head: Vec<_> = ["median ms"].into_iter().chain(columns.iter().map(|(name, _)| *name)).collect();
     let all: Vec<_> = columns.iter().map(|(_, parts)| parts.rows()).collect();

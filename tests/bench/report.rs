@@ -1,10 +1,10 @@
-//! What was measured, as tables for people, JSON for programs, and budgets that are kept or missed.
+//! Presents the measurements: tables for people, JSON for programs, and the list of budgets.
 
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-/// A distribution, in milliseconds.
+/// Samples in milliseconds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples(Vec<f64>);
 
@@ -33,7 +33,7 @@ impl Samples {
         self.quantile(1.0)
     }
 
-    /// The smallest one that at least this share does not exceed.
+    /// The smallest sample that at least this share of the samples does not exceed.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
     fn quantile(&self, share: f64) -> f64 {
         let mut sorted = self.0.clone();
@@ -42,7 +42,7 @@ impl Samples {
         sorted.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
     }
 
-    /// The cells under [`HEAD`], behind a name.
+    /// The cells under [`HEAD`], after a name.
     fn cells(&self, name: &str) -> Vec<String> {
         let shares = [0.0, 0.5, 0.9, 0.99, 1.0];
         let numbers = shares.iter().map(|share| ms(self.quantile(*share)));
@@ -63,7 +63,7 @@ pub(crate) fn ms(milliseconds: f64) -> String {
     format!("{milliseconds:.1}")
 }
 
-/// Everything of one run.
+/// The results of one run.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     sections: Map<String, Value>,
@@ -78,13 +78,13 @@ struct Budget {
 }
 
 impl Report {
-    /// Begins a section.
+    /// Starts a section.
     #[expect(clippy::unused_self, reason = "one way to print")]
     pub(crate) fn title(&self, text: &str) {
         println!("\n{text}");
     }
 
-    /// Prints distributions and keeps them, with all samples, under `section`.
+    /// Prints distributions, and records them with all samples under `section`.
     pub(crate) fn distributions(&mut self, section: &str, rows: &[(&str, &Samples)]) {
         let lines: Vec<_> = rows.iter().map(|(name, samples)| samples.cells(name)).collect();
         table(&HEAD, &lines);
@@ -93,7 +93,7 @@ impl Report {
         }
     }
 
-    /// Prints rows of names and values, and keeps them under `section`.
+    /// Prints rows of names and values, and records them under `section`.
     pub(crate) fn values(&mut self, section: &str, head: &[&str], rows: &[(&str, Vec<String>)]) {
         let line = |(name, values): &(&str, Vec<String>)| [&[(*name).to_owned()], values.as_slice()].concat();
         table(head, &rows.iter().map(line).collect::<Vec<_>>());
@@ -110,12 +110,12 @@ impl Report {
         section[name] = value;
     }
 
-    /// Notes a budget.
+    /// Records a budget and its measurement.
     pub(crate) fn budget(&mut self, what: &str, measured: f64, at_most: f64) {
         self.budgets.push(Budget { what: what.to_owned(), measured, at_most });
     }
 
-    /// Prints the budgets. True when all are kept.
+    /// Prints the budgets. True when all are met.
     pub(crate) fn conclude(&self) -> bool {
         println!("\nBudgets");
         let lines: Vec<_> = self.budgets.iter().map(Budget::cells).collect();
@@ -137,7 +137,7 @@ impl Report {
 }
 
 impl Budget {
-    /// What could not be measured is missed.
+    /// A measurement that is missing (NaN) counts as a missed budget.
     fn kept(&self) -> bool {
         self.measured <= self.at_most
     }
@@ -149,7 +149,7 @@ impl Budget {
     }
 }
 
-/// Names to the left, numbers to the right.
+/// Prints a table: names aligned left, numbers aligned right.
 fn table(head: &[&str], rows: &[Vec<String>]) {
     let widths: Vec<_> = (0..head.len())
         .map(|column| {

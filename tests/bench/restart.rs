@@ -1,4 +1,4 @@
-//! A and B: restarts by the engine beside bare calls to the runtime, one by one in turn.
+//! Parts A and B: restarts by the engine, alternating with bare runtime calls.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::parts::{self, Parts};
 use crate::report::{Report, Samples};
 use crate::stand::{Stand, between};
 
-/// What a restart may cost: p50 and p99, as multiples of a bare create and start.
+/// Budgets of a restart: p50 and p99, as multiples of a bare create and start.
 const P50: f64 = 1.3;
 const P99: f64 = 2.5;
-/// What a container gets to stop.
+/// Grace period of a stop.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// One restart after the other.
+/// Part A: one restart after the other.
 pub(crate) async fn many(stand: &Stand, scale: &Scale, report: &mut Report) {
     report.title("A. Restarts by the engine, in turn with bare calls for the same container");
     let pod = stand.pod("restart", &stand.lab.image("app:v1")).await;
@@ -60,7 +60,7 @@ pub(crate) async fn many(stand: &Stand, scale: &Scale, report: &mut Report) {
     stand.remove(&pod.pod).await;
 }
 
-/// Ten in a minute.
+/// Part B: ten restarts in a minute.
 pub(crate) async fn minute(stand: &Stand, scale: &Scale, report: &mut Report) {
     report.title("B. Ten restarts of one container in a minute");
     let pod = stand.pod("minute", &stand.lab.image("app:v1")).await;
@@ -101,7 +101,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Takes the configuration of the container as the engine does.
+    /// Reads the container's configuration as the engine does.
     async fn new(stand: &'a Stand, pod: &'a Started) -> Self {
         let answer = stand.client.container(&pod.containers[0].id, true).await.unwrap().unwrap();
         let source = Source::read(&answer.status.unwrap(), &answer.info).unwrap();
@@ -131,7 +131,7 @@ impl<'a> Run<'a> {
         self.seen.parts.add(&events, old, new);
     }
 
-    /// Creates and starts; then the same again in the place of that one, with nothing between the calls.
+    /// Creates and starts a container, then replaces it by another one with nothing between the calls.
     async fn bare(&mut self) {
         let first = self.create_and_start(true).await;
         self.stand.client.stop(&first, GRACE).await.unwrap();

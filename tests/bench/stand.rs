@@ -1,4 +1,5 @@
-//! What the measurements stand on: a private node, the engine as the agent has it, and an ear on both.
+//! The setup of the measurements: a private node, the engine as in the agent, and a recorder of runtime calls and
+//! effects.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -23,12 +24,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::lab::{Lab, Options};
 
-/// How long an image may take to come.
+/// Time limit of an image pull.
 const PULL: Duration = Duration::from_secs(300);
 
 /// A private node with an engine.
 pub(crate) struct Stand {
-    // Before the lab: no calls are left when it goes.
+    // Before `lab`, so that no calls are in progress when the lab is dropped.
     pub(crate) client: Client,
     node: Node,
     pub(crate) dirs: Dirs,
@@ -37,13 +38,13 @@ pub(crate) struct Stand {
     pub(crate) lab: Lab,
 }
 
-/// Something that ended.
+/// A finished call or effect.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) what: What,
     pub(crate) took: Duration,
     pub(crate) ended: Instant,
-    /// The same by the runtime's clock.
+    /// The end by the runtime's clock.
     pub(crate) at: Timestamp,
 }
 
@@ -51,7 +52,7 @@ pub(crate) struct Event {
 pub(crate) enum What {
     /// A call to the runtime.
     Call(&'static str),
-    /// An effect, with all that belongs to it.
+    /// An effect, including everything it does.
     Effect(Verb),
 }
 
@@ -60,14 +61,14 @@ impl Event {
         Self { what, took, ended: Instant::now(), at: clock::now() }
     }
 
-    /// How long after that moment of the runtime's clock it ended, in milliseconds.
+    /// Milliseconds from the given time of the runtime's clock to the event's end.
     #[expect(clippy::cast_precision_loss)]
     pub(crate) fn after(&self, nanoseconds: i64) -> f64 {
         (self.at.as_nanosecond() - i128::from(nanoseconds)) as f64 / 1e6
     }
 }
 
-/// When a container's process started and ended by the runtime's clock, in nanoseconds; 0 is not yet.
+/// When a container's process started and ended by the runtime's clock, in nanoseconds; 0 means not yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instance {
     pub(crate) started_at: i64,
@@ -93,7 +94,7 @@ impl Stand {
         Self { client, node, dirs, heard, requests: Mutex::new(0), lab }
     }
 
-    /// A pod `bench/NAME` with a container `app` of this image.
+    /// Starts a pod `bench/NAME` with a container `app` of this image.
     pub(crate) async fn pod(&self, name: &str, image: &str) -> Started {
         let manifest = Manifest::parse(&manifest(name, image, "")).unwrap();
         Box::pin(launch::run(&self.client, &manifest, &self.dirs, PULL)).await.unwrap()
@@ -103,7 +104,7 @@ impl Stand {
         launch::rm(&self.client, &pod.namespace, &pod.name, &self.dirs).await.unwrap();
     }
 
-    /// Has the engine carry out one line, to the end that is expected.
+    /// Has the engine carry out one request line, and checks the terminal phase.
     pub(crate) async fn carry_out(&self, pod: &PodRef, line: &str, end: Phase) -> (Status, Vec<Event>) {
         let count = {
             let mut requests = self.requests.lock().unwrap();
@@ -126,13 +127,13 @@ impl Stand {
         (status, std::mem::take(&mut *self.heard()))
     }
 
-    /// The life of one container.
+    /// Start and end of one container.
     pub(crate) async fn instance(&self, id: &str) -> Instance {
         let status = self.client.container(id, false).await.unwrap().unwrap().status.unwrap();
         Instance { started_at: status.started_at, finished_at: status.finished_at }
     }
 
-    /// All containers of a pod, fences too.
+    /// All containers of a pod, including fences.
     pub(crate) async fn containers(&self, pod: &PodRef) -> Vec<v1::Container> {
         self.client.containers(Some((annotation::POD_UID, &pod.uid))).await.unwrap()
     }
@@ -142,7 +143,7 @@ impl Stand {
     }
 }
 
-/// A pod `bench/NAME` with a container `app`.
+/// The manifest of a pod `bench/NAME` with a container `app`.
 pub(crate) fn manifest(name: &str, image: &str, metadata: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{namespace: bench, name: {name}{metadata}}}\nspec:\n  \
@@ -150,7 +151,7 @@ pub(crate) fn manifest(name: &str, image: &str, metadata: &str) -> String {
     )
 }
 
-/// From the end of one life to the start of another, in milliseconds.
+/// Milliseconds from the end of one container to the start of another.
 #[expect(clippy::cast_precision_loss)]
 pub(crate) fn between(ended: Instance, began: Instance) -> f64 {
     assert!(ended.finished_at > 0 && began.started_at > 0, "{ended:?} {began:?}");

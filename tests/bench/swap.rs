@@ -1,4 +1,4 @@
-//! C and D: images that are not on the node yet, and the way back from one that crashes.
+//! Parts C and D: swaps to images that are not on the node yet, and the rollback from an image that crashes.
 
 use std::process::Command;
 
@@ -13,12 +13,13 @@ use crate::parts::{self, Parts};
 use crate::report::{Report, Samples};
 use crate::stand::{Stand, What, between};
 
-/// "Independent of the size", for medians of few on a machine that just wrote the image.
+/// Tolerance of "independent of the image size": for medians of few samples, on a machine that just wrote the
+/// image.
 const SAME: f64 = 1.5;
-/// From the death of the new container to the old image running again, in milliseconds.
+/// Budget in milliseconds from the death of the new container until the old image runs again.
 const BACK: f64 = 500.0;
 
-/// Swaps to a small and to a large image, each removed from the node before.
+/// Part C: swaps to a small and to a large image, each removed from the node before.
 pub(crate) async fn sizes(stand: &Stand, scale: &Scale, report: &mut Report) {
     report.title(&format!("C. Swaps to an image that is not on the node: app:v2 and {} MB", scale.image_mb));
     let made = tempfile::tempdir().unwrap();
@@ -68,7 +69,7 @@ struct Sized {
     parts: Parts,
 }
 
-/// Takes an image off the node, with the dead containers that hold its layers.
+/// Removes an image from the node, with the exited containers that hold its layers.
 async fn clear(stand: &Stand, pod: &PodRef, reference: &str) {
     for container in stand.containers(pod).await {
         if container.state == i32::from(ContainerState::ContainerExited) {
@@ -85,7 +86,7 @@ async fn clear(stand: &Stand, pod: &PodRef, reference: &str) {
     }
 }
 
-/// Swaps to an image that ends at once.
+/// Part D: swaps to an image that exits at once.
 pub(crate) async fn back(stand: &Stand, scale: &Scale, report: &mut Report) {
     report.title("D. Swaps to an image that crashes, and back");
     let pod = stand.pod("back", &stand.lab.image("app:v1")).await.pod;

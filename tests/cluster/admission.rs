@@ -1,5 +1,6 @@
-//! The admission webhooks at a real API server, which asks the controller on this machine by URL. The controller has the
-//! rights that the manifests give it, and the configuration is the shipped one but for that URL.
+//! The admission webhooks with a real API server, which calls the controller on this machine by URL. The
+//! controller has the rights of the shipped manifests, and the webhook configuration is the shipped one except
+//! for that URL.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::api_server::ApiServer;
 
-/// As published, all of them.
+/// All published examples.
 const EXAMPLES: [&str; 11] = [
     include_str!("examples/gamedeployment-hotpatch-update.yaml"),
     include_str!("examples/gamedeployment-inplace-update.yaml"),
@@ -29,7 +30,7 @@ const EXAMPLES: [&str; 11] = [
     include_str!("examples/gamestatefulset-rolling-update.yaml"),
 ];
 
-/// A selector that does not match.
+/// A selector that does not match the template.
 const STRAY: &str = "
 apiVersion: tkex.tencent.com/v1alpha1
 kind: GameDeployment
@@ -48,7 +49,7 @@ metadata: {name: bad, namespace: default}
 spec: {metrics: [{name: webtest, count: 3, provider: {web: {url: 'http://127.0.0.1', jsonPath: '{$.age}'}}}]}
 ";
 
-/// A kind, an image and an amount that are none; a grace period that does not fit.
+/// An invalid kind, image and amount, and a grace period that exceeds the deadline.
 const ROLLOUT: &str = "
 apiVersion: inplace.dev/v1alpha1
 kind: InPlaceRollout
@@ -60,7 +61,7 @@ spec:
   pod: {gracePeriodSeconds: 900}
 ";
 
-/// A controller as a process; killed when it is dropped.
+/// A controller process; killed when dropped.
 struct Controller(Child);
 
 impl Drop for Controller {
@@ -76,7 +77,7 @@ struct Site {
 }
 
 impl Site {
-    /// Whether it was done, and all that was said.
+    /// Whether the command succeeded, and its output.
     fn kubectl(&self, args: &[&str], input: &str) -> (bool, String) {
         let output = self.server.kubectl(args, input);
         (output.status.success(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
@@ -88,7 +89,7 @@ impl Site {
         told
     }
 
-    /// It must be refused, and say all of this.
+    /// The command must be refused, and its output must contain all of `says`.
     fn refused(&self, args: &[&str], input: &str, says: &[&str]) {
         let (done, told) = self.kubectl(args, input);
         assert!(!done, "{args:?} was accepted: {told}");
@@ -99,7 +100,7 @@ impl Site {
         std::fs::read_to_string(self.log.path().join("log")).unwrap_or_default()
     }
 
-    /// With the token of the controller's account.
+    /// Starts a controller with the token of its service account.
     async fn controller(&self, port: u16) -> Controller {
         let admin = self.server.admin().await;
         let accounts: Api<ServiceAccount> = Api::namespaced(admin, "inplace-system");
@@ -116,7 +117,7 @@ impl Site {
         Controller(command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap())
     }
 
-    /// Applying the manifests again takes nothing away of what the leader has written.
+    /// Applying the manifests again removes nothing that the leader has written.
     fn applied_again(&self) {
         let written = || {
             let path = "jsonpath={.webhooks[0].clientConfig.caBundle}";
@@ -137,7 +138,7 @@ impl Site {
         assert!(!log.contains("PRIVATE KEY") && log.contains("serves with another certificate"), "{log}");
     }
 
-    /// The program exits as refused, and says this.
+    /// The program exits with the code for "refused", and its output contains `says`.
     fn undo_is_refused(&self, name: &str, to: &str, says: &str) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_inplace"));
         let output = command.args(["rollout", "undo", name, "--to-revision", to, "--kubeconfig"]);
@@ -147,7 +148,7 @@ impl Site {
         assert!(told.contains(says), "{told}");
     }
 
-    /// Until the API server asks it, and knows whom to trust.
+    /// Waits until the API server calls the webhook and trusts its certificate.
     fn in_force(&self) {
         let end = Instant::now() + Duration::from_secs(60);
         loop {
@@ -175,11 +176,11 @@ async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
         &["patch", "validatingwebhookconfiguration/inplace", "--type=json", "-p", &by_url.to_string()],
         "",
     );
-    // That took the trust away: the leader gives it back.
+    // The patch removed the CA bundle; the leader writes it again.
     site.in_force();
 
     for example in EXAMPLES {
-        // Two of them have the same names as others: each is applied to nothing and taken away.
+        // Some examples share a name, so each is deleted before the next is applied.
         site.done(&["apply", "-f", "-"], example);
         site.done(&["delete", "-f", "-"], example);
     }
@@ -223,7 +224,7 @@ async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
     let image = r#"[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"python:3.7"}]"#;
     site.done(&["patch", deployment, "--type=json", "-p", image], "");
 
-    // A way back that cannot be gone in place.
+    // A revision whose template cannot be restored in place.
     let object: Value = serde_json::from_str(&site.done(&["get", deployment, "-o", "json"], "")).unwrap();
     let mut template = object["spec"]["template"].clone();
     template["spec"]["hostNetwork"] = json!(true);
@@ -235,13 +236,14 @@ async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
     site.done(create, &revision.to_string());
     site.undo_is_refused(deployment, "100", "spec.template: spec.hostNetwork cannot be changed");
 
-    // Without a controller our kinds wait for one; scaling, deletion and all other kinds do not.
+    // Without a controller, creations of this project's kinds are refused; scaling, deletion and all other kinds
+    // work.
     drop(controller);
     site.refused(create, STRAY, &["failed calling webhook \"validate.inplace.dev\""]);
     site.done(&["scale", deployment, "--replicas=3"], "");
     site.done(&["delete", set, "--cascade=background"], "");
     site.done(&["create", "configmap", "other", "--from-literal=a=b"], "");
-    // The next one goes on with the certificate that is kept.
+    // The next controller uses the stored certificate.
     let _controller = site.controller(port).await;
     site.in_force();
 }

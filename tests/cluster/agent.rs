@@ -1,5 +1,5 @@
-//! The agent under test, as the shipped manifests have it: with the rights of its service account alone, as a process of
-//! the node that it serves. And what a person does: writes a request, reads the answer.
+//! Runs the agent under test with the rights of the shipped manifests' service account, as a process on the node
+//! that it serves. Also the user's part: writes requests and reads statuses.
 
 #![expect(clippy::print_stderr, reason = "whoever reads a failed test wants the log")]
 
@@ -33,19 +33,19 @@ use crate::{
     pod::{PATIENCE, Pod, annotation, eventually},
 };
 
-/// What the audit log calls whoever writes for an agent.
+/// The user name of the agent's service account in the audit log.
 pub(crate) const USER: &str = "system:serviceaccount:inplace-system:inplace-agent";
 
-/// How an agent differs from the one that most tests have.
+/// How an agent differs from the default of the tests.
 #[derive(Debug, Default)]
 pub(crate) struct Setup<'a> {
     /// More arguments for `inplace agent`.
     pub(crate) args: &'a [&'a str],
-    /// Variables for its environment, the fault points' for example.
+    /// Environment variables, for example for fault points.
     pub(crate) env: &'a [(&'a str, &'a str)],
 }
 
-/// An agent, killed with the value. What it knows stays in the node's folder for the next one.
+/// An agent process, killed when dropped. Its state directory stays on the node for the next one.
 pub(crate) struct Agent {
     child: Mutex<Child>,
     pid: Pid,
@@ -54,46 +54,46 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// The agent on the first node of [`Cluster::shared`], for the whole test process. It goes with the cluster.
+    /// The agent on the first node of [`Cluster::shared`], for the whole test process. It ends with the cluster.
     pub(crate) fn shared() -> &'static Self {
         static SHARED: OnceLock<Agent> = OnceLock::new();
         SHARED.get_or_init(|| Self::start(Cluster::shared(), &[]))
     }
 
-    /// Starts an agent on the first node, with more arguments if need be. It serves its pods when this returns.
+    /// Starts an agent on the first node, with additional arguments. Returns when the agent is ready.
     pub(crate) fn start(cluster: &Cluster, args: &[&str]) -> Self {
         Self::start_with(cluster, &Setup { args, ..Setup::default() })
     }
 
-    /// The same with variables in its environment.
+    /// The same with a full setup.
     pub(crate) fn start_with(cluster: &Cluster, setup: &Setup<'_>) -> Self {
         Self::start_on(cluster, &cluster.node(), setup)
     }
 
-    /// The same on another node.
+    /// The same on a given node.
     pub(crate) fn start_on(cluster: &Cluster, node: &Node, setup: &Setup<'_>) -> Self {
         let agent = Self::launch(cluster, node, setup);
         agent.wait_ready();
         agent
     }
 
-    /// Starts one without waiting until it can work: for a runtime or an API server that is away. It listens when this
-    /// returns.
+    /// Starts an agent without waiting until it is ready: for tests without a runtime or an API server. It
+    /// listens when this returns.
     pub(crate) fn launch(cluster: &Cluster, node: &Node, setup: &Setup<'_>) -> Self {
         let state = state(node);
         let state = state.to_str().unwrap();
         let fixed = ["agent", "--node-name", &node.name, "--state-dir", state, "--listen", "127.0.0.1:0"];
         let mut command = node.inplace(&[&fixed[..], setup.args].concat());
         command.env("KUBECONFIG", rights(cluster)).env("INPLACE_IMAGE_RESERVE", "1");
-        // As a process of the node it has no image of its own.
+        // As a plain process the agent has no image of its own to use for the holder container.
         command.env("INPLACE_HOLDER_IMAGE", "localhost/pause:1");
-        // What hooks ask in these tests listens on the nodes.
+        // The servers that hooks call in these tests listen on the nodes.
         command.env("INPLACE_HOOK_ALLOW", format!("{},{}", node.ip, cluster.node().ip));
         command.envs(setup.env.iter().copied());
         Self::spawn(command, node)
     }
 
-    /// Starts a controller, which is told from others by its name. It listens when this returns.
+    /// Starts a controller with this identity. It listens when this returns.
     pub(crate) fn controller(cluster: &Cluster, name: &str) -> Self {
         Self::controller_with(cluster, name, &[])
     }
@@ -108,10 +108,10 @@ impl Agent {
         Self::spawn(command, &cluster.node())
     }
 
-    /// It listens when this returns; its log is with those of `node`.
+    /// Starts the process; its log is beside those of `node`. It listens when this returns.
     fn spawn(mut command: Command, node: &Node) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // One file each, so that the address in it is this agent's.
+        // Each process has its own log file, because the listen address is read from it.
         let log = node.dir.join(format!("logs/agent.{}.log", NEXT.fetch_add(1, Ordering::Relaxed)));
         let file = File::create(&log).unwrap();
         let mut child = command.stdout(Stdio::null()).stderr(file).spawn().unwrap();
@@ -127,22 +127,22 @@ impl Agent {
         Self { child: Mutex::new(child), pid, port, log }
     }
 
-    /// Waits until it says that it can work.
+    /// Waits until the agent reports ready.
     pub(crate) fn wait_ready(&self) {
         eventually("the agent to be ready", || (self.get("/readyz")?.0 == 200).then_some(()));
     }
 
-    /// `kill -9`; it is gone when this returns.
+    /// Sends SIGKILL; the process has ended when this returns.
     pub(crate) fn kill(&self) {
         self.end(Signal::SIGKILL);
     }
 
-    /// SIGSTOP: it does nothing any more, and is still there.
+    /// Sends SIGSTOP: the process stays, but does nothing.
     pub(crate) fn freeze(&self) {
         kill(self.pid, Signal::SIGSTOP).unwrap();
     }
 
-    /// Asks it to end, as a node does with a pod; it is gone when this returns.
+    /// Sends SIGTERM, as a kubelet does; the process has ended when this returns.
     pub(crate) fn stop(&self) {
         self.end(Signal::SIGTERM);
     }
@@ -154,24 +154,24 @@ impl Agent {
         }
     }
 
-    /// It is gone, for whatever reason: a fault point, say.
+    /// True when the process has ended for any reason, for example a fault point.
     pub(crate) fn has_ended(&self) -> bool {
         self.child.lock().unwrap().try_wait().unwrap().is_some()
     }
 
-    /// Code and body of what it serves; `None` while nobody listens.
+    /// Status code and body of an HTTP GET; `None` while nothing listens.
     pub(crate) fn get(&self, path: &str) -> Option<(u16, String)> {
         get(("127.0.0.1", self.port), path)
     }
 
-    /// Everything it counts, as text.
+    /// The text of `/metrics`.
     pub(crate) fn metrics(&self) -> String {
         let (code, text) = self.get("/metrics").expect("the agent listens");
         assert_eq!(code, 200);
         text
     }
 
-    /// The value of the one sample that has all `parts` in its name and labels; 0 when there is none yet.
+    /// The value of the one sample whose name and labels contain all `parts`; 0 when there is none yet.
     pub(crate) fn metric(&self, parts: &[&str]) -> f64 {
         let text = self.metrics();
         let samples = samples(&text, parts);
@@ -179,12 +179,11 @@ impl Agent {
         samples.iter().sum()
     }
 
-    /// Its log so far.
+    /// The log so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Its process.
     pub(crate) fn pid(&self) -> u32 {
         self.pid.as_raw().try_into().unwrap()
     }
@@ -204,7 +203,7 @@ impl Drop for Agent {
     }
 }
 
-/// Code and body of what is served at an address; `None` while nobody listens.
+/// Status code and body of an HTTP GET; `None` while nothing listens.
 pub(crate) fn get(address: (&str, u16), path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
@@ -215,7 +214,7 @@ pub(crate) fn get(address: (&str, u16), path: &str) -> Option<(u16, String)> {
     Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }
 
-/// The values of the samples that have all `parts` in their name and labels.
+/// The values of the samples whose names and labels contain all `parts`.
 pub(crate) fn samples(metrics: &str, parts: &[&str]) -> Vec<f64> {
     let fits = |line: &&str| !line.starts_with('#') && parts.iter().all(|part| line.contains(part));
     metrics.lines().filter(fits).map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
@@ -226,14 +225,14 @@ pub(crate) fn state(node: &Node) -> PathBuf {
     node.dir.join("agent")
 }
 
-/// A kubeconfig with what the shipped manifests allow an agent.
+/// A kubeconfig with the agent's rights from the shipped manifests.
 fn rights(cluster: &Cluster) -> PathBuf {
     rights_of(cluster, "inplace-agent")
 }
 
-/// The same for an account: the one of the first process of this cluster that has it, or a new one.
+/// A kubeconfig for a service account. Processes of one cluster with the same account share it.
 fn rights_of(cluster: &Cluster, account: &'static str) -> PathBuf {
-    /// By cluster and account.
+    /// Cluster, account and kubeconfig.
     static GIVEN: Mutex<Vec<(PathBuf, &str, PathBuf)>> = Mutex::new(Vec::new());
     let mut given = GIVEN.lock().unwrap();
     let fits = |(of, whose, _): &&(PathBuf, &str, PathBuf)| *of == cluster.kubeconfig && *whose == account;
@@ -246,11 +245,11 @@ fn rights_of(cluster: &Cluster, account: &'static str) -> PathBuf {
     rights
 }
 
-/// Gives agents and controllers that are started from now on their rights anew, after they were uninstalled.
+/// Installs the rights again after an uninstall, for agents and controllers that are started later.
 pub(crate) fn grant(cluster: &Cluster) {
     install_rights(cluster);
     for account in ["inplace-agent", "inplace-controller"] {
-        // It lies where the one before it lay.
+        // The new file has the path of the previous one.
         cluster.kubeconfig_of("inplace-system", account);
     }
 }
@@ -265,22 +264,22 @@ fn install_rights(cluster: &Cluster) {
 }
 
 impl Pod<'_> {
-    /// Writes a request, as a line or as JSON; gives its id.
+    /// Writes a request, as a line or as JSON. Returns its id.
     pub(crate) fn request(&self, text: &str) -> String {
         self.annotate(REQUEST, Some(text));
         match Request::parse(Some(text)) {
             Ok(request) => request.expect("a request").id,
-            // It is refused all the same, and has no id.
+            // An invalid request is written all the same; it has no id.
             Err(_) => String::new(),
         }
     }
 
-    /// Waits until the request with this id has ended, for at most a minute.
+    /// Waits at most a minute until the request with this id has ended.
     pub(crate) fn answer(&self, id: &str) -> Status {
         self.answer_within(PATIENCE, id)
     }
 
-    /// The same with another patience.
+    /// The same with another time limit.
     pub(crate) fn answer_within(&self, limit: Duration, id: &str) -> Status {
         let ended = |status: &Status| status.id == id && status.phase.is_terminal();
         let mut last = None;
@@ -291,13 +290,13 @@ impl Pod<'_> {
         last.unwrap()
     }
 
-    /// Waits until its latest answer is as wanted: one that is under way, say.
+    /// Waits until the latest status fulfils a condition, for example that it is running.
     pub(crate) fn told(&self, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
         let object = self.wait(what, |object| status(object).is_some_and(|status| wanted(&status)));
         status(&object).unwrap()
     }
 
-    /// Asks for something and waits until it has ended, in the phase that is expected.
+    /// Writes a request and waits until it ends; the phase must be `phase`.
     pub(crate) fn ask(&self, text: &str, phase: Phase) -> Status {
         let status = self.answer(&self.request(text));
         assert_eq!(status.phase, phase, "{self:?}, {text}: {status:#?}");
@@ -305,7 +304,7 @@ impl Pod<'_> {
     }
 }
 
-/// The answer that a version of a pod shows.
+/// The status in a version of a pod.
 pub(crate) fn status(object: &k8s_openapi::api::core::v1::Pod) -> Option<Status> {
     annotation(object, STATUS).map(|text| serde_json::from_str(text).unwrap())
 }

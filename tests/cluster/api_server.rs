@@ -1,5 +1,4 @@
-//! etcd and a kube-apiserver alone, on loopback: what admission and RBAC need, and no node.
-//!
+//! Runs etcd and a kube-apiserver alone, on loopback, for tests that need admission and RBAC but no node.
 //! Both end with this process, however it ends.
 
 use std::fs::{self, File};
@@ -17,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::kinds::await_kinds;
 
-/// How long a start may take on a busy machine.
+/// Time limit of a start on a busy machine.
 const START: Duration = Duration::from_secs(120);
 const ADMIN: &str = "the-admin";
 
@@ -95,12 +94,12 @@ impl ApiServer {
         format!("{}\n{}", tail("etcd"), tail("kube-apiserver"))
     }
 
-    /// May do everything.
+    /// A client with all rights.
     pub(crate) async fn admin(&self) -> Client {
         self.client(ADMIN).await
     }
 
-    /// Whoever has `token`.
+    /// A client that authenticates with `token`.
     pub(crate) async fn client(&self, token: &str) -> Client {
         let config: Kubeconfig = serde_json::from_value(self.config(token)).unwrap();
         let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
@@ -117,25 +116,25 @@ impl ApiServer {
         })
     }
 
-    /// A file by which a program connects as whoever has `token`.
+    /// Writes a kubeconfig that authenticates with `token`.
     pub(crate) fn kubeconfig_of(&self, token: &str) -> PathBuf {
         let path = self.folder.path().join(format!("{token:.8}.kubeconfig"));
         fs::write(&path, self.config(token).to_string()).unwrap();
         path
     }
 
-    /// The administrator's.
+    /// The administrator's kubeconfig.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.kubeconfig_of(ADMIN)
     }
 
-    /// Our kinds, known when this returns.
+    /// Installs this project's CRDs; they are served when this returns.
     pub(crate) async fn know_our_kinds(&self) {
         self.apply("daemonset/crds");
         await_kinds(self.admin().await).await;
     }
 
-    /// `kubectl` as the administrator, with this on its standard input.
+    /// Runs `kubectl` as the administrator, with `input` on its standard input.
     pub(crate) fn kubectl(&self, args: &[&str], input: &str) -> Output {
         let mut command = Command::new("kubectl");
         command.arg("--kubeconfig").arg(self.kubeconfig());
@@ -146,7 +145,8 @@ impl ApiServer {
         child.wait_with_output().unwrap()
     }
 
-    /// `kubectl apply -k FOLDER`; of the base what this API server has kinds for ([`Self::base`]).
+    /// `kubectl apply -k FOLDER`. The base is replaced by the variant for this API server's version
+    /// ([`Self::base`]).
     pub(crate) fn apply(&self, folder: &str) {
         let folder = if folder == "daemonset/base" { self.base() } else { folder };
         let server = format!("--server={}", self.url);
@@ -154,7 +154,7 @@ impl ApiServer {
         run("kubectl", &[&server, &token, "--insecure-skip-tls-verify", "apply", "-k", folder]);
     }
 
-    /// What people install on such an API server.
+    /// The manifests to install on an API server of this version.
     pub(crate) fn base(&self) -> &'static str {
         let known = self.kubectl(&["get", "--raw", "/apis/admissionregistration.k8s.io/v1"], "");
         assert!(known.status.success(), "{}", String::from_utf8_lossy(&known.stderr));
@@ -162,7 +162,7 @@ impl ApiServer {
         if known { "daemonset/base" } else { "daemonset/before-1.30" }
     }
 
-    /// A token of an account, of no pod.
+    /// A token of a service account that is not bound to a pod.
     pub(crate) fn token_of(&self, namespace: &str, account: &str) -> String {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
         let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}});
@@ -194,7 +194,7 @@ fn free_ports() -> [u16; 3] {
     taken.map(|listener| listener.local_addr().unwrap().port())
 }
 
-/// Starts a part that dies with this process; it logs into `folder`.
+/// Starts a process that is killed when this process ends; it logs into `folder`.
 fn spawn(program: &Path, args: &[String], folder: &Path) -> Child {
     let name = program.file_name().unwrap().to_str().unwrap();
     let log = File::create(folder.join(format!("{name}.log"))).unwrap();

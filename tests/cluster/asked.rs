@@ -1,4 +1,4 @@
-//! Requests that nobody has made before, and what is to be seen of a pod once one has ended.
+//! Builds requests with new ids, and checks the pod after a request has ended.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,14 +12,14 @@ use crate::{
     pod::{Pod, container, eventually, is_ready},
 };
 
-/// One container, `app`, that goes at once when it is told to.
+/// One container, `app`, that stops immediately on SIGTERM.
 pub(crate) const ONE: &str = "
 terminationGracePeriodSeconds: 2
 containers:
 - {name: app, image: lab/app:v1}
 ";
 
-/// A request: images of the registry by container, none for a restart, and what else it says.
+/// A request: images of the registry by container (none for a restart), and further fields.
 pub(crate) fn request(cluster: &Cluster, images: &[(&str, Option<&str>)], more: Value) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let target = |(name, image): &(&str, Option<&str>)| match image {
@@ -44,14 +44,15 @@ pub(crate) fn restart(pod: &Pod<'_>, name: &str, more: Value, phase: Phase) -> S
     pod.ask(&request(pod.cluster, &[(name, None)], more), phase)
 }
 
-/// The image that the pod's spec names.
+/// The image in the pod's spec.
 pub(crate) fn spec_image(object: &Object, name: &str) -> String {
     let spec = object.spec.as_ref().unwrap();
     let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     containers.find(|container| container.name == name).unwrap().image.clone().unwrap()
 }
 
-/// Waits until the kubelet shows as Ready what runs, and sees that it runs alone, as the spec says it.
+/// Waits until the kubelet reports the running container as Ready, and checks that it runs alone and as the spec
+/// says.
 pub(crate) fn adopted(pod: &Pod<'_>, name: &str, image: &str) -> Instance {
     let instance = pod.facts().settled().running(name).clone();
     let id = format!("containerd://{}", instance.id);
@@ -67,7 +68,8 @@ pub(crate) fn adopted(pod: &Pod<'_>, name: &str, image: &str) -> Instance {
     instance
 }
 
-/// Waits for an event about it with this reason: it is written after the answer. Gives what it says.
+/// Waits for an event about the pod with this reason, because events are written after the status. Returns its
+/// message.
 pub(crate) fn event(pod: &Pod<'_>, reason: &str) -> String {
     eventually(&format!("an event {reason}"), || {
         let events = pod.events().into_iter().rev();

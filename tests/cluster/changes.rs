@@ -1,10 +1,10 @@
-//! A `ConfigMap` that is changed restarts what has it mounted: once, in place, with what is new.
+//! A change of a `ConfigMap` restarts the containers that mount it: once, in place, with the new content.
 
 use serde_json::{Value, json};
 
 use crate::{agent::Agent, cluster::Cluster, pod::eventually};
 
-/// Tells what it was started with, whatever its volume says later.
+/// Records the content at the container's start, whatever the volume contains later.
 const STARTED: &str = "cat /etc/app/level >/started; exec app";
 
 struct Site {
@@ -17,7 +17,7 @@ impl Site {
         serde_json::from_str(&self.cluster.kubectl(&[what, &["-o", "json"]].concat())).unwrap()
     }
 
-    /// Name, uid and restarts of each pod.
+    /// Name, uid and restart count of each pod.
     fn pods(&self) -> Vec<(String, String, u64)> {
         let listed = self.json(&["get", "pods", "-l", &format!("app={}", self.name)]);
         let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -29,7 +29,7 @@ impl Site {
         .collect()
     }
 
-    /// What each container was started with.
+    /// The content with which each container was started.
     fn started(&self) -> Vec<String> {
         let read = |(pod, ..): (String, String, u64)| {
             let mut command =

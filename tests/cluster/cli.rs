@@ -1,6 +1,6 @@
-//! A person's commands against a real API server. Where every answer there can be is to be seen, the test itself plays the
-//! agent: its pods are bound to a Node object without kubelet and agent. Plans are made from the words of a real kubelet,
-//! and the last test has a real agent.
+//! The command line against a real API server. For tests that need every possible answer, the test writes the
+//! agent's statuses: its pods are bound to a Node object without kubelet and agent. Plans are made from a real
+//! kubelet's reports, and the last test has a real agent.
 
 use std::{
     io::{BufRead, BufReader},
@@ -47,7 +47,7 @@ fn both_run(pod: &Object) -> bool {
     told.filter(|status| status.ready).count() == 2
 }
 
-/// A pod on a node where nobody is: only the test answers.
+/// A pod on a node without kubelet and agent: only the test writes its status.
 struct Stage {
     pod: Pod<'static>,
     node: String,
@@ -70,7 +70,7 @@ impl Stage {
         Self { pod, node }
     }
 
-    /// Without a kubelet nobody else ends it.
+    /// Deletes the pod by force, because no kubelet ends it.
     fn clear(&self) {
         let force = ["delete", "pod", &self.name, "--force", "--grace-period=0", "--ignore-not-found"];
         self.cluster.kubectl(&force);
@@ -90,12 +90,12 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The program, run to its end.
+/// Runs the program to its end.
 fn inplace(args: &[&str]) -> Output {
     Cluster::any().inplace(args).output().unwrap()
 }
 
-/// The program, with somebody to read what it says.
+/// Starts the program with piped output.
 fn begin(args: &[&str]) -> Child {
     let mut command: Command = Cluster::any().inplace(args);
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
@@ -108,7 +108,7 @@ fn written(pod: &Pod<'_>, id: &str) -> Value {
     annotation(&object, REQUEST).and_then(read).unwrap()
 }
 
-/// The agent's answer.
+/// Writes a status as the agent would.
 fn answer(pod: &Pod<'_>, id: &str, phase: &str, step: &str, message: &str) {
     let status = json!({
         "id": id, "phase": phase, "step": step, "reason": "", "message": message,
@@ -193,7 +193,7 @@ fn an_interrupt_ends_the_wait_and_not_the_request() {
     let pod = Stage::set("interrupted");
     let mut child = begin(&["restart", &pod.name, "-c", "app", "--id", "stays", "--wait=60s"]);
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    // It waits once it says so; before that Ctrl-C would end the process as ever.
+    // The interrupt is sent only after this message; before it Ctrl-C would end the process as usual.
     assert!(lines.any(|line| line.ends_with("waiting for the agent")));
     let process = Pid::from_raw(child.id().try_into().unwrap());
     kill(process, Signal::SIGINT).unwrap();
@@ -239,7 +239,7 @@ fn a_plan_names_engine_and_reason_and_touches_nothing() {
         (&json!("Respec"), &json!(image))
     );
     assert!(swap["steps"].as_array().unwrap().contains(&json!("Drain")), "{swap}");
-    // No node of these tests is without the right to be read, so nothing of it is assumed.
+    // In these tests the user may read every node, so nothing about the node is assumed.
     assert!(!swap["decidedOnTheNode"].to_string().contains("assumed"));
     let dry = inplace(&["restart", &pod.name, "-c", "app", "--dry-run"]);
     assert!(text(&dry.stdout).ends_with("nothing was touched\n"), "{}", text(&dry.stdout));
@@ -316,7 +316,7 @@ fn as_a_plugin_it_is_kubectl_inplace() {
     let pod = Stage::set("plugin");
     let folder = tempfile::tempdir().unwrap();
     symlink(env!("CARGO_BIN_EXE_inplace"), folder.path().join("kubectl-inplace")).unwrap();
-    // kubectl finds its plugins in PATH, and hands them everything after their name.
+    // kubectl finds its plugins in PATH, and passes them all arguments after their name.
     let path =
         format!("{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", folder.path().display());
     let kubectl = |args: &[&str]| {
@@ -373,7 +373,7 @@ fn with_an_agent_what_was_planned_is_what_happens() {
     let history = text(&command(&["history", &pod.name]).stdout);
     assert_eq!(history.matches("InPlaceSucceeded").count(), 3, "{history}");
     assert!(history.find("app restarted").unwrap() < history.find("app swapped").unwrap(), "{history}");
-    // A grace period is time to change one's mind.
+    // During the grace period a request can still be cancelled.
     let child = cluster
         .inplace(&["restart", &pod.name, "-c", "app", "--grace", "300s", "--id", "regretted", "--wait"])
         .stdout(Stdio::piped())

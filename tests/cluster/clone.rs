@@ -1,5 +1,5 @@
-//! A container made again beside the kubelet is the same container: compared in what the runtime runs it from. And what
-//! may not be cloned takes another engine, and the plan says why.
+//! A container that the agent recreates beside the kubelet must equal the original, compared by the runtime's
+//! specification. A container that may not be cloned gets another engine, and the plan says why.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::{
     pod::{Pod, is_ready},
 };
 
-/// All that a pod can say about a container, with values that are easily spoilt.
+/// Every field of a container that a pod can set, with values that are easily corrupted.
 const EVERYTHING: &str = r#"
 terminationGracePeriodSeconds: 20
 shareProcessNamespace: true
@@ -75,7 +75,7 @@ volumes:
     - downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}
 "#;
 
-/// What the runtime runs one life from.
+/// The runtime's specification of a container instance.
 fn spec(instance: &Instance) -> Value {
     let endpoint = Endpoint::parse(&Cluster::shared().node().endpoint).unwrap();
     let answer = block_on(async { Client::new(&endpoint, None).container(&instance.id, true).await });
@@ -106,8 +106,8 @@ fn differences(path: &str, a: &Value, b: &Value, found: &mut BTreeMap<String, (V
     }
 }
 
-/// The runtime's specifications of two lives are the same but for the cgroup, which is named after the container, and the
-/// file for the termination message, of which each life has its own, with a kubelet too.
+/// The specifications of two instances must be equal except for two values: the cgroup, which is named after the
+/// container, and the file for the termination message, which every instance has for itself, with a kubelet too.
 fn assert_same(old: &Instance, new: &Instance) {
     let (before, after) = (spec(old), spec(new));
     let mut found = BTreeMap::new();
@@ -122,7 +122,7 @@ fn assert_same(old: &Instance, new: &Instance) {
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// The pod's spec, with a native sidecar where the kubelet knows such.
+/// The pod's spec, with a native sidecar where the kubelet supports it.
 fn everything(cluster: &Cluster) -> String {
     let told =
         cluster.kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].status.nodeInfo.kubeletVersion}"]);
@@ -150,7 +150,7 @@ fn the_clone_differs_from_the_kubelets_own_in_its_cgroup_alone() {
         assert_eq!((old.attempt, new.attempt), (0, 1));
         assert_same(old, new);
     }
-    // The preStop handler ran once; what was written is there; the new life can be entered.
+    // The preStop handler ran once, the written files are there, and `exec` reaches the new instance.
     let told = exec("cat /scratch/made /scratch/prestop /memory/a /dev/shm/b; cat /etc/hosts");
     assert!(told.starts_with("made\nstopped\nkept\nkept\n") && told.contains("alias.example"), "{told}");
     pod.wait("it is Ready", is_ready);

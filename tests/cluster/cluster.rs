@@ -1,8 +1,7 @@
-//! A Kubernetes for tests: made and removed by `tests/lab/cluster.sh`, or one that is there already.
-//!
-//! [`Cluster::shared`] is one cluster for the whole test process, for tests that only add pods of their own names. A test
-//! that stops a part of it, counts what is in it or installs something for all of it takes one for itself with
-//! [`Cluster::own`]. [`Cluster::any`] is for tests that talk to the API server alone.
+//! A Kubernetes cluster for tests: created and removed by `tests/lab/cluster.sh`, or an existing one.
+//! [`Cluster::shared`] is one cluster for the whole test process, for tests that only add pods with their own
+//! names. A test that stops a part of the cluster, counts its objects or installs something cluster-wide creates
+//! its own with [`Cluster::own`]. [`Cluster::any`] is for tests that only need the API server.
 
 use std::{
     collections::BTreeSet,
@@ -32,16 +31,16 @@ use tokio::runtime::{Builder, Handle};
 
 use crate::lab::{Lab, Options, run, setting};
 
-/// Names the registry for tests on a cluster that is there already.
+/// Environment variable with the registry, for tests on an existing cluster.
 const EXISTING: &str = "INPLACE_TEST_REGISTRY";
 
 /// A running Kubernetes, and a client with all rights in it.
 pub(crate) struct Cluster {
     pub(crate) client: Client,
-    /// The administrator's.
+    /// The administrator's kubeconfig.
     pub(crate) kubeconfig: PathBuf,
     registry: String,
-    /// `None`: not ours.
+    /// `None` for an existing cluster.
     lab: Option<Lab>,
 }
 
@@ -49,32 +48,32 @@ pub(crate) struct Cluster {
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) name: String,
-    /// The lab's folder: below it are `logs/kubelet.log`, `manifests/` for static pods, and as `var/log` and `var/lib`
-    /// what these are on the node.
+    /// The lab's folder. It contains `logs/kubelet.log`, `manifests/` for static pods, and the node's `/var/log`
+    /// and `/var/lib` as `var/log` and `var/lib`.
     pub(crate) dir: PathBuf,
     /// The runtime's endpoint, `unix://...`.
     pub(crate) endpoint: String,
-    /// Its address.
     pub(crate) ip: String,
     /// The cluster's folder.
     cluster: PathBuf,
 }
 
 impl Cluster {
-    /// The cluster that the tests of this process share. It goes when the process has gone, however that happens.
+    /// The cluster that the tests of this process share. It is removed when the process has ended, however it
+    /// ends.
     pub(crate) fn shared() -> &'static Self {
         static SHARED: OnceLock<Cluster> = OnceLock::new();
         SHARED.get_or_init(Self::own)
     }
 
-    /// A cluster for the caller alone, gone when it is dropped.
+    /// Creates a cluster for the caller alone; it is removed when dropped.
     pub(crate) fn own() -> Self {
         let lab = Lab::made_by("cluster.sh", &Options::default());
         let kubeconfig = PathBuf::from(setting(&lab.dir, "KUBECONFIG"));
         Self { client: client(&kubeconfig), kubeconfig, registry: lab.registry.clone(), lab: Some(lab) }
     }
 
-    /// The cluster that is there already, if the environment names one; otherwise [`Cluster::shared`].
+    /// The existing cluster, if the environment names one; otherwise [`Cluster::shared`].
     pub(crate) fn any() -> &'static Self {
         static EXISTS: OnceLock<Option<Cluster>> = OnceLock::new();
         let exists = EXISTS.get_or_init(|| {
@@ -87,7 +86,7 @@ impl Cluster {
         exists.as_ref().unwrap_or_else(Self::shared)
     }
 
-    /// The lab it is made of.
+    /// The lab that the cluster consists of.
     pub(crate) fn lab(&self) -> &Lab {
         self.lab.as_ref().expect("this test needs a cluster of its own: Cluster::shared() or Cluster::own()")
     }
@@ -97,24 +96,24 @@ impl Cluster {
         Node::of(&self.lab().dir, &self.lab().dir)
     }
 
-    /// Adds a second node, with a kubelet and a containerd of its own. It goes with the cluster.
+    /// Adds a second node, with its own kubelet and containerd. It is removed with the cluster.
     pub(crate) fn add_node(&self, name: &str) -> Node {
         run(self.lab().script("add-node").arg(name));
         Node::of(&self.lab().dir, &self.lab().dir.join("nodes").join(name))
     }
 
-    /// `kill -9` for a part of the control plane, or of the first node: `etcd`, `kube-apiserver`,
+    /// Sends SIGKILL to a part of the control plane or of the first node: `etcd`, `kube-apiserver`,
     /// `kube-controller-manager`, `kube-scheduler`, `kubelet`, `containerd`.
     pub(crate) fn kill(&self, what: &str) {
         self.node().kill(what);
     }
 
-    /// The same with SIGTERM; it is gone when this returns.
+    /// The same with SIGTERM; the process has ended when this returns.
     pub(crate) fn stop(&self, what: &str) {
         self.node().stop(what);
     }
 
-    /// Starts it again; it answers when this returns.
+    /// Starts the part again; it answers when this returns.
     pub(crate) fn start(&self, what: &str) {
         self.node().start(what);
     }
@@ -124,12 +123,13 @@ impl Cluster {
         format!("{}/{name}", self.registry)
     }
 
-    /// The text with the registry's name for each `lab/`.
+    /// Replaces each `lab/` in the text by the registry's name.
     pub(crate) fn named(&self, text: &str) -> String {
         text.replace("lab/", &format!("{}/", self.registry))
     }
 
-    /// Holds while no kubelet of this cluster has deleted what `cluster.sh` laid into its working directory.
+    /// Asserts that no kubelet of this cluster has deleted the files that `cluster.sh` put into its working
+    /// directory.
     pub(crate) fn assert_bait_whole(&self) {
         let Some(lab) = &self.lab else { return };
         let others = fs::read_dir(lab.dir.join("nodes")).into_iter().flatten().flatten();
@@ -149,7 +149,7 @@ impl Cluster {
         }
     }
 
-    /// Runs `kubectl` as the administrator; it must succeed. Gives what it printed.
+    /// Runs `kubectl` as the administrator and returns its output; it must succeed.
     pub(crate) fn kubectl<S: AsRef<OsStr>>(&self, args: &[S]) -> String {
         run(&mut self.kubectl_command(args))
     }
@@ -159,7 +159,7 @@ impl Cluster {
         self.try_apply(&[], manifest).unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// The same with more arguments, for one that may be refused: what was said.
+    /// The same with more arguments, for a manifest that may be refused. Returns the output.
     pub(crate) fn try_apply(&self, more: &[&str], manifest: &str) -> Result<String, String> {
         let mut child = self.kubectl_command(&[&["apply", "-f", "-"], more].concat());
         let mut child =
@@ -170,10 +170,10 @@ impl Cluster {
         if status.success() { Ok(text(stdout)) } else { Err(text(stderr)) }
     }
 
-    /// `kubectl`, to be started by the caller.
+    /// A `kubectl` command for the caller to start.
     pub(crate) fn kubectl_command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
         let mut command = Command::new("kubectl");
-        // The cache would outlive the cluster.
+        // The default cache directory would outlive the cluster.
         let cache = self
             .lab
             .as_ref()
@@ -183,7 +183,7 @@ impl Cluster {
         command
     }
 
-    /// A kubeconfig with the rights of a service account, for an hour, as if its pod had it.
+    /// A kubeconfig with the rights of a service account, valid for an hour, as in a pod of the account.
     pub(crate) fn kubeconfig_of(&self, namespace: &str, account: &str) -> PathBuf {
         let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
         let request = TokenRequest {
@@ -201,19 +201,19 @@ impl Cluster {
         path
     }
 
-    /// The requests so far that changed something at the API server, in order: audit events of level Metadata, without
-    /// leases.
+    /// The write requests to the API server so far, in order: audit events of level Metadata, without leases.
     pub(crate) fn writes(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.lab().dir.join("logs/writes.jsonl")).unwrap();
-        // The last line may be half written.
+        // The last line may be incomplete.
         let mut writes: Vec<Value> =
             text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        // A dry run changes nothing: an agent tries by one whether it is kept to its node.
+        // A dry run changes nothing: an agent uses one to check whether it is restricted to its node.
         writes.retain(|write| !write["requestURI"].as_str().is_some_and(|uri| uri.contains("dryRun=All")));
         writes
     }
 
-    /// Those that were denied. A kubelet is at first also denied what a pod of its own gives it a right to.
+    /// The denied write requests, without those of kubelets: a kubelet is at first denied what a pod of its own
+    /// later gives it a right to.
     pub(crate) fn denied(&self) -> Vec<Value> {
         let mut writes = self.writes();
         let is_kubelet = |user: &Value| user.as_str().is_some_and(|user| user.starts_with("system:node:"));
@@ -247,17 +247,17 @@ impl Node {
         Self { name, dir: dir.to_owned(), endpoint, ip, cluster: cluster.to_owned() }
     }
 
-    /// `kill -9` for its `kubelet` or `containerd`.
+    /// Sends SIGKILL to the node's `kubelet` or `containerd`.
     pub(crate) fn kill(&self, what: &str) {
         self.part("kill", what);
     }
 
-    /// The same with SIGTERM; it is gone when this returns.
+    /// The same with SIGTERM; the process has ended when this returns.
     pub(crate) fn stop(&self, what: &str) {
         self.part("stop", what);
     }
 
-    /// Starts it again; it answers when this returns.
+    /// Starts the part again; it answers when this returns.
     pub(crate) fn start(&self, what: &str) {
         self.part("start", what);
     }
@@ -267,8 +267,9 @@ impl Node {
         run(Command::new("bash").arg(script).arg(action).arg(&self.cluster).args([what, &self.name]));
     }
 
-    /// The program under test as a process of the node: in its mount namespace, with `KUBECONFIG` of the cluster's
-    /// administrator and the node's runtime. It keeps its PID: `nsenter` becomes the program.
+    /// The program under test as a process of the node: in its mount namespace, with the cluster administrator's
+    /// `KUBECONFIG` and the node's runtime. Its PID is that of the command, because `nsenter` executes it in
+    /// place.
     pub(crate) fn inplace<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
         let anchor = fs::read_to_string(self.dir.join("pids/anchor")).unwrap();
         let mut command = Command::new("nsenter");
@@ -280,12 +281,12 @@ impl Node {
     }
 }
 
-/// Runs a future to its end; any number of tests do so at once.
+/// Runs a future to its end. Tests may call this concurrently.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     runtime().block_on(future)
 }
 
-/// The one runtime of this process. Clients live on it, so it outlives each test.
+/// The only async runtime of this process. Clients are tied to it, so it outlives each test.
 pub(crate) fn runtime() -> &'static Handle {
     static RUNTIME: OnceLock<Handle> = OnceLock::new();
     RUNTIME.get_or_init(|| {

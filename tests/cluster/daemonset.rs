@@ -1,5 +1,5 @@
-//! The agent as it is shipped: from its image, as a pod of its `DaemonSet`, with the shipped rights and, where the API server
-//! knows such, under the shipped policy.
+//! The shipped agent: from its image, as a pod of its `DaemonSet`, with the shipped rights and, where the API
+//! server supports it, under the shipped admission policy.
 
 use std::{fs, thread, time::Duration};
 
@@ -30,7 +30,7 @@ use crate::{
 
 const GATE: &str = "InPlaceUpdateReady";
 
-/// Like [`PAIR`], with the gate.
+/// Like [`PAIR`], with the readiness gate.
 const GATED: &str = "
 terminationGracePeriodSeconds: 2
 readinessGates: [{conditionType: InPlaceUpdateReady}]
@@ -39,7 +39,7 @@ containers:
 - {name: side, image: lab/app:v1}
 ";
 
-/// Made from what the runtime does not tell, so it is not cloned.
+/// The runtime does not report all of its sources, so it is not cloned.
 const ODD: &str = "
 terminationGracePeriodSeconds: 2
 containers:
@@ -54,7 +54,7 @@ containers:
 - {name: app, image: lab/app:v1}
 ";
 
-/// There is time to look while it stops.
+/// It stops slowly enough to be observed.
 const SLOW: &str = "
 terminationGracePeriodSeconds: 4
 containers:
@@ -71,7 +71,7 @@ fn the_daemonset_does_what_is_asked_for_with_the_rights_it_has() {
             scope.spawn(move || test(cluster));
         }
     });
-    // Nothing that an agent does is beyond its rights.
+    // The agent attempts nothing beyond its rights.
     let writes = writes(cluster);
     let denied: Vec<_> = writes.iter().filter(|write| write["responseStatus"]["code"] == 403).collect();
     assert!(denied.is_empty(), "{denied:#?}");
@@ -105,7 +105,7 @@ fn plain(cluster: &Cluster) {
     });
 }
 
-/// A process from the agent's own image holds the name.
+/// The fence is a process from the agent's own image.
 fn fenced(cluster: &Cluster) {
     let pod = Pod::run(cluster, "fenced", SLOW);
     pod.request("restart app #1");
@@ -136,14 +136,14 @@ fn gated(cluster: &Cluster) {
 fn odd(cluster: &Cluster) {
     let pod = Pod::run(cluster, "odd", ODD);
     let (v1, v2) = (cluster.image("app:v1"), cluster.image("app:v2"));
-    // There and back again, each by another spelling of the image.
+    // Two restarts change the image reference and change it back, each time to an equivalent reference.
     let done = pod.ask("restart app", Phase::Succeeded);
     assert_eq!(engines(&done), [Engine::Respec]);
     assert_ne!(image_of(&pod.get(), "app"), v1);
     pod.ask("restart app #2", Phase::Succeeded);
     pod.ask(&format!("swap app={v2}"), Phase::Succeeded);
     pod.ask("restart app #3", Phase::Succeeded);
-    // Back to what the status alone still names.
+    // Rolls back to an image that only the status still names.
     pod.ask(&format!("swap app={}", cluster.image("app:crash")), Phase::RolledBack);
     let facts = pod.facts().settled();
     assert_eq!(facts.running("app").version, "v2");
@@ -157,7 +157,7 @@ fn once(cluster: &Cluster) {
     pod.facts().settled();
 }
 
-/// A static pod: what the API server has is a copy, whose spec nobody changes.
+/// A static pod: the API server has a copy, whose spec cannot be changed.
 fn fixed(cluster: &Cluster) {
     let node = cluster.node();
     let file = node.dir.join("manifests/fixed.yaml");
@@ -173,7 +173,7 @@ fn fixed(cluster: &Cluster) {
     pod.await_gone();
 }
 
-/// What the agent's token cannot do, by the role and by the policy.
+/// What the agent's token must not do, by the role and by the policy.
 fn may_no_more(cluster: &Cluster) {
     let kubeconfig = cluster.kubeconfig_of(NAMESPACE, "inplace-agent");
     let can = |verb: &str, what: &str| {
@@ -211,7 +211,7 @@ fn may_no_more(cluster: &Cluster) {
     }
 }
 
-/// Pods whose operations are under way in different steps.
+/// Pods whose operations are in different steps.
 struct Busy<'a> {
     drains: Pod<'a>,
     stops: Pod<'a>,
@@ -246,7 +246,7 @@ impl<'a> Busy<'a> {
         [&self.drains, &self.stops, &self.proves]
     }
 
-    /// Begins another operation on each, and waits until all are under way.
+    /// Starts another operation on each, and waits until all are running.
     fn begin(&mut self) {
         self.turn += 1;
         let id = self.id();
@@ -272,7 +272,7 @@ impl<'a> Busy<'a> {
         format!("turn-{}", self.turn)
     }
 
-    /// Everything that was begun is done, once.
+    /// Asserts that everything that was started is finished, once.
     fn finish(&self, node: &Node) {
         let turn = self.turn.cast_signed();
         for pod in self.all() {
@@ -283,7 +283,7 @@ impl<'a> Busy<'a> {
             });
             let facts = pod.facts_on(node).settled();
             assert_eq!(facts.running("app").attempt, self.turn, "{facts:#?}");
-            // One answer each, and no answer after it.
+            // Each request has one terminal status, and it does not change afterwards.
             let answers: Vec<_> = pod
                 .seen()
                 .versions
@@ -315,7 +315,7 @@ fn an_agent_that_is_replaced_loses_no_operation_and_serves_its_own_node() {
         assert_eq!(image_of(&agent, "agent"), cluster.image("inplace:two"));
     }
 
-    // The same agent as another pod, at once on both nodes, without a word of farewell.
+    // The same agent as a new pod, on both nodes at once, without a graceful stop.
     busy.iter_mut().for_each(Busy::begin);
     let agents = nodes.each_ref().map(|node| agent_on(&cluster, node).metadata);
     for agent in &agents {
@@ -327,7 +327,7 @@ fn an_agent_that_is_replaced_loses_no_operation_and_serves_its_own_node() {
         assert_ne!(agent_on(&cluster, node).metadata.uid, before.uid);
     }
 
-    // Two more on one node: its neighbour's agent has nothing to do with them.
+    // Two more operations on one node: the agent of the other node does nothing.
     let served = || {
         nodes
             .each_ref()
@@ -348,13 +348,13 @@ fn engines(status: &Status) -> Vec<Engine> {
     status.containers.iter().map(|report| report.engine).collect()
 }
 
-/// The image that the spec names.
+/// The image in the spec.
 fn image_of(pod: &Object, name: &str) -> String {
     let containers = &pod.spec.as_ref().unwrap().containers;
     containers.iter().find(|container| container.name == name).unwrap().image.clone().unwrap()
 }
 
-/// How often the kubelet says that a container was restarted.
+/// The kubelet's restart count of a container.
 fn restarts(pod: &Object, name: &str) -> i32 {
     container(pod, name).map_or(-1, |container| container.restart_count)
 }

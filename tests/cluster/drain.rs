@@ -1,5 +1,6 @@
-//! A drain: traffic leaves a pod before its container is stopped and comes back when it serves again, and nobody who asks
-//! the Service meanwhile is turned away. And the gate by itself: who opens it, when, and whose it is not.
+//! Draining: traffic leaves a pod before its container is stopped and returns when it serves again, and no
+//! request to the Service fails meanwhile. Also the gate itself: who opens it, when, and which closed gates the
+//! agent leaves alone.
 
 #![expect(clippy::print_stderr, reason = "the figures are wanted, not only that they are good enough")]
 
@@ -20,12 +21,12 @@ use crate::{
     traffic::{SERVING, Traffic, now, service},
 };
 
-/// [`PAIR`] with the gate.
+/// [`PAIR`] with the readiness gate.
 fn gated() -> String {
     format!("readinessGates: [{{conditionType: {GATE}}}]\n{}", PAIR.trim_start())
 }
 
-/// The gate as a version of a pod shows it.
+/// The gate's condition in a version of a pod.
 fn gate(pod: &Object) -> Option<&PodCondition> {
     pod.status.as_ref()?.conditions.iter().flatten().find(|condition| condition.type_ == GATE)
 }
@@ -34,7 +35,7 @@ fn gate_is(pod: &Object, status: &str, reason: &str) -> bool {
     gate(pod).is_some_and(|gate| gate.status == status && gate.reason.as_deref() == Some(reason))
 }
 
-/// What the gate was, turn by turn, in the words of the condition.
+/// The sequence of the gate's states, as status and reason of the condition.
 fn turns(pod: &Pod<'_>) -> Vec<String> {
     let told =
         |gate: &PodCondition| format!("{} {}", gate.status, gate.reason.as_deref().unwrap_or_default());
@@ -43,7 +44,7 @@ fn turns(pod: &Pod<'_>) -> Vec<String> {
     turns
 }
 
-/// The agent's writes that concern the pod, its events too.
+/// The agent's writes about the pod, including its events.
 fn writes(pod: &Pod<'_>) -> Vec<Value> {
     let mut writes = pod.cluster.writes();
     writes.retain(|write| {
@@ -58,7 +59,7 @@ fn restart(id: &str, grace: u32) -> String {
     json!({"id": id, "containers": [{"name": "app"}], "gracePeriodSeconds": grace}).to_string()
 }
 
-/// Two pods behind a Service, which are asked all the time.
+/// Two pods behind a Service that receives requests all the time.
 struct Served {
     pods: [Pod<'static>; 2],
     traffic: Traffic,
@@ -134,7 +135,8 @@ fn nobody_is_turned_away_over_twenty_restarts_with_a_drain() {
         });
         let others = |told: &&str| told.starts_with("InPlace") && *told != "InPlaceSucceeded";
         assert_eq!(events.iter().filter_map(|event| event.reason.as_deref()).find(others), None);
-        // One more opened the gate of the new pod, and a step that lasts, as on a busy machine, is told too.
+        // One more write opened the gate of the new pod. A step that takes long, as on a busy machine, is
+        // reported too.
         let mut told: Vec<_> = pod.seen().versions.iter().filter_map(status).collect();
         told.dedup();
         let steps = told.iter().filter(|status| !status.phase.is_terminal()).count() - RESTARTS / 2;
@@ -149,7 +151,7 @@ fn nobody_is_turned_away_over_twenty_restarts_with_a_drain() {
     }
 }
 
-/// A slice that somebody made by hand: it sends traffic to the pod until it is deleted.
+/// An EndpointSlice created by hand: it sends traffic to the pod until it is deleted.
 fn slice(pod: &Pod<'_>, name: &str) -> String {
     let cluster = pod.cluster;
     let versions = cluster.kubectl(&["api-versions"]);
@@ -180,7 +182,7 @@ fn a_confirmed_drain_waits_for_every_slice_and_turns_nobody_away() {
     let by_hand = slice(held, &format!("by-hand-{}", std::process::id()));
     let id = held.request(&confirmed("held", 300));
     held.wait("it drains", |pod| gate_is(pod, "False", "InPlaceDrain") && !is_ready(pod));
-    // Longer than a fixed drain would have taken, whatever its kubelet says.
+    // Longer than a fixed drain would have taken, whatever the kubelet reports.
     let since = now();
     eventually("a fixed drain to be over", || {
         (now().duration_since(since) >= SignedDuration::from_secs(8)).then_some(())
@@ -193,7 +195,7 @@ fn a_confirmed_drain_waits_for_every_slice_and_turns_nobody_away() {
     let stopped = status.containers[0].stopped_at.unwrap();
     assert!(stopped >= gone + SignedDuration::from_secs(1), "{gone} {stopped}");
     held.wait("it is Ready again", is_ready);
-    // By the cluster's own controller alone.
+    // With the slices of the cluster's own controller alone.
     for turn in 0..4 {
         let pod = &served.pods[turn % 2];
         pod.ask(&confirmed(&format!("turn-{turn}"), 300), Phase::Succeeded);
@@ -201,7 +203,7 @@ fn a_confirmed_drain_waits_for_every_slice_and_turns_nobody_away() {
         let ip = pod.get().status.unwrap().pod_ip.unwrap();
         served.traffic.until("it is back", |turns| turns.last().unwrap().addresses.contains(&ip));
     }
-    // One that publishes what is not Ready never lets go.
+    // A Service that publishes addresses that are not ready never removes the pod.
     let peers = format!("peers-{}", std::process::id());
     let ports = json!([{"port": 8080}]);
     let selector = json!({"app": served.service});
@@ -249,7 +251,7 @@ fn a_new_pod_is_let_in_before_it_runs_and_one_without_a_gate_is_left_alone() {
     assert_eq!(turns(&new), ["True InPlaceReady"]);
     assert!(plain.seen().versions.iter().all(|pod| gate(pod).is_none()));
     assert_eq!(writes(&plain), Vec::<Value>::new());
-    // What cannot drain is not asked to.
+    // A drain on a pod without the gate is refused.
     let before = plain.facts();
     let refused = plain.ask(&restart("drain", 2), Phase::Refused);
     assert_eq!(refused.reason, "NoReadinessGate");
@@ -258,7 +260,7 @@ fn a_new_pod_is_let_in_before_it_runs_and_one_without_a_gate_is_left_alone() {
     assert_eq!(gate(&plain.get()), None);
 }
 
-/// Turns the gate as somebody else.
+/// Sets the gate as another user.
 fn turn(pod: &Pod<'_>, status: &str, reason: &str) {
     let condition = json!({"type": GATE, "status": status, "reason": reason, "lastTransitionTime": "2026-11-20T10:00:00Z"});
     let body = json!({"status": {"conditions": [condition]}});
@@ -273,11 +275,11 @@ fn a_gate_that_somebody_else_closed_stays_closed_and_one_left_behind_is_opened()
         pod.wait("it is Ready", is_ready);
     }
     turn(&theirs, "False", "Maintenance");
-    // As a drain leaves it of which nobody knows any more.
+    // The state that a forgotten drain leaves behind.
     turn(&left, "False", "InPlaceDrain");
     left.wait("it is opened", |pod| gate_is(pod, "True", "InPlaceReady"));
     assert_eq!(turns(&theirs), ["True InPlaceReady", "False Maintenance"]);
-    // Nor does a request without a drain change that.
+    // A request without a drain does not change that either.
     theirs.ask("restart app", Phase::Succeeded);
     assert_eq!(turns(&theirs), ["True InPlaceReady", "False Maintenance"]);
 }
@@ -292,7 +294,7 @@ fn after_a_failure_the_gate_stays_closed_until_something_succeeds() {
         json!({"containers": containers, "gracePeriodSeconds": grace, "readyTimeoutSeconds": timeout, "onFailure": keep})
             .to_string()
     };
-    // Of this one, v3 never becomes Ready.
+    // In this pod v3 never becomes Ready.
     let spec = slow_to_stop(&cluster.image("app:v1"));
     let pods = ["failed", "failed-too"].map(|name| Pod::make(cluster, name, json!({"spec": spec})));
     for (pod, grace) in pods.iter().zip([1, 0]) {
@@ -300,7 +302,7 @@ fn after_a_failure_the_gate_stays_closed_until_something_succeeds() {
         let failed = pod.ask(&swap("app:v3", 1), Phase::Failed);
         assert_eq!(failed.reason, "NotReady", "{failed:#?}");
         pod.wait("the gate is left closed", |pod| gate_is(pod, "False", "InPlaceFailed"));
-        // The way out may drain once more or not: the pod takes no traffic anyway.
+        // The next swap may drain or not: the pod receives no traffic anyway.
         pod.ask(&swap("app:v2", grace), Phase::Succeeded);
         pod.wait("it is Ready again", is_ready);
         let turns = turns(pod);
@@ -310,7 +312,7 @@ fn after_a_failure_the_gate_stays_closed_until_something_succeeds() {
     }
 }
 
-/// As after a reboot: its kubelet starts everything in another sandbox, which is what was asked for.
+/// As after a reboot: the kubelet starts everything in a new sandbox, which fulfils the request.
 #[test]
 fn a_pod_whose_sandbox_ends_in_the_middle_of_an_operation_takes_traffic_again() {
     let cluster = Cluster::shared();
@@ -329,7 +331,7 @@ fn a_pod_whose_sandbox_ends_in_the_middle_of_an_operation_takes_traffic_again() 
     assert!(matches!(&running[..], [app] if app.pod_sandbox_id != before.sandbox), "{running:#?}");
 }
 
-/// What runs in a pod, in whichever sandbox.
+/// The running containers of a pod, in any sandbox.
 fn running(pod: &Pod<'_>) -> Vec<Container> {
     let mut containers = containers(pod);
     containers.retain(|container| container.state() == ContainerState::ContainerRunning);
@@ -347,7 +349,7 @@ fn a_drain_goes_on_where_a_killed_agent_left_it() {
     let closed = pod.wait("it drains", |pod| gate_is(pod, "False", "InPlaceDrain"));
     let closed = closed_at(&closed);
     agent.kill();
-    // So long that the rest and the whole of the grace period are told apart.
+    // Long enough to distinguish the rest of the grace period from the whole of it.
     eventually("half of the grace period to pass", || {
         (now().duration_since(closed) >= GRACE / 2).then_some(())
     });
@@ -366,7 +368,7 @@ fn a_drain_goes_on_where_a_killed_agent_left_it() {
     assert_eq!(pod.facts().settled().running("app").attempt, 1);
 }
 
-/// When the gate was turned, in whole seconds that have begun before.
+/// When the gate was changed, rounded down to whole seconds.
 fn closed_at(pod: &Object) -> Timestamp {
     gate(pod).unwrap().last_transition_time.as_ref().unwrap().0
 }

@@ -1,5 +1,5 @@
-//! Which engine carries out which container, on a real kubelet: each kind is restarted the way it may be, the kubelet
-//! adopts what runs then, and what cannot be done safely is refused.
+//! Which engine is used for which container, on a real kubelet: each kind is restarted in its permitted way, the
+//! kubelet adopts the result, and what cannot be done safely is refused.
 
 #![expect(clippy::print_stderr, reason = "figures for whoever reads the log")]
 
@@ -21,7 +21,7 @@ use crate::{
     pod::{Pod, is_ready},
 };
 
-/// A pod with one container, `app`, of which `more` is said, in a spec of which `rest` is said.
+/// A pod with one container, `app`; `more` is added to the container, `rest` to the spec.
 fn spec(more: &str, rest: &str) -> String {
     format!(
         "terminationGracePeriodSeconds: 2\n{rest}\ncontainers:\n- {{name: app, image: lab/app:v1{more}}}\n"
@@ -61,7 +61,7 @@ fn what_may_not_be_cloned_gets_another_name_of_its_image_and_then_the_first_agai
     cluster.kubectl(&["delete", "secret", &secret]);
 }
 
-/// It is restarted twice by its kubelet, and nobody could have seen a difference.
+/// Asserts that the kubelet restarts it twice, and that nothing else differs afterwards.
 fn flipped(pod: &Pod<'_>, why: &str) {
     let plan = pod.cluster.inplace(&["plan", &pod.name, "-c", "app", "-o", "json"]).output().unwrap();
     let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
@@ -99,7 +99,7 @@ fn kept_alive(policy: &str) {
     adopted(&pod, "app", &digest_of(cluster, "app:v1"));
 
     for (pod, reason, says) in [
-        // Its kubelet might hold it back now, and call it finished.
+        // The kubelet might be in back-off now, and count the pod as finished.
         (&pod, "BackOff", "Ask again in "),
         (&asking, "NoEngine", "would ask the registry while it is down (imagePullPolicy Always)"),
     ] {
@@ -122,7 +122,7 @@ fn kept_alive(policy: &str) {
     }
 }
 
-/// Puts an image onto the node that no registry has, so that it has no digest to be called by.
+/// Puts an image onto the node that is in no registry, so that it has no digest reference.
 fn import(cluster: &Cluster, from: &str, name: &str) {
     let archive = cluster.lab().dir.join("bare.tar");
     let from = format!("docker://{}", cluster.image(from));
@@ -143,7 +143,7 @@ fn import(cluster: &Cluster, from: &str, name: &str) {
 fn an_image_without_another_name_leaves_the_stop_or_nothing() {
     let cluster = Cluster::shared();
     Agent::shared();
-    // One that no kubelet has pulled: newer ones keep a record of who may use what they pulled.
+    // An image that no kubelet has pulled: newer kubelets record who may use what they pulled.
     import(cluster, "app:nocmd", "localhost/bare:v1");
     let bare = |spec: String| spec.replace("lab/app:v1", "localhost/bare:v1, command: [/bin/app]");
     let once = Pod::run(cluster, "bare", &bare(spec("", "restartPolicy: Never")));
@@ -182,7 +182,7 @@ fn an_engine_can_be_asked_for_by_name() {
                 assert_eq!(adopted(&pod, "app", &image).attempt, 1);
                 eprintln!("{engine}: {}", status.message);
                 if engine != Engine::Respec {
-                    // The spec would go on naming the old one.
+                    // The spec would still name the old image.
                     let status = swap(&pod, "lab/app:v2", json!({"engine": engine}), Phase::Refused);
                     assert!(
                         ["EngineUnavailable", "KubeletNamesImages"].contains(&&*status.reason),

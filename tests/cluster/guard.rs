@@ -1,6 +1,7 @@
-//! The delete guard on a real cluster: each way by which a pod goes, what holds it and what lets it go, and whoever dies
-//! meanwhile. The controller has the rights that the manifests give it, and the configurations are the shipped ones but for
-//! their URLs: the API server of this lab cannot reach a Service.
+//! The delete guard on a real cluster: each way in which a pod is deleted, what holds the deletion and what
+//! releases it, also when processes are killed meanwhile. The controller has the rights of the manifests, and the
+//! webhook configurations are the shipped ones except for their URLs, because the API server of this lab cannot
+//! reach a Service.
 
 use std::{
     net::TcpListener,
@@ -27,7 +28,7 @@ use crate::{
     traffic::{End, now},
 };
 
-/// Longer than control loops pause between their tries.
+/// Longer than the pauses between the retries of control loops.
 const LONG: Duration = Duration::from_secs(120);
 const GUARD: &str = "inplace.dev/delete-guard";
 const OVERRIDE: &str = "inplace.dev/delete-guard-override";
@@ -44,7 +45,7 @@ fn a_guarded_pod_goes_gracefully_or_not_at_all() {
     let (over, lost) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         let end = End(&over);
-        // All that follows happens while the certificate is changed, with somebody asking all the time.
+        // The rest runs while the certificate is replaced and another thread sends requests all the time.
         scope.spawn(|| site.asks_all_the_time(&over, &lost));
         let rotated = site.certificates_change();
         let parts = [
@@ -70,7 +71,7 @@ fn a_guarded_pod_goes_gracefully_or_not_at_all() {
 struct Site<'a> {
     cluster: &'a Cluster,
     oracle: Oracle,
-    /// Of the webhooks.
+    /// The port of the webhooks.
     port: u16,
 }
 
@@ -89,7 +90,8 @@ impl<'a> Site<'a> {
         )
     }
 
-    /// The shipped configurations by URL, and two hooks: one that is polled until it may go, one that is asked once.
+    /// Installs the shipped configurations with URLs, and two hook templates: one that is polled until it
+    /// succeeds, one that is measured once.
     fn installed(&self) {
         for (folder, kind, name) in [
             ("base", "validatingwebhookconfiguration", CONFIGURATION),
@@ -112,7 +114,7 @@ impl<'a> Site<'a> {
             let patch: Vec<_> = webhooks.iter().enumerate().flat_map(by_url).collect();
             self.kubectl(&["patch", kind, name, "--type=json", "-p", &json!(patch).to_string()]);
         }
-        // Until the API server knows: it asks and trusts.
+        // Waits until the API server calls the webhook and trusts its certificate.
         self.run("probe", "nothing");
         self.until("the guard is in force", || {
             let (_, told) = self.tried(&["delete", "pod", "probe", "--dry-run=server"]);
@@ -152,14 +154,15 @@ impl<'a> Site<'a> {
         self.refused(&delete, &["(Forbidden)", "guard-delete.inplace.dev", "HookRun pre-delete-hook-warm-"]);
         self.until("the hook is polled", || (self.oracle.asked("warm").len() > 2).then_some(()));
         self.refused(&delete, &["is Running since", "webtest"]);
-        // Fifty at once, and an eviction.
+        // Fifty deletions at once, and an eviction.
         for deleted in block_on(join_all((0..50).map(|_| self.deleted("warm")))) {
             let deleted = deleted.unwrap_err();
             assert!(deleted.0 == 403 && deleted.1.contains("is Running"), "{deleted:?}");
         }
         let (evicted, told) = self.evicted("warm", false);
         assert!(!evicted && told.contains("(TooManyRequests)") && told.contains("is Running"), "{told}");
-        // An eviction has no labels of its pod: what selects by these is not even asked. The pod is let go, in a dry run.
+        // An eviction does not have the labels of its pod, so a webhook with an objectSelector is not called for
+        // it: the dry run evicts the pod.
         let proof = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
             "metadata": {"name": "proof"}, "webhooks": [{"name": "proof.example.com", "admissionReviewVersions": ["v1"],
                 "sideEffects": "None", "failurePolicy": "Fail", "clientConfig": {"url": "https://127.0.0.1:1/"},
@@ -174,7 +177,7 @@ impl<'a> Site<'a> {
         assert!(self.evicted("probe", true).0);
         self.kubectl(&["delete", "validatingwebhookconfiguration", "proof"]);
 
-        // Without a controller only what is guarded is held, and evictions where a namespace wants that.
+        // Without a controller only guarded pods are held, and evictions in namespaces with the label.
         controller.kill();
         let down = ["failed calling webhook \"guard-delete.inplace.dev\""];
         self.refused(&delete, &down);
@@ -185,7 +188,8 @@ impl<'a> Site<'a> {
             told.contains("failed calling webhook \"guard-evict.inplace.dev\"").then_some(())
         });
         self.kubectl(&["label", "namespace", "default", &format!("{GUARD}-")]);
-        // An agent's operation asks its hook and ends: its HookRun, which a controller would be asked about, is only looked at.
+        // An agent's operation runs its hook and ends without a controller: its HookRun, which the
+        // controller would have to admit, is only for display.
         self.oracle.say("plain", 1);
         let request =
             json!({"id": "hooked", "containers": [{"name": "app"}], "preHook": {"templateName": "once"}});
@@ -200,7 +204,7 @@ impl<'a> Site<'a> {
         });
         assert_eq!((self.runs("plain").len(), self.oracle.asked("plain").len()), (0, 1));
         self.kubectl(&["delete", "pod", "plain", "--wait=false"]);
-        // What had begun goes on, and the next controller finds it.
+        // A running hook continues, and the next controller finds it.
         self.oracle.say("warm", 1);
         let next = self.controller("two");
         self.until("it may go", || self.tried(&delete).0.then_some(()));
@@ -277,8 +281,8 @@ impl<'a> Site<'a> {
             .to_string(),
         );
         self.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
-        // A ReplicaSet deletes the pod that is Ready for less time, by whole seconds. Where two are equal, each try may ask
-        // for another one.
+        // A ReplicaSet deletes the pod that has been Ready for less time, in whole seconds. If two are equal,
+        // each attempt may select another one.
         let first = self.web().remove(0);
         self.until("its next pod is younger", || {
             (self.ready_for(&first) >= SignedDuration::from_secs(2)).then_some(())
@@ -293,7 +297,7 @@ impl<'a> Site<'a> {
         self.oracle.say(&leaving, 1);
         self.gone(&leaving);
 
-        // A rollout: another one is there already, the old one stays until it may go.
+        // A rollout: the new pod exists already, and the old one stays until its deletion is allowed.
         let old = self.web().remove(0);
         self.kubectl(&["rollout", "restart", "deployment/web"]);
         assert_eq!(self.held(), old);
@@ -301,7 +305,7 @@ impl<'a> Site<'a> {
         self.gone(&old);
         self.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
 
-        // A drain tries again as long as it is told to.
+        // `kubectl drain` retries until its timeout.
         let node = self.cluster.node().name;
         let old = self.web().remove(0);
         let drain = self.background(&["drain", &node, "--pod-selector=app=web", "--timeout=100s"]);
@@ -317,7 +321,7 @@ impl<'a> Site<'a> {
         self.kubectl(&["uncordon", &node]);
         self.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
 
-        // An eviction by a taint, which nobody tries again: the controller does.
+        // An eviction by a taint is not retried by its sender; the controller completes it.
         let old = self.web().remove(0);
         self.kubectl(&["taint", "node", &node, "gone=yes:NoExecute"]);
         assert_eq!(self.held(), old);
@@ -326,7 +330,7 @@ impl<'a> Site<'a> {
         self.kubectl(&["taint", "node", &node, "gone-"]);
     }
 
-    /// The certificate is about to run out, it says. Gives what is served until then.
+    /// Announces that the certificate is about to expire. Returns the certificate that is served until then.
     fn certificates_change(&self) -> String {
         let before = self.serving();
         let soon = now() + SignedDuration::from_hours(24);
@@ -348,7 +352,7 @@ impl<'a> Site<'a> {
         self.kubectl(&["get", "secret", "inplace-webhook", "-n", "inplace-system", "-o", data])
     }
 
-    /// Deletes what is held, again and again; writes down what is not answered by the guard.
+    /// Deletes a held pod again and again; records every answer that is not the guard's.
     fn asks_all_the_time(&self, over: &AtomicBool, lost: &Mutex<Vec<String>>) {
         self.run("asked", "leave");
         while !over.load(Ordering::Relaxed) {
@@ -360,16 +364,16 @@ impl<'a> Site<'a> {
         }
     }
 
-    // ---- what is looked at ----
+    // ---- observations ----
 
-    /// The pod of the Deployment that is guarded just now: its hook is being polled and it is not on its way out.
+    /// The pod of the Deployment that is guarded now: its hook is being polled, and it is not terminating.
     fn held(&self) -> String {
         self.until("a pod is held", || {
             self.web().into_iter().find(|name| !self.oracle.asked(name).is_empty())
         })
     }
 
-    /// The pods of the Deployment that run and are to stay.
+    /// The pods of the Deployment that run and are not terminating.
     fn web(&self) -> Vec<String> {
         let list: Value =
             serde_json::from_str(&self.kubectl(&["get", "pods", "-l", "app=web", "-o", "json"])).unwrap();
@@ -392,7 +396,7 @@ impl<'a> Site<'a> {
         !self.kubectl(&["get", "pod", pod, "-o", at, "--ignore-not-found"]).is_empty()
     }
 
-    /// It is on its way out, or not there any more.
+    /// Waits until the pod is terminating or gone.
     fn gone(&self, pod: &str) {
         self.until(&format!("{pod} is gone"), || {
             let there = !self.kubectl(&["get", "pod", pod, "--ignore-not-found"]).is_empty();
@@ -415,9 +419,9 @@ impl<'a> Site<'a> {
         })
     }
 
-    // ---- what is done ----
+    // ---- actions ----
 
-    /// Runs a pod that is guarded by this hook; by none: not guarded.
+    /// Runs a pod that is guarded by this hook; an empty name means an unguarded pod.
     fn run(&self, name: &str, hook: &str) {
         self.run_in("default", name, hook);
     }
@@ -429,7 +433,7 @@ impl<'a> Site<'a> {
                 "annotations": {"inplace.dev/pre-delete-hook": hook}},
             "spec": {"terminationGracePeriodSeconds": 1,
                 "containers": [{"name": "app", "image": self.cluster.image("app:v1")}]}});
-        // Its service account may not be there yet.
+        // The service account may not exist yet.
         self.until("the pod is made", || {
             let file = self.cluster.lab().dir.join(format!("{name}.json"));
             std::fs::write(&file, pod.to_string()).unwrap();
@@ -443,7 +447,7 @@ impl<'a> Site<'a> {
         api.delete(pod, &DeleteParams::default()).await.map(drop).map_err(said)
     }
 
-    /// By kubectl: kube's client would try again by itself what is answered 429.
+    /// Uses kubectl, because kube's client would retry a 429 itself.
     fn evicted(&self, pod: &str, dry_run: bool) -> (bool, String) {
         let file = self.cluster.lab().dir.join(format!("{pod}.eviction.json"));
         std::fs::write(&file, json!({"metadata": {"name": pod, "namespace": "default"}}).to_string())
@@ -457,13 +461,13 @@ impl<'a> Site<'a> {
         self.cluster.kubectl(args)
     }
 
-    /// Whether it was done, and all that was said.
+    /// Whether the command succeeded, and its output.
     fn tried(&self, args: &[&str]) -> (bool, String) {
         let output = self.cluster.kubectl_command(args).output().unwrap();
         (output.status.success(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
     }
 
-    /// It must be refused, and say all of this.
+    /// The command must be refused, and its output must contain all of `says`.
     fn refused(&self, args: &[&str], says: &[&str]) -> String {
         let (done, told) = self.tried(args);
         assert!(!done && says.iter().all(|words| told.contains(words)), "{args:?}, {says:?}: {told}");
@@ -490,7 +494,7 @@ impl<'a> Site<'a> {
     }
 }
 
-/// Code and message of a no.
+/// Status code and message of an error.
 fn said(error: kube::Error) -> (u16, String) {
     match error {
         kube::Error::Api(status) => (status.code, status.message.clone()),

@@ -1,5 +1,5 @@
-//! Hooks of operations on a real node: what they hold back, what people see of them, what stays, and what a dead agent
-//! leaves to the next one.
+//! Hooks of operations on a real node: what they hold back, what users see of them, what remains, and how the
+//! next agent continues after a kill.
 
 #![expect(clippy::print_stderr, reason = "the figures are worth reading")]
 
@@ -22,7 +22,7 @@ fn oracle() -> &'static Oracle {
     ORACLE.get_or_init(Oracle::open)
 }
 
-/// A template `name` of one metric, which asks for the pod's own name.
+/// Applies a template `name` with one metric, whose URL contains the pod's name.
 fn template(cluster: &Cluster, name: &str, more: Value) {
     let url = format!("http://{{{{ args.HostIP }}}}:{}/{{{{ args.PodName }}}}", oracle().port);
     let mut metric = json!({
@@ -57,7 +57,7 @@ fn runs(pod: &Pod<'_>) -> Vec<Value> {
     list["items"].as_array().unwrap().iter().filter(is_its).cloned().collect()
 }
 
-/// Waits until it is shown in that phase.
+/// Waits until a HookRun has that phase.
 fn shown(pod: &Pod<'_>, phase: &str) -> Value {
     eventually(&format!("a HookRun that is {phase}"), || {
         runs(pod).into_iter().find(|run| run["status"]["phase"] == phase)
@@ -76,7 +76,7 @@ fn at(nanoseconds: i64) -> Timestamp {
     Timestamp::from_nanosecond(nanoseconds.into()).unwrap()
 }
 
-/// What the agent wrote between two moments, but for what it shows of hooks.
+/// The agent's writes between two moments, except for its HookRuns.
 fn writes_between(cluster: &Cluster, from: Timestamp, to: Timestamp) -> Vec<Value> {
     let mut writes = cluster.writes();
     writes.retain(|write| {
@@ -105,7 +105,7 @@ fn a_hook_that_is_polled_gates_a_restart_and_nothing_comes_between() {
     let table = cluster.kubectl(&["get", "hookrun", name]);
     assert!(table.contains("PHASE") && table.contains("Running"), "{table}");
     eventually("three questions", || (oracle().asked(&pod.name).len() >= 3).then_some(()));
-    // Which is told when it lasts.
+    // A step that takes long is reported.
     let waiting = |status: &Status| {
         status.step == Some(Step::PreHook) && status.message.starts_with("waiting for hook drain: webtest:")
     };
@@ -195,7 +195,7 @@ fn a_template_that_is_not_there_or_does_not_fit_is_refused() {
         assert!(status.message.contains(says), "{}", status.message);
     }
     assert!(untouched(&pod) && runs(&pod).is_empty());
-    // As a person would see it beforehand.
+    // `plan` shows the same in advance.
     template(cluster, "planned", json!({"successfulLimit": 1}));
     let plan = |hook: &str| {
         let output = cluster.inplace(&["plan", &pod.name, "-c", "app", "--pre-hook", hook]).output().unwrap();

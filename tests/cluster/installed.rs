@@ -1,8 +1,7 @@
-//! The agent as people install it: the static release binary as an image in the registry, and the shipped manifests with
-//! what a person changes in them.
-//!
-//! One thing differs from other clusters: the nodes of the lab share this machine's network, as other labs do, so each
-//! agent listens on its own node's address.
+//! The agent as users install it: the static release binary as an image in the registry, and the shipped
+//! manifests with the usual changes.
+//! One thing differs from other clusters: the nodes of the lab share this machine's network with other labs, so
+//! each agent listens on its own node's address.
 
 use std::{
     fs,
@@ -31,23 +30,24 @@ use crate::{
     pod::{eventually, is_ready},
 };
 
-/// Where the agent lives.
+/// The namespace of the agent.
 pub(crate) const NAMESPACE: &str = "inplace-system";
-/// What the manifests make of agent and controller.
+/// The workloads of the agent and of the controller in the manifests.
 pub(crate) const AGENT: &str = "daemonset/inplace-agent";
 pub(crate) const CONTROLLER: &str = "deployment/inplace-controller";
-/// Where it listens.
+/// The port on which the agent listens.
 const PORT: u16 = 9464;
-/// The first minor release of Kubernetes 1 with policies.
+/// The first minor release of Kubernetes 1 with ValidatingAdmissionPolicy.
 const POLICY_SINCE: u32 = 30;
 
-/// Puts the image into the registry, and the manifests of `daemonset/base` with it into the cluster, by kustomize; those of
-/// `daemonset/before-1.30` where the API server knows no policies. Every node has its agent when this returns.
+/// Pushes the image into the registry, and applies `daemonset/base` with that image by kustomize, or
+/// `daemonset/before-1.30` if the API server has no ValidatingAdmissionPolicy. Every node has its agent when this
+/// returns.
 pub(crate) fn install(cluster: &Cluster, tag: &str) {
     push(cluster, tag);
     let folder = cluster.lab().dir.join("install");
     fs::create_dir_all(&folder).unwrap();
-    // kustomize wants a way from here to there.
+    // kustomize needs a relative path from this folder to the repository.
     let up = "../".repeat(folder.canonicalize().unwrap().components().count() - 1);
     let base = file(if knows_policies(cluster) { "daemonset/base" } else { "daemonset/before-1.30" });
     let listen = format!("--listen=$(HOST_IP):{PORT}");
@@ -71,8 +71,8 @@ pub(crate) fn install(cluster: &Cluster, tag: &str) {
     rolled_out(cluster, AGENT);
 }
 
-/// Puts the image into the registry under another tag, and what the chart makes of it over what is there: an upgrade. It
-/// has only begun when this returns.
+/// Pushes the image under another tag, and applies the chart's output over the installation: an upgrade. It has
+/// only started when this returns.
 pub(crate) fn upgrade_by_chart(cluster: &Cluster, tag: &str) {
     push(cluster, tag);
     let values = json!({
@@ -89,19 +89,19 @@ pub(crate) fn upgrade_by_chart(cluster: &Cluster, tag: &str) {
     cluster.kubectl(&["apply", "-f", rendered.to_str().unwrap()]);
 }
 
-/// Waits until all pods of [`AGENT`] or [`CONTROLLER`] are the ones that are wanted.
+/// Waits until the rollout of [`AGENT`] or [`CONTROLLER`] is complete.
 pub(crate) fn rolled_out(cluster: &Cluster, workload: &str) {
     cluster.kubectl(&["rollout", "status", workload, "--timeout=180s", "-n", NAMESPACE]);
 }
 
-/// Whether the API server can be told policies.
+/// Whether the API server supports ValidatingAdmissionPolicy.
 pub(crate) fn knows_policies(cluster: &Cluster) -> bool {
-    // Not from its field "minor", which some builds leave empty.
+    // Not from the field "minor", which some builds leave empty.
     let version = block_on(cluster.client.apiserver_version()).unwrap().git_version;
     version.split('.').nth(1).unwrap().parse::<u32>().unwrap() >= POLICY_SINCE
 }
 
-/// The agent's pod on a node: one that is Ready and not about to go.
+/// The agent's pod on a node: Ready, and not terminating.
 pub(crate) fn agent_on(cluster: &Cluster, node: &Node) -> Object {
     let api: Api<Object> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let here = ListParams::default()
@@ -113,20 +113,20 @@ pub(crate) fn agent_on(cluster: &Cluster, node: &Node) -> Object {
     })
 }
 
-/// What the agent of a node counts.
+/// The metrics of a node's agent.
 pub(crate) fn metrics(node: &Node) -> String {
     let (code, text) = get((&node.ip, PORT), "/metrics").expect("the agent listens");
     assert_eq!(code, 200);
     text
 }
 
-/// The agent's process, as this machine numbers it.
+/// The PID of the agent's process on this machine.
 pub(crate) fn process(cluster: &Cluster, node: &Node) -> u32 {
     let pod = agent_on(cluster, node);
     block_on(look(&node.endpoint, &pod.metadata.uid.unwrap())).running("agent").pid
 }
 
-/// Whoever has the token of the agent of that node.
+/// A client with the token of the agent of that node.
 pub(crate) fn with_token_of(cluster: &Cluster, node: &Node) -> Client {
     let pod = agent_on(cluster, node).metadata;
     let bound = BoundObjectReference {
@@ -151,14 +151,14 @@ pub(crate) fn with_token_of(cluster: &Cluster, node: &Node) -> Client {
     })
 }
 
-/// What agents have written at the API server, or tried to.
+/// The write requests of agents, including denied ones.
 pub(crate) fn writes(cluster: &Cluster) -> Vec<Value> {
     let mut writes = cluster.writes();
     writes.retain(|write| write["user"]["username"] == USER);
     writes
 }
 
-/// The image from the static release binary, pushed as a person would.
+/// Builds the image from the static release binary and pushes it with the shipped script.
 fn push(cluster: &Cluster, tag: &str) {
     let mut command = Command::new("bash");
     command.arg(file("daemonset/image.sh")).arg(binary()).arg(env!("CARGO_PKG_VERSION"));
@@ -166,8 +166,8 @@ fn push(cluster: &Cluster, tag: &str) {
     run(&mut command);
 }
 
-/// The static release binary; `make test` builds it before the tests. One that is older than its source would show
-/// nothing.
+/// The static release binary; `make test` builds it before the tests. A binary that is older than its source is
+/// an error, because it would test nothing.
 pub(crate) fn binary() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let binary = target.join("x86_64-unknown-linux-musl/release/inplace");
@@ -179,7 +179,7 @@ pub(crate) fn binary() -> PathBuf {
     binary
 }
 
-/// When what lies at or below `path` was changed last, and which file that was.
+/// The most recent modification time at or below `path`, and the file.
 fn newest(path: &Path) -> (SystemTime, PathBuf) {
     if path.is_dir() {
         return fs::read_dir(path).unwrap().map(|entry| newest(&entry.unwrap().path())).max().unwrap();

@@ -1,7 +1,6 @@
-//! Every life of every container on a node, written down while they come and go.
-//!
-//! The runtime is asked every 20 ms which containers run. The times at which they started and ended are the runtime's
-//! own, so that two lives at once would be seen also between two looks.
+//! Records every instance of every container on a node.
+//! The runtime is polled every 20 ms for the running containers. The start and end times are the runtime's own,
+//! so that two instances at once are detected also between two polls.
 
 use std::{
     collections::BTreeMap,
@@ -27,25 +26,25 @@ use crate::cluster::Node;
 
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Somebody who watches a node's runtime.
+/// A thread that watches a node's runtime.
 pub(crate) struct Instances {
     ending: Arc<AtomicBool>,
     thread: JoinHandle<Record>,
 }
 
-/// What was seen.
+/// The observations.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// By pod's uid and container's name; by attempt.
+    /// By the pod's uid and the container's name; then by attempt.
     instances: BTreeMap<(String, String), BTreeMap<u32, Instance>>,
-    /// Looks at which two containers of one name ran.
+    /// Polls in which two containers of one name ran.
     pub(crate) together: Vec<String>,
-    /// Containers of one name and attempt, of which the runtime should never have two.
+    /// Containers of one name and attempt; the runtime must never have two.
     pub(crate) twins: Vec<String>,
     pub(crate) looks: u32,
 }
 
-/// One container, by the runtime's clock in nanoseconds; 0: not yet.
+/// One container; times by the runtime's clock in nanoseconds, 0 means not yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Instance {
     pub(crate) id: String,
@@ -54,7 +53,7 @@ pub(crate) struct Instance {
 }
 
 impl Instances {
-    /// Begins to watch.
+    /// Starts to watch.
     pub(crate) fn watch(node: &Node) -> Self {
         let ending = Arc::new(AtomicBool::new(false));
         let (stop, endpoint) = (Arc::clone(&ending), Endpoint::parse(&node.endpoint).unwrap());
@@ -63,7 +62,7 @@ impl Instances {
             runtime.block_on(async {
                 let (client, mut record) = (Client::new(&endpoint, None), Record::default());
                 loop {
-                    // After the end one look more, for all that has happened until then.
+                    // One more poll after the end, to record everything until then.
                     let last = stop.load(Ordering::SeqCst);
                     record.look(&client).await;
                     if last {
@@ -76,7 +75,7 @@ impl Instances {
         Self { ending, thread }
     }
 
-    /// Ends it, and gives what was seen.
+    /// Stops, and returns the record.
     pub(crate) fn end(self) -> Record {
         self.ending.store(true, Ordering::SeqCst);
         self.thread.join().unwrap()
@@ -85,7 +84,7 @@ impl Instances {
 
 impl Record {
     async fn look(&mut self, client: &Client) {
-        // A runtime that is away is looked at again.
+        // A runtime that is unavailable is polled again.
         let Ok(all) = client.containers(None).await else { return };
         self.looks += 1;
         let mut running: BTreeMap<_, Vec<String>> = BTreeMap::new();
@@ -115,8 +114,8 @@ impl Record {
         self.together.extend(together.map(|(key, ids)| format!("{key:?}: {ids:?}")));
     }
 
-    /// The lives of one container, which must follow one another: never two at a time, by the runtime's clock or at any
-    /// look, and no attempt left out or used twice.
+    /// The instances of one container. Asserts that they follow one another: never two at a time, by the
+    /// runtime's clock or in any poll, and no attempt number is missing or used twice.
     pub(crate) fn one_at_a_time(&self, uid: &str, name: &str) -> Vec<(u32, Instance)> {
         let key = (uid.to_owned(), name.to_owned());
         let is_it = |line: &&String| line.contains(&format!("{key:?}"));
@@ -133,7 +132,7 @@ impl Record {
     }
 }
 
-/// Whose container it is; `None` for a fence.
+/// Pod uid and name of a container; `None` for a fence.
 fn key(container: &Container) -> Option<(String, String)> {
     let name = container.labels.get(CONTAINER_NAME).filter(|name| *name != FENCE_NAME)?;
     Some((container.labels.get(POD_UID)?.clone(), name.clone()))

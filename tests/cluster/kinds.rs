@@ -1,4 +1,4 @@
-//! Our kinds at an API server.
+//! Installs this project's CRDs on an API server.
 
 use std::path::Path;
 
@@ -11,12 +11,13 @@ use tokio::time::timeout;
 
 use crate::pod::PATIENCE;
 
-/// Where their definitions are.
+/// The folder of the CRDs.
 pub(crate) fn definitions() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset/crds").to_str().unwrap().to_owned()
 }
 
-/// Waits until the API server serves all of them. (Old releases of `kubectl wait` fail on a definition that has no status yet.)
+/// Waits until the API server serves all of them. (Old releases of `kubectl wait` fail on a definition without a
+/// status.)
 pub(crate) async fn await_kinds(client: Client) {
     let all: Api<CustomResourceDefinition> = Api::all(client);
     let ours = ["hooktemplates", "hookruns", "gamedeployments", "gamestatefulsets"];

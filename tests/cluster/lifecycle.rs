@@ -1,7 +1,7 @@
-//! What happens to a pod, or to its request, in every step of an operation: the request is withdrawn, replaced or written
-//! anew, the pod is deleted or evicted, its node is drained.
-//!
-//! What has touched nothing ends as if it had never been; what has touched something is carried out, or goes with its pod.
+//! Changes to a pod, or to its request, in every step of an operation: the request is withdrawn, replaced or
+//! written again, the pod is deleted or evicted, its node is drained.
+//! An operation that has touched nothing ends without a trace; one that has touched something is completed, or
+//! ends with its pod.
 
 use std::{fs, thread, time::Duration};
 
@@ -25,13 +25,13 @@ use crate::{
     },
 };
 
-/// What a pod may take from its deletion to its end: its kubelet may be about to put another container in the place of the
-/// one whose handler runs, and ends that one too.
+/// Time limit from a pod's deletion to its end: its kubelet may be about to replace the container whose handler
+/// runs, and then stops that one too.
 const GOES: Duration = Duration::from_secs(10 + 2 * HANDLER + 10);
 
 const SECOND: &str = "second";
 
-/// Does the same in every moment of both engines, at once.
+/// Runs the same test in every moment of both engines, in parallel.
 fn in_every_moment(cluster: &Cluster, does: impl Fn(&Scene<'_>) + Sync) {
     thread::scope(|scope| {
         for (engine, moment) in ENGINES.iter().flat_map(|engine| MOMENTS.map(|moment| (*engine, moment))) {
@@ -41,12 +41,12 @@ fn in_every_moment(cluster: &Cluster, does: impl Fn(&Scene<'_>) + Sync) {
     });
 }
 
-/// The answers that the pod has shown under this id.
+/// The statuses that the pod has had for this id.
 fn told(pod: &Pod<'_>, id: &str) -> Vec<Status> {
     pod.seen().versions.iter().filter_map(status).filter(|status| status.id == id).collect()
 }
 
-/// The event that tells the end of a request.
+/// The event for the end of a request.
 fn event(phase: Phase) -> String {
     format!("InPlace{phase}")
 }
@@ -79,7 +79,7 @@ fn a_request_that_is_replaced_gives_way_until_it_touches_something_and_the_new_o
     in_every_moment(Cluster::shared(), |scene| {
         let second = json!({"id": SECOND, "containers": [{"name": "app"}]}).to_string();
         let status = scene.pod.ask(&second, Phase::Succeeded);
-        // A kubelet that is faster than the agent starts what the tag stands for by now.
+        // A kubelet that is faster than the agent starts the image that the tag refers to by now.
         let pulled = (scene.engine, scene.moment) == (Engine::Recreate, Moment::Drain);
         let anew = if pulled { &["v1", "v2"][..] } else { &[scene.version()][..] };
         let facts = scene.settled_as(anew);
@@ -91,7 +91,7 @@ fn a_request_that_is_replaced_gives_way_until_it_touches_something_and_the_new_o
             assert!(!told(&scene.pod, FIRST).iter().any(|status| status.phase == Phase::Succeeded));
             eventually("the event", || has_event(&scene.pod, Phase::Cancelled).then_some(()));
         } else {
-            // It came when the first one was done.
+            // The event was written when the first operation was done.
             eventually("the event", || has_event(&scene.pod, scene.end()).then_some(()));
             let instances = if scene.moment == Moment::Rollback { 2 } else { 1 };
             assert_eq!(container.from.attempt, newest + instances, "{scene:?}: {status:#?}");
@@ -112,7 +112,7 @@ fn a_request_written_anew_under_its_id_is_the_same_one() {
                 let status = scene.pod.ask(&anew.to_string(), Phase::Succeeded);
                 scene.check_engine(&status);
                 let facts = scene.settled("v2");
-                // Nothing follows: what is asked for later is next.
+                // No operation follows: the next request is the next operation.
                 let next = scene.pod.ask("restart app #next", Phase::Succeeded);
                 assert_eq!(next.containers[0].from.container_id, facts.running("app").id);
             });
@@ -127,7 +127,7 @@ fn delete(pod: &Pod<'_>) {
 
 /// Evicts a pod as `kubectl drain` does.
 fn evict(pod: &Pod<'_>) {
-    // Debian's has no `minor`.
+    // Debian's build has an empty `minor`.
     let release = block_on(pod.cluster.client.apiserver_version()).unwrap().git_version;
     let minor: u32 = release.split('.').nth(1).unwrap().parse().unwrap();
     let version = if minor < 22 { "policy/v1beta1" } else { "policy/v1" };
@@ -151,7 +151,7 @@ fn a_pod_that_is_deleted_goes_in_every_moment() {
     });
 }
 
-/// A kubelet that finds a fence among what it is to end fails at that, and tries again ten seconds later or more (1.36).
+/// A kubelet that finds a fence among the containers to stop fails, and retries after ten seconds or more (1.36).
 #[test]
 fn of_a_pod_that_is_deleted_the_fence_goes_before_its_container_has_ended() {
     let cluster = Cluster::shared();
@@ -183,13 +183,13 @@ fn a_pod_that_is_evicted_goes_in_every_moment() {
     });
 }
 
-/// A pod whose old container takes long to stop, and a request on it that waits for that; its fence runs.
+/// A pod whose old container takes long to stop, and a request that waits for it; the fence runs.
 fn stopping<'a>(cluster: &'a Cluster, name: &str) -> (Pod<'a>, String) {
     let mut spec = slow_to_stop(&cluster.image("app:v1"));
     spec["terminationGracePeriodSeconds"] = json!(60);
     spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] =
         json!(["sh", "-c", "echo begins >>/dev/shm/stops; sleep 30"]);
-    // Without a request it is not admitted by a kubelet that begins while the node is short of memory.
+    // Without a memory request, a kubelet that starts while the node is short of memory does not admit the pod.
     spec["containers"][0]["resources"] = json!({"requests": {"memory": "1Mi"}});
     let pod = Pod::make(cluster, name, json!({"spec": spec}));
     pod.wait("it is Ready", is_ready);
@@ -200,7 +200,8 @@ fn stopping<'a>(cluster: &'a Cluster, name: &str) -> (Pod<'a>, String) {
     (pod, id)
 }
 
-/// Waits until nothing runs in a pod that its kubelet ends, and holds that the operation has made nothing in it.
+/// Waits until nothing runs in a pod that its kubelet ends, and asserts that the operation has created nothing in
+/// it.
 fn ends_for_good(pod: &Pod<'_>, id: &str, why: &str) {
     let ended = pod.wait_for(GOING, "it is Failed", |object| phase(object) == "Failed");
     assert_eq!(ended.status.unwrap().reason.as_deref(), Some(why));
@@ -227,7 +228,7 @@ fn in_a_pod_that_is_past_its_deadline_nothing_is_started() {
     ends_for_good(&pod, &id, "DeadlineExceeded");
 }
 
-/// A kubelet tells of an eviction before it ends the containers (before 1.22), or after.
+/// A kubelet reports an eviction before it stops the containers (before 1.22), or after.
 #[test]
 fn in_a_pod_that_is_evicted_for_the_node_nothing_is_started() {
     let cluster = Cluster::own();
@@ -236,7 +237,7 @@ fn in_a_pod_that_is_evicted_for_the_node_nothing_is_started() {
     cluster.kill("kubelet");
     let config = cluster.node().dir.join("kubelet.yaml");
     let text = fs::read_to_string(&config).unwrap();
-    // No node has that much to spare.
+    // No node has that much free memory.
     let short = text.replace("memory.available: \"0%\"", "memory.available: \"99.9%\"");
     assert_ne!(short, text);
     fs::write(&config, short).unwrap();
@@ -244,7 +245,7 @@ fn in_a_pod_that_is_evicted_for_the_node_nothing_is_started() {
     ends_for_good(&pod, &id, "Evicted");
 }
 
-/// The pod of a `StatefulSet` of one.
+/// Creates a `StatefulSet` with one pod.
 fn first_of(name: &str, cluster: &Cluster) {
     let set = json!({
         "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name},
@@ -256,7 +257,7 @@ fn first_of(name: &str, cluster: &Cluster) {
             },
         },
     });
-    // kubectl takes text that begins with a brace for JSON.
+    // kubectl parses text that begins with a brace as JSON.
     cluster.apply(&set.to_string());
 }
 
@@ -297,16 +298,16 @@ fn a_node_is_drained_in_the_middle_and_a_pod_that_is_made_again_is_a_new_one() {
     let new = Pod::existing(&cluster, "default", "set-0");
     assert_ne!(new.uid, old.uid);
     new.wait("it is Ready", is_ready);
-    // An id has ended on a pod, not on a name.
+    // An id is finished for a pod, not for a name.
     let status = new.ask(&restart(1), Phase::Succeeded);
     assert_eq!(status.containers[0].to.as_ref().unwrap().attempt, 1);
     assert_eq!(new.facts().settled().running("app").version, "v1");
-    // A kubelet removes the sandboxes of pods that are gone when it gets to it; then they are forgotten.
+    // A kubelet removes the sandboxes of deleted pods after a while; then the journal forgets the pods.
     agent.stop();
     let journal = state(&node).join("journal");
     let gone: Vec<_> = scenes.iter().map(|scene| &scene.pod).chain([&old]).collect();
     let known = |pod: &Pod<'_>| journal.join(format!("{}.json", pod.uid)).exists();
-    // What its kubelet has removed already may be forgotten already.
+    // A pod without a sandbox may already be forgotten.
     assert!(gone.iter().all(|pod| known(pod) || !has_sandbox(pod)));
     for pod in &gone {
         remove_sandboxes(pod);

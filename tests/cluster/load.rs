@@ -1,4 +1,4 @@
-//! Many requests at once: the limits of a node hold, every request ends, and the agent stays small.
+//! Many requests at once: the limits of a node hold, every request ends, and the agent's memory stays small.
 
 #![expect(clippy::print_stderr, reason = "the figures are for whoever wants them")]
 
@@ -30,18 +30,18 @@ use crate::{
     traffic::End,
 };
 
-/// With the agent and one more these are the 110 of the budget.
+/// With the agent and one more these are the 110 pods of the budget.
 const PODS: usize = 109;
-/// `--max-operations` as it is shipped.
+/// The default of `--max-operations`.
 const MOST: usize = 32;
-/// Mebibytes of resident memory that an agent at rest may have.
+/// Budget: mebibytes of resident memory of an idle agent.
 const RSS: f64 = 15.0;
-/// The same after the most work there is: a busier machine has more of it at once, and its traces stay in the heap.
+/// The same after the heaviest load: a busier machine does more at once, and the heap retains some of it.
 const RSS_WORKED: f64 = 16.0;
-/// How long all pods may take to come up, and a burst to end, on a machine that does much else.
+/// Time limit for all pods to start, and for a burst to end, on a busy machine.
 const LONG: Duration = Duration::from_secs(600);
 
-/// One that waits, as light as can be.
+/// The lightest pod: one waiting process.
 const LIGHT: &str = "
 hostNetwork: true
 automountServiceAccountToken: false
@@ -54,7 +54,8 @@ containers:
 fn requests_on_all_pods_of_a_full_node_at_once() {
     let cluster = Cluster::own();
     install(&cluster, "one");
-    // What pulls gives its permit to another operation meanwhile. Here nothing has to be pulled.
+    // An operation that pulls lends its permit to another one meanwhile. Here the image is already on the node,
+    // so nothing is pulled.
     let brings = Pod::create(&cluster, "brings", &LIGHT.replace("app:v1", "app:v2"));
     brings.wait_for(LONG, "it is Ready", is_ready);
     drop(brings);
@@ -84,8 +85,8 @@ fn requests_on_all_pods_of_a_full_node_at_once() {
     assert!(worked <= RSS_WORKED, "{worked} MiB at rest after work");
 }
 
-/// Asks all pods at once for the same, a restart or a swap to that image, and waits until all have ended as they should.
-/// Each operation takes so long that the requests of most pods are there before the first one ends.
+/// Writes the same request into all pods at once, a restart or a swap to that image, and waits until all have
+/// succeeded. Each operation takes so long that most requests are written before the first one ends.
 fn burst(cluster: &Cluster, pods: &[Pod<'_>], image: Option<&str>, turn: i32) -> Vec<Status> {
     let text = &request_text(cluster, &[("app", image)], json!({"minReadySeconds": 3}));
     let (over, open) = (AtomicBool::new(false), Mutex::new(Vec::new()));
@@ -104,9 +105,9 @@ fn burst(cluster: &Cluster, pods: &[Pod<'_>], image: Option<&str>, turn: i32) ->
     });
     for (pod, answer) in pods.iter().zip(&answers) {
         assert_eq!(answer.phase, Phase::Succeeded, "{pod:?}: {answer:#?}\n{:#?}", pod.facts());
-        // Its kubelet may have collected all that was dead in the middle of a swap, and made the new one itself: it counts
-        // lives from the beginning then. It also does where it collects the new one later, although that runs by then: it had
-        // noted it while it did not, and a fence was younger (docs/limits.md).
+        // In the middle of a swap the kubelet may have collected all exited containers and created the new one
+        // itself; then it counts attempts from 0. It also does so if it collects the new container later although
+        // that runs by then, because it had listed it before it ran, and a fence was younger (docs/limits.md).
         let anew = answer.containers[0].to.as_ref().is_some_and(|to| to.attempt == 0);
         pod.wait("the kubelet tells one restart more", |pod| {
             is_ready(pod) && container(pod, "app").is_some_and(|app| app.restart_count == turn || anew)
@@ -128,12 +129,12 @@ fn burst(cluster: &Cluster, pods: &[Pod<'_>], image: Option<&str>, turn: i32) ->
         "{text}: at most {most} at once, {shown} shown; down {half} ms in the middle, {last} ms at most"
     );
     assert!(most <= MOST && shown <= 32.0, "{most} at once, {shown} shown");
-    // It is no limit if nothing waits for it.
+    // The limit is only tested if operations wait for it.
     assert!(most > MOST / 2, "only {most} at once");
     answers
 }
 
-/// Writes the request into all of them, as fast as the API server takes it.
+/// Writes the request into all pods, as fast as the API server accepts it.
 fn request(pods: &[Pod<'_>], text: &str) {
     let patch = json!({"metadata": {"annotations": {REQUEST: text}}});
     let mut writing = JoinSet::new();
@@ -146,13 +147,13 @@ fn request(pods: &[Pod<'_>], text: &str) {
     block_on(writing.join_all());
 }
 
-/// How many operations were under way at the same moment, by their own times.
+/// Maximum number of operations at the same moment, by their own times.
 fn most_at_once(answers: &[Status]) -> usize {
     let mut turns: Vec<_> = answers
         .iter()
         .flat_map(|answer| [(answer.started_at.unwrap(), 1), (answer.finished_at.unwrap(), -1)])
         .collect();
-    // What ends in a millisecond makes room for what begins in it.
+    // An end sorts before a start in the same millisecond.
     turns.sort_unstable();
     let mut open = 0_isize;
     turns
@@ -166,8 +167,8 @@ fn most_at_once(answers: &[Status]) -> usize {
         .cast_unsigned()
 }
 
-/// A begin, an end and an event for each restart; and that it waits, where it had to. On a busy machine a step may last
-/// long enough to be told, which is after two seconds.
+/// The writes per restart: a start, an end and an event; and the pending status where it had to wait. On a busy
+/// machine a step may last longer than two seconds, and is reported then.
 fn within_budget(cluster: &Cluster, pods: &[Pod<'_>], answers: &[Status], before: usize) {
     let settled = || samples(&metrics(&cluster.node()), &["inplace_pending_answers"]) == [0.0];
     eventually("all is written", || settled().then_some(()));
@@ -190,8 +191,8 @@ fn within_budget(cluster: &Cluster, pods: &[Pod<'_>], answers: &[Status], before
     assert_eq!(events, PODS);
 }
 
-/// Waits until nothing is under way any more, nor a thread left that was made for work: what it needs then is what it
-/// needs all day.
+/// Waits until no operation is running and no worker thread is left: the memory after that is the agent's memory
+/// at rest.
 fn at_rest(cluster: &Cluster, process: u32) {
     eventually_or("the agent to rest", || {
         let told = metrics(&cluster.node());
@@ -202,7 +203,7 @@ fn at_rest(cluster: &Cluster, process: u32) {
     });
 }
 
-/// Mebibytes, by the kernel.
+/// A memory figure of a process from the kernel, in mebibytes.
 pub(crate) fn memory(process: u32, key: &str) -> f64 {
     let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB"));

@@ -1,10 +1,11 @@
-//! What needs a real Kubernetes: every test here runs against a private one-node cluster (see `tests/lab/cluster.sh`), those
-//! in `policy` against an API server without nodes.
+//! Tests that need a real Kubernetes. Each runs against a private one-node cluster (see `tests/lab/cluster.sh`),
+//! those in `policy` against an API server without nodes.
 //!
-//! `KUBE_BIN` chooses the release (see `tests/lab/kube.sh`). Tests that take [`cluster::Cluster::any`] run on a cluster that
-//! is there already when `INPLACE_TEST_REGISTRY` is set: it names the registry, with a prefix if need be, that has the
-//! images of `tests/lab/images.sh` and from which that cluster's nodes can pull, and `KUBECONFIG` names the cluster. The
-//! pods come into the namespace `default`. The others always have a cluster of this machine.
+//! `KUBE_BIN` selects the release (see `tests/lab/kube.sh`). Tests that use [`cluster::Cluster::any`] run on an
+//! existing cluster when `INPLACE_TEST_REGISTRY` is set: it names the registry, with a prefix if necessary, that
+//! has the images of `tests/lab/images.sh` and from which that cluster's nodes can pull, and `KUBECONFIG` selects
+//! the cluster. The pods are created in the namespace `default`. The other tests always create a cluster on this
+//! machine.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 

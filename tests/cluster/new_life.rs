@@ -1,5 +1,5 @@
-//! What people and the kubelet do with a container as ever, also with a life that its kubelet did not make: read the log of
-//! the one before, and restart one that a liveness probe calls dead.
+//! Users and the kubelet treat a container instance as usual even if the kubelet did not create it: the previous
+//! instance's log can be read, and an instance that fails its liveness probe is restarted.
 
 use std::{fs, thread};
 
@@ -13,7 +13,7 @@ use crate::{
     pod::{Pod, container, eventually_or, is_ready},
 };
 
-/// Each life says which one it is.
+/// Each instance logs its number.
 const NUMBERED: &str = "
 terminationGracePeriodSeconds: 2
 containers:
@@ -35,8 +35,8 @@ fn the_log_of_the_life_before_is_there_to_be_read() {
         assert_eq!(status.containers[0].engine, Engine::Recreate);
         let instance = adopted(&pod, "app", "lab/app:v1");
         assert_eq!((instance.attempt, log(&[])), (turn, format!("life {}\n", turn + 1)));
-        // Once a minute the kubelet collects the dead, and keeps the newest: for a moment that is the fence. Then it tells
-        // of no life before.
+        // Once a minute the kubelet collects exited containers and keeps the newest: for a moment that is the
+        // fence. Then it reports no previous instance.
         let told = container(&pod.get(), "app").unwrap().last_state.clone();
         let dead = told.and_then(|last| last.terminated?.container_id);
         let before = pod.facts().of("app").any(|instance| {
@@ -50,7 +50,7 @@ fn the_log_of_the_life_before_is_there_to_be_read() {
     assert!(read >= 2, "only {read} of three were there");
 }
 
-/// Dead as soon as the file is there; each life begins without it.
+/// Fails its liveness probe as soon as the file exists; each instance starts without it.
 const MORTAL: &str = "
 terminationGracePeriodSeconds: 1
 containers:
@@ -60,7 +60,7 @@ containers:
   livenessProbe: {exec: {command: [sh, -c, '! test -e /dev/shm/dead']}, periodSeconds: 1, failureThreshold: 1}
 ";
 
-/// One whose v2 is dead from its beginning.
+/// A pod whose v2 fails its liveness probe from the start.
 const DEAD: &str = "
 terminationGracePeriodSeconds: 1
 containers:
@@ -91,7 +91,7 @@ fn dies_later() {
     let theirs = adopted(&pod, "app", "lab/app:v1");
     assert_eq!(theirs.attempt, 2);
     assert!(theirs.started_at >= ours.started_at);
-    // The answer is about the request alone, and the next one is served as ever.
+    // The status describes the request alone, and the next request works as usual.
     assert_eq!(pod.told("it stays", |told| told.id == status.id), status);
     let again = restart(&pod, "app", json!({}), Phase::Succeeded);
     assert_eq!(again.containers[0].from.container_id, theirs.id);
@@ -105,7 +105,7 @@ fn dies_while_it_is_watched() {
     let instance = adopted(&pod, "app", "lab/app:v1");
     assert_eq!(status.containers[0].to.as_ref().unwrap().container_id, instance.id);
     assert_eq!(instance.version, "v1");
-    // Nobody has a reason to end it.
+    // Nothing may stop the restored instance.
     let settled = eventually_or("all fences to be gone", || {
         let facts = pod.facts();
         if facts.fences.is_empty() { Ok(facts) } else { Err(format!("{facts:#?}")) }

@@ -1,5 +1,6 @@
-//! What an agent that is gone leaves behind: a fence, which a kubelet collects sooner or later. A kubelet that collects a
-//! container without a log path deletes the files of its own working directory; here these are bait (see `cluster.sh`).
+//! What a killed agent leaves behind: a fence, which a kubelet collects sooner or later. A kubelet that collects
+//! a container without a log path deletes the files of its own working directory; here these files are bait (see
+//! `cluster.sh`).
 
 use std::{fs, path::PathBuf};
 
@@ -24,7 +25,7 @@ use crate::{
     scene::{containers, end_process, is_fence, running_fence},
 };
 
-/// The operation has started the replacement, and has not removed the fence yet.
+/// The fault point at which the operation has started the replacement, and has not removed the fence yet.
 const FENCED: &str = "after effect Start";
 
 #[test]
@@ -42,7 +43,7 @@ fn an_orphaned_fence_costs_no_file_of_the_node_and_no_pod_for_long() {
     for (pod, mut id) in pods.iter().zip(ids) {
         let mut times = 1;
         eventually("the replacement to run beside the fence", || {
-            // On a busy node its kubelet may have started the replacement itself: then it is asked for once more.
+            // On a busy node the kubelet may have started the replacement itself: then the request is repeated.
             if status(&pod.get()).is_some_and(|status| status.id == id && status.phase.is_terminal()) {
                 times += 1;
                 id = pod.request(&format!("restart app #{times}"));
@@ -54,22 +55,23 @@ fn an_orphaned_fence_costs_no_file_of_the_node_and_no_pod_for_long() {
 
     let like = running_fence(crashes).unwrap();
 
-    // The agent freezes, a pod is deleted, and the agent is gone for good.
+    // The agent is frozen, a pod is deleted, and the agent is killed.
     agent.freeze();
     block_on(deleted.api.delete(&deleted.name, &DeleteParams::default())).unwrap();
     agent.kill();
     deleted.until(GOING, "it goes", |seen| seen.gone);
 
-    // While the fence runs, its name is taken: a container that ends is not started again.
+    // While the fence runs, its name is taken: a container that exits is not started again.
     let replacement = crashes.facts().running("app").clone();
     end_process(&cluster, &replacement.id);
     crashes.wait("its kubelet cannot create the next attempt", is_refused);
-    // The fence ends by itself in the end; here its process is killed, as for lack of memory. The kubelet collects it.
+    // The fence would end by itself eventually; here its process is killed, as by the OOM killer. The
+    // kubelet collects it.
     end_process(&cluster, &running_fence(crashes).unwrap().id);
     crashes.wait_for(GOING, "its kubelet has started it again", is_ready);
     assert_eq!(crashes.facts().running("app").attempt, replacement.attempt + 1);
 
-    // A node that comes back finds the fence dead, with everything else.
+    // After a reboot of the node the fence has exited, like everything else.
     let ids: Vec<_> = containers(rebooted).into_iter().map(|container| container.id).collect();
     let sandbox = rebooted.facts().sandbox;
     cluster.kill("kubelet");
@@ -83,7 +85,7 @@ fn an_orphaned_fence_costs_no_file_of_the_node_and_no_pod_for_long() {
         collection(&cluster, round);
         cluster.assert_bait_whole();
     }
-    // One that its own log goes with, and one of release 0.1.0, which has none.
+    // A fence whose log file is deleted with it, and one of release 0.1.0, which has no log path.
     make_fence(crashes, &like, 8, "app/inplace-fence-8.log");
     make_fence(crashes, &like, 9, "");
     assert_eq!(fence_logs(&cluster).len(), 1);
@@ -95,7 +97,7 @@ fn an_orphaned_fence_costs_no_file_of_the_node_and_no_pod_for_long() {
     assert_eq!(fence_logs(&cluster), Vec::<PathBuf>::new());
 }
 
-/// A fence of the pod that runs, without an agent.
+/// Creates a running fence in the pod, without an agent.
 fn make_fence(pod: &Pod<'_>, like: &Container, attempt: u32, log_path: &str) {
     let endpoint = Endpoint::parse(&pod.cluster.node().endpoint).unwrap();
     let sandbox_id = pod.facts().sandbox;
@@ -114,7 +116,7 @@ fn make_fence(pod: &Pod<'_>, like: &Container, attempt: u32, log_path: &str) {
             config: Some(config),
             sandbox_config: Some(sandbox_config(&sandbox.info).unwrap()),
         };
-        // The product's own client refuses it.
+        // The project's own client refuses to create such a container.
         let socket = format!("unix://{}", endpoint.path());
         let channel = tonic::transport::Endpoint::from_shared(socket).unwrap().connect_lazy();
         let mut runtime = RuntimeServiceClient::new(channel);
@@ -128,7 +130,7 @@ fn is_refused(object: &Object) -> bool {
     waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some("CreateContainerError"))
 }
 
-/// Waits until the kubelet has collected once more: it removes the logs of a pod that is gone.
+/// Waits until the kubelet has collected once more: it removes the logs of a deleted pod.
 fn collection(cluster: &Cluster, round: u32) {
     let pod = Pod::run(cluster, &format!("collected-{round}"), ONE);
     let folder = format!("var/log/pods/{}_{}_{}", pod.namespace, pod.name, pod.uid);

@@ -1,4 +1,4 @@
-//! A pod on a cluster: made from YAML, watched from its first moment, gone with the value.
+//! A pod on a cluster: created from YAML, watched from its creation, and deleted when dropped.
 
 use std::{
     fmt, iter,
@@ -29,13 +29,14 @@ use crate::{
     facts::{Facts, look},
 };
 
-/// How long a test waits for something that should come.
+/// How long a test waits for an expected event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// What a pod may take to go when nothing runs in it any more. Kubelets before 1.22 forget its containers when the last one
-/// dies, and, when they miss that moment, with what they collect once a minute; then volumes and status have their turn.
+/// How long a pod may take to be removed when nothing runs in it any more. Kubelets before 1.22 drop its
+/// containers when the last one exits, or, if they miss that moment, when they collect once a minute; the
+/// volumes and the status follow.
 pub(crate) const GOING: Duration = Duration::from_secs(180);
 
-/// Two containers, `app` and `side`, that go at once when they are told to.
+/// Two containers, `app` and `side`, that stop immediately on SIGTERM.
 pub(crate) const PAIR: &str = "
 terminationGracePeriodSeconds: 2
 containers:
@@ -43,7 +44,7 @@ containers:
 - {name: side, image: lab/app:v1}
 ";
 
-/// A pod, deleted with the value.
+/// A pod, deleted when dropped.
 pub(crate) struct Pod<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) namespace: String,
@@ -54,18 +55,18 @@ pub(crate) struct Pod<'a> {
     watching: JoinHandle<()>,
 }
 
-/// What the API server told of a pod.
+/// What the API server reported about a pod.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// Every version that the watch brought, oldest first. After the API server was away some may be missing.
+    /// Every version from the watch, oldest first. After an outage of the API server some may be missing.
     pub(crate) versions: Vec<Object>,
-    /// It is not there any more.
+    /// The pod no longer exists.
     pub(crate) gone: bool,
 }
 
 impl<'a> Pod<'a> {
-    /// Runs a pod whose `spec` is the YAML given, and waits until it is Ready. `lab/app:v1` is an image of the cluster's
-    /// registry. The name gets a number, so that tests never meet.
+    /// Runs a pod whose `spec` is the given YAML, and waits until it is Ready. `lab/app:v1` is an image of the
+    /// cluster's registry. The name gets a number, so that tests do not collide.
     pub(crate) fn run(cluster: &'a Cluster, name: &str, spec: &str) -> Self {
         let pod = Self::create(cluster, name, spec);
         pod.wait("it is Ready", is_ready);
@@ -78,7 +79,7 @@ impl<'a> Pod<'a> {
         Self::make(cluster, name, json!({"spec": spec}))
     }
 
-    /// Creates a pod that has more than a spec: `metadata` with labels and annotations, say.
+    /// Creates a pod that has more than a spec, for example `metadata` with labels and annotations.
     pub(crate) fn make(cluster: &'a Cluster, name: &str, mut manifest: Value) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -99,7 +100,7 @@ impl<'a> Pod<'a> {
         Self { cluster, namespace, name, uid, api, seen, watching }
     }
 
-    /// A pod that is there, or will be: a static pod's, a Deployment's.
+    /// A pod that exists or will be created by others: a static pod's, a Deployment's.
     pub(crate) fn existing(cluster: &'a Cluster, namespace: &str, name: &str) -> Self {
         let api: Api<Object> = Api::namespaced(cluster.client.clone(), namespace);
         let object = block_on(async {
@@ -110,18 +111,18 @@ impl<'a> Pod<'a> {
         Self::over(cluster, &object)
     }
 
-    /// Waits until the latest version is as wanted, and gives it.
+    /// Waits until the latest version fulfils a condition, and returns it.
     pub(crate) fn wait(&self, what: &str, wanted: impl Fn(&Object) -> bool) -> Object {
         self.wait_for(PATIENCE, what, wanted)
     }
 
-    /// The same with another patience.
+    /// The same with another time limit.
     pub(crate) fn wait_for(&self, limit: Duration, what: &str, wanted: impl Fn(&Object) -> bool) -> Object {
         let seen = self.until(limit, what, |seen| !seen.gone && seen.versions.last().is_some_and(&wanted));
         seen.versions.last().unwrap().clone()
     }
 
-    /// Waits until what was seen is as wanted.
+    /// Waits until the observations fulfil a condition.
     pub(crate) fn until(&self, limit: Duration, what: &str, mut wanted: impl FnMut(&Seen) -> bool) -> Seen {
         let mut seen = self.seen.clone();
         let found = block_on(async {
@@ -130,12 +131,12 @@ impl<'a> Pod<'a> {
         found.unwrap_or_else(|_| panic!("{self:?} waits in vain until {what}; last seen: {:#?}", self.last()))
     }
 
-    /// Waits until it is gone.
+    /// Waits until the pod is removed.
     pub(crate) fn await_gone(&self) {
         self.until(GOING, "it is gone", |seen| seen.gone);
     }
 
-    /// Everything seen so far.
+    /// All observations so far.
     pub(crate) fn seen(&self) -> Seen {
         self.seen.borrow().clone()
     }
@@ -144,7 +145,7 @@ impl<'a> Pod<'a> {
         self.seen.borrow().versions.last().cloned()
     }
 
-    /// It as the API server has it now.
+    /// Reads the pod from the API server.
     pub(crate) fn get(&self) -> Object {
         block_on(self.api.get(&self.name)).unwrap()
     }
@@ -154,13 +155,13 @@ impl<'a> Pod<'a> {
         self.merge(&json!({"metadata": {"annotations": {key: value}}}))
     }
 
-    /// A merge patch.
+    /// Applies a merge patch.
     pub(crate) fn merge(&self, patch: &Value) -> Object {
         let (how, patch) = (PatchParams::default(), Patch::Merge(patch));
         block_on(self.api.patch(&self.name, &how, &patch)).unwrap()
     }
 
-    /// The events about it, oldest first.
+    /// The events about the pod, oldest first.
     pub(crate) fn events(&self) -> Vec<Event> {
         let api: Api<Event> = Api::namespaced(self.cluster.client.clone(), &self.namespace);
         let list = ListParams::default().fields(&format!("involvedObject.uid={}", self.uid));
@@ -169,7 +170,7 @@ impl<'a> Pod<'a> {
         events
     }
 
-    /// What its node's runtime and the kernel show of it; the first node's, unless said otherwise.
+    /// What the runtime and the kernel of the first node report about the pod.
     pub(crate) fn facts(&self) -> Facts {
         self.facts_on(&self.cluster.node())
     }
@@ -182,7 +183,7 @@ impl<'a> Pod<'a> {
         block_on(look(&node.endpoint, uid))
     }
 
-    /// Deletes it with its own grace period, and waits until it is gone.
+    /// Deletes the pod with its own grace period, and waits until it is removed.
     pub(crate) fn delete(&self) {
         self.remove(&DeleteParams::default());
         self.until(PATIENCE, "it is gone", |seen| seen.gone);
@@ -205,7 +206,7 @@ impl fmt::Debug for Pod<'_> {
 
 impl Drop for Pod<'_> {
     fn drop(&mut self) {
-        // A pod that failed its test goes with its cluster.
+        // A pod whose test failed is removed with its cluster.
         if !thread::panicking() {
             self.remove(&DeleteParams::default().grace_period(1));
             self.cluster.assert_bait_whole();
@@ -214,7 +215,7 @@ impl Drop for Pod<'_> {
     }
 }
 
-/// Writes down what the watch brings, until the pod is gone. An API server that is away is waited for.
+/// Records the watch's events until the pod is removed. An outage of the API server is waited out.
 async fn follow(api: Api<Object>, name: String, uid: String, sender: Sender<Seen>) {
     let events = watcher(api, watcher::Config::default().fields(&format!("metadata.name={name}")));
     tokio::pin!(events);
@@ -251,17 +252,17 @@ async fn follow(api: Api<Object>, name: String, uid: String, sender: Sender<Seen
     }
 }
 
-/// Waits until `look` finds something.
+/// Polls until `look` returns a value.
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     eventually_or(what, || look().ok_or(""))
 }
 
-/// The same where `look` gives what there is instead.
+/// The same with a `look` that returns the current state instead.
 pub(crate) fn eventually_or<T, E: fmt::Display>(what: &str, look: impl FnMut() -> Result<T, E>) -> T {
     eventually_within(PATIENCE, what, look)
 }
 
-/// The same for what others do in their own time.
+/// The same with a time limit.
 #[allow(clippy::disallowed_methods, reason = "the cluster's time is the machine's")]
 pub(crate) fn eventually_within<T, E: fmt::Display>(
     patience: Duration,
@@ -278,23 +279,23 @@ pub(crate) fn eventually_within<T, E: fmt::Display>(
     }
 }
 
-/// Its condition of that type is True.
+/// True when the condition of that type is True.
 pub(crate) fn is(pod: &Object, condition: &str) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.into_iter().any(|held| held.type_ == condition && held.status == "True")
 }
 
-/// Its condition `Ready` is True.
+/// True when the condition `Ready` is True.
 pub(crate) fn is_ready(pod: &Object) -> bool {
     is(pod, "Ready")
 }
 
-/// An annotation.
+/// The value of an annotation.
 pub(crate) fn annotation<'a>(pod: &'a Object, key: &str) -> Option<&'a str> {
     pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// The status of a container, an init container too.
+/// The status of a container or init container.
 pub(crate) fn container<'a>(pod: &'a Object, name: &str) -> Option<&'a ContainerStatus> {
     let status = pod.status.as_ref()?;
     let lists = iter::once(&status.container_statuses).chain(iter::once(&status.init_container_statuses));

@@ -1,5 +1,5 @@
-//! Images that a registry gives only to those who say who they are: with the right to read the pod's secrets, with
-//! credentials that the runtime has itself, and without either.
+//! Swaps to images of a registry that requires authentication: with the right to read the pod's secrets, with
+//! credentials in the runtime's configuration, and without either.
 
 use std::{
     fs::{self, File},
@@ -20,12 +20,12 @@ use crate::{
 
 const USER: &str = "deployer";
 const PASSWORD: &str = "kept-to-itself-4711";
-/// Both as they stand in an `auth` entry and in a header: `base64 USER:PASSWORD`.
+/// User and password as in an `auth` entry and in a header: `base64 USER:PASSWORD`.
 const AUTH: &str = "ZGVwbG95ZXI6a2VwdC10by1pdHNlbGYtNDcxMQ==";
 /// `htpasswd -nbB USER PASSWORD`.
 const HTPASSWD: &str = "deployer:$2y$05$LabLabLabLabLabLabLabesQ1PAgD5jmS4iBK5qvaBcY234c1q0Ku";
 
-/// A registry that has what the cluster's has, for one user. It ends with the value, or with this process.
+/// A registry with the images of the cluster's, for one user. It ends when dropped, or with this process.
 struct Private {
     registry: Child,
     /// `127.0.0.1:PORT`.
@@ -70,13 +70,13 @@ impl Drop for Private {
     }
 }
 
-/// Gives the agent's account the right to read secrets, as the shipped manifest does.
+/// Gives the agent's account the right to read secrets, by the shipped manifest.
 fn allow_secrets(cluster: &Cluster) {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset/pull-secrets/pull-secrets.yaml");
     cluster.kubectl(&["apply", "-f", manifest.to_str().unwrap()]);
 }
 
-/// Gives the runtime credentials of its own.
+/// Configures credentials in the runtime.
 fn tell_runtime(cluster: &Cluster, address: &str) {
     let config = cluster.lab().dir.join("containerd.toml");
     let mut config = File::options().append(true).open(config).unwrap();
@@ -103,7 +103,7 @@ fn secrets_of_a_pod_are_read_only_by_an_agent_that_may() {
     let pod = Pod::run(&cluster, "private", &named);
     let before = pod.facts().settled();
 
-    // It has the secret's name, and not the right to look.
+    // The agent has the secret's name, but not the right to read it.
     let status = swap(&pod, &private.image("app:v2"), json!({}), Phase::Refused);
     assert_eq!((status.reason.as_str(), status.step), ("PullSecretsNeeded", Some(Step::Pull)), "{status:#?}");
     for way_out in ["give the runtime credentials", "onto the node beforehand", "--allow-pull-secrets"] {
@@ -121,7 +121,7 @@ fn secrets_of_a_pod_are_read_only_by_an_agent_that_may() {
     assert_eq!(adopted(&pod, "app", &private.image("app:v2")).version, "v2");
     agent.stop();
 
-    // Nor does it take the right where the runtime knows the registry.
+    // The right is not needed either when the runtime has credentials for the registry.
     tell_runtime(&cluster, &private.address);
     let agent = Agent::start(&cluster, &debug);
     let plain = Pod::run(&cluster, "plain", &spec(&private.image("app:v1")));

@@ -1,4 +1,4 @@
-//! Requests that cannot be: what they are told, and that nothing comes of them.
+//! Requests that cannot be carried out: their refusal messages, and that nothing is changed.
 
 use inplace::api::{
     annotation::{REQUEST, STATUS},
@@ -13,7 +13,7 @@ use crate::{
     pod::{PAIR, Pod, annotation, container, eventually},
 };
 
-/// Waits for the event that says the same as the answer.
+/// Waits for the event with the same message as the status.
 fn event(pod: &Pod<'_>, told: &Status) -> Event {
     eventually(&format!("an event that says: {}", told.message), || {
         let says = |event: &Event| event.message.as_deref() == Some(&*told.message);
@@ -66,7 +66,7 @@ fn what_cannot_be_done_is_refused_with_what_to_change_and_touches_nothing() {
     }
     assert_eq!(pod.facts(), before);
     assert_eq!(pod.get().spec, spec);
-    // And it is still served.
+    // The pod is still served.
     pod.ask("restart app", Phase::Succeeded);
 }
 
@@ -76,14 +76,14 @@ fn an_id_that_has_ended_is_not_run_again() {
     let pod = Pod::run(Cluster::shared(), "again", PAIR);
     let ask = |id: &str, name: &str| json!({"id": id, "containers": [{"name": name}]}).to_string();
     let first = pod.ask(&ask("one", "app"), Phase::Succeeded);
-    // Written anew, taken away and written again: it has its answer.
+    // The id is written with another content, removed and written again: it already has its status.
     pod.annotate(REQUEST, Some(&ask("one", "side")));
     pod.annotate(REQUEST, None);
     pod.annotate(REQUEST, Some(&ask("one", "app")));
-    // What comes later is served, so that the one before would have been.
+    // A later request is carried out, so the earlier one would have been carried out by now.
     let second = pod.ask(&ask("two", "side"), Phase::Succeeded);
     assert_eq!(second.containers[0].to.as_ref().unwrap().attempt, 1);
-    // The answer to the one before it is not there any more: it is refused.
+    // The status of the first request has been replaced meanwhile, so its id is refused.
     pod.request(&ask("one", "app"));
     let refused = pod.told("it is refused", |status| status.id == "one" && status.phase == Phase::Refused);
     assert_eq!(refused.reason, "AlreadyEnded");
@@ -105,7 +105,7 @@ fn a_pod_of_another_node_is_left_to_its_agent() {
     cluster.apply(&format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {node}}}\n"));
     let theirs = Pod::create(cluster, "theirs", &format!("nodeName: {node}\n{PAIR}"));
     theirs.request("restart app");
-    // One that is not bound to any node yet, and one that wishes the impossible.
+    // A pod that is not bound to a node yet, with an invalid request.
     let nobodys = Pod::create(cluster, "nobodys", &format!("nodeSelector: {{no: such}}\n{PAIR}"));
     nobodys.request("nonsense");
     let ours = Pod::run(cluster, "ours", PAIR);
@@ -115,12 +115,13 @@ fn a_pod_of_another_node_is_left_to_its_agent() {
         assert_eq!((annotation(&object, STATUS), status(&object)), (None, None));
         assert!(pod.events().iter().all(|told| !told.reason.as_ref().unwrap().starts_with("InPlace")));
     }
-    // Without a kubelet nobody else ends it.
+    // Deleted by force, because no kubelet ends it.
     cluster.kubectl(&["delete", "pod", &theirs.name, "--force", "--grace-period=0"]);
     cluster.kubectl(&["delete", "node", &node]);
 }
 
-/// As in a Job that gets ready: its kubelet would take the end of the init container for that of the pod.
+/// As in a Job whose init containers still run: the kubelet would treat the end of the init container as that of
+/// the pod.
 #[test]
 fn an_init_container_is_refused_and_runs_on() {
     Agent::shared();

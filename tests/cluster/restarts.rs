@@ -1,5 +1,5 @@
-//! Restarts beside a live kubelet: nobody but the container feels them, nobody else starts it a second time, and nobody
-//! holds one back.
+//! Restarts beside a live kubelet: only the container is affected, the kubelet does not start it a second time,
+//! and no back-off delays it.
 
 #![expect(clippy::print_stderr, reason = "the figures are worth reading")]
 
@@ -17,15 +17,15 @@ use crate::{
     pod::{PAIR, Pod, container, is_ready},
 };
 
-/// What each pod is asked for in each half: ten lives of its two containers, in eight requests.
+/// The requests for each pod in each half: ten restarts of its two containers, in eight requests.
 const TURNS: [&str; 8] = ["app", "side", "app", "app,side", "side", "app", "side,app", "side"];
 const PODS: usize = 10;
-/// What one request may write: its beginning, its end, an event; and one more for each of these seconds that it takes, as
-/// nobody should wait without a word.
+/// The permitted writes of one request: its start, its end, an event; and one more for each period of this many
+/// seconds that it takes, because a long step is reported.
 const WRITES: usize = 3;
 const WORD: i64 = 2;
 
-/// Waits until the kubelet tells of the life that the runtime shows, as ready.
+/// Waits until the kubelet reports the running instance as ready. Returns its restart count.
 fn adopted(pod: &Pod<'_>, name: &str, facts: &Facts) -> i32 {
     let id = format!("containerd://{}", facts.running(name).id);
     let taken = |pod: &Object| {
@@ -40,7 +40,7 @@ fn since_ready(pod: &Pod<'_>) -> Vec<Object> {
     pod.seen().versions.into_iter().skip_while(|version| !is_ready(version)).collect()
 }
 
-/// The pod was always Running; gives what its containers were said to wait for.
+/// Asserts that the pod was always Running; returns the reported waiting states of its containers.
 fn always_running(pod: &Pod<'_>) -> Vec<(String, String)> {
     let mut waits = Vec::new();
     for version in since_ready(pod) {
@@ -54,9 +54,10 @@ fn always_running(pod: &Pod<'_>) -> Vec<(String, String)> {
     waits
 }
 
-/// What a kubelet says when it looks at the pod in the moment in which the container is down: that the name which it
-/// wants is taken, or, when that has happened to it before, that it would wait; newer ones have no word for a life that is
-/// created and not yet started. It does not get to wait: the new life is there before it looks again.
+/// Waiting states that a kubelet reports when it syncs the pod while the container is down: the name that it
+/// wants is taken, or, if that has happened before, a back-off; newer ones report no reason for an instance that
+/// is created and not yet started. The back-off has no effect, because the new instance exists before the next
+/// sync.
 fn is_passing(reason: &str, message: &str) -> bool {
     match reason {
         "CreateContainerError" => message.contains("is reserved for"),
@@ -65,7 +66,7 @@ fn is_passing(reason: &str, message: &str) -> bool {
     }
 }
 
-/// The restart counts that were told of a container, each once.
+/// The restart counts that were reported for a container, each once.
 fn counts(pod: &Pod<'_>, name: &str) -> Vec<i32> {
     let mut counts: Vec<_> =
         since_ready(pod).iter().map(|version| container(version, name).unwrap().restart_count).collect();
@@ -73,7 +74,8 @@ fn counts(pod: &Pod<'_>, name: &str) -> Vec<i32> {
     counts
 }
 
-/// Each container of the answer is the next life, made over the runtime's socket; gives the milliseconds it was down.
+/// Asserts that each container in the status has the next attempt, made over the runtime's socket; returns the
+/// downtimes in milliseconds.
 fn next_lives(status: &Status) -> Vec<i64> {
     let reports = status.containers.iter().map(|report| {
         assert_eq!(report.engine, Engine::Recreate, "{status:#?}");
@@ -83,7 +85,7 @@ fn next_lives(status: &Status) -> Vec<i64> {
     reports.collect()
 }
 
-/// Everything of a pod that a restart keeps.
+/// What a restart must preserve of a pod.
 fn kept(facts: &Facts) -> impl PartialEq + std::fmt::Debug + use<> {
     (facts.sandbox.clone(), facts.ip.clone(), facts.shm.clone())
 }
@@ -170,7 +172,7 @@ fn two_hundred_restarts_and_the_kubelet_never_starts_a_second_one() {
     );
 }
 
-/// Every pod has its turns, one by one or all pods at once; gives how long each container was down.
+/// Sends every pod its requests, one pod at a time or all pods at once. Returns the downtime of each container.
 fn half(pods: &[Pod<'_>], id: &str, at_once: bool) -> Vec<i64> {
     let alone = Mutex::new(());
     let turns = |pod: &Pod<'_>| {
@@ -179,7 +181,8 @@ fn half(pods: &[Pod<'_>], id: &str, at_once: bool) -> Vec<i64> {
             let turn = (!at_once).then(|| alone.lock());
             down.extend(next_lives(&pod.ask(&format!("restart {names} #{id}-{number}"), Phase::Succeeded)));
             drop(turn);
-            // The next one comes when the kubelet has told of this one, so that each count is seen.
+            // The next request waits until the kubelet has reported this restart, so that every count is
+            // observed.
             let facts = pod.facts().settled();
             for name in names.split(',') {
                 let count = adopted(pod, name, &facts);
@@ -194,12 +197,12 @@ fn half(pods: &[Pod<'_>], id: &str, at_once: bool) -> Vec<i64> {
     })
 }
 
-/// How much the agent wrote about each pod.
+/// The number of the agent's writes about each pod.
 fn writes(cluster: &Cluster, pods: &[Pod<'_>]) -> BTreeMap<String, usize> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for write in cluster.writes().iter().filter(|write| write["user"]["username"] == USER) {
         let name = write["objectRef"]["name"].as_str().unwrap_or_default();
-        // An event is named after its pod.
+        // The name of an event begins with its pod's name.
         let pod = pods.iter().find(|pod| name == pod.name || name.starts_with(&format!("{}.", pod.name)));
         let pod = pod.unwrap_or_else(|| panic!("what was written here? {write:#}"));
         assert_eq!(write["responseStatus"]["code"].as_u64().unwrap_or_default() / 100, 2, "{write:#}");
@@ -209,7 +212,7 @@ fn writes(cluster: &Cluster, pods: &[Pod<'_>]) -> BTreeMap<String, usize> {
     counts
 }
 
-/// How much it may have written, by the answers that the pod has shown.
+/// The number of writes that are permitted, by the statuses that the pod has had.
 fn may_write(pod: &Pod<'_>) -> usize {
     let mut took = BTreeMap::new();
     for status in pod.seen().versions.iter().filter_map(status).filter(|status| status.phase.is_terminal()) {

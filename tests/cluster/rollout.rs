@@ -1,4 +1,5 @@
-//! `inplace rollout` on a real API server. No controller runs: the test writes the revisions and the status that one would.
+//! `inplace rollout` on a real API server. No controller runs: the test writes the revisions and the status that
+//! a controller would.
 
 use std::process::Command;
 
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::api_server::ApiServer;
 
-/// As published; both kinds.
+/// The published examples of both kinds.
 const EXAMPLES: [(&str, &str); 2] = [
     ("gamedeployment/test-gamedeployment", include_str!("examples/gamedeployment-inplace-update.yaml")),
     ("gamestatefulset/test-gamestatefulset", include_str!("examples/gamestatefulset-inplace-update.yaml")),
@@ -19,7 +20,7 @@ struct Site {
 }
 
 impl Site {
-    /// The program's exit code and all it said.
+    /// The program's exit code and output.
     fn rollout(&self, args: &[&str]) -> (Option<i32>, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_inplace"));
         let output = command.arg("rollout").args(args).arg("--kubeconfig").arg(self.server.kubeconfig());
@@ -44,7 +45,7 @@ impl Site {
         serde_json::from_str(&self.kubectl(&["get", name, "-o", "json"], "")).unwrap()
     }
 
-    /// What a controller writes for the template as it is now.
+    /// Creates the revision that a controller creates for the current template.
     fn record(&self, name: &str, number: i64) {
         let object = self.get(name);
         let own = object["metadata"]["name"].as_str().unwrap();
@@ -61,7 +62,7 @@ impl Site {
         self.kubectl(&["create", "-f", "-"], &revision.to_string());
     }
 
-    /// As a controller tells it.
+    /// Writes a status as a controller does.
     async fn tell(&self, name: &str, reason: &str) {
         let object = self.get(name);
         let path = object["metadata"]["name"].as_str().unwrap();
@@ -98,7 +99,7 @@ async fn an_update_is_followed_held_and_taken_back() {
         let told = site.done(&["history", name, "--revision=1"]);
         assert!(told.contains("with revision #1") && told.contains("image: python:3.5"), "{told}");
 
-        // Nobody has told anything yet.
+        // No status has been written yet.
         let (code, told) = site.rollout(&["status", name, "--timeout=1s"]);
         assert_eq!(code, Some(8), "{told}");
         assert!(told.contains("has not seen the latest change yet"), "{told}");

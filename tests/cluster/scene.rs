@@ -1,4 +1,4 @@
-//! A pod with a request that is under way and has come to a certain moment, in which a test then does something.
+//! A pod with a running request at a certain moment, in which a test then acts.
 
 use std::{fmt, process::Command, time::Duration};
 
@@ -29,7 +29,7 @@ use crate::{
     turnstile::Turnstile,
 };
 
-/// What the operation is doing.
+/// The moment of the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
     /// The registry does not answer.
@@ -38,9 +38,9 @@ pub(crate) enum Moment {
     Drain,
     /// The preStop handler of the old container runs.
     Swap,
-    /// The new one is watched.
+    /// The new container is being verified.
     Verify,
-    /// The new one never became Ready; its preStop handler runs.
+    /// The new container never became Ready; its preStop handler runs.
     Rollback,
 }
 
@@ -48,13 +48,13 @@ pub(crate) const MOMENTS: [Moment; 5] =
     [Moment::Pull, Moment::Drain, Moment::Swap, Moment::Verify, Moment::Rollback];
 pub(crate) const ENGINES: [Engine; 2] = [Engine::Recreate, Engine::Respec];
 
-/// The id of the request that is under way.
+/// The id of the running request.
 pub(crate) const FIRST: &str = "first";
 
-/// How long the handler of a container takes, in seconds.
+/// How long the preStop handler of a container takes, in seconds.
 pub(crate) const HANDLER: u64 = 3;
 
-/// A pod that takes its time to stop and remembers who did, and of which `v3` never becomes Ready.
+/// A pod that is slow to stop, records each stop, and whose `v3` never becomes Ready.
 pub(crate) fn slow_to_stop(image: &str) -> Value {
     let handler = format!("cat /etc/version >>/dev/shm/stops; sleep {HANDLER}");
     json!({
@@ -70,7 +70,7 @@ pub(crate) fn slow_to_stop(image: &str) -> Value {
     })
 }
 
-/// The pod, what it is in the middle of, and what it was before.
+/// The pod, the engine and the moment of its operation, and the state before.
 pub(crate) struct Scene<'a> {
     pub(crate) pod: Pod<'a>,
     pub(crate) engine: Engine,
@@ -81,15 +81,15 @@ pub(crate) struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    /// A request that is under way, at that moment.
+    /// A pod with a running request, at that moment.
     pub(crate) fn set(cluster: &'a Cluster, engine: Engine, moment: Moment) -> Self {
         let scene = Self::prepare(cluster, engine, moment);
         scene.begin();
         scene
     }
 
-    /// A pod that runs, for a swap which a kubelet is to do (`Respec`) or, since only what the tag stands for has changed, the
-    /// agent alone (`Recreate`).
+    /// A running pod and a request for a swap. With `Respec` the kubelet carries it out; with `Recreate` the
+    /// agent alone, because only the image behind the tag has changed.
     pub(crate) fn prepare(cluster: &'a Cluster, engine: Engine, moment: Moment) -> Self {
         let name = format!("{engine}-{moment:?}").to_lowercase();
         let turnstile = (moment == Moment::Pull).then(|| Turnstile::before(&cluster.lab().registry));
@@ -98,7 +98,7 @@ impl<'a> Scene<'a> {
         let new = if moment == Moment::Rollback { "v3" } else { "v2" };
         let (old, wanted) = match engine {
             Engine::Recreate => {
-                // The one tag of which everybody knows that it moves.
+                // The tag `latest`, which is known to move.
                 let tag = format!("moved-{}:latest", unique());
                 retag(cluster, "v1", &tag);
                 (image(&tag), tag)
@@ -142,27 +142,27 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Nobody has felt anything yet.
+    /// True when nothing has been touched yet.
     pub(crate) fn untouched(&self) -> bool {
         matches!(self.moment, Moment::Pull | Moment::Drain)
     }
 
-    /// How the first request ends when nothing keeps it from it.
+    /// The phase of the first request when it is not disturbed.
     pub(crate) fn end(&self) -> Phase {
         if self.moment == Moment::Rollback { Phase::RolledBack } else { Phase::Succeeded }
     }
 
-    /// What runs when the first request has ended.
+    /// The version that runs when the first request has ended.
     pub(crate) fn version(&self) -> &'static str {
         if self.untouched() || self.moment == Moment::Rollback { "v1" } else { "v2" }
     }
 
-    /// It runs as told, alone, Ready, with nothing half-made beside it.
+    /// Asserts that this version runs, alone and Ready, with no incomplete container beside it.
     pub(crate) fn settled(&self, version: &str) -> Facts {
         self.settled_as(&[version])
     }
 
-    /// The same where several versions will do.
+    /// The same where several versions are right.
     pub(crate) fn settled_as(&self, versions: &[&str]) -> Facts {
         self.pod.wait("it is Ready", is_ready);
         let facts = self.pod.facts().settled();
@@ -171,7 +171,7 @@ impl<'a> Scene<'a> {
         facts
     }
 
-    /// The container of the answer.
+    /// Asserts the engine in the status.
     pub(crate) fn check_engine(&self, status: &Status) {
         assert_eq!(status.containers[0].engine, self.engine, "{self:?}: {status:#?}");
     }
@@ -183,13 +183,13 @@ impl std::fmt::Debug for Scene<'_> {
     }
 }
 
-/// The containers of a pod that its node's runtime has, fences too.
+/// The containers of a pod in its node's runtime, including fences.
 pub(crate) fn containers(pod: &Pod<'_>) -> Vec<Container> {
     let endpoint = Endpoint::parse(&pod.cluster.node().endpoint).unwrap();
     block_on(async { Client::new(&endpoint, None).containers(Some((POD_UID, &pod.uid))).await.unwrap() })
 }
 
-/// The same for a message: they are looked up when it is written.
+/// The containers for a failure message: they are listed when the message is written.
 pub(crate) struct Shown<'a>(pub(crate) &'a Pod<'a>);
 
 impl fmt::Display for Shown<'_> {
@@ -198,7 +198,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// The fence that runs in a pod.
+/// The running fence of a pod.
 pub(crate) fn running_fence(pod: &Pod<'_>) -> Option<Container> {
     let runs = |container: &Container| container.state() == ContainerState::ContainerRunning;
     containers(pod).into_iter().find(|container| is_fence(container) && runs(container))
@@ -216,7 +216,7 @@ pub(crate) fn has_sandbox(pod: &Pod<'_>) -> bool {
     })
 }
 
-/// Removes the sandboxes of a pod that is gone, as its kubelet does sooner or later.
+/// Removes the sandboxes of a deleted pod, as its kubelet does sooner or later.
 pub(crate) fn remove_sandboxes(pod: &Pod<'_>) {
     let endpoint = Endpoint::parse(&pod.cluster.node().endpoint).unwrap();
     block_on(async {
@@ -227,8 +227,8 @@ pub(crate) fn remove_sandboxes(pod: &Pod<'_>) {
     });
 }
 
-/// Waits until nothing runs in a pod that is to go, in its time, and then until it is gone. Holds that meanwhile nothing was
-/// made in it but by its kubelet, that nothing of it is left, and that what was asked of it has ended.
+/// Waits until nothing runs in a terminating pod, within `limit`, and then until it is removed. Asserts that
+/// meanwhile only its kubelet created containers, that nothing of it remains, and that its request has ended.
 pub(crate) fn watch_it_go(scene: &Scene<'_>, limit: Duration) {
     let pod = &scene.pod;
     let ids = |containers: &[Container]| containers.iter().map(|c| c.id.clone()).collect::<Vec<_>>();
@@ -250,26 +250,26 @@ pub(crate) fn watch_it_go(scene: &Scene<'_>, limit: Duration) {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(made, Vec::<String>::new(), "{scene:?}: made in a pod that is to go");
-    // A kubelet takes its time to tell.
+    // A kubelet reports the end with a delay.
     pod.await_gone();
     let left = containers(pod);
     assert!(left.iter().all(has_ended), "{scene:?}: {left:#?}");
     let journal = state(&pod.cluster.node()).join("journal").join(format!("{}.json", pod.uid));
     eventually(&format!("the end of {scene:?} in the journal"), || {
         let text = std::fs::read_to_string(&journal);
-        // Forgotten is as good: what is open never is.
+        // A missing journal is right too: the journal of an open operation is never removed.
         let Ok(text) = text else { return Some(()) };
         let entry: Value = serde_json::from_str(&text).unwrap();
         entry["open"].is_null().then(|| assert_eq!(entry["last"]["phase"], "Failed", "{scene:?}: {entry:#}"))
     });
 }
 
-/// Some kubelets leave what has ended for a while.
+/// Some kubelets leave exited containers for a while.
 fn has_ended(container: &Container) -> bool {
     container.state() == ContainerState::ContainerExited
 }
 
-/// `kill -9` for the first process of a container or a sandbox; it is gone when this returns.
+/// Sends SIGKILL to the first process of a container or a sandbox; it has ended when this returns.
 pub(crate) fn end_process(cluster: &Cluster, id: &str) {
     let endpoint = Endpoint::parse(&cluster.node().endpoint).unwrap();
     let info = block_on(async {

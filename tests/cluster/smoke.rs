@@ -1,4 +1,5 @@
-//! The cluster itself: pods run on it, its parts can be killed and started, and it goes without a trace.
+//! Tests the test cluster itself: pods run on it, its processes can be killed and started, and it is removed
+//! without a trace.
 
 use std::{fs, process::Command};
 
@@ -27,7 +28,7 @@ fn what_the_runtime_shows_is_what_the_api_server_tells() {
     let object = pod.get();
     let status = container(&object, "app").unwrap();
     assert_eq!(status.container_id.as_deref().unwrap(), format!("containerd://{}", facts.running("app").id));
-    // Not by its name: a runtime tells any of those that an image has, and tests give it others.
+    // Not by name: a runtime reports any of an image's names, and tests add some.
     let digest = cluster.lab().digest("app:v1");
     let (_, digest) = digest.split_once('@').unwrap();
     assert!(status.image_id.ends_with(digest), "{} is not {digest}", status.image_id);
@@ -150,7 +151,7 @@ fn pods_outlive_a_restart_of_the_kubelet_and_of_the_api_server() {
 
     cluster.stop("kubelet");
     cluster.start("kubelet");
-    // A pod that the new kubelet runs shows that it has found its feet.
+    // When the new kubelet runs a pod, its start is complete.
     let witness = Pod::run(&cluster, "witness", PAIR);
     assert_eq!(pod.facts(), before);
 
@@ -188,7 +189,7 @@ fn a_cluster_that_is_dropped_leaves_nothing() {
     let before = sysctls();
     let cluster = Cluster::own();
     cluster.add_node("other");
-    // One with a volume that is a mount, and a container that does not want to go.
+    // A pod with a volume that is a mount, and a container that ignores SIGTERM.
     let spec = "{containers: [{name: app, image: lab/app:stubborn}], volumes: [{name: v, emptyDir: {medium: Memory}}]}";
     let pod = Pod::run(&cluster, "left", spec);
     let dir = cluster.lab().dir.clone();

@@ -1,5 +1,5 @@
-//! Another image for a container of a running pod, beside its kubelet: how long it is down, what becomes of an image that
-//! is no good, and of somebody else's change at the same time.
+//! Swaps of a running pod's container beside its kubelet: the downtime, an image that does not work, and a
+//! concurrent change by another user.
 
 #![expect(clippy::print_stderr, reason = "figures for whoever reads the log")]
 
@@ -26,20 +26,21 @@ use crate::{
     scene::{running_fence, slow_to_stop},
 };
 
-/// How long a kubelet holds back at least what has crashed before.
+/// The shortest back-off of a kubelet for a container that has crashed before.
 const HOLDS_BACK_MS: i64 = 10_000;
-/// Longer than any kubelet takes for a start that it does not hold back.
+/// Longer than any kubelet takes for a start without back-off.
 const HELD_BACK_MS: i64 = 5_000;
 
-/// What `kubectl set image` does.
+/// Does the same as `kubectl set image`.
 fn somebody_sets(pod: &Pod<'_>, image: &str) {
     let patch = json!({"spec": {"containers": [{"name": "app", "image": pod.cluster.named(image)}]}});
     let patch = Patch::Strategic(patch);
     block_on(pod.api.patch(&pod.name, &PatchParams::default(), &patch)).unwrap();
 }
 
-/// Milliseconds from the end of the life before to the start of the one that runs, by the runtime's clock; none where the
-/// kubelet has collected the life before, as it may once a minute while something younger does not run either.
+/// Milliseconds from the end of the previous instance to the start of the running one, by the runtime's clock;
+/// `None` if the kubelet has collected the previous instance, which it may do once a minute while a younger one
+/// has exited too.
 fn downtime(pod: &Pod<'_>) -> Option<i64> {
     let facts = pod.facts();
     let running = facts.running("app");
@@ -47,7 +48,7 @@ fn downtime(pod: &Pod<'_>) -> Option<i64> {
     Some((running.started_at - before.finished_at) / 1_000_000)
 }
 
-/// Has the kubelet swap `app`, without anybody's help; milliseconds that it was down.
+/// Lets the kubelet alone swap `app`; returns the downtime in milliseconds.
 fn left_to_the_kubelet(pod: &Pod<'_>, image: &str, restarts: i32) -> i64 {
     somebody_sets(pod, image);
     pod.wait("the kubelet has swapped it", |pod| {
@@ -87,7 +88,8 @@ fn ten_swaps_in_two_minutes_are_short_each_and_the_kubelets_are_not() {
     });
     eprintln!("swaps back and forth, down for ms: {ours_ms:?}; left to the kubelet: {theirs_ms:?}");
     assert!(theirs_ms.iter().any(|ms| *ms > HELD_BACK_MS), "{theirs_ms:?}");
-    // On a busy machine both take longer: a quarter of a second is the kubelet's head start, the rest is work.
+    // On a busy machine both take longer: 250 ms is the time that the agent leaves to the kubelet, the rest is
+    // work.
     let unhindered = theirs_ms.iter().filter(|ms| **ms < HELD_BACK_MS).max().unwrap();
     let bound = 500.max(250 + 2 * unhindered);
     assert!(ours_ms.iter().all(|ms| *ms <= bound), "{ours_ms:?}, bound {bound} ms");
@@ -111,7 +113,7 @@ fn an_image_that_cannot_be_had_is_not_felt() {
     assert_eq!(event(&pod, "InPlaceFailed"), status.message);
 }
 
-/// Ready unless it is v3.
+/// Ready unless the version is v3.
 const PROBED: &str = "
 terminationGracePeriodSeconds: 2
 containers:
@@ -150,7 +152,7 @@ fn taken_back((tag, spec, more, reason, says): (&str, &str, Value, &str, &str)) 
     );
     assert_eq!(event(&pod, "InPlaceRolledBack"), status.message);
     eprintln!("{tag}: {}", status.message);
-    // It was nobody's turn since then: what came back stays, and can be restarted as ever.
+    // No operation has run since then: the restored container stays, and can be restarted as usual.
     let after = restart(&pod, "app", json!({}), Phase::Succeeded);
     assert_eq!(after.containers[0].from.container_id, instance.id);
 }
@@ -159,7 +161,7 @@ fn taken_back((tag, spec, more, reason, says): (&str, &str, Value, &str, &str)) 
 fn the_way_back_is_short_while_the_kubelet_holds_the_image_back() {
     Agent::shared();
     let pod = Pod::run(Cluster::shared(), "hurry", ONE);
-    // From now on the kubelet would wait before it starts either of them again.
+    // From now on the kubelet would delay a start of either image.
     for (_, image) in turns(4) {
         swap(&pod, image, json!({}), Phase::Succeeded);
     }
@@ -168,7 +170,8 @@ fn the_way_back_is_short_while_the_kubelet_holds_the_image_back() {
         let instance = adopted(&pod, "app", "lab/app:v1");
         assert_eq!(instance.version, "v1");
         let facts = pod.facts();
-        // The kubelet keeps the last dead one alone, and that is another one where it ended what it took for a mistake.
+        // The kubelet keeps only the last exited instance, which is another one if the kubelet killed the
+        // restored instance first.
         let crashed = facts.of("app").filter(|other| other.exit_code == 3).last();
         let alone = crashed.map(|crashed| (instance.started_at - crashed.finished_at) / 1_000_000);
         (status.containers[0].downtime_ms.unwrap(), alone)
@@ -176,7 +179,7 @@ fn the_way_back_is_short_while_the_kubelet_holds_the_image_back() {
     let waits: Vec<_> = waits.collect();
     eprintln!("ms from the stop to the old image running again, and from the crash: {waits:?}");
     assert!(waits.iter().all(|(_, alone)| alone.is_none_or(|ms| ms < 2_000)), "{waits:?}");
-    // Nor does the kubelet hold back on the way there what has crashed before: it would for ten seconds at least.
+    // Nor does the kubelet delay the crashing image on the way there: a back-off is ten seconds at least.
     assert!(waits.iter().all(|(down, _)| *down < HOLDS_BACK_MS), "{waits:?}");
 }
 
@@ -197,12 +200,12 @@ fn what_failed_is_kept_on_request_and_a_crash_loop_is_ended_by_a_swap() {
     });
 }
 
-/// A kubelet that needs room collects images that no container uses.
+/// A kubelet that needs disk space collects images that no container uses.
 #[test]
 fn an_image_that_is_collected_during_a_drain_is_pulled_before_the_spec_is_changed() {
     let cluster = Cluster::shared();
     Agent::shared();
-    // No other test on this cluster uses it.
+    // No other test on this cluster uses this image.
     let image = "lab/app:multi";
     let gated = format!("readinessGates: [{{conditionType: InPlaceUpdateReady}}]{ONE}");
     let pod = Pod::run(cluster, "collected", &gated);
@@ -223,7 +226,7 @@ fn an_image_that_is_collected_during_a_drain_is_pulled_before_the_spec_is_change
     assert!(by_kubelet.iter().all(|(reason, _)| reason != "Pulling"), "{by_kubelet:?}");
 }
 
-/// Takes an image from the first node, which has it, under all of its names.
+/// Removes an image from the first node, under all of its names; the node must have it.
 fn remove_image(cluster: &Cluster, name: &str) {
     let endpoint = Endpoint::parse(&cluster.node().endpoint).unwrap();
     block_on(async {
@@ -237,15 +240,16 @@ fn remove_image(cluster: &Cluster, name: &str) {
     });
 }
 
-/// A kubelet's collection could take a fence that is made after the old container has ended for the newest of two that do not
-/// run, and remove the container that the kubelet makes itself.
+/// If the fence were created after the old container's end, a kubelet could keep it as the newest of two exited
+/// containers, and remove the container that the kubelet itself creates.
 #[test]
 fn a_fence_runs_before_the_spec_is_changed() {
     let cluster = Cluster::shared();
     Agent::shared();
     let pod = Pod::make(cluster, "fenced", json!({"spec": slow_to_stop(&cluster.image("app:v1"))}));
     pod.wait("it is Ready", is_ready);
-    // A kubelet before 1.27 is helped only where its hashes of both specs have been seen.
+    // With a kubelet before 1.27 the agent finishes the swap only if it has observed that kubelet's hashes of
+    // both specs.
     for image in ["lab/app:v2", "lab/app:v1"] {
         swap(&pod, image, json!({}), Phase::Succeeded);
         adopted(&pod, "app", image);
@@ -260,7 +264,7 @@ fn a_fence_runs_before_the_spec_is_changed() {
     assert_eq!(adopted(&pod, "app", "lab/app:v2").attempt, 3);
 }
 
-/// `app` crashes again and again, until it gets an image that does not.
+/// `app` crashes again and again, until it is swapped to an image that does not.
 fn rescued(pod: &Pod<'_>) {
     let object = pod.wait("it crashes again and again", |pod| {
         let waiting = container(pod, "app").and_then(|app| app.state.as_ref()?.waiting.as_ref());
@@ -299,7 +303,8 @@ fn tag(cluster: &Cluster, from: &str, to: &str) {
 fn a_tag_that_has_moved_is_followed() {
     let cluster = Cluster::shared();
     Agent::shared();
-    // One that is in the spec already; one that the kubelet asks the registry for; each known to the node as v1.
+    // One tag that the spec already names, and one for which the kubelet asks the registry; the node has both as
+    // v1.
     tag(cluster, "app:v1", "moved:stable");
     let spec = ONE.replace("app:v1", "moved:stable");
     let here = Pod::run(cluster, "here", &spec);
@@ -318,7 +323,7 @@ fn a_tag_that_has_moved_is_followed() {
     assert_eq!(status.containers[0].engine, Engine::Respec);
     let instance = adopted(&asking, "app", "lab/moved:stable");
     assert_eq!((instance.version.as_str(), instance.attempt), ("v1", 1));
-    // What it stands for elsewhere changes nothing for the one that has it.
+    // The image behind the tag on other pods changes nothing for this pod.
     assert_eq!(adopted(&here, "app", "lab/moved:stable").version, "v2");
 }
 
@@ -355,7 +360,7 @@ fn somebody_elses_change_is_never_undone() {
     for pod in &at_once {
         let ended = pod.told("it has ended", |status| status.phase.is_terminal());
         eprintln!("at once: {} {}: {}", ended.phase, ended.reason, ended.message);
-        // Theirs may have come first, and then it is what the request replaces.
+        // The user's change may have come first; then it is what the request replaces.
         let last = if ended.phase == Phase::Succeeded {
             spec_image(&pod.get(), "app")
         } else {
@@ -368,7 +373,7 @@ fn somebody_elses_change_is_never_undone() {
     }
 }
 
-/// The spec names the image, and it runs, alone.
+/// Asserts that the spec names the image, and that it runs alone.
 fn is_all_there_is(pod: &Pod<'_>, image: &str) {
     pod.wait("the kubelet has done it", |object| {
         container(object, "app").is_some_and(|app| app.image == image && app.ready)

@@ -1,5 +1,5 @@
-//! A client of a Service, as a proxy would send it: it follows the Service's endpoints and asks the addresses in them, each
-//! time over a new connection, for an answer that takes its time.
+//! A client of a Service that behaves like a proxy: it follows the Service's endpoints and sends requests to
+//! their addresses, each over a new connection, for an answer that takes half a second.
 
 use std::{
     collections::BTreeSet,
@@ -28,8 +28,8 @@ use crate::{
     pod::PATIENCE,
 };
 
-/// The container of a pod that [`Traffic`] can ask, but for its name and what follows: an answer takes half a second, and
-/// breaks off when the container ends.
+/// The container of a pod for [`Traffic`], without its name and further fields. An answer takes half a second,
+/// and breaks off when the container ends.
 pub(crate) const SERVING: &str = r#"
   image: lab/app:v1
   env: [{name: PORT, value: "8080"}]
@@ -44,19 +44,19 @@ pub(crate) const SERVING: &str = r#"
   readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
 "#;
 
-/// Requests under way at once.
+/// Number of concurrent requests.
 const AT_ONCE: usize = 6;
-/// Between two requests of one sender.
+/// Pause between two requests of one sender.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The client. It ends with the value.
+/// The client. It ends when dropped.
 pub(crate) struct Traffic {
     shared: Arc<Shared>,
     endpoints: Receiver<Vec<Turn>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// The addresses that may be asked, from a moment on.
+/// The addresses of the endpoints, from a moment on.
 #[derive(Clone, Debug)]
 pub(crate) struct Turn {
     pub(crate) at: Timestamp,
@@ -70,7 +70,7 @@ struct Shared {
 }
 
 impl Traffic {
-    /// Sends requests to the Service, from the moment on when it has as many addresses as given.
+    /// Starts to send requests to the Service when it has this number of addresses.
     pub(crate) fn to(cluster: &Cluster, service: &str, addresses: usize) -> Self {
         let api: Api<Endpoints> = Api::namespaced(cluster.client.clone(), "default");
         let (sender, endpoints) = watch::channel(Vec::new());
@@ -87,7 +87,7 @@ impl Traffic {
         traffic
     }
 
-    /// Waits until the endpoints are, or have been, as wanted; gives all that there were.
+    /// Waits until the endpoints fulfil, or have fulfilled, a condition; returns their history.
     pub(crate) fn until(&self, what: &str, mut wanted: impl FnMut(&[Turn]) -> bool) -> Vec<Turn> {
         let mut endpoints = self.endpoints.clone();
         let found = block_on(async {
@@ -97,7 +97,7 @@ impl Traffic {
         found.unwrap_or_else(|_| panic!("in vain until {what}: {:#?}", self.endpoints.borrow().last()))
     }
 
-    /// When the address left the endpoints after `since`, and when it was back. Waits for that.
+    /// Waits for the address to leave the endpoints after `since` and to return; returns both times.
     pub(crate) fn absence(&self, address: &str, since: Timestamp) -> (Timestamp, Timestamp) {
         let find = |turns: &[Turn]| {
             let mut later = turns.iter().filter(|turn| turn.at > since);
@@ -108,12 +108,12 @@ impl Traffic {
         find(&turns).unwrap()
     }
 
-    /// How many requests have been answered in full.
+    /// Number of complete answers.
     pub(crate) fn served(&self) -> usize {
         self.shared.served.load(Ordering::Relaxed)
     }
 
-    /// How each of the others went wrong.
+    /// The errors of the other requests.
     pub(crate) fn failed(&self) -> Vec<String> {
         self.shared.failed.lock().unwrap().clone()
     }
@@ -165,7 +165,7 @@ async fn send(number: usize, shared: Arc<Shared>, endpoints: Receiver<Vec<Turn>>
     }
 }
 
-/// One request, over a connection of its own.
+/// One request over its own connection.
 async fn ask(address: &str) -> Result<(), String> {
     let broken = |error: std::io::Error| error.to_string();
     let mut stream = TcpStream::connect((address, 8080)).await.map_err(broken)?;
@@ -178,7 +178,7 @@ async fn ask(address: &str) -> Result<(), String> {
     if whole { Ok(()) } else { Err(format!("{answer:?}")) }
 }
 
-/// Whoever asks all the time is told to stop, also by a test that fails.
+/// Sets the flag when dropped, so that the thread that sends requests stops even if the test fails.
 pub(crate) struct End<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -187,7 +187,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// A Service for the pods that have the label `app: NAME`, and nothing else of it than its endpoints.
+/// Creates a Service for the pods with the label `app: NAME`; only its endpoints are used.
 pub(crate) fn service(cluster: &Cluster, name: &str) {
     let mut text = String::new();
     writeln!(text, "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}").unwrap();

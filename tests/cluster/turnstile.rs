@@ -1,4 +1,4 @@
-//! A turnstile before the registry: an address of its own on loopback, behind which whoever asks waits while it is shut.
+//! A proxy in front of the registry, with its own address on loopback. While it is shut, connections wait.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::cluster::{block_on, runtime};
 
-/// The turnstile. With the value goes the address.
+/// The proxy. Its address is closed when dropped.
 pub(crate) struct Turnstile {
     address: SocketAddr,
     open: Sender<bool>,
@@ -21,7 +21,7 @@ pub(crate) struct Turnstile {
 }
 
 impl Turnstile {
-    /// One before the registry at that address, open.
+    /// Creates an open proxy for the registry at that address.
     pub(crate) fn before(registry: &str) -> Self {
         let listener = block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
@@ -31,17 +31,17 @@ impl Turnstile {
         Self { address, open, waiting, accepting }
     }
 
-    /// The name of an image, as in `app:v1`, for those who are to come through here.
+    /// The name of an image, as in `app:v1`, through this proxy.
     pub(crate) fn image(&self, name: &str) -> String {
         format!("{}/{name}", self.address)
     }
 
-    /// Shuts it. Who is inside has to come again.
+    /// Shuts the proxy. Open connections are closed.
     pub(crate) fn shut(&self) {
         self.open.send_replace(false);
     }
 
-    /// Waits until somebody stands before it.
+    /// Waits until a connection waits.
     pub(crate) fn await_somebody(&self, limit: Duration) {
         let mut waiting = self.waiting.clone();
         let came = block_on(async { timeout(limit, waiting.wait_for(|waiting| *waiting > 0)).await.is_ok() });

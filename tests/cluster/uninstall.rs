@@ -1,5 +1,5 @@
-//! Uninstalling takes away what runs us and no workload: the definitions of our kinds stay, and their objects with them.
-//! Needs etcd and kube-apiserver, no node.
+//! Uninstalling removes the program and no workload: this project's CRDs stay, and their objects with them. Needs
+//! etcd and kube-apiserver, no node.
 
 use std::process::Command;
 
@@ -26,7 +26,7 @@ async fn an_uninstall_deletes_no_workload() {
     let made = workloads.create(&PostParams::default(), &web).await.unwrap();
     server.apply("daemonset/base");
 
-    // The namespace has no controller here that would end it: nothing waits for that.
+    // No controller runs here that would remove the namespace, so the test does not wait for that.
     let mut delete = Command::new("kubectl");
     delete.arg("--kubeconfig").arg(server.kubeconfig());
     delete.args(["delete", "--wait=false", "-k", server.base()]);
@@ -37,7 +37,7 @@ async fn an_uninstall_deletes_no_workload() {
     assert_eq!(agents.items.len(), 0, "it was uninstalled");
     let left = workloads.get("web").await.unwrap().metadata;
     assert_eq!((left.uid, left.deletion_timestamp), (made.metadata.uid, None));
-    // A definition that is being deleted takes its objects with it a moment later.
+    // A CRD that is being deleted removes its objects a moment later.
     let kinds = Api::<CustomResourceDefinition>::all(admin).list(&ListParams::default()).await.unwrap().items;
     assert_eq!(kinds.len(), 5);
     assert!(kinds.iter().all(|kind| kind.metadata.deletion_timestamp.is_none()));

@@ -1,4 +1,4 @@
-//! `GameDeployment` and `GameStatefulSet` from one end to the other: the controller and an agent with their shipped rights,
+//! `GameDeployment` and `GameStatefulSet` end to end: the controller and an agent with their shipped rights, and
 //! real pods.
 
 mod kept;
@@ -40,7 +40,7 @@ fn workloads_are_brought_about() {
             scope.spawn(move || part(cluster, asked));
         }
     });
-    // Nothing that was written was beyond the rights that are shipped.
+    // No write exceeded the shipped rights.
     let denied = cluster.denied();
     assert!(denied.is_empty(), "{denied:#?}");
 }
@@ -192,7 +192,7 @@ impl Site<'_> {
         self.cluster.apply(&object.to_string());
     }
 
-    /// Gives its template another image.
+    /// Sets the image in the workload's template.
     fn image(&self, image: &str) {
         self.patch(&json!({"spec": {"template": template(self.name, &self.cluster.named(image))}}));
     }
@@ -210,7 +210,7 @@ impl Site<'_> {
         serde_json::from_str(&self.cluster.kubectl(&["get", self.kind, self.name, "-o", "json"])).unwrap()
     }
 
-    /// Its status, once it is of the present spec and as wanted.
+    /// Waits for a status of the current generation that fulfils a condition.
     fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         self.wait(what, || {
             let object = self.get();
@@ -220,7 +220,7 @@ impl Site<'_> {
         })
     }
 
-    /// Its pods by name.
+    /// The workload's pods by name.
     fn pods(&self) -> BTreeMap<String, Value> {
         let list = self.cluster.kubectl(&["get", "pods", "-l", &format!("app={}", self.name), "-o", "json"]);
         let list: Value = serde_json::from_str(&list).unwrap();
@@ -259,14 +259,14 @@ fn template(name: &str, image: &str) -> Value {
     })
 }
 
-/// The same pod at the same address, its container one life further.
+/// Asserts that it is the same pod at the same address, with its container restarted once.
 fn same_but_restarted(before: &Value, after: &Value) {
     assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
     assert_eq!(after["status"]["podIP"], before["status"]["podIP"]);
     assert_eq!(after["status"]["containerStatuses"][0]["restartCount"], 1, "{after:#}");
 }
 
-/// So many pods are updated and Ready, and nothing is left to do.
+/// True when this number of pods is updated and Ready, and the rollout is complete.
 fn is_complete(status: &Value, updated: u32) -> bool {
     status["updatedReadyReplicas"] == updated && condition(status, "Progressing")["reason"] == "Complete"
 }

@@ -1,12 +1,12 @@
-//! The map in `src/lib.rs` is the law: who may import whom, what stays pure, how a file begins.
-//!
+//! Checks the sources against the map of modules in `src/lib.rs`: which module may import which, which modules
+//! stay pure, and how a file begins.
 //! Reads the sources as text; runs nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A file longer than this wants to be two.
+/// A longer file must be split.
 const LONGEST_FILE: usize = 600;
 
 #[test]
@@ -55,7 +55,7 @@ fn every_file_says_what_it_is_and_is_short_enough_to_read() {
     }
 }
 
-/// The rows of the table in the map: module and what it may import.
+/// The rows of the map: module and permitted imports.
 fn map(text: &str) -> BTreeMap<String, Vec<String>> {
     let row = |line: &str| {
         let cells: Vec<_> = line.strip_prefix("//! | [`")?.split('|').map(str::trim).collect();
@@ -175,7 +175,7 @@ fn after_quote(text: &str, quote: char) -> &str {
     ""
 }
 
-/// What the file at `path` imports and may not.
+/// The imports of the file at `path` that are not permitted.
 fn strangers(path: &Path, text: &str, allowed: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let file = path.display();
     let Some(module) = path.components().nth(1).map(|part| part.as_os_str().to_string_lossy().into_owned())
@@ -200,7 +200,7 @@ fn strangers(path: &Path, text: &str, allowed: &BTreeMap<String, Vec<String>>) -
     wrong
 }
 
-/// A source without its unit tests, which may do what they like.
+/// A source without its unit tests, to which the rules do not apply.
 fn product(text: &str) -> &str {
     text.split("#[cfg(test)]").next().unwrap_or(text)
 }

@@ -1,4 +1,4 @@
-//! The commands for a cluster's pods where there is no cluster: what they say, and their exit codes.
+//! The commands for pods without a reachable cluster: their messages and exit codes.
 
 use std::fs;
 use std::net::TcpListener;
@@ -22,7 +22,7 @@ fn inplace(server: &str, args: &[&str]) -> Output {
 
 #[test]
 fn an_api_server_that_is_away_has_its_own_exit_code() {
-    // A port on which nobody listens any more.
+    // A port on which nothing listens any more.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let server = format!("http://{address}");
     for args in [

@@ -1,5 +1,5 @@
-//! The definitions of our resources: what is committed is what the program prints, an API server of Kubernetes 1.20 can read it, and
-//! the templates that users of bk-bcs have at hand are valid.
+//! The CRDs: the committed files equal the program's output, an API server of Kubernetes 1.20 can read them, and
+//! the templates that users of bk-bcs have are valid.
 
 use std::fs;
 use std::process::Command;
@@ -47,7 +47,8 @@ fn the_schemas_say_nothing_that_kubernetes_1_20_does_not_know() {
     }
 }
 
-/// Structural: each node has a type, and only keywords that v1 had from its first day.
+/// Asserts that the schema is structural: each node has a type, and only keywords that apiextensions v1 had from
+/// the start.
 fn look(schema: &Value, path: &str) {
     let known = [
         "type",
@@ -126,7 +127,7 @@ fn people_see_phase_and_age_and_defaults() {
     assert_eq!(templates["spec"]["versions"][0].get("subresources"), None);
 }
 
-/// The three templates of the published walk-through, said in other words: host, arguments, threshold.
+/// The three templates of the published walk-through, by their differences: host, arguments, threshold.
 fn published(url: &str, args: &[&str], condition: &str) -> HookTemplate {
     let text = format!(
         "apiVersion: tkex.tencent.com/v1alpha1\nkind: HookTemplate\nmetadata: {{name: test}}\nspec:\n  args: [{}]\n  \

@@ -1,7 +1,6 @@
-//! Holds `proto/runtime.proto` against an independent copy of the interface.
-//!
-//! It must not fetch that copy (`tests/lab/cri-reference.sh` does) and must not pass
-//! without it: a field with a wrong number is lost silently, on the node of a user.
+//! Compares `proto/runtime.proto` with an independent copy of the interface.
+//! It must not download that copy (`tests/lab/cri-reference.sh` does) and must not pass without it: a field with
+//! a wrong number is lost silently, on a user's node.
 
 use std::path::{Path, PathBuf};
 
@@ -47,9 +46,8 @@ fn pool(file: &Path) -> DescriptorPool {
     compiler.descriptor_pool()
 }
 
-/// What ours says otherwise than the reference, and what it leaves out of a message or
-/// an enum that it has. Messages, enums and calls it does not have at all are its choice;
-/// a field cannot be spared that way, for then its message would not be whole.
+/// The differences from the reference, and the missing members of messages and enums that `ours` has. Messages,
+/// enums and calls may be left out completely; fields may not, because then the message would be incomplete.
 fn differences(ours: &DescriptorPool, reference: &DescriptorPool) -> Vec<String> {
     let mut found = Vec::new();
     for message in ours.all_messages() {
@@ -75,8 +73,8 @@ fn fields(ours: &MessageDescriptor, reference: &MessageDescriptor, found: &mut V
     compare(ours.full_name(), &signatures(ours), &signatures(reference), found);
 }
 
-/// What of a field matters to the wire. A map's entry is a message among the others;
-/// packed or not is left out, every reader takes both.
+/// The properties of a field that matter on the wire. A map's entry is compared as a message of its own; packed
+/// or not is left out, because every reader accepts both.
 fn signature(field: &FieldDescriptor) -> String {
     let kind = match field.kind() {
         Kind::Message(message) => format!("message {}", message.full_name()),
@@ -97,7 +95,7 @@ fn numbered(values: &EnumDescriptor) -> Vec<(String, String)> {
     values.values().map(|value| (value.name().to_owned(), value.number().to_string())).collect()
 }
 
-/// Two lists of members by name: same names, and the same said about each.
+/// Compares two lists of members: the same names, and the same properties of each.
 fn compare(owner: &str, ours: &[(String, String)], reference: &[(String, String)], found: &mut Vec<String>) {
     for (name, here) in ours {
         match reference.iter().find(|(other, _)| other == name) {
@@ -141,7 +139,7 @@ fn services(ours: &DescriptorPool, reference: &DescriptorPool, found: &mut Vec<S
     }
 }
 
-/// The comparison itself: what it must see, and what it must let pass.
+/// Tests of the comparison itself: what it must find, and what it must accept.
 mod comparison {
     use super::{differences, pool};
 
@@ -161,7 +159,7 @@ mod comparison {
             rpc Watch(Thing) returns (stream Part);
         }";
 
-    /// What is found when the reference, with one piece of its text replaced, is ours.
+    /// The differences when `ours` is the reference with one piece of its text replaced.
     fn found(piece: &str, instead: &str) -> Vec<String> {
         assert!(REFERENCE.contains(piece), "{piece}");
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! `InPlaceRollout`s from the command line: what is made, what is refused before, how they are followed, held and ended.
-//! No controller runs: the test writes what one would.
+//! `InPlaceRollout`s from the command line: what is created, what is refused before, and how they are followed,
+//! paused and cancelled. No controller runs: the test writes what a controller would.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -47,14 +47,14 @@ async fn shop() -> ApiServer {
     api
 }
 
-/// The only rollout there is.
+/// The only rollout.
 fn made(api: &ApiServer) -> Value {
     let all: Vec<_> = api.store(|store| store.all(ROLLOUTS).cloned().collect());
     assert_eq!(all.len(), 1, "{all:#?}");
     all.into_iter().next().unwrap()
 }
 
-/// What a controller would write.
+/// Writes a status as a controller would.
 fn report(api: &ApiServer, name: &str, status: &Value) {
     api.edit_of(ROLLOUTS, "shop", name, |object| object["status"] = status.clone());
 }
@@ -65,7 +65,7 @@ fn status(phase: &str, done: u32, failures: &Value) -> Value {
         "downtimeMs": {"median": 61, "most": 95}})
 }
 
-/// Makes a rollout and waits for it; its name once both watches are there.
+/// Creates a rollout with `--wait`; returns its name once both watches are open.
 async fn waiting(api: &ApiServer, more: &[&str]) -> (Child, String) {
     let (watches, pods) = (api.count("WATCH inplacerollouts"), api.count("WATCH pods"));
     let args = [&["restart", "deploy/web", "-c", "app", "--wait"], more].concat();
@@ -101,7 +101,7 @@ async fn a_workload_gets_a_rollout_with_all_that_the_flags_say() {
                 "readyTimeoutSeconds": 60, "deadlineSeconds": 300, "onFailure": "Keep", "engine": "Stop", "reason": "ticket"},
         })
     );
-    // The next one of the same target says what it does to the first, and has the defaults.
+    // The next rollout of the same target reports its effect on the first, and has the default values.
     let (code, out, err) = inplace(&api, &["restart", "deploy/web", "-c", "proxy,app", "-o", "json"]);
     assert_eq!(code, Some(0), "{err}");
     assert!(
@@ -216,7 +216,7 @@ async fn a_wait_ends_with_a_code_of_its_own_and_names_who_failed() {
         assert!(out.contains(says), "{out}");
         api.store(|store| store.remove_of(ROLLOUTS, "shop", &name));
     }
-    // What has ended and is deleted at once has ended.
+    // A rollout that has ended and is deleted at once counts as ended.
     let (child, name) = waiting(&api, &["-o", "json"]).await;
     let done = status("Succeeded", 2, &json!([]));
     api.store(|store| {

@@ -1,12 +1,12 @@
-//! `tests/lab/kube.sh` builds Kubernetes whole or not at all, and says how far it is. Every program that it runs is played
-//! here by a script, and one of them fails.
+//! `tests/lab/kube.sh` builds Kubernetes completely or not at all, and reports its progress. Every program that
+//! it runs is replaced by a script here, and one of them fails.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// The commands that `install.sh build-kube` looks for and `kube.sh` runs, and what each does here.
+/// The commands that `install.sh build-kube` looks for and `kube.sh` runs, with their replacements.
 const COMMANDS: [(&str, &str); 6] = [
     (
         "apt-get",

@@ -1,5 +1,6 @@
-//! What is installed in a cluster, as text: kustomize and the chart say the same, and neither asks for more than it needs.
-//! And the image: the same input gives the same digest. kubectl, Go and Python are run, nothing is asked of a network.
+//! The installed manifests as text: kustomize and the chart produce the same objects, and neither requests more
+//! rights than needed. And the image: the same input gives the same digest. Runs kubectl, Go and Python, without
+//! network access.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-/// Kind, namespace and name.
+/// Objects by kind, namespace and name.
 type Objects = BTreeMap<(String, String, String), Value>;
 
 #[test]
@@ -20,14 +21,14 @@ fn the_chart_installs_what_kustomize_does() {
     let all = chart(&every);
     same(&all, &kustomize(&["crds", "base", "pull-secrets", "change-secrets", "readiness-gate"]));
     assert_eq!(all.len(), 27 + 5, "{:?}", all.keys());
-    // Helm itself has the last word where there is one.
+    // Compared with Helm itself where it is installed.
     if let Some(helm) = helm(&json!({})) {
         same(&helm, &own);
         same(&helm_or_fail(&every), &all);
     }
 }
 
-/// Both are installed with the policies unless the API server does not know such, and nothing else differs there.
+/// Both install the policies unless the API server does not support them, and nothing else differs there.
 #[test]
 fn the_policies_are_installed_wherever_the_api_server_has_them() {
     let is_policy = |key: &(String, String, String)| key.0.starts_with("ValidatingAdmissionPolicy");
@@ -58,7 +59,8 @@ fn the_policies_are_installed_wherever_the_api_server_has_them() {
     same(&chart_for("", &json!({"admissionPolicy": {"enabled": true}})), &chart(&auto));
 }
 
-/// In another namespace, too, the policies are about the accounts of agent and controller, and nothing else names the old one.
+/// In another namespace the policies apply to the service accounts of agent and controller there, and nothing
+/// else names the default namespace.
 #[test]
 fn another_namespace_changes_whom_everything_is_about() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -74,7 +76,7 @@ fn another_namespace_changes_whom_everything_is_about() {
             assert!(!object.to_string().contains("inplace-system"), "{key:?}: {object}");
         }
     }
-    // Whom the policies mean is no matter of the namespace: the expressions are the same.
+    // The policies select the accounts independently of the namespace: the expressions are the same.
     let specs = |objects: &Objects| -> Vec<Value> {
         let policies = objects.iter().filter(|(key, _)| key.0 == "ValidatingAdmissionPolicy");
         policies.map(|(_, object)| object["spec"].clone()).collect()
@@ -86,14 +88,14 @@ fn another_namespace_changes_whom_everything_is_about() {
     let expected = ["inplace-agent", "inplace-controller"].map(|name| key("ServiceAccount", "other", name));
     let found: [Vec<_>; 2] = [accounts(&moved), accounts(&in_chart)];
     assert_eq!(found, [expected.to_vec(), expected.to_vec()]);
-    // The webhooks know both by the namespace that they are told, which is the pod's own.
+    // The webhooks identify both by the namespace of the controller's pod, which they get as an argument.
     let controller = &moved[&key("Deployment", "other", "inplace-controller")]["spec"]["template"]["spec"];
     let container = &controller["containers"][0];
     assert!(container["args"].as_array().unwrap().contains(&json!("--namespace=$(NAMESPACE)")));
     assert_eq!(container["env"][0]["valueFrom"]["fieldRef"]["fieldPath"], "metadata.namespace");
 }
 
-/// Deleting a definition deletes every object of its kind: `kubectl delete -k` of what runs us must not.
+/// Deleting a CRD deletes every object of its kind, so `kubectl delete -k` of the program must not contain one.
 #[test]
 fn what_is_uninstalled_holds_no_kind() {
     let of_kinds =
@@ -105,7 +107,7 @@ fn what_is_uninstalled_holds_no_kind() {
     }
     let kinds = kustomize(&["crds"]);
     assert_eq!((of_kinds(&kinds), kinds.len()), (5, 5));
-    // Helm leaves what is in its folder `crds` where it is, and deletes what a template made.
+    // Helm leaves the objects of its folder `crds` in place, and deletes those of templates.
     let templates = run("bash", &["tests/lab/chart.sh", "daemonset/chart", "{}"]);
     assert_eq!(of_kinds(&objects(&templates)), 0);
 }
@@ -166,7 +168,7 @@ fn every_value_of_the_chart_does_something() {
     assert_eq!(tried, known, "a value that no case here changes, or a case without a value");
 }
 
-/// Both roles run hooks, the controller alone guards; and what is rendered is what they take.
+/// Both roles run hooks, and only the controller guards deletions; the program accepts the rendered arguments.
 #[test]
 fn settings_of_hooks_and_of_the_guard_reach_those_who_read_them() {
     let made = chart(&json!({
@@ -193,7 +195,7 @@ fn settings_of_hooks_and_of_the_guard_reach_those_who_read_them() {
         let known = Command::new(env!("CARGO_BIN_EXE_inplace")).args(&args).arg("--help").output().unwrap();
         assert!(known.status.success(), "{args:?}: {}", String::from_utf8_lossy(&known.stderr));
     }
-    // Everybody is held where nobody is named.
+    // With an empty list of exempt users every user is held.
     let made = chart(&json!({"deleteGuard": {"exemptUsers": []}}));
     assert!(made.values().any(|object| object.to_string().contains("\"--guard-exempt-users=\"")));
 }
@@ -210,7 +212,7 @@ fn a_socket_elsewhere_is_mounted_and_named() {
     assert_eq!(args[5], "--max-pulls=1");
     assert_eq!(pod["containers"][0]["volumeMounts"][0]["mountPath"], "/run/k3s/containerd");
     assert_eq!(pod["volumes"][0]["hostPath"]["path"], "/run/k3s/containerd");
-    // No trace of the namespace that it is not in.
+    // The output does not contain the default namespace.
     for ((kind, _, name), object) in &made {
         let text = object.to_string();
         assert!(!text.contains("inplace-system"), "{kind} {name}: {text}");
@@ -244,7 +246,7 @@ fn the_agent_may_no_more_than_it_needs() {
     assert_eq!(security["readOnlyRootFilesystem"], true);
     assert_eq!(security.get("privileged"), None);
     assert_eq!((pod.get("hostPID"), pod.get("hostIPC")), (None, None));
-    // Each folder is seen where the node has it, and nothing else is seen.
+    // Each folder is mounted at the node's path, and nothing else is mounted.
     let volumes = pod["volumes"].as_array().unwrap();
     let mounts = container["volumeMounts"].as_array().unwrap();
     assert_eq!(volumes.len(), mounts.len());
@@ -320,7 +322,8 @@ fn the_controller_may_no_more_than_it_needs() {
     assert_eq!(security["capabilities"], json!({"drop": ["ALL"]}));
     assert_eq!(security["allowPrivilegeEscalation"], false);
     assert_eq!(security["readOnlyRootFilesystem"], true);
-    // What its token is worth has a place among the like: preferred, because many clusters have no such node for pods.
+    // The controller's token is valuable, so its pod prefers control plane nodes; only prefers, because many
+    // clusters have no such node for pods.
     let affinity = pod["affinity"].as_object().unwrap();
     assert_eq!(affinity.keys().collect::<Vec<_>>(), ["nodeAffinity"]);
     let preferred =
@@ -331,7 +334,7 @@ fn the_controller_may_no_more_than_it_needs() {
         assert_eq!((&expression["key"], &expression["operator"]), (&tolerated["key"], &json!("Exists")));
         assert_eq!((&tolerated["operator"], &tolerated["effect"]), (&json!("Exists"), &json!("NoSchedule")));
     }
-    // The agents that it looks for are those that are there.
+    // The agents' pods have the labels that the controller selects.
     let labels =
         &base[&key("DaemonSet", "inplace-system", "inplace-agent")]["spec"]["template"]["metadata"]["labels"];
     let selected = format!(
@@ -355,7 +358,7 @@ fn the_webhooks_can_hold_up_nothing_but_our_kinds_and_what_is_guarded() {
         "operations": ["CREATE", "UPDATE"], "scope": "Namespaced"}]);
     assert_eq!(webhook["rules"], expected);
     assert_eq!((&webhook["sideEffects"], &webhook["timeoutSeconds"]), (&json!("None"), &json!(10)));
-    // The way from the API server to the controller, name by name.
+    // The path from the API server to the controller, name by name.
     let service = &base[&key("Service", "inplace-system", SECRET)]["spec"];
     let expected = json!({"name": SECRET, "namespace": "inplace-system", "path": "/validate", "port": 443});
     assert_eq!(webhook["clientConfig"], json!({"service": expected}));
@@ -369,9 +372,10 @@ fn the_webhooks_can_hold_up_nothing_but_our_kinds_and_what_is_guarded() {
         .find(|port| port["name"] == service["ports"][0]["targetPort"]);
     let listen = format!("--webhook-listen=0.0.0.0:{}", port.unwrap()["containerPort"]);
     assert!(container["args"].as_array().unwrap().contains(&json!(listen)), "{listen}");
-    // Empty, so that the controller needs no right to make Secrets: with that it could get anybody's token there.
+    // Empty, so that the controller needs no right to create Secrets: with that right it could obtain the token
+    // of any account there.
     assert_eq!(base[&key("Secret", "inplace-system", SECRET)].get("data"), None);
-    // What the guard can hold up: pods with its label, and their evictions in namespaces with the same.
+    // What the guard can hold: pods with its label, and their evictions in namespaces with the same label.
     let (delete, evict) = (json!(["pods"]), json!(["pods/eviction"]));
     let labelled = json!({"matchLabels": {"inplace.dev/delete-guard": "true"}});
     let others = json!({"matchExpressions": [{"key": "inplace.dev/delete-guard", "operator": "NotIn", "values": ["true"]}]});
@@ -396,7 +400,7 @@ fn the_webhooks_can_hold_up_nothing_but_our_kinds_and_what_is_guarded() {
     }
     let off = chart(&json!({"webhook": {"enabled": false}}));
     let named = |object: &Value| object.to_string().contains("webhook");
-    // The policy says what a controller may not do with webhooks: without them it holds nothing up.
+    // The policy about webhooks stays: without webhooks it has no effect.
     let others =
         |kind: &str| kind != "CustomResourceDefinition" && !kind.starts_with("ValidatingAdmissionPolicy");
     let left: Vec<_> = off.iter().filter(|(key, object)| others(&key.0) && named(object)).collect();
@@ -416,7 +420,7 @@ fn a_controller_is_asked_at_its_two_ports_and_its_webhooks_by_the_control_plane_
     assert!(ports(base).iter().all(|port| named.iter().any(|known| known["name"] == *port)));
     assert_eq!(ports(base), ["webhook", "metrics"]);
     assert_eq!((&base["policyTypes"], &base["ingress"][0]["from"]), (&json!(["Ingress"]), &Value::Null));
-    // The narrow one takes the place of the other, and says the same of everything but from where.
+    // The narrow policy replaces the other, and differs only in the permitted sources.
     let mut narrow = kustomize(&["control-plane-only"])[&name]["spec"].clone();
     let from = narrow["ingress"][0].as_object_mut().unwrap().remove("from").unwrap();
     assert_eq!((from, &narrow), (json!([{"ipBlock": {"cidr": "192.0.2.0/24"}}]), base));
@@ -442,9 +446,9 @@ fn all_of_it_is_of_one_version() {
 fn the_same_binary_makes_the_same_image() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    // What image.py looks at: the magic number and the machine, here x86-64.
+    // The fields that image.py reads: the magic number and the machine, here x86-64.
     let mut program = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0".to_vec();
-    // One that nobody lists: that of a proxy, say.
+    // A certificate that is in no public list, for example that of a proxy.
     let own = rcgen::generate_simple_self_signed(["proxy".to_owned()]).unwrap().cert.pem();
     std::fs::write(at("certificates"), &own).unwrap();
     let pack = |out: &str, program: &[u8], arch: &str| {
@@ -467,7 +471,7 @@ fn the_same_binary_makes_the_same_image() {
     assert!(first.starts_with("sha256:") && first.len() == 71, "{first}");
     assert_eq!(pack("two.tar", &program, "amd64").unwrap(), first);
     assert_eq!(std::fs::read(at("one.tar")).unwrap(), std::fs::read(at("two.tar")).unwrap());
-    // What the machine that builds trusts is not what the image trusts.
+    // The image does not trust the certificates of the build machine.
     std::fs::write(at("certificates"), "").unwrap();
     assert_eq!(
         pack("three.tar", &program, "amd64").unwrap(),
@@ -494,11 +498,11 @@ fn what_the_binary_is_made_of_is_written_down() {
     let tokio = part("tokio").unwrap();
     assert!(tokio["version"].is_string() && tokio["licenses"][0]["expression"].is_string(), "{tokio}");
     assert_eq!(tokio["hashes"][0]["content"].as_str().unwrap().len(), 64);
-    // Only tests use it.
+    // Only tests use this crate.
     assert!(part("proptest").is_none());
 }
 
-/// Object by object, so that a difference can be read.
+/// Compares object by object, so that a difference is readable.
 fn same(one: &Objects, other: &Objects) {
     assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>());
     for (key, object) in one {
@@ -510,7 +514,7 @@ fn key(kind: &str, namespace: &str, name: &str) -> (String, String, String) {
     (kind.to_owned(), namespace.to_owned(), name.to_owned())
 }
 
-/// The pod of the one `DaemonSet` there is.
+/// The pod of the only `DaemonSet`.
 fn pod(objects: &Objects) -> &Value {
     let mut all = objects.iter().filter(|((kind, ..), _)| kind == "DaemonSet");
     let (_, found) = all.next().unwrap();
@@ -534,12 +538,13 @@ fn kustomize(folders: &[&str]) -> Objects {
         .collect()
 }
 
-/// For a new cluster.
+/// The chart's objects for a new cluster.
 fn chart(values: &Value) -> Objects {
     chart_for("v1,admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy", values)
 }
 
-/// For a cluster whose API server knows these. With what Helm installs before the templates: the folder `crds`, as it is.
+/// The chart's objects for a cluster with these API versions, including the folder `crds`, which Helm installs
+/// before the templates.
 fn chart_for(api_versions: &str, values: &Value) -> Objects {
     let known = format!("CHART_API_VERSIONS={api_versions}");
     let args = [&known, "bash", "tests/lab/chart.sh", "daemonset/chart", &values.to_string()];
@@ -550,7 +555,7 @@ fn chart_for(api_versions: &str, values: &Value) -> Objects {
     all
 }
 
-/// What Helm makes of the chart, on machines that have it.
+/// Helm's own output, on machines that have it.
 fn helm(values: &Value) -> Option<Objects> {
     Command::new("helm").arg("version").output().is_ok().then(|| helm_or_fail(values))
 }

@@ -1,14 +1,15 @@
-//! A run in words: a line per measurement while it runs, and the verdict of each metric and of the whole.
+//! Describes a hook run in words: one line per finished measurement while it runs, then the verdict of each
+//! metric and of the whole run. Formats only; decides nothing about the hook.
 
 use std::collections::BTreeMap;
 
 use crate::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus, Measurement, MetricResult};
 use crate::api::hook_template::Metric;
 
-/// Remembers what has been told.
+/// Formats a run, and remembers which measurements it has reported.
 pub(super) struct Explain<'a> {
     spec: &'a HookRunSpec,
-    /// How many measurements of each metric.
+    /// Number of reported measurements, by metric.
     reported: BTreeMap<String, usize>,
 }
 
@@ -17,7 +18,7 @@ impl<'a> Explain<'a> {
         Self { spec, reported: BTreeMap::new() }
     }
 
-    /// A line for each measurement that has ended since the last call.
+    /// One line for each measurement that has finished since the last call.
     pub(super) fn updates(&mut self, status: &HookRunStatus) -> Vec<String> {
         let mut lines = Vec::new();
         for result in &status.metric_results {
@@ -35,7 +36,7 @@ impl<'a> Explain<'a> {
         lines
     }
 
-    /// The last measurements, each metric's verdict, and that of the run.
+    /// The remaining measurements, the verdict of each metric, and the verdict of the run.
     pub(super) fn verdict(&mut self, status: &HookRunStatus) -> Vec<String> {
         let mut lines = self.updates(status);
         for metric in &self.spec.metrics {
@@ -60,7 +61,7 @@ impl<'a> Explain<'a> {
     }
 }
 
-/// Measurements that have ended, those that are not kept any more too.
+/// Number of finished measurements, including those that the status no longer lists.
 fn ended(result: &MetricResult) -> usize {
     let counters = [result.successful, result.failed, result.inconclusive, result.error];
     counters.into_iter().map(|counter| usize::try_from(counter).unwrap_or(0)).sum()
@@ -81,7 +82,7 @@ fn line(name: &str, number: usize, measurement: &Measurement, metric: Option<&Me
     format!("{name} #{number} {:?}{value} in {millis} ms{}", measurement.phase, because(&why))
 }
 
-/// Why a measurement was good.
+/// Explains why a measurement was successful.
 fn passed(metric: &Metric) -> String {
     let given = |condition: &Option<String>| condition.clone().filter(|source| !source.trim().is_empty());
     match (given(&metric.success_condition), given(&metric.failure_condition)) {
@@ -137,7 +138,7 @@ mod tests {
         let one = || measured(HookPhase::Failed, "7");
         assert_eq!(explain.updates(&status(1, vec![one()])), ["web #1 Failed \"7\" in 12 ms"]);
         assert!(explain.updates(&status(1, vec![one()])).is_empty());
-        // The first two of twelve are not kept any more.
+        // The status no longer lists the first two of twelve measurements.
         let kept = (0..10).map(|_| one()).collect();
         let lines = explain.updates(&status(12, kept));
         assert_eq!(lines.len(), 10);

@@ -1,6 +1,5 @@
-//! `inplace hook ...`: tries a `HookTemplate` out before anything depends on it.
-//!
-//! Needs no cluster; changes nothing but what the hook itself does.
+//! `inplace hook ...`: checks and runs a `HookTemplate` before any workload uses it.
+//! `check` needs no cluster. Nothing is changed except what the hook itself changes.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -42,19 +41,19 @@ struct CheckArgs {
     file: PathBuf,
 }
 
-/// Why a hook was not run.
+/// Error that prevents a hook from being run.
 #[derive(Debug, thiserror::Error)]
 enum Failed {
-    /// It cannot be run as written.
+    /// The hook cannot be run as written.
     #[error("{0}")]
     Refused(String),
-    /// There is no such runtime.
+    /// No container runtime was found.
     #[error(transparent)]
     Endpoint(#[from] crate::cri::endpoint::NoEndpoint),
-    /// The runtime's no, or its silence.
+    /// The runtime returned an error, or did not answer in time.
     #[error(transparent)]
     Runtime(#[from] crate::cri::error::Error),
-    /// The API server's no, or its silence.
+    /// The API server returned an error, or did not answer in time.
     #[error(transparent)]
     Cluster(#[from] cluster::error::Error),
 }
@@ -76,7 +75,7 @@ impl Failed {
 }
 
 impl HookCommand {
-    /// Runs the command to its end.
+    /// Runs the command and returns its exit code. Errors go to standard error.
     pub async fn run(self) -> Exit {
         let ended = match self.verb {
             Verb::Test(args) => test::run(*args).await,
@@ -89,7 +88,7 @@ impl HookCommand {
     }
 }
 
-/// Everything that can be known before the first measurement.
+/// Validates the template as far as possible without a measurement.
 fn check(args: &CheckArgs) -> Result<Exit, Failed> {
     let template = read(&args.file)?;
     let name = template.metadata.name.unwrap_or_default();
@@ -104,7 +103,7 @@ fn check(args: &CheckArgs) -> Result<Exit, Failed> {
     Ok(Exit::Done)
 }
 
-/// Reads a template strictly.
+/// Reads one template from a file or from standard input (`-`). Unknown fields are errors.
 fn read(file: &Path) -> Result<HookTemplate, Failed> {
     let refused = |why: &dyn std::fmt::Display| Failed::Refused(format!("{}: {why}", file.display()));
     let text = if file == Path::new("-") {

@@ -1,4 +1,5 @@
-//! The pod that a hook is about: what the hook gets to know of it, from the API server or from this node's runtime.
+//! The pod that a hook runs for: the values that are injected into the hook, from the API server or from this
+//! node's runtime. Reads only.
 
 use std::time::Duration;
 
@@ -14,10 +15,10 @@ use crate::cri::{self, convert};
 use crate::hook::args::Injected;
 use crate::hook::place::{HookPod, Place};
 
-/// For the question.
+/// Timeout of one API call.
 const CALL: Duration = Duration::from_secs(10);
 
-/// As the API server shows it.
+/// Reads the pod from the API server.
 pub(super) async fn in_cluster(
     client: &Client,
     namespace: &str,
@@ -42,7 +43,7 @@ pub(super) async fn in_cluster(
     Ok((place(namespace, name, uid, Origin::Api), injected))
 }
 
-/// As the runtime shows it. The order of its containers is that of their beginnings.
+/// Reads the pod from the runtime. Its containers are ordered by creation.
 pub(super) async fn on_node(
     client: &cri::client::Client,
     namespace: &str,

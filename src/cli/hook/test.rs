@@ -1,4 +1,4 @@
-//! `hook test`: one run of a template, here and now.
+//! `hook test`: runs a template once, in this process. Creates no HookRun.
 
 use std::path::PathBuf;
 
@@ -75,7 +75,7 @@ enum Form {
     Yaml,
 }
 
-/// Whom the hook may ask, and about what.
+/// The clients that the hook may use, and the pod that it runs for.
 struct Context {
     runtime: Option<Client>,
     server: Option<Server>,
@@ -97,7 +97,7 @@ pub(super) async fn run(args: TestArgs) -> Result<Exit, Failed> {
     if let Some(orphan) = given.iter().find(|given| spec.args.iter().all(|arg| arg.name != given.name)) {
         return Err(refused(format!("the hook has no argument {}", orphan.name)));
     }
-    // A person at their own machine: what a node must be kept from is their own business here.
+    // The command runs on the user's own machine, so the network restrictions of a node's hooks do not apply.
     let hooks = hooks.at_own_machine();
     let engine = Engine::new(hooks.settings("this command", context.runtime, context.server));
     let mut explain = Explain::new(&spec);
@@ -116,7 +116,7 @@ pub(super) async fn run(args: TestArgs) -> Result<Exit, Failed> {
     Ok(if status.phase == Some(HookPhase::Successful) { Exit::Done } else { Exit::Failed })
 }
 
-/// One measurement is the verdict: nothing is waited for, no failure is borne.
+/// Makes one measurement decide: no delay, no interval, no tolerated failure.
 fn once_each(template: &mut HookTemplateSpec) {
     for metric in &mut template.metrics {
         metric.interval = None;

@@ -1,4 +1,5 @@
-//! `rollout pause|resume ipr/NAME` and `cancel ipr/NAME`: sets `spec.paused`, deletes.
+//! `rollout pause|resume ipr/NAME` sets `spec.paused`; `cancel ipr/NAME` deletes the rollout. Both refuse a
+//! rollout that has ended.
 
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
@@ -6,7 +7,7 @@ use crate::cli::in_place::names::RolloutName;
 use crate::cli::in_place::server::Server;
 use crate::cli::output::{Data, line};
 
-/// Sets `spec.paused`, unless it has ended.
+/// Sets `spec.paused`, unless the rollout has ended.
 pub(in crate::cli) async fn pause(
     name: &RolloutName,
     paused: bool,
@@ -30,7 +31,7 @@ pub(in crate::cli) async fn pause(
     Ok(Exit::Done)
 }
 
-/// Deletes it, unless it has ended.
+/// Deletes the rollout, unless it has ended.
 pub(in crate::cli) async fn cancel(
     name: &RolloutName,
     cluster: &ClusterArgs,
@@ -48,7 +49,7 @@ pub(in crate::cli) async fn cancel(
     Ok(Exit::Done)
 }
 
-/// It, while there is something to change.
+/// Returns the rollout, or an error if it has ended.
 async fn open(
     server: &Server,
     name: &RolloutName,

@@ -1,4 +1,4 @@
-//! The `InPlaceRollout` that a command line asks for, and what is wrong with it for the workload that it is for. Pure.
+//! Builds the `InPlaceRollout` for a command line, and checks the command line against the workload. Pure.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use crate::cli::in_place::flags::{Labels, RolloutFlags, Share};
 use crate::cli::in_place::names::WorkloadName;
 use crate::cli::span::Seconds;
 
-/// How long what a command has made stays when it has ended.
+/// Default `ttl` of a rollout that a command creates: how long it stays after it has ended.
 const TTL: Seconds = Seconds(86_400);
 
-/// Whose pods. Displays for people.
+/// The pods that a rollout selects. `Display` is for people.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Whose {
     Workload(WorkloadName),
@@ -36,7 +36,7 @@ impl std::fmt::Display for Whose {
 }
 
 impl Labels {
-    /// As the API server reads it.
+    /// The labels in the syntax of the API server's label selector.
     pub(super) fn text(&self) -> String {
         self.0.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
     }
@@ -56,7 +56,7 @@ impl Whose {
         }
     }
 
-    /// True when `rollout` is for the same pods.
+    /// True when `rollout` selects the same pods.
     pub(super) fn is_target_of(&self, rollout: &InPlaceRollout) -> bool {
         let (mine, its) = (self.target(), &rollout.spec.target);
         let named = |target: &RolloutTarget| {
@@ -66,7 +66,7 @@ impl Whose {
     }
 }
 
-/// The rollout of `request` through the pods of `whose`.
+/// Builds the rollout that applies `request` to the pods of `whose`.
 pub(super) fn draft(verb: &str, whose: &Whose, request: Request, flags: &RolloutFlags) -> InPlaceRollout {
     let first = match whose {
         Whose::Workload(name) => name.name.as_str(),
@@ -96,7 +96,7 @@ pub(super) fn draft(verb: &str, whose: &Whose, request: Request, flags: &Rollout
     InPlaceRollout { metadata, spec, status: None }
 }
 
-/// What a request says of one pod.
+/// The fields of a request that apply to each pod.
 fn terms(request: Request) -> PodTerms {
     let hook = |hook: HookRef| WorkloadHook {
         template_name: hook.template_name,
@@ -137,8 +137,8 @@ fn whole(seconds: u32) -> i32 {
     i32::try_from(seconds).unwrap_or(i32::MAX)
 }
 
-/// Name and image of the containers in a pod's spec that can be replaced: the regular ones, and the init containers that
-/// stay.
+/// Name and image of the containers of a pod spec that can be replaced: the regular ones, and init containers
+/// with `restartPolicy: Always` (native sidecars).
 pub(super) fn replaceable(spec: &Value) -> Vec<(String, String)> {
     let list = |field: &str| spec[field].as_array().cloned().unwrap_or_default();
     let stays = |init: &Value| init["restartPolicy"] == "Always";
@@ -148,7 +148,7 @@ pub(super) fn replaceable(spec: &Value) -> Vec<(String, String)> {
     all.map(|container| (text(&container["name"]), text(&container["image"]))).collect()
 }
 
-/// The containers to restart: those named, or the only one that there is.
+/// The containers to restart: the named ones, or the only one that exists.
 pub(super) fn restarts(
     whose: &Whose,
     known: &[(String, String)],
@@ -162,7 +162,7 @@ pub(super) fn restarts(
     }
 }
 
-/// What no pod of `subject` could be asked for: containers that are not there.
+/// Refuses containers that `subject` does not have.
 pub(super) fn check(subject: &str, known: &[(String, String)], targets: &[Target]) -> Result<(), String> {
     match targets.iter().find(|target| known.iter().all(|(name, _)| *name != target.name)) {
         Some(missing) => Err(format!("{subject} has no container {}; it has {}", missing.name, names(known))),
@@ -170,7 +170,7 @@ pub(super) fn check(subject: &str, known: &[(String, String)], targets: &[Target
     }
 }
 
-/// Refuses images that the template does not name, unless that was asked for.
+/// Refuses images that differ from the template's, unless `allowed` is set.
 pub(super) fn check_drift(
     whose: &Whose,
     known: &[(String, String)],

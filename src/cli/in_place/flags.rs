@@ -1,4 +1,4 @@
-//! The flags of `restart` and `swap` that a workload has and a pod has not. Pure.
+//! The flags of `restart` and `swap` that apply to workloads and not to single pods. Pure.
 
 use std::str::FromStr;
 
@@ -39,7 +39,7 @@ pub(in crate::cli) struct RolloutFlags {
 }
 
 impl RolloutFlags {
-    /// One that was given: none of them is for a pod.
+    /// The name of a flag that was given, if any. None of these flags applies to a single pod.
     pub(in crate::cli) fn given(&self) -> Option<&'static str> {
         let Self {
             selector,
@@ -66,7 +66,7 @@ impl RolloutFlags {
     }
 }
 
-/// A number, or a share in percent.
+/// A number or a percentage.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Share(pub(super) IntOrString);
 
@@ -79,7 +79,7 @@ impl FromStr for Share {
     }
 }
 
-/// How long an ended rollout stays.
+/// How long a rollout stays after it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ttl(pub(super) Option<Seconds>);
 

@@ -1,4 +1,4 @@
-//! Following a rollout until it has ended or waits for a person.
+//! Follows a rollout until it has ended or waits for a person. Reads only; never changes the rollout.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -18,22 +18,23 @@ use crate::cli::in_place::table::{ProgressView, Row, Rows};
 use crate::cli::in_place::verdict::verdict;
 use crate::process::clock;
 
-/// A controller that is there looks within this.
+/// A running controller reconciles a new rollout within this time.
 const LOOK: Duration = Duration::from_secs(15);
-/// How often a terminal is drawn anew when nothing has changed but the time.
+/// Interval at which a terminal is redrawn when only the time has changed.
 const FRAME: Duration = Duration::from_millis(250);
-/// Longer than anybody waits.
+/// Stands for "no time limit".
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// How the following ended.
+/// Result of following a rollout.
 pub(super) struct End {
     pub(super) rollout: InPlaceRollout,
     pub(super) exit: Exit,
-    /// Why, where the rollout itself does not say it.
+    /// The reason, where the rollout's status does not contain it.
     pub(super) note: Option<String>,
 }
 
-/// Until it has ended, waits for a person, is gone, the time is over, or Ctrl-C.
+/// Follows the rollout until it has ended, waits for a person, is deleted, the time is over, or Ctrl-C is
+/// pressed.
 pub(super) async fn follow(
     server: &Server,
     first: InPlaceRollout,
@@ -108,7 +109,7 @@ pub(super) async fn follow(
                 continue;
             }
             Some(Ok(Event::InitDone)) if listed => continue,
-            // A complete list without it.
+            // The complete list does not contain the rollout.
             None | Some(Ok(Event::InitDone)) => return end(latest, Exit::Interrupted, Some(gone.to_owned())),
             Some(Ok(Event::Apply(next) | Event::InitApply(next))) => (next, false),
             Some(Ok(Event::Delete(next))) => (next, true),
@@ -118,14 +119,14 @@ pub(super) async fn follow(
             return end(latest, Exit::Interrupted, Some(gone.to_owned()));
         }
         latest = next;
-        // What has ended may be deleted at once.
+        // A rollout that has ended may be deleted at once; that is not an error.
         if deleted && verdict(&latest).end.is_none() {
             return end(latest, Exit::Interrupted, Some(gone.to_owned()));
         }
     }
 }
 
-/// What the watch of the pods brought.
+/// Applies an event of the pods' watch to the rows.
 fn take_in(rows: &mut Rows, coming: &mut Rows, event: Event<Pod>, uid: &str) {
     let keyed = |pod: Pod| Row::of(&pod, uid).map(|row| (pod.metadata.name.unwrap_or_default(), row));
     match event {

@@ -1,4 +1,4 @@
-//! `restart` and `swap` of a workload: looks at it, makes the rollout, and follows it when asked to.
+//! `restart` and `swap` of a workload: reads the workload, creates the rollout, and follows it with `--wait`.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use crate::cli::in_place::server::Server;
 use crate::cli::in_place::status::report_end;
 use crate::cli::output::{Form, line, message, yaml};
 
-/// What is asked for.
+/// The arguments of `restart` or `swap`.
 pub(in crate::cli) struct Order<'a> {
     pub(in crate::cli) verb: &'a str,
     /// `None`: the pods with the labels in `flags`.
     pub(in crate::cli) workload: Option<WorkloadName>,
-    /// The containers to restart; without one the only one that there is.
+    /// The containers to restart. If empty, the pod's only container.
     pub(in crate::cli) restarts: Vec<String>,
     /// The containers to swap.
     pub(in crate::cli) swaps: Vec<Target>,
@@ -31,7 +31,7 @@ pub(in crate::cli) struct Order<'a> {
     pub(in crate::cli) output: Option<Form>,
 }
 
-/// How long it is followed.
+/// How long the command follows the rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cli) enum Wait {
     No,
@@ -39,7 +39,7 @@ pub(in crate::cli) enum Wait {
     AsLongAsItTakes,
 }
 
-/// Makes the rollout whose pods get what `request` makes of the containers.
+/// Creates the rollout. `request` makes the request for one pod from the containers.
 pub(in crate::cli) async fn run(
     order: Order<'_>,
     cluster: &ClusterArgs,
@@ -69,7 +69,7 @@ pub(in crate::cli) async fn run(
         message("nothing was made: the API server would take this");
         return Ok(Exit::Done);
     }
-    // From here on Ctrl-C must not leave anybody in the dark about what is made.
+    // From here on Ctrl-C is handled, so that the user always learns what was created.
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| Failed::Other(error.to_string()))?;
     let made = server.create(&draft, false).await?;
     let name = RolloutName(made.metadata.name.clone().unwrap_or_default());
@@ -100,7 +100,7 @@ fn print(form: Form, rollout: &InPlaceRollout) {
     }
 }
 
-/// The containers, checked against what is there.
+/// The containers, checked against those of the workload or of the pods.
 async fn targets(server: &Server, whose: &Whose, order: &Order<'_>) -> Result<Vec<Target>, Failed> {
     let choose = |known: &[(String, String)]| {
         if order.swaps.is_empty() {

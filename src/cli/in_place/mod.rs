@@ -1,6 +1,6 @@
-//! `InPlaceRollout`s of a person: made by `restart` and `swap` of a workload, followed, held, gone on with and cancelled.
-//!
-//! Writes `InPlaceRollout`s and nothing else; the controller does the rest.
+//! The commands for `InPlaceRollout`s: `restart` and `swap` of a workload create them; others follow, pause,
+//! resume and cancel them.
+//! Writes `InPlaceRollout`s and nothing else; the controller carries them out.
 
 pub(super) mod change;
 mod draft;

@@ -1,6 +1,5 @@
-//! How workloads and `InPlaceRollout`s are written on the command line: as kubectl takes them.
-//!
-//! The namespace is never part of a name; it comes from `-n` or the kubeconfig's context.
+//! Parses the names of workloads and `InPlaceRollout`s on the command line, in kubectl's notation.
+//! The namespace is never part of a name; it comes from `-n` or from the kubeconfig's context.
 
 use std::fmt;
 
@@ -9,7 +8,7 @@ use kube::core::ApiResource;
 use crate::api::in_place_rollout::WorkloadRef;
 use crate::api::workload_kind::Kind;
 
-/// How the API server has a kind.
+/// The API resource of a kind.
 pub(in crate::cli) fn resource(kind: Kind) -> ApiResource {
     ApiResource {
         group: kind.group.to_owned(),
@@ -20,7 +19,7 @@ pub(in crate::cli) fn resource(kind: Kind) -> ApiResource {
     }
 }
 
-/// A workload. Displays as kubectl prints it: `deployment.apps/web`.
+/// The name of a workload. `Display` is kubectl's form: `deployment.apps/web`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) struct WorkloadName {
     pub(in crate::cli) kind: Kind,
@@ -28,7 +27,7 @@ pub(in crate::cli) struct WorkloadName {
 }
 
 impl WorkloadName {
-    /// As a rollout names it.
+    /// The reference in a rollout's spec.
     pub(super) fn reference(&self) -> WorkloadRef {
         WorkloadRef {
             api_version: self.kind.api_version(),
@@ -37,7 +36,7 @@ impl WorkloadName {
         }
     }
 
-    /// The workload that a rollout names; `None` for a kind that is not known here.
+    /// The workload that a rollout refers to; `None` if this program does not support the kind.
     pub(super) fn of(reference: &WorkloadRef) -> Option<Self> {
         Some(Self { kind: Kind::of(reference)?, name: reference.name.clone() })
     }
@@ -49,12 +48,12 @@ impl fmt::Display for WorkloadName {
     }
 }
 
-/// The name of an `InPlaceRollout`. Displays as kubectl prints it.
+/// The name of an `InPlaceRollout`. `Display` is kubectl's form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) struct RolloutName(pub(in crate::cli) String);
 
 impl RolloutName {
-    /// `ipr/NAME` or `ipr NAME`; `None` when it is something else that is named.
+    /// Parses `ipr/NAME` or `ipr NAME`; `None` when the words name something else.
     pub(in crate::cli) fn read(words: &[String]) -> Option<Result<Self, String>> {
         let (kind, name) = match words {
             [one] => one.split_once('/')?,
@@ -77,7 +76,7 @@ impl fmt::Display for RolloutName {
     }
 }
 
-/// RFC 1123 subdomain, as names of most objects are.
+/// True for an RFC 1123 subdomain, the syntax of most object names.
 pub(in crate::cli) fn is_name(name: &str) -> bool {
     let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     (1..=253).contains(&name.len())

@@ -1,6 +1,6 @@
-//! What the commands ask of the API server about `InPlaceRollout`s and their workloads: a few bounded calls, two watches.
-//!
-//! Decides nothing; a cluster that does not know the kind is told what to install.
+//! The API calls of the commands for `InPlaceRollout`s and their workloads: calls with a timeout, and two
+//! watches.
+//! Decides nothing. If the cluster lacks the kind, the error says what to install.
 
 use futures_util::Stream;
 use futures_util::stream::{BoxStream, StreamExt, pending};
@@ -18,11 +18,11 @@ use crate::cli::in_place::names::{RolloutName, WorkloadName, resource};
 use crate::operation::effect::Class;
 use crate::workload::selector;
 
-/// Names that are told in place of one that is not there.
+/// Number of existing names that the error about a missing workload lists.
 const NAMES: u32 = 20;
 const MANAGER: &str = "inplace-cli";
 
-/// The API server, and the namespace that was asked for.
+/// The API server and the selected namespace.
 #[derive(Clone)]
 pub(super) struct Server {
     client: Client,
@@ -43,14 +43,14 @@ impl Server {
         Api::namespaced_with(self.client.clone(), &self.namespace, &resource(name.kind))
     }
 
-    /// The workload, or which ones there are.
+    /// Reads the workload. If it does not exist, the error lists the existing ones.
     pub(super) async fn workload(&self, name: &WorkloadName) -> Result<DynamicObject, Failed> {
         let doing = format!("reading {name} in namespace {}", self.namespace);
         let failed = match bounded(&doing, self.workloads(name).get(&name.name)).await {
             Err(Failed::Cluster(error)) if error.class() == Class::Gone => error,
             answer => return answer,
         };
-        // Who may not list them is told that it is not there.
+        // If the user may not list workloads, the error is the plain "not found".
         let list = ListParams::default().limit(NAMES);
         let there = bounded(&doing, self.workloads(name).list(&list)).await.map(|list| list.items);
         let there: Vec<_> =
@@ -78,7 +78,7 @@ impl Server {
         }
     }
 
-    /// Makes it, or has the API server only say whether it would.
+    /// Creates the rollout. With `dry_run` the API server only validates it.
     pub(super) async fn create(
         &self,
         draft: &InPlaceRollout,
@@ -89,7 +89,7 @@ impl Server {
         bounded(&doing, self.rollouts_api().create(&params, draft)).await
     }
 
-    /// As it is now.
+    /// Reads the rollout.
     pub(super) async fn rollout(&self, name: &RolloutName) -> Result<InPlaceRollout, Failed> {
         let doing = format!("reading {name} in namespace {}", self.namespace);
         match bounded(&doing, self.rollouts_api().get(&name.0)).await {
@@ -109,14 +109,14 @@ impl Server {
         bounded(&doing, self.rollouts_api().patch(&name.0, &params, &patch)).await
     }
 
-    /// Deletes the one with this uid.
+    /// Deletes the rollout if it has this uid.
     pub(super) async fn delete(&self, name: &RolloutName, uid: Option<String>) -> Result<(), Failed> {
         let doing = format!("deleting {name} in namespace {}", self.namespace);
         let params = DeleteParams::default().preconditions(Preconditions { uid, resource_version: None });
         bounded(&doing, self.rollouts_api().delete(&name.0, &params)).await.map(|_| ())
     }
 
-    /// It now, and whenever it changes; goes on after errors, with pauses.
+    /// Watches the rollout. The stream continues after errors, with a back-off.
     pub(super) fn watch(
         &self,
         name: &RolloutName,
@@ -131,8 +131,8 @@ impl Server {
         listed("listing pods", &api, ListParams::default().labels(labels)).await
     }
 
-    /// The pods that `rollout` may be working on, now and whenever they change. Those of a workload are those that its
-    /// selector means; a workload that is gone has none.
+    /// Watches the pods that `rollout` may select. For a workload these are the pods that match its selector; a
+    /// deleted workload has none.
     pub(super) async fn watch_pods(
         &self,
         rollout: &InPlaceRollout,

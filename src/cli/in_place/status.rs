@@ -1,4 +1,5 @@
-//! `rollout status ipr/NAME`: how far a rollout is; followed until it has ended or waits for a person.
+//! `rollout status ipr/NAME`: prints the progress of a rollout, and follows it until it has ended or waits for a
+//! person. Changes nothing.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::cli::in_place::server::Server;
 use crate::cli::in_place::verdict::{failures, verdict};
 use crate::cli::output::{Data, line, message};
 
-/// Follows it, no longer than `patience`, or tells once.
+/// Follows the rollout for at most `patience`, or prints its current state and exits.
 pub(in crate::cli) async fn run(
     name: &RolloutName,
     watch: bool,
@@ -36,7 +37,8 @@ pub(in crate::cli) async fn run(
     Ok(report_end(&end, output.is_none()))
 }
 
-/// How it ended and who failed, for a person; beside data for programs only what is not in there.
+/// Prints the result and the failed pods for a person. With JSON or YAML output, prints only what the data does
+/// not contain.
 pub(super) fn report_end(end: &End, text: bool) -> Exit {
     let name = RolloutName(end.rollout.metadata.name.clone().unwrap_or_default());
     match &end.note {

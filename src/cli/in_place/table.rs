@@ -1,4 +1,5 @@
-//! What a person sees while a rollout goes on: a table on a terminal, no higher than that; elsewhere a line per change.
+//! The progress view of a rollout: a table on a terminal, no taller than the terminal; elsewhere one line per
+//! change. Formats only.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, IsTerminal};
@@ -17,22 +18,23 @@ use crate::cli::output::{self, message};
 use crate::cli::pod::answer::{Notes, progress};
 
 const HEADINGS: [&str; 6] = ["POD", "PHASE", "STEP", "DOWN", "NODE", "MESSAGE"];
-/// Lines of a terminal that are not the pods': the first two, the headings, the rest in words, the cursor's.
+/// Terminal lines that are not rows of pods: the first two, the headings, the summary of the remaining pods, and
+/// the cursor's line.
 const OTHER_LINES: usize = 5;
-/// The size of a terminal that does not tell it.
+/// Columns and lines of a terminal that does not report its size.
 const SIZE: (usize, usize) = (80, 24);
 
-/// A pod that the rollout has begun with.
+/// A pod that the rollout has started.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
     name: String,
     node: String,
-    /// The answer to the rollout's request; `None` until there is one.
+    /// The status for the rollout's request; `None` until the agent has written one.
     status: Option<Status>,
 }
 
 impl Row {
-    /// `None` for a pod that the rollout with this uid has not begun with.
+    /// `None` for a pod that the rollout with this uid has not started.
     pub(super) fn of(pod: &Pod, uid: &str) -> Option<Self> {
         let meta = &pod.metadata;
         let label = meta.labels.as_ref().and_then(|labels| labels.get(annotation::ROLLOUT_UID));
@@ -44,12 +46,13 @@ impl Row {
         Some(Self {
             name: meta.name.clone().unwrap_or_default(),
             node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
-            // The id of what a rollout asks of a pod is its uid: other answers are none to it.
+            // A rollout's requests have its uid as their id, so a status with another id belongs to another
+            // request.
             status: Notes::of(meta).status.filter(|status| status.id == uid),
         })
     }
 
-    /// Failed ones first, then what is going on, then what has ended, the latest first.
+    /// Sort key: failed pods first, then running ones, then finished ones, the latest first.
     fn rank(&self) -> (u8, Option<std::cmp::Reverse<Timestamp>>, &str) {
         let (rank, ended) = match &self.status {
             Some(status) if !status.phase.is_terminal() => (1, None),
@@ -83,7 +86,7 @@ impl Row {
     }
 }
 
-/// Milliseconds that the container that was down longest was, or has been so far.
+/// The longest downtime of the containers in milliseconds; a container that is still down counts its time so far.
 fn down(containers: &[ContainerReport], now: Timestamp) -> Option<i64> {
     let so_far = |container: &ContainerReport| {
         let since = container.stopped_at.filter(|_| container.started_at.is_none());
@@ -93,10 +96,10 @@ fn down(containers: &[ContainerReport], now: Timestamp) -> Option<i64> {
     containers.iter().filter_map(so_far).max()
 }
 
-/// The pods by name.
+/// The rows by pod name.
 pub(super) type Rows = BTreeMap<String, Row>;
 
-/// The table as lines of at most `size`: columns and lines.
+/// Renders the table within `size` (columns and lines).
 fn lines(
     name: &RolloutName,
     rollout: &InPlaceRollout,
@@ -109,7 +112,7 @@ fn lines(
     sorted.sort_by(|a, b| a.rank().cmp(&b.rank()));
     let cells: Vec<_> = sorted.iter().take(room).map(|row| row.cells(now)).collect();
     let message = verdict(rollout).message;
-    // What it does and how far it is: both must be seen on a narrow terminal.
+    // The message has two parts, the activity and the progress. Each gets its own line, to fit a narrow terminal.
     let mut lines: Vec<_> = format!("ipr/{}: {message}", name.0).splitn(2, "; ").map(str::to_owned).collect();
     if !cells.is_empty() {
         lines.extend(output::rows(&HEADINGS, &cells, &mut Vec::new()));
@@ -120,11 +123,11 @@ fn lines(
     lines.iter().map(|line| line.chars().take(columns - 1).collect()).collect()
 }
 
-/// Where it is shown.
+/// The place where the progress is written: a terminal or a log.
 pub(super) struct ProgressView {
     name: RolloutName,
     bar: Option<ProgressBar>,
-    /// What was said last, of the rollout (the empty name) and of each pod.
+    /// The last printed text by pod name; the empty name is the rollout.
     said: HashMap<String, String>,
 }
 
@@ -140,7 +143,7 @@ impl ProgressView {
         Self { name, bar, said: HashMap::new() }
     }
 
-    /// True when what it shows changes with the time alone.
+    /// True when the view changes with the time alone.
     pub(super) fn is_live(&self) -> bool {
         self.bar.is_some()
     }
@@ -166,7 +169,7 @@ impl ProgressView {
         }
     }
 
-    /// Something to know, which stays.
+    /// Prints a message that stays above the table.
     pub(super) fn remark(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| message(text)),

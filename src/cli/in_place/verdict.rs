@@ -1,19 +1,19 @@
-//! How far a rollout is, as its status tells it: done, going on, or standing still for good or until a person acts. Pure.
+//! Derives from a rollout's status whether it is done, in progress, failed, or waits for a person. Pure.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutStatus, RolloutPhase};
 use crate::cli::exit::Exit;
 
-/// How far it is, and what a person reads.
+/// The state of a rollout, and the message for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// How a command that waits for it ends; `None` while it goes on by itself.
+    /// The exit code for a command that waits for the rollout; `None` while it progresses on its own.
     pub(super) end: Option<Exit>,
     pub(super) message: String,
 }
 
-/// What is to be said of `rollout`.
+/// Evaluates the status of `rollout`.
 pub(super) fn verdict(rollout: &InPlaceRollout) -> Verdict {
     let blank = InPlaceRolloutStatus::default();
     let status = rollout.status.as_ref().unwrap_or(&blank);
@@ -22,7 +22,7 @@ pub(super) fn verdict(rollout: &InPlaceRollout) -> Verdict {
     let far = format!("{said}{}", counts(status));
     let phase = status.phase;
     let of = |end: Exit| Verdict { end: Some(end), message: format!("{phase:?}: {far}") };
-    // What has ended stays so, whatever is written into its spec.
+    // A terminal phase is final, whatever is written into the spec afterwards.
     match phase {
         RolloutPhase::Succeeded => return of(Exit::Done),
         RolloutPhase::Failed => return of(Exit::Failed),
@@ -58,7 +58,7 @@ fn amount(amount: &IntOrString) -> String {
     }
 }
 
-/// True when the controller has not taken in what is written.
+/// True when the controller has not observed the latest spec.
 pub(super) fn is_unseen(rollout: &InPlaceRollout) -> bool {
     let seen = rollout.status.as_ref().map_or(0, |status| status.observed_generation);
     seen < rollout.metadata.generation.unwrap_or(1)
@@ -74,7 +74,7 @@ pub(super) fn counts(status: &InPlaceRolloutStatus) -> String {
     text
 }
 
-/// A line for each pod that did not come through.
+/// One line for each pod that failed.
 pub(super) fn failures(rollout: &InPlaceRollout) -> Vec<String> {
     let Some(status) = &rollout.status else { return Vec::new() };
     let line = |reason: &str, message: &str| match (reason, message) {

@@ -1,4 +1,5 @@
-//! `inplace node ...`: the engine straight on the runtime's socket, without an API server.
+//! `inplace node ...`: runs the engine on this node through the runtime's socket, without an API server. Only
+//! parses, locks and reports; the engine is in `crate::node`.
 
 use clap::{Args, Subcommand};
 
@@ -48,7 +49,7 @@ enum Verb {
     Rm(pods::Rm),
 }
 
-/// A pod as people write it: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+/// The name of a pod: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
 #[derive(Clone, Debug)]
 struct PodName {
     namespace: String,
@@ -67,7 +68,7 @@ impl std::str::FromStr for PodName {
     }
 }
 
-/// Why a command has no result of its own kind.
+/// Error that ends a command before it has a result.
 #[derive(Debug, thiserror::Error)]
 enum Failed {
     #[error(transparent)]
@@ -131,7 +132,7 @@ impl Failed {
         }
     }
 
-    /// The object of the contract, so that a script gets it for every end that there can be.
+    /// The error as the contract's status object, so that a script gets this object for every kind of end.
     fn status(&self, id: &str) -> Status {
         let exit = self.exit();
         let phase = match exit {
@@ -150,15 +151,15 @@ impl Failed {
         let why = chain(self);
         let status = report::not_begun(id, phase, reason, &why, clock::now());
         match self {
-            // What is left is in the journal: this is no end.
+            // Not an end: the remaining work is in the journal.
             Self::Node(node::Error::Interrupted) => Status { message: why, finished_at: None, ..status },
-            // What was made and removed again is told by the error itself.
+            // These errors already say what was created and removed again.
             Self::Run(_) | Self::Rm(_) | Self::Other(_) => Status { message: why, ..status },
             _ => status,
         }
     }
 
-    /// Tells it in both forms, and gives the exit code.
+    /// Prints the error as text and, with JSON output, as a status. Returns the exit code.
     fn reported(&self, format: Format, id: &str) -> Exit {
         if format == Format::Json {
             output::json(&self.status(id));
@@ -169,7 +170,7 @@ impl Failed {
 }
 
 impl NodeCommand {
-    /// Runs the command to its end.
+    /// Runs the command and returns its exit code.
     pub async fn run(self) -> Exit {
         let Self { settings, output, verb } = self;
         let ended = match verb {
@@ -184,13 +185,13 @@ impl NodeCommand {
     }
 }
 
-/// The engine for one command. Commands pull one image at a time.
+/// Creates the engine for one command. A command pulls one image at a time.
 fn engine(settings: &NodeArgs) -> Result<Node, Failed> {
     let client = settings.client(None)?;
     Ok(Node::new(client, &settings.state_dir, 1, settings.image_reserve)?)
 }
 
-/// Keeps an agent from working at the same time. A runtime that is not there is told as such.
+/// Locks the node against an agent and other commands. A missing runtime is reported as such.
 fn lock(settings: &NodeArgs) -> Result<NodeLock, Failed> {
     Ok(NodeLock::for_command(std::path::Path::new(settings.endpoint()?.path()))?)
 }

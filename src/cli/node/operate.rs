@@ -1,4 +1,4 @@
-//! `node restart` and `node swap`: one request, carried out while somebody watches.
+//! `node restart` and `node swap`: carries out one request in the foreground and shows its progress.
 
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
@@ -63,7 +63,7 @@ struct How {
     id: Option<String>,
 }
 
-/// `CONTAINER=IMAGE`.
+/// Parses `CONTAINER=IMAGE`.
 pub(super) fn assignment(text: &str) -> Result<Target, String> {
     let (name, image) = text.split_once('=').ok_or("write CONTAINER=IMAGE")?;
     ImageRef::parse(image).map_err(|error| error.to_string())?;
@@ -98,7 +98,7 @@ impl How {
     }
 }
 
-/// Every command is a wish of its own.
+/// A new request id: every command is a request of its own.
 fn fresh_id() -> String {
     format!("cli-{}-{}", clock::now().as_millisecond(), std::process::id())
 }
@@ -133,7 +133,8 @@ async fn carry_out(
     Ok(ended?)
 }
 
-/// The first Ctrl-C ends the request if nothing was touched yet; the second leaves the rest to the journal.
+/// The first Ctrl-C cancels the request if nothing was touched yet; the second ends the command and leaves the
+/// remaining work to the journal.
 fn on_interrupt() -> Result<ControlHandle, Failed> {
     let (withdraw, withdrawal) = watch::channel(None);
     let shutdown = CancellationToken::new();

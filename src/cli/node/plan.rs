@@ -1,4 +1,4 @@
-//! `node plan`: what would happen, which way and why, with what to know before.
+//! `node plan`: prints what a request would do, with which engine and why, and its warnings. Touches nothing.
 
 use clap::Args;
 

@@ -1,4 +1,4 @@
-//! `node run` and `node rm`: pods on a node without a kubelet.
+//! `node run` and `node rm`: start and remove pods on a node without a kubelet.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ pub(super) struct Rm {
     pod: PodName,
 }
 
-/// What was started, for programs.
+/// JSON output of `node run`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct StartedView<'a> {
@@ -44,12 +44,12 @@ struct StartedView<'a> {
     ip: &'a str,
 }
 
-/// What became of a removal, for programs.
+/// JSON output of `node rm`.
 #[derive(Serialize)]
 struct RemovedView {
     namespace: String,
     name: String,
-    /// False: there was no such pod.
+    /// False: the pod did not exist.
     removed: bool,
 }
 
@@ -88,7 +88,7 @@ pub(super) async fn rm(settings: &NodeArgs, format: Format, args: Rm) -> Result<
     let _lock = lock(settings)?;
     let node = engine(settings)?;
     let pods = convert::find_pod(&node.client, &namespace, &name).await?;
-    // Not from under an operation.
+    // A pod is not removed during an operation on it.
     let _held = pods.iter().map(|pod| node.journal.hold(pod)).collect::<Result<Vec<_>, _>>()?;
     let removed = launch::rm(&node.client, &namespace, &name, &dirs).await?;
     for pod in pods {

@@ -1,4 +1,4 @@
-//! `node ps`: pods, the present life of each of their containers, and what was last done to them.
+//! `node ps`: lists the pods, the current instance of each container, and the last operation. Reads only.
 
 use clap::Args;
 use jiff::Timestamp;
@@ -23,7 +23,7 @@ pub(super) struct Ps {
     pod: Option<PodName>,
 }
 
-/// One pod, for programs.
+/// JSON output for one pod.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PodView {
@@ -32,7 +32,7 @@ struct PodView {
     sandbox_id: String,
     ready: bool,
     containers: Vec<ContainerView>,
-    /// The last request, or the open one.
+    /// The open request, or the last one.
     last_operation: Option<Status>,
     /// Why the journal of this pod cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,7 +104,7 @@ fn print(views: &[PodView], now: Timestamp) {
     output::table(&headings, &rows);
 }
 
-/// What was last done to a container, and how long it was down.
+/// The last operation on a container, and the downtime.
 fn last_of(view: &PodView, name: &str, now: Timestamp) -> (String, String) {
     if view.journal_error.is_some() {
         return ("journal unreadable".to_owned(), "-".to_owned());

@@ -1,4 +1,4 @@
-//! What the annotations of a pod say about one request. Pure.
+//! Interprets the annotations of a pod with regard to one request. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -6,19 +6,19 @@ use crate::api::annotation;
 use crate::api::request::Request;
 use crate::api::status::{Phase, Status, Step};
 
-/// The two annotations of a pod.
+/// The request and status annotations of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::cli) struct Notes {
-    /// The request as it is written.
+    /// The text of the request.
     pub(in crate::cli) request: Option<String>,
-    /// Its id, when it can be read.
+    /// The id of the request, if it can be parsed.
     pub(in crate::cli) requested: Option<String>,
-    /// The agent's answer.
+    /// The status that the agent wrote.
     pub(in crate::cli) status: Option<Status>,
 }
 
 impl Notes {
-    /// Reads them from an object's metadata. What cannot be read as a status is none.
+    /// Reads the annotations from an object's metadata. A status that cannot be parsed counts as absent.
     pub(in crate::cli) fn of(meta: &ObjectMeta) -> Self {
         let note = |key: &str| meta.annotations.as_ref().and_then(|notes| notes.get(key)).cloned();
         let request = note(annotation::REQUEST).filter(|text| !text.trim().is_empty());
@@ -27,23 +27,23 @@ impl Notes {
         Self { request, requested: parsed.map(|request| request.id), status }
     }
 
-    /// True when neither is there.
+    /// True when the pod has neither annotation.
     pub(super) fn is_empty(&self) -> bool {
         self.request.is_none() && self.status.is_none()
     }
 
-    /// The request that has begun or waits, and has not ended.
+    /// The status of a request that is pending or running.
     pub(super) fn under_way(&self) -> Option<&Status> {
         self.status.as_ref().filter(|status| !status.phase.is_terminal())
     }
 
-    /// True when the request that is written has no answer yet.
+    /// True when the written request has no status yet.
     pub(super) fn unanswered(&self) -> bool {
         let answered = self.status.as_ref().map(|status| status.id.as_str());
         self.request.is_some() && (self.requested.is_none() || self.requested.as_deref() != answered)
     }
 
-    /// What became of the request `id`.
+    /// The state of the request `id`.
     pub(super) fn about(&self, id: &str) -> Answer {
         match &self.status {
             Some(status) if status.id == id => Answer::Given(status.clone()),
@@ -61,18 +61,18 @@ impl Notes {
     }
 }
 
-/// What became of a request.
+/// The state of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Nobody has answered.
+    /// The agent has not written a status for it.
     None,
-    /// Another one is under way.
+    /// Another request is running; this one is queued.
     Behind(Status),
-    /// The agent's word, the last one when its phase is terminal.
+    /// The agent's status for it; final when its phase is terminal.
     Given(Status),
-    /// It is not written any more, and was not answered.
+    /// The request was removed or replaced before it got a status.
     Replaced {
-        /// The id of the one that took its place; `None` when it was withdrawn.
+        /// The id of the new request; `None` when the request was withdrawn.
         by: Option<String>,
     },
 }
@@ -82,11 +82,11 @@ pub(super) fn is_touched(status: &Status) -> bool {
     status.phase == Phase::Running && status.step.is_some_and(|step| step >= Step::Swap)
 }
 
-/// One line about a status: phase, step, and what it is doing.
+/// One line about a status: phase, step and message.
 pub(in crate::cli) fn progress(status: &Status) -> String {
     let (phase, message) = (status.phase, &status.message);
     match status.step.map(|step| step.to_string()) {
-        // `Drain is under way` needs no `Drain` before it.
+        // A message such as `Drain is under way` already names the step.
         Some(step) if message.starts_with(&step) => format!("{phase}: {message}"),
         Some(step) if message.is_empty() => format!("{phase}, {step}"),
         Some(step) => format!("{phase}, {step}: {message}"),
@@ -99,7 +99,7 @@ pub(in crate::cli) fn progress(status: &Status) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// A status as an agent would write it.
+    /// A status as an agent writes it.
     pub(in crate::cli::pod) fn status(id: &str, phase: Phase, step: Option<Step>) -> Status {
         Status {
             id: id.into(),
@@ -134,7 +134,7 @@ pub(super) mod tests {
             (Some(MINE), Some(&over), Answer::None),
             (Some(MINE), Some(&open), Answer::Behind(open.clone())),
             (Some(MINE), Some(&mine), Answer::Given(mine.clone())),
-            // Withdrawn or replaced, the answer still counts.
+            // A status for the request is valid even if the request was withdrawn or replaced since.
             (None, Some(&mine), Answer::Given(mine.clone())),
             (Some(r#"{"id":"b","containers":[{"name":"app"}]}"#), Some(&mine), Answer::Given(mine.clone())),
             (None, Some(&open), replaced(None)),

@@ -1,7 +1,8 @@
-//! The situation of a pod, put together from API objects alone, so that the same decisions can be asked from afar.
-//!
-//! What only the node's runtime knows is taken as it is most of the time, and said in [`Seen::unseen`]; the agent on the
-//! node decides finally. Pure. The only place of the CLI that knows what a [`Situation`] consists of.
+//! Builds the [`Situation`] of a pod from API objects alone, so that the CLI can run the same decisions as the
+//! agent.
+//! For what only the node's runtime knows it assumes the usual value and lists that in [`Seen::unseen`]; the
+//! agent on the node makes the final decision. Pure. The only module of the CLI that depends on the fields of a
+//! [`Situation`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,18 +20,18 @@ use crate::operation::spec_hash;
 
 /// Kubernetes' default for `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
-/// Marks the API server's picture of a static pod.
+/// Annotation of a mirror pod, the API object of a static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// What can be seen of a pod from here.
+/// What the CLI can observe of a pod.
 pub(super) struct Seen {
-    /// For the decisions.
+    /// The input of the decisions.
     pub(super) situation: Situation,
-    /// What those were decided without.
+    /// The facts that were not available to them.
     pub(super) unseen: Vec<String>,
 }
 
-/// Puts together what `pod` and its `node`, when that may be read, tell at `now`.
+/// Builds the situation at `now` from `pod` and its `node`. `node` is `None` if the user may not read nodes.
 pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: Timestamp) -> Seen {
     let meta = &pod.metadata;
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
@@ -39,7 +40,7 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
     let is_static = annotations.is_some_and(|annotations| annotations.contains_key(MIRROR));
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let sandbox = Sandbox {
-        // The API does not tell it.
+        // The API does not contain the sandbox id.
         id: String::new(),
         pod: reference,
         ready: phase == Some("Running"),
@@ -105,8 +106,8 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
     }
 }
 
-/// The containers of `pod` that can be replaced, with what its kubelet tells of each: the regular ones, and the init
-/// containers that stay.
+/// The containers of `pod` that can be replaced, with the kubelet's status of each: the regular ones, and init
+/// containers with `restartPolicy: Always` (native sidecars).
 pub(super) fn replaceable(pod: &Pod) -> Vec<(&SpecContainer, Option<&ContainerStatus>)> {
     let (Some(spec), status) = (&pod.spec, &pod.status) else { return Vec::new() };
     let reported = |name: &str| {
@@ -119,7 +120,7 @@ pub(super) fn replaceable(pod: &Pod) -> Vec<(&SpecContainer, Option<&ContainerSt
     spec.containers.iter().chain(sidecars).map(|container| (container, reported(&container.name))).collect()
 }
 
-/// The present life of a container and the one before, as far as its kubelet tells of them.
+/// The current and the previous instance of a container, as far as the kubelet reports them.
 fn instances(
     pod: &Pod,
     spec: &SpecContainer,
@@ -172,7 +173,7 @@ fn instances(
             before.map(|before| ended(before, count.saturating_sub(1))).into_iter().chain([now]).collect()
         }
         (Some(ContainerState { terminated: Some(over), .. }), _) => vec![ended(over, count)],
-        // Held back: the count is that of the life that has ended.
+        // The container is waiting for a restart: the count is that of the instance that has ended.
         (_, Some(before)) => vec![ended(before, count)],
         (_, None) => vec![blank],
     }
@@ -183,8 +184,8 @@ fn bare_id(id: &str) -> String {
     id.split_once("://").map_or(id, |(_, id)| id).to_owned()
 }
 
-/// The image that runs by its digest, in the repository that the spec names; `None` unless the kubelet reports a digest
-/// of that very repository.
+/// The running image by digest, in the repository that the spec names; `None` unless the kubelet reports a digest
+/// of that same repository.
 fn alias(spec: &str, image_id: &str) -> Option<String> {
     let requested = ImageRef::parse(spec).ok()?;
     if requested.digest().is_some() {
@@ -197,7 +198,7 @@ fn alias(spec: &str, image_id: &str) -> Option<String> {
         .then(|| Some(format!("{}@{}", requested.repository(), reported.digest()?)))?
 }
 
-/// A repository with the registry and the folder that a short name leaves out.
+/// The full name of a repository, with the registry and folder that a short name omits.
 fn whole(repository: &str) -> String {
     let is_host = |first: &str| first == "localhost" || first.contains(['.', ':']);
     match repository.split_once('/') {
@@ -207,7 +208,7 @@ fn whole(repository: &str) -> String {
     }
 }
 
-/// The node's runtime, and whether the node told it.
+/// The node's runtime, and whether the node reported it.
 fn runtime(node: Option<&Node>) -> (Runtime, bool) {
     let reported = node
         .and_then(|node| node.status.as_ref()?.node_info.as_ref())
@@ -218,7 +219,8 @@ fn runtime(node: Option<&Node>) -> (Runtime, bool) {
     }
 }
 
-/// True unless the node is known to have a kubelet before 1.31, whose mark on a container nobody else can compute.
+/// True unless the node is known to have a kubelet before 1.31, whose container hash only that kubelet can
+/// compute.
 fn hashes_image_and_name(node: Option<&Node>) -> bool {
     let info = node.and_then(|node| node.status.as_ref()?.node_info.as_ref());
     let minor = info
@@ -226,7 +228,7 @@ fn hashes_image_and_name(node: Option<&Node>) -> bool {
     minor.is_none_or(|minor| minor >= 31)
 }
 
-/// True when a static CPU manager would give one of its containers CPUs by number: whole CPUs, limit equal to request.
+/// True when a static CPU manager would assign exclusive CPUs to a container: whole CPUs, limit equal to request.
 fn may_own_cpus(spec: &PodSpec) -> bool {
     spec.containers.iter().chain(spec.init_containers.iter().flatten()).any(|container| {
         let Some(resources) = &container.resources else { return false };
@@ -246,13 +248,13 @@ pub(super) mod tests {
     use crate::cluster;
     use crate::operation::preflight::admit;
 
-    /// A pod as a kubelet and an API server tell it: `app` restarted, `side` with a configuration from objects, the
-    /// sidecar `proxy` held back, the init container `setup` done.
+    /// A pod as the kubelet and the API server report it: `app` restarted, `side` with a configuration from
+    /// objects, the sidecar `proxy` in back-off, the init container `setup` done.
     pub(in crate::cli::pod) fn pod() -> Pod {
         serde_json::from_str(include_str!("golden/pod.json")).unwrap()
     }
 
-    /// The time at which that was seen.
+    /// The time of that observation.
     pub(in crate::cli::pod) fn now() -> Timestamp {
         "2026-11-20T16:43:00Z".parse().unwrap()
     }
@@ -270,7 +272,7 @@ pub(super) mod tests {
         .unwrap()
     }
 
-    /// What is seen of `pod` on a node that can be read.
+    /// The observation of `pod` on a node that can be read.
     pub(in crate::cli::pod) fn seen(pod: &Pod) -> Seen {
         assemble(pod, declared(pod), Some(&node("containerd://1.6.20")), now())
     }

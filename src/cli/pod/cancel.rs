@@ -1,4 +1,5 @@
-//! `cancel`: takes the request off a pod, which withdraws it unless something has been touched; deletes an `InPlaceRollout`.
+//! `cancel`: removes the request annotation from a pod, which cancels the request unless it has touched a
+//! container; for an `InPlaceRollout`, deletes it.
 
 use clap::Args;
 use serde::Serialize;
@@ -12,7 +13,7 @@ use crate::cli::pod::names::PodName;
 use crate::cli::pod::server::Server;
 use crate::cli::pod::{ClusterArgs, Data, Failed, write};
 
-/// How often a patch is made anew because somebody else wrote meanwhile.
+/// Number of attempts when the pod's metadata changes between the read and the patch.
 const TURNS: u32 = 8;
 
 /// Arguments of `cancel`.
@@ -31,14 +32,14 @@ pub struct CancelArgs {
     cluster: ClusterArgs,
 }
 
-/// What became of one pod's request, for programs.
+/// JSON output for one pod.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Cancelled {
     namespace: String,
     name: String,
     id: Option<String>,
-    /// Whether the annotation was taken away.
+    /// Whether the annotation was removed.
     withdrawn: bool,
     message: String,
 }
@@ -80,7 +81,7 @@ pub(super) async fn run(args: CancelArgs) -> Result<Exit, Failed> {
     Ok(exit)
 }
 
-/// The id of what was withdrawn, and what that means.
+/// Removes the request. Returns its id and what the removal means.
 async fn cancel(server: &Server, name: &PodName, only: Option<&str>) -> Result<(String, String), Failed> {
     let mut meta = server.meta(name).await?;
     for _ in 0..TURNS {
@@ -100,7 +101,7 @@ async fn cancel(server: &Server, name: &PodName, only: Option<&str>) -> Result<(
     Err(Failed::Other(format!("{name}: others keep on changing the pod; nothing was withdrawn")))
 }
 
-/// The id of the request to take away, or why there is none.
+/// The id of the request to remove, or why there is none.
 fn to_cancel(name: &PodName, notes: &Notes, only: Option<&str>) -> Result<String, String> {
     if notes.request.is_none() {
         return Err(format!("{name} has no request that could be withdrawn"));

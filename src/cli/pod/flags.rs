@@ -1,4 +1,4 @@
-//! What the flags of `restart`, `swap` and `plan` say, as a request. Pure.
+//! Builds a request from the flags of `restart`, `swap` and `plan`. Pure.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -82,29 +82,29 @@ enum EngineArg {
     Stop,
 }
 
-/// Why flags make no request.
+/// Why the flags do not make a valid request.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum InvalidFlags {
-    /// Arguments for nobody.
+    /// Hook arguments without a hook.
     #[error("--hook-arg is given, but neither --pre-hook nor --post-hook: name the hook")]
     NoHook,
-    /// The request that they make is none.
+    /// The resulting request is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
 }
 
 impl RequestFlags {
-    /// The id that was asked for, or a new one that begins with `verb`.
+    /// The id from `--id`, or a new one that begins with `verb`.
     pub(super) fn id(&self, verb: &str) -> String {
         self.id.clone().unwrap_or_else(|| fresh_id(verb))
     }
 
-    /// True when an id was asked for.
+    /// True when `--id` was given.
     pub(super) fn has_id(&self) -> bool {
         self.id.is_some()
     }
 
-    /// The request `id` for `targets`, checked.
+    /// The validated request `id` for `targets`.
     pub(super) fn request(&self, id: String, targets: Vec<Target>) -> Result<Request, InvalidFlags> {
         let Self {
             grace,
@@ -159,7 +159,7 @@ impl RequestFlags {
     }
 }
 
-/// `restart-7k3m9qx2`: the verb and 40 random bits in Crockford's base 32, which no two letters of are mistaken for
+/// `restart-7k3m9qx2`: the verb and 40 random bits in Crockford's base 32, whose letters cannot be confused with
 /// each other.
 fn fresh_id(verb: &str) -> String {
     const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";

@@ -1,4 +1,4 @@
-//! `history`: the events that agents wrote about a pod, oldest first, and its present status.
+//! `history`: prints the events that agents wrote about a pod, oldest first, and its current status. Reads only.
 
 use clap::Args;
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ use crate::cli::pod::{ClusterArgs, Data, Failed};
 use crate::operation::effect::Class;
 use crate::process::clock;
 
-/// What the reasons of our events begin with.
+/// Prefix of the event reasons of this project.
 const OURS: &str = "InPlace";
 
 /// Arguments of `history`.
@@ -31,13 +31,13 @@ pub struct HistoryArgs {
     cluster: ClusterArgs,
 }
 
-/// The history of one pod, for programs.
+/// JSON output: the history of one pod.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct History {
     namespace: String,
     name: String,
-    /// Absent when there is no such pod any more.
+    /// Absent when the pod no longer exists.
     uid: Option<String>,
     events: Vec<Happened>,
     status: Option<Status>,
@@ -53,9 +53,9 @@ struct Happened {
     kind: String,
     reason: String,
     message: String,
-    /// How often it was told.
+    /// How often the event occurred.
     count: i32,
-    /// True when it was about a pod of the same name before this one.
+    /// True when the event is about an earlier pod of the same name.
     earlier_pod: bool,
 }
 
@@ -88,7 +88,7 @@ pub(super) async fn run(args: HistoryArgs) -> Result<Exit, Failed> {
     Ok(Exit::Done)
 }
 
-/// The events of ours among `events`, oldest first.
+/// Selects the events of this project, oldest first.
 fn ours(events: Vec<Event>, name: &str, uid: Option<&str>) -> Vec<Happened> {
     let mut happened: Vec<_> = events
         .into_iter()

@@ -1,4 +1,4 @@
-//! What the hooks that a request names would become on the node, as far as that can be told from here.
+//! Resolves the hooks of a request as the agent would, as far as the API server allows. Runs no hook.
 
 use k8s_openapi::api::core::v1::Pod;
 
@@ -9,7 +9,7 @@ use crate::hook::args::Injected;
 use crate::hook::check;
 use crate::operation::preflight::{BadHook, Hooks};
 
-/// Reads the templates. What cannot be read is said in `unseen`, and left to the agent.
+/// Reads the templates. What cannot be read is listed in `unseen` and left to the agent.
 pub(super) async fn named(server: &Server, pod: &Pod, request: &Request, unseen: &mut Vec<String>) -> Hooks {
     let mut injected = injected(pod);
     let swapped = request.containers.iter().filter(|target| target.image.is_some());
@@ -38,7 +38,7 @@ async fn prepare(
     })
 }
 
-/// What the pod brings along.
+/// The values that the pod injects into its hooks.
 fn injected(pod: &Pod) -> Injected {
     let text = |field: Option<&String>| field.cloned().unwrap_or_default();
     let status = pod.status.as_ref();

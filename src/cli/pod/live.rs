@@ -1,4 +1,5 @@
-//! What the person sees while a request is under way: a changing line per pod on a terminal, a line per change elsewhere.
+//! The progress view of running requests: one updated line per pod on a terminal, one line per change elsewhere.
+//! Formats only.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -26,7 +27,7 @@ impl Live {
         Self { bars: io::stderr().is_terminal().then(MultiProgress::new) }
     }
 
-    /// A line for `name`.
+    /// Adds a line for `name`.
     pub(super) fn line(&self, name: String) -> Line {
         let bar = match &self.bars {
             Some(bars) => {
@@ -42,7 +43,7 @@ impl Live {
         Line { name, bars: self.bars.clone(), bar, shown: String::new() }
     }
 
-    /// Prints something else without tearing the lines.
+    /// Prints something else without disturbing the lines.
     pub(super) fn aside(&self, print: impl FnOnce()) {
         match &self.bars {
             Some(bars) => bars.suspend(print),
@@ -50,17 +51,17 @@ impl Live {
         }
     }
 
-    /// Takes all lines off the terminal.
+    /// Removes all lines from the terminal.
     pub(super) fn clear(&self) {
         if let Some(bars) = &self.bars {
-            // A terminal that is gone has nothing to be cleared.
+            // If the terminal is gone, there is nothing to clear.
             let _ = bars.clear();
         }
     }
 }
 
 impl Line {
-    /// The present state; the same one again is not shown again.
+    /// Shows the current state; a repeated state is printed once.
     pub(super) fn show(&mut self, text: &str) {
         if self.shown == text {
             return;
@@ -70,7 +71,7 @@ impl Line {
         if self.bars.is_some() { self.bar.set_message(line) } else { message(&line) }
     }
 
-    /// Something to know, which stays.
+    /// Prints a message that stays above the lines.
     pub(super) fn remark(&self, text: &str) {
         let line = format!("{}: {text}", self.name);
         match &self.bars {

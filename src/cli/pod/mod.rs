@@ -1,6 +1,5 @@
-//! `inplace restart|swap|plan|status|history|cancel`: requests written and followed through the API server.
-//!
-//! Touches nothing but a pod's request annotation; the agent on the pod's node does the rest.
+//! `inplace restart|swap|plan|status|history|cancel`: writes and follows requests through the API server.
+//! On a pod it changes only the request annotation; the agent on the pod's node does the rest.
 
 use clap::Subcommand;
 
@@ -42,7 +41,7 @@ pub enum PodCommand {
 }
 
 impl PodCommand {
-    /// Runs the command to its end.
+    /// Runs the command and returns its exit code.
     pub async fn run(self) -> Exit {
         let ended = match self {
             Self::Restart(args) => operate::restart(args).await,

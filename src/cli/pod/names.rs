@@ -1,6 +1,5 @@
-//! How a pod is written on the command line: `web`, `pod/web`, `pods/web` or `po/web`, as kubectl takes it.
-//!
-//! The namespace is never part of it; it comes from `-n` or the kubeconfig's context.
+//! Parses a pod's name on the command line: `web`, `pod/web`, `pods/web` or `po/web`, as kubectl does.
+//! The namespace is never part of it; it comes from `-n` or from the kubeconfig's context.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +9,7 @@ use crate::api::request::Target;
 use crate::api::workload_kind::Kind;
 use crate::cli::in_place::names::{WorkloadName, is_name};
 
-/// The name of a pod. Displays as `pod/web`.
+/// The name of a pod. `Display` is `pod/web`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PodName(pub(super) String);
 
@@ -37,7 +36,7 @@ impl fmt::Display for PodName {
     }
 }
 
-/// What is restarted or swapped: pods, or the pods of a workload.
+/// The object to restart or swap: a pod, or the pods of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     /// `web` or `pod/web`.
@@ -61,7 +60,8 @@ impl FromStr for Subject {
     }
 }
 
-/// A positional argument of commands that take pods and images side by side: no pod's name holds a `=`.
+/// A positional argument of commands that take pods and images in any order. The two are distinct because a pod's
+/// name never contains `=`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Word {
     /// `pod/web` or `deploy/web`.
@@ -80,7 +80,7 @@ impl FromStr for Word {
     }
 }
 
-/// What a command line names, each in its order.
+/// The names on a command line, each kind in its order.
 #[derive(Debug, Default)]
 pub(super) struct Named {
     pub(super) pods: Vec<PodName>,
@@ -88,7 +88,7 @@ pub(super) struct Named {
     pub(super) images: Vec<Target>,
 }
 
-/// The words by what they are. Nothing is named twice.
+/// Sorts the words by kind. Repeated names are dropped.
 pub(super) fn sorted(words: impl IntoIterator<Item = Word>) -> Named {
     let mut named = Named::default();
     for word in words {

@@ -1,4 +1,4 @@
-//! `restart` and `swap`: one request, written onto each of the pods, and followed to its end when asked to.
+//! `restart` and `swap`: writes one request onto each of the pods, and follows it to its end with `--wait`.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -25,7 +25,8 @@ use crate::cli::pod::wait::{Awaited, End, wait};
 use crate::cli::pod::{ClusterArgs, Data, Failed, plan, write};
 use crate::cli::span::Seconds;
 
-/// What `--wait` without a time adds to the request's own deadline: for the agent to take it up, and to answer.
+/// `--wait` without a time waits for the request's own deadline plus this: the time for the agent to start and to
+/// report.
 const SPARE: Duration = Duration::from_secs(60);
 
 /// Arguments of `restart`.
@@ -76,7 +77,7 @@ struct Common {
 enum Patience {
     /// As long as the request may take.
     Own,
-    /// As long as was given.
+    /// The given time.
     For(Seconds),
 }
 
@@ -97,17 +98,17 @@ impl Patience {
     }
 }
 
-/// One pod's share, for programs.
+/// JSON output for one pod.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Written {
     namespace: String,
     name: String,
-    /// Absent when it could not be written.
+    /// Absent when the request could not be written.
     request: Option<Request>,
-    /// The last answer; absent without `--wait`, or when nobody answered.
+    /// The last status; absent without `--wait`, or when no agent reported.
     status: Option<Status>,
-    /// Why there is no answer that ends it.
+    /// Why there is no terminal status.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
@@ -136,7 +137,7 @@ pub(super) async fn swap(args: Swap) -> Result<Exit, Failed> {
     operate("swap", pods, common, |_, _| Ok(images.clone())).await
 }
 
-/// Whether it is for the pods of a workload, or for pods as they are named; what makes no sense for these is refused.
+/// True for the pods of a workload, false for pods by name. Refuses flags that do not apply.
 fn is_rollout(pods: &[PodName], workloads: &[WorkloadName], common: &Common) -> Result<bool, Failed> {
     let named = workloads.len() + usize::from(common.rollout.selector.is_some());
     let wrong = match (pods, named) {
@@ -170,7 +171,7 @@ async fn roll_out(
     };
     let order = Order { verb, workload, restarts, swaps, flags: rollout, dry_run, wait, output };
     make::run(order, &cluster, |targets| {
-        // The controller gives each pod's request an id of its own.
+        // The controller gives each pod's request its own id.
         flags.request(verb.to_owned(), targets).map_err(|bad| Failed::Refused(bad.to_string()))
     })
     .await
@@ -193,7 +194,7 @@ async fn operate(
     let output = output.and_then(Form::data);
     let server = Server::connect(&cluster).await?;
     let id = flags.id(verb);
-    // Every pod is looked at before the first one is written to: a slip in one name changes nothing.
+    // All pods are read and checked before the first write, so that a wrong name changes nothing.
     let mut jobs = Vec::with_capacity(pods.len());
     for name in pods {
         let pod = server.pod(&name).await?;
@@ -207,7 +208,7 @@ async fn operate(
         let asked = jobs.into_iter().map(|job| (job.name, job.pod, job.request)).collect();
         return plan::show(&server, asked, output).await;
     }
-    // From here on Ctrl-C must not leave anybody in the dark about what is written.
+    // From here on Ctrl-C is handled, so that the user always learns what was written.
     let mut interrupt = match patience {
         Some(_) => Some(signal(SignalKind::interrupt()).map_err(|error| Failed::Other(error.to_string()))?),
         None => None,
@@ -235,7 +236,7 @@ async fn operate(
     Ok(exit)
 }
 
-/// Writes one request, unless it has ended on that pod before; tells what is to be known beside it.
+/// Writes one request, unless that request has already ended on the pod. Prints warnings to standard error.
 async fn take_up(server: &Server, job: &Job) -> (Written, Exit) {
     let Job { name, pod, request } = job;
     let mut view = Written {
@@ -283,7 +284,7 @@ fn awaited(job: &Job, patience: Patience) -> Awaited {
     }
 }
 
-/// What is known without waiting: the id, or how it ended before.
+/// Prints what is available without waiting: the request id, or the earlier result.
 fn print(view: &Written) {
     match (&view.status, &view.request) {
         (Some(status), _) => line(&format!("pod/{}: {}: {}", view.name, status.phase, status.message)),
@@ -292,7 +293,7 @@ fn print(view: &Written) {
     }
 }
 
-/// Waits for all, and tells each end as it comes. Ctrl-C ends the waiting, never the requests.
+/// Waits for all requests and prints each result when it arrives. Ctrl-C ends the waiting, never the requests.
 async fn follow(
     live: &Live,
     mut waits: JoinSet<(usize, End, PodName)>,
@@ -325,7 +326,8 @@ async fn follow(
 
 fn report_end(output: Option<Data>, name: &PodName, end: &End) {
     let text = format!("{name}: {end}");
-    // Data for programs is the list at the end; only ends that are in no status are told beside it.
+    // With JSON or YAML output the list at the end has all results; only results without a status are printed
+    // here.
     match (output, end) {
         (None, End::Ended(_)) => line(&text),
         (Some(_), End::Ended(_)) => {}

@@ -1,4 +1,5 @@
-//! `plan`: what a restart or swap would do, which way and why, from what the API server shows.
+//! `plan`: prints what a restart or swap would do, with which engine and why, from the objects of the API server.
+//! Touches nothing.
 
 use clap::Args;
 use k8s_openapi::api::core::v1::Pod;
@@ -57,7 +58,7 @@ pub(super) async fn run(args: PlanArgs) -> Result<Exit, Failed> {
     show(&server, asked, output).await
 }
 
-/// Restarts before swaps, as they are written.
+/// The restarts, then the swaps, in the given order.
 fn targets(name: &PodName, pod: &Pod, restarts: &[String], swaps: &[Target]) -> Result<Vec<Target>, Failed> {
     if restarts.is_empty() && !swaps.is_empty() {
         return Ok(swaps.to_vec());
@@ -90,7 +91,7 @@ pub(super) async fn show(
     Ok(exit)
 }
 
-/// Why an agent would refuse `request`, as far as that can be told from here.
+/// Why an agent would refuse `request`, as far as the API server's objects show it.
 pub(super) async fn likely_refusal(server: &Server, pod: &Pod, request: &Request) -> Option<String> {
     plan_view(server, pod, request.clone()).await.ok()?.refusal().map(str::to_owned)
 }
@@ -106,7 +107,7 @@ async fn plan_view(server: &Server, pod: &Pod, request: Request) -> Result<PlanV
     Ok(PlanView::of(pod, seen, request))
 }
 
-/// The pod in the words of the decisions, read by the same code as on the node.
+/// The pod as input of the decisions, converted by the same code as in the agent.
 fn declared(pod: &Pod) -> Result<crate::operation::snapshot::Declared, Failed> {
     let trimmed = serde_json::to_value(pod).and_then(serde_json::from_value::<cluster::pod::Pod>);
     let trimmed = trimmed.map_err(|error| Failed::Other(format!("the pod cannot be read: {error}")))?;

@@ -1,6 +1,5 @@
-//! What a plan means for those who use the pod, in words and for programs. Pure.
-//!
-//! The plan itself is the same code as on the node; here it is only told.
+//! Describes a plan for the users of the pod, as text and as data. Pure.
+//! The plan itself comes from the same code as on the node; this module only formats it.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
@@ -12,14 +11,14 @@ use crate::operation::plan::{Plan, Planned, PlannedHook};
 use crate::operation::preflight::{Refusal, admit};
 use crate::operation::snapshot::{Gate, Snapshot};
 
-/// The plan for one pod, for programs.
+/// JSON output: the plan for one pod.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PlanView {
     namespace: String,
     name: String,
     node: String,
-    /// Absent when it is done as asked.
+    /// Absent when the request would be carried out.
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<Refused>,
     steps: Vec<Step>,
@@ -27,19 +26,19 @@ pub(super) struct PlanView {
     hooks: Vec<PlannedHook>,
     containers: Vec<Expected>,
     warnings: Vec<String>,
-    /// What could not be seen from here; the agent on the node looks at it and decides finally.
+    /// What the CLI cannot observe; the agent on the node observes it and makes the final decision.
     decided_on_the_node: Vec<String>,
     request: Request,
 }
 
-/// Why it would not be done.
+/// Why the request would be refused.
 #[derive(Debug, Serialize)]
 struct Refused {
     reason: &'static str,
     message: String,
 }
 
-/// What is expected of one container.
+/// The expected change of one container.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Expected {
@@ -50,7 +49,7 @@ struct Expected {
     from_image: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     to_image: Option<String>,
-    /// What the pod's spec will say, when that is changed.
+    /// The image in the pod's spec afterwards, if the spec is changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     spec_image: Option<String>,
     downtime: &'static str,
@@ -59,7 +58,7 @@ struct Expected {
 }
 
 impl PlanView {
-    /// Plans `request` for `pod`, of which `seen` is known.
+    /// Plans `request` for `pod` with the observation `seen`.
     pub(super) fn of(pod: &Pod, seen: Seen, request: Request) -> Self {
         let Seen { situation, unseen } = seen;
         let meta = &pod.metadata;
@@ -87,12 +86,12 @@ impl PlanView {
         view
     }
 
-    /// Why it would be refused, if so.
+    /// The message of the refusal, if any.
     pub(super) fn refusal(&self) -> Option<&str> {
         self.refused.as_ref().map(|refused| refused.message.as_str())
     }
 
-    /// The lines for people.
+    /// The text output.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines = vec![format!("pod/{} on node {}", self.name, self.node)];
         if let Some(Refused { reason, message }) = &self.refused {
@@ -164,7 +163,7 @@ fn expected(planned: &Planned) -> Expected {
     }
 }
 
-/// How long it takes, as it was measured on a small machine.
+/// The expected downtime, as measured on a small machine.
 fn downtime(engine: Engine) -> &'static str {
     match engine {
         Engine::Recreate => "as long as it takes to stop, and about 0.1 s",
@@ -176,7 +175,7 @@ fn downtime(engine: Engine) -> &'static str {
     }
 }
 
-/// What becomes of the traffic.
+/// The effect on the pod's traffic.
 fn gate(request: &Request, snapshot: &Snapshot) -> Option<String> {
     let gate = &snapshot.declared.as_ref()?.gate;
     match gate {
@@ -242,7 +241,8 @@ mod tests {
             assert_eq!(container.spec_image.as_deref(), spec, "{text}");
             let warnings = plan_view.warnings.join("; ");
             assert_eq!(warnings.contains("imagePullPolicy Always"), text == "restart side", "{warnings}");
-            // What may not be cloned cannot be helped when the kubelet holds it back.
+            // A container that may not be cloned cannot be replaced by the agent while the kubelet is in
+            // back-off.
             assert_eq!(warnings.contains("fourth change"), text == "restart side", "{warnings}");
         }
     }

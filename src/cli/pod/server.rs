@@ -1,6 +1,5 @@
-//! What the commands ask of the API server: a few bounded calls, and one watch.
-//!
-//! Decides nothing; errors say which object it was about.
+//! The API calls of the pod commands: calls with a timeout, and one watch.
+//! Decides nothing; errors name the object.
 
 use futures_util::Stream;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
@@ -21,50 +20,50 @@ use crate::operation::effect::Class;
 /// A pod without spec and status.
 type Meta = PartialObjectMeta<Pod>;
 
-/// The API server, and the namespace that was asked for.
+/// The API server and the selected namespace.
 #[derive(Clone)]
 pub(super) struct Server {
     client: Client,
-    /// From `-n`, else the kubeconfig's context.
+    /// From `-n`, or else from the kubeconfig's context.
     pub(super) namespace: String,
 }
 
-/// Which pods to look at.
+/// The pods to list or watch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scope {
     /// In every namespace.
     pub(super) all_namespaces: bool,
-    /// Only with these labels.
+    /// Only pods with these labels.
     pub(super) selector: Option<String>,
-    /// Only this one.
+    /// Only the pod with this name.
     pub(super) name: Option<String>,
 }
 
 impl Server {
-    /// Connects as kubectl would.
+    /// Connects as kubectl does.
     pub(super) async fn connect(args: &ClusterArgs) -> Result<Self, Failed> {
         let (client, namespace) = args.connect().await?;
         Ok(Self { client, namespace })
     }
 
-    /// The pods' metadata: the server leaves out the rest.
+    /// An API for the pods' metadata; the server omits spec and status.
     fn metas(&self) -> Api<Meta> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// The whole pod.
+    /// Reads the whole pod.
     pub(super) async fn pod(&self, name: &PodName) -> Result<Pod, Failed> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         bounded(&self.doing("reading", name), pods.get(&name.0)).await
     }
 
-    /// The node, when this person may read nodes and it is there.
+    /// Reads the node; `None` if the user may not read nodes or the node does not exist.
     pub(super) async fn node(&self, name: &str) -> Option<Node> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         bounded("reading the node", nodes.get(name)).await.ok()
     }
 
-    /// The template of this name, if it is there.
+    /// Reads a HookTemplate; `None` if it does not exist.
     pub(super) async fn hook_template(
         &self,
         namespace: &str,
@@ -73,12 +72,12 @@ impl Server {
         cluster::server::Server::new(self.client.clone()).hook_template(namespace, name).await
     }
 
-    /// The annotations of the pod, and the rest of its metadata.
+    /// Reads the metadata of the pod.
     pub(super) async fn meta(&self, name: &PodName) -> Result<ObjectMeta, Failed> {
         Ok(bounded(&self.doing("reading", name), self.metas().get(&name.0)).await?.metadata)
     }
 
-    /// Applies a JSON patch to the pod. `Ok(false)`: one of its tests failed, so nothing was changed.
+    /// Applies a JSON patch to the pod. `Ok(false)`: one of its tests failed, and nothing was changed.
     pub(super) async fn patch(&self, name: &PodName, patch: Value) -> Result<bool, Failed> {
         let params = PatchParams { field_manager: Some("inplace-cli".to_owned()), ..PatchParams::default() };
         let patch = serde_json::from_value(patch).map(Patch::Json::<()>);
@@ -91,7 +90,7 @@ impl Server {
         }
     }
 
-    /// The metadata of all pods in `scope`.
+    /// Lists the metadata of all pods in `scope`.
     pub(super) async fn list(&self, scope: &Scope) -> Result<Vec<ObjectMeta>, Failed> {
         let params = ListParams {
             label_selector: scope.selector.clone(),
@@ -102,7 +101,7 @@ impl Server {
         Ok(found.into_iter().map(|pod| pod.metadata).collect())
     }
 
-    /// The metadata of the pods in `scope` now, and whenever it changes; goes on after errors, with pauses.
+    /// Watches the metadata of the pods in `scope`. The stream continues after errors, with a back-off.
     pub(super) fn watch(
         &self,
         scope: &Scope,

@@ -1,4 +1,4 @@
-//! `status`: how far requests are and how they ended, as the agents wrote it.
+//! `status`: prints the progress and results of requests as the agents reported them. Changes nothing.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -62,15 +62,15 @@ impl Form {
     }
 }
 
-/// One pod, for programs.
+/// JSON output for one pod.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct View {
     namespace: String,
     name: String,
-    /// The annotation as it is written.
+    /// The text of the request annotation.
     request: Option<String>,
-    /// True while nobody has answered that request.
+    /// True while the request has no status.
     unanswered: bool,
     status: Option<Status>,
     #[serde(skip)]
@@ -123,7 +123,7 @@ pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
     Ok(Exit::Done)
 }
 
-/// Prints every change of what is shown. Ends by Ctrl-C.
+/// Prints every change of a pod's request or status until Ctrl-C.
 async fn follow(
     server: &Server,
     scope: &Scope,
@@ -131,7 +131,7 @@ async fn follow(
     columns: Columns,
     data: Option<Data>,
 ) -> Result<Exit, Failed> {
-    // What a watch cannot tell, such as a name that is not there or a right that is missing, is told at once.
+    // A watch does not report a missing name or a missing permission, so both are checked first.
     for name in only {
         server.meta(name).await?;
     }
@@ -167,7 +167,8 @@ async fn follow(
         }
         let notes = Notes::of(&meta);
         let before = known.insert(key(&meta), notes.clone());
-        // The first sight of a pod counts when there is something, or when it was asked for by name.
+        // The first event of a pod is printed when it has an annotation, or when the pod was named on the command
+        // line.
         let updates = before.map_or(!notes.is_empty() || !only.is_empty(), |before| before != notes);
         if !updates {
             continue;
@@ -188,7 +189,7 @@ fn key(meta: &ObjectMeta) -> (String, String) {
     (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
 }
 
-/// Which columns are shown.
+/// The columns of the table.
 #[derive(Clone, Copy, Debug)]
 struct Columns {
     namespace: bool,
@@ -214,7 +215,7 @@ impl Columns {
         let open = view.status.as_ref().is_some_and(|status| !status.phase.is_terminal());
         let requested = view.requested.as_deref().unwrap_or("?");
         match &view.status {
-            // The last request has ended, another one is written.
+            // The last request has ended, and a new one is written.
             Some(_) if view.unanswered && !open => row.extend(self.unanswered(requested)),
             None if view.unanswered => row.extend(self.unanswered(requested)),
             None => row.extend(self.blank("-", "")),

@@ -1,6 +1,5 @@
-//! Waiting until a request has ended, as its pod's annotations tell it.
-//!
-//! Waits for one id: what becomes of other requests is only shown.
+//! Waits until a request has ended, by watching its pod's annotations.
+//! The result depends on one request id; the states of other requests are only displayed.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -17,38 +16,35 @@ use crate::cli::pod::live::Line;
 use crate::cli::pod::names::PodName;
 use crate::cli::pod::server::{Scope, Server};
 
-/// An agent that is there answers within this.
+/// A running agent reports within this time; after it a hint is printed.
 const ANSWER: Duration = Duration::from_secs(15);
 
-/// What is waited for.
+/// The request to wait for.
 pub(super) struct Awaited {
-    /// The pod.
     pub(super) name: PodName,
-    /// Its uid: a pod of the same name made again does not know the request.
+    /// The pod's uid: a new pod of the same name does not have the request.
     pub(super) uid: String,
-    /// Its node, for the hint.
+    /// The pod's node, for the hint.
     pub(super) node: String,
-    /// The request.
     pub(super) id: String,
-    /// For so long.
+    /// How long to wait.
     pub(super) patience: Duration,
 }
 
-/// How the waiting ended.
+/// How the wait ended.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum End {
-    /// As the agent says.
+    /// With the agent's terminal status.
     Ended(Status),
-    /// It was taken away, or another one took its place, and nobody answered it.
+    /// The request was withdrawn or replaced (`Some`: by this id) before it got a status.
     Replaced(Option<String>),
-    /// The pod is gone, or is another one.
+    /// The pod was deleted, or a new pod has its name.
     Gone,
-    /// Not within the time.
+    /// Not within the time; with the last status, if any.
     TimedOut(Option<Status>),
 }
 
 impl End {
-    /// The exit code for it.
     pub(super) fn exit(&self) -> Exit {
         match self {
             Self::Ended(status) => status.phase.into(),
@@ -58,7 +54,7 @@ impl End {
         }
     }
 
-    /// The last answer.
+    /// The last status.
     pub(super) fn status(&self) -> Option<&Status> {
         match self {
             Self::Ended(status) => Some(status),
@@ -83,7 +79,7 @@ impl std::fmt::Display for End {
     }
 }
 
-/// Follows the pod until the request has ended.
+/// Watches the pod until the request has ended.
 pub(super) async fn wait(server: &Server, awaited: &Awaited, mut line: Line) -> End {
     let begun = Instant::now();
     let until = begun + awaited.patience;
@@ -119,7 +115,7 @@ pub(super) async fn wait(server: &Server, awaited: &Awaited, mut line: Line) -> 
                 listed = false;
                 continue;
             }
-            // A complete list without the pod.
+            // The complete list does not contain the pod.
             Ok(Some(Ok(Event::InitDone))) if !listed => return End::Gone,
             Ok(Some(Ok(Event::InitDone | Event::Delete(_)))) => continue,
         };
@@ -148,7 +144,7 @@ fn is_it(meta: &ObjectMeta, awaited: &Awaited) -> bool {
     meta.uid.as_ref() == Some(&awaited.uid)
 }
 
-/// What to look at when no agent answers.
+/// The hint when no agent reports within `within`.
 fn nobody_answers(node: &str, within: Duration) -> String {
     format!(
         "no answer within {} s: is the inplace agent running on node {node}? See \

@@ -1,7 +1,6 @@
-//! Writing a request onto a pod: what is checked before, what is said, and the patch itself.
-//!
-//! The patch tests the pod's uid and what was read before: a pod made again is another pod, and what somebody else wrote
-//! meanwhile is looked at first.
+//! Writes a request onto a pod: the checks before it, the messages about it, and the patch itself.
+//! The patch tests the pod's uid and the previous value: a recreated pod is another pod, and a concurrent change
+//! is read before the next attempt.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -16,10 +15,10 @@ use crate::cli::pod::assemble::replaceable;
 use crate::cli::pod::names::PodName;
 use crate::cli::pod::server::Server;
 
-/// How often a patch is made anew because somebody else wrote meanwhile.
+/// Number of attempts when the pod's metadata changes between the read and the patch.
 const TURNS: u32 = 8;
 
-/// The containers to restart: those named, or the only one that there is.
+/// The containers to restart: the named ones, or the only one that exists.
 pub(super) fn restarts(name: &PodName, pod: &Pod, containers: &[String]) -> Result<Vec<Target>, Failed> {
     if !containers.is_empty() {
         return Ok(containers.iter().map(|name| Target { name: name.clone(), image: None }).collect());
@@ -34,7 +33,7 @@ pub(super) fn restarts(name: &PodName, pod: &Pod, containers: &[String]) -> Resu
     }
 }
 
-/// Refuses what no agent could carry out, before anything is written.
+/// Refuses, before anything is written, what no agent could carry out.
 pub(super) fn check(name: &PodName, pod: &Pod, request: &Request) -> Result<(), Failed> {
     let known: Vec<_> = replaceable(pod).into_iter().map(|(container, _)| container.name.as_str()).collect();
     for target in &request.containers {
@@ -64,7 +63,7 @@ pub(super) fn check(name: &PodName, pod: &Pod, request: &Request) -> Result<(), 
     Ok(())
 }
 
-/// What the person should know about the request that is there already.
+/// The message about a request that the pod already has, if there is something to say.
 pub(super) fn about_the_present_one(notes: &Notes, id: &str) -> Option<String> {
     if let Some(other) = notes.under_way().filter(|other| other.id != id) {
         let (then, state) = (progress(other), &other.id);
@@ -106,7 +105,7 @@ pub(super) async fn write(
     Err(Failed::Other(format!("{name}: others keep on changing the pod; nothing was written")))
 }
 
-/// The pod's metadata once more; it must still be the same pod.
+/// Reads the pod's metadata again; an error if it is no longer the same pod.
 pub(super) async fn again(
     server: &Server,
     name: &PodName,
@@ -122,7 +121,7 @@ pub(super) async fn again(
     }
 }
 
-/// The patch that puts the request `text` in place of the one in `meta`, or takes that away.
+/// The patch that replaces the request in `meta` with `text`, or removes it.
 pub(super) fn patch(meta: &ObjectMeta, text: Option<&str>) -> Value {
     let path = format!("/metadata/annotations/{}", annotation::REQUEST.replace('~', "~0").replace('/', "~1"));
     let must_be = |path: &str, value: Value| json!({"op": "test", "path": path, "value": value});
@@ -130,7 +129,7 @@ pub(super) fn patch(meta: &ObjectMeta, text: Option<&str>) -> Value {
     let present = meta.annotations.as_ref().and_then(|notes| notes.get(annotation::REQUEST));
     match present {
         Some(present) => steps.push(must_be(&path, json!(present))),
-        // A missing value cannot be tested for, the version of the object can.
+        // A JSON patch cannot test that a value is absent, so it tests the resource version of the object.
         None => steps.push(must_be("/metadata/resourceVersion", json!(meta.resource_version))),
     }
     if meta.annotations.is_none() {

@@ -1,4 +1,4 @@
-//! `rollout history`: the revisions of a workload, or the template of one.
+//! `rollout history`: prints the revisions of a workload, or the template of one revision. Reads only.
 
 use clap::Args;
 use serde::Serialize;
@@ -21,7 +21,7 @@ pub(super) struct HistoryArgs {
     about: About,
 }
 
-/// One revision, for programs.
+/// JSON output for one revision.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Entry {
@@ -29,7 +29,7 @@ struct Entry {
     name: String,
     images: String,
     change_cause: Option<String>,
-    /// True when the workload's template says the same.
+    /// True when the workload's current template equals this revision.
     current: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     template: Option<PodTemplate>,

@@ -1,7 +1,7 @@
-//! `inplace rollout status|history|undo|pause|resume`: updates of a `GameDeployment` or a `GameStatefulSet`, followed,
-//! taken back and held; and `InPlaceRollout`s, followed and held.
-//!
-//! Of workloads it writes `spec.template` and `spec.updateStrategy.paused` and nothing else; the controller does the rest.
+//! `inplace rollout status|history|undo|pause|resume`: follows, reverts, pauses and resumes updates of a
+//! `GameDeployment` or a `GameStatefulSet`; follows, pauses and resumes `InPlaceRollout`s.
+//! Of a workload it writes `spec.template` and `spec.updateStrategy.paused` and nothing else; the controller does
+//! the rest.
 
 use clap::{Args, Subcommand};
 
@@ -55,12 +55,12 @@ struct About {
 }
 
 impl About {
-    /// The `InPlaceRollout`, when it is one that is named.
+    /// The name of the `InPlaceRollout`, if the arguments name one.
     fn in_place(&self) -> Result<Option<RolloutName>, Failed> {
         RolloutName::read(&self.workload).transpose().map_err(Failed::Usage)
     }
 
-    /// For what only workloads have.
+    /// Refuses an `InPlaceRollout` for a command that only workloads support.
     fn no_rollout(&self, what: &str) -> Result<(), Failed> {
         match self.in_place()? {
             None => Ok(()),
@@ -71,7 +71,7 @@ impl About {
         }
     }
 
-    /// The API server and the workload as it is now.
+    /// Connects to the API server and reads the workload.
     async fn open(&self) -> Result<(server::Server, workload::Workload), Failed> {
         let name = workload::Name::read(&self.workload).map_err(Failed::Usage)?;
         let server = server::Server::connect(&self.cluster).await?;
@@ -81,7 +81,7 @@ impl About {
 }
 
 impl RolloutCommand {
-    /// Runs the command to its end.
+    /// Runs the command and returns its exit code.
     pub async fn run(self) -> Exit {
         let ended = self.carry_out().await;
         ended.unwrap_or_else(|failed| {

@@ -1,14 +1,14 @@
-//! The revisions of a workload, and which of them an undo goes back to. Pure.
+//! Reads the revisions of a workload, and selects the one that an undo restores. Pure.
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 
 use crate::api::pod_template::PodTemplate;
 use crate::workload::revision::{self, Revision};
 
-/// Annotation in which people and tools say why; kubectl shows it, too.
+/// Annotation in which people and tools record the reason of a change; kubectl shows it, too.
 const CAUSE: &str = "kubernetes.io/change-cause";
 
-/// A revision, and why it came.
+/// A revision and the recorded reason of its change.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Past {
     pub(super) revision: Revision,
@@ -18,13 +18,13 @@ pub(super) struct Past {
 /// What an undo has to do.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Way<'a> {
-    /// Nothing: the template is that of this revision.
+    /// Nothing: the template already equals this revision.
     There(&'a Past),
-    /// Bring the template of this one back.
+    /// Restore the template of this revision.
     Back(&'a Past),
 }
 
-/// Those that `uid` controls, the oldest first. One that holds no template is none of ours.
+/// The revisions that `uid` controls, oldest first. A revision without a template is ignored.
 pub(super) fn of(uid: &str, all: Vec<ControllerRevision>) -> Vec<Past> {
     let is_its = |found: &ControllerRevision| {
         let owners = found.metadata.owner_references.iter().flatten();
@@ -42,7 +42,8 @@ pub(super) fn of(uid: &str, all: Vec<ControllerRevision>) -> Vec<Past> {
     past
 }
 
-/// Which revision is meant: the one with this number, else the newest whose template is not `now`.
+/// Selects the revision of an undo: the one with the given number, or else the newest whose template differs from
+/// `now`.
 pub(super) fn way<'a>(past: &'a [Past], now: &PodTemplate, wanted: Option<i64>) -> Result<Way<'a>, String> {
     let is_now = |past: &Past| revision::equal(&past.revision.template, now);
     match wanted {
@@ -58,7 +59,7 @@ pub(super) fn way<'a>(past: &'a [Past], now: &PodTemplate, wanted: Option<i64>) 
     }
 }
 
-/// The one with this number.
+/// The revision with this number.
 pub(super) fn numbered(past: &[Past], number: i64) -> Result<&Past, String> {
     past.iter().find(|past| past.revision.number == number).ok_or_else(|| {
         let known: Vec<_> = past.iter().map(|past| past.revision.number.to_string()).collect();

@@ -1,4 +1,4 @@
-//! `rollout pause|resume`: sets `spec.updateStrategy.paused`.
+//! `rollout pause|resume`: sets `spec.updateStrategy.paused` of a workload, and nothing else.
 
 use serde::Serialize;
 use serde_json::json;
@@ -8,21 +8,21 @@ use crate::cli::exit::Exit;
 use crate::cli::output::line;
 use crate::cli::rollout::About;
 
-/// What was done, for programs.
+/// JSON output.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Set {
     namespace: String,
     workload: String,
     paused: bool,
-    /// False when it was so already.
+    /// False when the field already had the value.
     changed: bool,
 }
 
 pub(super) async fn run(about: About, paused: bool) -> Result<Exit, Failed> {
     let (server, workload) = about.open().await?;
     let changed = workload.spec.update.paused != paused;
-    // Without a strategy there is no place for `paused`: the definition's defaults always make one.
+    // The patch needs `spec.updateStrategy`, which the defaults of the CRD always create.
     let patch = json!([{"op": "add", "path": "/spec/updateStrategy/paused", "value": paused}]);
     if changed && server.patch(&workload.name, patch).await?.is_none() {
         return Err(Failed::Other(format!(

@@ -1,4 +1,4 @@
-//! What the commands ask of the API server about a workload: a few bounded calls, and one watch. Decides nothing.
+//! The API calls of the workload commands: calls with a timeout, and one watch. Decides nothing.
 
 use futures_util::Stream;
 use k8s_openapi::api::apps::v1::ControllerRevision;
@@ -12,7 +12,7 @@ use crate::cli::cluster::{ClusterArgs, Failed, bounded, listed};
 use crate::cli::rollout::workload::{Name, Workload};
 use crate::operation::effect::Class;
 
-/// The API server, and the namespace that was asked for.
+/// The API server and the selected namespace.
 pub(super) struct Server {
     client: Client,
     pub(super) namespace: String,
@@ -28,13 +28,13 @@ impl Server {
         Api::namespaced_with(self.client.clone(), &self.namespace, &name.kind.resource())
     }
 
-    /// As it is now.
+    /// Reads the workload.
     pub(super) async fn workload(&self, name: &Name) -> Result<Workload, Failed> {
         let doing = format!("reading {name} in namespace {}", self.namespace);
         Workload::of(name, bounded(&doing, self.api(name).get(&name.name)).await?)
     }
 
-    /// Changes it by a JSON patch. `None`: one of the patch's tests failed, so nothing was changed.
+    /// Applies a JSON patch. `None`: one of its tests failed, and nothing was changed.
     pub(super) async fn patch(&self, name: &Name, operations: Value) -> Result<Option<Workload>, Failed> {
         let params = PatchParams { field_manager: Some("inplace-cli".to_owned()), ..PatchParams::default() };
         let patch = serde_json::from_value(operations).map(Patch::Json::<()>);
@@ -47,14 +47,14 @@ impl Server {
         }
     }
 
-    /// All revisions of the namespace: whose they are is told by their owners.
+    /// All revisions of the namespace; the owner references say which workload each belongs to.
     pub(super) async fn revisions(&self) -> Result<Vec<ControllerRevision>, Failed> {
         let doing = format!("listing the revisions in namespace {}", self.namespace);
         let api: Api<ControllerRevision> = Api::namespaced(self.client.clone(), &self.namespace);
         listed(&doing, &api, ListParams::default()).await
     }
 
-    /// It now, and whenever it changes; goes on after errors, with pauses.
+    /// Watches the workload. The stream continues after errors, with a back-off.
     pub(super) fn watch(
         &self,
         name: &Name,

@@ -1,4 +1,5 @@
-//! `rollout status`: how far an update is; followed until it is done or stands still.
+//! `rollout status`: prints the progress of an update, and follows it until it is done or stopped. Changes
+//! nothing.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -33,7 +34,7 @@ pub(super) struct StatusArgs {
     about: About,
 }
 
-/// How far it is, for programs.
+/// JSON output: the progress of an update.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct View<'a> {
@@ -82,7 +83,7 @@ pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
     Ok(exit)
 }
 
-/// Until it is done, stands still, is gone, or the time is over.
+/// Follows the update until it is done, stopped or deleted, or the time is over.
 async fn follow(
     server: &Server,
     first: Workload,
@@ -121,7 +122,7 @@ async fn follow(
                 listed = false;
                 continue;
             }
-            // A complete list without it.
+            // The complete list does not contain the workload.
             Ok(Some(Ok(Event::InitDone))) if !listed => return Err(gone()),
             Ok(Some(Ok(Event::InitDone))) => continue,
             Ok(Some(Ok(Event::Delete(_)))) => return Err(gone()),

@@ -1,4 +1,5 @@
-//! `rollout undo`: writes the template of an earlier revision into the workload, if nobody else changed it meanwhile.
+//! `rollout undo`: writes the template of an earlier revision into the workload, unless the workload was changed
+//! concurrently.
 
 use clap::Args;
 use serde::Serialize;
@@ -11,7 +12,7 @@ use crate::cli::rollout::About;
 use crate::cli::rollout::past::{self, Way, images, way};
 use crate::cli::rollout::workload::Workload;
 
-/// How often it is tried again because somebody else wrote meanwhile.
+/// Number of attempts when the workload changes between the read and the patch.
 const TURNS: u32 = 8;
 
 /// Arguments of `rollout undo`.
@@ -24,7 +25,7 @@ pub(super) struct UndoArgs {
     about: About,
 }
 
-/// What was done, for programs.
+/// JSON output.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Undone {
@@ -32,7 +33,7 @@ struct Undone {
     workload: String,
     revision: i64,
     name: String,
-    /// False when the template was that one already.
+    /// False when the template already was that of the revision.
     changed: bool,
     message: String,
 }

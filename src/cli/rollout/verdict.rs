@@ -1,4 +1,5 @@
-//! How far an update is, as the status of its workload tells it: done, going on, or standing still until a person acts. Pure.
+//! Derives from a workload's status whether its update is done, in progress, or stopped until a person acts.
+//! Pure.
 
 use serde::Serialize;
 
@@ -6,18 +7,18 @@ use crate::api::workload::{Condition, PauseReason};
 use crate::cli::rollout::workload::Workload;
 use crate::workload::report::{PROGRESSING, UPDATE_FAILED};
 
-/// How far an update is.
+/// The state of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) enum State {
-    /// All that is to be updated is.
+    /// Everything that is to be updated is updated.
     Done,
-    /// It goes on by itself.
+    /// It progresses on its own.
     Going,
     /// It failed, or waits for a person.
     Stopped,
 }
 
-/// How far, why, and what a person reads.
+/// The state, its reason, and the message for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) state: State,
@@ -31,7 +32,7 @@ impl Verdict {
     }
 }
 
-/// What is to be said of `workload`.
+/// Evaluates the status of `workload`.
 pub(super) fn verdict(workload: &Workload) -> Verdict {
     let (spec, status) = (&workload.spec, &workload.status);
     if spec.deleting {
@@ -70,10 +71,10 @@ pub(super) fn verdict(workload: &Workload) -> Verdict {
     Verdict::new(State::Going, &progress.reason, format!("waiting: {far}{also}"))
 }
 
-/// What nobody but a person gets out of: failed pods, failed hooks, a template that does not fit.
+/// States that need a person: failed pods, failed hooks, a template that does not fit.
 fn stopped(workload: &Workload, progress: &Condition, effect_error: Option<&Condition>) -> Option<Verdict> {
     let status = &workload.status;
-    // An agent that is away comes back.
+    // A missing agent is not one of them: it is expected to come back.
     if let Some(effect_error) = effect_error.filter(|effect_error| effect_error.reason != "NoAgent") {
         return Some(Verdict::new(State::Stopped, &effect_error.reason, effect_error.message.clone()));
     }
@@ -96,7 +97,7 @@ fn stopped(workload: &Workload, progress: &Condition, effect_error: Option<&Cond
         .then(|| Verdict::new(State::Stopped, &progress.reason, progress.message.clone()))
 }
 
-/// A pause of a person, or of a canary step: one that has a duration ends by itself.
+/// The verdict of a pause by a person or by a canary step. A canary pause with a duration ends by itself.
 fn paused(workload: &Workload, far: &str) -> Verdict {
     let pause = workload.status.pause_conditions.first().map(|pause| pause.reason);
     let (step, length) = steps_left(workload).unwrap_or_default();
@@ -116,7 +117,7 @@ fn paused(workload: &Workload, far: &str) -> Verdict {
     Verdict::new(State::Stopped, "Paused", format!("{why} (`{resume}`): {far}"))
 }
 
-/// The canary step it is at, if there are any left, and for how many seconds that one pauses.
+/// The index of the current canary step, if any is left, and the duration of its pause in seconds.
 fn steps_left(workload: &Workload) -> Option<(usize, Option<i32>)> {
     let canary = workload.spec.update.canary.as_ref()?;
     let at = workload.status.current_step_index.and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
@@ -233,7 +234,7 @@ mod tests {
             assert_eq!(verdict.state, state, "{verdict:?}");
             assert!(verdict.message.contains(says), "{verdict:?}");
         }
-        // Between its steps it is held back, and goes on.
+        // Between canary steps the update is held back, and continues by itself.
         let held = judged(
             spec(json!({})),
             json!({"currentStepIndex": 0}),

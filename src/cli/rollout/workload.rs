@@ -1,4 +1,5 @@
-//! How a workload is written on the command line, and what is read of it, whichever kind it is.
+//! Parses the name of a workload on the command line, and reads the fields that the commands need, for both
+//! kinds.
 
 use std::fmt;
 
@@ -10,28 +11,27 @@ use crate::api::game_stateful_set::{GameStatefulSet, GameStatefulSetStatus};
 use crate::cli::cluster::Failed;
 use crate::workload::spec::WorkloadSpec;
 
-/// What kind it is.
+/// The kind of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Deployment,
     StatefulSet,
 }
 
-/// Kind and name. Displays as kubectl prints it: `gamedeployment.tkex.tencent.com/web`.
+/// Kind and name. `Display` is kubectl's form: `gamedeployment.tkex.tencent.com/web`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Name {
     pub(super) kind: Kind,
     pub(super) name: String,
 }
 
-/// A workload as it was read.
+/// A workload as read from the API server.
 pub(super) struct Workload {
     pub(super) name: Name,
-    /// What it wants.
     pub(super) spec: WorkloadSpec,
-    /// What is told of it. That of a set says the same with its own fields; Ready stands for available there.
+    /// The status. That of a GameStatefulSet is converted to these fields, with ready in place of available.
     pub(super) status: GameDeploymentStatus,
-    /// Any change makes it another one.
+    /// The resource version: it differs after any change.
     pub(super) version: String,
 }
 
@@ -43,7 +43,7 @@ impl Kind {
         }
     }
 
-    /// By its singular, its plural or either with the group, as kubectl takes it.
+    /// Parses the singular or the plural, with or without the group, as kubectl does.
     fn read(text: &str) -> Option<Self> {
         let text = text.to_ascii_lowercase();
         let plain = text.strip_suffix(".tkex.tencent.com").unwrap_or(&text);
@@ -56,7 +56,7 @@ impl Kind {
 }
 
 impl Name {
-    /// `KIND/NAME` or `KIND NAME`.
+    /// Parses `KIND/NAME` or `KIND NAME`.
     pub(super) fn read(words: &[String]) -> Result<Self, String> {
         const WANTED: &str =
             "write gamedeployment/NAME, gamestatefulset/NAME or ipr/NAME, and the namespace after -n";
@@ -106,7 +106,7 @@ fn read<K: DeserializeOwned + kube::Resource>(name: &Name, object: DynamicObject
     object.try_parse().map_err(|error| Failed::Other(format!("{name} cannot be read: {error}")))
 }
 
-/// The status of a set in the fields of a deployment.
+/// Converts the status of a GameStatefulSet to the fields of a GameDeployment.
 fn same(status: GameStatefulSetStatus) -> GameDeploymentStatus {
     GameDeploymentStatus {
         observed_generation: status.observed_generation,
@@ -136,7 +136,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A workload `web` of 5 pods with this spec and status laid over.
+    /// A workload `web` of 5 pods; `spec` and `status` replace the defaults.
     pub(crate) fn workload(kind: Kind, spec: &Value, status: &Value) -> Workload {
         let mut whole = json!({
             "replicas": 5, "serviceName": "web", "selector": {"matchLabels": {"app": "web"}},

@@ -1,5 +1,5 @@
-//! A tenant who may create HookRuns in a namespace of his own: they reach nothing that only a node can reach, and however many
-//! and large they are, the hooks of another namespace run and the agent lives.
+//! A tenant may create HookRuns in the tenant's own namespace. The hooks must not reach what only a node can
+//! reach. However many and large they are, hooks of another namespace must run and the agent must survive.
 
 #![expect(clippy::print_stderr, reason = "the figures are worth reading")]
 
@@ -15,17 +15,17 @@ use crate::{
     pod::{Pod, eventually},
 };
 
-/// Many times what an agent runs at once.
+/// Many times the number of hooks that an agent runs at once.
 const MANY: usize = 200;
-/// Bytes of one of them: nearly the most that is run.
+/// Bytes of one HookRun: nearly the limit of what is run.
 const LARGE: usize = 100 << 10;
-/// More that are too large to be run: together as much as the agent's memory.
+/// Number of additional HookRuns that are too large to be run: together as much as the agent's memory.
 const TOO_LARGE: usize = 120;
-/// Bytes of one of those: nearly the most that is stored.
+/// Bytes of one of those: nearly the limit of what is stored.
 const LARGEST: usize = 1 << 20;
-/// Of one argument, by the definition of the kind.
+/// Maximum bytes of one argument by the CRD.
 const LARGEST_VALUE: usize = 16 << 10;
-/// The limit of the agent's container in the shipped manifest.
+/// The memory limit of the agent's container in the shipped manifest.
 const MEMORY_LIMIT_MIB: f64 = 128.0;
 
 #[test]
@@ -43,13 +43,13 @@ fn s5_s6_hooks_of_a_tenant_reach_no_node_and_hold_up_no_other_namespace() {
     cluster.assert_bait_whole();
 }
 
-/// As shipped: what is denied by default is denied. The address that is allowed is nobody's.
+/// Starts an agent with the default denials. The allowed address is unused.
 fn start(cluster: &Cluster) -> Agent {
     let nothing = [("INPLACE_HOOK_ALLOW", "192.0.2.1")];
     Agent::start_with(cluster, &Setup { env: &nothing, ..Setup::default() })
 }
 
-/// S6: the node's own addresses, the kubelet's ports, and where clouds keep credentials.
+/// S6: the node's own addresses, the kubelet's ports, and the addresses where clouds serve credentials.
 fn reach_no_node(tenant: &Tenant<'_>) {
     let ip = &tenant.node.ip;
     let asked = Asked::start(ip);
@@ -79,7 +79,7 @@ fn reach_no_node(tenant: &Tenant<'_>) {
     assert_eq!(asked.count("/secret"), 0);
 }
 
-/// S5: hooks that hold their permits for nearly a minute, so many that it takes minutes to run them.
+/// S5: hooks that hold their permits for nearly a minute; all of them together take minutes.
 fn hold_up_nobody(tenant: &Tenant<'_>, agent: &Agent) {
     let victim = Pod::run(tenant.cluster, "shop", ONE);
     let sleeps = json!({"exec": {"container": "app", "command": ["sleep", "55"], "timeoutSeconds": 60}});
@@ -89,7 +89,7 @@ fn hold_up_nobody(tenant: &Tenant<'_>, agent: &Agent) {
     for some in many.chain(large).collect::<Vec<Value>>().chunks(20) {
         assert!(tenant.create(&json!({"apiVersion": "v1", "kind": "List", "items": some})));
     }
-    // The next agent has all of them at once.
+    // The next agent lists all of them at once.
     assert_lives(agent);
     agent.kill();
     let agent = start(tenant.cluster);
@@ -102,7 +102,7 @@ fn hold_up_nobody(tenant: &Tenant<'_>, agent: &Agent) {
     own["metadata"]["namespace"] = json!(victim.namespace);
     own["spec"]["args"][0]["value"] = json!(victim.name);
     tenant.cluster.apply(&own.to_string());
-    // The tenant's would take more than ten minutes.
+    // The tenant's hooks would take more than ten minutes.
     let ended = eventually("the end of the other namespace's hook", || {
         let run = tenant.cluster.kubectl(&["get", "hookrun", "own", "-n", &victim.namespace, "-o", "json"]);
         let run: Value = serde_json::from_str(&run).unwrap();
@@ -112,7 +112,7 @@ fn hold_up_nobody(tenant: &Tenant<'_>, agent: &Agent) {
     assert_lives(&agent);
 }
 
-/// With less memory than its container may have, also of a program that is not optimized.
+/// The agent runs and has used less memory than its container may, even when built without optimization.
 pub(super) fn assert_lives(agent: &Agent) {
     assert!(!agent.has_ended(), "{}", agent.log());
     let peak = memory(agent.pid(), "VmHWM:");
@@ -120,7 +120,7 @@ pub(super) fn assert_lives(agent: &Agent) {
     assert!(peak < MEMORY_LIMIT_MIB, "{peak} MiB");
 }
 
-/// A HookRun of one measurement for the pod `busy`, made larger by `bytes`.
+/// A HookRun with one measurement for the pod `busy`, padded by `bytes`.
 fn run(node: &str, name: &str, provider: &Value, bytes: usize) -> Value {
     let pieces = bytes.div_ceil(LARGEST_VALUE);
     let filler = |index| json!({"name": format!("filler-{index}"), "value": "x".repeat(bytes / pieces)});

@@ -1,5 +1,5 @@
-//! A tenant who may create pods and HookRuns in a namespace of his own reaches no container of another: not with a pod that
-//! calls itself the mirror of somebody else's.
+//! A tenant may create pods and HookRuns in the tenant's own namespace. A pod that claims to be the mirror of
+//! another namespace's pod must not give access to that pod's containers.
 
 use inplace::{
     api::{
@@ -18,14 +18,14 @@ use crate::{
     pod::{Pod, eventually, is_ready},
 };
 
-/// What nobody but the victim should know.
+/// The victim, with a secret in its environment.
 const VICTIM: &str = "
 terminationGracePeriodSeconds: 2
 containers: [{name: app, image: lab/app:v1, env: [{name: PASSWORD, value: hunter2}]}]
 ";
 
 impl Tenant<'_> {
-    /// A pod bound to the node by hand, which calls itself the mirror of the pod `of`.
+    /// Creates a pod that is bound to the node by hand and claims to be the mirror of the pod `of`.
     fn claim(&self, name: &str, of: &Pod<'_>, request: Option<&str>) {
         let mut annotations = json!({ "kubernetes.io/config.mirror": of.uid });
         if let Some(request) = request {
@@ -41,8 +41,8 @@ impl Tenant<'_> {
         }));
     }
 
-    /// What the agent told about a pod of the tenant: reason and message. A kubelet deletes mirrors of pods that it does not
-    /// have; their events stay.
+    /// The agent's event about a pod of the tenant: reason and message. A kubelet deletes mirror pods that it
+    /// does not have, but the events stay.
     fn told(&self, name: &str) -> Option<(String, String)> {
         let events = self.cluster.kubectl(&["get", "events", "--namespace", NAMESPACE, "-o", "json"]);
         let events: Value = serde_json::from_str(&events).unwrap();
@@ -92,7 +92,8 @@ fn a_pod_that_calls_itself_the_mirror_of_another_reaches_nothing_of_it() {
     assert_eq!(victim.facts().settled(), before);
 }
 
-/// What a user writes under the kubelet's keys: the kubelet writes its own over it, and nothing else is believed.
+/// Values that a user writes under the kubelet's keys: the kubelet overwrites them, and the agent trusts no
+/// others.
 #[test]
 fn marks_of_a_kubelet_that_a_user_writes_on_a_pod_count_for_nothing() {
     let cluster = Cluster::shared();

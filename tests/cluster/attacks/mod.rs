@@ -1,4 +1,5 @@
-//! Attacks, each carried out at a real API server by somebody who has exactly the rights that it needs, and each refused.
+//! Attacks on a real API server. Each is carried out by an identity with exactly the rights that it needs, and
+//! each must be refused.
 
 mod hooks;
 mod mirror;

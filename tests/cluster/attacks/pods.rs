@@ -1,5 +1,5 @@
-//! S5 by another kind: a tenant who may create pods in a namespace of his own gives a node more of them than its agent has
-//! memory for. The kubelet refuses each; as objects they stay.
+//! S5 with pods: a tenant who may create pods in the tenant's own namespace assigns a node more pods than its
+//! agent has memory for. The kubelet refuses each; the objects remain.
 
 use serde_json::{Value, json};
 
@@ -15,11 +15,11 @@ use crate::{
 };
 use inplace::api::{annotation, status::Phase};
 
-/// Together as much as the memory that an agent's container may have.
+/// Number of pods: together as large as the memory limit of an agent's container.
 const MANY: usize = 130;
-/// Bytes of the environment of one.
+/// Bytes of the environment of one pod.
 const LARGE: usize = 800 << 10;
-/// Bytes of its annotations, nearly the most that is stored.
+/// Bytes of its annotations, nearly the limit of what is stored.
 const ANNOTATION: usize = 200 << 10;
 
 #[test]
@@ -38,14 +38,14 @@ fn s5_pods_of_a_tenant_end_no_agent_and_hold_up_no_other_namespace() {
     });
     victim.ask("restart app", Phase::Succeeded);
     assert_lives(&agent);
-    // The next agent has all of them at once.
+    // The next agent lists all of them at once.
     agent.kill();
     let agent = Agent::start(&cluster, &[]);
     victim.ask("restart app #2", Phase::Succeeded);
     assert_lives(&agent);
 }
 
-/// A pod for which the node has not the right label.
+/// A pod whose node selector the node does not match.
 fn pod(node: &str, index: usize) -> Value {
     let annotation = format!("{}unknown", annotation::REQUEST.trim_end_matches("request"));
     json!({

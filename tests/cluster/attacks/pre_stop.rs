@@ -1,4 +1,5 @@
-//! S9: whoever writes a pod chooses where its preStop handler leads to, and the agent asks from the network of the host.
+//! S9: the author of a pod chooses the target of its preStop handler, and the agent sends the request from the
+//! host's network. A redirect must not lead to another host.
 
 use std::{
     io::{Read, Write},
@@ -14,7 +15,7 @@ use inplace::api::status::Phase;
 
 use crate::{agent::Agent, cluster::Cluster, pod::Pod};
 
-/// A server that gives everybody the same answer. It listens as long as the process.
+/// A server that sends the same answer to every request. It listens as long as the process runs.
 struct Listener {
     port: u16,
     asked: Arc<AtomicU64>,
@@ -29,7 +30,7 @@ impl Listener {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 counts.fetch_add(1, Ordering::Relaxed);
-                // Whoever has gone meanwhile gets no answer.
+                // A client that has disconnected gets no answer.
                 let _ = say(stream, &answer);
             }
         });
@@ -52,10 +53,11 @@ fn s9_a_pre_stop_handler_leads_to_no_other_host() {
     Agent::shared();
     let ip = cluster.node().ip;
     let ok = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-    // What listens on the loopback of the host relies on nobody else reaching it.
+    // A server on the host's loopback relies on not being reachable from elsewhere.
     let secret = Listener::open("127.0.0.1", ok.to_owned());
     let same_host = Listener::open(&ip, ok.to_owned());
-    // A kubelet of 1.20 follows both when the pod is deleted: counted is what the agent asked, before that.
+    // A kubelet of 1.20 follows both redirects when the pod is deleted, so the agent's requests are counted
+    // before that.
     for (name, host, target, follows) in
         [("away", "127.0.0.1", &secret, 0), ("stays", ip.as_str(), &same_host, 1)]
     {

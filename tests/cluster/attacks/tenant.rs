@@ -1,4 +1,4 @@
-//! A tenant: somebody with rights in a namespace of his own, and in no other.
+//! A tenant: a user with rights in one namespace and in no other.
 
 use std::{fs, process::Command};
 
@@ -8,7 +8,7 @@ use crate::cluster::{Cluster, Node};
 
 pub(super) const NAMESPACE: &str = "tenant";
 
-/// The tenant, with the rights of his role and no others.
+/// The tenant, with the rights of its role and no others.
 pub(super) struct Tenant<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) node: Node,
@@ -45,14 +45,14 @@ subjects: [{{kind: ServiceAccount, name: tenant, namespace: {NAMESPACE}}}]
         Self { cluster, node: cluster.node(), kubeconfig: kubeconfig.to_str().unwrap().to_owned() }
     }
 
-    /// `kubectl` with his rights, in his namespace.
+    /// `kubectl` with the tenant's rights, in the tenant's namespace.
     pub(super) fn kubectl(&self, args: &[&str]) -> Command {
         let mut kubectl = self.cluster.kubectl_command(args);
         kubectl.args(["--kubeconfig", &self.kubeconfig, "--namespace", NAMESPACE]);
         kubectl
     }
 
-    /// Creates an object, or a list of them; false when it is there already.
+    /// Creates an object, or a list of them; false when it already exists.
     pub(super) fn create(&self, object: &Value) -> bool {
         let name = object["metadata"]["name"].as_str().unwrap_or("list");
         let file = self.node.dir.join(format!("tenant-{name}.json"));
@@ -63,7 +63,7 @@ subjects: [{{kind: ServiceAccount, name: tenant, namespace: {NAMESPACE}}}]
         output.status.success()
     }
 
-    /// One of his HookRuns, as it is now.
+    /// Reads a HookRun in the tenant's namespace.
     pub(super) fn run(&self, name: &str) -> Value {
         let output = self.kubectl(&["get", "hookrun", name, "-o", "json"]).output().unwrap();
         serde_json::from_slice(&output.stdout).unwrap()

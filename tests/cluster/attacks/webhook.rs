@@ -1,5 +1,5 @@
-//! Attacks on the delete guard and on the rights that hooks amount to: by a stolen token of an agent, by a tenant, and by
-//! whoever reaches the webhook's port. Nodes and pods are objects; nobody runs them.
+//! Attacks on the delete guard and on the rights that hooks imply: with a stolen agent token, as a tenant, and
+//! through the webhook's port. Nodes and pods are objects only; nothing runs them.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -19,7 +19,7 @@ use crate::api_server::ApiServer;
 const AGENT: &str = "--as=system:serviceaccount:inplace-system:inplace-agent";
 const TAINT_MANAGER: &str = "system:serviceaccount:kube-system:node-controller";
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What the manifests give a controller.
+/// The memory limit of the controller in the manifests.
 const MEMORY: u64 = 256 << 20;
 
 struct Site {
@@ -37,19 +37,19 @@ impl Drop for Site {
 }
 
 impl Site {
-    /// A controller with the rights of the manifests, whose webhooks are in force; a namespace, two nodes, two guarded pods and
-    /// their hook, and `before` as it was there before all of that.
+    /// Sets up a controller with the rights of the manifests and active webhooks, a namespace, two nodes, two
+    /// guarded pods and their hook. `before` creates an object before all of that.
     async fn new(before: impl FnOnce(&ApiServer, &Value) -> Value) -> Self {
         Self::with(&[], before).await
     }
 
-    /// The same with these settings of the controller.
+    /// The same with these arguments of the controller.
     async fn with(args: &[&str], before: impl FnOnce(&ApiServer, &Value) -> Value) -> Self {
         let server = ApiServer::start().await;
         server.know_our_kinds().await;
-        // Without the policies: what the webhook holds by itself.
+        // Without the admission policies, so that only the webhook is tested.
         server.apply("daemonset/before-1.30");
-        // Nobody answers yet.
+        // The webhook does not answer yet.
         let name = ["validatingwebhookconfiguration", "inplace"];
         let shipped = server.kubectl(&["get", name[0], name[1], "-o", "json"], "").stdout;
         assert!(server.kubectl(&["delete", name[0], name[1]], "").status.success());
@@ -96,7 +96,7 @@ impl Site {
         site
     }
 
-    /// Whether it was done, and all that was said.
+    /// Whether the command succeeded, and its output.
     fn tried(&self, args: &[&str], input: &str) -> (bool, String) {
         let output = self.server.kubectl(args, input);
         (output.status.success(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
@@ -125,7 +125,7 @@ impl Site {
         }
     }
 
-    /// The user `mallory` has these rights in the namespace, and no other ones.
+    /// Gives the user `mallory` these rights in the namespace, and no others.
     fn may(&self, verbs: &str, resource: &str) {
         let name = format!("{verbs}-{resource}").replace(['/', ','], "-").replace('.', "-");
         self.done(&["create", "role", &name, "-n", "shop", "--verb", verbs, "--resource", resource], "");
@@ -150,7 +150,7 @@ impl Site {
         !self.done(&["get", "pod", pod, "-n", "shop", "-o", at], "").is_empty()
     }
 
-    /// The hook of `pod` has succeeded, whoever ran it.
+    /// Marks the hook of `pod` as successful.
     async fn succeeds(&self, pod: &str) {
         let run = self.run_of(pod);
         let at = inplace::process::clock::now().to_string();
@@ -163,7 +163,7 @@ impl Site {
         self.server.admin().await.request_text(request).await.unwrap();
     }
 
-    /// An eviction by a taint, as it is; it is brought to its end by the controller.
+    /// An eviction by a taint: it is refused at first, and the controller completes it.
     async fn evicted_by_taint(&self) {
         let by = format!("--as={TAINT_MANAGER}");
         self.refused(&["delete", "pod", "evicted-1", "-n", "shop", "--wait=false", &by], "", "is guarded");
@@ -171,20 +171,20 @@ impl Site {
         self.until("the evicted pod is deleted", || self.is_leaving("evicted-1"));
     }
 
-    /// Asks the webhook itself, as anybody who reaches its port. Gives the code and the answer.
+    /// Posts to the webhook's port without authentication. Returns the status code and the answer.
     fn posted(&self, path: &str, body: &[u8]) -> (String, Value) {
         let mut curl = Command::new("curl");
         curl.args(["-ks", "-m", "30", "-H", "Expect:", "-w", "\n%{http_code}", "--data-binary", "@-"]);
         curl.arg(format!("https://127.0.0.1:{}/{path}", self.port));
         let mut curl = curl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // It may be told no before it has sent everything.
+        // The server may refuse before everything is sent.
         let _ = curl.stdin.take().unwrap().write_all(body);
         let told = String::from_utf8(curl.wait_with_output().unwrap().stdout).unwrap();
         let (answer, code) = told.rsplit_once('\n').unwrap();
         (code.to_owned(), serde_json::from_str(answer).unwrap_or_default())
     }
 
-    /// The most memory that the controller ever had.
+    /// The controller's peak memory.
     fn peak(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.controller.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -220,7 +220,7 @@ fn hook(kind: &str, name: &str, provider: &Value) -> Value {
         "spec": {"args": args, "metrics": [{"name": "m", "count": 1, "successCondition": "true", "provider": provider}]}})
 }
 
-/// A HookRun of an operation that claims to stand before the deletion of `pod`.
+/// A HookRun of an operation that claims to be the hook before the deletion of `pod`.
 fn forged(name: &str, pod: &Value) -> Value {
     let mut run = hook("HookRun", name, &json!({"exec": {"container": "app", "command": ["true"]}}));
     run["metadata"]["labels"] = json!({"inplace.dev/node": "other", "inplace.dev/operation": "x",
@@ -234,7 +234,7 @@ fn forged(name: &str, pod: &Value) -> Value {
 
 #[tokio::test]
 async fn s2_the_token_of_an_agent_deletes_no_pod_past_the_guard() {
-    // One was stored before anybody was asked about it: it has no effect all the same.
+    // One forged HookRun was stored before the webhook was active: it must have no effect either.
     let site = Site::new(|_, victim| forged("stored-before", victim)).await;
     let victim = site.done(&["get", "pod", "victim-0", "-n", "shop", "-o", "json"], "");
     let victim: Value = serde_json::from_str(&victim).unwrap();
@@ -252,7 +252,7 @@ async fn s2_the_token_of_an_agent_deletes_no_pod_past_the_guard() {
     let move_it = ["label", "hookrun", "by-token", "-n", "shop", AGENT, "inplace.dev/operation-"];
     site.refused(&move_it, "", "an agent changes neither");
     site.refused(&["delete", "pod", "victim-0", "-n", "shop", "--wait=false"], "", "is guarded");
-    // What is to be finished is finished, and the forged one is looked at with it.
+    // The controller completes the eviction, and reconciles the forged HookRun in the same pass.
     site.evicted_by_taint().await;
     assert!(!site.is_leaving("victim-0"), "a forged HookRun deleted the pod");
 }
@@ -272,7 +272,7 @@ async fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller() {
     site.evicted_by_taint().await;
     assert!(!site.is_leaving("victim-0"), "a made-up eviction deleted the pod");
 
-    // The largest bodies that are read, each as costly as can be, many at once; and larger ones.
+    // The largest bodies that are read, each as expensive as possible, many at once; and larger ones.
     let body = |size: usize| {
         let head = r#"{"request":{"uid":"u","operation":"CREATE","kind":{"group":"tkex.tencent.com","version":"v1alpha1","kind":"GameDeployment"},"object":{"metadata":{"name":"x"},"spec":{"template":{"spec":{"x":["#;
         let tail = "0]}}}}}}";
@@ -289,12 +289,13 @@ async fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller() {
             .collect();
         posts.into_iter().map(|post| post.join().unwrap()).collect::<Vec<_>>()
     });
-    // Whoever is refused in the middle of its sending may be cut off before it reads the answer.
+    // A client that is refused while it sends may be disconnected before it reads the answer.
     let is_refused = |code: &String| code == "413" || code == "000";
     assert!(codes.iter().skip(1).step_by(2).all(is_refused), "{codes:?}");
     assert!(codes.iter().any(|code| code == "413"), "{codes:?}");
     assert!(codes.iter().step_by(2).any(|code| code == "200"), "{codes:?}");
-    // Those that cost many times their size: a container has 2 KiB in memory and two bytes in a body, a group 24.
+    // Bodies that need many times their size in memory: a container has 2 KiB in memory and two bytes in a body,
+    // a group 24.
     let costly = |head: &str, entry: &str, tail: &str| {
         format!("{head}{}{tail}", entry.repeat(((3 << 20) - head.len() - tail.len()) / entry.len()))
             .into_bytes()
@@ -330,7 +331,7 @@ async fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller() {
     }
     assert!(codes.iter().any(|(code, _)| code == "413"), "{codes:?}");
     assert!(site.peak() < MEMORY, "{} MiB", site.peak() >> 20);
-    // It answers still: the hook of the victim has succeeded.
+    // The controller still answers: the hook of the victim has succeeded.
     site.done(&["delete", "pod", "victim-0", "-n", "shop", "--wait=false"], "");
 }
 
@@ -359,7 +360,7 @@ async fn s6_hooks_and_rollouts_need_the_rights_that_they_amount_to() {
     for (object, says) in objects(1) {
         site.refused(&create, &object.to_string(), says);
     }
-    // A template of somebody who may, changed by somebody who may not.
+    // The template was created by a user with the required rights, and is changed by a user without them.
     let change = json!({"spec": {"metrics": [{"name": "m", "count": 1, "successCondition": "true", "provider": exec}]}});
     let change = change.to_string();
     let patched =
@@ -375,7 +376,7 @@ async fn s6_hooks_and_rollouts_need_the_rights_that_they_amount_to() {
             done
         });
     }
-    // Whoever may patch HookRuns approves one, as docs/hooks.md says, and ties none to a pod.
+    // A user with `patch` on HookRuns may approve one (docs/hooks.md), but may not tie one to a pod.
     site.done(
         &["annotate", "hookrun", "exec-3", "-n", "shop", "--as=mallory", "inplace.dev/approve=true"],
         "",
@@ -408,7 +409,8 @@ async fn held_a_pod_goes_when_its_time_is_over_and_nobody_makes_that_earlier() {
     site.may("create,get,patch,update,delete", "pods");
     site.may("create", "pods/exec");
     site.may("create,get,patch,update", "hookruns.tkex.tencent.com");
-    // Somebody who may write pods makes one whose hook cannot be started, as if it were held since long ago.
+    // A user with write access to pods creates one whose hook cannot be started, and claims that it has been held
+    // since long ago.
     let since = json!([{"type": "inplace.dev/DeleteGuardHeld", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"}]);
     let mut pod = guarded("forged-2", "calm");
     pod["metadata"]["annotations"]["inplace.dev/pre-delete-hook"] = json!("nobody-made-it");
@@ -430,7 +432,7 @@ async fn held_a_pod_goes_when_its_time_is_over_and_nobody_makes_that_earlier() {
     site.until("the pod goes", || site.tried(&delete("forged-2"), "").0);
     assert!(began.elapsed() > Duration::from_secs(18), "it was let go after {:?}", began.elapsed());
 
-    // Somebody takes the name that the guard's hook will have.
+    // A user takes the name that the guard's hook will have.
     let victim = site.done(&["get", "pod", "victim-0", "-n", "shop", "-o", "jsonpath={.metadata.uid}"], "");
     let uid: String = victim.chars().filter(|c| *c != '-').take(8).collect();
     let name = format!("pre-delete-hook-victim-0-{uid}-leave-1");
@@ -442,7 +444,7 @@ async fn held_a_pod_goes_when_its_time_is_over_and_nobody_makes_that_earlier() {
     made.retain(|run| run["metadata"]["annotations"]["inplace.dev/pod-uid"] == victim.as_str());
     assert_eq!(made.len(), 1, "{made:#?}");
     assert_eq!(made[0]["metadata"]["name"], format!("pre-delete-hook-victim-0-{uid}-leave-2"));
-    // What is approved, or an operation's, is not made by somebody who has every right.
+    // Even a user with all rights cannot create a HookRun that is approved or belongs to an operation.
     let mut approved =
         hook("HookRun", "approved", &json!({"exec": {"container": "app", "command": ["true"]}}));
     approved["metadata"]["annotations"] = json!({"inplace.dev/approve": "true"});
@@ -450,7 +452,7 @@ async fn held_a_pod_goes_when_its_time_is_over_and_nobody_makes_that_earlier() {
     approved["metadata"] =
         json!({"name": "shown", "namespace": "shop", "labels": {"inplace.dev/operation": "x"}});
     site.refused(&create, &approved.to_string(), "is set on a HookRun by the agents");
-    // A status is not stored with it: the API server keeps it apart.
+    // A status in the created object is not stored: the API server keeps the status in a subresource.
     let mut ended = hook("HookRun", "ended", &json!({"exec": {"container": "app", "command": ["true"]}}));
     ended["status"] = json!({"phase": "Successful"});
     if site.tried(&create, &ended.to_string()).0 {

@@ -1,14 +1,14 @@
-//! The agent is killed at each of its points, in every way of replacing a container.
+//! The agent is killed at each of its fault points, with every way of replacing a container.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::crash::{Scene, Subject, Theatre, Way};
 
-/// How many pods of each way, so that each has a few points only.
+/// The number of pods per way, so that each has only a few points.
 const PODS: [(Way, usize); 6] =
     [(Way::Recreate, 3), (Way::Drain, 4), (Way::Respec, 1), (Way::Finish, 4), (Way::Back, 5), (Way::Stop, 2)];
 
-/// What must have been under way once when it died: at four moments each.
+/// The effects that must have been in progress when the agent died, at four moments each.
 fn effects(way: Way) -> &'static [&'static str] {
     match way {
         Way::Recreate => &["Fence", "PreStop", "Stop", "Create", "Start", "Remove"],
@@ -19,10 +19,10 @@ fn effects(way: Way) -> &'static [&'static str] {
     }
 }
 
-/// How often a point may be missed: what a kubelet does meanwhile decides which way a container goes.
+/// How often a point may be missed: the kubelet's timing decides which effects a replacement needs.
 const TRIES: usize = 4;
 
-/// The points of a way, by name.
+/// The names of a way's fault points.
 fn points(way: Way) -> VecDeque<String> {
     let moments = ["before journal", "after journal", "before effect", "after effect"];
     let named =
@@ -67,7 +67,8 @@ fn killed_at_every_point_it_goes_on_as_if_nothing_had_happened() {
     theatre.close();
 }
 
-/// Once it is in the journal that the handler is begun, it is not begun again.
+/// The number of preStop runs: once the journal records that the handler has been started, it is not started
+/// again.
 fn stops(scene: &Scene<'_>) -> std::ops::RangeInclusive<usize> {
     match scene.held_at.as_deref() {
         Some("after journal PreStop" | "before effect PreStop") => 0..=0,

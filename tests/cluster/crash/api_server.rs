@@ -1,5 +1,5 @@
-//! The API server is away in the middle of operations: killed, for long, its store killed under it, and away when an agent
-//! starts. What has begun goes on from the journal; what is to be written is written when it is back.
+//! The API server is unavailable during operations: killed, for long, with its store killed, and while an agent
+//! starts. Running operations continue from the journal; statuses are written when the API server is back.
 
 use std::{fs, thread, time::Duration};
 
@@ -12,11 +12,11 @@ use crate::{
     pod::{eventually, eventually_or, is},
 };
 
-/// A short absence, and a long one.
+/// The durations of a short and of a long outage.
 const SHORT: Duration = Duration::from_secs(5);
 const LONG_AWAY: Duration = Duration::from_secs(60);
 
-/// Where it goes away.
+/// The fault points at which the outage starts.
 const SCENES: [(Way, &str); 12] = [
     (Way::Recreate, "before effect Fence"),
     (Way::Recreate, "after effect Stop"),
@@ -32,14 +32,14 @@ const SCENES: [(Way, &str); 12] = [
     (Way::Stop, "after effect Stop"),
 ];
 
-/// Kibibytes of memory that a process holds.
+/// Resident memory of a process in kibibytes.
 fn resident(agent: &Agent) -> u64 {
     let text = fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// The journal holds its end, and nothing is open.
+/// True when the journal has the end of the request, and no open operation.
 fn is_over(scene: &Scene<'_>) -> bool {
     let journal = scene.subject.journal();
     journal["open"].is_null() && journal["last"]["id"] == *scene.ask.id
@@ -55,8 +55,9 @@ fn away_in_the_middle_it_delays_and_spoils_nothing() {
     let mut agent = theatre.agent();
     let subjects = theatre.cast(&SCENES.map(|(way, _)| way));
     let before = resident(&agent);
-    // A kubelet may hear of the way back up to a minute after its API server is back, and ends until then what takes the
-    // place of the image that crashes: this is tried again at once, and after 2, 4, 8, 16 and 32 s.
+    // After its API server is back, a kubelet may take up to a minute to observe the rollback of the spec. Until
+    // then it kills the container that replaces the crashing image, and the agent retries: at once, and after 2,
+    // 4, 8, 16 and 32 s.
     for subject in &subjects {
         subject.tries.set(8);
     }
@@ -66,14 +67,14 @@ fn away_in_the_middle_it_delays_and_spoils_nothing() {
         theatre.cluster.kill(what);
         theatre.holds.release();
         if away == LONG_AWAY {
-            // Who needs nothing of it ends without it.
+            // Operations that do not need the API server end without it.
             for scene in scenes.iter().filter(|scene| scene.subject.way == Way::Recreate) {
                 eventually(&format!("the end of {:?} in the journal", scene.ask), || {
                     is_over(scene).then_some(())
                 });
             }
         }
-        // Not a wait for something: this is how long it is away.
+        // Not a wait for a condition: this is the duration of the outage.
         thread::sleep(away);
         theatre.cluster.start(what);
         for scene in scenes {
@@ -85,7 +86,7 @@ fn away_in_the_middle_it_delays_and_spoils_nothing() {
     let after = resident(&agent);
     assert!(after < before + 8 * 1024, "{before} kB before, {after} kB after");
 
-    // One that starts while it is away goes on with what is in the journal at once.
+    // An agent that starts during the outage continues at once with what is in the journal.
     let scenes = theatre.bring(&scenes(&subjects), "start");
     theatre.cluster.kill("kube-apiserver");
     agent.kill();
@@ -100,7 +101,7 @@ fn away_in_the_middle_it_delays_and_spoils_nothing() {
     for scene in scenes {
         scene.ends(1..=1);
     }
-    // And whoever asks now is served.
+    // New requests work as well.
     for subject in &subjects {
         let ask = subject.ask("later");
         subject.ends(&ask, "asked later", 1..=1);
@@ -110,7 +111,7 @@ fn away_in_the_middle_it_delays_and_spoils_nothing() {
     theatre.close();
 }
 
-/// One event tells its end, too.
+/// One event reports the end, too.
 fn told(scene: &Scene<'_>) {
     let reason = if scene.subject.way == Way::Back { "InPlaceRolledBack" } else { "InPlaceSucceeded" };
     eventually(&format!("the event of {:?}", scene.ask), || {
@@ -131,7 +132,7 @@ fn a_gate_that_could_not_be_opened_is_opened_when_it_is_back() {
         eventually("its point", || theatre.holds.held(subject.uid()));
         theatre.cluster.kill("kube-apiserver");
         theatre.holds.release();
-        // For longer than it is tried: what is owed is all that is left.
+        // Longer than the agent retries: only the gate that is still to be opened is left in the journal.
         eventually_or("the end in the journal", || {
             let journal = subject.journal();
             let is_owed = journal["open"].is_null() && journal["owed_gate"] == "Open";
@@ -164,7 +165,8 @@ fn what_had_not_begun_when_it_went_ends_untouched_by_its_deadline() {
         eventually("its point", || theatre.holds.held(subject.uid()));
     }
     theatre.cluster.kill("kube-apiserver");
-    // What is written into a connection that is not known to be dead may have been heard.
+    // A write into a connection that is not yet known to be dead might still have arrived, so the test waits
+    // until the agent has noticed the outage.
     eventually("the agent knows", || (agent.metric(&["inplace_watch_connected"]) == 0.0).then_some(()));
     theatre.holds.release();
     for (subject, ask) in subjects.iter().zip(&asks) {
@@ -181,7 +183,7 @@ fn what_had_not_begun_when_it_went_ends_untouched_by_its_deadline() {
             (Phase::Failed, "DeadlineExceeded"),
             "{status:#?}"
         );
-        // Nobody could have heard of what was to be done first.
+        // The first step of these operations never reached the API server.
         assert!(status.message.ends_with("The running containers were not touched"), "{}", status.message);
         subject.is_untouched(ask);
     }

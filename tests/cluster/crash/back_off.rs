@@ -1,13 +1,14 @@
-//! How often a kubelet starts by itself what ends again and again: as told, once more at once, and then each time only
-//! when the container has been dead for 10 s, 20 s, 40 s ... (`doBackOff` in pkg/kubelet/kuberuntime, with the periods of
-//! pkg/kubelet/kubelet.go). One that was started anew has forgotten what was before.
+//! The kubelet's schedule for a container that exits again and again: the start, one more start at once, and then
+//! each further start only when the container has been dead for 10 s, 20 s, 40 s ... (`doBackOff` in
+//! pkg/kubelet/kuberuntime, with the periods of pkg/kubelet/kubelet.go). A restarted kubelet begins the schedule
+//! anew.
 
-/// What it waits before the third start, and at most, in seconds.
+/// The delay before the third start, and the longest delay, in seconds.
 const FIRST: u64 = 10;
 const LONGEST: u64 = 300;
 
-/// Whether these starts (seconds, in order) are a kubelet's own, when a new one began at each of `kubelets`. A start that
-/// somebody else made in between would come too early.
+/// True when these starts (seconds, in order) follow the schedule of a kubelet that was restarted at each of
+/// `kubelets`. An additional start by the agent would come too early.
 pub(super) fn allows(starts: &[u64], kubelets: &[u64]) -> bool {
     let mut free = 2;
     let mut wait = FIRST;
@@ -40,7 +41,7 @@ fn a_start_that_is_not_the_kubelets_own_is_seen() {
         (&[5, 6, 8, 9], &[7], true),
         (&[5, 6, 8, 9, 10], &[7], false),
         (&[5, 6, 8, 9, 19], &[7], true),
-        // Within a second nobody can tell which came first.
+        // Within the same second the order of two events is unknown.
         (&[6, 7, 7, 7], &[7], true),
     ] {
         assert_eq!(allows(starts, kubelets), allowed, "{starts:?}, kubelets {kubelets:?}");

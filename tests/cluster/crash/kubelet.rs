@@ -1,4 +1,4 @@
-//! The kubelet is killed in the middle of operations, alone and together with the agent.
+//! The kubelet is killed during operations, alone and together with the agent.
 
 use std::{thread, time::Duration};
 
@@ -6,10 +6,10 @@ use inplace::process::clock;
 
 use crate::crash::{Subject, Theatre, Way, assert_held};
 
-/// How long it is away.
+/// The duration of the outage.
 const AWAY: Duration = Duration::from_secs(3);
 
-/// Where it dies: before and after what a kubelet would act on.
+/// The fault points at which the kubelet dies: before and after effects that a kubelet reacts to.
 const SCENES: [(Way, &str); 14] = [
     (Way::Recreate, "after effect Fence"),
     (Way::Recreate, "after effect Stop"),
@@ -27,7 +27,7 @@ const SCENES: [(Way, &str); 14] = [
     (Way::Stop, "after effect Stop"),
 ];
 
-/// A kubelet that dies while it runs a handler runs it again.
+/// The number of preStop runs: a kubelet that dies during a handler runs it again.
 fn stops(way: Way) -> std::ops::RangeInclusive<usize> {
     match way {
         Way::Recreate | Way::Drain | Way::Stop => 1..=1,
@@ -53,7 +53,7 @@ fn killed_in_the_middle_it_delays_and_spoils_nothing() {
         } else {
             theatre.holds.release();
         }
-        // Not a wait for something: this is how long it is away.
+        // Not a wait for a condition: this is the duration of the outage.
         thread::sleep(AWAY);
         let since = clock::now();
         theatre.cluster.start("kubelet");

@@ -1,8 +1,7 @@
-//! What dies in the middle of an operation: the agent, the kubelet, the runtime, the API server, and two of them at once.
-//! Whatever dies, every operation ends as if nothing had happened.
-//!
-//! The middle is not hit by luck: a fault point holds the work on each pod up where the test wants it (see
-//! [`hold::Holds`]), and what is to be killed is killed when all are there.
+//! Processes are killed during operations: the agent, the kubelet, the runtime, the API server, and two of them
+//! at once. Every operation must end as if nothing had happened.
+//! The moment does not depend on luck: a fault point stops the work on each pod where the test wants it (see
+//! [`hold::Holds`]), and the process is killed when all pods are there.
 
 mod agent;
 mod api_server;
@@ -29,10 +28,10 @@ use hold::Holds;
 use subject::{Ask, Subject, Way, prepare};
 use witness::Witness;
 
-/// How long an operation may take that was disturbed: a kubelet may hold a container back, or has to come back itself.
+/// Time limit of a disturbed operation: a kubelet may be in back-off, or has to restart itself.
 const LONG: Duration = Duration::from_secs(150);
 
-/// A cluster of its own whose parts are killed.
+/// A private cluster whose processes are killed.
 struct Theatre {
     holds: Holds,
     witness: Witness,
@@ -42,7 +41,7 @@ struct Theatre {
 
 impl Theatre {
     fn open() -> Self {
-        // One cluster at a time, whatever became of the one before.
+        // One cluster at a time, even if the previous test panicked.
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let cluster = Cluster::own();
@@ -50,20 +49,20 @@ impl Theatre {
         Self { holds: Holds::below(&node.dir), witness: Witness::of(&node.endpoint), cluster, _alone: alone }
     }
 
-    /// Starts an agent whose work can be held up. It serves its pods when this returns.
+    /// Starts an agent with fault points. It is ready when this returns.
     fn agent(&self) -> Agent {
         let agent = self.launch();
         agent.wait_ready();
         agent
     }
 
-    /// The same without waiting until it can work.
+    /// The same without waiting until the agent is ready.
     fn launch(&self) -> Agent {
         let env = [("INPLACE_FAULT_HOLD", self.holds.folder())];
         Agent::launch(&self.cluster, &self.cluster.node(), &Setup { env: &env, ..Setup::default() })
     }
 
-    /// Pods for these ways, ready for the first request.
+    /// Creates pods for these ways, ready for the first request.
     fn cast<'a>(&'a self, ways: &[Way]) -> Vec<Subject<'a>> {
         let subjects: Vec<_> = ways.iter().map(|way| Subject::create(&self.cluster, *way)).collect();
         subjects.iter().for_each(Subject::wait_ready);
@@ -71,8 +70,8 @@ impl Theatre {
         subjects
     }
 
-    /// Asks each of the subjects for its operation, and returns when all of them are held up at their points. One that
-    /// has no such point has ended by then; its name is `None`.
+    /// Writes a request for each of the subjects, and returns when all of them are stopped at their points. An
+    /// operation without that point has ended by then; its name is `None`.
     fn bring<'a>(&self, scenes: &[(&'a Subject<'a>, String)], round: &str) -> Vec<Scene<'a>> {
         for (subject, point) in scenes {
             self.holds.set(subject.uid(), point);
@@ -89,29 +88,30 @@ impl Theatre {
         brought.collect()
     }
 
-    /// Nobody saw what must never be.
+    /// Asserts that the witness saw no forbidden state.
     fn close(self) {
         self.witness.assert_clean();
     }
 }
 
-/// One operation in the middle of which something dies.
+/// One operation that is disturbed.
 struct Scene<'a> {
     subject: &'a Subject<'a>,
     ask: Ask,
-    /// The name of the point at which it is held up.
+    /// The name of the point at which it is stopped.
     held_at: Option<String>,
 }
 
 impl Scene<'_> {
-    /// It ends as if nothing had happened, with as many runs of the preStop handler as may be.
+    /// Asserts that it ends as if nothing had happened, with a number of preStop runs in the range.
     fn ends(&self, stops: std::ops::RangeInclusive<usize>) {
         let what = format!("{:?} held at {:?}", self.ask, self.held_at);
         self.subject.ends(&self.ask, &what, stops);
     }
 }
 
-/// Most of them are in the middle. In some a kubelet was faster, so that a point was not passed.
+/// Asserts that most operations are stopped at their points. Some may have missed the point because a kubelet was
+/// faster.
 fn assert_held(scenes: &[Scene<'_>]) {
     let missed: Vec<_> =
         scenes.iter().filter(|scene| scene.held_at.is_none()).map(|scene| &scene.ask).collect();

@@ -1,14 +1,14 @@
-//! containerd is killed in the middle of operations: between two calls, during one, and together with the agent. Its shims
-//! and the containers live on.
+//! containerd is killed during operations: between two calls, during a call, and together with the agent. Its
+//! shims and the containers continue.
 
 use std::{thread, time::Duration};
 
 use crate::crash::{Subject, Theatre, Way, assert_held};
 
-/// How long it is away.
+/// The duration of the outage.
 const AWAY: Duration = Duration::from_secs(2);
 
-/// Where it dies.
+/// The fault points at which it dies.
 const SCENES: [(Way, &str); 14] = [
     (Way::Recreate, "before effect Fence"),
     (Way::Recreate, "before effect Stop"),
@@ -26,12 +26,12 @@ const SCENES: [(Way, &str); 14] = [
     (Way::Stop, "after effect Stop"),
 ];
 
-/// What dies, and when the operations go on.
+/// What dies, and when the operations continue.
 #[derive(Clone, Copy, Debug)]
 enum Blow {
-    /// It is away when they make their next call.
+    /// containerd is dead when they make their next call.
     Before,
-    /// It dies while they make it.
+    /// It dies during that call.
     During,
     /// The agent dies too.
     WithAgent,
@@ -61,11 +61,11 @@ fn killed_in_the_middle_it_delays_and_spoils_nothing() {
         if matches!(blow, Blow::WithAgent) {
             agent = theatre.launch();
         }
-        // Not a wait for something: this is how long it is away.
+        // Not a wait for a condition: this is the duration of the outage.
         thread::sleep(AWAY);
         theatre.cluster.start("containerd");
         for scene in scenes {
-            // A handler whose run is cut off is not begun again by us; a kubelet does it again.
+            // The agent does not restart an interrupted handler; a kubelet does.
             scene.ends(0..=2);
         }
         assert!(!agent.has_ended());

@@ -1,5 +1,5 @@
-//! A start that takes its time, beside a kubelet that collects what does not run, once a minute: the fence runs, and stays.
-//! Whoever takes it away all the same finds another one.
+//! A slow start, beside a kubelet that collects exited containers once a minute: the fence runs, and stays. If
+//! the fence is removed all the same, the agent creates another one.
 
 use inplace::cri::{
     client::Client,
@@ -14,12 +14,12 @@ use crate::{
     scene::{containers, running_fence},
 };
 
-/// The fence in a pod, running.
+/// The id of the pod's running fence.
 fn fence(scene: &Scene<'_>) -> Option<String> {
     running_fence(&scene.subject.pod).map(|fence| fence.id)
 }
 
-/// The ids of what has run and does not any more.
+/// The ids of the exited containers.
 fn dead(scene: &Scene<'_>) -> Vec<String> {
     let is_dead = |container: &Container| container.state() == ContainerState::ContainerExited;
     containers(&scene.subject.pod).into_iter().filter(is_dead).map(|container| container.id).collect()
@@ -43,7 +43,8 @@ fn the_fence_stays_until_the_container_runs() {
     assert_eq!(fences(), first);
 
     let endpoint = Endpoint::parse(&theatre.cluster.node().endpoint).unwrap();
-    // It may be faster than the agent where the name is free for a moment, which is not what is shown here.
+    // The kubelet is stopped, because it could use the free name before the agent does; that is not the subject
+    // of this test.
     theatre.cluster.kill("kubelet");
     for (scene, first) in held.iter().zip(&first) {
         block_on(async { Client::new(&endpoint, None).remove(first).await.unwrap() });

@@ -1,4 +1,4 @@
-//! A pod to which one thing is done in one way, again and again, and what must be found of it afterwards.
+//! A pod whose containers are replaced again and again in one way, and the assertions about it afterwards.
 
 use std::{
     cell::{Cell, RefCell},
@@ -24,15 +24,15 @@ use crate::{
 pub(super) enum Way {
     /// A restart over the runtime's socket.
     Recreate,
-    /// The same out of traffic.
+    /// The same with a drain.
     Drain,
-    /// A swap that the kubelet does.
+    /// A swap that the kubelet carries out.
     Respec,
-    /// A swap that the kubelet holds back, finished over the runtime's socket.
+    /// A swap that the kubelet delays by its back-off, finished over the runtime's socket.
     Finish,
-    /// A swap to an image that ends at once, and back.
+    /// A swap to an image that exits at once, with the rollback.
     Back,
-    /// A stop, after which the kubelet starts it again.
+    /// A stop, after which the kubelet starts the container again.
     Stop,
 }
 
@@ -40,7 +40,8 @@ impl Way {
     pub(super) const ALL: [Self; 6] =
         [Self::Recreate, Self::Drain, Self::Respec, Self::Finish, Self::Back, Self::Stop];
 
-    /// How many containers of a pod are used in turn: a kubelet holds back what it has started again before.
+    /// The number of containers that are used alternately: the kubelet delays a container that it has restarted
+    /// recently.
     fn containers(self) -> usize {
         if matches!(self, Self::Respec | Self::Back | Self::Stop) { 6 } else { 1 }
     }
@@ -59,9 +60,9 @@ impl Way {
         }
     }
 
-    /// Whether exactly those lives were started that must be. What crashes is started again by its kubelet until somebody
-    /// can tell it not to; and until it has heard of the way back, it ends what takes its place, so that this is tried
-    /// `tries` times at most.
+    /// Whether exactly the expected instances were started. The kubelet restarts a crashing container until it
+    /// observes the new spec. Until it has observed the rollback, it kills the replacement, so the rollback is
+    /// tried at most `tries` times.
     fn are_right(self, from: &str, starts: &[Start], tries: usize) -> bool {
         match (self.image(from), starts) {
             (Some("v3"), [first, between @ .., last]) => {
@@ -77,22 +78,23 @@ impl Way {
     }
 }
 
-/// The pod.
+/// A pod under test.
 pub(super) struct Subject<'a> {
     pub(super) pod: Pod<'a>,
     pub(super) way: Way,
-    /// How often at most a life of the image from before is started on the way back: here once, once more if the kubelet had
-    /// just begun to look with the spec of the way there, and once by the kubelet.
+    /// Maximum number of starts of the previous image during the rollback: one by the agent, one more if the
+    /// kubelet had just started a sync with the spec of the swap, and one by the kubelet.
     pub(super) tries: Cell<usize>,
-    /// How many lives at most were lost before they could write their line, with a runtime that died while it started them.
+    /// Maximum number of instances that were lost before they wrote their line, because the runtime died during
+    /// their start.
     pub(super) lost: Cell<u32>,
-    /// When its node got another kubelet, in seconds.
+    /// When the node's kubelet was restarted, in seconds.
     kubelets: RefCell<Vec<u64>>,
-    /// Requests so far.
+    /// Number of requests so far.
     turn: Cell<usize>,
 }
 
-/// A life's own line: what it is, and when it began, in seconds.
+/// The line that an instance writes: its version, and its start in seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Start {
     version: String,
@@ -106,10 +108,10 @@ impl Start {
     }
 }
 
-/// One request, and what was there before it.
+/// One request, and the state before it.
 pub(super) struct Ask {
     pub(super) id: String,
-    /// The container.
+    /// The name of the container.
     name: String,
     before: Facts,
 }
@@ -128,7 +130,7 @@ impl<'a> Subject<'a> {
         }
         spec += "containers:\n- {name: side, image: lab/app:v1}\n";
         for name in (0..way.containers()).map(name_of) {
-            // Each life writes a line, and its preStop handler another one. v3 ends at once.
+            // Each instance writes a line, and its preStop handler another one. v3 exits at once.
             let start = format!(
                 "echo $(cat /etc/version) $(date +%s) >>/dev/shm/starts-{name}; \
                  grep -q v3 /etc/version && exit 3; exec app"
@@ -152,7 +154,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// An agent must be there: it opens the readiness gate.
+    /// Needs an agent, which opens the readiness gate.
     pub(super) fn wait_ready(&self) {
         self.pod.wait_for(LONG, "it is Ready", is_ready);
     }
@@ -161,7 +163,7 @@ impl<'a> Subject<'a> {
         &self.pod.uid
     }
 
-    /// Another kubelet began: it knows nothing of what crashed before.
+    /// Records a restart of the kubelet: the new process has no memory of earlier crashes.
     pub(super) fn has_another_kubelet(&self, since: Timestamp) {
         self.kubelets.borrow_mut().push(since.as_second().unsigned_abs());
     }
@@ -171,10 +173,10 @@ impl<'a> Subject<'a> {
         self.ask_with(round, &json!({}))
     }
 
-    /// The same with more fields in it.
+    /// The same with additional fields.
     pub(super) fn ask_with(&self, round: &str, more: &Value) -> Ask {
         let turn = self.turn.replace(self.turn.get() + 1);
-        // Twice each: to v2 and back is nothing that a kubelet holds back.
+        // Two requests per container: the kubelet does not delay a swap to v2 and back.
         let name = name_of(if self.way == Way::Respec { turn / 2 } else { turn } % self.way.containers());
         let file = format!("starts-{name}");
         let before = eventually("the first line", || {
@@ -192,7 +194,7 @@ impl<'a> Subject<'a> {
         match self.way {
             Way::Drain => request["gracePeriodSeconds"] = 1.into(),
             Way::Stop => request["engine"] = "Stop".into(),
-            // On a busy machine it takes its time to crash.
+            // On a busy machine the crash takes a while.
             Way::Back => request["minReadySeconds"] = 15.into(),
             _ => {}
         }
@@ -203,19 +205,19 @@ impl<'a> Subject<'a> {
         Ask { id, name, before }
     }
 
-    /// What the pod shows has ended.
+    /// True when the pod's status for the request is terminal.
     pub(super) fn has_ended(&self, ask: &Ask) -> bool {
         let ended = |status: Status| status.id == ask.id && status.phase.is_terminal();
         self.pod.seen().versions.last().and_then(status).is_some_and(ended)
     }
 
-    /// What the node remembers of the pod.
+    /// The pod's journal on the node.
     pub(super) fn journal(&self) -> Value {
         let path = state(&self.pod.cluster.node()).join(format!("journal/{}.json", self.uid()));
         serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
     }
 
-    /// Waits for the end of the request; it must be as if nothing had happened.
+    /// Waits for the end of the request; the result must be as if nothing had happened.
     pub(super) fn ends(&self, ask: &Ask, what: &str, stops: RangeInclusive<usize>) {
         let told = self.pod.answer_within(LONG, &ask.id);
         assert_eq!(told.phase, self.way.phase(), "{what}: {told:#?}");
@@ -230,19 +232,20 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Another life of the container runs.
+    /// Another instance of the container runs.
     pub(super) fn is_replaced(&self, ask: &Ask) -> bool {
         let old = ask.before.running(&ask.name);
         self.pod.facts().of(&ask.name).any(|instance| instance.pid != 0 && instance.id != old.id)
     }
 
-    /// Nobody felt anything of the request.
+    /// Asserts that the request changed nothing.
     pub(super) fn is_untouched(&self, ask: &Ask) {
         let facts = self.pod.facts().settled();
         assert_eq!((&facts.instances, &facts.shm), (&ask.before.instances, &ask.before.shm), "{ask:?}");
     }
 
-    /// What was started since the request is right, and nothing else was felt by anybody.
+    /// Asserts that the instances started since the request are right, and that nothing else changed. Returns the
+    /// state afterwards.
     pub(super) fn holds(
         &self,
         ask: &Ask,
@@ -261,7 +264,8 @@ impl<'a> Subject<'a> {
         let after = eventually_or(&format!("{what}: the new life's line"), || {
             let facts = self.pod.facts();
             let starts = starts(&facts);
-            // A kubelet that hears late of the way back ends it once more (docs/limits.md), and starts it again.
+            // A kubelet that observes the rollback late kills the container once more (docs/limits.md), and
+            // starts it again.
             let runs = facts.of(name).any(|instance| instance.pid != 0);
             if runs && right(&starts) { Ok(facts) } else { Err(format!("{starts:?}, {facts:#?}")) }
         });
@@ -274,11 +278,11 @@ impl<'a> Subject<'a> {
         );
         let started = u32::try_from(starts(&after).len()).unwrap();
         let (attempt, old) = (after.running(name).attempt, before.running(name));
-        // A kubelet before 1.24 counts from the beginning when it has collected the one that is down (once a minute).
+        // A kubelet before 1.24 restarts its count when it has collected the exited instance (once a minute).
         let counts_anew = attempt <= old.attempt && after.of(name).all(|instance| instance.id != old.id);
         let counted = old.attempt + started..=old.attempt + started + self.lost.get();
         assert!(counts_anew || counted.contains(&attempt), "{what}: {after:#?}");
-        // What the kubelet tells comes later than what the runtime shows.
+        // The kubelet's report is later than the runtime's state.
         self.pod.wait_for(LONG, &format!("{what}: it is Ready with {attempt} restarts"), |pod| {
             let restarts = container(pod, name).map(|status| u32::try_from(status.restart_count).unwrap());
             assert!(
@@ -289,11 +293,11 @@ impl<'a> Subject<'a> {
             let is_open = self.way != Way::Drain || is(pod, "InPlaceUpdateReady");
             restarts == Some(attempt) && is_ready(pod) && is_open
         });
-        // Nothing more has come meanwhile.
+        // Nothing more was started meanwhile.
         let after = self.pod.facts().settled();
         assert!(right(&starts(&after)), "{what}: {after:#?}");
         let stopped = since(&after, "stops").len();
-        // One of the image from before that its kubelet ended on the way back had its handler run, too.
+        // An instance of the previous image that the kubelet killed during the rollback had its handler run, too.
         let returned = starts(&after).iter().filter(|start| start.version == old.version).count();
         let again = if self.way == Way::Back { returned - 1 } else { 0 };
         assert!(
@@ -311,7 +315,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// What has to have happened before: a kubelet holds an image back that it started not long ago.
+/// Preconditions: the kubelet delays an image that it started recently.
 pub(super) fn prepare(subjects: &[Subject<'_>]) {
     let held_back = || subjects.iter().filter(|subject| subject.way == Way::Finish);
     for round in ["prepare", "and-back"] {

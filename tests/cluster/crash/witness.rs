@@ -1,4 +1,5 @@
-//! Somebody who looks at all containers of a node all the time: no two lives of one container ever run at once.
+//! Polls all containers of a node all the time, and records whether two instances of one container ever run at
+//! once.
 
 use std::{
     sync::{
@@ -16,10 +17,10 @@ use tokio::{task::JoinHandle, time::sleep};
 
 use crate::cluster::runtime;
 
-/// Between two looks.
+/// Time between two polls.
 const PAUSE: Duration = Duration::from_millis(30);
 
-/// Looks until it is dropped.
+/// Polls until dropped.
 pub(super) struct Witness {
     seen: Arc<Seen>,
     looking: JoinHandle<()>,
@@ -56,7 +57,7 @@ async fn watch(endpoint: Endpoint, seen: Arc<Seen>) {
     let client = Client::new(&endpoint, None);
     loop {
         sleep(PAUSE).await;
-        // A runtime that is away shows nothing.
+        // A runtime that is unavailable returns nothing.
         let Ok(containers) = client.containers(None).await else { continue };
         seen.looks.fetch_add(1, Ordering::Relaxed);
         let mut running: Vec<_> = containers

@@ -1,4 +1,4 @@
-//! The server that hooks ask: says what the published one says, and remembers who asked for what.
+//! The server that hooks call: it returns the published answer and records who requested which path.
 
 use std::{
     collections::HashMap,
@@ -12,10 +12,10 @@ use std::{
     time::Duration,
 };
 
-/// Its port, as published.
+/// The published port.
 const PORT: u16 = 9091;
 const BODY: &str = r#"{"name":"bryan","male":"yes","age":45}"#;
-/// An answer takes so long: two at once would be seen.
+/// The duration of an answer: long enough to detect two requests at once.
 const TAKES: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
@@ -25,7 +25,7 @@ struct Seen {
     most: u32,
 }
 
-/// The server; it listens until it is dropped. A later cluster of the same test process may get the same address.
+/// The server; it listens until dropped. A later cluster of the same test process may get the same address.
 pub(crate) struct Asked {
     pub(crate) address: String,
     seen: Arc<Mutex<HashMap<String, Seen>>>,
@@ -51,12 +51,12 @@ impl Asked {
         Self { address: format!("{ip}:{PORT}"), seen, over, listens: Some(listens) }
     }
 
-    /// How often that path was asked for.
+    /// Number of requests for the path.
     pub(crate) fn count(&self, path: &str) -> u64 {
         self.seen.lock().unwrap().get(path).map_or(0, |seen| seen.answered)
     }
 
-    /// How many asked for it at the same time, at most.
+    /// Maximum number of concurrent requests for the path.
     pub(crate) fn most_at_once(&self, path: &str) -> u32 {
         self.seen.lock().unwrap().get(path).map_or(0, |seen| seen.most)
     }
@@ -65,7 +65,7 @@ impl Asked {
 impl Drop for Asked {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        // It looks at `over` when somebody connects.
+        // The thread checks `over` on each connection.
         if TcpStream::connect(&self.address).is_ok()
             && let Some(listens) = self.listens.take()
         {
@@ -78,7 +78,7 @@ fn answer(stream: &TcpStream, seen: &Mutex<HashMap<String, Seen>>) {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let Some(first) = lines.next() else { return };
     let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
-    // Until the empty line.
+    // Reads the headers up to the empty line.
     lines.take_while(|line| !line.is_empty()).for_each(drop);
     with(seen, &path, |seen| {
         seen.answered += 1;
@@ -88,7 +88,7 @@ fn answer(stream: &TcpStream, seen: &Mutex<HashMap<String, Seen>>) {
     thread::sleep(TAKES);
     let mut stream = stream;
     let length = BODY.len();
-    // Whoever was killed meanwhile hears nothing.
+    // A client that was killed meanwhile gets no answer.
     let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{BODY}");
     with(seen, &path, |seen| seen.now -= 1);
 }

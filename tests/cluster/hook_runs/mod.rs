@@ -1,5 +1,5 @@
-//! HookRuns on a real API server: the published templates, what is stored and shown of a run, and that it goes on whoever
-//! dies.
+//! HookRuns on a real API server: the published templates, the stored and displayed status of a run, and that a
+//! run continues when its runner is killed.
 
 pub(crate) mod asked;
 
@@ -20,7 +20,7 @@ use crate::{
 };
 use asked::Asked;
 
-/// As published, word by word; all three have the name `test`.
+/// The published templates, verbatim; all three are named `test`.
 const TEMPLATES: [&str; 3] = [
     include_str!("template-success.yaml"),
     include_str!("template-fail.yaml"),
@@ -60,7 +60,7 @@ impl<'a> Site<'a> {
         Agent::start_on(self.cluster, &self.node, &Setup::default())
     }
 
-    /// The published templates apply, and a run of each, in fewer seconds, ends as published.
+    /// Applies the published templates. A run of each, with shorter intervals, must end as published.
     fn published(&self) {
         // The pod that the arguments name.
         let pod = json!({
@@ -132,7 +132,7 @@ impl<'a> Site<'a> {
         let run = self.ended("central");
         assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
         assert_eq!(runner(&run), "controller");
-        // Whoever waits is ready, too.
+        // A controller that waits for the lease is ready, too.
         for leader in &leaders {
             assert_eq!(leader.get("/readyz").unwrap().0, 200);
         }
@@ -151,7 +151,7 @@ impl<'a> Site<'a> {
         assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
         assert_eq!(self.asked.count("/followed"), 4 + lost, "a measurement that was stored was made again");
         assert!(second.metric(&["inplace_leader"]) > 0.0);
-        // One that is told to stop gives the lease back: the next one need not wait until it runs out.
+        // A controller that is stopped releases the lease, so that the next one need not wait until it expires.
         let third = Agent::controller(self.cluster, "three");
         second.stop();
         let log = second.log();
@@ -160,7 +160,8 @@ impl<'a> Site<'a> {
         [third, Agent::controller(self.cluster, "four")]
     }
 
-    /// The run of a node goes to the controller when its agent is gone, and back, without being measured twice at once.
+    /// The run of a node moves to the controller when the node's agent is gone, and back, without two
+    /// measurements at once.
     fn an_agent_that_is_away_is_stood_in_for(&self, agent: &Agent, leaders: &[Agent; 2]) {
         self.agent_pod(true);
         self.polling("moved", 10_000, "1s", Some(&self.node.name));
@@ -181,7 +182,8 @@ impl<'a> Site<'a> {
         self.cluster.kubectl(&["annotate", "hookrun", "moved", "inplace.dev/approve=true"]);
         let run = self.ended("moved");
         assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
-        // Those in flight are not stored: at the kill, when the agent takes it back, and at the approval.
+        // Measurements in progress are not stored: at the kill, when the agent takes the run back, and at the
+        // approval.
         let (seen, stored) = (self.asked.count("/moved"), total(&run));
         assert!(stored <= seen && seen <= stored + 3, "{seen} were made, {stored} are stored");
         assert_eq!(self.asked.most_at_once("/moved"), 1);
@@ -190,7 +192,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// Also where the node has its agent, which may not.
+    /// Also on a node with an agent, because the agent does not have this right.
     fn an_annotation_is_set_by_the_controller(&self) {
         let field = json!({"path": "metadata.annotations.example.dev/leaves", "value": "yes"});
         let patch = json!({"kubernetes": {"function": "patch", "fields": [field]}});
@@ -204,7 +206,7 @@ impl<'a> Site<'a> {
         assert_eq!(self.cluster.kubectl(&["get", "pod", "web-0", "-o", output]), "yes");
     }
 
-    // ---- what a person does ----
+    // ---- actions ----
 
     fn make(&self, name: &str, spec: &Value, node: Option<&str>) {
         let labels = node.map_or_else(|| json!({}), |node| json!({"inplace.dev/node": node}));
@@ -216,12 +218,12 @@ impl<'a> Site<'a> {
         self.cluster.apply(&run.to_string());
     }
 
-    /// A run that measures so often, at its own path.
+    /// Creates a run with this number of measurements, at its own path.
     fn polling(&self, name: &str, times: u32, interval: &str, node: Option<&str>) {
         let url = format!("http://{}/{name}", self.asked.address);
         let metric = json!({"name": "poll", "count": times, "interval": interval, "successCondition": "asInt(result) > 30",
             "provider": {"web": {"url": url, "jsonPath": "{$.age}"}}});
-        // A pod of the node, which `published` has made.
+        // A pod of the node, which `published` has created.
         let args = json!([{"name": "PodName", "value": "web-0"}]);
         self.make(name, &json!({"metrics": [metric], "args": args}), node);
     }
@@ -250,7 +252,7 @@ impl<'a> Site<'a> {
         self.wait("it has measured", name, |run| total(run) >= times);
     }
 
-    /// How many measurements are under way at the death of who makes them, at most one: it was asked for and is not stored.
+    /// Number of measurements that were in progress when the runner died, at most one: requested and not stored.
     fn lost(&self, name: &str) -> u64 {
         let lost = self.asked.count(&format!("/{name}")) - self.total(name);
         assert!(lost <= 1, "{lost} measurements were made and not stored");
@@ -266,7 +268,8 @@ impl<'a> Site<'a> {
         self.cluster.kubectl(&["get", "events", "--field-selector", &about])
     }
 
-    /// A pod that looks like the agent's to whoever asks whether the node has one.
+    /// Creates or deletes a pod that counts as the agent's pod when the controller checks whether the node has an
+    /// agent.
     fn agent_pod(&self, there: bool) {
         if !there {
             let delete = ["delete", "pod", "stand-in", "-n", "inplace-system", "--grace-period=1"];
@@ -298,7 +301,7 @@ fn runner(run: &Value) -> &str {
     run["metadata"]["annotations"]["inplace.dev/runner"].as_str().unwrap_or_default()
 }
 
-/// The measurements that are known to have ended, those too that are not kept any more.
+/// The number of finished measurements, including those that the status no longer lists.
 fn total(run: &Value) -> u64 {
     run["status"]["metricResults"][0]["successful"].as_u64().unwrap_or(0)
 }

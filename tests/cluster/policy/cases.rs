@@ -1,12 +1,12 @@
-//! One change by the agent each, and whether it is let through: the same cases for a real API server and for the expressions
-//! alone (`hermetic`).
+//! The changes by an agent that the admission policy must allow or deny: the same cases for a real API server and
+//! for the expressions alone (`hermetic`).
 
 use inplace::api::status::{Action, ContainerReport, Engine, Incarnation, Phase, Status, Step};
 use serde_json::{Value, json};
 
-/// The node of the agent that acts.
+/// The node of the agent that makes the change.
 pub(super) const OWN: &str = "node-a";
-/// The digest of all that runs.
+/// The digest of all running images.
 pub(super) const V1: &str = "sha256:1111111111111111111111111111111111111111111111111111111111111111";
 pub(super) const OTHER: &str = "sha256:2222222222222222222222222222222222222222222222222222222222222222";
 
@@ -27,7 +27,7 @@ pub(super) fn manifest(name: &str, node: &str, request: &str, told: Option<&str>
     pod
 }
 
-/// What its kubelet then says of it.
+/// The status that its kubelet then reports.
 pub(super) fn running() -> Value {
     let container = |name: &str, repository: &str| json!({"name": name, "image": repository, "imageID": format!("{repository}@{V1}"), "ready": true, "restartCount": 0});
     json!({
@@ -38,14 +38,15 @@ pub(super) fn running() -> Value {
     })
 }
 
-/// Which endpoint a patch goes to.
+/// The endpoint of a patch.
 #[derive(Clone, Copy)]
 pub(super) enum Part {
     Pod,
     Status,
 }
 
-/// A pod of `node` with a request and perhaps a status, a patch by the agent of [`OWN`], and the verdict.
+/// A pod of `node` with a request and possibly a status, a patch by the agent of [`OWN`], and the expected
+/// verdict.
 pub(super) struct Case {
     pub(super) what: &'static str,
     pub(super) node: &'static str,
@@ -53,7 +54,7 @@ pub(super) struct Case {
     pub(super) note: Option<String>,
     pub(super) part: Part,
     pub(super) patch: Value,
-    /// A piece of the message; `None`: it is let through.
+    /// A part of the message; `None`: the patch is allowed.
     pub(super) denied: Option<&'static str>,
 }
 
@@ -123,7 +124,7 @@ fn images() -> Vec<Case> {
     ]
 }
 
-/// The way back, from what the status says to have run before.
+/// Rollbacks, to the image that the status reports to have run before.
 fn rollbacks() -> Vec<Case> {
     let to = |image: &str| json!({"spec": {"containers": [{"name": "app", "image": image}]}});
     let write = |text: String| json!({"metadata": {"annotations": {"inplace.dev/status": text}}});
@@ -216,7 +217,7 @@ fn metadata() -> Vec<Case> {
     ]
 }
 
-/// Those that every pod gets, and one more: the API server lets nobody take any away.
+/// The default tolerations of every pod and one more: the API server does not allow the removal of any.
 fn tolerations() -> Value {
     let given = ["not-ready", "unreachable"].map(|what| {
         let key = format!("node.kubernetes.io/{what}");
@@ -291,7 +292,7 @@ pub(super) fn answered(containers: Vec<ContainerReport>) -> Status {
     }
 }
 
-/// A swap of the container `name`, which ran `image` before.
+/// The report of a swap of the container `name`, which ran `image` before.
 pub(super) fn report(name: &str, image: &str) -> ContainerReport {
     ContainerReport {
         name: name.to_owned(),

@@ -1,14 +1,14 @@
-//! What an agent tries with HookRuns, and whether it is let through: the same cases for a real API server and for the
-//! expressions alone (`hermetic`).
+//! The changes to HookRuns by an agent that the admission policy must allow or deny: the same cases for a real
+//! API server and for the expressions alone (`hermetic`).
 
 use serde_json::{Value, json};
 
 use super::cases::OWN;
 
-/// What is done, and to which run of [`existing`].
+/// The change, and the run of [`existing`] that it is applied to.
 pub(super) enum Act {
     Create(Value),
-    /// JSON merge patch.
+    /// A JSON merge patch.
     Patch(&'static str, Value),
     Status(&'static str, Value),
     Delete(&'static str),
@@ -17,17 +17,17 @@ pub(super) enum Act {
 pub(super) struct HookCase {
     pub(super) what: &'static str,
     pub(super) act: Act,
-    /// A piece of the message; `None`: it is let through.
+    /// A part of the message; `None`: the change is allowed.
     pub(super) denied: Option<&'static str>,
 }
 
-/// The name of what [`of_operation`] makes.
+/// The name of the object that [`of_operation`] makes.
 pub(super) const OPERATION: &str = "pre-inplace-hook-web-1-1a2b3c4d-drain";
-/// One of an operation that is there already.
+/// The name of an existing HookRun of an operation.
 const ENDED: &str = "post-inplace-hook-web-1-1a2b3c4d-check";
 
-/// What was there before: somebody's run of this node, which the agent runs; another one, which nobody runs yet; the
-/// neighbour's; one of an operation.
+/// The HookRuns that exist before: a user's run of this node, which the agent runs; another one without a runner;
+/// one of the other node; one of an operation.
 pub(super) fn existing() -> Vec<Value> {
     let mut drain = run("drain", &json!({"inplace.dev/node": OWN}));
     let meta = &mut drain["metadata"];
@@ -81,7 +81,7 @@ fn writes() -> Vec<HookCase> {
     ]
 }
 
-/// Every HookRun that an agent may not create, by what differs from one of its operation.
+/// Every HookRun that an agent may not create, by its difference from one of its operation.
 fn creations() -> Vec<HookCase> {
     let create = |what, object, denied| HookCase { what, act: Act::Create(object), denied };
     let meta = |what, change: Value, why| create(what, of_operation(&json!({"metadata": change})), Some(why));
@@ -90,7 +90,7 @@ fn creations() -> Vec<HookCase> {
         json!({"apiVersion": "v1", "kind": "Pod", "name": "web-1", "uid": "u", "controller": true});
     let of_set = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "u"});
     let finish = json!({"labels": {"inplace.dev/delete-guard": "finish"}, "annotations": {"inplace.dev/approve": "true"}});
-    // Of a long name as much as the agent writes.
+    // A long pod name, as far as the agent writes it.
     let long = "a".repeat(120);
     let long_name = format!("pre-inplace-hook-{}-1a2b3c4d-drain", &long[..100]);
     let long = json!({"metadata": {"name": long_name, "ownerReferences": [pod(&long)]}});
@@ -130,12 +130,12 @@ pub(super) fn of_operation(change: &Value) -> Value {
     object
 }
 
-/// A pod as an owner.
+/// An owner reference to a pod.
 fn pod(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": "u"})
 }
 
-/// JSON merge patch.
+/// Applies a JSON merge patch.
 pub(super) fn merge(object: &mut Value, change: &Value) {
     for (key, value) in change.as_object().unwrap() {
         match value {

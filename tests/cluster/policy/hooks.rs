@@ -1,4 +1,5 @@
-//! HookRuns under the policy: those of the agent's own node, and of them only what is its own.
+//! HookRuns under the policy: an agent may change only those of its own node, and only the parts that are its
+//! own.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ pub(super) async fn only_of_its_own_node(world: &World<'_>, agent: &Client) {
     for run in existing() {
         people.create(&make, &object(run)).await.unwrap();
     }
-    // The policy takes a moment.
+    // The policy takes effect after a moment.
     let end = Instant::now() + Duration::from_secs(60);
     let try_to_delete = DeleteParams { dry_run: true, ..DeleteParams::default() };
     while own.delete("other", &try_to_delete).await.is_ok() {
@@ -40,14 +41,14 @@ pub(super) async fn only_of_its_own_node(world: &World<'_>, agent: &Client) {
             (Some(_), Ok(())) => panic!("{}: was let through", case.what),
         }
     }
-    // Its operation's, from the beginning to the end, in earnest.
+    // The HookRun of an operation, from creation to deletion, without dry run.
     own.create(&make, &object(of_operation(&json!({})))).await.unwrap();
     let status = Patch::Merge(json!({"status": {"phase": "Running"}}));
     own.patch_status(OPERATION, &PatchParams::default(), &status).await.unwrap();
     own.delete(OPERATION, &DeleteParams::default()).await.unwrap();
 }
 
-/// Only as a trial: the next case finds what this one found.
+/// Tries the change as a dry run, so that every case starts from the same state.
 async fn attempt(own: &Api<HookRun>, act: Act) -> Result<(), Error> {
     let how = PatchParams { dry_run: true, ..PatchParams::default() };
     match act {

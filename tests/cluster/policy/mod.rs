@@ -1,8 +1,7 @@
-//! The shipped RBAC and admission policy against a real API server: what the agent of one node may change, with tokens as a
-//! kubelet would hand them to it. Needs etcd and kube-apiserver, no node: the pods are objects that nobody runs.
-//!
-//! The policies need Kubernetes 1.30. With older binaries the tests assert that the API for them is not there, and say so; the
-//! same cases are put to the expressions themselves by the hermetic tests.
+//! The shipped RBAC and admission policy against a real API server: what the agent of one node may change, with
+//! tokens as a kubelet would issue them. Needs etcd and kube-apiserver, no node: the pods are objects only.
+//! The policies need Kubernetes 1.30. With older binaries the tests assert that the policy API does not exist,
+//! and print that; the hermetic tests evaluate the same cases against the expressions themselves.
 
 use std::io::Write;
 use std::path::Path;
@@ -58,7 +57,7 @@ async fn rbac_gives_the_agent_pods_events_and_nothing_else() {
     let secrets = Api::<Secret>::namespaced(agent.clone(), NAMESPACE);
     forbidden("read a secret", secrets.get("registry").await);
 
-    // The separate manifest: by name, and not the whole list.
+    // The separate manifest gives access by name, and not to the whole list.
     server.apply("daemonset/pull-secrets");
     let end = Instant::now() + Duration::from_secs(30);
     loop {
@@ -80,7 +79,7 @@ async fn the_policy_keeps_an_agent_to_its_node_and_to_what_was_asked_for() {
     let admin = server.admin().await;
     server.know_our_kinds().await;
     server.apply("daemonset/base");
-    // No controller is there that could be asked about HookRuns.
+    // There is no controller that could answer the webhook for HookRuns.
     assert!(server.kubectl(&["delete", "validatingwebhookconfiguration", "inplace"], "").status.success());
     let world = World::new(&server).await;
     let agent = world.agent(OWN).await;
@@ -111,15 +110,15 @@ async fn the_policy_keeps_an_agent_to_its_node_and_to_what_was_asked_for() {
     }
 
     let pod = world.pod(OWN, "restart app", None).await;
-    // Tokens that are of no node: of the account alone.
+    // A token that is bound to no node: that of the account alone.
     let stray = world.server.client(&world.token(None).await).await;
     let denied = note(&Api::namespaced(stray, NAMESPACE), &pod, "x").await.unwrap_err().to_string();
     assert!(denied.contains("belongs to no node"), "{denied}");
-    // The neighbour's agent.
+    // The agent of the other node.
     let neighbour = world.agent("node-b").await;
     let denied = note(&Api::namespaced(neighbour, NAMESPACE), &pod, "x").await.unwrap_err().to_string();
     assert!(denied.contains("not on node node-b"), "{denied}");
-    // Everybody else is none of the policy's business.
+    // The policy does not apply to other users.
     let label = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
     Api::<Pod>::namespaced(admin, NAMESPACE).patch(&pod, &PatchParams::default(), &label).await.unwrap();
     hooks::only_of_its_own_node(&world, &agent).await;
@@ -145,7 +144,7 @@ async fn an_agent_can_tell_whether_a_policy_keeps_it_to_its_node() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    // With a webhook that nobody answers, and without.
+    // With a webhook that does not answer, and without one.
     until(Confinement::Open).await;
     assert!(server.kubectl(&["delete", "validatingwebhookconfiguration", "inplace"], "").status.success());
     until(Confinement::Open).await;
@@ -157,7 +156,7 @@ async fn an_agent_can_tell_whether_a_policy_keeps_it_to_its_node() {
     }
 }
 
-/// Where it is installed does not matter to the policies.
+/// The policies work in any namespace of the installation.
 #[tokio::test]
 async fn in_another_namespace_the_policies_mean_the_accounts_that_are_there() {
     let server = ApiServer::start().await;
@@ -220,7 +219,7 @@ async fn of_the_webhooks_a_controller_changes_whom_is_trusted_alone() {
             (_, Err(error)) => panic!("{}: {error}", case.what),
             (Some(_), Ok(_)) => panic!("{}: was let through", case.what),
         }
-        // It is the controller that is held, and not the change: people make it.
+        // The policy restricts the controller, not the change: an administrator may make it.
         if case.denied.is_some() && case.what != "no webhook" {
             admin
                 .patch("inplace", &try_it, &patch)
@@ -230,11 +229,11 @@ async fn of_the_webhooks_a_controller_changes_whom_is_trusted_alone() {
     }
 }
 
-/// Whether this API server has policies. Where it has none, the run says so.
+/// Whether this API server has policies. If not, the test prints that.
 async fn exercised(server: &ApiServer) -> bool {
     let admin = server.admin().await;
     let version = admin.apiserver_version().await.unwrap();
-    // Not from its field "minor", which some builds leave empty.
+    // Not from the field "minor", which some builds leave empty.
     let minor: u32 = version.git_version.split('.').nth(1).unwrap().parse().unwrap();
     let known = admin.list_api_group_resources("admissionregistration.k8s.io/v1").await.unwrap();
     let known = known.resources.iter().any(|resource| resource.name == "validatingadmissionpolicies");

@@ -1,15 +1,15 @@
-//! What a controller tries with the webhook configuration, and whether it is let through: the same cases for a real API server
-//! and for the expressions alone (`hermetic`).
+//! The changes to the webhook configuration by a controller that the admission policy must allow or deny: the
+//! same cases for a real API server and for the expressions alone (`hermetic`).
 
 use serde_json::{Value, json};
 
-/// A field of the shipped configuration gets another value.
+/// A field of the shipped configuration that gets another value.
 pub(super) struct WebhookCase {
     pub(super) what: &'static str,
-    /// JSON pointer.
+    /// A JSON pointer.
     pub(super) field: &'static str,
     pub(super) value: Value,
-    /// A piece of the message; `None`: it is let through.
+    /// A part of the message; `None`: the change is allowed.
     pub(super) denied: Option<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! What the agents are let loose on: nodes, tokens and pods, as objects.
+//! The objects for the policy tests: nodes, tokens and pods.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::api_server::ApiServer;
 
 pub(super) const NAMESPACE: &str = "shop";
 
-/// Two nodes, a namespace with its account, and pods by the dozen; nobody runs any of it.
+/// Two nodes, a namespace with its service account, and many pods; nothing runs them.
 pub(super) struct World<'a> {
     pub(super) server: &'a ApiServer,
-    /// Where agents live.
+    /// The namespace of the agents.
     pub(super) home: &'static str,
     admin: Client,
     made: Cell<u32>,
@@ -36,7 +36,7 @@ impl<'a> World<'a> {
         }
         let shop = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).unwrap();
         Api::<Namespace>::all(world.admin.clone()).create(&make, &shop).await.unwrap();
-        // A controller would make it.
+        // A controller would create the service account.
         let account = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
         Api::<ServiceAccount>::namespaced(world.admin.clone(), NAMESPACE)
             .create(&make, &account)
@@ -45,7 +45,7 @@ impl<'a> World<'a> {
         world
     }
 
-    /// A pod that runs, as far as its status says.
+    /// Creates a pod that is Running according to its status.
     pub(super) async fn pod(&self, node: &str, request: &str, told: Option<&str>) -> String {
         self.made.set(self.made.get() + 1);
         let name = format!("web-{}", self.made.get());
@@ -56,7 +56,7 @@ impl<'a> World<'a> {
         name
     }
 
-    /// The token that the agent's account gets for a pod, or for none.
+    /// A token of the agent's service account, bound to a pod or to none.
     pub(super) async fn token(&self, pod: Option<&Pod>) -> String {
         let bound = pod.map(|pod| json!({"kind": "Pod", "apiVersion": "v1", "name": pod.metadata.name, "uid": pod.metadata.uid}));
         let request: TokenRequest =
@@ -67,7 +67,7 @@ impl<'a> World<'a> {
         made.status.unwrap().token
     }
 
-    /// The agent of `node`, with the token of its pod there.
+    /// A client of the agent of `node`, with the token of its pod there.
     pub(super) async fn agent(&self, node: &str) -> Client {
         let pod = serde_json::from_value(json!({
             "metadata": {"name": format!("inplace-agent-{node}")},
@@ -79,7 +79,7 @@ impl<'a> World<'a> {
         self.server.client(&self.token(Some(&pod)).await).await
     }
 
-    /// Waits until the policy is in force: the API server takes it up a moment after it was written.
+    /// Waits until the policy is in force: the API server applies it a moment after it was written.
     pub(super) async fn in_force(&self, agent: &Client) {
         let pod = self.pod(OWN, "restart app", None).await;
         let pods = Api::<Pod>::namespaced(agent.clone(), NAMESPACE);
@@ -95,7 +95,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// As much as a request may hold (64 containers, 16 KiB) is within what the API server spends on a policy.
+    /// The largest request (64 containers, 16 KiB) is within the API server's cost limit of a policy.
     pub(super) async fn large(&self, agent: &Client) {
         let name = |index: usize| format!("container-{index:02}");
         let image =
@@ -112,7 +112,8 @@ impl<'a> World<'a> {
         let pods = Api::<Pod>::namespaced(self.admin.clone(), NAMESPACE);
         pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
         let own = Api::<Pod>::namespaced(agent.clone(), NAMESPACE);
-        // Image by image and all at once; the answer with a "from" each; and no right for one that is not named.
+        // Image by image and all at once; a status with a "from" for each; and no right for an image that is not
+        // named.
         let status = |tag: &str| {
             let reports = (0..64).map(|index| report(&name(index), &image(index, tag))).collect();
             serde_json::to_string(&answered(reports)).unwrap()
@@ -131,7 +132,7 @@ impl<'a> World<'a> {
         assert!(denied.contains("names no image"), "{denied}");
     }
 
-    /// Where somebody gave the account more than the shipped role does, the policy still holds.
+    /// If the account is given more rights than the shipped role, the policy still holds.
     pub(super) async fn with_every_right(&self, agent: &Client) {
         let pod = self.pod(OWN, "restart app", None).await;
         let binding = serde_json::from_value(json!({
@@ -148,7 +149,7 @@ impl<'a> World<'a> {
         };
         let pods = Api::<Pod>::namespaced(agent.clone(), NAMESPACE);
         let end = Instant::now() + Duration::from_secs(30);
-        // RBAC comes first, and takes a moment.
+        // RBAC is evaluated first, and takes effect after a moment.
         while let Err(Error::Api(status)) = pods.delete(&pod, &DeleteParams::default()).await
             && status.message.contains("cannot delete")
         {

@@ -1,4 +1,4 @@
-//! Whether a `PodDisruptionBudget` was kept, seen by a watch on the pods themselves from the first to the last moment.
+//! Checks that a `PodDisruptionBudget` is respected at every moment, by a watch on the pods.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -16,14 +16,14 @@ use crate::{
     pod::{eventually, is_ready},
 };
 
-/// The watch. It ends with the value.
+/// The watch. It ends when dropped.
 pub(super) struct Budget {
-    /// How many pods were Ready, at each change since all were.
+    /// The number of Ready pods after each change, since all were Ready.
     seen: Arc<Mutex<Vec<usize>>>,
     task: JoinHandle<()>,
 }
 
-/// `policy/v1`, or what came before it.
+/// `policy/v1`, or its predecessor on old API servers.
 pub(super) fn interface(cluster: &Cluster) -> String {
     let groups = block_on(cluster.client.list_api_groups()).unwrap().groups;
     let policy = groups.into_iter().find(|group| group.name == "policy").unwrap();
@@ -31,7 +31,7 @@ pub(super) fn interface(cluster: &Cluster) -> String {
 }
 
 impl Budget {
-    /// Of the pods with the label `app: NAME`, from the moment on when as many as given are Ready.
+    /// Watches the pods with the label `app: NAME`, from the moment when `count` pods are Ready.
     pub(super) fn watch(cluster: &Cluster, name: &str, count: usize) -> Self {
         let api: Api<Pod> = Api::namespaced(cluster.client.clone(), "default");
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -41,7 +41,7 @@ impl Budget {
         budget
     }
 
-    /// Never were fewer pods Ready than that, and sometimes no more.
+    /// Asserts that the number of Ready pods was never below `least`, and reached it.
     pub(super) fn was_never_broken(&self, least: usize) {
         assert!(!self.task.is_finished(), "the watch has broken off");
         let seen = self.seen.lock().unwrap();
@@ -60,7 +60,7 @@ async fn follow(api: Api<Pod>, labels: String, count: usize, seen: Arc<Mutex<Vec
     tokio::pin!(events);
     let mut ready = BTreeMap::new();
     while let Some(event) = events.next().await {
-        // A watch that breaks off may have missed something: the test then fails.
+        // A broken watch may have missed a change: the test then fails.
         match event.unwrap() {
             watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) => {
                 ready.insert(pod.metadata.name.clone(), is_ready(&pod));

@@ -1,4 +1,4 @@
-//! A node dies in the middle of a rollout: its kubelet and its agent are gone, what runs on it runs on.
+//! A node dies during a rollout: its kubelet and its agent are killed, its containers continue.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::{
     pod::{eventually, eventually_within},
 };
 
-/// Longer than Kubernetes takes to notice that a node is gone (40 s), and than its return; shorter than the time after which
-/// it deletes the pods of such a node (300 s).
+/// Longer than Kubernetes takes to notice that a node is gone (40 s) and than the node's return; shorter than the
+/// time after which the pods of such a node are deleted (300 s).
 const LONG: Duration = Duration::from_secs(180);
 const COUNT: usize = 6;
 
@@ -31,7 +31,7 @@ fn a_dead_node_holds_up_its_own_pods_until_it_returns_and_fails_nothing() {
     let on = |pod: &Value| pod["spec"]["nodeName"] == other.name.as_str();
     assert_eq!(before.values().filter(|pod| on(pod)).count(), COUNT / 2, "{before:#?}");
 
-    // One more than will be away: beside them one at a time goes on.
+    // One more than the unavailable pods of the dead node, so that the others continue one at a time.
     let args = ["restart", "deploy/halved", "--max-unavailable", "4", "--grace", "10s"];
     let rollout = site.begin(&args);
     let drains = |pod: &Value| on(pod) && !is_ready(pod);
@@ -68,7 +68,8 @@ fn a_dead_node_holds_up_its_own_pods_until_it_returns_and_fails_nothing() {
     assert!(denied.is_empty(), "{denied:#?}");
 }
 
-/// The agents of these tests are processes. Whether a node has one that is ready is seen by pods that stand for them.
+/// The agents of these tests are processes. These pods represent them, because the controller checks by pods
+/// whether a node has a ready agent.
 fn agents_as_pods(site: &Site<'_>) {
     let labels = json!({"app.kubernetes.io/name": "inplace", "app.kubernetes.io/component": "agent"});
     let template = json!({"metadata": {"labels": labels}, "spec": {"terminationGracePeriodSeconds": 2,
@@ -81,7 +82,7 @@ fn agents_as_pods(site: &Site<'_>) {
     site.cluster.kubectl(&args);
 }
 
-/// As many pods on each node.
+/// Spreads the pods evenly over the nodes.
 fn spread(load: &Load<'_>) {
     let labels = json!({"matchLabels": {"app": load.name}});
     let mut template = load.template(false);

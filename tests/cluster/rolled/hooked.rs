@@ -1,18 +1,18 @@
-//! Hooks in a rollout: each pod has to pass its own.
+//! Hooks in a rollout: each pod must pass its own.
 
 use serde_json::{Value, json};
 
 use super::{Load, Site};
 use crate::{oracle::Oracle, pod::eventually};
 
-/// Asks the oracle for the pod's own name.
+/// A metric that requests the pod's name from the test server.
 fn asks(site: &Site<'_>, oracle: &Oracle) -> Value {
     let url = format!("http://{}:{}/{{{{ args.PodName }}}}", site.cluster.node().ip, oracle.port);
     json!({"name": "asks", "interval": "1s", "successCondition": "asInt(result) == 1",
         "provider": {"web": {"url": url, "jsonPath": "{$.done}"}}})
 }
 
-/// Is right when the command is in the pod's container.
+/// A metric that succeeds when the command succeeds in the pod's container.
 fn runs(command: &[&str]) -> Value {
     json!({"name": "runs", "provider": {"exec": {"container": "app", "command": command}}})
 }
@@ -27,7 +27,7 @@ pub(super) fn each_pod_passes_its_hooks_before_and_after(site: &Site<'_>) {
     let oracle = Oracle::open();
     let mut polls = asks(site, &oracle);
     polls["successfulLimit"] = 1.into();
-    // What the first hook leaves in the old container is not in the new one.
+    // The file that the first hook creates in the old container does not exist in the new one.
     template(site, "leave", &[polls, runs(&["touch", "/left"])]);
     template(site, "return", &[runs(&["test", "!", "-e", "/left"])]);
     let load = Load { site, kind: "Deployment", name: "hooked" };

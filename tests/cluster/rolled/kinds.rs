@@ -1,4 +1,4 @@
-//! The other kinds of targets, and pods that are meant by their labels alone.
+//! The other kinds of targets, and pods that are selected by labels alone.
 
 use inplace::api::workload_kind::Kind;
 use serde_json::{Value, json};
@@ -28,7 +28,8 @@ pub(super) fn a_job_goes_on(site: &Site<'_>, policy: &str) {
     goes_through(&load, "active");
 }
 
-/// It would take so many restarts for failures and give up; then it bears one more.
+/// The Job would count this many restarts as failures and give up, so the rollout fails and touches no pod. Then
+/// the test sets the Job's backoffLimit to a value that is large enough.
 fn is_spared(load: &Load<'_>) {
     let (before, target) = (load.pods(), format!("job/{}", load.name));
     let output = load.site.inplace(&["restart", &target, "--wait=3m"]).output().unwrap();
@@ -41,7 +42,8 @@ fn is_spared(load: &Load<'_>) {
     load.site.cluster.kubectl(&["patch", "job", load.name, "--type=merge", "-p", &patch]);
 }
 
-/// It is restarted, and its owner, which counts its pods in that field, wants and has what it had.
+/// The workload is restarted, and its owner, which counts its pods in `field`, has the same spec and counts as
+/// before.
 fn goes_through(load: &Load<'_>, field: &str) {
     let (before, owner) = (load.pods(), counted(load, field));
     let target = format!("{}/{}", Kind::read(load.kind).unwrap().short, load.name);
@@ -53,7 +55,7 @@ fn goes_through(load: &Load<'_>, field: &str) {
     assert!(status["failed"].is_null() && status["succeeded"].is_null(), "{status:#}");
 }
 
-/// The owner, once it counts all of them.
+/// Waits until the owner counts all pods, and returns it.
 fn counted(load: &Load<'_>, field: &str) -> Value {
     eventually(&format!("{} counts its pods", load.name), || {
         let owner = load.site.cluster.kubectl(&["get", load.kind, load.name, "-o", "json"]);
@@ -107,7 +109,7 @@ pub(super) fn a_pod_that_cannot_be_scheduled_ends_nothing(site: &Site<'_>) {
     assert!(message.contains(&format!("{labelled} (it has no node)")), "{message}");
     assert!(status["failed"].is_null() || status["failed"] == 0, "{status:#}");
     load.same_but_restarted(&before, 1);
-    // Its owner gives it up: what is left is through.
+    // When the owner is deleted, the rest of the rollout is complete.
     site.cluster.kubectl(&["delete", "deployment", "nowhere", "--timeout=60s"]);
     eventually("it is through", || (site.rollout(&rollout)["status"]["phase"] == "Succeeded").then_some(()));
 }

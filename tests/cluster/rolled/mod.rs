@@ -1,5 +1,5 @@
-//! `inplace restart|swap` of workloads of every kind from one end to the other: the controller and agents with their shipped
-//! rights, a person with no more than docs/install.md says, real pods on two nodes.
+//! `inplace restart|swap` of workloads of every kind, end to end: the controller and agents with their shipped
+//! rights, a user with no more rights than docs/install.md names, and real pods on two nodes.
 
 mod budget;
 mod dead_node;
@@ -71,13 +71,13 @@ fn the_pods_of_any_workload_are_restarted_in_place_under_a_budget() {
         }
     });
     parts::nobody_is_restarted_twice_by_two_controllers(&site, &controller);
-    // Nothing that was written was beyond the rights that are shipped.
+    // No write exceeded the shipped rights.
     let denied = cluster.denied();
     assert!(denied.is_empty(), "{denied:#?}");
 }
 
-/// A rolling restart with a drain, behind a Service that is asked all the time and a budget that is stricter than
-/// `--max-unavailable`.
+/// A rolling restart with a drain, behind a Service that receives requests all the time, and with a disruption
+/// budget that is stricter than `--max-unavailable`.
 fn nobody_is_turned_away(site: &Site<'_>, kind: &str, count: usize) {
     let name = kind.to_lowercase();
     let load = Load { site, kind, name: &name };
@@ -109,14 +109,14 @@ fn nobody_is_turned_away(site: &Site<'_>, kind: &str, count: usize) {
     budget.was_never_broken(count - 1);
 }
 
-/// A cluster, and a person who may do what docs/install.md says.
+/// A cluster, and a user with the rights of docs/install.md.
 struct Site<'a> {
     cluster: &'a Cluster,
     person: PathBuf,
 }
 
 impl Site<'_> {
-    /// The program as that person.
+    /// The program with that user's rights.
     fn inplace(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_inplace"));
         command.args(args).env("KUBECONFIG", &self.person).args(["-n", "default"]);
@@ -129,7 +129,7 @@ impl Site<'_> {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Begins one; its name.
+    /// Starts a rollout and returns its name.
     fn begin(&self, args: &[&str]) -> String {
         let output = self.inplace(&[args, &["-o", "name"]].concat()).output().unwrap();
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -137,7 +137,8 @@ impl Site<'_> {
         text.trim().strip_prefix("inplacerollout.inplace.dev/").unwrap().to_owned()
     }
 
-    /// Goes through with one, which must succeed with so many pods: its status, and what was told meanwhile.
+    /// Runs a command with `--wait`, which must succeed with this number of pods. Returns the status, and the
+    /// output during the wait.
     fn through(&self, args: &[&str], count: usize) -> (Value, String) {
         let output = self.inplace(&[args, &["--wait=4m", "-o", "json"]].concat()).output().unwrap();
         let told = String::from_utf8(output.stderr).unwrap();
@@ -152,7 +153,7 @@ impl Site<'_> {
         (status.clone(), told)
     }
 
-    /// Follows one from another terminal: something of it was seen there when this returns.
+    /// Follows a rollout from another process; some progress was printed there when this returns.
     fn follow(&self, name: &str) -> Follower {
         let mut command = self.inplace(&["rollout", "status", &format!("ipr/{name}"), "--timeout=3m"]);
         let mut child = command.spawn().unwrap();
@@ -169,7 +170,7 @@ struct Follower {
 }
 
 impl Follower {
-    /// How it ended, and all that it said.
+    /// The exit code and the whole output.
     fn end(mut self) -> (Option<i32>, String) {
         self.lines.read_to_string(&mut self.told).unwrap();
         let output = self.child.wait_with_output().unwrap();
@@ -177,7 +178,7 @@ impl Follower {
     }
 }
 
-/// A kubeconfig with the rights that docs/install.md asks for, and no others.
+/// A kubeconfig with the rights of docs/install.md, and no others.
 fn person(cluster: &Cluster) -> PathBuf {
     let rule = |group: &str, resources: Value, verbs: Value| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
     let mut rules = vec![
@@ -210,7 +211,7 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// Makes it, and waits until its pods are Ready.
+    /// Creates the workload, and waits until its pods are Ready.
     fn apply(&self, count: usize, serves: bool) {
         let mut spec =
             json!({"selector": {"matchLabels": {"app": self.name}}, "template": self.template(serves)});
@@ -226,7 +227,7 @@ impl Load<'_> {
         self.make(count, &spec);
     }
 
-    /// The same of a spec.
+    /// The same with a given spec.
     fn make(&self, count: usize, spec: &Value) {
         let version = Kind::read(self.kind).unwrap().api_version();
         self.site.cluster.apply(
@@ -240,7 +241,7 @@ impl Load<'_> {
         });
     }
 
-    /// Of pods with the gate.
+    /// The template of pods with the readiness gate.
     fn template(&self, serves: bool) -> Value {
         let containers = if serves {
             serde_saphyr::from_str::<Value>(&format!("- name: app{}", SERVING.trim_end())).unwrap()
@@ -259,7 +260,7 @@ impl Load<'_> {
         list["items"].as_array().unwrap().iter().map(|pod| (name(pod), pod.clone())).collect()
     }
 
-    /// Names and templates of its `ReplicaSet`s; those of others have none.
+    /// Names and template hashes of the workload's `ReplicaSet`s; other kinds have none.
     fn replica_sets(&self) -> String {
         let labels = format!("app={}", self.name);
         let columns =
@@ -267,7 +268,8 @@ impl Load<'_> {
         self.site.cluster.kubectl(&["get", "rs", "-l", &labels, "-o", columns])
     }
 
-    /// The same pods at the same addresses, their containers so many lives further, and Ready.
+    /// Asserts that these are the same pods at the same addresses, Ready, and that each container was restarted
+    /// this number of times.
     fn same_but_restarted(&self, before: &BTreeMap<String, Value>, instances: u64) {
         let kept = |pods: &BTreeMap<String, Value>| -> Vec<_> {
             pods.iter()

@@ -1,4 +1,4 @@
-//! What goes wrong, and who gets in the way.
+//! Failures of a rollout, and conflicts with other rollouts, users and controllers.
 
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ pub(super) fn a_target_that_is_deleted_ends_it(site: &Site<'_>) {
     assert_eq!(code, Some(1), "{told}");
     assert_eq!(site.rollout(&name)["status"]["reason"], "TargetGone", "{told}");
 
-    // One that was never there is waited for, and said.
+    // A rollout waits for a target that has never existed, and reports that.
     let never = json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
         "metadata": {"name": "never", "namespace": "default"},
         "spec": {"target": {"workloadRef": {"kind": "Deployment", "name": "never"}}, "containers": [{"name": "app"}]}});

@@ -1,4 +1,4 @@
-//! What it costs: the API server's own count of requests, and what the kernel says of a process.
+//! Measures the cost: the API server's request counters, and the kernel's figures of a process.
 
 #![expect(clippy::print_stderr, reason = "the figures are for whoever wants them")]
 
@@ -13,20 +13,20 @@ use crate::load::memory;
 /// Requests by verb and resource, as in `PATCH pods/status`.
 pub(super) type Calls = BTreeMap<String, f64>;
 
-/// What the controller may ask for. Everything else is the API server's own business.
+/// The resources that the controller may request. All others are requested by the API server itself.
 const RESOURCES: [&str; 7] =
     ["pods", "events", "gamedeployments", "controllerrevisions", "hookruns", "hooktemplates", "nodes"];
 
-/// A moment.
+/// The figures at one moment.
 pub(super) struct Figures {
     at: Instant,
     cpu: Duration,
     calls: Calls,
-    /// Mebibytes that are resident, at most so far.
+    /// Peak resident memory so far, in mebibytes.
     pub(super) rss: f64,
 }
 
-/// Between two moments.
+/// The difference between two moments.
 pub(super) struct Span {
     took: Duration,
     cpu: Duration,
@@ -35,7 +35,7 @@ pub(super) struct Span {
 }
 
 impl Figures {
-    /// What there was up to now, without what the nodes asked for.
+    /// The figures up to now, without the requests of the simulated nodes.
     pub(super) async fn now(client: &Client, process: &Process, nodes: &Nodes) -> Self {
         let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
         let mut calls = requests(&client.request_text(request).await.unwrap());
@@ -60,7 +60,7 @@ impl Figures {
 }
 
 impl Span {
-    /// All calls, shared among so many pods.
+    /// All calls, divided by the number of pods.
     pub(super) fn calls_per(&self, pods: u32) -> f64 {
         self.calls.values().sum::<f64>() / f64::from(pods)
     }
@@ -81,7 +81,7 @@ impl Span {
 pub(super) struct Process(pub(super) u32);
 
 impl Process {
-    /// Time of the processor so far.
+    /// Processor time so far.
     fn cpu(&self) -> Duration {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap();
         let fields: Vec<_> = text.rsplit(") ").next().unwrap().split(' ').collect();
@@ -89,12 +89,12 @@ impl Process {
         Duration::from_millis(ticks * 10)
     }
 
-    /// Mebibytes that were resident, at most.
+    /// Peak resident memory in mebibytes.
     fn peak(&self) -> f64 {
         memory(self.0, "VmHWM:")
     }
 
-    /// Waits until it has nothing to do for half a second; gives its time of the processor.
+    /// Waits until the process has been idle for half a second; returns its processor time.
     pub(super) async fn at_rest(&self) -> Duration {
         loop {
             let before = self.cpu();
@@ -106,7 +106,7 @@ impl Process {
     }
 }
 
-/// The requests that the API server has counted, watches left out.
+/// The API server's counts of requests, without watches.
 fn requests(metrics: &str) -> Calls {
     let mut calls = Calls::new();
     for line in metrics.lines().filter(|line| line.starts_with("apiserver_request_total{")) {

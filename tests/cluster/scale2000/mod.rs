@@ -1,5 +1,6 @@
-//! Two thousand pods in one `GameDeployment` on a real API server: a whole update in place, what it costs the API server and
-//! the controller, and that the budget holds at every moment. Nodes, kubelets and agents are played by [`nodes`].
+//! Two thousand pods in one `GameDeployment` on a real API server: a whole update in place, its cost for the API
+//! server and the controller, and that the budget holds at every moment. Nodes, kubelets and agents are simulated
+//! by [`nodes`].
 
 #![expect(clippy::print_stderr, reason = "the figures are for whoever wants them")]
 
@@ -30,29 +31,29 @@ use crate::{api_server::ApiServer, installed::binary};
 const PODS: u32 = 2000;
 /// Ten percent.
 const BUDGET: u32 = PODS / 10;
-/// A workload beside it, to compare with.
+/// Pods of a smaller workload, for comparison.
 const FEW: u32 = 100;
-/// Changes of pods that are none of the controller's business.
+/// Changes of pods that need no action of the controller.
 const NOISE: u32 = 500;
-/// Calls of the controller per pod of the rollout: the request and its end; and a tenth for all that is told of the
-/// workload itself, now and then tried again.
+/// Budget: calls of the controller per pod of the rollout. The request and its end, and a tenth for the
+/// workload's own status and for occasional retries.
 const CALLS: f64 = 2.2;
-/// Mebibytes of resident memory: twice what was measured.
+/// Budget: mebibytes of resident memory, twice the measured value.
 const RSS: f64 = 60.0;
-/// How long a part may take on a machine that does much else.
+/// Time limit of a part on a busy machine.
 const LONG: Duration = Duration::from_secs(600);
 
 #[tokio::test]
 async fn two_thousand_pods_are_updated_in_place_within_their_budget() {
     let server = ApiServer::start().await;
     server.know_our_kinds().await;
-    // Without the webhooks: nobody could reach them here.
+    // Without the webhooks, which are not reachable here.
     for file in ["namespace", "controller-rbac"] {
         let done = server.kubectl(&["apply", "-f", &format!("daemonset/base/{file}.yaml")], "");
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     }
     let client = server.admin().await;
-    // A controller would make it.
+    // A controller would create the service account.
     let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
     let accounts = Api::default_namespaced(client.clone());
     accounts.create(&PostParams::default(), &account).await.unwrap();
@@ -82,7 +83,7 @@ async fn two_thousand_pods_are_updated_in_place_within_their_budget() {
          among {FEW} pods, {many:.2} ms among {PODS}"
     );
 
-    // The nodes see to it that it is used up.
+    // The simulated nodes are slow enough that the budget is used up.
     assert_eq!(most, BUDGET);
     assert_eq!(world.nodes.done(), PODS, "each once");
     let calls = rollout.calls_per(PODS);
@@ -112,7 +113,7 @@ impl World {
         api.patch(name, &PatchParams::default(), &patch).await.unwrap();
     }
 
-    /// Waits until so many are there, all of them at that image and Ready, as the workload itself says.
+    /// Waits until this number of pods exists, all with that image and Ready, according to the workload's status.
     async fn all_at(&self, name: &str, replicas: u32, image: &str) {
         let wanted = i32::try_from(replicas).unwrap();
         let image = json!(image);
@@ -134,7 +135,7 @@ impl World {
         panic!("{name} does not get there: {status:#?}\n{:?}", self.nodes);
     }
 
-    /// What a change of one pod that asks for nothing costs the controller, in milliseconds of its time.
+    /// The controller's processor time in milliseconds per change of a pod that needs no action.
     async fn noise(&self, workload: &str) -> f64 {
         let api: Api<Pod> = Api::default_namespaced(self.client.clone());
         let pods =
@@ -154,7 +155,7 @@ impl World {
     }
 }
 
-/// The controller as it is shipped, with the rights of its account; killed with the value.
+/// The shipped controller, with the rights of its account; killed when dropped.
 struct Controller(Child);
 
 impl Controller {

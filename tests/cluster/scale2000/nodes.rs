@@ -1,8 +1,7 @@
-//! Nodes that are only told of: what kubelets and agents write about their pods, written by the test.
-//!
-//! A new pod is bound, runs, and becomes Ready with its gate open. A request is answered as an agent with a kubelet beside it
-//! does: taken up, the image changed, the container down and up again, and the end told. A container takes half a second;
-//! the first ones take until as many are down as may be at all.
+//! Simulated nodes: the test writes what kubelets and agents would write about their pods.
+//! A new pod is bound, runs, and becomes Ready with its gate open. A request is processed as by an agent beside a
+//! kubelet: accepted, the image changed, the container down and up again, and the end reported. A container takes
+//! half a second; the first ones wait until as many pods are down as the budget permits.
 
 use std::{
     collections::HashMap,
@@ -38,12 +37,12 @@ use tokio_stream::StreamExt;
 use super::{BUDGET, figures::Calls};
 
 const NODES: usize = 20;
-/// How long a container takes to come up.
+/// How long a container takes to start.
 const START: Duration = Duration::from_millis(500);
-/// Requests to the API server under way at once.
+/// Maximum number of concurrent requests to the API server.
 const AT_ONCE: usize = 32;
 
-/// The nodes. They are gone with the value.
+/// The simulated nodes; they end when dropped.
 pub(super) struct Nodes {
     shared: Arc<Shared>,
     watching: JoinHandle<()>,
@@ -85,17 +84,17 @@ impl Nodes {
         Self { shared, watching }
     }
 
-    /// How many pods were with their agents at once, at most.
+    /// Maximum number of pods with a running request at once.
     pub(super) fn most(&self) -> u32 {
         *self.shared.most.borrow()
     }
 
-    /// How many requests have ended.
+    /// Number of finished requests.
     pub(super) fn done(&self) -> u32 {
         self.shared.done.load(Ordering::Relaxed)
     }
 
-    /// What the nodes themselves have asked of the API server.
+    /// The nodes' own requests to the API server.
     pub(super) fn calls(&self) -> Calls {
         let count = |number: &AtomicU32| f64::from(number.load(Ordering::Relaxed));
         Calls::from([
@@ -125,7 +124,7 @@ impl Drop for Nodes {
     }
 }
 
-/// Takes up what is new: pods, and requests on them.
+/// Processes new pods, and new requests on pods.
 async fn serve(shared: Arc<Shared>) {
     let metadata: Api<PartialObjectMeta<Pod>> = Api::default_namespaced(shared.client.clone());
     let events = watcher(metadata, watcher::Config::default());
@@ -185,13 +184,13 @@ impl Shared {
         self.tell(&name, &image, 1, true, None).await;
         answer.phase = Phase::Succeeded;
         answer.finished_at = Some(now());
-        // The controller may know of it before this task does.
+        // Counted before the write, because the controller may observe the write before this task continues.
         self.out.fetch_sub(1, Ordering::Relaxed);
         self.answer(&name, &answer, None).await;
         self.done.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What its agent writes.
+    /// Writes what the agent would write.
     async fn answer(&self, name: &str, answer: &Status, image: Option<&str>) {
         let mut patch =
             json!({"metadata": {"annotations": {STATUS: serde_json::to_string(answer).unwrap()}}});
@@ -204,7 +203,8 @@ impl Shared {
         self.patches.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What its kubelet writes; for a new pod its address, and what the agent does for it: the gate is opened.
+    /// Writes what the kubelet would write. For a new pod that includes its address, and the gate that the agent
+    /// opens.
     async fn tell(&self, name: &str, image: &str, restarts: i32, ready: bool, new: Option<usize>) {
         let state = if ready { json!({"running": {"startedAt": now()}}) } else { json!({"waiting": {}}) };
         let is = |kind: &str, is: bool| json!({"type": kind, "status": if is { "True" } else { "False" }, "lastTransitionTime": seconds()});
@@ -227,7 +227,7 @@ impl Shared {
     }
 }
 
-/// As far as it is when it has been taken up.
+/// The status of a request that has just been accepted.
 fn answer(request: &Request, image: &str) -> Status {
     let instance = |attempt: u32, image: &str| Incarnation {
         container_id: attempt.to_string(),
@@ -262,7 +262,7 @@ fn now() -> Timestamp {
     Timestamp::now()
 }
 
-/// As a kubelet writes it.
+/// The current time in a kubelet's format.
 fn seconds() -> String {
     Timestamp::from_second(now().as_second()).unwrap().to_string()
 }

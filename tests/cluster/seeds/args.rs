@@ -1,5 +1,5 @@
-//! The document's section on variable arguments: what the workload and the pod give gets into the hook, and from there into the URL. The
-//! hook measures every ten seconds.
+//! The document's section on variable arguments: values of the workload and the pod get into the hook, and from
+//! there into the URL. The hook measures every ten seconds.
 
 use inplace::api::hook_run::HookPhase;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What goes wrong in the middle of an update in place, and how it ends.
+//! Failures during an update in place, and their results.
 
 use inplace::api::{annotation::REQUEST, status::Phase};
 use serde_json::json;
@@ -9,14 +9,15 @@ use crate::{
     pod::{annotation, eventually},
 };
 
-/// Whoever was not touched is not touched; the others go back, and it is the old revision again, not a third one.
+/// Untouched pods stay untouched; the others go back, and the revision is the old one again, not a third one.
 pub(super) fn a_rollback_in_the_middle_leaves_what_was_not_touched(play: &Play<'_>) {
     play.create(&small(4, &json!({"type": "InplaceUpdate", "maxUnavailable": 1})));
     play.shows(DEPLOYMENT, "4 4 4 4 4");
     let (before, mark) = (identity(&play.pods.now()), play.mark());
     let revision = play.json(DEPLOYMENT)["status"]["updateRevision"].clone();
     play.set_image(DEPLOYMENT, "app:v2");
-    // Not when it is asked for: a pod that is asked for its old image before it has begun is not touched at all.
+    // The test waits for a restart and not for the request: a pod that gets the request for its old image before
+    // it has started is not touched at all.
     play.wait_pods("the first has been swapped", |pods| pods.values().any(|pod| restarts(pod) > 0));
     play.set_image(DEPLOYMENT, "app:v1");
     play.shows(DEPLOYMENT, "4 4 4 4 4");
@@ -31,7 +32,7 @@ pub(super) fn a_rollback_in_the_middle_leaves_what_was_not_touched(play: &Play<'
     assert_eq!(play.listed("controllerrevisions").len(), 1 + 2);
 }
 
-/// The agent takes the image back, the controller stops, says why, and goes on with the next template.
+/// The agent rolls the image back; the controller stops, reports why, and continues with the next template.
 pub(super) fn a_failing_image_stops_at_the_threshold(play: &Play<'_>) {
     play.create(&small(4, &json!({"type": "InplaceUpdate", "maxUnavailable": 1})));
     play.shows(DEPLOYMENT, "4 4 4 4 4");
@@ -62,7 +63,7 @@ pub(super) fn a_failing_image_stops_at_the_threshold(play: &Play<'_>) {
     play.never_more_than(1, mark);
 }
 
-/// An image that cannot be pulled costs nobody anything. Where more may fail, others are tried.
+/// An image that cannot be pulled causes no downtime. With a higher failure threshold, other pods are tried.
 pub(super) fn an_image_that_is_not_there_touches_nothing(play: &Play<'_>) {
     play.create(&small(3, &json!({"type": "InplaceUpdate", "maxUnavailable": 1})));
     play.merge(DEPLOYMENT, &json!({"metadata": {"annotations": {"inplace.dev/failure-threshold": "2"}}}));
@@ -78,13 +79,13 @@ pub(super) fn an_image_that_is_not_there_touches_nothing(play: &Play<'_>) {
     play.restarted(0);
     assert_eq!(identity(&play.pods.now()), before);
     play.never_more_than(0, mark);
-    // The way back is no update at all.
+    // The reversal needs no update.
     play.set_image(DEPLOYMENT, "app:v1");
     play.shows(DEPLOYMENT, "3 3 3 3 3");
     play.restarted(0);
 }
 
-/// Nothing that matters is only in its memory: nobody is updated twice, and nobody is left out.
+/// The controller keeps nothing essential in memory: no pod is updated twice, and none is left out.
 pub(super) fn another_controller_goes_on_where_a_killed_one_stopped(play: &Play<'_>) {
     play.create(&small(6, &json!({"type": "InplaceUpdate", "maxUnavailable": 2})));
     play.shows(DEPLOYMENT, "6 6 6 6 6");
@@ -97,7 +98,7 @@ pub(super) fn another_controller_goes_on_where_a_killed_one_stopped(play: &Play<
         pods.values().any(|pod| annotation(pod, REQUEST).is_some())
     });
     play.site.controllers[first].kill();
-    // Pods are what they are without one: Ready, and changed where that was asked for.
+    // Without a controller pods are Ready, and changed where a request was written.
     play.wait_pods("all serve", |pods| pods.values().all(|pod| serves(pod)));
     eventually("the other one leads", || leads(1 - first).then_some(()));
     play.shows(DEPLOYMENT, "6 6 6 6 6");

@@ -1,5 +1,5 @@
-//! The document's section on hooks that do not pass: a hook that fails holds its pod, says so, and is asked again when the user wants it. The hook measures
-//! every ten seconds.
+//! The document's section on hooks that do not pass: a hook that fails holds its pod, reports that, and is run
+//! again when the user sets `retry`. The hook measures every ten seconds.
 
 use inplace::api::hook_run::HookPhase;
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ pub(super) fn a_failed_hook_holds_the_pod_until_it_is_retried(play: &Play<'_>) {
     }
     assert_eq!(identity(&play.pods.now()), before);
 
-    // Somebody mends it, and asks again.
+    // The user fixes the template, and sets `retry`.
     let configured = play.apply(&SUCCESS.replace("60s", "10s"));
     assert_eq!(configured, "hooktemplate.tkex.tencent.com/test configured\n");
     play.replace(DEPLOYMENT, "/spec/preDeleteUpdateStrategy/retry", true);
@@ -72,7 +72,7 @@ fn a_failed_hook_keeps_the_old_image(play: &Play<'_>, pods: &[[String; 4]]) {
         told.filter(|condition| condition.phase == "Failed").count() == 2
     });
     assert!(play.pod_rows().iter().all(|(_, row)| row == "1/1 Running 0"), "{}", play.all());
-    // The way back needs no hook: it is where it was.
+    // The reversal needs no hook, because the pods were not changed.
     play.set_image(DEPLOYMENT, "python:latest");
     play.no_runs();
     play.shows(DEPLOYMENT, "5 5 5 5 5");

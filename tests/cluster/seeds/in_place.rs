@@ -1,4 +1,5 @@
-//! The document's section on updates: in place, as many as the partition lets, as many at once as the budget lets.
+//! The document's section on updates: in place, as many pods as the partition permits, and as many at once as the
+//! budget permits.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +28,7 @@ pub(super) fn three_of_five_in_batches_of_two(play: &Play<'_>) {
     // Still with the old image, and in traffic.
     assert!(play.pod_rows().iter().all(|(_, row)| row == "1/1 Running 0"));
 
-    // The first two; their hooks are gone, and the third one's is there.
+    // The first two are updated; their HookRuns are removed, and that of the third exists.
     play.shows(DEPLOYMENT, "5 2 2 5 5");
     play.restarted(2);
     let runs = play.runs(1, HookPhase::Running);
@@ -46,13 +47,14 @@ pub(super) fn three_of_five_in_batches_of_two(play: &Play<'_>) {
         assert_eq!(was_drained(&play.pods.history()[mark..], name), updated.contains(name), "{name}");
     }
     play.never_more_than(2, mark);
-    // One for the scaling, and these three.
+    // One HookRun for the scaling, and these three.
     let history = play.runs.history();
     let all: BTreeSet<_> = history.iter().flat_map(|runs| runs.keys()).collect();
     assert_eq!(all.len(), 4, "{all:?}");
 }
 
-/// `inplace-update.yaml`: eight, of which the partition holds three, two at once, each half a minute out of traffic first.
+/// `inplace-update.yaml`: eight pods, of which the partition holds three, two at once, each drained for half a
+/// minute first.
 pub(super) fn five_of_eight_without_hooks(play: &Play<'_>) {
     play.create(IN_PLACE);
     play.shows(DEPLOYMENT, "8 8 8 8 8");

@@ -1,4 +1,4 @@
-//! The document's section on hooks that pass, scaling in: word by word, with the published interval of a minute.
+//! The document's section on hooks that pass, scaling in: verbatim, with the published interval of a minute.
 
 use inplace::api::hook_run::HookPhase;
 use jiff::SignedDuration;
@@ -21,7 +21,7 @@ pub(super) fn a_pod_goes_when_its_hook_has_passed(play: &Play<'_>) {
     let revision = play.json(DEPLOYMENT)["status"]["updateRevision"].as_str().unwrap().to_owned();
     let leaves = pod_of(&revision, &name);
 
-    // It runs for two minutes. The pod goes when it has succeeded, and not before.
+    // The hook runs for two minutes. The pod is deleted when the hook has succeeded, and not before.
     play.wait_runs("it has succeeded", |runs| {
         runs.get(&name).is_none_or(|run| phase_of(run) == Some(HookPhase::Successful))
     });

@@ -1,5 +1,5 @@
-//! The transcripts of the seed documents, played on a real cluster: the published manifests, what the user types, and what
-//! `kubectl` prints, ages left out. And what workloads do that the documents only mention.
+//! The transcripts of the seed documents on a real cluster: the published manifests, the user's commands, and the
+//! output of `kubectl` without the ages. Also behaviour of workloads that the documents only mention.
 
 mod args;
 mod failing;
@@ -13,7 +13,7 @@ mod workload;
 
 use workload::{Play, Site};
 
-/// As published, word by word. That they are accepted so is shown in `admission`.
+/// The published manifests, verbatim. That the API server accepts them unmodified is tested in `admission`.
 const HOOKED: &str = include_str!("../examples/gamedeployment-preDeleteHook-gamedeployment.yaml");
 const HOOKED_ARGS: &str = include_str!("../examples/gamedeployment-preDeleteHook-gamedeployment-args.yaml");
 const IN_PLACE: &str = include_str!("../examples/gamedeployment-inplace-update.yaml");

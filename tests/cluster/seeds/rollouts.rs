@@ -1,4 +1,4 @@
-//! The other strategies, as published where there is a manifest, and what a pause stops.
+//! The other update strategies, as published where there is a manifest, and what a pause stops.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{HOT_PATCH, Play, ROLLING, SET_HOT_PATCH, SET_ROLLING, workload::*};
 
-/// `hotpatch-update.yaml`, with a hook that it must not ask: its template is not even there.
+/// `hotpatch-update.yaml`, with a hook that must not be run: its template does not even exist.
 pub(super) fn a_hot_patch_asks_nobody_and_drains_nothing(play: &Play<'_>) {
     play.create(HOT_PATCH);
     play.merge(DEPLOYMENT, &json!({"spec": {"preDeleteUpdateStrategy": {"hook": {"templateName": "test"}}}}));
@@ -36,7 +36,7 @@ pub(super) fn a_set_is_hot_patched_down_to_its_partition(play: &Play<'_>) {
     assert_eq!(identity(&play.pods.now()), before);
 }
 
-/// `rolling-update.yaml`: two more at most, two fewer at most, and the partition stays.
+/// `rolling-update.yaml`: at most two pods more, at most two fewer, and the partition stays.
 pub(super) fn a_rolling_update_replaces_within_its_budget(play: &Play<'_>) {
     play.create(ROLLING);
     play.shows(DEPLOYMENT, "8 8 8 8 8");
@@ -89,7 +89,7 @@ pub(super) fn on_delete_waits_for_the_user(play: &Play<'_>) {
     assert_eq!(kept, 2);
 }
 
-/// `kubectl scale` works meanwhile, in both directions; and the user's `paused` stays his.
+/// `kubectl scale` works meanwhile, in both directions; and the controller does not change the user's `paused`.
 pub(super) fn paused_stops_updates_and_not_scaling(play: &Play<'_>) {
     play.create(&small(3, &json!({"type": "InplaceUpdate", "maxUnavailable": 1})));
     play.shows(DEPLOYMENT, "3 3 3 3 3");

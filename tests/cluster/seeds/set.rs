@@ -1,4 +1,5 @@
-//! The `GameStatefulSet` of the first document: from the highest ordinal down, one after the other, down to the partition.
+//! The `GameStatefulSet` of the first document: updated from the highest ordinal down, one after the other, to
+//! the partition.
 
 use super::{Play, SET_IN_PLACE, workload::*};
 use crate::{cluster::block_on, facts::look};
@@ -21,12 +22,12 @@ pub(super) fn from_the_highest_ordinal_down(play: &Play<'_>) {
     assert_eq!(rows, [0, 0, 0, 1, 1].map(row), "{}", play.all());
     assert_eq!(identity(&play.pods.now()), before);
     play.never_more_than(1, mark);
-    // As the document's `docker ps`: the container's second life has the attempt 1, the others are in their first.
+    // As in the document's `docker ps`: the restarted container has attempt 1, the others attempt 0.
     let endpoint = play.site.cluster.node().endpoint;
     for (pod, attempt) in play.pods.now().values().zip([0, 0, 0, 1, 1]) {
         let facts = block_on(look(&endpoint, pod.metadata.uid.as_ref().unwrap()));
         assert_eq!(facts.running("python").attempt, attempt, "{facts:#?}");
-        // First out of traffic.
+        // The updated pod was drained first.
         assert_eq!(was_drained(&play.pods.history()[mark..], &name(pod)), attempt == 1, "{}", name(pod));
     }
 

@@ -1,4 +1,4 @@
-//! What a watch tells of the objects of one kind in one namespace, from the first moment on.
+//! A watch on the objects of one kind in one namespace, with their history from the start.
 
 use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::cluster::{block_on, runtime};
 /// All objects of a kind, by name.
 pub(super) type All<K> = BTreeMap<String, Arc<K>>;
 
-/// The watch. It ends with the value.
+/// The watch. It ends when dropped.
 pub(super) struct Told<K> {
     seen: Receiver<Vec<All<K>>>,
     watching: JoinHandle<()>,
@@ -42,7 +42,7 @@ where
         Self { seen, watching }
     }
 
-    /// Waits until all of them together are as wanted; `None` when they never are.
+    /// Waits until the objects fulfil a condition; `None` when the time is over.
     pub(super) fn wait(&self, limit: Duration, wanted: impl Fn(&All<K>) -> bool) -> Option<All<K>> {
         let mut seen = self.seen.clone();
         block_on(async {
@@ -51,12 +51,12 @@ where
         })
     }
 
-    /// As it is now.
+    /// The current objects.
     pub(super) fn now(&self) -> All<K> {
         self.seen.borrow().last().unwrap().clone()
     }
 
-    /// How it was after each change, oldest first.
+    /// The objects after each change, oldest first.
     pub(super) fn history(&self) -> Vec<All<K>> {
         self.seen.borrow().clone()
     }

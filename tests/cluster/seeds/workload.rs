@@ -1,8 +1,7 @@
-//! A workload in a namespace of its own, as a user has it: manifests as published, `kubectl` to apply, change and look, and a
-//! watch on all that happens.
-//!
-//! Of a manifest two things are changed: images come from the lab's registry, and hooks ask the lab's server, because
-//! nothing is ever sent to a public address. What else a test changes it says.
+//! A workload in a namespace of its own, used as by a user: published manifests, `kubectl` to apply, change and
+//! list, and a watch on all changes.
+//! Two things of a manifest are changed: images come from the lab's registry, and hooks call the lab's server,
+//! because nothing may be sent to a public address. Each test names any other change.
 
 use std::{
     io::Write,
@@ -31,20 +30,20 @@ use crate::{
     pod::{annotation, eventually, eventually_or, is, is_ready},
 };
 
-/// How long anything may take that should come, on a machine that does much else.
+/// Time limit of an expected event on a busy machine.
 const LONG: Duration = Duration::from_secs(300);
-/// What the published hooks ask.
+/// The address that the published hooks call.
 const PUBLIC: &str = "1.1.1.1";
 
 pub(super) const DEPLOYMENT: &str = "gamedeployment/test-gamedeployment";
 pub(super) const SET: &str = "gamestatefulset/test-gamestatefulset";
 
-/// A scene, and what its namespace is called.
+/// A test case with the name of its namespace.
 type Named<'n> = (&'n str, fn(&Play<'_>));
 
-/// A cluster with an agent, controllers, and the server that hooks ask.
+/// A cluster with an agent, controllers, and the server that hooks call.
 pub(super) struct Site {
-    /// They go before the cluster.
+    /// Dropped before the cluster.
     pub(super) controllers: Vec<Agent>,
     _agent: Agent,
     hooks: Asked,
@@ -63,7 +62,8 @@ impl Site {
         site
     }
 
-    /// The agent runs as a process: this pod tells the controller that its node has one, which runs the node's hooks.
+    /// The agent runs as a process. This pod represents it, because the controller checks by pods whether a node
+    /// has an agent that runs its hooks.
     fn show_agent(&self) {
         let labels = json!({"app.kubernetes.io/name": "inplace", "app.kubernetes.io/component": "agent"});
         let pod = json!({
@@ -80,7 +80,7 @@ impl Site {
         self.cluster.kubectl(&ready);
     }
 
-    /// The scenes side by side, each in a namespace of its own.
+    /// Runs the test cases in parallel, each in its own namespace.
     pub(super) fn play(&self, scenes: &[Named<'_>]) {
         thread::scope(|scope| {
             let running: Vec<_> = scenes
@@ -90,7 +90,7 @@ impl Site {
                     named.spawn_scoped(scope, move || scene(&Play::new(self, name))).unwrap()
                 })
                 .collect();
-            // All of them have their say.
+            // All of them run to their end, even if one fails.
             let ended: Vec<_> = running.into_iter().map(thread::ScopedJoinHandle::join).collect();
             for end in ended {
                 end.unwrap_or_else(|panic| resume_unwind(panic));
@@ -99,7 +99,7 @@ impl Site {
     }
 }
 
-/// A scene's own namespace, and what happens in it.
+/// The namespace of a test case, and the watches on it.
 pub(super) struct Play<'a> {
     pub(super) site: &'a Site,
     namespace: String,
@@ -128,14 +128,14 @@ impl<'a> Play<'a> {
         }
     }
 
-    // ---- what a user does ----
+    // ---- actions of a user ----
 
-    /// `kubectl apply` of a manifest; it must say that it was created.
+    /// `kubectl apply` of a manifest; the output must be "created".
     pub(super) fn create(&self, manifest: &str) {
         assert_eq!(self.apply(manifest), format!("{} created\n", told_name(manifest)));
     }
 
-    /// `kubectl apply`, whatever it says.
+    /// `kubectl apply`; returns its output.
     pub(super) fn apply(&self, manifest: &str) -> String {
         let apply = ["apply", "-n", &self.namespace, "-f", "-"];
         printed(&mut self.site.cluster.kubectl_command(&apply), &self.local(manifest))
@@ -154,7 +154,7 @@ impl<'a> Play<'a> {
         self.site.cluster.image(name)
     }
 
-    /// `kubectl` in the namespace; gives what it printed.
+    /// `kubectl` in the namespace; returns its output.
     pub(super) fn kubectl(&self, args: &[&str]) -> String {
         self.site.cluster.kubectl(&[args, &["-n", &self.namespace]].concat())
     }
@@ -167,7 +167,7 @@ impl<'a> Play<'a> {
         assert_eq!(told.trim_end(), format!("{kind}.tkex.tencent.com/{name} patched"));
     }
 
-    /// Another image for the first container, as the documents do it.
+    /// Sets the image of the first container, as the documents do.
     pub(super) fn set_image(&self, what: &str, image: &str) {
         self.replace(what, "/spec/template/spec/containers/0/image", self.image(image));
     }
@@ -183,15 +183,15 @@ impl<'a> Play<'a> {
         assert_eq!(told.trim_end(), format!("{kind}.tkex.tencent.com/{name} scaled"));
     }
 
-    // ---- what a user sees ----
+    // ---- observations of a user ----
 
-    /// What `kubectl get` prints: the words of each line.
+    /// The output of `kubectl get`: the words of each line.
     pub(super) fn listed(&self, kind: &str) -> Vec<Vec<String>> {
         let told = self.kubectl(&["get", kind]);
         told.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
     }
 
-    /// Waits until the counters of the workload are those, and sees that `kubectl get` prints them so, below its header.
+    /// Waits until the workload has these counters, and asserts that `kubectl get` prints them below its header.
     pub(super) fn shows(&self, what: &str, counters: &str) {
         let (kind, name) = what.split_once('/').unwrap();
         let header = if what == DEPLOYMENT {
@@ -201,7 +201,8 @@ impl<'a> Play<'a> {
             self.wait_set(counters, |object| set_numbers(object) == counters);
             "NAME REPLICAS READYREPLICAS CURRENTREPLICAS UPDATEDREPLICAS UPDATEDREADY_REPLICAS AGE"
         };
-        // They may pass through this state more than once: a pod whose update was under way counts again when it ends.
+        // The counters may have these values more than once: a pod whose update was running counts again when it
+        // ends.
         let row = format!("{name} {counters}");
         eventually_or("kubectl to print the counters", || {
             let printed = self.listed(kind);
@@ -210,14 +211,14 @@ impl<'a> Play<'a> {
         });
     }
 
-    /// Of each pod that `kubectl get pods` lists, by name: READY, STATUS and RESTARTS.
+    /// READY, STATUS and RESTARTS of each pod in `kubectl get pods`, by name.
     pub(super) fn pod_rows(&self) -> Vec<(String, String)> {
         let rows = self.listed("pods");
         assert_eq!(rows[0].join(" "), "NAME READY STATUS RESTARTS AGE");
         rows[1..].iter().map(|row| (row[0].clone(), row[1..4].join(" "))).collect()
     }
 
-    /// Waits until so many pods are listed as running with one restart, and the others with none.
+    /// Waits until this number of pods is listed as running with one restart, and the others with none.
     pub(super) fn restarted(&self, updated: usize) {
         let is = |pod: &Pod, count: i32| is_ready(pod) && restarts(pod) == count;
         let count = |pods: &All<Pod>, restarts| pods.values().filter(|pod| is(pod, restarts)).count();
@@ -229,7 +230,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// `kubectl get hookrun` finds none.
+    /// Asserts that `kubectl get hookrun` finds none.
     pub(super) fn no_runs(&self) {
         self.wait_runs("there is none", All::is_empty);
         let mut get = self.site.cluster.kubectl_command(&["get", "hookrun", "-n", &self.namespace]);
@@ -237,8 +238,8 @@ impl<'a> Play<'a> {
         assert_eq!(told.trim_end(), format!("No resources found in {} namespace.", self.namespace));
     }
 
-    /// Waits until so many HookRuns are there, all in that phase, and sees that they are printed so, under names as
-    /// published.
+    /// Waits until this number of HookRuns exists, all in that phase, and asserts that they are printed so, under
+    /// their published names.
     pub(super) fn runs(&self, count: usize, phase: HookPhase) -> All<HookRun> {
         let runs = self.wait_runs(&format!("{count} are {phase:?}"), |runs| {
             runs.len() == count && runs.values().all(|run| phase_of(run) == Some(phase))
@@ -251,12 +252,12 @@ impl<'a> Play<'a> {
         runs
     }
 
-    /// The workload as JSON, as `kubectl` gives it.
+    /// The workload as JSON from `kubectl`.
     pub(super) fn json(&self, what: &str) -> Value {
         serde_json::from_str(&self.kubectl(&["get", what, "-o", "json"])).unwrap()
     }
 
-    // ---- what a user waits for ----
+    // ---- waiting ----
 
     pub(super) fn wait_deployment(
         &self,
@@ -287,7 +288,7 @@ impl<'a> Play<'a> {
         seen.unwrap_or_else(|| panic!("{}: never seen: {what}\n{}", self.namespace, self.all()))
     }
 
-    /// Everything there is, for whoever reads a failed test.
+    /// All objects, for the message of a failed test.
     pub(super) fn all(&self) -> String {
         let kinds = "gamedeployments,gamestatefulsets,hookruns,controllerrevisions,pods";
         let lists = self.kubectl(&["get", kinds, "-o", "wide"]);
@@ -299,9 +300,10 @@ impl<'a> Play<'a> {
         format!("{lists}\n{status}\n{pods}\n{events}")
     }
 
-    // ---- what must hold at any time ----
+    // ---- invariants ----
 
-    /// At no time since the `from`th change were more than `most` of the workload's pods out of traffic, or on their way.
+    /// Asserts that at no time since the `from`th change more than `most` of the workload's pods were out of
+    /// traffic or terminating.
     pub(super) fn never_more_than(&self, most: usize, from: usize) {
         for pods in &self.pods.history()[from..] {
             let out: Vec<_> = pods.values().filter(|pod| !serves(pod)).map(|pod| name(pod)).collect();
@@ -309,12 +311,12 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// So many changes of pods were seen.
+    /// The number of changes of pods so far.
     pub(super) fn mark(&self) -> usize {
         self.pods.history().len() - 1
     }
 
-    /// The names of the pods in the order in which they were asked to change since then, each once.
+    /// The names of the pods in the order of their requests since then, each once.
     pub(super) fn asked_since(&self, mark: usize) -> Vec<String> {
         let history = self.pods.history();
         let request = |pods: &All<Pod>, name: &str| annotation(pods.get(name)?, REQUEST).map(str::to_owned);
@@ -331,7 +333,7 @@ impl<'a> Play<'a> {
     }
 }
 
-/// What the command prints when it is given that to read; it must succeed.
+/// The output of the command with this input; it must succeed.
 fn printed(command: &mut Command, input: &str) -> String {
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -341,14 +343,14 @@ fn printed(command: &mut Command, input: &str) -> String {
     String::from_utf8(stdout).unwrap()
 }
 
-/// What `kubectl apply` calls the object of a manifest.
+/// The name of a manifest's object in the output of `kubectl apply`.
 fn told_name(manifest: &str) -> String {
     let object: Value = serde_saphyr::from_str(manifest).unwrap();
     let kind = object["kind"].as_str().unwrap().to_lowercase();
     format!("{kind}.tkex.tencent.com/{}", object["metadata"]["name"].as_str().unwrap())
 }
 
-/// The numbers of `kubectl get`, from DESIRED to TOTAL; nothing while they are not told of this generation.
+/// The numbers of `kubectl get`, from DESIRED to TOTAL; empty while the status is not of this generation.
 fn numbers(object: &GameDeployment) -> String {
     let Some(status) = &object.status else { return String::new() };
     if object.metadata.generation != Some(status.observed_generation) {
@@ -359,7 +361,7 @@ fn numbers(object: &GameDeployment) -> String {
     format!("{} {}", object.spec.replicas, told.map(|count| count.to_string()).join(" "))
 }
 
-/// The same of a set, from REPLICAS on.
+/// The same for a GameStatefulSet, from REPLICAS on.
 fn set_numbers(object: &GameStatefulSet) -> String {
     let Some(status) = &object.status else { return String::new() };
     if object.metadata.generation != Some(status.observed_generation) {
@@ -378,7 +380,7 @@ pub(super) fn name(pod: &Pod) -> String {
     pod.metadata.name.clone().unwrap()
 }
 
-/// What stays when a pod is updated in place.
+/// What an update in place must preserve of each pod.
 pub(super) fn identity(pods: &All<Pod>) -> Vec<[String; 4]> {
     let of = |pod: &Pod| {
         let (spec, status) = (pod.spec.as_ref().unwrap(), pod.status.as_ref().unwrap());
@@ -392,25 +394,25 @@ pub(super) fn identity(pods: &All<Pod>) -> Vec<[String; 4]> {
     pods.values().map(|pod| of(pod)).collect()
 }
 
-/// How often its containers were started again.
+/// The restart counts of the pod's containers, added up.
 pub(super) fn restarts(pod: &Pod) -> i32 {
     let status = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
     status.into_iter().flatten().map(|container| container.restart_count).sum()
 }
 
-/// It is Ready and not on its way out.
+/// The pod is Ready and not terminating.
 pub(super) fn serves(pod: &Pod) -> bool {
     is_ready(pod) && pod.metadata.deletion_timestamp.is_none()
 }
 
-/// The pod that a HookRun is about, by its name: `pre-delete-hook-<revision>-<instance>-test`.
+/// The pod of a HookRun by the run's name: `pre-delete-hook-<revision>-<instance>-test`.
 pub(super) fn pod_of(revision: &str, run: &str) -> String {
     let instance = run.strip_prefix("pre-delete-hook-").and_then(|rest| rest.strip_prefix(revision));
     let instance = instance.and_then(|rest| rest.strip_prefix('-')?.strip_suffix("-test"));
     format!("test-gamedeployment-{}", instance.unwrap_or_else(|| panic!("{run} of {revision}")))
 }
 
-/// Its gate is closed, after it was open.
+/// True when the pod's gate was closed after it had been open.
 pub(super) fn was_drained(history: &[All<Pod>], pod: &str) -> bool {
     let gate = |pods: &All<Pod>| pods.get(pod).map(|pod| is(pod, GATE));
     let mut open = history.iter().map(gate).skip_while(|open| *open != Some(true));
@@ -421,12 +423,12 @@ pub(super) fn phase_of(run: &HookRun) -> Option<HookPhase> {
     run.status.as_ref()?.phase
 }
 
-/// A condition by its name.
+/// A condition by its type.
 pub(super) fn condition<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.kind == kind)
 }
 
-/// A `GameDeployment` whose pods go at once when they are told to, and are updated that way.
+/// A `GameDeployment` with this strategy, whose pods stop immediately on SIGTERM.
 pub(super) fn small(replicas: u32, strategy: &Value) -> String {
     format!(
         "

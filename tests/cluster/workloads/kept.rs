@@ -1,5 +1,5 @@
-//! Pods that must not be lost: those that stand in go after an update in place, no pod is made without its claims, and what was
-//! orphaned is taken over as it is.
+//! Pods that must not be lost: only surge pods are deleted after an update in place, no pod is created without
+//! its claims, and orphaned objects are adopted unchanged.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ fn no_pod_is_lost_by_an_update_a_claim_or_an_orphaned_history() {
             scope.spawn(move || part(cluster, asked));
         }
     });
-    // What only the quota refuses was allowed.
+    // Requests that only the quota refused were permitted by the role.
     let mut denied = cluster.denied();
     denied.retain(|line| line["annotations"]["authorization.k8s.io/decision"] != "allow");
     assert!(denied.is_empty(), "{denied:#?}");
@@ -48,7 +48,7 @@ fn surging(name: &str, surge: u32, more: &Value) -> Value {
     object("GameDeployment", name, &spec)
 }
 
-/// As many as before the update are left, each of them the same.
+/// Waits until there are as many pods as before the update, and asserts that they are the same.
 fn only_originals_are_left(site: &Site<'_>, before: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     site.wait("only so many pods are left", || (site.pods().len() == before.len()).then_some(()));
     let after = site.pods();
@@ -71,7 +71,7 @@ fn the_originals_stay_and_the_pod_that_stands_in_goes(cluster: &Cluster, _: &Ask
     site.delete();
 }
 
-/// Four originals, two more that stand in; then three are wanted.
+/// Four original pods and two surge pods; then the workload is scaled to three.
 fn a_scale_in_takes_what_stands_in_and_no_more_than_is_too_many(cluster: &Cluster, _: &Asked) {
     let site = Site { cluster, kind: "gamedeployment", name: "shrinking" };
     let more = json!({"replicas": 4, "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 0, "maxSurge": 2,
@@ -99,7 +99,7 @@ fn a_scale_in_takes_what_stands_in_and_no_more_than_is_too_many(cluster: &Cluste
     site.delete();
 }
 
-/// A pod of that beginning was deleted by the controller.
+/// True for the controller's deletion of a pod whose name has this beginning.
 fn is_deletion(write: &Value, beginning: &str) -> bool {
     let object = &write["objectRef"];
     write["verb"] == "delete"
@@ -126,7 +126,7 @@ fn pods_that_wait_for_their_hook_stay(cluster: &Cluster, asked: &Asked) {
 
 fn pods_that_failed_go_back_and_stay(cluster: &Cluster, _: &Asked) {
     let site = Site { cluster, kind: "gamedeployment", name: "failing" };
-    // With less than one unavailable nobody is begun: the pod that stands in has the same broken image.
+    // With `maxUnavailable: 0` no pod would be started, because the surge pod has the same broken image.
     let strategy = json!({"updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 1, "maxSurge": 1}});
     site.apply(&surging("failing", 1, &strategy));
     site.until("two pods are there", |status| is_complete(status, 2));
@@ -136,7 +136,7 @@ fn pods_that_failed_go_back_and_stay(cluster: &Cluster, _: &Asked) {
     let after = site.pods();
     let there = uids(&after);
     assert!(uids(&before).iter().all(|(name, uid)| there.get(name) == Some(uid)), "{there:?}");
-    // The user takes it back.
+    // The user reverts the change.
     site.image("lab/app:v1");
     site.until("it is as it was", |status| is_complete(status, 2) && status["readyReplicas"] == 2);
     only_originals_are_left(&site, &before);

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::{Site, condition, is_complete, object, same_but_restarted};
 use crate::{cluster::Cluster, hook_runs::asked::Asked};
 
-/// A template whose hook asks `address` under its own name, once, and wants more than `wanted`; the server says 45.
+/// Applies a template whose hook requests its own name from `address` once, and expects more than `wanted`; the
+/// server returns 45.
 pub(super) fn template(cluster: &Cluster, name: &str, address: &str, wanted: u32) {
     let metric = json!({"name": "webtest", "count": 1, "successCondition": format!("asInt(result) > {wanted}"),
         "provider": {"web": {"url": format!("http://{address}/{name}"), "jsonPath": "{$.age}"}}});

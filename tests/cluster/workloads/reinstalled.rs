@@ -1,4 +1,5 @@
-//! The program is uninstalled and installed again while workloads run: nobody deletes a pod, and they are managed again.
+//! The program is uninstalled and installed again while workloads run: no pod is deleted, and the workloads are
+//! managed again.
 
 use serde_json::json;
 
@@ -23,7 +24,7 @@ fn pods_outlive_an_uninstall_and_are_managed_again_after_a_new_install() {
     site.until("two pods are there", |status| is_complete(status, 2));
     let (before, uid) = (site.pods(), site.get()["metadata"]["uid"].clone());
 
-    // All that is shipped; its images are nowhere, so that the processes above do the work.
+    // All shipped manifests; their images do not exist, so the processes above do the work.
     let base = if installed::knows_policies(&cluster) { "base" } else { "before-1.30" };
     let base = format!("{}/daemonset/{base}", env!("CARGO_MANIFEST_DIR"));
     cluster.kubectl(&["apply", "-k", &base]);

@@ -1,5 +1,5 @@
-//! The controller as people install it: from its image, as the pods of its Deployment, asked by the API server through its
-//! Service, also while it is replaced. What it brings about is scaled by the cluster's own autoscaler.
+//! The controller as users install it: from its image, as the pods of its Deployment, called by the API server
+//! through its Service, also while it is replaced. The cluster's own autoscaler scales its workload.
 
 use std::{
     sync::{
@@ -63,7 +63,7 @@ fn the_controller_as_shipped_is_asked_through_its_service_and_replaced_unnoticed
     an_autoscaler_scales_it(&cluster);
 }
 
-/// Fails with what is said about one that is right and one that is not, unless it is what should be said.
+/// Returns an error with the output unless a valid object is accepted and an invalid one is refused as expected.
 fn judged(cluster: &Cluster, good: &Value, bad: &Value) -> Result<(), String> {
     let asked = |object: &Value| cluster.try_apply(&["--dry-run=server"], &object.to_string());
     asked(good)?;
@@ -73,7 +73,7 @@ fn judged(cluster: &Cluster, good: &Value, bad: &Value) -> Result<(), String> {
     }
 }
 
-/// The pod that leads; for a moment there may be none.
+/// The pod of the leader; waits while there is none.
 fn leader(cluster: &Cluster) -> String {
     let path = "jsonpath={.spec.holderIdentity}";
     eventually("a leader", || {
@@ -82,8 +82,8 @@ fn leader(cluster: &Cluster) -> String {
     })
 }
 
-/// One pod uses four times what it asks for, so there are to be as many as may be. The measurements are objects that the test
-/// writes: to the autoscaler they look as those of a metrics server.
+/// One pod uses four times its CPU request, so the autoscaler must scale to the maximum. The measurements are
+/// objects that the test writes; to the autoscaler they look like those of a metrics server.
 fn an_autoscaler_scales_it(cluster: &Cluster) {
     let site = Site { cluster, kind: "gamedeployment", name: "scaled" };
     let container = json!({"name": "app", "image": "lab/app:v1", "resources": {"requests": {"cpu": "10m"}}});
