@@ -1,4 +1,5 @@
-# Everything by one word. `make test` and `make demo` each do all they need on a fresh Debian 12, as root, with a Rust toolchain.
+# The commands of the project. `make test` and `make demo` install everything they need on a fresh Debian 12, as root, with a Rust
+# toolchain.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
@@ -17,23 +18,23 @@ FUZZ_SECONDS ?= 20
 
 .PHONY: setup kubernetes build release image check fmt clippy doc deny test fuzz demo cluster cluster-down bench clean
 
-setup: ## installs what is missing and fetches the published CRI definition the tests compare with
+setup: ## installs missing packages and fetches the published CRI definition for the tests
 	@bash tests/lab/install.sh
 	@bash tests/lab/cri-reference.sh "$(CRI)"
 
-kubernetes: setup ## the Kubernetes that the cluster tests run on: built once, about four minutes
+kubernetes: setup ## builds the Kubernetes of the cluster tests, once, in about four minutes
 	@bash tests/lab/kube.sh
 
 build:
 	cargo build --locked
 
-release: setup ## one static binary
+release: setup ## builds the static binary
 	CC_x86_64_unknown_linux_musl=musl-gcc cargo build --locked --release --target $(MUSL)
 	@if ldd "$(STATIC)" 2>/dev/null | grep -q '=>'; then echo "$(STATIC) is not static" >&2; exit 1; fi
 	@if grep -q INPLACE_FAULT_AT "$(STATIC)"; then echo "$(STATIC) has fault points" >&2; exit 1; fi
 	@stat -c '%n: static, no fault points, %s bytes' "$(STATIC)"
 
-image: release ## IMAGE=host/repository:tag: packs the static binary and pushes it, without a Docker engine (see daemonset/image.sh)
+image: release ## packs the static binary and pushes it as IMAGE=host/repository:tag, without Docker (see daemonset/image.sh)
 	bash daemonset/image.sh "$(STATIC)" "$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)"
 
 check: fmt clippy doc deny
@@ -47,8 +48,8 @@ clippy:
 doc:
 	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps
 
-# The advisories come from a database on a git host, which is not within reach everywhere: they count where it is. Where they
-# did not count, `make test` says so again at its end.
+# The advisories come from a database on a git host, which cannot be reached from every machine. If it can be reached, the
+# advisories are checked. If not, `make test` reports at its end that they were not.
 UNCHECKED := $(INPLACE_CACHE)/advisories-not-checked
 deny: $(DENY)
 	$(DENY) --locked check bans licenses sources
@@ -60,28 +61,28 @@ $(DENY):
 	@if command -v cargo-deny >/dev/null; then mkdir -p "$(@D)" && ln -s "$$(command -v cargo-deny)" "$@"; \
 	else cargo install --locked cargo-deny --root "$(INPLACE_CACHE)"; fi
 
-test: setup kubernetes check release ## everything that can go wrong, for real
+test: setup kubernetes check release ## all checks and tests: hermetic, on a real containerd, on a real Kubernetes, fuzzing
 	cargo test --locked --lib --bins --test hermetic
 	cargo test --locked --features faults --test node
 	cargo test --locked --features faults --test cluster
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
 	@if [ -e "$(UNCHECKED)" ]; then echo "Not exercised by this run:"; cat "$(UNCHECKED)"; fi
 
-fuzz: ## FUZZ_SECONDS for each fuzz target, on the stable toolchain
+fuzz: ## runs each fuzz target for FUZZ_SECONDS, on the stable toolchain
 	bash fuzz/run.sh "$(CARGO_TARGET_DIR)" "$(FUZZ_SECONDS)"
 
-demo: setup build ## what a restart in place keeps, on a real containerd
+demo: setup build ## shows what a restart in place preserves, on a real containerd
 	bash tests/lab/demo.sh "$(CARGO_TARGET_DIR)/debug/inplace"
 
-cluster: setup ## a real one-node Kubernetes, to try things on
+cluster: setup ## starts a real one-node Kubernetes for experiments
 	@bash tests/lab/cluster.sh up "$(CLUSTER)"
 	@. "$(CLUSTER)/env"; printf '%s\n' "Kubernetes runs below $(CLUSTER); its images: $$REGISTRY/app:v1, app:v2, app:v3 ..." \
 	  "  export KUBECONFIG=$$KUBECONFIG" "  kubectl run web --image=$$REGISTRY/app:v1" "make cluster-down stops and removes it."
 
-cluster-down: ## and away with it
+cluster-down: ## stops and removes the Kubernetes of `make cluster`
 	@bash tests/lab/cluster.sh down "$(CLUSTER)"
 
-bench: release ## the budgets, side by side in one run; BENCH_QUICK=1 is short, BENCH_LENIENT=1 only tells
+bench: release ## measures the performance budgets in one run; BENCH_QUICK=1 is short, BENCH_LENIENT=1 only reports
 	BENCH_AGENT="$(abspath $(STATIC))" cargo bench --locked --bench restart
 
 clean:

@@ -2,11 +2,12 @@
 
     image.py OUT.tar BINARY --version 0.1.0 [--arch amd64|arm64] [--revision COMMIT] [--certificates FILE] [--sbom FILE]
 
-OUT.tar is an OCI archive; its digest is printed. In the image: /inplace, /sbom.cdx.json (what it is made of), and the
-certificates of public authorities for hooks that speak to the world. No shell, no other file, no user but root.
+OUT.tar is an OCI archive; the digest of the image is printed. The image contains /inplace, /sbom.cdx.json (the list of its
+components), and the certificates of public authorities for hooks that use TLS on the internet. It has no shell, no other file, and
+no user but root.
 
-Of the certificates in FILE (this machine's, unless another one is named) only those are taken that authorities.txt beside this
-file lists: what else this machine trusts, a proxy's authority say, is nothing for a cluster to trust.
+FILE holds trusted certificates (default: those of this machine). Only those that authorities.txt, beside this file, lists are
+packed: a cluster must not trust other authorities of this machine, for example that of a proxy.
 """
 
 import argparse
@@ -24,7 +25,7 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
-# The field e_machine of an ELF file.
+# The values of e_machine in an ELF header.
 MACHINES = {"amd64": 62, "arm64": 183}
 
 
@@ -41,7 +42,7 @@ def dump(value):
 
 
 def tar(files):
-    """A tar of {path: (content or None for a folder, mode)}, without a trace of the machine or the time."""
+    """Returns a tar of {path: (content or None for a folder, mode)} that does not depend on the machine or the time."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for path, (content, mode) in files.items():
@@ -56,7 +57,8 @@ def tar(files):
 
 
 def public(bundle):
-    """Of the certificates in a bundle (PEM) those that authorities.txt lists, sorted; how many, how many others, of how many."""
+    """Filters a PEM bundle by authorities.txt. Returns the listed certificates, sorted, their number, the number of others in the
+    bundle, and the number of authorities in the list."""
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "authorities.txt"), encoding="utf-8") as file:
         known = {line.split()[0] for line in file if not line.startswith("#")}
     found = re.findall("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", bundle, re.DOTALL)
@@ -66,9 +68,9 @@ def public(bundle):
 
 
 def pack(binary, certificates, sbom, arch, version, revision):
-    """The archive and the digest of the image in it."""
+    """Returns the archive and the digest of the image in it."""
     layers = [
-        # What changes seldom is below.
+        # The layer that rarely changes comes first.
         tar({
             "etc": (None, 0o755),
             "etc/ssl": (None, 0o755),

@@ -1,9 +1,9 @@
-"""Prints what the binary is made of, as a CycloneDX document (JSON); the same sources give the same text.
+"""Prints the components of the binary as a CycloneDX document (JSON); the same sources give the same text.
 
     sbom.py --target TRIPLE
 
-Asks cargo for the crates that are linked into the program on that target (neither build nor test dependencies), and takes
-their checksums from Cargo.lock.
+The crates are those that cargo links into the program on that target (no build or test dependencies). Their checksums come
+from Cargo.lock.
 """
 
 import argparse
@@ -22,7 +22,7 @@ def metadata(target):
 
 
 def linked(resolve):
-    """The ids of the crates that end up in the program, each with those that it needs itself."""
+    """Returns the ids of the crates that are linked into the program, each with the ids of its direct dependencies."""
     nodes = {node["id"]: node for node in resolve["nodes"]}
     found, open_ids = {}, [resolve["root"]]
     while open_ids:

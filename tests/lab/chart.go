@@ -1,10 +1,11 @@
-// Renders a Helm chart, for machines without Helm: the same template language (Go's text/template with sprig's functions) and
-// what the chart of this project uses of Helm's own: .Values .Chart .Release .Capabilities.APIVersions.Has .Files.Get include toYaml.
+// Renders a Helm chart on machines without Helm. It supports the same template language (Go's text/template with sprig's functions)
+// and those objects and functions of Helm that the chart of this project uses: .Values .Chart .Release
+// .Capabilities.APIVersions.Has .Files.Get include toYaml.
 //
-//	chart DIR [VALUES]      VALUES is JSON or YAML, laid over values.yaml
+//	chart DIR [VALUES]      VALUES is JSON or YAML, merged over values.yaml
 //
-// CHART_API_VERSIONS says what the cluster knows, as helm's --api-versions, divided by commas; without it that of a new cluster.
-// What it does not know is an error, not an empty text. Charts that need more need Helm.
+// CHART_API_VERSIONS lists the API versions of the cluster, as helm's --api-versions, separated by commas; default: those of a new
+// cluster. An unknown object or function is an error, not an empty text. Charts that need more need Helm.
 package main
 
 import (
@@ -21,7 +22,7 @@ import (
 
 type tree = map[string]interface{}
 
-// files is .Files: what lies beside the templates.
+// files is .Files: the files of the chart's folder.
 type files string
 
 func (dir files) Get(name string) (string, error) {
@@ -29,7 +30,7 @@ func (dir files) Get(name string) (string, error) {
 	return string(text), err
 }
 
-// versions is .Capabilities.APIVersions: what the API server knows.
+// versions is .Capabilities.APIVersions: the API versions that the API server supports.
 type versions []string
 
 func (known versions) Has(name string) bool {
@@ -49,7 +50,7 @@ func apiVersions() versions {
 	return strings.Split(given, ",")
 }
 
-// read gives a YAML text the types it has in Helm, which sends it through JSON: every number is a float64.
+// read decodes a YAML text into the types that Helm uses: Helm converts it to JSON and back, so every number is a float64.
 func read(text []byte) (out tree, err error) {
 	var loose tree
 	if err = yaml.Unmarshal(text, &loose); err != nil {
@@ -62,7 +63,7 @@ func read(text []byte) (out tree, err error) {
 	return out, json.Unmarshal(strict, &out)
 }
 
-// over lays one set of values over another: maps are merged, anything else is replaced, null takes away.
+// over merges top into base: maps are merged, other values are replaced, null removes a key.
 func over(base, top tree) {
 	for key, value := range top {
 		below, isMap := base[key].(tree)
@@ -97,14 +98,14 @@ func render(dir, overlay string) error {
 		return fmt.Errorf("the values: %w", err)
 	}
 	over(values, top)
-	// Chart.yaml's fields have a capital in templates.
+	// In templates the fields of Chart.yaml begin with a capital letter.
 	chart := tree{}
 	for key, value := range about {
 		chart[strings.ToUpper(key[:1])+key[1:]] = value
 	}
 	all := template.New("chart").Option("missingkey=error")
 	functions := sprig.TxtFuncMap()
-	delete(functions, "env") // as in Helm: a chart must not see the machine
+	delete(functions, "env") // as in Helm: a chart must not read the environment
 	delete(functions, "expandenv")
 	functions["toYaml"] = func(value interface{}) (string, error) {
 		text, err := yaml.Marshal(value)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Renders a Helm chart without Helm:
-#   chart.sh DIR [VALUES]      VALUES is JSON or YAML, laid over the chart's values.yaml
-# The renderer is built once with Debian's Go and Debian's sprig, without a network, and kept below INPLACE_CACHE.
+#   chart.sh DIR [VALUES]      VALUES is JSON or YAML, merged over the chart's values.yaml
+# The renderer is built once with Debian's Go and Debian's sprig, without network access, and stored below INPLACE_CACHE.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 store=${INPLACE_CACHE:-${HOME:-/root}/.cache/inplace}/bin

@@ -1,30 +1,30 @@
 #!/usr/bin/env bash
-# A private Kubernetes below one folder: a lab.sh node, with etcd, a control plane and a kubelet on it.
-#   cluster.sh up DIR                  starts it and waits until pods can run; DIR/env says where everything is
-#   cluster.sh down DIR                ends every process, container, mount, link and cgroup of it and removes DIR
-#   cluster.sh guard DIR PID           returns at once; runs `down` as soon as process PID is gone, however it went
-#   cluster.sh add-node DIR NAME       a second node: DIR/nodes/NAME is a lab.sh folder with a kubelet, and has its own env
+# A private Kubernetes below one folder: a node of lab.sh, with etcd, a control plane and a kubelet on it.
+#   cluster.sh up DIR                  starts it and waits until pods can run; DIR/env has the addresses and paths
+#   cluster.sh down DIR                ends all its processes and containers, removes its mounts, links, cgroups and DIR
+#   cluster.sh guard DIR PID           returns at once; runs `down` as soon as process PID has ended, for any reason
+#   cluster.sh add-node DIR NAME       adds a node: DIR/nodes/NAME is a lab.sh folder with a kubelet and its own env
 #   cluster.sh kill DIR WHAT [NODE]    kill -9: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, containerd
-#   cluster.sh stop DIR WHAT [NODE]    the same with SIGTERM, and waits
+#   cluster.sh stop DIR WHAT [NODE]    the same with SIGTERM, and waits for its end
 #   cluster.sh start DIR WHAT [NODE]   starts it again and waits until it answers
-#   cluster.sh ACTION DIR ...          everything else that lab.sh can do
-# DIR/logs/writes.jsonl has a line, an audit event, for each request to the API server that changes something.
-# The binaries are those of kube.sh (KUBE_BIN, KUBEBUILDER_ASSETS); etcd may be with them. Kubernetes 1.20 and later.
+#   cluster.sh ACTION DIR ...          any other action of lab.sh
+# DIR/logs/writes.jsonl has a line, an audit event, for each request to the API server that changes an object.
+# The binaries are those of kube.sh (KUBE_BIN, KUBEBUILDER_ASSETS); etcd can be in these folders too. Kubernetes 1.20 and later.
 #
-# Nothing is bound to an address that others have, so ports are free: the lab's bridge is 10.201.N.1 (the node, the kubelet)
-# and 10.202.N.1 (the first address of the services' range, hence the Service `kubernetes`). The API server listens on port
-# 443 of the latter: pods, pods on the host's network and this machine reach it there, without a proxy or address translation.
-# Other services have endpoints, but no address that answers. There is no DNS. Certificates are made anew; RBAC, Node
-# authorization and NodeRestriction are on. The cgroups of pods are below one that is named as the bridge is.
+# All processes bind to addresses of this lab only, so that no port conflicts. The lab's bridge has 10.201.N.1 (the node, the
+# kubelet) and 10.202.N.1 (the first address of the service range, so the address of the Service `kubernetes`). The API server
+# listens on port 443 of the latter: pods, pods on the host network and this machine reach it there, without a proxy or address
+# translation. Other services have endpoints, but their addresses do not work. There is no DNS. Each cluster has new certificates;
+# RBAC, Node authorization and NodeRestriction are enabled. The cgroups of pods are below one with the name of the bridge.
 # shellcheck disable=SC2317 # functions called through wait_for
 # shellcheck source=tests/lab/lab.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lab.sh"
 
 first_node=node-1
 
-# --- what is where ------------------------------------------------------------------------------------------------
+# --- paths and addresses ------------------------------------------------------------------------------------------
 
-# The cluster's folder is $cluster; $dir is that of the node at hand, which is the same for the first node.
+# $cluster is the cluster's folder; $dir is the folder of the current node, which is $cluster for the first node.
 slot() { local bridge && bridge=$(cat "$1/bridge") && echo "${bridge#inpl}"; }
 service_ip() { echo "10.202.$(slot "$cluster").1"; }
 node_ip() { echo "10.201.$(slot "$dir").1"; }
@@ -32,20 +32,21 @@ server() { echo "https://$(service_ip):443"; }
 binary() { echo "$cluster/bin/$1"; }
 minor() { cat "$cluster/bin/$1.minor"; }
 
-# setting NAME: of this node's env.
+# setting NAME: prints the value of NAME in this node's env.
 setting() { sed -n "s/^$1=//p" "$dir/env"; }
 
-# The port WANTED, or the next one above it on which nobody listens for every address: ADDRESS itself is the lab's alone.
+# Prints the port WANTED, or the next one above it on which no process listens on all addresses. No process outside this lab
+# uses ADDRESS itself.
 free_port() { # ADDRESS WANTED
   local port=$2
   while (exec 3<>"/dev/tcp/$1/$port") 2>/dev/null; do port=$((port + 1)); done
   echo "$port"
 }
 
-# api PATH: what the administrator gets.
+# api PATH: GET as the administrator.
 api() { curl -sf -m 5 --cacert "$cluster/pki/ca.crt" --cert "$cluster/pki/admin.crt" --key "$cluster/pki/admin.key" "$(server)$1"; }
 
-# --- who is who ---------------------------------------------------------------------------------------------------
+# --- identities ---------------------------------------------------------------------------------------------------
 
 new_key() { openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out "$cluster/pki/$1.key"; }
 
@@ -57,7 +58,7 @@ certificate() {
       -extfile <(echo "extendedKeyUsage=$3${4:+$'\n'subjectAltName=$4}") -out "$cluster/pki/$1.crt" 2>/dev/null
 }
 
-# kubeconfig NAME SUBJECT: DIR/NAME.kubeconfig, whole in itself.
+# kubeconfig NAME SUBJECT: writes DIR/NAME.kubeconfig, with certificate and key embedded.
 kubeconfig() {
   certificate "$1" "$2" clientAuth
   (umask 077 && cat >"$cluster/$1.kubeconfig") <<T
@@ -112,7 +113,7 @@ T
     --service-account-key-file "$dir/pki/accounts.pub" --service-account-signing-key-file "$dir/pki/accounts.key" \
     --audit-policy-file "$dir/audit.yaml" --audit-log-path "$dir/logs/writes.jsonl" \
     --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction --allow-privileged=true \
-    --enable-aggregator-routing # nobody else knows where a Service's pods are: webhooks are asked there
+    --enable-aggregator-routing # there is no kube-proxy: the API server calls webhooks at the addresses of a Service's pods
 }
 
 start_kube-controller-manager() {
@@ -130,7 +131,8 @@ start_kube-scheduler() {
 
 # --- a node -------------------------------------------------------------------------------------------------------
 
-# A kubelet sets kernel parameters of the machine. Here it writes them into files that cover those, for it alone.
+# A kubelet sets kernel parameters of the machine. Here files are mounted over these parameters, so that only the lab sees the
+# kubelet's values.
 cover_sysctls() {
   local name
   mkdir -p "$dir/sysctl"
@@ -140,7 +142,7 @@ cover_sysctls() {
   done
 }
 
-# The cgroup that holds those of the pods; a kubelet does not make its root itself, and does not share it with another.
+# Creates the parent cgroup of the pods: a kubelet does not create its root cgroup, and two kubelets must not share one.
 make_cgroups() {
   local name controllers
   name=$(cat "$dir/bridge")
@@ -203,15 +205,16 @@ start_kubelet() {
   background kubelet bash -c 'cd "$0" && exec "$@"' "$dir/kubelet-folder" "$(binary kubelet)" "${flags[@]}"
 }
 
-# The kubelet's working directory. On most nodes it is the root folder, where links to folders and empty folders lie too: a
-# kubelet that collects a container without a log path deletes them. Every cluster test finds them whole at its end.
+# Creates the kubelet's working directory, with bait. On most nodes this directory is the root folder, which has links to folders
+# and empty folders too: a kubelet that collects a container without a log path deletes them. Every cluster test checks at its end
+# that the bait is complete.
 lay_bait() {
   mkdir -p "$dir/kubelet-folder/empty" "$dir/kubelet-folder/full" "$dir/linked"
   echo bait | tee "$dir/kubelet-folder/file" "$dir/kubelet-folder/full/file" >"$dir/linked/file"
   ln -sfn ../linked "$dir/kubelet-folder/link"
 }
 
-# Makes the lab in $dir the node NAME of the cluster; its kubelet is started, and may not answer yet.
+# Adds the lab in $dir to the cluster as node NAME. Starts its kubelet and does not wait until it responds.
 join() {
   mkdir -p "$dir/manifests" "$dir/var/lib/kubelet"
   ln -sfn var/lib/kubelet "$dir/kubelet"
@@ -228,7 +231,7 @@ node_ready() {
   api "/api/v1/nodes/$(setting NODE)" | jq -e '(.spec.taints // []) == [] and any(.status.conditions[]; .type == "Ready" and .status == "True")' >/dev/null
 }
 
-# Without its service account there is no pod in a namespace; up to 1.23 that has a token once it has a secret.
+# Pods cannot be created in a namespace without its service account; up to 1.23 the account has a token once it has a secret.
 account_ready() {
   api /api/v1/namespaces/default/serviceaccounts/default | jq -e "$(minor kube-apiserver) >= 24 or (.secrets // []) != []" >/dev/null
 }
@@ -245,7 +248,7 @@ answers() {
   esac
 }
 
-# await WHAT [CHECK]: until it answers, or the check succeeds; not when it has ended.
+# await WHAT [CHECK]: waits until WHAT responds, or the check succeeds; fails if the process has ended.
 await() {
   local check=${2:-answers}
   if ! { wait_for 5 pid_of "$1" >/dev/null && wait_for 60 settled "$1" "$check" && "$check" "$1"; }; then
@@ -280,7 +283,7 @@ cluster_up() {
   make_identities
   start_etcd
   await etcd
-  # A kubelet needs the API server late in its start, and older ones look for Docker first, for five seconds.
+  # A kubelet needs the API server late in its start, and older kubelets first search for Docker, for five seconds.
   start_kube-apiserver
   join "$first_node"
   await kube-apiserver
@@ -301,7 +304,8 @@ add_node() { # NAME
   trap - EXIT
 }
 
-# The kubelet first: it would start again what ends. Its cgroups before the bridge, which is what reserves their name.
+# Ends the kubelet first, because it would restart ended containers. Removes the cgroups before the bridge, which reserves
+# their name.
 node_down() {
   end KILL kubelet
   kill_everything
@@ -336,7 +340,7 @@ end() { # SIGNAL WHAT
   wait_for 30 gone "$pid" || die "$2 ($pid) does not end"
 }
 
-# at_node [NAME]: makes that node the one at hand.
+# at_node [NAME]: makes that node the current node.
 at_node() {
   [ -z "${1:-}" ] || [ "$1" = "$first_node" ] || dir=$cluster/nodes/$1
   [ -e "$dir/env" ] || die "there is no node $1 in $cluster"

@@ -2,10 +2,10 @@
 # Fetches an independent copy of the CRI interface for tests/hermetic/cri_proto.rs
 # and prints its path. Usage: cri-reference.sh DIR
 #
-# The copy comes from Debian unstable, from the mirror this machine already uses,
-# signature checked, through an apt configuration of its own below a temporary
-# folder: the machine's sources, lists, cache and preferences are neither used
-# for the download nor changed. Nothing is installed.
+# The copy comes from Debian unstable, from the mirror that this machine already
+# uses, with its signature checked. The script uses a separate apt configuration
+# in a temporary folder: the machine's sources, lists, cache and preferences are
+# neither used for the download nor changed. Nothing is installed.
 set -euo pipefail
 
 readonly package=golang-k8s-cri-api-dev
@@ -41,8 +41,8 @@ mkdir -p "$work"/{lists/partial,cache/archives/partial,empty,unpacked}
 touch "$work/status"
 echo "deb [signed-by=$keyring] $mirror sid main" >"$work/sources.list"
 
-# A file and not -o options, because only a file can clear the hooks: the machine's
-# own may run commands after an update.
+# A file and not -o options, because only a file can clear apt's hooks: those of
+# the machine may run commands after an update.
 cat >"$work/apt.conf" <<END
 #clear APT::Update::Pre-Invoke;
 #clear APT::Update::Post-Invoke;
@@ -63,7 +63,7 @@ Dir::Etc::trusted "$work/empty/none";
 Dir::Etc::trustedparts "$work/empty";
 END
 
-# apt's own output is for a person, standard output is for the path alone.
+# apt's output goes to standard error: standard output has only the path.
 apt-get -c "$work/apt.conf" -qq update >&2
 (cd "$work" && apt-get -c "$work/apt.conf" -qq download "$package") >&2
 dpkg-deb -x "$work/$package"_*.deb "$work/unpacked"
@@ -73,7 +73,7 @@ if [[ -z $found || $found == *$'\n'* ]]; then
     echo "${0##*/}: $package holds no single apis/runtime/v1/api.proto" >&2
     exit 1
 fi
-# Whole or not at all: a half copy would be taken for a whole one next time.
+# The rename is atomic: without it, the next run could accept an incomplete copy.
 cp "$found" "$target.part"
 mv "$target.part" "$target"
 echo "$target"

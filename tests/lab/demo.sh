@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# What a restart in place keeps, shown on a real containerd:
+# Shows what a restart in place preserves, on a real containerd:
 #   demo.sh PATH/TO/inplace
-# A pod with two containers: `game` keeps its world in shared memory, `sidecar` stands by. The game is restarted five times,
-# updated, then updated to an image that crashes, which is rolled back. Facts come from the runtime, not from inplace. A table
-# that does not hold ends with exit code 1. Nothing is left behind, also when it is interrupted.
+# The pod has two containers: `game` holds its state in shared memory, `sidecar` only runs. The script restarts the game five
+# times, updates it, then updates it to an image that crashes, which is rolled back. The script checks the results at the runtime
+# and does not rely on inplace. If a table has an unexpected value, the exit code is 1. No process, mount or file remains, also
+# after an interrupt.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 inplace=$(realpath "${1:?usage: demo.sh PATH/TO/inplace}")
@@ -19,7 +20,7 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-bash "$here/lab.sh" guard "$lab" $$ # for the end that no trap sees
+bash "$here/lab.sh" guard "$lab" $$ # for an end that no trap catches (SIGKILL)
 export INPLACE_STATE_DIR=$lab/inplace
 
 ctr() { bash "$here/lab.sh" ctr "$lab" "$@"; }
@@ -28,7 +29,7 @@ ctr() { bash "$here/lab.sh" ctr "$lab" "$@"; }
 
 sandbox() { ctr containers ls -q 'labels."io.cri-containerd.kind"==sandbox'; }
 
-# The IDs of the containers named $1 that run: there must be exactly one.
+# Prints the IDs of the running containers named $1: there must be exactly one.
 running() {
   local ids tasks
   ids=$(ctr containers ls -q "labels.\"io.kubernetes.container.name\"==$1")
@@ -38,7 +39,7 @@ running() {
 
 process() { ctr tasks ls | awk -v id="$1" '$1 == id { print $2 }'; }
 
-# When the first process of container $1 was started, in clock ticks since boot.
+# Prints the start time of the first process of container $1, in clock ticks since boot.
 started() { sed -E 's/.*\) //' "/proc/$(process "$1")/stat" | awk '{ print $20 }'; }
 
 # in_container ID COMMAND...
@@ -52,16 +53,17 @@ pod_ip() { in_container "$1" ip -4 -o addr show eth0 | sed -nE 's/.* inet ([0-9.
 
 version() { in_container "$1" cat /etc/version; }
 
-# --- the table ----------------------------------------------------------------------------------------------------
+# --- the tables ---------------------------------------------------------------------------------------------------
 
-# expect WHAT BEFORE NOW: a line of the first table.
+# expect WHAT BEFORE NOW: prints a line of the second table.
 expect() {
   local verdict=kept
   if [ "$2" != "$3" ] || [ -z "$3" ]; then verdict=LOST && wrong=1; fi
   printf '  %-28s %-32.32s %-32.32s %s\n' "$1" "$2" "$3" "$verdict"
 }
 
-# operate LABEL WANTED-PHASE WANTED-VERSION COMMAND...: runs inplace, prints a line, and looks at the runtime itself.
+# operate LABEL WANTED-PHASE WANTED-VERSION COMMAND...: runs inplace, checks the result at the runtime, and prints a line of the
+# first table.
 operate() {
   local label=$1 phase=$2 want=$3 result status=0 game now verdict=ok start took
   shift 3
@@ -77,9 +79,9 @@ operate() {
   [ "$(jq -r .phase <<<"$result")" = "$phase" ] || verdict=WRONG
   [ "$phase" = Succeeded ] && [ "$status" != 0 ] && verdict=WRONG
   [ "$phase" != Succeeded ] && [ "$status" = 0 ] && verdict=WRONG
-  # The downtime is what inplace says; it cannot be longer than the whole operation.
+  # The downtime is reported by inplace; it cannot be longer than the whole operation.
   jq -e --argjson took "$took" '.containers[0].downtimeMs | numbers | . >= 0 and . <= $took' >/dev/null <<<"$result" || verdict=WRONG
-  # A new container each time, never the same one touched up; and only one of the name.
+  # Each operation creates a new container, and only one container of the name runs.
   [ "$now" = "$want" ] && [ "$game" != "$last" ] || verdict=WRONG
   [ "$verdict" = ok ] || { wrong=1 && cat "$lab/told" >&2 && jq -c . >&2 <<<"$result"; }
   last=$game
@@ -91,7 +93,7 @@ operate() {
     done
 }
 
-# --- the play -----------------------------------------------------------------------------------------------------
+# --- the operations -----------------------------------------------------------------------------------------------
 
 echo "starting a containerd of its own..."
 bash "$here/lab.sh" up "$lab"

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Makes the images of the lab as OCI archives, without a network and with the same digests every time:
+# Creates the images of the lab as OCI archives, without network access and with the same digests every time:
 #   images.sh OUTDIR
-# pause-1.tar    the sandbox, and /inplace, which holds a name for so many seconds as the program of that name does
-# app-v1..v3     runs until SIGTERM, /etc/version tells which; httpd on $PORT when that is set
-# app-multi      an index with two architectures, this machine's among them
-# app-crash      says why on stderr and exits 3 at once      app-late      runs 2 s, then exits 1
-# app-noentry    its entrypoint is not there                 app-nocmd     neither entrypoint nor command
-# app-stubborn   ignores SIGTERM                             app-alien     made for another architecture
-# python, main, canary-hook      stand-ins for the images of the published manifests of workloads
-# OUTDIR/digests has a line "name digest" for each.
+# pause-1.tar    the sandbox; also /inplace, which implements `inplace hold SECONDS`, the program of a fence
+# app-v1..v3     runs until SIGTERM; /etc/version holds the version; httpd on $PORT if that is set
+# app-multi      an index with two architectures, including that of this machine
+# app-crash      writes an error to stderr and exits 3 at once     app-late     runs 2 s, then exits 1
+# app-noentry    its entrypoint does not exist                     app-nocmd    has neither entrypoint nor command
+# app-stubborn   ignores SIGTERM                                   app-alien    is for another architecture
+# python, main, canary-hook      substitutes for the images that the published manifests of workloads name
+# OUTDIR/digests has a line "name digest" for each image.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${1:?usage: images.sh OUTDIR}
@@ -16,7 +16,7 @@ mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cat >"$work/pause.c" <<'C'
-/* Holds a pod's namespaces: waits, buries orphans, leaves when told to. As `inplace hold SECONDS` also after that. */
+/* Holds a pod's namespaces: waits, reaps orphans, exits on SIGTERM or SIGINT. As `inplace hold SECONDS` also after that time. */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>

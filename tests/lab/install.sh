@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Installs what the build, the tests and the demo need on a Debian 12, and only what is missing:
+# Installs the packages that the build, the tests and the demo need on Debian 12, and only those that are missing:
 #   install.sh
-#   install.sh build-kube     only what kube.sh needs when it has to build Kubernetes
-# Nothing is started: while packages are installed, a temporary policy-rc.d tells Debian's maintainer scripts to leave
-# services alone (one that is there already stays in charge), and new services are not enabled either.
-# Whatever cannot be had is named, and the exit code is 1.
+#   install.sh build-kube     only the packages that kube.sh needs to build Kubernetes
+# No service is started: during the installation a temporary policy-rc.d makes Debian's maintainer scripts start no services (an
+# existing policy-rc.d is not replaced), and new services are disabled.
+# If a package cannot be installed, the script names it and the exit code is 1.
 set -euo pipefail
 
-# package, and the command or file that shows that it (or an equivalent from elsewhere) is there
+# A package, and the command or file by which the package (or an equivalent from another source) is detected.
 needs="
 containerd                  containerd
 containerd                  ctr
@@ -57,7 +57,7 @@ there() {
   esac
 }
 
-# Prints each package of which something is missing, once.
+# Prints, once, each package of which a command or file is missing.
 missing() {
   while read -r package probe; do
     [ -z "$package" ] || there "$probe" || echo "$package"
@@ -104,7 +104,7 @@ for tool in fmt clippy; do
   rustup component add "$component" >/dev/null 2>&1 || fail "could not install: $component"
 done
 if command -v rustup >/dev/null && ! rustup target list --installed | grep -q '^x86_64-unknown-linux-musl$'; then
-  # Only the static release build needs it: the tests must not fail for it.
+  # Only the static release build needs the target: the tests must not fail without it.
   rustup target add x86_64-unknown-linux-musl >/dev/null 2>&1 ||
     echo "install.sh: could not install: Rust target x86_64-unknown-linux-musl (only 'make release' needs it)" >&2
 fi

@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# Prints a folder that has kube-apiserver, kube-controller-manager, kube-scheduler and kubelet:
+# Prints the path of a folder with kube-apiserver, kube-controller-manager, kube-scheduler and kubelet:
 #   kube.sh
-# KUBE_BIN, if set, is that folder. KUBEBUILDER_ASSETS, if set, gives those that it has. Otherwise, and for the rest, they are
-# built once, from the source package that Debian 12 has of Kubernetes 1.20.2 and that carries all it is built from; about
-# four minutes, kept below INPLACE_CACHE (default ~/.cache/inplace). Building needs root, for the Go compiler's package.
+# KUBE_BIN, if set, is that folder. KUBEBUILDER_ASSETS, if set, is used for the binaries that it has. The other binaries are built
+# once, in about four minutes, from Debian 12's source package of Kubernetes 1.20.2, which includes all dependencies. They are
+# stored below INPLACE_CACHE (default ~/.cache/inplace). The build needs root, to install the package of the Go compiler.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 store=${INPLACE_CACHE:-${HOME:-/root}/.cache/inplace}/kube
 version=1.20.2
 names="kube-apiserver kube-controller-manager kube-scheduler kubelet"
 
-# For a person; the log goes to standard output.
+# Prints a message for the user; the log goes to standard output.
 progress() { echo "kube.sh: $*" >&3; }
 
 die() { echo "kube.sh: $*" >&2; exit 1; }
 
-# has DIR: are all four there?
+# has DIR: true if DIR has all four binaries.
 has() {
   local name
   for name in $names; do [ -x "$1/$name" ] || return 1; done
 }
 
-# The source as Debian has it, checked by apt, without a change to this machine's list of sources. The library reflect2 in it
-# is older than Go 1.18, with which its users panic now and then: the one that Debian has takes its place.
+# Fetches Debian's source package, verified by apt, without a change to this machine's list of sources. Its library reflect2 is
+# older than Go 1.18, and programs that use it with that Go panic occasionally: Debian's own reflect2 replaces it.
 fetch_source() { # into the current folder
   progress "fetches the source"
   local mirror keys=/usr/share/keyrings/debian-archive-keyring.gpg
@@ -48,7 +48,7 @@ compile() { # from the current folder, into $1
   mkdir -p go/src/k8s.io
   mv "kubernetes-$version" go/src/k8s.io/kubernetes
   cd go/src/k8s.io/kubernetes
-  # What generates code asks for the version, which an archive does not know by itself.
+  # The code generators need the version, which they cannot get from a source archive.
   export KUBE_GIT_VERSION=v$version KUBE_GIT_MAJOR=1 KUBE_GIT_MINOR=20 KUBE_GIT_TREE_STATE=archive KUBE_GIT_COMMIT=archive
   progress "generates code"
   make generated_files
@@ -58,17 +58,17 @@ compile() { # from the current folder, into $1
   done
 }
 
-build() { # into $1, whole or not at all
+build() { # into $1, atomically
   mkdir -p "$store"
   exec 9>"$store/.lock"
-  flock 9 # whoever waited here finds it built
+  flock 9 # a process that waited here finds the result
   has "$1" && return
   echo "kube.sh: building Kubernetes $version, once, about four minutes" >&2
   bash "$here/install.sh" build-kube >&2
   work=$(mktemp -d "$store/.build.XXXXXX")
   trap 'rm -rf "$work"' EXIT
   mkdir "$work/bin"
-  # In the background, because `set -e` does not hold in what stands before `||`: the first step that fails ends it.
+  # In the background, because `set -e` has no effect in a command before `||`: the first step that fails must end the build.
   (
     cd "$work"
     fetch_source
@@ -82,7 +82,7 @@ build() { # into $1, whole or not at all
   mv -T "$work/bin" "$1"
 }
 
-# A folder of links: the four of KUBEBUILDER_ASSETS as far as it has them, the others of $1.
+# Creates a folder of links: to the binaries that KUBEBUILDER_ASSETS has, and for the others to those of $1.
 mix() {
   local name folder
   folder=$store/mixed-$(sha256sum <<<"$KUBEBUILDER_ASSETS $1" | cut -c 1-16)

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# A private node below one folder: containerd, a registry on loopback, a network of its own.
-#   lab.sh up DIR                  makes DIR and starts everything; DIR/env says where it is
-#   lab.sh down DIR                ends every process, container, mount and link of it and removes DIR
-#   lab.sh guard DIR PID           returns at once; runs `down` as soon as process PID is gone, however it went
-#   lab.sh kill-containerd DIR     kill -9, containerd only: shims and containers live on
-#   lab.sh stop-containerd DIR     the same with SIGTERM, and waits
+# A private node below one folder: containerd, a registry on loopback, a separate network.
+#   lab.sh up DIR                  creates DIR and starts everything; DIR/env has the addresses
+#   lab.sh down DIR                ends all its processes and containers, removes its mounts, links and DIR
+#   lab.sh guard DIR PID           returns at once; runs `down` as soon as process PID has ended, for any reason
+#   lab.sh kill-containerd DIR     kill -9, containerd only: shims and containers continue to run
+#   lab.sh stop-containerd DIR     the same with SIGTERM, and waits for its end
 #   lab.sh start-containerd DIR    starts it again and waits until CRI answers
 #   lab.sh push DIR TAR NAME:TAG   puts an OCI archive into the registry
-#   lab.sh ctr DIR ARGS...         ctr on that containerd, where its mounts are to be seen
-# Settings: LAB_ROOT_SIZE=64m puts containerd's root on a tmpfs of that size; LAB_CONTAINERD=/path/containerd takes
-# another containerd (1.6, 1.7, 2.x); INPLACE_CACHE (default ~/.cache/inplace) keeps what is the same for every lab.
+#   lab.sh ctr DIR ARGS...         ctr on that containerd, in its mount namespace
+# Settings: LAB_ROOT_SIZE=64m puts containerd's root on a tmpfs of that size; LAB_CONTAINERD=/path/containerd selects
+# another containerd (1.6, 1.7, 2.x); INPLACE_CACHE (default ~/.cache/inplace) is the folder of files that all labs share.
 #
-# containerd, its shims and the registry live in a mount namespace of their own, held by an anchor process. There,
-# /run/containerd, /var/lib and /var/log are DIR's run, var/lib and var/log, whatever is mounted goes with the last process,
-# and "our processes" has a definition. cluster.sh, which makes it a Kubernetes node, reads this file for its functions.
+# containerd, its shims and the registry run in a separate mount namespace, which an anchor process holds open. In it,
+# /run/containerd, /var/lib and /var/log are DIR's run, var/lib and var/log. Mounts disappear with the last process, and the
+# processes of the lab are exactly those in the namespace. cluster.sh sources this file and makes the lab a Kubernetes node.
 # shellcheck disable=SC2317 # functions called through wait_for
 set -euo pipefail
 shopt -s inherit_errexit
@@ -22,7 +22,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 die() { echo "lab: $*" >&2; exit 1; }
 
-# wait_for SECONDS COMMAND...: tries until the command succeeds.
+# wait_for SECONDS COMMAND...: repeats the command until it succeeds; fails after SECONDS.
 wait_for() {
   local end=$((SECONDS + $1))
   shift
@@ -32,32 +32,32 @@ wait_for() {
   done
 }
 
-# Takes a folder that is new, empty or a lab's: `down` removes it, so it must not be anybody's data.
+# Accepts only a folder that is new, empty or a lab's: `down` removes the folder, so it must not hold other data.
 claim() {
   mkdir -p "$dir"
   [ -e "$dir/lab" ] || [ -z "$(ls -A "$dir")" ] || die "$dir is not empty and not a lab"
   touch "$dir/lab"
 }
 
-# One command at a time on one lab; what is started in the background must not inherit the lock (9>&-). Not the folder
-# itself: that is what an inplace agent holds.
+# Allows one command at a time on one lab. Background processes must not inherit the lock (9>&-). The lock is not on DIR
+# itself, because an inplace agent locks that folder.
 lock() { exec 9<"$dir/lab" && flock 9; }
 
 # inside COMMAND...: runs it in the lab's mount namespace.
 inside() { nsenter --mount --target "$(cat "$dir/pids/anchor")" --wd="$dir" "$@"; }
 
-# background NAME COMMAND...: starts a process that no terminal, caller or Ctrl-C reaches.
+# background NAME COMMAND...: starts a process that does not receive signals of the terminal (Ctrl-C) or the caller.
 background() {
   local name=$1
   shift
-  # The shell that writes the PID becomes the process.
+  # The shell writes its PID, then execs the command, which has the same PID.
   # shellcheck disable=SC2016
   nsenter --mount --target "$(cat "$dir/pids/anchor")" --wd="$dir" \
     setsid bash -c 'echo $$ >"pids/$0"; exec "$@"' "$name" "$@" </dev/null >>"$dir/logs/$name.log" 2>&1 9>&- &
   disown
 }
 
-# The PID of NAME, if it runs and is what we started.
+# Prints the PID of NAME, if it runs and was started by this lab.
 pid_of() {
   local pid
   pid=$(cat "$dir/pids/$1" 2>/dev/null) && grep -qsaF -- "$dir/" "/proc/$pid/cmdline" && echo "$pid"
@@ -65,7 +65,7 @@ pid_of() {
 
 tool() { command -v "$1" >/dev/null || [ -x "$1" ] || die "$1 is missing; run: make setup"; }
 
-# --- what is the same for every lab -------------------------------------------------------------------------------
+# --- files that all labs share ------------------------------------------------------------------------------------
 
 make_cache() { # into $1
   bash "$here/images.sh" "$1"
@@ -96,7 +96,7 @@ registry_address() { # of the registry that logs to $1
   sed -nE 's/.*listening on (127\.0\.0\.1:[0-9]+).*/\1/p' "$1" | head -n 1
 }
 
-# Prints a folder with digests, pause-1.tar and registry/: from the cache, or made now.
+# Prints the path of a folder with digests, pause-1.tar and registry/: from the cache, or newly created.
 cached() {
   local store=${INPLACE_CACHE:-${HOME:-/root}/.cache/inplace}/images key work
   key=$(cat "$here/oci.py" "$here/images.sh" "$here/lab.sh" "$(command -v busybox)" | sha256sum | cut -c 1-16)
@@ -104,7 +104,7 @@ cached() {
     mkdir -p "$store" 2>/dev/null && work=$(mktemp -d "$store/.new.XXXXXX" 2>/dev/null) || work=$(mktemp -d "$dir/cache.XXXXXX")
     make_cache "$work" >&2
     case $work in "$dir"/*) echo "$work" && return ;; esac
-    # Another lab may have been faster: then its folder is as good.
+    # If another lab was faster, its folder has the same content.
     mv -T "$work" "$store/$key" 2>/dev/null || rm -rf "$work"
   fi
   echo "$store/$key"
@@ -112,14 +112,14 @@ cached() {
 
 # --- up -----------------------------------------------------------------------------------------------------------
 
-# A bridge is made by one lab only, so its name is what reserves the subnet.
+# Only one lab can create a bridge of a given name, so the name reserves the subnet.
 take_slot() {
   local slot
   for slot in $(shuf -i 1-254); do
-    # The second network is for a cluster's services.
+    # The second network is the service range of a cluster.
     ! { ip -4 route show to match "10.201.$slot.1" && ip -4 route show to match "10.202.$slot.1"; } | grep -qv ^default || continue
-    # The hardware address is given: otherwise it is the lowest among those of the ports, another one when that pod goes, and
-    # what the pods send in that moment is lost.
+    # The hardware address is set explicitly. Otherwise it is the lowest address of the ports, and changes when that pod is
+    # removed: packets that pods send at that moment are lost.
     ip link add "inpl$slot" address "$(printf '0a:00:0a:c9:%02x:01' "$slot")" type bridge 2>/dev/null || continue
     echo "inpl$slot" >"$dir/bridge"
     ip addr add "10.201.$slot.1/24" dev "inpl$slot"
@@ -159,7 +159,7 @@ T
 }
 
 start_anchor() {
-  mkdir -p /run/containerd # to mount upon: an empty folder, and it stays
+  mkdir -p /run/containerd # the mount point: an empty folder, which is not removed later
   # shellcheck disable=SC2016
   setsid unshare --mount --propagation slave bash -c '
     mount --make-rshared / && mount --bind "$0/run" /run/containerd && mount --bind "$0/var/lib" /var/lib &&
@@ -171,7 +171,7 @@ start_anchor() {
   wait_for 5 pid_of anchor >/dev/null || die "no mount namespace: $(cat "$dir/logs/anchor.log")"
 }
 
-# CRI's Version call by hand: an empty gRPC message out, grpc-status 0 back.
+# Calls CRI's Version with curl: sends an empty gRPC message, expects grpc-status 0.
 cri_answers() {
   local status
   status=$(printf '\0\0\0\0\0' | curl -s -m 2 --http2-prior-knowledge --unix-socket "$dir/containerd.sock" -H 'content-type: application/grpc' \
@@ -214,28 +214,28 @@ up() {
 
 # --- down ---------------------------------------------------------------------------------------------------------
 
-# PIDs in the lab's mount namespace: containerd, shims, the registry, the anchor, and whatever they run at the moment. The
-# namespace's number counts only while a process that carries our folder in its command line lives in it.
+# Prints the PIDs in the lab's mount namespace: containerd, shims, the registry, the anchor, and their child processes. The stored
+# number of the namespace is valid only while a process with the lab's folder in its command line runs in that namespace.
 servants() {
   local namespace pid
   namespace=$(cat "$dir/pids/mntns" 2>/dev/null) || return 0
   grep -lsaF -- "$dir/" /proc/[0-9]*/cmdline | cut -d / -f 3 | while read -r pid; do
     if [ "$(readlink "/proc/$pid/ns/mnt")" = "$namespace" ]; then
-      # -lname takes a pattern, and the name is like mnt:[4026532201]
+      # -lname takes a pattern, and the link target is like mnt:[4026532201]
       find /proc -maxdepth 3 -path '/proc/[0-9]*/ns/mnt' -lname "${namespace//[\[\]]/?}" 2>/dev/null | cut -d / -f 3
       break
     fi
   done || true
 }
 
-# PIDs in the containers' cgroups.
+# Prints the PIDs in the containers' cgroups.
 contained() {
-  # The IDs of containers that have a task, now or at an earlier look.
+  # The IDs of containers that have a task now, or had one at an earlier call.
   ls "$dir/state/io.containerd.runtime.v2.task/k8s.io" >>"$dir/containers" 2>/dev/null || true
   [ ! -s "$dir/containers" ] || grep -lsF -f "$dir/containers" /proc/[0-9]*/cgroup | cut -d / -f 3 || true
 }
 
-# kill_all WHO: true when nobody is left.
+# kill_all WHICH: kills the processes that the function WHICH prints; true if there are none.
 kill_all() {
   local left
   left=$("$1")
@@ -245,7 +245,7 @@ kill_all() {
   return 1
 }
 
-# The shims come after their containers, because it is they who bury them: the machine's init may take seconds to do it.
+# Kills the shims after their containers, because the shims reap the containers' processes: the machine's init can take seconds.
 kill_everything() {
   end_containerd KILL || true
   wait_for 2 kill_all contained || true
@@ -263,8 +263,8 @@ remove_network() {
   ip link del "$bridge" 2>/dev/null || true
 }
 
-# The cgroups of the containers, then their parents as far as they are empty; not those while another lab is up, which
-# may be about to use them.
+# Removes the cgroups of the containers, then their empty parents. The parents are not removed while another lab is up, because
+# it may be about to use them.
 remove_cgroups() {
   local paths others
   paths=$(find /sys/fs/cgroup -mindepth 2 -depth -type d 2>/dev/null | grep -sF -f "$dir/containers") || true
@@ -272,7 +272,7 @@ remove_cgroups() {
   [ -z "$paths" ] || wait_for 3 rmdir_all $paths || echo "lab: cgroups are left: $paths" >&2
   others=$(ip -o link show type bridge | sed -nE 's/^[0-9]+: (inpl[0-9]+):.*/\1/p' | grep -cvxF -- "$(cat "$dir/bridge" 2>/dev/null)") || true
   [ "$others" = 0 ] || return 0
-  paths+=$(printf '\n%s' /sys/fs/cgroup/{,*/}k8s.io/x) # where a runtime puts what has no cgroup parent
+  paths+=$(printf '\n%s' /sys/fs/cgroup/{,*/}k8s.io/x) # where a runtime puts containers without a cgroup parent
   # shellcheck disable=SC2001
   while paths=$(sed 's,/[^/]*$,,' <<<"$paths" | grep '^/sys/fs/cgroup/' | grep -vxFf <(awk '{ print $2 }' /proc/self/mounts) | sort -u); do
     # shellcheck disable=SC2086
@@ -304,7 +304,7 @@ end_containerd() { # SIGNAL
   wait_for 10 gone "$pid" || die "containerd ($pid) does not end"
 }
 
-# When process $1 was started, in clock ticks; nothing if it is gone (a zombie is).
+# Prints the start time of process $1 in clock ticks; nothing if the process has ended (a zombie has).
 born() { sed -E 's/.*\) //' "/proc/$1/stat" 2>/dev/null | awk '$1 != "Z" && $1 != "X" { print $20 }'; }
 
 gone() { [ -z "$(born "$1")" ]; }
@@ -315,7 +315,7 @@ guard() { # PID
   setsid bash "$0" watch "$dir" "$1" "$(born "$1")" </dev/null >/dev/null 2>&1 &
 }
 
-outlive() { # PID BORN: then the lab is ours to take down, if it is still there
+outlive() { # PID BORN: waits until the process has ended, then locks the lab, if it still exists
   while [ -d "$dir" ] && [ "$(born "$1")" = "$2" ]; do sleep .25; done
   [ ! -d "$dir" ] || lock
 }

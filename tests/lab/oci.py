@@ -44,7 +44,7 @@ def digest(data):
 
 
 def tar(entries, out=None):
-    """A tar of (path, data | None for a folder | str for a link, mode), without a trace of the machine or the time."""
+    """Returns a tar of (path, data | None for a folder | str for a link, mode) that does not depend on the machine or the time."""
     buffer = out or io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for path, data, mode in entries:
@@ -61,13 +61,13 @@ def tar(entries, out=None):
 
 
 def layer(entries, level=6):
-    """A layer: its packed bytes and the digest of the unpacked ones."""
+    """Returns a layer: its compressed bytes and the digest of the uncompressed bytes."""
     plain = tar(entries)
     return gzip.compress(plain, compresslevel=level, mtime=0), digest(plain)
 
 
 class Image:
-    """A manifest with its blobs."""
+    """An image manifest with its blobs."""
 
     def __init__(self, layers, config, arch=ARCH):
         body = {
@@ -91,7 +91,7 @@ class Image:
 
 
 class Index:
-    """One name for several images, as most public images are."""
+    """An image index: one name for images of several architectures, as most public images have."""
 
     def __init__(self, images):
         raw = json.dumps({
@@ -110,7 +110,7 @@ def describe(kind, data):
 
 
 def write(out, name, image):
-    """Writes OUT/NAME-TAG.tar; the name in it is localhost/NAME:TAG."""
+    """Writes OUT/NAME-TAG.tar; the image name in the archive is localhost/NAME:TAG."""
     tag = name.split(":")[1]
     notes = {"io.containerd.image.name": "localhost/" + name, "org.opencontainers.image.ref.name": tag}
     index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [{**image.top, "annotations": notes}]}
@@ -160,7 +160,7 @@ def apps(out, busybox):
 
 
 def published(out, ground):
-    """Stand-ins for the images of the published manifests of workloads."""
+    """Writes substitutes for the images that the published manifests of workloads name."""
     for tag in ("3.5", "latest"):
         write(out, "python:" + tag, Image([ground, layer([("bin/python", PYTHON, 0o755)]), version(tag)], {}))
     for tag in ("v1", "v2"):
