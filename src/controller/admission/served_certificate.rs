@@ -48,7 +48,7 @@ impl ServedCertificate {
 
 impl std::fmt::Debug for ServedCertificate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Shown")
+        f.write_str("ServedCertificate")
     }
 }
 
