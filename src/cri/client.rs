@@ -1,6 +1,7 @@
-//! The calls: one method each, none without a deadline, all failures classified in `cri::error`.
+//! The calls to the runtime: one method per call, each with a deadline; all failures are classified in `cri::error`.
 //!
-//! Must not repeat a call, interpret an answer beyond "is it there", or print a request: there are secrets in it.
+//! Must not repeat a call, interpret an answer beyond whether the object exists, or print a request: requests
+//! contain secrets.
 
 use std::cmp::min;
 use std::sync::Arc;
@@ -16,33 +17,33 @@ use crate::cri::proto::v1::{self, image_service_client as image, runtime_service
 use crate::operation::effect::Class;
 use crate::operation::preflight::Runtime;
 
-/// What the kubelet allows an answer too: a verbose status of a container with much in its environment is large.
+/// The kubelet's limit for an answer. The verbose status of a container with a large environment is large.
 const LARGEST_ANSWER: usize = 16 << 20;
-/// Questions are answered from the runtime's memory. One that takes longer has a runtime that is not well.
+/// Time limit of a query. The runtime answers queries from memory; a runtime that takes longer is unhealthy.
 const ASK: Duration = Duration::from_secs(10);
-/// What changes something may have to wait for a disk that is slow; the kubelet allows the same.
+/// Time limit of a mutating call, which may have to wait for a slow disk. The kubelet's limit is the same.
 const CHANGE: Duration = Duration::from_secs(120);
-/// The network plugins of a sandbox may do anything; the kubelet allows the same.
+/// Time limit of a sandbox call, since network plugins may take long. The kubelet's limit is the same.
 const SANDBOX: Duration = Duration::from_secs(240);
-/// What an exec gets beyond its own limit: the runtime ends it, and its answer has to come through.
+/// Time that an exec gets beyond its own limit: the runtime enforces that limit, and its answer has to arrive.
 const EXEC_SPARE: Duration = Duration::from_secs(10);
 
-/// Is told of every call that ended: its name, how long it took, how it went.
+/// Callback for every call that has ended: its name, duration and result.
 pub type Observer = Arc<dyn Fn(&'static str, Duration, Result<(), Class>) + Send + Sync>;
 
-/// An answer about a thing that may not be there.
+/// An answer about an object that may not exist.
 pub type Maybe<T> = Result<Option<T>, Error>;
 
-/// Whether the runtime believes that it can run containers.
+/// The runtime's own report on whether it can run containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// It does.
+    /// The runtime is ready.
     Ready,
-    /// It does not, and says why.
+    /// The runtime is not ready, for this reason.
     NotReady(String),
 }
 
-/// A runtime. Clones share one connection, which is made when it is needed, and made again when it broke.
+/// A client of a runtime. Clones share one connection, which is opened on demand and reopened after a failure.
 #[derive(Clone)]
 pub struct Client {
     runtime: runtime::RuntimeServiceClient<Channel>,
@@ -58,16 +59,17 @@ impl std::fmt::Debug for Client {
     }
 }
 
-/// The generated clients want to be borrowed mutably, and clone cheaply.
+/// The generated clients need a mutable borrow, and are cheap to clone.
 macro_rules! call {
     ($self:ident.$service:ident.$method:ident, $name:literal, $limit:expr, $request:expr) => {
-        // Boxed: what a call needs is large, and every caller's future would hold room for all of its calls.
+        // Boxed: the state of a call is large, and every caller's future would reserve space for each of its calls.
         $self.timed($name, $limit, Box::pin($self.$service.clone().$method($request))).await
     };
 }
 
 impl Client {
-    /// Does not connect, so it never fails; but it needs a tokio runtime around it, and lives as long as that one.
+    /// Creates a client without connecting, so it never fails. It needs a tokio runtime, and must not outlive that
+    /// runtime.
     pub fn new(endpoint: &Endpoint, observe: Option<Observer>) -> Self {
         let channel = endpoint.address().connect_lazy();
         Self {
@@ -81,20 +83,20 @@ impl Client {
         }
     }
 
-    /// The same, with every call bounded by `limit` as well.
+    /// The same client, with every call bounded by `limit` in addition to its own limit.
     #[must_use]
     pub fn within(&self, limit: Duration) -> Self {
         Self { limit: min(limit, self.limit), ..self.clone() }
     }
 
-    /// Who it is. Also the cheapest proof that somebody is there.
+    /// The name and version of the runtime. Also the cheapest check that the runtime answers.
     pub async fn version(&self) -> Result<Runtime, Error> {
         let request = v1::VersionRequest { version: "v1".to_owned() };
         let answer = call!(self.runtime.version, "Version", ASK, request)?;
         Ok(Runtime { name: answer.runtime_name, version: answer.runtime_version })
     }
 
-    /// Whether it believes that it can run containers.
+    /// Whether the runtime reports itself able to run containers.
     pub async fn status(&self) -> Result<Readiness, Error> {
         let answer = call!(self.runtime.status, "Status", ASK, v1::StatusRequest { verbose: false })?;
         let conditions = answer.status.unwrap_or_default().conditions;
@@ -105,34 +107,35 @@ impl Client {
         })
     }
 
-    /// The sandboxes with this label, or all.
+    /// The sandboxes with this label, or all sandboxes.
     pub async fn sandboxes(&self, label: Option<(&str, &str)>) -> Result<Vec<v1::PodSandbox>, Error> {
         let filter = v1::PodSandboxFilter { label_selector: selector(label), ..Default::default() };
         let request = v1::ListPodSandboxRequest { filter: Some(filter) };
         Ok(call!(self.runtime.list_pod_sandbox, "ListPodSandbox", ASK, request)?.items)
     }
 
-    /// A sandbox; `None` when it is not there. Verbose: with its configuration.
+    /// A sandbox; `None` if it does not exist. `verbose` adds its configuration.
     pub async fn sandbox(&self, id: &str, verbose: bool) -> Maybe<v1::PodSandboxStatusResponse> {
         let request = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose };
         there(call!(self.runtime.pod_sandbox_status, "PodSandboxStatus", ASK, request))
     }
 
-    /// The containers with this label, or all.
+    /// The containers with this label, or all containers.
     pub async fn containers(&self, label: Option<(&str, &str)>) -> Result<Vec<v1::Container>, Error> {
         let filter = v1::ContainerFilter { label_selector: selector(label), ..Default::default() };
         let request = v1::ListContainersRequest { filter: Some(filter) };
         Ok(call!(self.runtime.list_containers, "ListContainers", ASK, request)?.containers)
     }
 
-    /// A container; `None` when it is not there: it can vanish after it was listed. Verbose: with its configuration.
+    /// A container; `None` if it does not exist: it may disappear after it was listed. `verbose` adds its
+    /// configuration.
     pub async fn container(&self, id: &str, verbose: bool) -> Maybe<v1::ContainerStatusResponse> {
         let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose };
         there(call!(self.runtime.container_status, "ContainerStatus", ASK, request))
     }
 
-    /// Creates a container and tells its id. Beside a kubelet, one without a log of its own is refused here, whoever
-    /// planned it (see [`log_path`]).
+    /// Creates a container and returns its ID. Beside a kubelet, a container without a log path of its own is
+    /// refused here, for every caller (see [`log_path`]).
     pub async fn create(
         &self,
         sandbox_id: &str,
@@ -156,15 +159,16 @@ impl Client {
         call!(self.runtime.start_container, "StartContainer", CHANGE, request).map(drop)
     }
 
-    /// Stops a container: its signal, `grace` to obey (whole seconds, rounded up), SIGKILL. Stopped or gone is done.
+    /// Stops a container: sends its stop signal, waits `grace` (whole seconds, rounded up), then sends SIGKILL.
+    /// Succeeds if the container is stopped already or does not exist.
     pub async fn stop(&self, id: &str, grace: Duration) -> Result<(), Error> {
         let request = v1::StopContainerRequest { container_id: id.to_owned(), timeout: seconds(grace) };
         let limit = grace.saturating_add(CHANGE);
-        // containerd 2 is content where there is nothing to stop, 1.6 is not.
+        // containerd 2 succeeds if there is nothing to stop; containerd 1.6 reports an error.
         there(call!(self.runtime.stop_container, "StopContainer", limit, request)).map(drop)
     }
 
-    /// Removes a container. One that runs is killed first: ask for its state before.
+    /// Removes a container. A running container is killed first, so the caller must check its state before.
     pub async fn remove(&self, id: &str) -> Result<(), Error> {
         let request = v1::RemoveContainerRequest { container_id: id.to_owned() };
         call!(self.runtime.remove_container, "RemoveContainer", CHANGE, request).map(drop)
@@ -177,7 +181,7 @@ impl Client {
         command: Vec<String>,
         timeout: Duration,
     ) -> Result<v1::ExecSyncResponse, Error> {
-        // Zero would be no limit.
+        // Zero would mean no limit.
         let request = v1::ExecSyncRequest {
             container_id: id.to_owned(),
             cmd: command,
@@ -187,7 +191,8 @@ impl Client {
         call!(self.runtime.exec_sync, "ExecSync", limit, request)
     }
 
-    /// The same, but an answer of more than `largest` bytes is not even read: its status is `OutOfRange`.
+    /// Same as [`Self::exec`], but an answer larger than `largest` bytes is not read: the error's status is
+    /// `OutOfRange`.
     pub async fn exec_bounded(
         &self,
         id: &str,
@@ -199,14 +204,15 @@ impl Client {
         Self { runtime, ..self.clone() }.exec(id, command, timeout).await
     }
 
-    /// An image by its reference or id, with `image` set; `None` when it is not on the node.
+    /// An image by its reference or ID, with the field `image` set; `None` if it is not on the node.
     pub async fn image(&self, reference: &str, verbose: bool) -> Maybe<v1::ImageStatusResponse> {
         let request = v1::ImageStatusRequest { image: Some(image_named(reference)), verbose };
         let answer = call!(self.images.image_status, "ImageStatus", ASK, request);
         Ok(there(answer)?.filter(|answer| answer.image.is_some()))
     }
 
-    /// Pulls an image within `deadline`, with the credentials that the runtime has, and tells what it is called now.
+    /// Pulls an image within `deadline`, with the runtime's own credentials, and returns the reference under which
+    /// the runtime stores it.
     pub async fn pull(
         &self,
         reference: &str,
@@ -216,7 +222,7 @@ impl Client {
         self.pull_as(None, reference, sandbox_config, deadline).await
     }
 
-    /// The same with credentials in place of those that the runtime has.
+    /// Same as [`Self::pull`], with `auth` instead of the runtime's own credentials.
     pub async fn pull_as(
         &self,
         auth: Option<v1::AuthConfig>,
@@ -229,20 +235,20 @@ impl Client {
         named("PullImage", pulled)
     }
 
-    /// Where images are kept.
+    /// The file systems that hold the images.
     pub async fn images_fs(&self) -> Result<Vec<v1::FilesystemUsage>, Error> {
         let request = v1::ImageFsInfoRequest {};
         Ok(call!(self.images.image_fs_info, "ImageFsInfo", ASK, request)?.image_filesystems)
     }
 
-    /// Makes a sandbox and tells its id.
+    /// Creates a sandbox and returns its ID.
     pub async fn run_sandbox(&self, config: v1::PodSandboxConfig) -> Result<String, Error> {
         let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() };
         let answer = call!(self.runtime.run_pod_sandbox, "RunPodSandbox", SANDBOX, request)?;
         named("RunPodSandbox", answer.pod_sandbox_id)
     }
 
-    /// Stops a sandbox, and kills what still runs inside.
+    /// Stops a sandbox, and kills what still runs in it.
     pub async fn stop_sandbox(&self, id: &str) -> Result<(), Error> {
         let request = v1::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
         call!(self.runtime.stop_pod_sandbox, "StopPodSandbox", SANDBOX, request).map(drop)
@@ -254,7 +260,7 @@ impl Client {
         call!(self.runtime.remove_pod_sandbox, "RemovePodSandbox", SANDBOX, request).map(drop)
     }
 
-    /// Waits for one answer, no longer than `limit`, and tells the observer.
+    /// Waits for one answer, no longer than `limit`, and reports the result to the observer.
     async fn timed<T>(
         &self,
         call: &'static str,
@@ -275,7 +281,7 @@ impl Client {
     }
 }
 
-/// Not being there is an answer.
+/// Converts "not found" from an error into `None`.
 fn there<T>(answer: Result<T, Error>) -> Maybe<T> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
@@ -284,7 +290,7 @@ fn there<T>(answer: Result<T, Error>) -> Maybe<T> {
     }
 }
 
-/// Nothing can be done with an empty id.
+/// Treats an empty ID as an error: no later call could use it.
 fn named(call: &'static str, id: String) -> Result<String, Error> {
     if id.is_empty() { Err(Error::nonsense(call)) } else { Ok(id) }
 }
@@ -297,7 +303,7 @@ fn image_named(reference: &str) -> v1::ImageSpec {
     v1::ImageSpec { image: reference.to_owned(), ..Default::default() }
 }
 
-/// Whole seconds, rounded up: half a second of grace must not become none.
+/// Whole seconds, rounded up: half a second of grace must not become zero.
 pub(super) fn seconds(duration: Duration) -> i64 {
     let whole = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
     i64::try_from(whole).unwrap_or(i64::MAX)

@@ -1,7 +1,7 @@
-//! From the runtime's answers to a snapshot, in the words of the decisions.
+//! Converts the runtime's answers to a snapshot in the types of `operation`.
 //!
-//! Must not decide anything, nor let environment values or configuration through. Called every few milliseconds
-//! while a container is being replaced: two questions, and one more for each container that is asked about.
+//! Must not decide anything, nor pass on environment values or configurations. Called every few milliseconds while a
+//! container is being replaced: two queries, and one more for each container of interest.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -16,12 +16,12 @@ use crate::cri::identity::{self, Asked};
 use crate::cri::proto::v1;
 use crate::operation::snapshot::{Container, Owner, PodRef, Sandbox, Snapshot, State};
 
-/// What Kubernetes takes where a pod does not say it.
+/// Kubernetes' default grace period.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
-/// The pod that is asked for as it is now; a sandbox that is not that pod's is not there. With `names`, only these
-/// containers get what takes a question of its own: start, end, exit code, the image by name. The others have what the list
-/// holds.
+/// Observes the pod `asked`. A sandbox of another pod is treated as absent. With `names`, only these containers get
+/// the data that need a query of their own: start, end, exit code, the image by name. The others get what the list
+/// contains.
 pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> Result<Snapshot, Error> {
     let Ok(Some((newest, listed))) = identity::look_up(client, asked).await? else {
         return Ok(Snapshot {
@@ -33,12 +33,12 @@ pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> 
         });
     };
     let mut containers = Vec::with_capacity(listed.len());
-    // All at once: an answer is waited for while a container is down.
+    // Concurrently: a container may be down while the caller waits for the answers.
     let mut answers = JoinSet::new();
     for listed in listed {
         let seen = container(listed);
         let wanted = names.is_none_or(|names| names.contains(&seen.name.as_str()));
-        // What never ran has nothing more to tell.
+        // The status of a container that never ran adds nothing.
         if wanted && !seen.fence && seen.state != State::Created {
             let client = client.clone();
             answers
@@ -49,7 +49,7 @@ pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> 
     }
     for answered in answers.join_all().await {
         let (mut seen, answer) = answered?;
-        // None: it vanished after it was listed.
+        // `None`: the container has disappeared since it was listed.
         if let Some(status) = answer.and_then(|answer| answer.status) {
             refine(&mut seen, status);
             containers.push(seen);
@@ -59,7 +59,7 @@ pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> 
     Ok(Snapshot { sandbox, containers, declared: None, absent: false, serving: None })
 }
 
-/// The pods of this name, newest first: one that was made again is there twice for a while.
+/// The pods of this name, newest first: after a pod is recreated, there are two for a while.
 pub async fn find_pod(client: &Client, namespace: &str, name: &str) -> Result<Vec<PodRef>, Error> {
     let mut pods = pods(client.sandboxes(Some((annotation::POD_NAME, name))).await?);
     pods.retain(|pod| pod.namespace == namespace && pod.name == name);
@@ -77,7 +77,8 @@ fn pods(mut sandboxes: Vec<v1::PodSandbox>) -> Vec<PodRef> {
     sandboxes.iter().filter_map(identity::pod_of).filter(|pod| seen.insert(pod.clone())).collect()
 }
 
-/// Whose a container is, by its labels, which a kubelet writes without those of its pod; what they do not say is empty.
+/// The pod of a container, from the container's labels. A kubelet writes these labels itself and does not copy the
+/// pod's labels to a container. A missing label yields an empty field.
 pub(crate) fn pod(labels: &HashMap<String, String>) -> PodRef {
     let label = |key| labels.get(key).cloned().unwrap_or_default();
     PodRef {
@@ -87,19 +88,19 @@ pub(crate) fn pod(labels: &HashMap<String, String>) -> PodRef {
     }
 }
 
-/// Who looks after a sandbox. A kubelet's mark counts first: labels a user may set on any pod.
+/// The owner of a sandbox. The kubelet's annotation takes precedence, because users may set labels on any pod.
 pub fn owner(sandbox: &v1::PodSandbox) -> Owner {
     let node_run = sandbox.labels.get(annotation::NODE_RUN).is_some_and(|mark| mark == "true");
     match sandbox.annotations.get(annotation::CONFIG_SOURCE).map_or("", String::as_str) {
         "" if node_run => Owner::NodeRun,
         "" => Owner::Nobody,
         "file" | "http" => Owner::KubeletStatic,
-        // `api`, and what later kubelets may have besides.
+        // `api`, and values that later kubelets may add.
         _ => Owner::Kubelet,
     }
 }
 
-/// All sandboxes of a pod's name.
+/// All sandboxes of pods with this name.
 pub async fn sandboxes_of(
     client: &Client,
     namespace: &str,
@@ -122,12 +123,12 @@ fn sandbox(sandbox: v1::PodSandbox, pod: &PodRef) -> Sandbox {
     }
 }
 
-/// Whether a container with these labels only holds a name.
+/// Whether a container with these labels is a fence.
 pub(crate) fn is_fence(labels: &HashMap<String, String>) -> bool {
     labels.get(annotation::CONTAINER_NAME).is_some_and(|name| name == annotation::FENCE_NAME)
 }
 
-/// What the list tells.
+/// Converts an entry of the container list.
 fn container(listed: v1::Container) -> Container {
     let state = state(listed.state());
     let metadata = listed.metadata.unwrap_or_default();
@@ -157,18 +158,19 @@ fn container(listed: v1::Container) -> Container {
     }
 }
 
-/// The runtime's id of the image of a container, by what the list tells.
+/// The runtime's ID of the image of a listed container.
 pub fn image_id(listed: v1::Container) -> String {
     container(listed).image_id
 }
 
-/// Adds what only the container's own status tells, which is also newer than the list.
+/// Adds the data that only the container's own status contains, which is also newer than the list.
 fn refine(container: &mut Container, status: v1::ContainerStatus) {
     container.state = state(status.state());
     container.started_at = time(status.started_at);
     container.finished_at = time(status.finished_at);
     container.exit_code = status.exit_code;
-    // containerd lists the id where it was created by id, and 1.6 forgets what the pod had said.
+    // If the container was created from an image ID, containerd lists that ID; containerd 1.6 loses the name from
+    // the pod's spec.
     let named = status.image.unwrap_or_default();
     if !named.user_specified_image.is_empty() {
         container.image = named.user_specified_image;
@@ -177,7 +179,7 @@ fn refine(container: &mut Container, status: v1::ContainerStatus) {
     }
 }
 
-/// True for an image named by its bare id.
+/// True for an image that is named by its bare ID.
 pub(super) fn is_id(image: &str) -> bool {
     let digits = image.strip_prefix("sha256:").unwrap_or(image);
     digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -196,7 +198,7 @@ fn state(state: v1::ContainerState) -> State {
     }
 }
 
-/// Nanoseconds; zero and less are "not yet".
+/// Converts nanoseconds; zero and negative values mean "not yet".
 fn time(nanoseconds: i64) -> Option<Timestamp> {
     (nanoseconds > 0).then(|| Timestamp::from_nanosecond(i128::from(nanoseconds)).ok()).flatten()
 }

@@ -1,11 +1,11 @@
-//! Where the runtime listens: the socket that was given, or the first known one that is there.
+//! Finds the runtime's socket: the given one, or the first known one that exists.
 //!
-//! Must not connect, read settings, or try one socket after another: which runtime is meant is settled once.
+//! Must not connect, read settings, or try several sockets: the runtime is chosen once.
 
 use std::fmt;
 use std::path::Path;
 
-/// Where the runtimes listen unless told otherwise, in the order in which they are looked for.
+/// The default sockets of the runtimes, in search order.
 pub const KNOWN: [&str; 7] = [
     "/run/containerd/containerd.sock",
     "/run/crio/crio.sock",
@@ -19,7 +19,7 @@ pub const KNOWN: [&str; 7] = [
     "/var/run/cri-dockerd.sock",
 ];
 
-/// What fits into a socket address, beside the zero at its end.
+/// Maximum length of a socket path, without the terminating zero.
 const LONGEST: usize = 107;
 
 /// The unix socket of a runtime. It need not exist.
@@ -29,24 +29,24 @@ pub struct Endpoint {
     address: tonic::transport::Endpoint,
 }
 
-/// There is no socket to speak to.
+/// Why no socket can be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoEndpoint {
-    /// What was given is no socket.
+    /// The given text is not a socket.
     #[error("{given:?} is no runtime endpoint: {why}; write it like unix:///run/containerd/containerd.sock")]
     Invalid {
-        /// What was given.
+        /// The given text.
         given: String,
-        /// What is wrong with it.
+        /// Why the text is invalid.
         why: &'static str,
     },
-    /// Nothing was given, and nothing was found.
+    /// No socket was given, and none of the known sockets exists.
     #[error("no container runtime was found at {0}: pass --runtime-endpoint")]
     NotFound(String),
 }
 
 impl Endpoint {
-    /// Reads `unix:///run/x.sock`, `unix:/run/x.sock` or `/run/x.sock`.
+    /// Parses `unix:///run/x.sock`, `unix:/run/x.sock` or `/run/x.sock`.
     pub fn parse(given: &str) -> Result<Self, NoEndpoint> {
         let invalid = |why| NoEndpoint::Invalid { given: given.to_owned(), why };
         let path = given.strip_prefix("unix:").map_or(given, |rest| rest.strip_prefix("//").unwrap_or(rest));
@@ -70,7 +70,7 @@ impl Endpoint {
         Ok(Self { path: path.to_owned(), address })
     }
 
-    /// The one that was given, even if nobody listens there yet; otherwise the first of [`KNOWN`] that exists.
+    /// The given socket, even if it does not exist yet; otherwise the first of [`KNOWN`] that exists.
     pub fn find(given: Option<&str>) -> Result<Self, NoEndpoint> {
         Self::choose(given, &KNOWN, Path::exists)
     }
@@ -87,12 +87,12 @@ impl Endpoint {
         found.map_or_else(|| Err(NoEndpoint::NotFound(known.join(", "))), |path| Self::parse(path))
     }
 
-    /// The socket's path.
+    /// The path of the socket.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// What a channel is made from.
+    /// The address from which a channel is created.
     pub(super) fn address(&self) -> &tonic::transport::Endpoint {
         &self.address
     }

@@ -1,6 +1,6 @@
-//! What went wrong in a call, in one place: what it means for going on, and how to say it.
+//! Classifies the failures of calls: what a failure means for the caller, and its message.
 //!
-//! Must not hold anything of the request: there are environment values in it.
+//! Must not contain anything of the request, which holds environment values.
 
 use std::error::Error as StdError;
 use std::io;
@@ -11,35 +11,35 @@ use tonic::{Code, Status};
 use crate::operation::effect::{Class, EffectError};
 use crate::process::cause;
 
-/// How containerd says that another container has the name.
+/// Part of containerd's message when another container has the name.
 const TAKEN: &str = "is reserved for ";
-/// How containerd says that a start is under way, perhaps one whose caller is gone, and that it has ended meanwhile: a
-/// look will show how.
+/// Parts of containerd's messages when a start is in progress, perhaps of a caller that is gone, or when that start
+/// has ended meanwhile. The next observation shows its result.
 const MOVING: [&str; 2] = ["in starting state", "container is in CONTAINER_"];
-/// How containerd begins and ends what it says of a start that finds the process of an earlier one, which a containerd that
-/// died had asked for: it ends the container, and a look will show that.
+/// Beginning and end of containerd's message when a start finds the process of an earlier start, which a crashed
+/// containerd had begun. containerd ends that container; the next observation shows it.
 const LEFT_BEHIND: (&str, &str) = ("failed to create containerd task", "already exists");
 
-/// A call that brought no answer, or a no.
+/// A call that failed or was not answered.
 #[derive(Debug, thiserror::Error)]
 #[error("{call}: {message}")]
 pub struct Error {
-    /// The call, as the interface names it.
+    /// The name of the call in the interface.
     pub call: &'static str,
-    /// What it means for going on.
+    /// What the failure means for the caller.
     pub class: Class,
-    /// For people; complete without the source.
+    /// The message for people; complete without the source.
     pub message: String,
-    /// What the channel said. Absent when it was our own deadline.
+    /// The gRPC status. Absent if the call exceeded its own deadline here.
     pub source: Option<Status>,
 }
 
 impl Error {
-    /// Says what `status` means. The only place that does.
+    /// Classifies `status`. The only place that does.
     pub(super) fn from_status(call: &'static str, path: &str, status: Status) -> Self {
         let reported = status.message();
-        // A status that the server sent has no source, one that was made on this side has (measured). The code tells
-        // nothing: the first call on a dead connection is as Unknown as containerd's name conflict.
+        // A status from the server has no source; a status created on this side has one (measured). The code does
+        // not help: the first call on a dead connection yields `Unknown`, as does containerd's name conflict.
         let (class, message) = if let Some(local) = status.source() {
             (Class::Away, format!("the runtime at {path} cannot be reached: {}", cause(local)))
         } else if reported.contains(TAKEN) {
@@ -68,24 +68,24 @@ impl Error {
         Self { call, class, message, source: Some(status) }
     }
 
-    /// No answer in time: whether it was done is unknown.
+    /// No answer in time: whether the call took effect is unknown.
     pub(super) fn late(call: &'static str, path: &str, limit: Duration) -> Self {
         let message = format!("the runtime at {path} did not answer within {} s", limit.as_secs_f32());
         Self { call, class: Class::Away, message, source: None }
     }
 
-    /// A call that is not made, because it would do harm.
+    /// A call that is not made because it would do harm.
     pub(super) fn forbidden(call: &'static str, why: &impl ToString) -> Self {
         Self { call, class: Class::Final, message: why.to_string(), source: None }
     }
 
-    /// An answer with which nothing can be done.
+    /// An answer that cannot be used.
     pub(super) fn nonsense(call: &'static str) -> Self {
         let message = "the runtime's answer holds no id".to_owned();
         Self { call, class: Class::Refused, message, source: None }
     }
 
-    /// Who has the name, when the name is taken: a container's id.
+    /// The ID of the container that has the name, if the name is taken.
     pub fn owner(&self) -> Option<&str> {
         let (_, rest) = self.message.split_once(TAKEN)?;
         let (id, _) = rest.strip_prefix('"')?.split_once('"')?;
@@ -93,7 +93,7 @@ impl Error {
     }
 }
 
-/// True for the word on a start that is about an earlier one.
+/// True for a message about a start that concerns an earlier start.
 fn is_of_another_start(reported: &str) -> bool {
     let (begins, ends) = LEFT_BEHIND;
     MOVING.iter().any(|moving| reported.contains(moving))
@@ -106,7 +106,7 @@ impl From<Error> for EffectError {
     }
 }
 
-/// The bottom of a local failure, with what to do where there is something.
+/// The root cause of a local failure, with advice where there is some.
 fn cause(local: &(dyn StdError + 'static)) -> String {
     let (bottom, kind) = cause::bottom(local);
     match kind {

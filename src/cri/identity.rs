@@ -1,8 +1,9 @@
-//! Whose a sandbox is. Every look-up of a pod's sandbox and containers goes through here.
+//! Decides which pod a sandbox belongs to. Every lookup of a pod's sandbox and containers uses this module.
 //!
-//! The identity of a sandbox is its metadata, which the runtime keeps apart from labels and annotations: those hold what
-//! users write on their pods. A uid alone never suffices: namespace, name and uid are compared, and where the API server
-//! shows the copy of a static pod, the sandbox must be one that its kubelet has from a file or URL.
+//! The identity of a sandbox is its metadata, which the runtime stores apart from labels and annotations; those
+//! contain what users write on their pods. A uid alone never suffices: namespace, name and uid are compared. If the
+//! API server shows the mirror of a static pod, the sandbox must also be one that its kubelet created from a file or
+//! URL.
 
 use std::collections::HashSet;
 
@@ -15,16 +16,16 @@ use crate::operation::snapshot::Owner;
 
 pub use crate::operation::snapshot::{Origin, PodRef};
 
-/// A pod that is asked for.
+/// The pod that a caller asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Which one.
+    /// The namespace, name and uid of the pod.
     pub pod: PodRef,
-    /// What the API server says of it.
+    /// Where the pod comes from according to the API server.
     pub origin: Origin,
 }
 
-/// The sandbox that the node has under the uid that was asked for is that of another pod.
+/// The sandbox on this node under the requested uid belongs to another pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the sandbox that this node has under the uid given for pod {0} is not that pod's. The annotation \
@@ -32,7 +33,7 @@ pub struct Asked {
 )]
 pub struct Mismatch(pub PodRef);
 
-/// The pod that a sandbox belongs to; `None` for one without a pod's marks, or whose marks contradict each other.
+/// The pod of a sandbox; `None` if the pod labels are missing or contradict the metadata.
 pub fn pod_of(sandbox: &v1::PodSandbox) -> Option<PodRef> {
     let v1::PodSandboxMetadata { name, uid, namespace, .. } = sandbox.metadata.clone()?;
     let marked = |key: &str, value: &str| sandbox.labels.get(key).is_some_and(|label| label == value);
@@ -42,7 +43,8 @@ pub fn pod_of(sandbox: &v1::PodSandbox) -> Option<PodRef> {
     agrees.then_some(PodRef { namespace, name, uid })
 }
 
-/// Those of `sandboxes`, which the node has under the uid that is asked for, that are the pod's. None at all is no mismatch.
+/// Those of `sandboxes` that belong to the requested pod. The caller passes the sandboxes under the requested uid.
+/// An empty list is no mismatch.
 pub fn own(asked: &Asked, sandboxes: Vec<v1::PodSandbox>) -> Result<Vec<v1::PodSandbox>, Mismatch> {
     let any = !sandboxes.is_empty();
     let own: Vec<_> = sandboxes.into_iter().filter(|sandbox| is_of(sandbox, asked)).collect();
@@ -59,7 +61,8 @@ fn is_of(sandbox: &v1::PodSandbox, asked: &Asked) -> bool {
     fits && pod_of(sandbox).as_ref() == Some(&asked.pod)
 }
 
-/// The pod's newest sandbox and the containers in it, with the fences in earlier ones: names are taken in the whole pod.
+/// The pod's newest sandbox and its containers, plus the fences in earlier sandboxes: a container name is unique in
+/// the whole pod.
 pub async fn look_up(
     client: &Client,
     asked: &Asked,
@@ -146,7 +149,7 @@ mod tests {
         assert_eq!(pod_of(&shadowed), None);
         let asked = Asked { pod: vault.clone(), origin: Origin::Api };
         assert_eq!(own(&asked, vec![shadowed.clone()]), Err(Mismatch(vault.clone())));
-        // It takes nothing away from the pod itself either.
+        // It does not affect the lookup of the real pod either.
         let all = vec![shadowed, sandbox(&vault, "api")];
         assert_eq!(own(&asked, all).map(|own| own.len()), Ok(1));
         let mut bare = sandbox(&vault, "api");

@@ -1,21 +1,21 @@
-//! Where a container's log is: the rule that keeps a kubelet from deleting files of others, and the log of a fence.
+//! Decides whether a container's log path is safe beside a kubelet, and names the log of a fence.
 //!
 //! A kubelet that collects a dead container removes what `Glob(log path + "*")` finds (`removeContainerLog` in
-//! `pkg/kubelet/kuberuntime`). For a container without a log path these are the files of the kubelet's own working directory,
-//! which is `/` on most nodes. A runtime reports a log path only where both the container's and its sandbox's log folder
-//! are given (containerd, `container_create.go`).
+//! `pkg/kubelet/kuberuntime`). For a container without a log path these are the files of the kubelet's own working
+//! directory, which is `/` on most nodes. A runtime reports a log path only if both the container's log path and its
+//! sandbox's log directory are given (containerd, `container_create.go`).
 
 use std::path::{Component, Path};
 
 use crate::api::annotation;
 use crate::cri::proto::v1;
 
-/// How the name of a fence's log begins. A kubelet counts restarts by log files whose names begin with a number
+/// Prefix of the name of a fence's log. A kubelet counts restarts by log files whose names begin with a number
 /// (`calcRestartCountByLogDir` in `pkg/kubelet/kuberuntime`), so a fence's log is not counted.
 const FENCE: &str = "inplace-fence-";
 const ENDING: &str = ".log";
 
-/// Why a container may not be created beside a kubelet.
+/// The container must not be created beside a kubelet, because its log path is not its own.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "container {name} (attempt {attempt}) is not created: a kubelet that collects a container with the log path {path:?} \
@@ -28,7 +28,7 @@ pub struct NoLogOfItsOwn {
     folder: String,
 }
 
-/// Holds for a container with a log of its own, and where no kubelet looks after the sandbox.
+/// Succeeds for a container with a log path of its own, and for any container in a sandbox that no kubelet manages.
 pub fn check(config: &v1::ContainerConfig, sandbox: &v1::PodSandboxConfig) -> Result<(), NoLogOfItsOwn> {
     let has_kubelet = sandbox.annotations.contains_key(annotation::CONFIG_SOURCE);
     let metadata = config.metadata.clone().unwrap_or_default();
@@ -55,7 +55,8 @@ pub fn is_fences(path: &Path) -> bool {
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The log of attempt `new`, where `path` is that of attempt `old` or of its fence. Another path stays as it is.
+/// The log of attempt `new`, where `path` is the log of attempt `old` or of its fence. Any other path stays
+/// unchanged.
 pub(super) fn next(path: &str, old: u32, new: u32) -> String {
     let file = path.rsplit_once('/').map_or(path, |(_, file)| file);
     if is_fences(Path::new(path)) {
@@ -73,7 +74,7 @@ fn with_name(path: &str, name: &str) -> String {
     path.rsplit_once('/').map_or_else(|| name.to_owned(), |(folder, _)| format!("{folder}/{name}"))
 }
 
-/// Named after this attempt, below the sandbox's log folder, and nothing that a glob pattern would read as more.
+/// Whether the path is relative, named after this attempt, and free of glob patterns that would match other files.
 fn is_own(path: &str, attempt: u32) -> bool {
     let parts_are_names = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
     let file = path.rsplit_once('/').map_or(path, |(_, file)| file);

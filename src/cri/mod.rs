@@ -1,6 +1,6 @@
-//! The container runtime, spoken to over its own socket.
+//! The client of the container runtime, over its socket.
 //!
-//! Nothing in here decides anything: it asks, tells, and reports what it heard.
+//! Decides nothing: it queries the runtime, makes the calls, and reports the results.
 pub mod client;
 pub mod clone;
 pub mod convert;

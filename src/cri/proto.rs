@@ -1,8 +1,8 @@
-//! The runtime's interface as Rust types, and the strict reading of the JSON in which
-//! a runtime reports the configuration of a container or a sandbox.
+//! The runtime's interface (CRI) as Rust types, and the strict parser of the JSON in which a runtime reports the
+//! configuration of a container or a sandbox.
 //!
-//! It must not interpret what it reads, guess at a field it does not know, or keep a
-//! value (there are secrets among them) in an error of its own.
+//! Must not interpret what it reads, accept a field that it does not know, or put a value into an error of its own:
+//! some values are secrets.
 
 use std::fmt;
 
@@ -23,26 +23,24 @@ pub mod v1 {
     tonic::include_proto!("runtime.v1");
 }
 
-/// Reads a configuration, and refuses what it could not hand back in full.
+/// Parses a configuration, and refuses one that could not be passed back in full.
 ///
-/// Go writes a list, map or message that is not there as `null` where it does not leave
-/// it out, so a `null` member is taken for an absent one, even if its name is unknown:
-/// it carries nothing that could be lost. Inside a list `null` stays an error.
+/// Go writes an absent list, map or message as `null` unless it omits it. A `null` member is therefore treated as
+/// absent, even if its name is unknown: it carries nothing that could be lost. Inside a list, `null` stays an error.
 ///
 /// # Errors
-/// Not JSON, a value of another type, or a field this program does not know; the error
-/// names that field.
+/// Invalid JSON, a value of another type, or a field this program does not know; the error names that field.
 pub fn strict<T: DeserializeOwned>(json: &str) -> Result<T, Error> {
     strict_value(serde_json::from_str(json)?)
 }
 
-/// As [`strict`], of what is JSON already.
+/// Same as [`strict`], for parsed JSON.
 pub(super) fn strict_value<T: DeserializeOwned>(mut value: Value) -> Result<T, Error> {
     drop_null_members(&mut value);
     T::deserialize(value)
 }
 
-/// As deep as the parser allows, which is 128 levels.
+/// The recursion is bounded by the parser's own limit of 128 levels.
 fn drop_null_members(value: &mut Value) {
     match value {
         Value::Object(members) => {
@@ -54,37 +52,36 @@ fn drop_null_members(value: &mut Value) {
     }
 }
 
-/// Keeps the text of an environment value as it stands.
+/// Reads the text of an environment value unchanged.
 ///
-/// Whether it is the value itself (containerd 1.6, 1.7) or base64 of it (newer ones)
-/// cannot be seen from the text: the caller decides, by comparing with what the
-/// container really runs with.
+/// The text does not show whether it is the value itself (containerd 1.6, 1.7) or its base64 form (newer releases).
+/// The caller decides, by comparison with the environment that the container really has.
 pub(crate) fn raw_text<'de, D: Deserializer<'de>>(text: D) -> Result<Vec<u8>, D::Error> {
     String::deserialize(text).map(String::into_bytes)
 }
 
-/// The key alone: values are often secrets.
+/// Prints the key only: values are often secrets.
 impl fmt::Debug for v1::KeyValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyValue").field("key", &self.key).finish_non_exhaustive()
     }
 }
 
-/// Nothing but where it is for.
+/// Prints the server address only: the rest are credentials.
 impl fmt::Debug for v1::AuthConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AuthConfig").field("server_address", &self.server_address).finish_non_exhaustive()
     }
 }
 
-/// Without `info`, which has the whole configuration in it.
+/// Omits `info`, which contains the whole configuration.
 impl fmt::Debug for v1::ContainerStatusResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ContainerStatusResponse").field("status", &self.status).finish_non_exhaustive()
     }
 }
 
-/// Without `info`, which has the whole configuration in it.
+/// Omits `info`, which contains the whole configuration.
 impl fmt::Debug for v1::PodSandboxStatusResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PodSandboxStatusResponse").field("status", &self.status).finish_non_exhaustive()
@@ -207,7 +204,7 @@ mod tests {
             (r#"{"metadata":{"name":"web"},"novelty":1}"#, "`novelty`"),
             (r#"{"linux":{"security_context":{"seccomp":{"novelty":true}}}}"#, "`novelty`"),
             (r#"{"mounts":[{"container_path":"/x","novelty":""}]}"#, "`novelty`"),
-            // Rust's own spelling is not the interface's.
+            // Rust's spelling is not the interface's.
             (r#"{"cdi_devices":[]}"#, "`cdi_devices`"),
             (r#"{"mounts":[{"uid_mappings":[]}]}"#, "`uid_mappings`"),
         ] {

@@ -1,13 +1,13 @@
-//! Another name of the image that runs: a digest where the pod's spec says a tag, a tag where it says a digest.
+//! Finds another name of the running image: a digest if the pod's spec names a tag, a tag if it names a digest.
 //!
-//! Told only when the runtime itself takes both names for the same image; nothing is pulled.
+//! An alias is returned only if the runtime itself resolves both names to the same image ID. Nothing is pulled.
 
 use crate::api::image::ImageRef;
 use crate::cri::client::Client;
 use crate::cri::error::Error;
 use crate::cri::proto::v1;
 
-/// Another spelling of `image`, in the repository that `declared` names.
+/// Returns another reference to `image`, in the repository that `declared` names.
 pub(super) async fn find(
     client: &Client,
     declared: &str,
@@ -21,14 +21,14 @@ pub(super) async fn find(
     Ok(None)
 }
 
-/// Whether the node takes `name` for `image`.
+/// Whether the runtime resolves `name` to the image ID of `image`.
 pub(super) async fn is(client: &Client, name: &str, image: &v1::Image) -> Result<bool, Error> {
     let known = client.image(name, false).await?.and_then(|answer| answer.image);
     Ok(known.is_some_and(|known| known.id == image.id))
 }
 
-/// What the image might be called beside `declared`, spelled with the same repository: a kubelet that keeps a record of
-/// who may use an image looks for that.
+/// Candidate references to `image` other than `declared`, spelled with the repository of `declared`. A kubelet that
+/// records which pods may use an image compares this spelling.
 fn candidates(declared: &str, image: &v1::Image) -> Vec<String> {
     let Ok(declared) = ImageRef::parse(declared) else { return Vec::new() };
     let (repository, known_as) = (declared.repository(), full(declared.repository()));
@@ -41,7 +41,7 @@ fn candidates(declared: &str, image: &v1::Image) -> Vec<String> {
     names.iter().filter_map(of_repository).filter(|name| name != declared.as_str()).collect()
 }
 
-/// The repository with the parts that may be left out for images of Docker Hub.
+/// Expands a Docker Hub repository to its full form, with the parts that a reference may omit.
 fn full(repository: &str) -> String {
     match repository.split_once('/') {
         None => format!("docker.io/library/{repository}"),

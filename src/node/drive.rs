@@ -1,7 +1,7 @@
-//! The loop that carries one operation out: look, decide, journal, act, and look again.
+//! The loop that carries out one operation: observe, decide, journal, act, repeat.
 //!
-//! Decides nothing itself: what is done comes from `operation::next`. It adds waiting, the journal's order, and the
-//! way a process ends in the middle.
+//! Decides nothing itself: `operation::next` chooses every action. This module adds waiting, the order of journal
+//! writes, and the handling of a process shutdown in the middle of an operation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,57 +31,60 @@ use crate::process::{clock, fault};
 
 /// The first pause when the runtime cannot be reached; doubled up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause before looking again.
+/// The longest pause before the next observation.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// What an effect may take at least, even after the deadline: something may have to be cleaned up.
+/// Minimum time limit of an effect, even after the deadline: cleanup may still be necessary.
 pub(super) const LEAST_LIMIT: Duration = Duration::from_secs(5);
-/// What an effect may take that can be repeated: a removal, a change through the API server.
+/// Maximum time limit of a repeatable effect: a removal, a change through the API server.
 const LONGEST_REPEATABLE: Duration = Duration::from_secs(15);
-/// What a fence may take that stands before the spec is changed back: twice what it takes on a busy node.
+/// Maximum time limit of the fence that is created before the spec is changed back: twice what it takes on a busy
+/// node.
 const LONGEST_FENCE_BACK: Duration = Duration::from_secs(2);
 
-/// What a write of the journal may take once a container was touched. Later than that the operation goes on without it, as
-/// with a disk that is full: the container must come up.
+/// Time limit of a journal write after a container was touched. After this limit the operation goes on without the
+/// write, as it does when the disk is full: the container must come up.
 pub(super) const JOURNAL_LIMIT: Duration = Duration::from_secs(2);
 
-/// How old what is decided on may be when a container is started without another look.
+/// Maximum age of the snapshot on which a container start is decided; an older one is observed again before the
+/// start.
 const OUTDATED: Duration = Duration::from_secs(1);
 
 /// What happens while an operation is carried out, for displays, logs and metrics.
 #[derive(Debug)]
 pub enum OperationEvent<'a> {
-    /// The status is another one.
+    /// The status has changed.
     Status(&'a Status),
     /// An effect has been carried out.
     Effect {
-        /// What.
+        /// The kind of effect.
         verb: Verb,
-        /// For which container.
+        /// The container that the effect concerns.
         container: &'a str,
-        /// How long it took.
+        /// How long the effect took.
         took: Duration,
-        /// How it failed, if it did.
+        /// The class of the failure, if the effect failed.
         effect_error: Option<Class>,
     },
-    /// Something takes its time.
+    /// The operation is waiting or an effect takes long; the text says why.
     Progress(&'a str),
 }
 
-/// Who hears what happens.
+/// Callback that receives every [`OperationEvent`] of an operation.
 pub type Observer = Arc<dyn Fn(OperationEvent<'_>) + Send + Sync>;
 
-/// What an operation is told from outside while it runs.
+/// Signals from outside that a running operation obeys.
 #[derive(Clone, Debug)]
 pub struct ControlHandle {
-    /// Set to end it while nothing is touched.
+    /// Set to end the operation while no container is touched.
     pub withdrawal: watch::Receiver<Option<Withdrawal>>,
-    /// Cancelled when the process is to end: the operation pauses where nobody is hurt.
+    /// Cancelled when the process shuts down: the operation pauses at a point where no container is down because of
+    /// it.
     pub shutdown: CancellationToken,
 }
 
-/// Carries out the open operation of `entry` to its end. `None`: the process is to end, and the journal holds what is
-/// left to do.
+/// Carries out the open operation of `entry` to its end. Returns `None` when the process shuts down; the journal
+/// then holds what remains to be done.
 pub(super) async fn drive(
     node: &Node,
     mut entry: Entry,
@@ -112,7 +115,7 @@ pub(super) async fn drive(
                     break outcome;
                 }
                 observer(OperationEvent::Progress(&why));
-                // Nothing can be brought up without a runtime.
+                // Without a runtime no container can be started, so the process may end.
                 if control.shutdown.is_cancelled() {
                     return None;
                 }
@@ -135,7 +138,7 @@ pub(super) async fn drive(
             executor = EffectExecutor::new(node, &operation);
         }
         if entry.open.as_ref().is_some_and(|written| written.drain != operation.drain) {
-            // What is not to be seen on the node: when the grace period began.
+            // The node does not show when the grace period began, so the journal must hold it.
             entry.open = Some(operation.clone());
             if let Err(error) = write(&mut journal, &entry, &operation).await {
                 tracing::warn!(pod = %operation.pod, %error, "should this process die, the pod is drained anew");
@@ -176,16 +179,17 @@ pub(super) async fn drive(
     Some(conclude(node, entry, &operation, &mut journal, &control.shutdown, observer).await)
 }
 
-/// Moves what is measured from a moment of `operation` along with a clock that was set. To be done before the operation takes in
-/// a moment by the clock as it is now, which would be moved too.
+/// Shifts the recorded times of `operation` by the amount by which the clock was set. The caller must do this before
+/// it records a time of the present clock in the operation; otherwise that time would be shifted too.
 fn heed_clock(watch: &mut clock::Watch, operation: &mut Operation) {
     let Some(by) = watch.jumped() else { return };
     tracing::warn!(pod = %operation.pod, ?by, "the clock was set in the middle of an operation: its deadline moves along");
     operation.shift(by);
 }
 
-/// Writes down and tells how `operation` ended, and gives back what it held. Returns when that is written, or when the process
-/// is to end: whoever works on the pod next must not find it open, and carry it out again.
+/// Journals and reports the end of `operation`. Returns the permit if the write fails and has to be repeated.
+/// Returns when the write is durable or when the process shuts down: the next process that works on the pod must not
+/// find the operation open and carry it out again.
 async fn conclude(
     node: &Node,
     mut entry: Entry,
@@ -208,8 +212,8 @@ async fn conclude(
     status
 }
 
-/// Writes the end of an operation, whose write has failed with `error`, until the disk takes it or the process is to end. Where
-/// the file does not hold an operation open, as when not even its begin could be written, nobody waits for that.
+/// Repeats the write of an operation's end, which has failed with `error`, until the disk accepts it or the process
+/// shuts down. Does not wait if the file holds no open operation, as when even its beginning could not be written.
 pub(super) async fn persist(
     node: &Node,
     journal: &mut JournalWriter,
@@ -233,23 +237,23 @@ pub(super) async fn persist(
     }
 }
 
-/// Whether `effect` may be carried out now: what touches a container that runs well needs a permit; what brings one up does
-/// not wait for anybody.
+/// Whether `effect` may be carried out now. An effect that touches a healthy container needs a permit; an effect
+/// that brings a container up needs none.
 fn has_permit(node: &Node, operation: &Operation, effect: &Effect) -> bool {
     let touches = !matches!(effect.verb(), Verb::Pull | Verb::Gate | Verb::Remove);
     let free = operation.touched() || operation.turned_back.is_some() || operation.ending.is_some();
     free || !touches || node.permit.is_held()
 }
 
-/// Gives the permit back while nothing is touched, and while a hook is waited for. With a fence that runs it is kept: nobody looks
-/// after the pod while a permit is waited for.
+/// Returns the permit while no container is touched, and while the operation waits for a hook. The permit is
+/// retained while a fence runs: nothing else would manage the pod during the wait for another permit.
 fn give_way(node: &Node, operation: &Operation) {
     if (!operation.touched() && !operation.is_fenced_ahead()) || operation.awaited_hook().is_some() {
         node.permit.give_back();
     }
 }
 
-/// Takes in what a hook has measured, and writes down what must not be measured again.
+/// Applies new hook measurements to the operation, and journals those that must not be repeated.
 async fn hear(
     journal: &mut JournalWriter,
     entry: &mut Entry,
@@ -273,16 +277,16 @@ async fn hear(
     }
 }
 
-/// What the runtime shows of the pod.
+/// Observes the pod through the runtime and the API server.
 pub(super) async fn observe(node: &Node, operation: &Operation) -> Result<Snapshot, String> {
     let names: Vec<_> = operation.targets.iter().map(|target| target.name.as_str()).collect();
-    // Not so long that one lost answer takes all the time there is.
+    // The limit is short enough that one lost answer does not use up all remaining time.
     let limit = share(clock::until(operation.deadline_at), Duration::ZERO);
     let client = node.client.within(limit);
     node.see(&client, &operation.pod, &names).await.map_err(|error| error.to_string())
 }
 
-/// The same, taking in what time was lost until then.
+/// Observes the pod, and gives the operation the time that was lost since the last observation.
 async fn observe_timed(
     node: &Node,
     operation: &mut Operation,
@@ -298,7 +302,7 @@ async fn observe_timed(
     seen
 }
 
-/// The `EndpointSlice`s that send the pod traffic, which are watched only while that matters.
+/// The `EndpointSlice`s that send traffic to the pod. They are watched only while the operation waits for them.
 fn listen(node: &Node, operation: &Operation, slices: &mut Option<PodSlices>) -> Option<Vec<String>> {
     let Some(pods) = node.cluster.as_ref().filter(|_| operation.awaits_slices()) else {
         *slices = None;
@@ -307,8 +311,8 @@ fn listen(node: &Node, operation: &Operation, slices: &mut Option<PodSlices>) ->
     slices.get_or_insert_with(|| pods.slices(&operation.pod)).serving()
 }
 
-/// Takes in every decision that needs no effect, and returns the first answer that is more. `None`: a decision rests on
-/// what a kubelet told, and that is to be `confirmed` first.
+/// Applies every decision that needs no effect, and returns the first one that does. Returns `None` if a decision
+/// rests on cached data about the pod that must be `confirmed` first.
 fn settle(
     operation: &mut Operation,
     snapshot: &Snapshot,
@@ -334,7 +338,7 @@ fn settle(
     }
 }
 
-/// What effects are carried out with.
+/// What the execution of an effect needs.
 struct EffectContext<'a> {
     node: &'a Node,
     journal: &'a mut JournalWriter,
@@ -342,11 +346,11 @@ struct EffectContext<'a> {
     watch: &'a mut clock::Watch,
 }
 
-/// Journals `effect`, carries it out, and takes in what came of it.
+/// Journals `effect`, carries it out, and records the result.
 ///
-/// Where the journal cannot be written and nothing was touched yet, the operation ends instead: what it has made is cleaned up
-/// without the journal. Once something was touched, the journal holds enough to go on from what is seen, and a container that
-/// is down must come up.
+/// If the journal cannot be written and no container was touched yet, the operation ends instead, and cleans up what
+/// it has created without the journal. After a container was touched, the operation goes on without the write: the
+/// journal holds enough to continue from an observation, and a container that is down must come up.
 async fn act(
     EffectContext { node, journal, executor, watch }: EffectContext<'_>,
     entry: &mut Entry,
@@ -356,7 +360,7 @@ async fn act(
     observer: &Observer,
 ) {
     heed_clock(watch, operation);
-    // What was told before does not end a pull: the operation could not pause then.
+    // A shutdown signal that arrived earlier does not interrupt a pull: the operation could not pause at that time.
     let is_ending = control.shutdown.is_cancelled();
     let is_free = !operation.touched() && operation.ending.is_none();
     let limit_of_write = write_limit(operation);
@@ -373,14 +377,15 @@ async fn act(
         }
         tracing::error!(pod = %operation.pod, %error, "going on without the journal");
     }
-    // The API server may take its time.
+    // The API server may be slow; do not hold the permit meanwhile.
     if effect.verb() == Verb::Gate {
         give_way(node, operation);
     }
     let limit = limit(operation, effect);
     let started = Instant::now();
     let progress = |line: String| observer(OperationEvent::Progress(&line));
-    // On the heap: it is held beside another one, and would be in every operation's own twice.
+    // Boxed: the future is held next to another one, and would otherwise occupy space twice in every operation's
+    // future.
     let executing = Box::pin(async {
         fault::point(&operation.pod.uid, || format!("before effect {:?}", effect.verb())).await;
         fault::delay(|| format!("{:?}", effect.verb())).await;
@@ -390,7 +395,7 @@ async fn act(
         executor.execute(operation, effect, limit, &progress).await
     });
     let result = match effect {
-        // Nobody feels a pull that breaks off, and it may take longer than anybody wants to wait.
+        // An interrupted pull has no visible effect, and a pull may take too long for a shutdown or a withdrawal.
         Effect::Pull { .. } => tokio::select! {
             result = executing => result,
             () = reported(control), if !is_ending => return,
@@ -411,7 +416,7 @@ async fn act(
     tracing::debug!(pod = %operation.pod, container, ?verb, ?took, ?effect_error, "effect");
     heed_clock(watch, operation);
     operation.record(effect, result, clock::now());
-    // When that was cannot be seen later, and time is counted from it.
+    // The time of this effect cannot be observed later, and other times are counted from it.
     if matches!(effect.verb(), Verb::Gate | Verb::Respec) {
         entry.open = Some(operation.clone());
         if let Err(error) = write(journal, entry, operation).await {
@@ -420,8 +425,8 @@ async fn act(
     }
 }
 
-/// Looks once more before a start where time has passed since it was decided on, as in a process that did not run meanwhile:
-/// the fence may be gone, and another container instance may run.
+/// Observes again before a start if time has passed since the decision, as after the process was suspended: the
+/// fence may be gone, and another container instance may run.
 async fn outdated(
     node: &Node,
     operation: &Operation,
@@ -437,8 +442,8 @@ async fn outdated(
     Some(EffectError { class: Class::Away, message })
 }
 
-/// How long `effect` may take. A pull gets all the time there is. Of the rest, each gets what it takes by itself and
-/// half of what is left then: a call that is never answered must leave time to look what it did, and to go on.
+/// Time limit of `effect`. A pull gets all the time that is left. Any other effect gets its own duration and half of
+/// the rest: a call that is never answered must leave time to observe its result and to go on.
 fn limit(operation: &Operation, effect: &Effect) -> Duration {
     let end = if operation.turned_back.is_none() { operation.forward_until() } else { operation.deadline_at };
     let left = clock::until(end);
@@ -447,25 +452,25 @@ fn limit(operation: &Operation, effect: &Effect) -> Duration {
         Effect::PreStop { budget_seconds: own, .. } | Effect::Stop { timeout_seconds: own, .. } => {
             share(left, Duration::from_secs(*own))
         }
-        // A container is down, and can be brought up without it.
+        // A container is down, and can be brought up without this fence.
         Effect::Fence { by_process: true, .. } if operation.turned_back.is_some() => {
             share(left, Duration::ZERO).min(LONGEST_FENCE_BACK)
         }
         Effect::Fence { .. } | Effect::Create { .. } | Effect::Start { .. } => share(left, Duration::ZERO),
-        // To be done again costs nothing, and the next one may be waiting.
+        // A repetition costs nothing, and the next effect may be waiting.
         Effect::Remove { .. } | Effect::Respec { .. } | Effect::Gate { .. } => {
             share(left, Duration::ZERO).min(LONGEST_REPEATABLE)
         }
     }
 }
 
-/// Of the time that is `left`, `own` and half of the rest; enough to clean up when nothing is left.
+/// `own` plus half of the rest of `left`; at least [`LEAST_LIMIT`], which is enough for cleanup.
 fn share(left: Duration, own: Duration) -> Duration {
     (own + left.saturating_sub(own) / 2).max(LEAST_LIMIT)
 }
 
-/// May a process that is to end leave the operation now? Not while a container is down, or on its way down, because of
-/// us, and not for the moment that cleaning up takes.
+/// Whether a process that shuts down may leave the operation now. Not while a container is down or being stopped
+/// because of the operation, and not during cleanup, which is short.
 fn may_pause(operation: &Operation, snapshot: &Snapshot, next: &Next) -> bool {
     let cleans_up = matches!(next, Next::Do(effect) if effect.verb() == Verb::Remove);
     let serves = |target: &Target| {
@@ -474,7 +479,7 @@ fn may_pause(operation: &Operation, snapshot: &Snapshot, next: &Next) -> bool {
     !cleans_up && !matches!(next, Next::Done(_)) && operation.targets.iter().all(serves)
 }
 
-/// Waits for `pause`, for what a hook has to tell, or until something is told from outside for the first time.
+/// Waits for `pause`, a hook result, or the first shutdown or withdrawal signal.
 async fn rest(
     control: &mut ControlHandle,
     hooks: &mut HookSession,
@@ -490,12 +495,12 @@ async fn rest(
     }
 }
 
-/// Waits until something is told from outside.
+/// Waits for a shutdown or withdrawal signal.
 async fn reported(control: &mut ControlHandle) {
     let ControlHandle { withdrawal, shutdown } = control;
     let withdrawn = async {
         if withdrawal.changed().await.is_err() {
-            // Nobody is left to tell anything.
+            // The sender is gone: no withdrawal can arrive.
             std::future::pending::<()>().await;
         }
     };
@@ -505,7 +510,7 @@ async fn reported(control: &mut ControlHandle) {
     }
 }
 
-/// Writes the journal.
+/// Writes the journal, with the limit of [`write_limit`].
 async fn write(
     journal: &mut JournalWriter,
     entry: &Entry,
@@ -514,9 +519,8 @@ async fn write(
     write_within(journal, entry, write_limit(operation)).await
 }
 
-/// What a write of the journal may take: a container that was touched waits for it no longer than [`JOURNAL_LIMIT`], nor does
-/// cleaning up; one that was not until the operation's deadline. What is to be written at the deadline itself gets as long as
-/// the former.
+/// Time limit of a journal write. If a container was touched, and during cleanup, it is [`JOURNAL_LIMIT`]. Otherwise
+/// the write may take until the operation's deadline, and at least [`JOURNAL_LIMIT`].
 fn write_limit(operation: &Operation) -> Duration {
     let hurries = operation.touched() || operation.ending.is_some() || operation.outcome.is_some();
     let left = if hurries { Duration::ZERO } else { clock::until(operation.forward_until()) };

@@ -1,4 +1,4 @@
-//! Carrying out one effect. No decisions: each arm does what its effect says and reports what came of it.
+//! Carries out one effect. Makes no decisions: each arm does what its effect says and reports the result.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -27,12 +27,12 @@ use crate::operation::snapshot::PodRef;
 use crate::operation::state::Operation;
 use crate::process::clock;
 
-/// It is logged once that the kubelet's folder is not to be seen: it is the same for all containers.
+/// Logs only once that the kubelet's folder is not visible: the cause is the same for all containers.
 static UNSEEN: Once = Once::new();
-/// What reading a configuration once more may take while a container is down.
+/// Time limit for reading a configuration again while a container is down.
 const READ_AGAIN: Duration = Duration::from_millis(500);
 
-/// What the effects of one operation are carried out with.
+/// Executes the effects of one operation.
 #[derive(Debug)]
 pub(super) struct EffectExecutor {
     client: Client,
@@ -45,26 +45,26 @@ pub(super) struct EffectExecutor {
     pub(super) pod: PodRef,
     sandbox_id: String,
     pub(super) operation_id: String,
-    /// Configurations, with the secrets in them: read before the stop, so that nothing is asked in between. Memory
-    /// only.
+    /// Configurations of containers, including secrets. Read before the stop, so that no request is necessary while
+    /// the container is down. In memory only.
     sources: HashMap<String, Source>,
     sandbox: Option<v1::PodSandboxConfig>,
-    /// To be made when the container that was created runs.
+    /// The log link to create once the created container runs.
     link: Option<Link>,
 }
 
-/// The link to the log of a new container.
+/// The symbolic link to the log of a new container.
 #[derive(Debug)]
 struct Link {
-    /// The container.
+    /// The ID of the new container.
     id: String,
-    /// The link of the one before, which has to be there.
+    /// The link of the previous container, which must exist.
     old: PathBuf,
     new: PathBuf,
     target: PathBuf,
 }
 
-/// Where to tell that something takes long.
+/// Callback that reports slow progress.
 pub(super) type Progress<'a> = &'a (dyn Fn(String) + Send + Sync);
 
 impl EffectExecutor {
@@ -91,7 +91,7 @@ impl EffectExecutor {
         self.sandbox_id == operation.sandbox_id
     }
 
-    /// Carries `effect` out, within `limit`.
+    /// Carries out `effect` within `limit`.
     pub(super) async fn execute(
         &mut self,
         operation: &Operation,
@@ -156,7 +156,7 @@ impl EffectExecutor {
         if let Some(present) = image::present(&self.client, reference, anew).await? {
             return Ok(present);
         }
-        // What has touched a container waits for no other operation.
+        // An operation that has touched a container keeps its permit: it waits for no other operation.
         if !touched {
             self.permit.give_back();
         }
@@ -194,7 +194,7 @@ impl EffectExecutor {
         declared.is_some_and(|declared| declared.has_pull_secrets)
     }
 
-    /// What the pod's own secrets hold for `reference`. In memory only.
+    /// Credentials for `reference` from the pod's own image pull secrets. In memory only.
     async fn credentials(&self, reference: &str) -> Result<Vec<v1::AuthConfig>, EffectError> {
         let all = self.cluster()?.pull_credentials(&self.pod).await?;
         let auth = |credential: &Credential| v1::AuthConfig {
@@ -266,8 +266,9 @@ impl EffectExecutor {
         Ok(Learned::Nothing)
     }
 
-    /// Log shippers find containers through links that a kubelet makes for those it started itself: one is made where
-    /// the old container had one. Once it runs: until then it would be down for longer.
+    /// Creates the symbolic link by which log shippers find a container. A kubelet creates such links only for
+    /// containers that it starts itself; here one is created if the old container had one. Called after the start,
+    /// because an earlier call would prolong the downtime.
     async fn link_log(&mut self, container: &str, id: &str) {
         let Some(Link { old, new, target, .. }) = self.link.take_if(|link| link.id == id) else { return };
         let file = new.display().to_string();
@@ -296,7 +297,7 @@ impl EffectExecutor {
             }
         };
         client.remove(id).await?;
-        // Nobody rotates or removes the logs of a pod without a kubelet.
+        // Without a kubelet nothing else rotates or removes the logs of a pod.
         if let Some(log) = log.filter(|status| !status.log_path.is_empty()) {
             files::remove(log.log_path.into()).await;
         }
@@ -313,8 +314,9 @@ impl EffectExecutor {
         self.sources.get(id).ok_or_else(lost)
     }
 
-    /// What is said of the sandbox in a pull: its configuration where the runtime tells it, else what every runtime tells,
-    /// which is enough to choose a policy or a snapshotter by.
+    /// The sandbox configuration to send with a pull. If the runtime does not report the configuration, the
+    /// metadata, labels and annotations that every runtime reports are used; these suffice to choose a policy or a
+    /// snapshotter.
     async fn sandbox_of_pull(&self) -> Result<v1::PodSandboxConfig, EffectError> {
         let lost = || EffectError { class: Class::Gone, message: "the sandbox is gone".to_owned() };
         let answer = self.client.sandbox(&self.sandbox_id, true).await?.ok_or_else(lost)?;
@@ -325,8 +327,8 @@ impl EffectExecutor {
         Ok(v1::PodSandboxConfig { metadata, labels, annotations, ..Default::default() })
     }
 
-    /// Takes in what was changed since the configuration was read, as by a resize while preStop or the stop took their time. Where
-    /// that container is gone, or nothing is answered soon, what was read before stands.
+    /// Reads the configuration again, to include changes since the first read, such as a resize during preStop or
+    /// the stop. If the container is gone or the runtime does not answer soon, the earlier configuration is used.
     async fn read_again(&mut self, id: &str) {
         if !self.sources.contains_key(id) {
             return;
@@ -337,7 +339,7 @@ impl EffectExecutor {
         }
     }
 
-    /// The configuration of the sandbox, read once, handed back to the runtime as it was.
+    /// The configuration of the sandbox, read once, passed back to the runtime unchanged.
     async fn sandbox(&mut self) -> Result<&v1::PodSandboxConfig, EffectError> {
         let config = if let Some(config) = self.sandbox.take() {
             config
@@ -351,7 +353,7 @@ impl EffectExecutor {
     }
 }
 
-/// A change through the API server, within `limit`.
+/// Runs a change through the API server, bounded by `limit`.
 async fn bounded(
     limit: Duration,
     change: impl Future<Output = Result<(), cluster::error::Error>>,

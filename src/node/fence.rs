@@ -1,9 +1,9 @@
-//! Putting a fence up: before anything is stopped, a clone shows that the replacement can be created; then the name is
-//! held, beside a kubelet by a process.
+//! Creates a fence. Before anything is stopped, a clone proves that the replacement can be created. Then the name of
+//! one attempt is held, beside a kubelet by a running process.
 //!
-//! Decides nothing about when, but steps back for a kubelet that made the replacement in the same moment. Where no process
-//! can be had, a clone that is not started holds the name: a kubelet that collects dead containers in the middle of a start
-//! takes that one away.
+//! Does not decide when to fence, but withdraws the fence if the kubelet has created the replacement in the same
+//! moment. If no process can be run, a clone that is not started holds the name. Such a fence is weaker: a kubelet
+//! that collects dead containers during a start may remove it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,29 +19,30 @@ use crate::operation::effect::{Class, EffectError, ImageChoice, Learned};
 use crate::operation::replace::is_overtaken;
 use crate::operation::snapshot::Origin;
 
-/// How much longer than its operation may take a process holds a name: whoever put it up may have to come back first.
+/// How much longer than the remaining time of its operation the process of a fence runs: the process that created it
+/// may have to restart first.
 const HOLDS_ON: Duration = Duration::from_secs(60);
 
-/// What is to be fenced.
+/// The fence to create.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
     /// The name of the container.
     pub container: &'a str,
-    /// The container whose configuration is cloned.
+    /// The ID of the container whose configuration is cloned.
     pub source: &'a str,
-    /// The attempt whose name is held.
+    /// The attempt number whose name is held.
     pub attempt: u32,
-    /// The image of the replacement; `None` for the one of the source.
+    /// The image of the replacement; `None` for the image of the source.
     pub image: Option<&'a ImageChoice>,
-    /// Whether to find out that the replacement can be created.
+    /// Whether to verify first that the replacement can be created.
     pub rehearse: bool,
-    /// Whether only a process may hold the name.
+    /// Whether only a running process may hold the name.
     pub by_process: bool,
-    /// What the operation may take still.
+    /// The time that is left for the operation.
     pub left: Duration,
 }
 
-/// Removes a fence and its log: nobody else knows of that file.
+/// Removes a fence and its log; no other component removes that file.
 pub(super) async fn remove(client: &Client, id: &str) -> Result<(), Error> {
     let status = client.container(id, false).await?.and_then(|answer| answer.status);
     client.remove(id).await?;
@@ -53,7 +54,7 @@ pub(super) async fn remove(client: &Client, id: &str) -> Result<(), Error> {
 }
 
 impl EffectExecutor {
-    /// Puts a fence up.
+    /// Creates the fence that `wanted` describes.
     pub(super) async fn fence(
         &mut self,
         client: &Client,
@@ -85,7 +86,7 @@ impl EffectExecutor {
         }
     }
 
-    /// The image to hold names with, if one is on the node.
+    /// The image for the process of a fence, if one is on the node.
     async fn holder(&self, client: &Client) -> Result<Option<String>, EffectError> {
         let Some(holder) = &self.holder else { return Ok(None) };
         Ok(holder.image(client).await?.map(str::to_owned))
@@ -118,16 +119,17 @@ impl EffectExecutor {
             return Ok(());
         }
         let Err(error) = client.start(&id).await else { return Ok(()) };
-        // What never ran still holds the name, but is no clone: one that is takes its place.
+        // A container whose start failed still holds the name, but is no clone: remove it, so that a clone can take
+        // the name.
         if !error.class.is_away() {
             remove(client, &id).await?;
         }
         Err(error.into())
     }
 
-    /// Without an answer the fence stays up.
+    /// Whether the kubelet has already created the replacement. If the runtime does not answer, the fence stays.
     async fn was_overtaken(&self, client: &Client, wanted: Wanted<'_>) -> bool {
-        // That the sandbox is the pod's was seen before.
+        // The identity of the sandbox was verified before.
         let asked = Asked { pod: self.pod.clone(), origin: Origin::Unknown };
         let seen = convert::observe(client, &asked, Some(&[])).await;
         seen.is_ok_and(|seen| is_overtaken(&seen, wanted.container, wanted.attempt, wanted.source))

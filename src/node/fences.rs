@@ -1,6 +1,6 @@
-//! Looks after the fences of an operation while one of its effects takes its time.
+//! Maintains the fences of an operation while one of its effects runs.
 //!
-//! Decides nothing: which fence is made again, and which one is removed, comes from `operation`.
+//! Decides nothing: `operation` decides which fence is created again and which one is removed.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::operation::replace::while_it_starts;
 use crate::operation::snapshot::Declared;
 use crate::operation::state::Operation;
 
-/// How often they are looked after.
+/// The interval between two checks of the fences.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Waits for the start of a container, and sees to it that its fence stays there until it runs.
+/// Waits for the start of a container, and creates its fence again if it disappears before the container runs.
 pub(super) async fn kept<T>(
     node: &Node,
     operation: &Operation,
@@ -39,8 +39,8 @@ pub(super) async fn kept<T>(
     }
 }
 
-/// Waits for the end of a container, and removes its fence as soon as the whole pod is to be ended: its kubelet would try in
-/// vain to end the fence, and end the pod later.
+/// Waits for the stop of a container, and removes its fence as soon as the whole pod is to be terminated. Otherwise
+/// the kubelet would try in vain to stop the fence, and terminate the pod later.
 pub(super) async fn released<T>(
     node: &Node,
     operation: &Operation,
@@ -48,7 +48,7 @@ pub(super) async fn released<T>(
 ) -> T {
     let leaves = || {
         let Some(pods) = &node.cluster else { return false };
-        // Before the question: a pod that is not found then was deleted by force.
+        // Read before the pod is looked up: if the pod is then not found, it was deleted by force.
         let known = operation.in_cluster && pods.has_synced();
         pods.declared(&operation.pod).as_ref().map_or(known, Declared::leaves)
     };

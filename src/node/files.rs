@@ -1,5 +1,5 @@
-//! Calls about the files of containers: logs, links, termination messages. None is worth waiting for: a folder that hangs holds up
-//! neither a container that is down nor another pod.
+//! File system calls for the files of containers: logs, links, termination messages. Every call is bounded: a folder
+//! that hangs must not delay a container that is down, nor another pod.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use crate::process::disk::Disk;
 
-/// What one call may take: a container may be down meanwhile.
+/// Time limit of one call: a container may be down meanwhile.
 const LIMIT: Duration = Duration::from_millis(500);
-/// How many may hang at once, in the whole process.
+/// How many calls may hang at once, in the whole process.
 const MAX_CALLS: usize = 3;
 
 static CALLS: LazyLock<Disk> = LazyLock::new(|| Disk::new(MAX_CALLS));
 
-/// Runs `call`, which is about `file`, beside the executor.
+/// Runs `call`, which concerns `file`, in a thread outside the executor.
 ///
 /// # Errors
-/// What it says, or that it did not end in time.
+/// The error of the call, or that it did not end in time.
 pub(super) async fn beside<T: Send + 'static>(
     file: &str,
     call: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -26,7 +26,7 @@ pub(super) async fn beside<T: Send + 'static>(
     CALLS.run(file, LIMIT, call).await.unwrap_or_else(|late| Err(late.into()))
 }
 
-/// Removes a log that nobody else removes; one that is not there is removed.
+/// Removes a log that no other component removes. A missing file counts as removed.
 pub(super) async fn remove(log: PathBuf) {
     let path = log.clone();
     let removed = beside(&format!("remove {}", log.display()), move || std::fs::remove_file(path)).await;

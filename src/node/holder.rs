@@ -1,7 +1,8 @@
-//! Where the process comes from that holds a name while a container is replaced: an image that has this program in it and is
-//! on the node already. In a DaemonSet that is the agent's own.
+//! Finds the image for the process that holds a container name while the container is replaced: an image that
+//! contains this program and is already on the node. In a DaemonSet that is the agent's own image.
 //!
-//! Pulls nothing. An image that is not found is looked for again with the next name. Without such an image, names are held by containers that do not run.
+//! Pulls nothing. If no image is found, the search is repeated for the next fence. Without such an image, containers
+//! that are created and not started hold the names.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,7 +13,7 @@ use crate::cri::convert;
 use crate::cri::error::Error;
 use crate::cri::proto::v1::ContainerState;
 
-/// What the shipped manifests call the agent's container.
+/// The name of the agent's container in the shipped manifests.
 const AGENT: &str = "agent";
 
 /// How an agent finds the image.
@@ -27,22 +28,22 @@ pub struct HolderArgs {
     pub pod_uid: Option<String>,
 }
 
-/// The image, looked for when it is needed, until it is found.
+/// The image for fence processes. It is searched for on demand, until it is found.
 #[derive(Clone, Debug)]
 pub struct Holder {
     wanted: HolderArgs,
     found: Arc<OnceLock<String>>,
-    /// Whether it was logged that there is none.
+    /// Whether the absence of an image was logged.
     reported: Arc<AtomicBool>,
 }
 
 impl Holder {
-    /// The image that is named, or that of the agent's own pod.
+    /// Uses the image that `wanted` names, or that of the agent's own pod.
     pub fn new(wanted: HolderArgs) -> Self {
         Self { wanted, found: Arc::default(), reported: Arc::default() }
     }
 
-    /// The runtime's id of the image, if there is one.
+    /// The runtime's ID of the image, if the image is on the node.
     pub(super) async fn image(&self, client: &Client) -> Result<Option<&str>, Error> {
         if self.found.get().is_none()
             && let Some(image) = self.find(client).await?
@@ -73,7 +74,7 @@ impl Holder {
     }
 }
 
-/// The image of the agent in the pod with this uid.
+/// The image of the running agent container in the pod with this uid.
 async fn own_image(client: &Client, uid: &str) -> Result<Option<String>, Error> {
     let running = i32::from(ContainerState::ContainerRunning);
     let mut containers = client.containers(Some((annotation::POD_UID, uid))).await?;

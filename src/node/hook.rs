@@ -1,7 +1,8 @@
-//! The hooks of the operations on this node: what they need to be run, and the one that an operation waits for now.
+//! Runs the hooks of the operations on this node: the measuring engine, the templates, and the hook that an
+//! operation currently waits for.
 //!
-//! Decides nothing about an operation: `operation::hook` says which hook is awaited, and what follows from its verdict. A
-//! hook is measured by a task of its own; what it tells is taken in between two looks at the pod.
+//! Decides nothing about an operation: `operation::hook` decides which hook is awaited, and what follows from its
+//! verdict. A separate task measures each hook; its results are applied between two observations of the pod.
 
 mod admission;
 mod forgotten;
@@ -36,34 +37,34 @@ use crate::process::clock;
 pub use forgotten::Forgotten;
 pub use template_cache::TemplateCache;
 
-/// How often it is told how far a hook is, where each telling is a write.
+/// The interval of progress reports for observers to which each report is a write.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
 
-/// What hooks are run with.
+/// What running hooks requires.
 #[derive(Clone, Debug)]
 pub struct Hooks {
-    /// What measures.
+    /// The engine that takes the measurements.
     pub engine: Engine,
-    /// Where templates are.
+    /// The source of hook templates.
     pub templates: Templates,
 }
 
-/// Where templates are.
+/// The source of hook templates.
 #[derive(Clone, Debug)]
 pub enum Templates {
-    /// At an API server; runs are shown there, too.
+    /// An API server. Runs are published there as HookRuns, too.
     Cluster {
         /// The API server.
         server: Server,
-        /// The runs of this node.
+        /// The HookRuns of this node.
         runs: HookRuns,
     },
-    /// In files.
+    /// Files.
     Files(TemplateCache),
 }
 
 impl Templates {
-    /// The template of this name, if there is one.
+    /// Returns the template of this name, if it exists.
     async fn get(&self, namespace: &str, name: &str) -> Result<Option<HookTemplateSpec>, Error> {
         Ok(match self {
             Self::Files(files) => files.get(namespace, name),
@@ -74,7 +75,7 @@ impl Templates {
     }
 }
 
-/// The hooks of one operation, for as long as a process carries it out.
+/// The hooks of one operation, while a process carries it out.
 pub(super) struct HookSession {
     hooks: Option<Hooks>,
     journal: Journal,
@@ -86,21 +87,21 @@ pub(super) struct HookSession {
     reported: Instant,
 }
 
-/// The run of the hook that is awaited. Dropped with this.
+/// The run of the awaited hook. Dropping it stops the run.
 struct UnderWay {
     moment: Moment,
     status: watch::Receiver<HookRunStatus>,
     _task: JoinSet<()>,
 }
 
-/// What came of looking at a hook.
+/// The result of applying new measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct HookProgress {
-    /// It has measured something.
+    /// New measurements have arrived.
     pub(super) any: bool,
-    /// What must not be measured again: to be written down.
+    /// Measurements have finished that must not be repeated: they must be journalled.
     pub(super) finished: bool,
-    /// It is time to tell those for whom a telling is a write.
+    /// A progress report is due to observers to which each report is a write.
     pub(super) is_due: bool,
 }
 
@@ -119,7 +120,7 @@ impl HookSession {
             under_way: None,
             reported: Instant::now(),
         };
-        // What an earlier process has begun is shown, and is to be put away at the end.
+        // Publish the hooks that an earlier process has started, so that their HookRuns are cleaned up at the end.
         for moment in [Moment::Before, Moment::After] {
             if let Some(hook) = operation.hook(moment).filter(|hook| hook.status.started_at.is_some()) {
                 hook_session.show(operation, hook);
@@ -128,7 +129,7 @@ impl HookSession {
         hook_session
     }
 
-    /// Sees that the hook that is awaited is measured, and no other.
+    /// Ensures that the awaited hook is measured, and no other.
     pub(super) fn attend(&mut self, operation: &Operation) {
         let Some(hook) = operation.awaited_hook() else {
             self.under_way = None;
@@ -137,7 +138,8 @@ impl HookSession {
         if self.under_way.as_ref().is_some_and(|under_way| under_way.moment == hook.moment) {
             return;
         }
-        // Without hooks in this process it waits for its deadline: another process has admitted it.
+        // Another process has admitted the operation. Without hooks in this process the operation waits for its
+        // deadline.
         let Some(hooks) = self.hooks.clone() else { return };
         self.show(operation, hook);
         self.reported = Instant::now();
@@ -152,7 +154,7 @@ impl HookSession {
         self.under_way = Some(UnderWay { moment: hook.moment, status, _task: task });
     }
 
-    /// Takes in what was measured since the last time.
+    /// Applies the measurements since the last call to the operation.
     pub(super) fn take_in(&mut self, operation: &mut Operation) -> HookProgress {
         let Some(UnderWay { moment, status, .. }) = &mut self.under_way else {
             return HookProgress::default();
@@ -177,7 +179,7 @@ impl HookSession {
         HookProgress { any: true, finished, is_due }
     }
 
-    /// Waits until there is something to take in.
+    /// Waits until there are new measurements.
     pub(super) async fn updates(&mut self) {
         if let Some(under_way) = &mut self.under_way
             && under_way.status.changed().await.is_ok()
@@ -187,7 +189,7 @@ impl HookSession {
         std::future::pending::<()>().await;
     }
 
-    /// Puts away what is shown of the hooks, now that it is over: what has failed stays.
+    /// Removes the HookRuns of the ended operation; those of failed hooks stay.
     pub(super) fn close(mut self, operation: &Operation, outcome: &Outcome) {
         self.under_way = None;
         for moment in [Moment::Before, Moment::After] {
@@ -207,7 +209,7 @@ impl HookSession {
         }
     }
 
-    /// Shows a hook at the API server, if there is one.
+    /// Publishes a hook at the API server, if there is one.
     fn show(&mut self, operation: &Operation, hook: &Hook) {
         let Some(Hooks { templates: Templates::Cluster { server, runs }, .. }) = &self.hooks else { return };
         if self.mirrors.iter().any(|mirror| mirror.is_of(hook)) {
@@ -219,7 +221,7 @@ impl HookSession {
     }
 }
 
-/// True when the time was up.
+/// True if the deadline of the operation has passed.
 fn is_late(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Failed { failure, .. } | Outcome::RolledBack(failure) => {
@@ -229,7 +231,7 @@ fn is_late(outcome: &Outcome) -> bool {
     }
 }
 
-/// What of `status` must not be measured again.
+/// The part of `status` that must not be measured again.
 fn finished(status: &HookRunStatus) -> HookRunStatus {
     let mut status = status.clone();
     for result in &mut status.metric_results {
@@ -238,7 +240,7 @@ fn finished(status: &HookRunStatus) -> HookRunStatus {
     status
 }
 
-/// Runs a hook to its verdict: its own, or that of a person.
+/// Runs a hook until it has a verdict, either measured or given by a person.
 async fn run(hooks: Hooks, hook: Hook, place: Place, reported: watch::Sender<HookRunStatus>) {
     let spec = match restore(&hooks.templates, &hook, &place.namespace).await {
         Ok(spec) => spec,
@@ -255,7 +257,7 @@ async fn run(hooks: Hooks, hook: Hook, place: Place, reported: watch::Sender<Hoo
     reported.send_replace(ended);
 }
 
-/// Waits until a person approves the run, or ends it; gives what becomes of it.
+/// Waits until a person approves or terminates the run; returns the resulting status.
 async fn by_hand(
     templates: &Templates,
     spec: &HookRunSpec,

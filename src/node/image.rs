@@ -1,7 +1,7 @@
-//! Getting an image onto the node: room on the disk, the pull itself, and the proof that what arrived is what was
-//! asked for and fits this machine.
+//! Brings an image onto the node: checks the free disk space, pulls, and verifies that the pulled image is the
+//! requested one and fits this machine.
 //!
-//! Nothing a container could feel happens here.
+//! Must not touch a container.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -18,39 +18,42 @@ use crate::operation::effect::{Class, EffectError, ImageChoice};
 use crate::process::clock;
 use crate::process::disk::Disk;
 
-/// Room to want for an image, as a multiple of the packed size of the one that runs now: packed and unpacked side by
-/// side take about three times that, and the new one is taken to be like the old one.
+/// The disk space to require for an image, as a multiple of the compressed size of the image that runs now. The
+/// compressed and the unpacked form side by side take about three times the compressed size; the new image is
+/// assumed to be similar to the old one.
 const UNPACKED: u64 = 3;
-/// How long what was pulled may take to reach the disk before the container is stopped all the same.
+/// How long to wait for pulled data to reach the disk. After that the container is stopped all the same.
 const FLUSH: Duration = Duration::from_secs(30);
-/// What looking at the disk may take.
+/// Time limit for reading the free disk space.
 const LOOK: Duration = Duration::from_secs(5);
 static LOOKS: LazyLock<Disk> = LazyLock::new(|| Disk::new(2));
-/// Writing everything to a disk takes as long as it takes, also for who does not wait for it any more: once at a time.
+/// A sync of a file system takes its full time even if its caller has stopped waiting, so at most one runs at a
+/// time.
 static SYNCS: LazyLock<Disk> = LazyLock::new(|| Disk::new(1));
-/// How often progress is told.
+/// The interval of progress reports.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What is to be pulled.
+/// The image to pull.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
-    /// The reference.
+    /// The image reference.
     pub(super) reference: &'a str,
-    /// The image that runs now, to guess the size.
+    /// The image that runs now; its size serves as an estimate.
     pub(super) like: &'a str,
-    /// Ask the registry also when an image of that name is there.
+    /// Whether to ask the registry even if an image of that name is present.
     pub(super) anew: bool,
-    /// The sandbox it is for: a runtime may keep images per runtime class.
+    /// The configuration of the sandbox that will use the image: a runtime may store images per runtime class.
     pub(super) sandbox: &'a v1::PodSandboxConfig,
-    /// What to show to the registry, one after the other; without any the runtime's own.
+    /// The credentials to try at the registry, in this order; if empty, the runtime uses its own.
     pub(super) credentials: &'a [v1::AuthConfig],
-    /// How long it may take.
+    /// Time limit of the pull.
     pub(super) limit: Duration,
     /// Bytes that must stay free.
     pub(super) reserve: u64,
 }
 
-/// The image, where it is on the node and no registry has to be asked: no reason to wait for one.
+/// Returns the image if it is on the node and no registry has to be asked, so that the caller need not wait for a
+/// pull permit.
 ///
 /// # Errors
 /// [`Class::Final`] when no repetition would help.
@@ -69,11 +72,11 @@ pub(super) async fn present(
     }
 }
 
-/// What `arrived` where the image was gone that the name stood for `before`: a hook may have passed that one, and containers
-/// may run it already.
+/// Verifies that `arrived` is the image that the name resolved to `before`, after that image had disappeared from
+/// the node: a hook may have approved the earlier image, and containers may run it already.
 ///
 /// # Errors
-/// [`Class::Final`] when it is another one.
+/// [`Class::Final`] when it is another image.
 pub(super) fn same_as(
     before: Option<&ImageChoice>,
     arrived: ImageChoice,
@@ -85,7 +88,7 @@ pub(super) fn same_as(
     Err(EffectError { class: Class::Final, message })
 }
 
-/// Puts the image on the node and returns its id. `progress` hears one line a second.
+/// Brings the image onto the node and returns its ID. Calls `progress` with one line per second.
 ///
 /// # Errors
 /// [`Class::Final`] when no repetition would help.
@@ -96,7 +99,7 @@ pub(super) async fn fetch(
 ) -> Result<ImageChoice, EffectError> {
     let final_ = |message: String| EffectError { class: Class::Final, message };
     let image = ImageRef::parse(wanted.reference).map_err(|error| final_(error.to_string()))?;
-    // Another pull may have brought it meanwhile.
+    // Another pull may have brought the image meanwhile.
     if let Some(present) = present(client, wanted.reference, wanted.anew).await? {
         return Ok(present);
     }
@@ -117,7 +120,8 @@ pub(super) async fn fetch(
             }
             _ = ticks.tick() => {
                 let seconds = clock::now().duration_since(started).as_secs();
-                // How much has arrived, nobody tells; others write to the disk as well.
+                // The runtime does not report how much has arrived. Free space is only a hint, since other processes
+                // write to the disk too.
                 let left = match &disk {
                     Some(disk) => free(wanted.reference, disk).await,
                     None => None,
@@ -142,7 +146,7 @@ pub(super) async fn fetch(
     }
 }
 
-/// Pulls with each of the credentials until one is good enough.
+/// Tries each of the credentials until the registry accepts one.
 async fn pull(client: &Client, wanted: &Wanted<'_>) -> Result<String, Error> {
     let sandbox = || Some(wanted.sandbox.clone());
     for credential in wanted.credentials {
@@ -155,8 +159,8 @@ async fn pull(client: &Client, wanted: &Wanted<'_>) -> Result<String, Error> {
     client.pull(wanted.reference, sandbox(), wanted.limit).await
 }
 
-/// Whether a registry asked for credentials, by what runtimes make of its answer: 401 and 403, and docker's words for
-/// them.
+/// Whether a registry asked for credentials, judged by the error text of the runtime: the HTTP codes 401 and 403,
+/// and Docker's texts for them.
 pub(super) fn wants_credentials(message: &str) -> bool {
     let words = [
         "401 Unauthorized",
@@ -168,8 +172,8 @@ pub(super) fn wants_credentials(message: &str) -> bool {
     words.iter().any(|words| message.contains(words)) || message.contains("no basic auth credentials")
 }
 
-/// Has written what is still on its way to the disk. The runtime syncs small files while it stops and creates, and would
-/// wait for hundreds of megabytes there, with the container down.
+/// Flushes pending writes to the disk. The runtime syncs small files during stop and create, and would otherwise
+/// wait for hundreds of megabytes there, while the container is down.
 async fn come_to_rest(reference: &str, disk: PathBuf, limit: Duration) {
     let sync = move || File::open(&disk).map(syncfs);
     if SYNCS.run(reference, limit, sync).await.is_err() {
@@ -177,13 +181,14 @@ async fn come_to_rest(reference: &str, disk: PathBuf, limit: Duration) {
     }
 }
 
-/// Kubernetes' rule for images without a policy: `latest` is asked for again, anything else is used when it is there.
+/// Kubernetes' rule for images without a pull policy: `latest` is pulled again, any other tag is used if it is
+/// present.
 fn moves(image: &ImageRef) -> bool {
     let after = &image.as_str()[image.repository().len()..];
     after.is_empty() || after == ":latest"
 }
 
-/// Is it the digest that was asked for, and made for this machine?
+/// Verifies that the image has the requested digest and is built for this machine.
 fn check(image: &ImageRef, present: v1::ImageStatusResponse) -> Result<ImageChoice, EffectError> {
     let final_ = |message: String| Err(EffectError { class: Class::Final, message });
     let Some(found) = present.image else {
@@ -209,7 +214,7 @@ fn check(image: &ImageRef, present: v1::ImageStatusResponse) -> Result<ImageChoi
     Ok(ImageChoice { reference: image.to_string(), id: found.id, spec_hash: None })
 }
 
-/// Operating system and architecture from an image's verbose status, where the runtime tells them.
+/// Operating system and architecture from the verbose status of an image, if the runtime reports them.
 fn platform(info: &str) -> Option<(String, String)> {
     let value: serde_json::Value = serde_json::from_str(info).ok()?;
     let spec = value.get("imageSpec")?;
@@ -217,7 +222,7 @@ fn platform(info: &str) -> Option<(String, String)> {
     Some((text("os"), text("architecture")))
 }
 
-/// Images name architectures as Go does.
+/// Maps Rust's architecture name to Go's, which images use.
 fn go_arch(rust: &str) -> &str {
     match rust {
         "x86_64" => "amd64",
@@ -228,7 +233,7 @@ fn go_arch(rust: &str) -> &str {
     }
 }
 
-/// Where the runtime keeps its images, when this process can see it.
+/// The mount point of the runtime's image file system, if the runtime reports it.
 async fn disk_of(client: &Client) -> Option<PathBuf> {
     let usage = client.images_fs().await.ok()?;
     let mountpoint = usage.into_iter().find_map(|usage| usage.fs_id)?.mountpoint;

@@ -1,23 +1,27 @@
-//! The journal: one file per pod, written before each effect, so that a process that dies anywhere can be continued.
+//! The journal: one file per pod, written before each effect, so that an operation can continue after its process
+//! dies at any point.
 //!
-//! A file holds the open operation, the effect that is about to happen, the status of the last finished request and
-//! the ids that must not run again. No environment values: an operation has none.
+//! A file holds the open operation, the effect that is about to run, the status of the last finished request, and
+//! the IDs that must not run again. It holds no environment values: an operation has none. Does not decide how an
+//! operation continues.
 //!
 //! # Compatibility
 //!
-//! Nodes go to the next release and back in the middle of operations.
+//! A node may be upgraded to the next release and downgraded again in the middle of an operation.
 //!
-//! * `version` is raised only by a release that gives another meaning to what is there. A higher version than one's own is
-//!   not read.
-//! * A release that only adds something leaves the version as it is. Fields that are not known are ignored inside an operation
-//!   or a status; beside them they are kept, and written back. What is added is optional, and left out where it says nothing.
-//! * Of `intent`, `last`, `hashes` and `owed_gate`, what cannot be understood is left out.
-//! * An `open` operation that cannot be understood, because its request has a field that is not known or an effect is of
-//!   another kind, is not carried on by guessing: it is set aside, which is its end ([`Entry::foreign`]).
-//! * A file that cannot be read is an error for its pod alone: nothing is begun there until a person has moved it away. Its
-//!   fences are removed all the same, once nobody is at work on the pod.
+//! * `version` is raised only by a release that changes the meaning of existing content. A version higher than the
+//!   program's own is not read.
+//! * A release that only adds content leaves the version unchanged. Unknown fields inside an operation or a status
+//!   are ignored; unknown fields at the top level are retained and written back. Added fields are optional, and
+//!   omitted where they carry no information.
+//! * A value of `intent`, `last`, `hashes` or `owed_gate` that cannot be parsed is dropped.
+//! * An `open` operation that cannot be parsed, because its request has an unknown field or an effect has an unknown
+//!   kind, is not continued by guessing. It is set aside, which ends it ([`Entry::foreign`]).
+//! * A file that cannot be read is an error for its pod alone: no operation begins on the pod until a person has
+//!   moved the file away. The fences of the pod are removed all the same, once no process works on the pod.
 //!
-//! Beside it, `<uid>.panics` has a line for each panic that ended the process while it worked on the request of that id.
+//! The file `<uid>.panics` beside it has one line, the request ID, for each panic that ended the process while it
+//! worked on that request.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -42,22 +46,22 @@ use crate::process::disk::Disk;
 use crate::process::file::{self, Durability};
 use crate::process::panics::{self, Noted};
 
-/// The layout of the files. A higher number is not read.
+/// The version of the file layout. A file with a higher version is not read.
 const VERSION: u32 = 1;
-/// Finished ids kept per pod.
+/// Maximum number of finished IDs per pod.
 const MAX_FINISHED: usize = 64;
 
-/// Hashes kept per container. Who needs them goes back and forth between a few images.
+/// Maximum number of hashes per container. A workload that needs them alternates between a few images.
 const MAX_HASHES: usize = 16;
 
-/// How many writes run at once: each may hang, and other calls that block share the threads.
+/// Maximum number of concurrent writes: each may hang, and they share the blocking threads with other calls.
 const MAX_WRITES: usize = 12;
-/// Calls of the file system at once, beside the writes of operations.
+/// Maximum number of concurrent file system calls other than the writes of operations.
 const MAX_CALLS: usize = 4;
-/// What one of them may take.
+/// Time limit of one such call.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 
-/// The folder of all journal files.
+/// The folder of all journal files. Clones share its limits.
 #[derive(Clone, Debug)]
 pub struct Journal {
     folder: PathBuf,
@@ -65,103 +69,104 @@ pub struct Journal {
     writes: Arc<Semaphore>,
 }
 
-/// What a call is about: of each file there is one at a time.
+/// The file that a call concerns. At most one call per file runs at a time.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum File {
-    /// The folder itself.
     Folder,
-    /// What is known of a pod.
+    /// The journal entry of a pod.
     Entry,
-    /// Its lock.
+    /// The lock of a pod.
     Lock,
-    /// The panics of its requests.
+    /// The panics of a pod's requests.
     Panics,
 }
 
-/// What one file holds.
+/// The content of one journal file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Entry {
     version: u32,
-    /// The pod.
+    /// The pod whose journal this is.
     pub pod: PodRef,
-    /// The operation that is under way.
+    /// The operation in progress.
     pub open: Option<Operation>,
-    /// The effect that was about to happen when this was written.
+    /// The effect that was about to run when this was written.
     pub intent: Option<Effect>,
-    /// The status of the request that ended last.
+    /// The status of the last finished request.
     pub last: Option<Status>,
-    /// Ids of ended requests, oldest first.
+    /// IDs of finished requests, oldest first.
     pub finished: Vec<String>,
-    /// The hashes that the pod's kubelet has written, by container and the image that the spec said then.
+    /// The container hashes that the pod's kubelet has written, by container name and by the image in the spec at
+    /// that time.
     pub hashes: Hashes,
-    /// What the pod's readiness gate still has to be turned to, because the API server was away at the end.
+    /// The value that the pod's readiness gate still has to be set to, because the API server was unreachable at the
+    /// end of the operation.
     pub owed_gate: Option<GateAction>,
-    /// An open operation of another release that this one does not understand.
+    /// An open operation of another release that this release cannot parse.
     #[serde(skip)]
     pub foreign: Option<Foreign>,
-    /// What other releases have added.
+    /// Fields that other releases have added.
     #[serde(flatten)]
     added: Map<String, Value>,
 }
 
-/// An open operation that cannot be understood.
+/// An open operation that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
-    /// The id of its request.
+    /// The ID of its request.
     pub id: String,
-    /// What is not understood.
+    /// What cannot be parsed.
     pub why: String,
 }
 
-/// What can be wrong with a journal file.
+/// Why a journal file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The file system said no.
+    /// A file system call failed.
     #[error("the journal {path} cannot be {doing}: {source}")]
     Io {
-        /// The file.
+        /// The affected file or folder.
         path: PathBuf,
-        /// `read`, `written`, ...
+        /// The failed action as a participle: `read`, `written`, ...
         doing: &'static str,
-        /// What it said.
+        /// The error of the file system.
         source: std::io::Error,
     },
-    /// Torn or not ours.
+    /// The file is torn or is not a journal file.
     #[error(
         "the journal {path} is damaged ({what}): look at the pod, then move the file away; until then nothing is done \
          to this pod"
     )]
     Damaged {
-        /// The file.
+        /// The damaged file.
         path: PathBuf,
-        /// Where and how.
+        /// What is wrong, and where.
         what: String,
     },
-    /// Written by another release.
+    /// The file was written by a newer release.
     #[error(
         "the journal {path} has version {found}, this program reads version {VERSION}: run the release that wrote it, \
          or move the file away"
     )]
     Version {
-        /// The file.
+        /// The file that cannot be read.
         path: PathBuf,
-        /// What it has.
+        /// The version in the file.
         found: u64,
     },
-    /// Of another pod.
+    /// The file belongs to another pod.
     #[error("the journal {path} is that of pod {of}, not of {pod}: nothing is done to either by it")]
     OtherPod {
-        /// The file.
+        /// The file that was read.
         path: PathBuf,
-        /// Whose it is.
+        /// The pod in the file.
         of: Box<PodRef>,
-        /// Who was asked for.
+        /// The pod that was requested.
         pod: Box<PodRef>,
     },
     /// The disk has not answered in time.
     #[error("the journal {path} is not there in time: the disk is slow or hangs")]
     Late {
-        /// The file.
+        /// The file of the call that is late.
         path: PathBuf,
     },
     /// Another process works on the pod.
@@ -170,15 +175,15 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// True for what another moment may bring: the disk is full or slow, or somebody else is at work on the pod. False for a
-    /// file that a person has to look at.
+    /// True for an error that may pass: the disk is full or slow, or another process works on the pod. False for a
+    /// file that a person has to inspect.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::Late { .. } | Self::Busy(_))
     }
 }
 
 impl Entry {
-    /// A pod without a history.
+    /// An entry for a pod without history.
     pub fn new(pod: PodRef) -> Self {
         Self {
             version: VERSION,
@@ -194,12 +199,12 @@ impl Entry {
         }
     }
 
-    /// True when the request `id` has ended and must not run again.
+    /// True if the request `id` has ended and must not run again.
     pub fn has_finished(&self, id: &str) -> bool {
         self.finished.iter().any(|finished| finished == id)
     }
 
-    /// Takes in what the kubelet's hashes of the spec were before and after `operation`.
+    /// Records the kubelet's container hashes of the spec before and after `operation`.
     pub fn remember_hashes(&mut self, operation: &Operation) {
         for (container, image, hash) in operation.hashes() {
             let known = self.hashes.entry(container.to_owned()).or_default();
@@ -210,7 +215,7 @@ impl Entry {
         }
     }
 
-    /// Takes the end of a request in.
+    /// Records the end of a request.
     pub fn conclude(&mut self, status: Status) {
         self.open = None;
         self.intent = None;
@@ -225,10 +230,10 @@ impl Entry {
 }
 
 impl Journal {
-    /// Opens the journal below `state`, making its folder.
+    /// Opens the journal below `state`, and creates its folder.
     pub fn open(state: &Path) -> Result<Self, JournalError> {
         let folder = state.join("journal");
-        // Arguments of hooks and messages of programs: nobody else's business.
+        // The files hold hook arguments and messages of programs, so only root may read them.
         let made = std::fs::create_dir_all(&folder)
             .and_then(|()| std::fs::set_permissions(&folder, Permissions::from_mode(0o700)));
         made.map_err(|source| JournalError::Io {
@@ -239,15 +244,15 @@ impl Journal {
         Ok(Self { folder, disk: Disk::new(MAX_CALLS), writes: Arc::new(Semaphore::new(MAX_WRITES)) })
     }
 
-    /// The file of the pod `uid`.
+    /// The path of the file of the pod `uid`.
     pub fn path(&self, uid: &str) -> PathBuf {
-        // A uid comes from a runtime's label; nothing it holds may lead out of the folder.
+        // A uid comes from a label at the runtime; its content must not lead out of the folder.
         let safe: String =
             uid.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
         self.folder.join(format!("{safe}.json"))
     }
 
-    /// What is known of `pod`.
+    /// Reads the entry of `pod`; a new entry if there is no file.
     pub fn load(&self, pod: &PodRef) -> Result<Entry, JournalError> {
         let path = self.path(&pod.uid);
         match read(&path)? {
@@ -259,7 +264,7 @@ impl Journal {
         }
     }
 
-    /// Writes `entry`, durably, before it returns. Blocks on the disk.
+    /// Writes `entry` durably before it returns. Blocks on the disk.
     pub fn write(&self, entry: &Entry) -> Result<(), JournalError> {
         let path = self.path(&entry.pod.uid);
         let written = serde_json::to_vec(entry)
@@ -268,9 +273,9 @@ impl Journal {
         written.map_err(|source| JournalError::Io { path, doing: "written", source })
     }
 
-    /// [`Self::write`] in a thread, when it is its turn.
+    /// Runs [`Self::write`] in a thread, when a write permit is free.
     pub(super) async fn write_beside(self, entry: Entry) -> Result<(), JournalError> {
-        // Never closed.
+        // The semaphore is never closed.
         let slot = Arc::clone(&self.writes).acquire_owned().await;
         let path = self.path(&entry.pod.uid);
         let written = tokio::task::spawn_blocking(move || {
@@ -282,7 +287,7 @@ impl Journal {
         })
     }
 
-    /// The files, by the uids of their pods.
+    /// The uids of all pods that have a file.
     fn uids(&self) -> Result<Vec<String>, JournalError> {
         let io = |source| JournalError::Io { path: self.folder.clone(), doing: "listed", source };
         let mut uids = Vec::new();
@@ -294,7 +299,7 @@ impl Journal {
         Ok(uids)
     }
 
-    /// Does `work` about the file `of` the pod `uid` beside the executor, in time or not at all.
+    /// Runs `work` on the file `of` the pod `uid` in a thread outside the executor, bounded by [`CALL_LIMIT`].
     pub(super) async fn beside<T: Send + 'static>(
         &self,
         of: File,
@@ -306,17 +311,17 @@ impl Journal {
         done.unwrap_or_else(|_| Err(JournalError::Late { path: self.path(uid) }))
     }
 
-    /// [`Self::load`] beside the executor.
+    /// Runs [`Self::load`] in a thread outside the executor.
     ///
     /// # Errors
-    /// As there, and [`JournalError::Late`].
+    /// The errors of [`Self::load`], and [`JournalError::Late`].
     pub async fn load_beside(&self, pod: &PodRef) -> Result<Entry, JournalError> {
         let of = pod.clone();
         self.beside(File::Entry, &pod.uid, move |journal| journal.load(&of)).await
     }
 
-    /// Every file, each with what it holds or why it cannot be read, beside the executor: one that hangs keeps no other from being
-    /// read.
+    /// Reads every file in threads outside the executor. Each result is an entry or the reason why its file cannot
+    /// be read; a read that hangs does not prevent the others.
     ///
     /// # Errors
     /// When the folder cannot be listed.
@@ -329,7 +334,7 @@ impl Journal {
         Ok(join_all(entries).await.into_iter().filter_map(Result::transpose).collect())
     }
 
-    /// Forgets `pod`.
+    /// Deletes all files of `pod`.
     pub fn forget(&self, pod: &PodRef) -> Result<(), JournalError> {
         let path = self.path(&pod.uid);
         for path in [self.panics_of(pod), path.with_extension("lock"), path] {
@@ -343,17 +348,17 @@ impl Journal {
         Ok(())
     }
 
-    /// Runs `work` on the request `id`; if it panics, that is noted beside the journal.
+    /// Runs `work` on the request `id`. A panic in it adds a line to the pod's panics file.
     pub(super) fn note_panics<F: Future>(&self, pod: &PodRef, id: &str, work: Pin<Box<F>>) -> Noted<F> {
         panics::noted(self.panics_of(pod), id, work)
     }
 
-    /// How often the process has ended by a panic in the work on the request `id`.
+    /// How often a panic in the work on the request `id` has ended the process.
     pub(super) fn panics(&self, pod: &PodRef, id: &str) -> usize {
         panics::count(&self.panics_of(pod), id)
     }
 
-    /// Forgets the panics of a pod's requests: the one that was at work has ended.
+    /// Deletes the recorded panics of a pod: the request in progress has ended.
     pub(super) fn forget_panics(&self, pod: &PodRef) {
         let _ = std::fs::remove_file(self.panics_of(pod));
     }
@@ -362,7 +367,7 @@ impl Journal {
         self.path(&pod.uid).with_extension("panics")
     }
 
-    /// Makes this process the only one that works on `pod`, until the lock is dropped.
+    /// Locks `pod`: this process is the only one that works on it until the lock is dropped.
     pub fn hold(&self, pod: &PodRef) -> Result<PodLock, JournalError> {
         let path = self.path(&pod.uid).with_extension("lock");
         let file = std::fs::File::create(&path).map_err(|source| JournalError::Io {
@@ -376,11 +381,11 @@ impl Journal {
     }
 }
 
-/// Held by the one process that works on a pod.
+/// The lock of the process that works on a pod. Released on drop.
 #[derive(Debug)]
 pub struct PodLock(#[expect(dead_code, reason = "held for its drop")] Flock<std::fs::File>);
 
-/// The file at `path`; `None` when there is none.
+/// Reads the file at `path`; `None` if there is none.
 fn read(path: &Path) -> Result<Option<Entry>, JournalError> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
@@ -401,7 +406,7 @@ fn read(path: &Path) -> Result<Option<Entry>, JournalError> {
     }
 }
 
-/// What the fields of a file say; an error where nothing may be done to the pod.
+/// Parses the fields of a file. Returns an error if no operation may run on the pod.
 fn entry(mut fields: Map<String, Value>) -> Result<Entry, String> {
     let mut take = |name: &str| fields.remove(name).unwrap_or_default();
     let needed = |name: &str, why: serde_json::Error| format!("{name}: {}", said(&why));
@@ -433,12 +438,13 @@ fn entry(mut fields: Map<String, Value>) -> Result<Entry, String> {
     })
 }
 
-/// The value, or nothing where another release has written something else.
+/// The parsed value, or the default if another release has written a value that cannot be parsed.
 fn understood<T: DeserializeOwned + Default>(value: Value) -> T {
     serde_json::from_value(value).unwrap_or_default()
 }
 
-/// What may be said of an error: it quotes values, except the names of fields and kinds.
+/// The part of a parse error that may be published. An error text quotes values, except in these three forms, which
+/// quote names of fields and variants only.
 fn said(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let named = ["unknown field `", "unknown variant `", "missing field `"].into_iter().find_map(|start| {

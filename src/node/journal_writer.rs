@@ -1,7 +1,7 @@
-//! Writes the journal of one operation, one write after the other, each in a thread that a slow disk may hold up.
+//! Writes the journal of one operation. Writes are sequential, and each runs in a thread that a slow disk may block.
 //!
-//! A write that takes longer than its limit goes on by itself; what comes after it is written when it has ended. The newest
-//! entry is always the last one written.
+//! A write that exceeds its limit continues in the background; the next entry is written after it ends. The newest
+//! entry is always the last one written. Does not decide whether an operation waits for a write that is late.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct JournalWriter {
     journal: Journal,
-    /// The write under way.
+    /// The write in progress.
     under_way: Option<JoinHandle<Result<(), JournalError>>>,
-    /// What is to be written after it.
+    /// The entry to write after it.
     next: Option<Entry>,
 }
 
@@ -30,7 +30,7 @@ impl JournalWriter {
         Self { journal, under_way: None, next: None }
     }
 
-    /// Writes `entry`, and waits for that no longer than `limit`; not at all behind a write that is late already.
+    /// Writes `entry`, and waits for it no longer than `limit`. Does not wait if an earlier write is late already.
     pub(super) async fn write(&mut self, entry: &Entry, limit: Duration) -> Result<(), JournalError> {
         let behind = self.under_way.as_ref().is_some_and(|write| !write.is_finished());
         self.next = Some(entry.clone());
@@ -40,7 +40,7 @@ impl JournalWriter {
         timeout(limit, self.finish()).await.unwrap_or(Err(late))
     }
 
-    /// Waits until everything is written. May be dropped at any time.
+    /// Waits until everything is written. Cancel-safe.
     pub(super) async fn finish(&mut self) -> Result<(), JournalError> {
         let mut last = Ok(());
         loop {
@@ -56,11 +56,11 @@ impl JournalWriter {
         }
     }
 
-    /// Writes `entry`, whose write has just failed with `error`, until the disk takes it. May be dropped at any time.
+    /// Repeats the write of `entry`, which has just failed with `error`, until the disk accepts it. Cancel-safe.
     pub(super) async fn persist(&mut self, entry: &Entry, mut error: JournalError) {
         let mut pause = FIRST_PAUSE;
         loop {
-            // A late one is still being written.
+            // A late write is still in progress, so it is not repeated.
             if !matches!(error, JournalError::Late { .. }) {
                 sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
@@ -73,7 +73,7 @@ impl JournalWriter {
         }
     }
 
-    /// Writes what a late write has held up, while nothing else is to be done; never ends.
+    /// Completes a write that was late, while the operation waits. Never returns.
     pub(super) async fn catch_up(&mut self) {
         if self.under_way.is_some()
             && let Err(error) = self.finish().await

@@ -1,12 +1,12 @@
-//! `inplace node run` and `node rm`: a whole pod from a manifest, and its end, without a kubelet.
+//! `inplace node run` and `inplace node rm`: starts a whole pod from a manifest, and removes it, without a kubelet.
 //!
-//! What is made carries the labels and annotations that a kubelet writes, so that everything else on the node (and
-//! this program first of all) takes it for a pod. Afterwards nobody looks after it: nothing restarts a container,
-//! rotates a log or cleans up behind it. Must not touch a pod that was not made here.
+//! The created objects carry the labels and annotations that a kubelet writes, so that all other programs on the
+//! node, including this one, recognize a pod. Afterwards the pod is not managed: nothing restarts a container,
+//! rotates a log or cleans up. Must not touch a pod that was not created here.
 //!
-//! As from a kubelet: the masked paths of /proc, seccomp unconfined for containers and the runtime's default for the
-//! sandbox. Other than from a kubelet: no /dev/termination-log, the runtime's /etc/hosts, the node's resolver, no
-//! environment of services, and no limits, so the runtime's own cgroup and OOM score.
+//! Same as with a kubelet: the masked paths of /proc, seccomp unconfined for containers and the runtime's default
+//! for the sandbox. Different from a kubelet: no /dev/termination-log, the runtime's /etc/hosts, the node's
+//! resolver, no environment variables for services, and no limits, so the runtime's own cgroup and OOM score.
 
 mod config;
 mod expand;
@@ -23,14 +23,14 @@ pub use files::BadFile;
 pub use rm::{Removed, RmError, rm};
 pub use run::{RunError, Started, StartedContainer, run};
 
-/// Where pods have their files.
+/// The directories of the pods' files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dirs {
     state: PathBuf,
 }
 
 impl Dirs {
-    /// Below `state`; `None` unless it is an absolute path in UTF-8, which is what a runtime can be told.
+    /// The directories below `state`; `None` unless it is an absolute path in UTF-8, which the CRI requires.
     pub fn new(state: PathBuf) -> Option<Self> {
         (state.is_absolute() && state.to_str().is_some()).then_some(Self { state })
     }
@@ -40,23 +40,24 @@ impl Dirs {
         &self.state
     }
 
-    /// The logs of a pod.
+    /// The log directory of a pod.
     pub fn logs(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
         self.state.join("logs").join(format!("{namespace}_{name}_{uid}"))
     }
 
-    /// The volumes of a pod.
+    /// The directory of a pod's volumes.
     pub fn volumes(&self, uid: &str) -> PathBuf {
         self.state.join("volumes").join(uid)
     }
 
-    /// A link whose target is the uid: who makes it has the pod's name. First to come, last to go.
+    /// A symbolic link whose target is the uid of the pod that owns the name. It is created before and removed after
+    /// everything else of the pod.
     fn claim(&self, namespace: &str, name: &str) -> PathBuf {
         self.state.join("pods").join(format!("{namespace}_{name}"))
     }
 }
 
-/// The owner in words.
+/// Describes the owner of a sandbox, and how to remove it.
 fn owned_by(owner: Owner) -> &'static str {
     match owner {
         Owner::Kubelet => "the kubelet made it for the API server; delete it there (kubectl delete pod)",

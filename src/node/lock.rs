@@ -1,7 +1,8 @@
-//! One engine per runtime: an agent alone, or commands beside each other.
+//! Ensures one engine per runtime: one agent alone, or several commands concurrently.
 //!
-//! The lock lies on the folder of the runtime's socket, so that it is the same for every process on the node,
-//! whatever state folder or mount namespace it has, and nothing is left when its holder dies.
+//! The lock is taken on the folder of the runtime's socket, so that it is the same for every process on the node,
+//! whatever its state folder or mount namespace, and disappears when its holder dies. It does not protect a single
+//! pod; the lock of a pod is in `journal`.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -14,42 +15,43 @@ use nix::fcntl::{Flock, FlockArg};
 #[derive(Debug)]
 pub struct NodeLock(#[expect(dead_code, reason = "held for its drop")] Flock<File>);
 
-/// Why the lock cannot be had.
+/// Why the lock cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Somebody else has it.
+    /// Another process holds it.
     #[error("{holder} is at work on this node (it holds {folder}): {advice}")]
     Held {
         /// The locked folder.
         folder: PathBuf,
-        /// Who, as far as can be told.
+        /// The probable holder.
         holder: &'static str,
-        /// What to do.
+        /// What the user can do.
         advice: &'static str,
     },
-    /// There is no such folder, so there is no runtime.
+    /// The folder does not exist, so there is no runtime.
     #[error(
         "there is no folder {0}: is the runtime running? Another socket is named with --runtime-endpoint"
     )]
     NoFolder(PathBuf),
-    /// The folder is not ours.
+    /// The folder cannot be opened or locked.
     #[error("the folder {folder} of the runtime's socket cannot be locked, which takes root: {source}")]
     Io {
-        /// The folder.
+        /// The folder of the runtime's socket.
         folder: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
 }
 
 impl NodeLock {
-    /// For an agent: nobody else may be at work on the runtime behind `socket`.
+    /// The lock of an agent: exclusive, so that no other process may change containers of the runtime behind
+    /// `socket`.
     pub fn for_agent(socket: &Path) -> Result<Self, LockError> {
         let advice = "stop it, or wait for the command to end";
         Self::take(socket, FlockArg::LockExclusiveNonblock, "another inplace agent or command", advice)
     }
 
-    /// For a command: other commands may be, on other pods; an agent may not.
+    /// The lock of a command: shared, so that other commands may work on other pods, but no agent.
     pub fn for_command(socket: &Path) -> Result<Self, LockError> {
         let advice = "write the request into the pod's annotation, or stop the agent first";
         Self::take(socket, FlockArg::LockSharedNonblock, "an inplace agent", advice)

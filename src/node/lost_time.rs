@@ -1,6 +1,8 @@
-//! The time in which nobody could carry an operation on: the runtime was away, or this process did not run.
+//! Measures the time during which an operation could not progress: the runtime was unreachable, or this process did
+//! not run.
 //!
-//! The steady clock alone shows that. A process that is stopped and goes on later sees a gap between two beats.
+//! Must not use the wall clock: only the monotonic clock shows this time. A process that was suspended sees a gap
+//! between two beats after it resumes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,17 +11,17 @@ use jiff::SignedDuration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-/// How often it is noted that this process runs.
+/// The interval at which a task records that this process runs.
 const BEAT: Duration = Duration::from_millis(500);
-/// How much later than it should a beat may come on a busy node.
+/// How late a beat may be on a busy node without counting as lost time.
 const LATE: Duration = Duration::from_secs(2);
 
-/// Counts that time for one operation.
+/// Counts the lost time of one operation.
 #[derive(Debug)]
 pub(super) struct LostTime {
     beats: Arc<Mutex<Beats>>,
     task: JoinHandle<()>,
-    /// Since when the runtime has not answered.
+    /// The time since which the runtime has not answered.
     away_since: Option<Instant>,
 }
 
@@ -52,12 +54,12 @@ impl LostTime {
         Self { beats, task, away_since: None }
     }
 
-    /// Notes that the runtime did not answer when it was asked at `asked`.
+    /// Records that the runtime did not answer a request made at `asked`.
     pub(super) fn not_seen(&mut self, asked: Instant) {
         self.away_since.get_or_insert(asked);
     }
 
-    /// The runtime has answered: what was lost since it did so last.
+    /// Records that the runtime has answered; returns the time lost since its previous answer.
     pub(super) fn take(&mut self) -> Option<SignedDuration> {
         let away = self.away_since.take().map_or(Duration::ZERO, |since| since.elapsed());
         let mut beats = locked(&self.beats);

@@ -1,7 +1,7 @@
-//! The engine on a node: takes a request for a pod, plans it, and carries it out on the runtime, journalled.
+//! The engine on a node: accepts a request for a pod, plans it, and carries it out on the runtime, with a journal.
 //!
-//! Used by the agent and by `inplace node`; knows neither. Decisions are in `operation`, the runtime's language in
-//! `cri`.
+//! Used by the agent and by `inplace node`; depends on neither. Decisions are made in `operation`; the protocol of
+//! the runtime is in `cri`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -48,50 +48,50 @@ mod set_aside;
 pub mod settings;
 pub mod sweep;
 
-/// The engine, with everything it works with.
+/// The engine and its dependencies.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// The runtime.
+    /// The client of the runtime.
     pub client: Client,
-    /// What must survive this process.
+    /// The state that must survive this process.
     pub journal: Journal,
-    /// How many images are pulled at once.
+    /// The limit on concurrent image pulls.
     pub pulls: Pulls,
-    /// What the operation that this is for may do beside others; without a limit where nobody has set one.
+    /// The permit of the operation that this engine carries out; the default is without a limit.
     pub permit: Permit,
     /// Bytes that a pull must leave free on the image disk.
     pub image_reserve: u64,
-    /// What the API server shows of the node's pods, and the way to change them; `None` without one.
+    /// The API server's view of the node's pods, and the way to change them; `None` without an API server.
     pub cluster: Option<NodePods>,
-    /// Whether secrets that pods name may be read to pull their images.
+    /// Whether Secrets that pods name may be read to pull their images.
     pub allow_pull_secrets: bool,
-    /// What holds a name beside a kubelet; `None` where there is none.
+    /// The image for processes that hold container names beside a kubelet; `None` without a kubelet.
     pub holder: Option<Holder>,
-    /// What hooks are run with; `None` where none are.
+    /// What running hooks requires; `None` if hooks are not run.
     pub hooks: Option<Hooks>,
-    /// The terminal status that was published for the pod that this is for, if there is one: an operation that has ended is not
-    /// carried on, whatever the journal holds.
+    /// The terminal status that was published for the pod, if there is one: an operation that has ended is not
+    /// continued, whatever the journal holds.
     pub answered: Option<Status>,
-    /// How long the request that this is for has waited until it could begin: that counts towards its deadline.
+    /// How long the request has waited before it could begin. This time counts towards its deadline.
     pub waited: Duration,
 }
 
 /// Why a request was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It cannot be done as written.
+    /// The request cannot be carried out as written.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The runtime did not answer as needed.
+    /// The runtime failed or did not answer.
     #[error("{0}")]
     Runtime(String, Class),
     /// The template of a hook could not be read.
     #[error("{0}")]
     Hook(String, Class),
-    /// The journal forbids it.
+    /// The journal does not permit it.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The process is to end; the journal holds what is left to do.
+    /// The process shuts down; the journal holds what remains to be done.
     #[error(
         "interrupted: what is left to do is in the journal and is done when inplace runs on this node again"
     )]
@@ -126,7 +126,7 @@ impl Error {
 }
 
 impl Node {
-    /// An engine on the runtime behind `client`, keeping its journal below `state`.
+    /// An engine on the runtime behind `client`, with its journal below `state`.
     pub fn new(
         client: Client,
         state: &Path,
@@ -153,7 +153,7 @@ impl Node {
         })
     }
 
-    /// The same engine beside a kubelet, with the pods of its node as the API server shows them.
+    /// The same engine beside a kubelet, with the API server's view of the pods of its node.
     #[must_use]
     pub fn with_cluster(mut self, pods: NodePods, holder: Holder, allow_pull_secrets: bool) -> Self {
         self.cluster = Some(pods);
@@ -162,26 +162,27 @@ impl Node {
         self
     }
 
-    /// The same engine, running hooks.
+    /// The same engine with hooks.
     #[must_use]
     pub fn with_hooks(mut self, hooks: Hooks) -> Self {
         self.hooks = Some(hooks);
         self
     }
 
-    /// How the runtime is asked for `pod`.
+    /// The identity with which the runtime is asked for `pod`.
     fn asked(&self, pod: &PodRef) -> Asked {
         let origin = self.cluster.as_ref().map_or(Origin::Unknown, |pods| pods.origin(pod));
         Asked { pod: pod.clone(), origin }
     }
 
-    /// Fails unless what the node has under the uid of `pod` is that pod: before its journal is so much as opened.
+    /// Fails unless the sandbox under the uid of `pod` on this node belongs to that pod. Called before its journal
+    /// is opened.
     async fn identify(&self, pod: &PodRef) -> Result<(), Error> {
         let asked = self.asked(pod);
         let sandboxes = self.client.sandboxes(Some((annotation::POD_UID, &pod.uid))).await?;
         match identity::own(&asked, sandboxes) {
             Err(mismatch) => Err(Refusal::IdentityMismatch(mismatch.to_string()).into()),
-            // Whose uid that is shows only with the sandbox.
+            // Only a sandbox proves which pod has the uid of a mirror pod.
             Ok(own) if own.is_empty() && asked.origin == Origin::Mirror => {
                 Err(Refusal::PodNotFound(pod.to_string()).into())
             }
@@ -189,7 +190,7 @@ impl Node {
         }
     }
 
-    /// The pod as it is now, by its runtime and by its API server.
+    /// Observes the pod through the runtime and the API server.
     async fn see(
         &self,
         client: &Client,
@@ -197,20 +198,20 @@ impl Node {
         names: &[&str],
     ) -> Result<Snapshot, crate::cri::error::Error> {
         let snapshot = convert::observe(client, &self.asked(pod), Some(names)).await?;
-        // First whether it was heard: what is not found then was not there.
+        // The order matters: `has_synced` is read first, so that a pod that is then not found did not exist.
         let heard = self.cluster.as_ref().is_some_and(NodePods::has_synced);
         let declared = self.cluster.as_ref().and_then(|pods| pods.declared(pod));
         Ok(Snapshot { absent: heard && declared.is_none(), declared, ..snapshot })
     }
 
-    /// The pod of that name that is on this node; the newest when there are several.
+    /// The pod of that name on this node; the newest if there are several.
     pub async fn find(&self, namespace: &str, name: &str) -> Result<PodRef, Error> {
         let found = convert::find_pod(&self.client, namespace, name).await?;
         let missing = || Refusal::PodNotFound(format!("{namespace}/{name}"));
         Ok(found.into_iter().next().ok_or_else(missing)?)
     }
 
-    /// What would be done. Touches nothing.
+    /// Returns what would be done. Touches nothing.
     pub async fn plan(&self, pod: &PodRef, request: Request) -> Result<Plan, Error> {
         self.identify(pod).await?;
         self.planned(pod, request).await
@@ -224,8 +225,8 @@ impl Node {
         }
     }
 
-    /// Carries `request` out on `pod`, to its end. A request that has ended before is answered from the journal.
-    /// What an earlier process left undone on this pod is done first.
+    /// Carries out `request` on `pod` to its end. A request that has ended before is answered from the journal. An
+    /// operation that an earlier process left open on this pod is completed first.
     pub async fn carry_out(
         &self,
         pod: &PodRef,
@@ -269,7 +270,7 @@ impl Node {
         Box::pin(drive::drive(self, entry, control, observer)).await.ok_or(Error::Interrupted)
     }
 
-    /// Ends what an earlier process left undone on `pod`, if it did.
+    /// Completes the operation that an earlier process left open on `pod`, if there is one.
     pub async fn resume(
         &self,
         pod: &PodRef,
@@ -306,7 +307,7 @@ impl Node {
         self.journal.note_panics(pod, &id, work).await.map(Some).ok_or(Error::Interrupted)
     }
 
-    /// Makes this process the only one that works on `pod`, until the lock is dropped.
+    /// Locks `pod`: this process is the only one that works on it until the lock is dropped.
     async fn hold(&self, pod: &PodRef) -> Result<PodLock, JournalError> {
         let of = pod.clone();
         self.journal.beside(File::Lock, &pod.uid, move |journal| journal.hold(&of)).await
@@ -316,7 +317,7 @@ impl Node {
         self.journal.load_beside(pod).await
     }
 
-    /// Forgets the panics of a pod's requests: the one that was at work has ended.
+    /// Deletes the recorded panics of a pod: the request in progress has ended.
     async fn forget_panics(&self, pod: &PodRef) {
         let of = pod.clone();
         let forget = move |journal: &Journal| {
@@ -328,16 +329,17 @@ impl Node {
         }
     }
 
-    /// Everything the preflight wants to know.
+    /// Collects the input of the preflight.
     async fn situation(&self, pod: &PodRef, request: &Request) -> Result<Situation, Error> {
         let runtime = self.client.version().await?;
         let names: Vec<_> = request.containers.iter().map(|target| target.name.as_str()).collect();
         let snapshot = self.see(&self.client, pod, &names).await?;
         if self.cluster.is_some() && snapshot.declared.is_none() {
-            // What its spec declares is not known, and nobody asks for it any more.
+            // Without the pod's spec the declared containers are unknown, and no request for the pod exists any
+            // more.
             return Err(Refusal::PodNotFound(pod.to_string()).into());
         }
-        // One that its kubelet has refused never gets a sandbox.
+        // A pod that its kubelet has refused never gets a sandbox.
         if snapshot.sandbox.is_none()
             && let Some(why) = snapshot.declared.as_ref().and_then(|declared| declared.ending.clone())
         {
@@ -354,7 +356,7 @@ impl Node {
         Ok(Situation { snapshot, runtime, sources, hashes, hooks, now: clock::now() })
     }
 
-    /// What is known of the container `name`, the one that runs or the last one, as the source of a clone.
+    /// Reads the running container `name`, or the last one of that name, as the source of a clone.
     async fn source(&self, snapshot: &Snapshot, name: &str) -> Result<Option<Source>, Error> {
         let instances = snapshot.instances(name);
         let running = instances.iter().rev().find(|instance| instance.state == State::Running);
@@ -399,7 +401,8 @@ impl Node {
     }
 }
 
-/// Whether `status` is the end of the operation `id`, and not only the answer to a request of that id that could not begin.
+/// Whether `status` is the end of the operation `id`, and not only the answer to a request of that ID that could not
+/// begin.
 fn is_end_of(status: &Status, id: &str) -> bool {
     let has_begun = status.started_at.is_some();
     status.id == id && has_begun && status.phase.is_terminal() && status.phase != Phase::Refused

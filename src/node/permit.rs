@@ -1,20 +1,22 @@
-//! Permits: how many operations may change containers at once on this node.
+//! Permits limit how many operations may change containers at once on this node. Image pulls have limits of their
+//! own, in `pulls`.
 //!
-//! An operation holds one from its beginning, gives it back while it waits and has touched nothing, takes one again before
-//! it touches a container, and gives it back while it waits for its last hook. A container that is down never waits for one.
+//! An operation holds a permit from its beginning, returns it while it waits and has touched no container, acquires
+//! one again before it touches a container, and returns it while it waits for its last hook. A container that is
+//! down never waits for a permit.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// All permits of the node.
+/// All permits of the node. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Permits {
     free: Arc<Semaphore>,
     returned: Arc<Notify>,
 }
 
-/// The permit of one operation; without a limit it is always held.
+/// The permit of one operation. Without a limit it is always held.
 #[derive(Clone, Debug, Default)]
 pub struct Permit(Option<Arc<Slot>>);
 
@@ -25,23 +27,23 @@ struct Slot {
 }
 
 impl Permits {
-    /// So many.
+    /// Creates `count` permits.
     pub fn new(count: usize) -> Self {
         Self { free: Arc::new(Semaphore::new(count)), returned: Arc::default() }
     }
 
-    /// One for an operation that is about to begin, if there is one.
+    /// A permit for an operation that is about to begin, if one is free.
     pub fn take(&self) -> Option<Permit> {
         let held = Arc::clone(&self.free).try_acquire_owned().ok()?;
         Some(self.slot(Some(held)))
     }
 
-    /// For an operation that an earlier process has begun: it goes on, with or without.
+    /// A permit for an operation that an earlier process has begun: the operation continues even if none is free.
     pub fn resume(&self) -> Permit {
         self.slot(Arc::clone(&self.free).try_acquire_owned().ok())
     }
 
-    /// Waits until one has been given back since the last call.
+    /// Waits until a permit has been returned since the last call.
     pub async fn returned(&self) {
         self.returned.notified().await;
     }
@@ -57,16 +59,16 @@ impl Permit {
         self.0.as_ref().is_none_or(|slot| slot.held().is_some())
     }
 
-    /// Waits for one, in the order of those who wait.
+    /// Waits for a permit, in first-come order.
     pub(super) async fn acquire(&self) {
         let Some(slot) = self.0.as_ref().filter(|slot| slot.held().is_none()) else { return };
-        // Never closed.
+        // The semaphore is never closed.
         if let Ok(permit) = Arc::clone(&slot.permits.free).acquire_owned().await {
             *slot.held() = Some(permit);
         }
     }
 
-    /// Leaves it to others.
+    /// Returns the permit for other operations.
     pub(super) fn give_back(&self) {
         if let Some(slot) = &self.0 {
             slot.give_back();

@@ -1,7 +1,7 @@
-//! The preStop handler of a container, read from the annotation in which the kubelet keeps it, and run as the kubelet
-//! runs it: exec in the container, httpGet and tcpSocket to the pod's own address, sleep.
+//! Runs the preStop handler of a container. The handler is read from the annotation in which the kubelet stores it,
+//! and run as the kubelet does: exec in the container, httpGet and tcpSocket to the pod's own address, sleep.
 //!
-//! A handler that fails stops nothing; what happened is told. Commands and headers are never logged.
+//! A handler that fails does not prevent the stop; the failure is reported. Commands and headers are never logged.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use tonic::Code;
 use crate::cri::client::Client;
 use crate::cri::error::Error;
 
-/// What a command may print, in bytes: nobody reads it.
+/// Maximum size of a command's output, in bytes: the output is not used.
 const LARGEST_ANSWER: usize = 64 << 10;
-/// Redirects that are followed at most, as the kubelet does.
+/// Maximum number of redirects to follow, as in the kubelet.
 const REDIRECTS: usize = 10;
 
-/// One handler, as Kubernetes spells it.
+/// A handler in the JSON form of Kubernetes.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Handler {
@@ -84,12 +84,12 @@ struct ContainerPort {
     container_port: u16,
 }
 
-/// Where the container that is about to stop can be reached.
+/// How to reach the container that is about to stop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
-    /// The container.
+    /// The ID of the container.
     pub(super) id: &'a str,
-    /// The pod's own address; the loopback of the host for a pod on the host's network.
+    /// The pod's own address; the loopback address for a pod on the host's network.
     pub(super) ip: IpAddr,
     /// The handler as JSON.
     pub(super) handler: &'a str,
@@ -100,7 +100,7 @@ pub(super) struct Place<'a> {
 /// Runs the handler for at most `budget`.
 ///
 /// # Errors
-/// What went wrong, for people. The container is to be stopped all the same.
+/// The failure as text for people. The container is to be stopped all the same.
 pub(super) async fn run(client: &Client, place: Place<'_>, budget: Duration) -> Result<(), String> {
     let handler: Handler = serde_json::from_str(place.handler)
         .map_err(|error| format!("the handler cannot be read: {}", kind(&error)))?;
@@ -144,7 +144,8 @@ async fn dispatch(
     }
 }
 
-/// The command has run to its end, and what it printed is not read; nor does containerd send what is too large for it.
+/// True if the output of a command that has run to its end is too large to read. containerd itself does not send an
+/// answer that exceeds its own limit.
 fn is_too_large(error: &Error) -> bool {
     match error.source.as_ref().map(tonic::Status::code) {
         Some(Code::OutOfRange) => true,
@@ -153,7 +154,8 @@ fn is_too_large(error: &Error) -> bool {
     }
 }
 
-/// One GET; as with the kubelet the certificate of an HTTPS server is not checked, and the body is not read.
+/// Sends one GET request. As in the kubelet, the certificate of an HTTPS server is not verified, and the body is not
+/// read.
 async fn http_get(place: Place<'_>, get: &HttpGet) -> Result<(), String> {
     let url = url(get, place.ip, place.ports)?;
     let client = reqwest::Client::builder()
@@ -175,7 +177,8 @@ async fn http_get(place: Place<'_>, get: &HttpGet) -> Result<(), String> {
     }
 }
 
-/// As the kubelet: to the same host, and so often; a redirect to another host is the answer.
+/// The redirect policy of the kubelet: redirects to the same host are followed, up to [`REDIRECTS`]; a redirect to
+/// another host is the final answer.
 fn same_host() -> Policy {
     Policy::custom(|attempt| {
         let same = attempt.previous().first().is_some_and(|first| first.host() == attempt.url().host());
@@ -194,7 +197,7 @@ fn url(get: &HttpGet, ip: IpAddr, ports: &str) -> Result<String, String> {
     Ok(format!("{scheme}://{}:{port}{slash}{}", host(&get.host, ip), get.path))
 }
 
-/// The host as a URL wants it.
+/// The host as a URL requires it.
 fn host(given: &str, ip: IpAddr) -> String {
     match (given, ip) {
         ("", IpAddr::V6(ip)) => format!("[{ip}]"),
@@ -203,7 +206,7 @@ fn host(given: &str, ip: IpAddr) -> String {
     }
 }
 
-/// The number of a port that may be named, or written as a number in quotes.
+/// Resolves a port that is a number, a name, or a number as a string.
 fn number(port: &Port, ports: &str) -> Result<u16, String> {
     let name = match port {
         Port::Number(number) => return Ok(*number),
@@ -224,7 +227,7 @@ fn number(port: &Port, ports: &str) -> Result<u16, String> {
         .ok_or_else(|| format!("the container has no port named {name}"))
 }
 
-/// What serde says may quote the text, which may hold a token: only the place is told.
+/// Only the kind and the position of a parse error. serde's message may quote the text, which may hold a token.
 fn kind(error: &serde_json::Error) -> String {
     format!("{:?} error at line {} column {}", error.classify(), error.line(), error.column())
 }
@@ -270,7 +273,8 @@ mod tests {
         assert_eq!(sleep.sleep.unwrap().seconds, 7);
     }
 
-    /// Answers every request with a redirect to what is sent to it, or with 204; each request is in [`CALLS`].
+    /// Answers every request with a redirect to the URL that the sender holds, or with 204; each request is recorded
+    /// in [`CALLS`].
     async fn server(host: &str) -> (std::net::SocketAddr, tokio::sync::watch::Sender<Option<String>>) {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let listener = tokio::net::TcpListener::bind((host, 0)).await.unwrap();

@@ -1,22 +1,22 @@
-//! How many images are pulled at once: so many from each registry, so that one that hangs delays nothing but what comes
-//! from it, and a larger number in all.
+//! Limits how many images are pulled at once: a limit per registry, so that a registry that hangs delays only images
+//! from it, and a larger limit in all. Pulls nothing itself.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How many times the limit of one registry may be pulled from all of them.
+/// The total limit as a multiple of the limit per registry.
 const REGISTRIES: usize = 16;
-/// Where an image comes from whose name says no registry.
+/// The registry of an image whose name contains none.
 const DEFAULT_REGISTRY: &str = "docker.io";
 
-/// The pulls of a node.
+/// The pull limits of a node. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Pulls {
     from_each: usize,
     in_all: Arc<Semaphore>,
-    /// One per registry that is pulled from, or waited for.
+    /// One semaphore per registry with pulls in progress or waiting.
     registries: Arc<Mutex<HashMap<String, Arc<Semaphore>>>>,
 }
 
@@ -25,13 +25,13 @@ pub struct Pulls {
 pub(super) struct PullPermit(#[expect(dead_code, reason = "held for its drop")] [OwnedSemaphorePermit; 2]);
 
 impl Pulls {
-    /// So many from each registry.
+    /// Allows `from_each` pulls from each registry.
     pub(super) fn new(from_each: usize) -> Self {
         let in_all = Arc::new(Semaphore::new(from_each.saturating_mul(REGISTRIES)));
         Self { from_each, in_all, registries: Arc::default() }
     }
 
-    /// How many are under way.
+    /// The number of pulls in progress.
     pub fn open(&self) -> usize {
         self.from_each.saturating_mul(REGISTRIES).saturating_sub(self.in_all.available_permits())
     }
@@ -41,7 +41,8 @@ impl Pulls {
         self.in_all.available_permits() == 0 || self.registry(reference).available_permits() == 0
     }
 
-    /// Waits for a permit to pull `reference`. That of its registry comes first: who waits for it takes nothing from others.
+    /// Waits for a permit to pull `reference`. The permit of its registry is acquired first: while it waits, it
+    /// holds no permit of the total.
     pub(super) async fn acquire(&self, reference: &str) -> Option<PullPermit> {
         let of_registry = self.registry(reference).acquire_owned().await.ok()?;
         let of_node = Arc::clone(&self.in_all).acquire_owned().await.ok()?;
@@ -50,14 +51,14 @@ impl Pulls {
 
     fn registry(&self, reference: &str) -> Arc<Semaphore> {
         let mut registries = self.registries.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever pulls from one, or waits, has a second handle.
+        // Each pull in progress or waiting holds a second reference.
         registries.retain(|_, permits| Arc::strong_count(permits) > 1);
         let permits = registries.entry(registry_of(reference).to_owned());
         Arc::clone(permits.or_insert_with(|| Arc::new(Semaphore::new(self.from_each))))
     }
 }
 
-/// The host that the reference names.
+/// The registry host in the reference.
 fn registry_of(reference: &str) -> &str {
     match reference.split_once('/') {
         Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
@@ -94,10 +95,10 @@ mod tests {
         assert!(!pulls.is_full("a.example/y"));
         drop(second);
         assert_eq!(pulls.open(), 0);
-        // What nobody pulls from is forgotten.
+        // The semaphores of unused registries are removed.
         pulls.is_full("c.example/z");
         assert_eq!(pulls.registries.lock().unwrap().len(), 1);
-        // There is a bound for all of them as well.
+        // There is also a limit across all registries.
         let mut all = Vec::new();
         for number in 0..REGISTRIES {
             all.push(pulls.acquire(&format!("r{number}.example/x")).await.unwrap());

@@ -1,8 +1,9 @@
-//! A fresh look at the pod before an old word of its kubelet speaks against a container, or an old list says that the pod was
-//! deleted by force.
+//! Reads the pod from the API server again, before cached data from its kubelet counts against a container, or a
+//! cached list counts as proof that the pod was deleted by force.
 //!
-//! A watch whose connection is dead counts as current until its silence is noticed. What it showed last must not end a good
-//! swap: before such a verdict the pod is read once from the API server. While that cannot be had, nothing is known.
+//! A watch whose connection is dead counts as current until its silence is noticed. Its last data must not fail a
+//! good swap, so the pod is read once from the API server before such a decision. While it cannot be read, the
+//! decision stays open.
 
 use std::time::Duration;
 
@@ -12,20 +13,20 @@ use crate::node::Node;
 use crate::operation::effect::Class;
 use crate::operation::snapshot::{Declared, PodRef, Snapshot};
 
-/// What a read may take: the loop looks after containers meanwhile.
+/// Time limit of a read: the loop must manage containers meanwhile.
 const LIMIT: Duration = Duration::from_secs(2);
 /// The pause between two reads that failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What came of a read.
+/// The result of a read.
 enum Answer {
-    /// The pod is known as it is now.
+    /// The cache now holds the present state of the pod.
     Read,
     /// The API server has no such pod.
     Gone,
-    /// It cannot be read, and trying again will not help.
+    /// The pod cannot be read, and a repetition will not help.
     Never,
-    /// It did not answer, or was asked a moment ago.
+    /// The API server did not answer, or the last failed read was a moment ago.
     NotNow,
 }
 
@@ -36,7 +37,8 @@ pub(super) struct Reread {
 }
 
 impl Reread {
-    /// `snapshot` with what the API server says of `pod` now; as something old where it does not answer.
+    /// Returns `snapshot` with the present state of `pod` at the API server; marked as not current if the API server
+    /// does not answer.
     pub(super) async fn confirm(&mut self, node: &Node, pod: &PodRef, snapshot: Snapshot) -> Snapshot {
         let Some(pods) = &node.cluster else { return snapshot };
         let old = |declared: Declared| Declared { current: false, ..declared };

@@ -1,8 +1,9 @@
-//! Setting an operation aside: what this program cannot carry on ends as it is, with a reason. Its fences are removed, its
-//! containers are left to their kubelet.
+//! Sets an operation aside: an operation that this program cannot continue ends as it is, with a reason. Its fences
+//! are removed; its containers are left to their kubelet.
 //!
-//! That is an operation in which the process has panicked twice, which would end it again and again with all others, and
-//! one that another release has begun and this one does not understand.
+//! This concerns an operation in which the process has panicked twice, which would end the process repeatedly
+//! together with all other operations, and an operation that another release has begun and this release cannot
+//! parse.
 
 use crate::api::status::{Phase, Status};
 use crate::node::drive::{self, ControlHandle, Observer, OperationEvent};
@@ -15,7 +16,7 @@ use crate::operation::snapshot::PodRef;
 use crate::process::clock;
 use crate::process::log::chain;
 
-/// How often the process may end by a panic in one operation.
+/// How many panics in one operation may end the process.
 const MOST_PANICS: usize = 2;
 
 impl Node {
@@ -26,7 +27,7 @@ impl Node {
         Ok(self.journal.beside(File::Panics, &pod.uid, count).await? >= MOST_PANICS)
     }
 
-    /// The open operation in which the process has panicked.
+    /// Sets aside the open operation in which the process has panicked.
     pub(super) async fn set_operation_aside(
         &self,
         mut entry: Entry,
@@ -48,7 +49,7 @@ impl Node {
         self.end_aside(entry, report::status(&operation), control, observer).await
     }
 
-    /// A request in which the process has panicked before it was an operation.
+    /// Sets aside a request in which the process has panicked before an operation began.
     pub(super) async fn set_request_aside(
         &self,
         entry: Entry,
@@ -61,7 +62,7 @@ impl Node {
         self.end_aside(entry, status, control, observer).await
     }
 
-    /// The open operation of another release.
+    /// Sets aside the open operation of another release.
     pub(super) async fn set_foreign_aside(
         &self,
         entry: Entry,
@@ -87,7 +88,8 @@ impl Node {
         self.end_aside(entry, status, control, observer).await
     }
 
-    /// Ends an operation that the journal holds open although its end was published: the disk did not take it then.
+    /// Ends an operation that is open in the journal although its end was published: the disk did not accept the
+    /// final write.
     pub(super) async fn conclude_answered(
         &self,
         mut entry: Entry,
@@ -115,7 +117,7 @@ impl Node {
         status
     }
 
-    /// Writes the end of an operation that nobody carries on, and removes what it has left.
+    /// Writes the end of an operation that is not continued, and removes what it has left behind.
     async fn write_end(&self, entry: &Entry, control: &ControlHandle) {
         let pod = &entry.pod;
         let mut journal = JournalWriter::new(self.journal.clone());

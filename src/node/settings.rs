@@ -1,4 +1,4 @@
-//! The settings that everything working on a node shares.
+//! The settings that all commands on a node share. Does not connect to the runtime.
 
 use std::path::PathBuf;
 
@@ -30,12 +30,12 @@ impl NodeArgs {
     /// The runtime's socket.
     ///
     /// # Errors
-    /// When none is given and none is known.
+    /// When none is given and none of the known sockets exists.
     pub fn endpoint(&self) -> Result<Endpoint, NoEndpoint> {
         Endpoint::find(self.runtime_endpoint.as_deref())
     }
 
-    /// A client on the runtime's socket.
+    /// A client of the runtime's socket.
     ///
     /// # Errors
     /// See [`NodeArgs::endpoint`].

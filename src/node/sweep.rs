@@ -1,9 +1,8 @@
-//! Removing what belongs to no open operation: fences, and containers of ours that were created and never started.
+//! Removes containers that belong to no open operation: fences, and containers of an operation that were created and
+//! never started. Also deletes the journals of pods that are gone.
 //!
-//! Also forgets what is known of pods that are gone.
-//!
-//! A fence that stays would keep a kubelet from ever starting that attempt, so those of a pod whose journal cannot be read
-//! are removed as well, unless somebody is at work on that pod.
+//! A fence that stays would prevent a kubelet from ever starting that attempt. Fences of a pod whose journal cannot
+//! be read are therefore removed as well, unless a process works on that pod.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -18,10 +17,11 @@ use crate::node::journal::{File, Journal, JournalError, PodLock};
 use crate::operation::effect::Class;
 use crate::operation::snapshot::PodRef;
 
-/// What one call may take: what cannot be removed now is tried again with the next sweep.
+/// Time limit of one call. A container that cannot be removed now is tried again in the next sweep.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Removes everything forgotten, of one pod whose journal the caller holds or of all, and returns how many there were.
+/// Removes all orphans, either of one pod whose journal the caller has locked or of all pods, and returns their
+/// number.
 pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) -> Result<usize, Error> {
     let client = &client.within(LIMIT);
     let filter = held.map(|pod| (annotation::POD_UID, pod.uid.as_str()));
@@ -31,7 +31,7 @@ pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) ->
         if held.is_some_and(|held| *held != pod) || !is_ours(&container.labels, container.state()) {
             continue;
         }
-        // An operation that begins meanwhile takes care of everything of its pod itself.
+        // An operation that begins meanwhile manages all containers of its pod itself.
         let _lock = match held {
             Some(_) => None,
             None => match hold(journal, &pod).await {
@@ -46,9 +46,9 @@ pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) ->
     Ok(removed)
 }
 
-/// Removes the fences of earlier releases that have no log path, of one pod or of all, and returns how many there were: a
-/// kubelet that collects one deletes the files of its own working directory (see [`crate::cri::log_path`]). Whatever the
-/// journal says: an operation that needs a fence puts up another one.
+/// Removes the fences of earlier releases that have no log path, of one pod or of all, and returns their number. A
+/// kubelet that collects such a fence deletes the files of its own working directory (see [`crate::cri::log_path`]).
+/// They are removed whatever the journal holds: an operation that needs a fence creates another one.
 async fn remove_unsafe_fences(client: &Client, only: Option<&PodRef>) -> Result<usize, Error> {
     let filter = only.map(|pod| (annotation::POD_UID, pod.uid.as_str()));
     let mut removed = 0;
@@ -66,7 +66,7 @@ async fn remove_unsafe_fences(client: &Client, only: Option<&PodRef>) -> Result<
     Ok(removed)
 }
 
-/// One that cannot be removed is tried again with the next sweep.
+/// A fence that cannot be removed is tried again in the next sweep.
 async fn remove(client: &Client, pod: &PodRef, id: &str, done: &str) -> bool {
     let removed = fence::remove(client, id).await;
     match &removed {
@@ -76,7 +76,8 @@ async fn remove(client: &Client, pod: &PodRef, id: &str, done: &str) -> bool {
     removed.is_ok()
 }
 
-/// Forgets the pods that are gone: a uid never comes back. What is open or cannot be read stays for a person to see.
+/// Deletes the journals of pods that are gone: a uid is never used again. Files that are open or cannot be read stay
+/// for a person to inspect.
 pub async fn forget_gone(client: &Client, journal: &Journal) -> Result<(), Error> {
     let there: HashSet<_> = convert::list_pods(client).await?.into_iter().map(|pod| pod.uid).collect();
     let entries = match journal.all().await {
@@ -105,14 +106,14 @@ async fn hold(journal: &Journal, pod: &PodRef) -> Result<PodLock, JournalError> 
     journal.beside(File::Lock, &pod.uid, move |journal| journal.hold(&of)).await
 }
 
-/// A fence, or what an operation created and nobody started.
+/// True for a fence, and for a container that an operation created and that was not started.
 fn is_ours(labels: &HashMap<String, String>, state: ContainerState) -> bool {
     is_fence(labels)
         || labels.contains_key(annotation::OPERATION) && state == ContainerState::ContainerCreated
 }
 
-/// For a pod whose journal is held. An operation that is open takes care of everything of its pod itself; from a file that
-/// cannot be read none can be begun or resumed.
+/// Whether no operation manages the pod, whose journal must be locked. An open operation manages all containers of
+/// its pod itself; from a file that cannot be read, no operation can begin or resume.
 async fn has_no_operation(journal: &Journal, pod: &PodRef) -> bool {
     match journal.load_beside(pod).await {
         Ok(entry) => entry.open.is_none(),
@@ -120,17 +121,17 @@ async fn has_no_operation(journal: &Journal, pod: &PodRef) -> bool {
     }
 }
 
-/// Whether the container is still one of ours: since the list was taken it may have been started.
+/// Whether the container is still to be removed: it may have been started since the list was read.
 async fn is_still_ours(client: &Client, pod: &PodRef, id: &str) -> Result<bool, Error> {
     let status = read(client, pod, id).await?;
     Ok(status.is_some_and(|status| is_ours(&status.labels, status.state())))
 }
 
-/// What the runtime says of a container; `None` too where it can say nothing of that one, which must not keep the others from
-/// being removed.
+/// The runtime's status of a container. Also `None` if the runtime fails for this one container, so that the others
+/// can still be removed.
 ///
 /// # Errors
-/// When there is no runtime to ask.
+/// When the runtime cannot be reached.
 async fn read(client: &Client, pod: &PodRef, id: &str) -> Result<Option<ContainerStatus>, Error> {
     match client.container(id, false).await {
         Ok(answer) => Ok(answer.and_then(|answer| answer.status)),

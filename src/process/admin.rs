@@ -1,4 +1,5 @@
-//! What a process tells over HTTP: `/healthz` (it lives), `/readyz` (it can work), `/metrics`.
+//! Serves the state of a process over HTTP: `/healthz` (the process runs), `/readyz` (it can work), `/metrics`.
+//! Decides nothing about readiness itself.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -22,14 +23,14 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Connections at once: a few probes and scrapes.
+/// Maximum number of concurrent connections: a few probes and scrapes.
 const CONNECTIONS: usize = 64;
-/// What one may last, from its beginning to the end of its answer.
+/// Maximum duration of a connection, from its beginning to the end of its answer.
 const LONGEST: Duration = Duration::from_secs(15);
-/// What an answer under way may take when the process is to end.
+/// Time that answers in progress get when the process shuts down.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// Asks whether the process can work; the error says what is missing.
+/// Checks whether the process can work; the error says what is missing.
 pub type Readiness = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync>;
 
 #[derive(Clone)]
@@ -47,19 +48,19 @@ pub fn router(ready: Readiness, metrics: Arc<Registry>) -> Router {
         .with_state(Reported { ready, metrics })
 }
 
-/// Serves the routes on `address` until `stop`.
+/// Serves the routes on `address` until `stop` is cancelled.
 ///
 /// # Errors
-/// When the address cannot be had.
+/// When the address cannot be bound.
 pub async fn serve(address: SocketAddr, router: Router, stop: CancellationToken) -> std::io::Result<()> {
     let mut listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "serving /healthz /readyz /metrics");
     let (open, room) = (TaskTracker::new(), Arc::new(Semaphore::new(CONNECTIONS)));
     loop {
         tokio::select! {
-            // axum's own: it waits a moment where no file can be opened.
+            // axum's `accept` pauses for a moment when no file descriptor is available.
             (stream, _) = Listener::accept(&mut listener) => {
-                // Whoever holds connections gets no more of them; a probe tries again.
+                // Above the limit the connection is closed at once; a probe tries again.
                 let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
                 let router = router.clone();
                 open.spawn(async move {
@@ -75,7 +76,7 @@ pub async fn serve(address: SocketAddr, router: Router, stop: CancellationToken)
     Ok(())
 }
 
-/// One request: who asks seldom needs no connection that is kept.
+/// Answers one request. Keep-alive is off: clients that ask rarely need no persistent connection.
 async fn answer(stream: TcpStream, router: Router) -> Result<(), hyper::Error> {
     let service = TowerToHyperService::new(router);
     http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service).await
@@ -121,10 +122,10 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         }
-        // One more is closed at once.
+        // One more connection is closed at once.
         let mut more = TcpStream::connect(address).await.unwrap();
         assert_eq!(more.read(&mut [0; 1]).await.unwrap_or(0), 0);
-        // Those that say nothing lose their place after a while.
+        // Idle connections are closed after a while.
         tokio::time::pause();
         let mut first = held.swap_remove(0);
         assert_eq!(first.read(&mut [0; 1]).await.unwrap_or(0), 0);

@@ -1,9 +1,9 @@
-//! What is at the bottom of an error: the part that people can act upon.
+//! Finds the root cause of an error: the part that people can act upon. Adds no advice of its own.
 
 use std::error::Error;
 use std::io;
 
-/// The bottom of `error`, and the kind of the lowest failure of the system on the way there.
+/// The root cause of `error`, and the kind of the deepest I/O error in its chain.
 pub fn bottom<'a>(error: &'a (dyn Error + 'static)) -> (&'a (dyn Error + 'static), Option<io::ErrorKind>) {
     let kind = |error: &'a (dyn Error + 'static)| error.downcast_ref::<io::Error>().map(io::Error::kind);
     let mut bottom = error;

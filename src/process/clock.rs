@@ -1,24 +1,24 @@
-//! The only place that reads the clock. Decisions get the time as an argument.
+//! The only module that reads the clock. Decisions receive the time as an argument.
 
 use std::time::Instant;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// The time of day.
+/// The wall-clock time.
 #[expect(clippy::disallowed_methods, reason = "this is the room of the clock")]
 pub fn now() -> Timestamp {
     Timestamp::now()
 }
 
-/// How long from now until `at`; zero when that has passed.
+/// The time from now until `at`; zero if that has passed.
 pub fn until(at: Timestamp) -> std::time::Duration {
     std::time::Duration::try_from(at.duration_since(now())).unwrap_or(std::time::Duration::ZERO)
 }
 
-/// How far the time of day may part from the steady clock before that counts as a jump.
+/// How far the wall clock may deviate from the monotonic clock before the deviation counts as a jump.
 const JUMP: SignedDuration = SignedDuration::from_secs(1);
 
-/// The time of day beside a clock that only ever goes on: shows when the former was set.
+/// Compares the wall clock with a monotonic clock, to detect that the wall clock was set.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch {
     wall: Timestamp,
@@ -26,19 +26,19 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch.
+    /// Starts the comparison now.
     #[expect(clippy::disallowed_methods, reason = "this is the room of the clock")]
     pub fn begin() -> Self {
         Self { wall: now(), steady: Instant::now() }
     }
 
-    /// By how much the time of day was set since the last call, forward or back.
+    /// The amount by which the wall clock was set since the last call, forward or back.
     pub fn jumped(&mut self) -> Option<SignedDuration> {
         let before = std::mem::replace(self, Self::begin());
         let passed = self.steady.duration_since(before.steady);
         let jump = jump(self.wall.duration_since(before.wall), passed);
         if jump.is_none() {
-            // What creeps adds up.
+            // The start is retained, so that small deviations add up.
             *self = before;
         }
         jump

@@ -1,7 +1,8 @@
-//! Calls of the file system beside the executor: each in a thread that a disk may hold up, within a limit, few at once.
+//! Runs file system calls outside the executor: each in a thread that a disk may block, with a time limit, and few
+//! at once.
 //!
-//! An executor with one thread stands still while a call waits for a disk. What hangs keeps its thread: no more than a few may,
-//! and never two about the same file.
+//! A single-threaded executor stops while a call waits for a disk. A call that hangs occupies its thread, so the
+//! number of calls is bounded, and at most one call per file runs at a time.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,14 +19,14 @@ pub struct Disk {
     running: Arc<Calls>,
 }
 
-/// The files that calls are about, and since when.
+/// The files with a call in progress, and the time at which each call began.
 #[derive(Debug, Default)]
 struct Calls {
     files: Mutex<HashMap<String, Instant>>,
     ended: Notify,
 }
 
-/// The call has not ended in time; it goes on by itself, and what it returns is dropped.
+/// The call has not ended in time. It continues in the background, and its result is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the disk is slow or hangs")]
 pub struct Late;
@@ -36,14 +37,15 @@ impl From<Late> for std::io::Error {
     }
 }
 
-/// That a call runs; over when this is dropped.
+/// Registers a call in progress; dropping it removes the registration.
 struct Running(Arc<Calls>, String);
 
 impl Running {
-    /// Waits until no other call is about `file`, but not for one that has taken longer than `limit` already: it hangs.
+    /// Waits until no other call concerns `file`. Does not wait for a call that has already taken longer than
+    /// `limit`: it hangs.
     async fn begin(calls: &Arc<Calls>, file: &str, limit: Duration) -> Result<Self, Late> {
         loop {
-            // Before the look: an end right after it is not missed.
+            // Registered before the check, so that an end right after it is not missed.
             let mut ended = std::pin::pin!(calls.ended.notified());
             ended.as_mut().enable();
             match calls.files().entry(file.to_owned()) {
@@ -73,13 +75,13 @@ impl Calls {
 }
 
 impl Disk {
-    /// For at most `slots` calls at once.
+    /// Allows at most `slots` calls at once.
     pub fn new(slots: usize) -> Self {
         Self { slots: Arc::new(Semaphore::new(slots)), running: Arc::default() }
     }
 
-    /// Runs `call`, which is about `file`, for at most `limit`, and not before an earlier one about it has ended: a file that
-    /// hangs takes one slot.
+    /// Runs `call`, which concerns `file`, for at most `limit`, and not before an earlier call on the same file has
+    /// ended: a file that hangs occupies one slot only.
     ///
     /// # Errors
     /// [`Late`] when there is no result within the limit.

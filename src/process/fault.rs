@@ -1,20 +1,23 @@
-//! Kill points and delays for the tests.
+//! Kill points and delays for tests.
 //!
-//! With the cargo feature `faults`, a process started with `INPLACE_FAULT_AT=<n>` kills itself with SIGKILL when it
-//! passes its n-th point, and `INPLACE_FAULT_TRACE=<file>` gets the name of every point it passes. Without the feature,
-//! which release builds cannot have, a point is nothing. `INPLACE_FAULT_HOLD=<folder>` holds the work on one pod up at a
-//! point, as long as a file is there, so that many can be brought to the middle of something at once.
-//! `INPLACE_FAULT_PANIC=<name>` panics at every point of that name, as a bug does that is met each time.
-//! `INPLACE_FAULT_DELAY=<name>=<ms>` makes [`delay`] wait for up to that long where it is given that name.
+//! Without the cargo feature `faults`, which release builds cannot have, a point does nothing. With it, environment
+//! variables control the points of a process:
+//!
+//! * `INPLACE_FAULT_AT=<n>`: the process kills itself with SIGKILL at the n-th point that it passes.
+//! * `INPLACE_FAULT_TRACE=<file>`: the name of every passed point is appended to the file.
+//! * `INPLACE_FAULT_HOLD=<folder>`: the work on one pod is suspended at a point as long as a file exists there, so
+//!   that many pods can be brought to the same point at once.
+//! * `INPLACE_FAULT_PANIC=<name>`: every point of that name panics, like a reproducible bug.
+//! * `INPLACE_FAULT_DELAY=<name>=<ms>`: [`delay`] waits for up to that long when it is called with that name.
 
-/// Marks a moment at which the process may die, or the work on `pod` (its uid) be held up, in a test.
+/// Marks a point at which a test may kill the process, or suspend the work on `pod` (its uid).
 #[cfg(not(feature = "faults"))]
 #[inline]
 pub fn point(_pod: &str, _name: impl FnOnce() -> String) -> std::future::Ready<()> {
     std::future::ready(())
 }
 
-/// Marks a moment at which the process may die, or the work on `pod` (its uid) be held up, in a test.
+/// Marks a point at which a test may kill the process, or suspend the work on `pod` (its uid).
 #[cfg(feature = "faults")]
 pub async fn point(pod: &str, name: impl FnOnce() -> String) {
     let name = name();
@@ -26,11 +29,11 @@ pub async fn point(pod: &str, name: impl FnOnce() -> String) {
     }
 }
 
-/// How soon work that is held up looks whether it may go on.
+/// The interval at which suspended work checks whether it may continue.
 #[cfg(feature = "faults")]
 const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(5);
 
-/// Notes that a point is passed, and dies there if that was asked for.
+/// Records that a point is passed, and kills the process there if the environment says so.
 #[cfg(feature = "faults")]
 #[expect(clippy::disallowed_methods, reason = "fault points are set through the environment")]
 fn pass(name: &str) {
@@ -49,7 +52,7 @@ fn pass(name: &str) {
     }
 }
 
-/// Panics where that was asked for.
+/// Panics at the point that the environment names.
 #[cfg(feature = "faults")]
 #[expect(clippy::disallowed_methods, reason = "fault points are set through the environment")]
 fn break_at(name: &str) {
@@ -58,8 +61,8 @@ fn break_at(name: &str) {
     }
 }
 
-/// The file that holds `pod` up at this point while it is there. Until then it is named after the pod alone, and says
-/// where: the name of a point, or how many points from now.
+/// The file that suspends `pod` at this point while it exists. Before the point is reached, the file is named after
+/// the pod alone and contains where to suspend: the name of a point, or the number of points from now.
 #[cfg(feature = "faults")]
 #[expect(clippy::disallowed_methods, reason = "fault points are set through the environment")]
 fn hold(pod: &str, name: &str) -> Option<std::path::PathBuf> {
@@ -79,14 +82,15 @@ fn hold(pod: &str, name: &str) -> Option<std::path::PathBuf> {
     Some(held)
 }
 
-/// Holds the process up where a test wants to see what others do meanwhile.
+/// Delays the process at a point where a test observes what others do meanwhile.
 #[cfg(not(feature = "faults"))]
 #[inline]
 pub fn delay(_name: impl FnOnce() -> String) -> std::future::Ready<()> {
     std::future::ready(())
 }
 
-/// Holds the process up where a test wants to see what others do meanwhile: for another part of the time each time.
+/// Delays the process at a point where a test observes what others do meanwhile, each time for a different part of
+/// the configured time.
 #[cfg(feature = "faults")]
 #[expect(clippy::disallowed_methods, reason = "fault points are set through the environment")]
 pub async fn delay(name: impl FnOnce() -> String) {

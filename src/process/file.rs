@@ -1,4 +1,5 @@
-//! Writing a file so that a reader sees the old one or the new one, whole, whatever happens in between.
+//! Replaces a file atomically: a reader sees either the old or the new content in full, whatever happens in between.
+//! Creates no folder.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -7,16 +8,16 @@ use std::path::Path;
 /// Whether the new content must have reached the disk before `replace` returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// File and folder are synced: it survives a power cut.
+    /// File and folder are synced: the new content survives a power failure.
     Durable,
-    /// Whole at any time, but a power cut may bring the old one back.
+    /// The content is complete at any time, but a power failure may restore the old content.
     Whole,
 }
 
-/// Puts `content` in the place of the file at `path`, through a new file beside it.
+/// Replaces the file at `path` by `content`, through a new file beside it.
 ///
 /// # Errors
-/// Whatever the file system says; the old file is then as it was, and no half-written one is left.
+/// Any error of the file system. The old file is then unchanged, and no partial file is left.
 pub fn replace(path: &Path, content: &[u8], durability: Durability) -> io::Result<()> {
     let folder = path.parent().ok_or_else(|| io::Error::other("a file needs a folder"))?;
     let name = path.file_name().ok_or_else(|| io::Error::other("a file needs a name"))?;

@@ -1,4 +1,4 @@
-//! `inplace hold SECONDS`: the process in a fence. It is there, and does nothing.
+//! `inplace hold SECONDS`: the process of a fence. It runs and does nothing.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ pub struct HoldCommand {
 }
 
 impl HoldCommand {
-    /// Returns when it is over.
+    /// Returns after the time has passed or SIGTERM arrives.
     ///
     /// # Errors
-    /// When signals cannot be watched.
+    /// When signal handlers cannot be installed.
     pub async fn run(self) -> std::io::Result<()> {
         let stop = shutdown::on_signal()?;
         stop.run_until_cancelled(tokio::time::sleep(Duration::from_secs(self.seconds))).await;

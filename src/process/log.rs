@@ -1,19 +1,19 @@
-//! Logs: one line per happening on standard error, as text for people or JSON for machines.
+//! Logging: one line per event on standard error, as text for people or JSON for machines.
 //!
-//! What is logged never holds environment values or tokens; that is the duty of those who log.
+//! Log lines must not contain environment values or tokens; the callers are responsible for that.
 
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-/// Who logs each error that it also returns: whoever gets it logs it, once.
+/// Silences a module that logs each error that it also returns. The caller logs that error, once.
 const QUIET: &str = "kube_client::client::builder=off";
 
 /// How to log.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Logging")]
 pub struct LogArgs {
-    // kube reports every failed call as an error of its own; whoever made the call tells it, once.
+    // kube logs every failed call as an error of its own; the caller logs the failure, once.
     /// What to log: `info`, `debug`, or per module as in `warn,inplace::node=debug`
     #[arg(
         long,
@@ -28,10 +28,10 @@ pub struct LogArgs {
     pub log_json: bool,
 }
 
-/// Starts logging. A second call changes nothing.
+/// Starts logging. A second call has no effect.
 ///
 /// # Errors
-/// A filter that cannot be read.
+/// When the filter cannot be parsed.
 pub fn start(args: &LogArgs) -> Result<(), tracing_subscriber::filter::ParseError> {
     let filter = EnvFilter::try_new(format!("{QUIET},{}", args.log))?;
     let lines = tracing_subscriber::fmt()
@@ -39,12 +39,12 @@ pub fn start(args: &LogArgs) -> Result<(), tracing_subscriber::filter::ParseErro
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false);
-    // A second call finds a logger in place already, which is what the caller wants.
+    // A second call fails because a logger is already installed, which is intended.
     let _ = if args.log_json { lines.json().try_init() } else { lines.try_init() };
     Ok(())
 }
 
-/// An error with everything that caused it, on one line.
+/// An error and its chain of causes, on one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

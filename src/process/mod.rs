@@ -1,6 +1,6 @@
-//! The plumbing of a process: time, logs, signals, health and metrics over HTTP, fault points.
+//! Process infrastructure: time, logs, signals, health and metrics over HTTP, fault points.
 //!
-//! Knows nothing of pods; imports nothing of ours.
+//! Contains nothing about pods, and imports no other module of this crate.
 
 pub mod admin;
 pub mod cause;

@@ -1,6 +1,7 @@
-//! Which piece of work a panic ended: a line in a file of its own, written before the process ends.
+//! Records which piece of work a panic has ended: a line in a file of its own, written before the process ends.
 //!
-//! A release build aborts at a panic, so nothing can be caught. What is killed from outside leaves no line.
+//! A release build aborts on a panic, so nothing can be caught. A process that is killed from outside leaves no
+//! line.
 
 use std::cell::RefCell;
 use std::fs::OpenOptions;
@@ -12,32 +13,32 @@ use std::sync::{Arc, Once};
 use std::task::{Context, Poll};
 
 thread_local! {
-    /// What this thread works on.
+    /// The work that this thread is polling.
     static CURRENT: RefCell<Option<Arc<Record>>> = const { RefCell::new(None) };
 }
 
-/// Where the panics of one piece of work are noted.
+/// Where the panics of one piece of work are recorded.
 #[derive(Debug)]
 struct Record {
     file: PathBuf,
     line: String,
 }
 
-/// A future whose panics are noted.
+/// A future whose panics are recorded.
 #[derive(Debug)]
 pub struct Noted<F> {
     record: Arc<Record>,
     future: Pin<Box<F>>,
 }
 
-/// Runs `future`; if it panics, a line `id` is added to `file`.
+/// Runs `future`; if it panics, a line `id` is appended to `file`.
 pub fn noted<F: Future>(file: PathBuf, id: &str, future: Pin<Box<F>>) -> Noted<F> {
     install();
     let record = Record { file, line: one_line(id) };
     Noted { record: Arc::new(record), future }
 }
 
-/// How many panics of `id` are noted in `file`.
+/// The number of panics of `id` that are recorded in `file`.
 pub fn count(file: &Path, id: &str) -> usize {
     let line = one_line(id);
     let noted = std::fs::read_to_string(file).unwrap_or_default();
@@ -58,7 +59,7 @@ impl<F: Future> Future for Noted<F> {
     }
 }
 
-/// While it lives, this thread works on that.
+/// Marks the current work of this thread until it is dropped.
 struct Inside(Option<Arc<Record>>);
 
 impl Inside {
@@ -73,7 +74,7 @@ impl Drop for Inside {
     }
 }
 
-/// Adds the note to what is done at a panic, once per process.
+/// Extends the panic hook, once per process.
 fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -85,7 +86,7 @@ fn install() {
     });
 }
 
-/// Not synced: a disk that hangs must not keep the process from ending.
+/// Appends the line. Not synced: a disk that hangs must not prevent the process from ending.
 fn note() {
     let current = CURRENT.try_with(|current| current.try_borrow().ok().and_then(|current| current.clone()));
     let Some(record) = current.ok().flatten() else { return };
@@ -118,7 +119,7 @@ mod tests {
             tokio::spawn(noted(file("b"), "outer", Box::pin(panics("two\n")))).await.unwrap_err().is_panic()
         );
         tokio::spawn(panics("")).await.unwrap();
-        // Outside of any work there is nobody to blame.
+        // Outside of any work a panic is not recorded.
         assert!(tokio::spawn(async { panic!("planted") }).await.unwrap_err().is_panic());
         beside.abort();
         assert_eq!(["one", "two\n", "three"].map(|id| count(&file("a"), id)), [2, 1, 0]);

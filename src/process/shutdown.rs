@@ -1,13 +1,13 @@
-//! SIGTERM and SIGINT as a token that everything long-running watches.
+//! Converts SIGTERM and SIGINT into a token that all long-running tasks watch. Ends no task itself.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// A token that is cancelled by the first SIGTERM or SIGINT. Later ones change nothing: what is in flight ends by its
-/// own deadlines, and SIGKILL is survived by the journal.
+/// A token that is cancelled by the first SIGTERM or SIGINT. Later signals have no effect: work in progress ends by
+/// its own deadlines, and the journal makes it safe to send SIGKILL.
 ///
 /// # Errors
-/// When the signals cannot be watched.
+/// When signal handlers cannot be installed.
 pub fn on_signal() -> std::io::Result<CancellationToken> {
     let token = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate())?;

@@ -1,5 +1,5 @@
-//! The agent and its annotations: what is asked for is done, once, and answered as the contract says; what cannot be
-//! done is refused with a reason and touches nothing.
+//! The agent and its annotations: a request is carried out once and answered as the contract says; a request that
+//! cannot be carried out is refused with a reason and changes nothing.
 
 use std::{fs, path::Path};
 
@@ -13,7 +13,7 @@ fn a_line_in_the_annotation_is_carried_out_once_and_answered_in_full() {
     site.run("web");
     let before = site.running("web");
     let agent = site.agent(&[]);
-    // As a person writes it: unquoted, in YAML.
+    // Unquoted YAML, as people write it.
     let manifest = |request: &str| {
         site.write("web.yaml", &format!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  annotations:\n    inplace.dev/request: {request}\nspec:\n  restartPolicy: Always\n"));
     };
@@ -39,7 +39,7 @@ fn a_line_in_the_annotation_is_carried_out_once_and_answered_in_full() {
     let at = |value: &Value| value.as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
     let (stopped, started) = (at(&container["stoppedAt"]), at(&container["startedAt"]));
     let down = container["downtimeMs"].as_i64().unwrap();
-    // Both times are cut to milliseconds, so the difference may be one more.
+    // Both times are truncated to milliseconds, so the difference may be one more.
     assert!((started.as_millisecond() - stopped.as_millisecond() - down).abs() <= 1, "{status:#}");
     assert!(at(&status["startedAt"]) <= stopped && started <= at(&container["readyAt"]));
     assert!(at(&container["readyAt"]) <= at(&status["finishedAt"]));
@@ -47,15 +47,16 @@ fn a_line_in_the_annotation_is_carried_out_once_and_answered_in_full() {
     let message = format!("app restarted in place: down {down} ms, attempt 0 -> 1");
     assert_eq!(status["message"], message.as_str());
 
-    // The same text, written again: in YAML an unquoted # begins a comment. A later wish proves that it was read.
+    // The same request, written again: in YAML an unquoted # begins a comment. A later request proves that it was
+    // read.
     manifest("restart app #2");
     site.read_again(&agent);
     assert_eq!(site.running("web"), after);
-    // Quoted it is another text.
+    // Quoted, it is another text.
     manifest("'restart app #2'");
     eventually("the second restart", || (site.status("web")?["id"] != status["id"]).then_some(()));
     assert_eq!(site.ended("web", "text-", "Succeeded")["containers"][0]["to"]["attempt"], 2);
-    // The first one again: it has ended, whatever came after it.
+    // The first request again: its ID has ended, whatever followed.
     manifest("restart app");
     let refused = site.ended("web", status["id"].as_str().unwrap(), "Refused");
     assert_eq!(refused["reason"], "AlreadyEnded");
@@ -72,18 +73,18 @@ fn an_id_that_has_ended_does_not_run_again_whatever_is_restarted_or_deleted() {
     let status = site.ended("web", "once", "Succeeded");
     let after = site.running("web");
     agent.stop();
-    // Nothing is missing: nothing is done.
+    // The answer exists, so nothing is done.
     let mut agent = site.agent(&[]);
     site.read_again(&agent);
     assert_eq!((site.running("web"), site.status("web").unwrap()), (after.clone(), status.clone()));
     agent.stop();
-    // Without the answer the journal knows.
+    // Without the answer, the journal holds the result.
     fs::remove_file(site.answer("web")).unwrap();
     let agent = site.agent(&[]);
     assert_eq!(site.ended("web", "once", "Succeeded"), status);
     assert_eq!(site.running("web"), after);
     agent.assert_metric(&["inplace_operations_total", "Succeeded"], 0.0);
-    // Nor while it runs.
+    // The same while the agent runs.
     fs::remove_file(site.answer("web")).unwrap();
     site.read_again(&agent);
     assert_eq!((site.running("web"), site.ended("web", "once", "Succeeded")), (after, status));
@@ -159,10 +160,10 @@ fn what_cannot_be_done_is_refused_with_its_reason_and_touches_nothing() {
     }
     assert_eq!(site.instances("web"), before);
     agent.assert_metric(&["inplace_operations_total", "InvalidRequest"], 4.0);
-    // Another pod does not feel it.
+    // Another pod is not affected.
     site.wish("other", "restart app");
     site.ended("other", "text-", "Succeeded");
-    // A pod that is not there.
+    // A pod that does not exist.
     site.wish("ghost", "restart app");
     let status = site.ended("ghost", "text-", "Refused");
     assert_eq!(
@@ -192,7 +193,7 @@ fn a_bad_file_is_answered_under_its_own_name_and_hurts_no_other() {
     let nameless = eventually("an answer to the other one", || told(&answer("nameless.yml")));
     assert!(nameless["message"].as_str().unwrap().contains("has no metadata.name"), "{nameless:#}");
     agent.assert_metric(&["inplace_unreadable_files"], 2.0);
-    // Another mistake in the same file is still one file.
+    // Another error in the same file still counts as one file.
     site.write("bad.yaml", "kind: [\n");
     eventually("the other mistake", || (told(&answer("bad.yaml"))? != bad).then_some(()));
     agent.assert_metric(&["inplace_unreadable_files"], 2.0);
@@ -202,7 +203,7 @@ fn a_bad_file_is_answered_under_its_own_name_and_hurts_no_other() {
         (!answer("bad.yaml").exists() && !answer("nameless.yml").exists()).then_some(())
     });
     agent.await_metric(&["inplace_unreadable_files"], 0.0);
-    // Two files for one pod: the first by name counts, the other is told.
+    // Two files for one pod: the first by name counts, the second is reported.
     site.write(
         "zweb.yaml",
         "kind: Pod\nmetadata: {name: web, annotations: {inplace.dev/request: restart nobody}}\n",
@@ -212,7 +213,7 @@ fn a_bad_file_is_answered_under_its_own_name_and_hurts_no_other() {
     assert_eq!(site.status("web").unwrap()["id"], "beside");
 }
 
-/// Names of pods become names of files: one that leads to another folder is refused, and nothing is written there.
+/// Names of pods become file names: a name that leads to another folder is refused, and nothing is written there.
 #[test]
 fn a_manifest_whose_namespace_is_a_path_writes_nothing_elsewhere() {
     let site = Site::new();

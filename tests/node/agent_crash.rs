@@ -1,5 +1,5 @@
-//! What survives: kill -9 anywhere, fences that nobody remembers, journals that cannot be read or written. And what must
-//! not leak on the way: secrets.
+//! What survives: kill -9 at any point, orphaned fences, journals that cannot be read or written. Also that secrets
+//! do not leak.
 
 use std::{fs, os::unix::process::ExitStatusExt, path::Path, process::Command};
 
@@ -31,7 +31,7 @@ fn an_agent_killed_at_any_point_is_continued_as_if_nothing_had_happened() {
         let succeeded = || site.status("web").is_some_and(|s| s["id"] == *id && s["phase"] == "Succeeded");
         eventually("its death or its success", || (agent.has_ended() || succeeded()).then_some(()));
         if !agent.has_ended() {
-            // It has fewer points than that: all of them have been passed.
+            // The operation has fewer points: all of them have been passed.
             break;
         }
         assert_eq!(agent.end().signal(), Some(Signal::SIGKILL as i32), "{}", agent.log());
@@ -42,7 +42,7 @@ fn an_agent_killed_at_any_point_is_continued_as_if_nothing_had_happened() {
         assert_eq!(after.attempt, before.attempt + 1, "killed at {reached}: {status:#}");
         assert_eq!(status["containers"][0]["from"]["containerID"], before.id, "killed at {reached}");
         assert_eq!(status["containers"][0]["to"]["containerID"], after.id, "killed at {reached}");
-        // The one before is kept for its logs, everything older is gone.
+        // The previous container is kept for its logs; older ones are removed.
         let instances: Vec<_> = site.instances("web").iter().map(|instance| instance.attempt).collect();
         assert_eq!(instances, [before.attempt, after.attempt], "killed at {reached}");
         killed_at.push(reached);
@@ -62,13 +62,13 @@ fn a_fence_that_nobody_remembers_is_removed_at_the_start() {
     site.run("web");
     let state = site.state.to_str().unwrap();
     let restart = ["node", "--state-dir", state, "restart", "--pod", "web", "-c", "app"];
-    // Before and after the journal is written, before and after the fence is made.
+    // The points before and after the journal is written, and before and after the fence is created.
     let died = site.lab.inplace_command(&restart).env("INPLACE_FAULT_AT", "4").status().unwrap();
     assert_eq!(died.signal(), Some(Signal::SIGKILL as i32));
     let fences = || site.instances("web").iter().filter(|instance| instance.name == "inplace-fence").count();
     assert_eq!(fences(), 1);
     let before = site.running_amid("web");
-    // Nobody can tell what a damaged file wants; the fence goes all the same.
+    // A damaged file does not reveal its operation; the fence is removed all the same.
     fs::write(site.state.join("journal/uid-web.json"), "{").unwrap();
     let agent = site.agent(&[]);
     agent.await_metric(&["inplace_fences_swept_total"], 1.0);
@@ -95,7 +95,7 @@ fn an_operation_that_ends_the_agent_each_time_is_set_aside() {
         site.instances("web").iter().all(|instance| instance.name == "app").then_some(())
     });
     assert_eq!(site.running("web"), before);
-    // The agent stays, and the next one serves the pod as before.
+    // The agent keeps running, and the next agent serves the pod as before.
     drop(agent);
     let _agent = site.agent(&[]);
     site.restart("other", "fine");
@@ -133,7 +133,7 @@ fn a_journal_that_cannot_be_read_stops_its_pod_and_no_other() {
     }
     site.restart("good", "x");
     site.ended("good", "x", "Succeeded");
-    // People see it too, and what the message advises helps.
+    // `node ps` reports it too, and the advice of the message works.
     let seen = String::from_utf8(site.node(&["ps"]).stdout).unwrap();
     assert_eq!(seen.matches("journal unreadable").count(), 3, "{seen}");
     fs::rename(file("torn"), site.state.join("torn.json")).unwrap();
@@ -141,7 +141,7 @@ fn a_journal_that_cannot_be_read_stops_its_pod_and_no_other() {
     site.ended("torn", "y", "Succeeded");
 }
 
-/// A small file system at a folder, gone when this is dropped.
+/// A small file system mounted on a folder; unmounted on drop.
 struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
@@ -165,7 +165,7 @@ fn a_disk_that_hangs_under_the_journal_keeps_no_container_down() {
     let agent = site.agent(&[]);
     site.restart("web", "stuck");
     eventually("the handler to begin", || gate.join("began").exists().then_some(()));
-    // Whoever opens the new file to write it waits for somebody to read.
+    // Opening this FIFO for writing blocks until a reader opens it.
     let new = site.state.join("journal/.uid-web.json.new");
     mkfifo(&new, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
     fs::write(gate.join("go"), "").unwrap();
@@ -177,7 +177,7 @@ fn a_disk_that_hangs_under_the_journal_keeps_no_container_down() {
     let journal = || fs::read_to_string(site.state.join("journal/uid-web.json")).unwrap();
     let is_open = || !serde_json::from_str::<Value>(&journal()).unwrap()["open"].is_null();
     assert!(is_open());
-    // The disk is back: what has happened is written, and the pod takes the next request.
+    // The disk is back: the result is written, and the pod accepts the next request.
     let released = fs::OpenOptions::new().read(true).write(true).open(&new).unwrap();
     eventually("the journal to be written", || (!is_open()).then_some(()));
     drop(released);
@@ -197,14 +197,14 @@ fn a_full_disk_under_the_journal_ends_it_before_anything_is_touched() {
     let fill = || fs::write(disk.0.join("fill"), vec![0; 1 << 20]).unwrap_err();
     fs::create_dir(disk.0.join("journal")).unwrap();
     fill();
-    // A command says so at once.
+    // A command reports it at once.
     let output = site.node(&["restart", "--pod", "web", "-c", "app", "-o", "json"]);
     assert_eq!(output.status.code(), Some(1));
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((told["phase"].as_str(), told["reason"].as_str()), (Some("Failed"), Some("JournalFailed")));
     let message = told["message"].as_str().unwrap();
     assert!(message.contains("No space left on device") && message.contains("were not touched"), "{message}");
-    // An agent, too, and it does not try again and again what it cannot write down.
+    // The agent reports it too, and does not repeat what it cannot journal.
     fs::remove_file(disk.0.join("fill")).unwrap();
     let agent = site.agent(&[]);
     fill();
@@ -219,7 +219,7 @@ fn a_full_disk_under_the_journal_ends_it_before_anything_is_touched() {
     agent.await_metric(&["inplace_operations_total", "PodNotFound"], 1.0);
     agent.assert_metric(&failed, 1.0);
     assert_eq!(site.instances("web"), before);
-    // The answer comes when there is room.
+    // The answer is written once there is space.
     fs::remove_file(disk.0.join("fill")).unwrap();
     site.write("third.yaml", "");
     assert_eq!(site.ended("web", "full", "Failed")["reason"], "JournalFailed");
@@ -241,7 +241,7 @@ fn no_secret_of_the_environment_is_told_anywhere() {
     let swap = json!({"id": "b", "containers": [{"name": "app", "image": image}]});
     site.wish("web", &swap.to_string());
     site.ended("web", "b", "Succeeded");
-    // The failing ways tell more.
+    // Failing operations log more.
     for (id, image) in [("c", "app:noentry"), ("d", "app:alien")] {
         let swap = json!({"id": id, "containers": [{"name": "app", "image": site.lab.image(image)}]});
         site.wish("web", &swap.to_string());
@@ -267,12 +267,12 @@ fn no_secret_of_the_environment_is_told_anywhere() {
             seen.push_str(&fs::read_to_string(file.unwrap().path()).unwrap());
         }
     }
-    // It is a test only if the places were looked at, and the container has it still.
+    // The test is valid only if these places were searched and the container still has the secret.
     for mark in ["CreateContainer", "inplace_step_duration_seconds", "ATTEMPT", "uid-web", "RolledBack"] {
         assert!(seen.contains(mark), "{mark}");
     }
     assert!(!seen.contains(secret));
-    // As a list of bytes, which is how a message is printed by some.
+    // As a list of bytes, which is how some code prints a message.
     let bytes = secret.bytes().map(|byte| byte.to_string()).collect::<Vec<_>>().join(", ");
     assert!(!seen.contains(&bytes));
     let kept = site.lab.ctr(&[

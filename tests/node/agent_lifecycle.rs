@@ -1,4 +1,4 @@
-//! The agent as a process: what it tells over HTTP, with whom it shares a node, and how it begins and ends.
+//! The agent as a process: its HTTP endpoints, its lock on the node, its start and its shutdown.
 
 use std::{fs, io::Write, os::unix::fs::symlink};
 
@@ -16,14 +16,14 @@ fn health_follows_the_runtime_and_work_goes_on_when_it_is_back() {
     assert_eq!(agent.try_get("/readyz"), Some((200, "ok\n".to_owned())));
     assert_eq!(agent.try_get("/other").unwrap().0, 404);
     site.lab.kill_containerd();
-    // The first answer may still be about the connection that broke.
+    // The first answer may still concern the broken connection.
     eventually("a refused connection", || {
         let (code, why) = agent.try_get("/readyz").unwrap();
         assert!(code == 503 && why.contains("cannot be reached"), "{code} {why}");
         why.contains("cannot be reached: connection refused").then_some(())
     });
     assert_eq!(agent.try_get("/healthz").unwrap().0, 200);
-    // What is asked for meanwhile waits, and says on what.
+    // A request meanwhile waits, and its status says for what.
     site.restart("web", "patient");
     let waits = site.ended("web", "patient", "Pending");
     assert!(waits["message"].as_str().unwrap().contains("cannot be reached"), "{waits:#}");
@@ -40,7 +40,7 @@ fn an_agent_that_is_there_before_its_runtime_begins_when_that_comes() {
     let socket = site.lab.dir.join("containerd.sock");
     site.lab.kill_containerd();
     fs::remove_file(&socket).unwrap();
-    // Not even the folder of the socket is there.
+    // The folder of the socket is missing too.
     let late = site.folder.path().join("late");
     let endpoint = late.join("containerd.sock");
     site.restart("web", "early");
@@ -84,10 +84,10 @@ fn an_agent_has_its_node_for_itself() {
         assert_eq!((object["phase"].as_str(), object["reason"].as_str()), (Some("Failed"), Some("Busy")));
     }
     assert_eq!(site.instances("web"), before);
-    // Who only looks is welcome.
+    // Read-only commands are permitted.
     assert!(site.node(&["ps"]).status.success());
     assert!(site.node(&["plan", "--pod", "web", "app"]).status.success());
-    // And the node is free when it has gone, however it went.
+    // The node is unlocked after the agent has exited, even after SIGKILL.
     agent.signal(Signal::SIGKILL);
     agent.end();
     let restarted = site.node(&["restart", "--pod", "web", "-c", "app"]);
@@ -98,14 +98,14 @@ fn an_agent_has_its_node_for_itself() {
 fn an_idle_agent_ends_at_once_whoever_is_connected() {
     let site = Site::new();
     let mut agent = site.agent(&[]);
-    // One that never asks, and one that never finishes asking.
+    // One connection that never sends a request, and one that never completes it.
     let silent = agent.connect().unwrap();
     let mut slow = agent.connect().unwrap();
     slow.write_all(b"GET /healthz HTTP/1.1\r\nHo").unwrap();
-    // It ends while both are there.
+    // The agent exits while both are open.
     agent.stop();
     drop((silent, slow));
-    // The same with a runtime that is away.
+    // The same while the runtime is unreachable.
     site.lab.kill_containerd();
     let mut agent = site.spawn(&[], &[]);
     eventually("it to listen", || agent.try_get("/healthz"));
@@ -124,18 +124,18 @@ fn what_is_under_way_at_sigterm_is_finished_once_by_the_next_agent() {
     eventually("it to hear", || agent.log().contains("brought to a safe point").then_some(()));
     // Nothing new begins.
     site.restart("idle", "late");
-    // A handler that has begun is not cut short.
+    // A handler that has begun is not interrupted.
     assert!(!agent.has_ended());
     fs::write(gate.join("go"), "").unwrap();
     assert_eq!(agent.end().code(), Some(0));
-    // Where it stopped, the container is up: one runs, the old one or the new one.
+    // At the point of the shutdown one container runs, either the old or the new one.
     site.running_amid("web");
     assert!(site.status("idle").is_none());
     let _agent = site.agent(&[]);
     let status = site.ended("web", "cut", "Succeeded");
     assert_eq!(status["containers"][0]["to"]["attempt"], 1);
     assert_eq!(site.running("web").attempt, 1);
-    // Exactly once, the handler too.
+    // Exactly once, including the handler.
     assert_eq!(fs::read_to_string(gate.join("began")).unwrap(), "x");
     site.ended("idle", "late", "Succeeded");
 }
@@ -185,7 +185,7 @@ fn everything_is_counted() {
     agent.assert_metric(&["inplace_downtime_seconds_count", "Restart"], 2.0);
     agent.assert_metric(&["inplace_downtime_seconds_count", "Swap"], 2.0);
     assert!(agent.metric(&["inplace_downtime_seconds_sum", "Restart"]) > 0.0);
-    // Two restarts, two swaps, one way back; the rehearsal of each.
+    // Two restarts, two swaps, one rollback; and the rehearsal of each.
     for (step, count) in [("Fence", 5.0), ("Stop", 4.0), ("Create", 5.0), ("Start", 5.0), ("Pull", 2.0)] {
         agent.assert_metric(
             &["inplace_step_duration_seconds_count", &format!("step=\"{step}\""), "result=\"Ok\""],

@@ -1,4 +1,4 @@
-//! The process of an agent: what it tells over HTTP, its log and its end.
+//! The process of an agent: its HTTP endpoints, its log and its exit.
 
 #![expect(clippy::print_stderr, reason = "whoever reads a failed test wants the log")]
 
@@ -19,7 +19,7 @@ use nix::{
 
 use crate::site::eventually;
 
-/// An agent; killed when it is dropped.
+/// An agent process; killed on drop.
 pub(crate) struct Agent {
     child: Child,
     port: u16,
@@ -31,7 +31,7 @@ impl Agent {
         Self { child, port, log }
     }
 
-    /// Code and body; `None` while nobody listens.
+    /// Status code and body; `None` while no server listens.
     pub(crate) fn try_get(&self, path: &str) -> Option<(u16, String)> {
         let mut stream = self.connect()?;
         write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n").ok()?;
@@ -51,7 +51,7 @@ impl Agent {
         text
     }
 
-    /// The value of the one sample that has all `parts` in its name and labels; 0 when there is none yet.
+    /// The value of the only sample that has all `parts` in its name and labels; 0 if there is none yet.
     pub(crate) fn metric(&self, parts: &[&str]) -> f64 {
         let text = self.metrics();
         let fits = |line: &&str| !line.starts_with('#') && parts.iter().all(|part| line.contains(part));
@@ -83,12 +83,12 @@ impl Agent {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits for the end of the process.
+    /// Waits until the process exits.
     pub(crate) fn end(&mut self) -> ExitStatus {
         eventually("the agent to end", || self.child.try_wait().unwrap())
     }
 
-    /// Asks it to end and waits until it has, with exit code 0.
+    /// Sends SIGTERM and waits until the process has exited with code 0.
     pub(crate) fn stop(&mut self) {
         self.signal(Signal::SIGTERM);
         let status = self.end();

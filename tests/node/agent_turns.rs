@@ -1,5 +1,5 @@
-//! Who comes when: a wish that has touched nothing gives way, one that has is finished first, and no pod waits for
-//! another one's pull.
+//! The order of requests: a request that has touched nothing is replaced by a newer one, a request that has touched
+//! a container is completed first, and no pod waits for another pod's pull.
 
 use serde_json::json;
 
@@ -22,16 +22,16 @@ fn deleting_the_annotation_cancels_what_has_touched_nothing() {
     let status = site.ended("web", "slow", "Cancelled");
     assert_eq!(status["reason"], "RequestDeleted");
     assert_eq!(status["message"], "the request was withdrawn before anything was touched");
-    // The runtime does not go on pulling for nobody.
+    // The runtime does not continue a pull that is no longer needed.
     registry.await_open(0);
     assert_eq!(site.instances("web"), before);
     agent
         .assert_metric(&["inplace_operations_total", "Cancelled", "Swap", "Recreate", "RequestDeleted"], 1.0);
-    // A cancelled id has ended too.
+    // A cancelled ID has ended too.
     site.wish("web", &registry.swap("slow", 600));
     site.read_again(&agent);
     assert_eq!(site.status("web").unwrap(), status);
-    // So does the manifest's end.
+    // The removal of the manifest cancels a request too.
     site.wish("web", &registry.swap("slow-2", 600));
     registry.await_open(1);
     std::fs::remove_file(site.pods.join("web.yaml")).unwrap();
@@ -49,12 +49,12 @@ fn a_wish_withdrawn_while_no_agent_runs_is_cancelled_by_the_next_one() {
     let mut agent = site.agent(&[]);
     site.wish("web", &registry.swap("slow", 600));
     registry.await_open(1);
-    // It stops although the pull would go on for minutes.
+    // The agent exits although the pull would take minutes more.
     agent.stop();
     registry.await_open(0);
     assert_eq!(site.status("web").unwrap()["phase"], "Running");
     site.withdraw("web");
-    // What a command began is in no annotation.
+    // A request by a command is in no annotation.
     let image = format!("app={}", registry.image());
     let state = site.state.to_str().unwrap();
     let swap = ["node", "--state-dir", state, "swap", "--pod", "cli", &image];
@@ -94,7 +94,7 @@ fn what_has_touched_the_container_is_finished_before_the_next_id_begins() {
     eventually("the handler to begin", || gate.join("began").exists().then_some(()));
     site.restart("web", "second");
     site.read_again_beside(&agent, 1.0);
-    // Told to give way, it has not: it is the only one, and the container is the same.
+    // The first operation continues despite the new request: it is the only one, and the container is unchanged.
     assert_eq!(site.status("web").unwrap()["id"], "first");
     assert_eq!(site.running_amid("web").attempt, 0);
     std::fs::write(gate.join("go"), "").unwrap();
@@ -105,7 +105,7 @@ fn what_has_touched_the_container_is_finished_before_the_next_id_begins() {
     );
     assert_eq!(site.running("web").attempt, 2);
     agent.assert_metric(&["inplace_operations_total", "Succeeded", "Restart"], 2.0);
-    // One that was deleted in the middle is finished as well.
+    // A request that is deleted in the middle is completed as well.
     std::fs::remove_file(gate.join("began")).unwrap();
     std::fs::remove_file(gate.join("go")).unwrap();
     site.restart("web", "third");
@@ -122,7 +122,7 @@ fn a_slow_pull_of_one_pod_delays_no_other() {
     site.run("slow");
     site.run("quick");
     let registry = Blackhole::new();
-    // One that waits for its pull does not count, and what is on the node waits for no registry.
+    // An operation that waits for its pull does not count, and an image on the node waits for no registry.
     let agent = site.agent(&["--max-operations", "1", "--max-pulls", "1"]);
     site.wish("slow", &registry.swap("slow", 600));
     registry.await_open(1);
@@ -135,7 +135,7 @@ fn a_slow_pull_of_one_pod_delays_no_other() {
     site.ended("quick", "text-", "Succeeded");
     assert_eq!(site.status("slow").unwrap()["phase"], "Running");
     assert_eq!(registry.open(), 1);
-    // One that has told its end is still counted until its permit is free.
+    // An operation that has reported its end still counts until its permit is free.
     agent.await_metric(&["inplace_open_operations"], 1.0);
 }
 
@@ -159,13 +159,13 @@ fn pulls_beyond_the_limit_wait_and_everything_ends_by_its_deadline() {
     assert_eq!(registry.open(), 1);
     agent.assert_metric(&["inplace_open_pulls"], 1.0);
     agent.assert_metric(&["inplace_open_operations"], 3.0);
-    // The pull is ended at its time, and so is the wait for one.
+    // The pull ends at its deadline, and so does the wait for one.
     for (pod, id) in [("one", "pulls"), ("three", "waits")] {
         let status = site.ended(pod, id, "Failed");
         let message = status["message"].as_str().unwrap();
         assert!(message.ends_with("The running containers were not touched"), "{status:#}");
     }
-    // Now it is the other one's turn.
+    // Now the other pull begins.
     registry.await_open(1);
     agent.assert_metric(&["inplace_open_pulls"], 1.0);
     assert_eq!(site.status("two").unwrap()["phase"], "Running");
@@ -179,7 +179,7 @@ fn operations_beyond_the_limit_wait_for_their_turn() {
     site.run("two");
     site.run("three");
     let agent = site.agent(&["--max-operations", "1"]);
-    // It has touched its container.
+    // The operation has touched its container.
     site.restart("one", "slow");
     eventually("the handler to begin", || gate.join("began").exists().then_some(()));
     site.restart("two", "later");
@@ -187,7 +187,7 @@ fn operations_beyond_the_limit_wait_for_their_turn() {
     let waits = site.ended("two", "later", "Pending");
     assert_eq!(waits["message"], "waits until another operation of this node ends");
     agent.await_metric(&["inplace_waiting_requests"], 2.0);
-    // Waiting has an end as well.
+    // The wait is bounded as well.
     let status = site.ended("three", "impatient", "Failed");
     assert_eq!(status["reason"], "DeadlineExceeded");
     assert!(

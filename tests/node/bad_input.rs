@@ -1,5 +1,5 @@
-//! What people get wrong at the command line: each has its exit code and a message that says what happened and what to
-//! do, and nothing is touched.
+//! Wrong input at the command line: each mistake has its exit code and a message that says what happened and what to
+//! do, and nothing is changed.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ fn ended(output: &Output) -> (i32, String) {
     (output.status.code().unwrap(), String::from_utf8(output.stderr.clone()).unwrap())
 }
 
-/// The one object on standard output.
+/// The only JSON object on standard output.
 fn object(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
@@ -35,7 +35,7 @@ fn a_runtime_that_cannot_be_reached_is_told_as_such() {
     .unwrap();
     let (dead, silent, closing, chatty) = (at("dead"), at("silent"), at("closing"), at("chatty"));
     drop(UnixListener::bind(&dead).unwrap());
-    // Nobody ever takes a connection off this one.
+    // No process accepts connections on this socket.
     let _silent = UnixListener::bind(&silent).unwrap();
     let answering = |path: &str, answer: &'static [u8]| {
         let listener = UnixListener::bind(path).unwrap();
@@ -158,7 +158,7 @@ fn what_is_not_there_or_does_not_run_is_refused() {
             assert!(object["message"].as_str().unwrap().contains(told) && object["containers"] == json!([]));
         }
     }
-    // An id that has ended.
+    // An ID that has ended.
     let once = ["restart", "--pod", "web", "-c", "app", "--id", "once", "-o", "json"];
     let first = site.node(&once);
     assert_eq!((first.status.code(), object(&first)["id"].as_str()), (Some(0), Some("once")));
@@ -209,7 +209,7 @@ fn help_tells_the_exit_codes_and_every_flag() {
             .enumerate()
             .filter(|(_, line)| line.trim_start().starts_with("--") || line.trim_start().starts_with('-'))
         {
-            // On the same line behind two spaces, or on the next one.
+            // On the same line after two spaces, or on the next line.
             let beside = line.trim_start().split_once("  ").is_some_and(|(_, help)| !help.trim().is_empty());
             let below = lines
                 .get(at + 1)
@@ -259,6 +259,6 @@ fn looking_changes_nothing() {
     assert_eq!(object(&site.node(&["ps", "--pod", "none", "-o", "json"])), json!([]));
     let after = (site.instances("web"), fs::read(site.state.join("journal/uid-web.json")).unwrap());
     assert_eq!(after, before);
-    // The image of the plan was not fetched either.
+    // The image of the plan was not pulled either.
     assert!(!site.lab.ctr(&["image", "ls", "-q"]).contains("app:v3"));
 }

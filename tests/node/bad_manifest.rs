@@ -1,4 +1,5 @@
-//! What `node run` and `node rm` refuse: by name and place, all of it at once, with nothing left behind.
+//! What `node run` and `node rm` refuse: every error with its name and location, all in one message, with nothing
+//! left behind.
 
 use std::{collections::HashMap, fs};
 
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::site::Site;
 
-/// Runs a manifest; exit code, standard output and standard error.
+/// Runs a manifest; returns exit code, standard output and standard error.
 fn run(site: &Site, text: &str, more: &[&str]) -> (i32, String, String) {
     let file = site.folder.path().join("bad.yaml");
     fs::write(&file, text).unwrap();
@@ -132,19 +133,19 @@ fn a_pod_is_run_once_and_removed_only_by_who_made_it() {
     assert_eq!(code, 3, "{message}");
     assert!(message.contains("is not on this node, and imagePullPolicy is Never"), "{message}");
     assert!(site.instances("new").is_empty());
-    // Removing what is not there is done already.
+    // Removing a missing pod succeeds.
     let gone = (0, "pod default/none was not there\n".to_owned(), String::new());
     assert_eq!(ended(&site, &["rm", "--pod", "none"]), gone);
     let (code, out, _) = ended(&site, &["rm", "--pod", "none", "-o", "json"]);
     assert_eq!((code, &json_of(&out)["removed"]), (0, &json!(false)));
-    // Somebody else's.
+    // A pod of another creator.
     let sandbox = foreign(&site, "theirs");
     let (code, _, message) = ended(&site, &["rm", "--pod", "theirs"]);
     assert_eq!(code, 3, "{message}");
     let told = "pod default/theirs was not made by node run: neither node run nor a kubelet made it";
     assert!(message.contains(told), "{message}");
     assert!(site.lab.ctr(&["containers", "ls", "-q"]).contains(&sandbox));
-    // Ours, with another state folder.
+    // A pod of `node run` with another state folder.
     let elsewhere = site.folder.path().join("elsewhere");
     let (code, _, message) =
         ended(&site, &["rm", "--pod", "web", "--state-dir", elsewhere.to_str().unwrap()]);
@@ -157,7 +158,7 @@ fn a_pod_is_run_once_and_removed_only_by_who_made_it() {
     assert!(site.instances("web").is_empty());
 }
 
-/// Makes a sandbox as another tool would, and tells its id.
+/// Creates a sandbox as another tool would, and returns its ID.
 fn foreign(site: &Site, name: &str) -> String {
     let (pod, namespace) = (name.to_owned(), "default".to_owned());
     let metadata = PodSandboxMetadata { name: pod, namespace, uid: "theirs".to_owned(), attempt: 0 };

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::site::eventually;
 
-/// A registry that takes every connection and never answers.
+/// A registry that accepts every connection and never answers.
 pub(crate) struct Blackhole {
     port: u16,
     taken: Arc<Mutex<Vec<TcpStream>>>,
@@ -23,28 +23,28 @@ impl Blackhole {
         let port = listener.local_addr().unwrap().port();
         let taken = Arc::new(Mutex::new(Vec::new()));
         let streams = Arc::clone(&taken);
-        // Ends with the process.
+        // The thread ends with the process.
         thread::spawn(move || listener.incoming().for_each(|s| streams.lock().unwrap().push(s.unwrap())));
         Self { port, taken }
     }
 
-    /// An image that never comes.
+    /// An image whose pull never ends.
     pub(crate) fn image(&self) -> String {
         format!("127.0.0.1:{}/slow:v1", self.port)
     }
 
-    /// A request that swaps `app` to an image from here.
+    /// A request that swaps `app` to an image of this registry.
     pub(crate) fn swap(&self, id: &str, deadline: u32) -> String {
         let image = self.image();
         json!({"id": id, "deadlineSeconds": deadline, "containers": [{"name": "app", "image": image}]})
             .to_string()
     }
 
-    /// Pulls that are being kept waiting.
+    /// The number of hanging pulls.
     pub(crate) fn open(&self) -> usize {
         let is_open = |stream: &&TcpStream| {
             stream.set_nonblocking(true).unwrap();
-            // What the client has sent is still to be read, so its end shows only behind that.
+            // The client's data must be read first; only after it does the end of the connection show.
             loop {
                 match (&mut &**stream).read(&mut [0; 4096]) {
                     Ok(0) => return false,
@@ -56,7 +56,7 @@ impl Blackhole {
         self.taken.lock().unwrap().iter().filter(is_open).count()
     }
 
-    /// Waits until as many pulls are being kept waiting.
+    /// Waits until this many pulls hang.
     pub(crate) fn await_open(&self, count: usize) {
         eventually(&format!("{count} pulls to hang"), || (self.open() == count).then_some(()));
     }

@@ -1,4 +1,4 @@
-//! A container made again is the same container: compared in what the runtime runs it from.
+//! A recreated container equals the original: compared by the OCI specification that the runtime uses.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::{
     pod::{PAIR, Pod},
 };
 
-/// All that a manifest for `node run` can say, with values that are easily spoilt.
+/// Everything that a manifest for `node run` can express, with values that are easily corrupted.
 const EVERYTHING: &str = r#"
 terminationGracePeriodSeconds: 2
 shareProcessNamespace: true
@@ -56,7 +56,7 @@ volumes:
 - {name: file, hostPath: {path: HOST/file, type: File}}
 "#;
 
-/// What the runtime runs `app` from, without the one thing that is its own.
+/// The OCI specification of `app`, without the one field that is unique to a container.
 fn spec(pod: &Pod<'_>, facts: &Facts) -> Value {
     let text = pod.lab.ctr(&["containers", "info", &facts.running("app").id]);
     let mut info: Value = serde_json::from_str(&text).unwrap();
@@ -65,7 +65,7 @@ fn spec(pod: &Pod<'_>, facts: &Facts) -> Value {
     info["Spec"].take()
 }
 
-/// The variables that the process was really given.
+/// The environment that the process has really received.
 fn environ(facts: &Facts) -> Vec<String> {
     let bytes = fs::read(format!("/proc/{}/environ", facts.running("app").pid)).unwrap();
     let mut all: Vec<_> =
@@ -74,7 +74,7 @@ fn environ(facts: &Facts) -> Vec<String> {
     all
 }
 
-/// Where two specifications differ.
+/// The paths at which two specifications differ.
 fn differences(path: &str, a: &Value, b: &Value, found: &mut Vec<String>) {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => {
@@ -113,7 +113,7 @@ fn everything_survives_restarts_and_a_swap() {
         [("restart", "-c=app"), ("restart", "-c=app"), ("swap", "app=lab/app:v2"), ("restart", "-c=app")];
     for (turn, (verb, what)) in (1..).zip(steps) {
         let status = pod.operate(verb, &[what]).is(Phase::Succeeded);
-        // Nobody listens: the handler is as it was, and so is what it says.
+        // No server listens: the handler is unchanged, and so is its error.
         assert!(status.message.contains("preStop of app failed: GET failed"), "{status:?}");
         let facts = pod.facts().settled();
         assert_eq!(facts.running("app").attempt, turn);
@@ -127,7 +127,7 @@ fn everything_survives_restarts_and_a_swap() {
         ] {
             assert_eq!(fs::read_to_string(inside(&facts, path)).unwrap(), text, "{path}");
         }
-        // The image's name is the one thing that a swap may change.
+        // The image name is the only field that a swap may change.
         let changed: Vec<_> = compare(&first, &spec(&pod, &facts));
         let swapped = turn >= 3;
         assert!(

@@ -1,5 +1,5 @@
-//! The program is killed, again and again, wherever it can be: the same command afterwards ends what was begun, and
-//! nothing is done twice.
+//! The program is killed at every possible point: the same command afterwards completes the operation, and nothing
+//! is done twice.
 
 use std::{
     fs,
@@ -18,7 +18,8 @@ use crate::{
     site::eventually,
 };
 
-/// Each life of `app` writes a line when it starts, and its preStop handler another one. v3 ends at once.
+/// Each instance of `app` writes a line when it starts, and its preStop handler writes another line. v3 exits at
+/// once.
 const SPEC: &str = "
 terminationGracePeriodSeconds: 2
 containers:
@@ -29,16 +30,16 @@ containers:
 - {name: side, image: lab/app:v1}
 ";
 
-/// How many pods are worked on at once.
+/// How many pods are tested concurrently.
 const WORKERS: usize = 4;
 
-/// What is asked for, on a pod whose `app` runs v1 or v2.
+/// The requested operation, on a pod whose `app` runs v1 or v2.
 #[derive(Clone, Copy, Debug)]
 enum Wish {
     Restart,
-    /// To v2, or back to v1.
+    /// A swap to v2, or back to v1.
     Swap,
-    /// To v3, which crashes.
+    /// A swap to v3, which crashes.
     Crash,
 }
 
@@ -53,12 +54,12 @@ impl Wish {
         pod.command("swap", &[image, "--id", id])
     }
 
-    /// How it must end, whatever happens on the way.
+    /// The expected phase, wherever the process is killed.
     fn phase(self) -> Phase {
         if matches!(self, Self::Crash) { Phase::RolledBack } else { Phase::Succeeded }
     }
 
-    /// The lives that must have been started.
+    /// The instances that must have been started.
     fn starts(self, from: &str) -> Vec<&str> {
         match self {
             Self::Restart => vec![from],
@@ -68,14 +69,14 @@ impl Wish {
     }
 }
 
-/// One pod, and what is asked of it.
+/// One pod, and the operation to test on it.
 struct Case<'a> {
     pod: Pod<'a>,
     wish: Wish,
 }
 
 impl<'a> Case<'a> {
-    /// After one round, so that there is an old life to be removed in the next.
+    /// Runs one round first, so that the next one has an old instance to remove.
     fn new(lab: &'a Lab, wish: Wish) -> Self {
         let case = Self { pod: Pod::run(lab, "crash", SPEC), wish };
         let before = case.before();
@@ -84,7 +85,7 @@ impl<'a> Case<'a> {
         case
     }
 
-    /// The names of the points at which it can be killed.
+    /// The names of the points at which the process can be killed.
     fn points(&self) -> Vec<String> {
         let trace = self.pod.state.path().join("trace");
         let before = self.before();
@@ -94,19 +95,19 @@ impl<'a> Case<'a> {
         text.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
     }
 
-    /// What is there before, once the running `app` has written its line.
+    /// The state before the operation, once the running `app` has written its line.
     fn before(&self) -> Facts {
         eventually("the running container's line", || Some(self.pod.facts()).filter(has_written)).settled()
     }
 
-    /// Silent: what matters is what is found afterwards.
+    /// Without output: only the resulting state matters.
     fn command(&self, before: &Facts, id: &str) -> Command {
         let mut command = self.wish.command(&self.pod, before, id);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
 
-    /// Runs the command for the last time; it must end as if nothing had happened.
+    /// Runs the command for the last time; it must end as if it had never been killed.
     fn ends(&self, before: &Facts, id: &str, stops: std::ops::RangeInclusive<usize>) {
         let mut command = self.wish.command(&self.pod, before, id);
         let ended = Ended::of(&command.output().unwrap());
@@ -115,7 +116,7 @@ impl<'a> Case<'a> {
         self.holds(before, id, stops);
     }
 
-    /// Exactly what was asked for has happened since `before`, once.
+    /// Verifies that exactly the requested operation has happened since `before`, once.
     fn holds(&self, before: &Facts, id: &str, stops: std::ops::RangeInclusive<usize>) {
         let old = before.running("app");
         let starts = self.wish.starts(&old.version).iter().map(|&line| line.to_owned()).collect::<Vec<_>>();
@@ -141,21 +142,21 @@ impl<'a> Case<'a> {
         assert_eq!(after.running("app").attempt, old.attempt + instances, "{id}");
         assert_eq!(after.running("side"), before.running("side"), "{id}");
         assert_eq!((&after.sandbox, &after.ip), (&before.sandbox, &before.ip), "{id}");
-        // The one before is kept, and what crashed.
+        // The previous container is kept, and the crashed one.
         assert!(after.of("app").count() <= starts.len() + 1, "{id}: {after:#?}");
     }
 }
 
-/// The one `app` that runs is past the line that it writes first: its shell has executed the program.
+/// True if the only running `app` has written its first line: its shell has executed the program.
 fn has_written(facts: &Facts) -> bool {
     let running = facts.running("app");
     let program = fs::read_to_string(format!("/proc/{}/comm", running.pid)).unwrap_or_default();
     program.trim() == "app" && facts.lines("starts").last().copied() == Some(running.version.as_str())
 }
 
-/// A runtime whose caller is killed in the middle of a start may end the container that it starts: before that one has
-/// written its line, or after it, and then the line is there twice. One kill cuts off one start. What runs in the end was
-/// not cut off.
+/// A runtime whose caller is killed during a start may end the container that it starts, either before that
+/// container has written its line or after it; in the second case the line appears twice. One kill interrupts one
+/// start. The container that runs in the end was not interrupted.
 fn cut_off_once(started: &[String], expected: &[String]) -> bool {
     let mut lines = started.to_vec();
     lines.dedup();
@@ -179,7 +180,7 @@ fn at_every_point(wish: Wish) {
                     let mut command = case.command(&before, &id);
                     let killed = command.env("INPLACE_FAULT_AT", (at + 1).to_string()).output().unwrap();
                     assert!(Ended::of(&killed).was_killed(), "{id}: {killed:?}");
-                    // Once it is in the journal that the handler is begun, it is not begun again.
+                    // Once the journal records that the handler has begun, the handler is not run again.
                     let unsure = ["after journal PreStop", "before effect PreStop"].contains(&name.as_str());
                     case.ends(&before, &id, if unsure { 0..=0 } else { 1..=1 });
                 }
@@ -203,8 +204,8 @@ fn a_rollback_killed_at_every_point() {
     at_every_point(Wish::Crash);
 }
 
-/// Processes that live for two effects each come to the end. One would not do: what a pull taught is in the journal
-/// with the effect that follows.
+/// A sequence of processes that run two effects each completes the operation. One effect would not suffice: the
+/// result of a pull is journalled with the effect that follows.
 #[test]
 fn killed_after_every_second_effect() {
     for wish in [Wish::Restart, Wish::Swap, Wish::Crash] {
@@ -213,7 +214,7 @@ fn killed_after_every_second_effect() {
         let mut instances = 0;
         loop {
             let mut command = case.command(&before, "one-by-one");
-            // Twice before and after the journal, before and after the effect.
+            // Two effects, each with the points before and after the journal and before and after the effect.
             if !Ended::of(&command.env("INPLACE_FAULT_AT", "8").output().unwrap()).was_killed() {
                 break;
             }
@@ -225,7 +226,7 @@ fn killed_after_every_second_effect() {
     }
 }
 
-/// In the middle of calls, too.
+/// Kills in the middle of calls, too.
 #[test]
 fn killed_at_odd_moments() {
     let next = AtomicUsize::new(0);
@@ -243,7 +244,7 @@ fn killed_at_odd_moments() {
                     let before = case.before();
                     let id = format!("odd-{turn}");
                     let mut child = case.command(&before, &id).spawn().unwrap();
-                    // Not a wait for something: the moment is what is tried.
+                    // Not a wait for a condition: the moment of the kill is what varies.
                     thread::sleep(Duration::from_millis(u64::try_from(20 + turn * 13).unwrap()));
                     child.kill().unwrap();
                     child.wait().unwrap();

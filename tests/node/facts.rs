@@ -1,4 +1,4 @@
-//! What is to be seen of a pod on its node, through the runtime and the kernel, whoever runs it.
+//! Reads the state of a pod on its node through the runtime and the kernel, independent of the program under test.
 
 #![expect(clippy::disallowed_methods, reason = "real processes live in real time")]
 
@@ -14,14 +14,14 @@ use inplace::cri::{
     proto::v1::{ContainerState, ContainerStatus},
 };
 
-/// What the runtime and the kernel show of a pod.
+/// The state of a pod as the runtime and the kernel report it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) sandbox: String,
     pub(crate) ip: String,
-    /// Every container but the fences, by name and attempt.
+    /// Every container except the fences, by name and attempt.
     pub(crate) instances: Vec<Instance>,
-    /// The ids of the fences.
+    /// The IDs of the fences.
     pub(crate) fences: Vec<String>,
     /// The files in the pod's shared memory.
     pub(crate) shm: BTreeMap<String, String>,
@@ -35,23 +35,23 @@ pub(crate) struct Instance {
     pub(crate) id: String,
     pub(crate) state: ContainerState,
     pub(crate) exit_code: i32,
-    /// The id of its image.
+    /// The ID of its image.
     pub(crate) image: String,
     pub(crate) log: String,
-    /// Nanoseconds, by the runtime's clock; 0 for never.
+    /// Nanoseconds by the runtime's clock; 0 for never.
     pub(crate) started_at: i64,
     pub(crate) finished_at: i64,
-    /// Its first process; 0 when it does not run.
+    /// The PID of its first process; 0 if it does not run.
     pub(crate) pid: u32,
-    /// When that was started, in clock ticks.
+    /// The start time of that process, in clock ticks.
     pub(crate) ticks: u64,
-    /// What its image is, from inside.
+    /// The version of its image, read inside the container.
     pub(crate) version: String,
-    /// Its network and its IPC namespace.
+    /// Its network and IPC namespaces.
     pub(crate) namespaces: String,
 }
 
-/// Looks at the pod of that uid, through the runtime.
+/// Reads the pod with that uid through the runtime.
 pub(crate) async fn look(endpoint: &str, uid: &str) -> Facts {
     let client = Client::new(&Endpoint::parse(endpoint).unwrap(), None);
     let label = Some(("io.kubernetes.pod.uid", uid));
@@ -69,11 +69,11 @@ pub(crate) async fn look(endpoint: &str, uid: &str) -> Facts {
             facts.fences.push(container.id);
             continue;
         }
-        // It may have been removed meanwhile.
+        // The container may have been removed meanwhile.
         let Some(answer) = client.container(&container.id, true).await.unwrap() else { continue };
         let info: serde_json::Value = serde_json::from_str(&answer.info["info"]).unwrap();
         let mut instance = Instance::of(answer.status.unwrap(), &info);
-        // One whose image was removed keeps the reference.
+        // If the image was removed, the reference stays.
         if let Some(image) = client.image(&instance.image, false).await.unwrap() {
             instance.image = image.image.unwrap().id;
         }
@@ -87,7 +87,7 @@ pub(crate) async fn look(endpoint: &str, uid: &str) -> Facts {
 }
 
 impl Facts {
-    /// The one running container of that name.
+    /// The only running container of that name.
     pub(crate) fn running(&self, name: &str) -> &Instance {
         let running: Vec<_> = self.of(name).filter(|instance| instance.pid != 0).collect();
         assert_eq!(running.len(), 1, "{name}: {self:#?}");
@@ -99,7 +99,7 @@ impl Facts {
         self.instances.iter().filter(move |instance| instance.name == name)
     }
 
-    /// Holds when one container of each name runs, and nothing half-made is left.
+    /// Verifies that one container of each name runs, and that no container is left in the state Created.
     pub(crate) fn settled(self) -> Self {
         for instance in &self.instances {
             self.running(&instance.name);
@@ -142,8 +142,9 @@ impl Instance {
     }
 }
 
-/// The runtime calls a container running a moment before its first process has executed the container's program. Until
-/// then that process is the runtime's own, and its root folder cannot be read. Returns at once for one that has ended.
+/// Waits until a container's first process has executed the container's program. The runtime reports a container as
+/// running shortly before; until then the process is the runtime's own, and its root folder cannot be read. Returns
+/// at once for a process that has exited.
 fn await_program(pid: u32) {
     let end = Instant::now() + Duration::from_secs(20);
     let is_runtime = || {
@@ -156,7 +157,7 @@ fn await_program(pid: u32) {
     }
 }
 
-/// When a process was started.
+/// The start time of a process.
 fn ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()

@@ -1,7 +1,7 @@
-//! Beside somebody who acts like a kubelet: the fence keeps the name, and nobody's second container runs.
+//! Beside a simulated kubelet: the fence holds the name, and the kubelet's second container never runs.
 //!
-//! A pod with a kubelet's marks, made straight on the runtime, and a thread that does what a kubelet does: it looks at
-//! the newest container, and when that does not run, creates and starts the next attempt.
+//! The pod has a kubelet's labels and annotations and is created directly on the runtime. A thread acts like a
+//! kubelet: it observes the newest container, and if that does not run, creates and starts the next attempt.
 
 use std::{
     fs,
@@ -33,7 +33,7 @@ use crate::{
     site::eventually,
 };
 
-/// A pod that a kubelet seems to have made.
+/// A pod that appears to be created by a kubelet.
 struct Kubelets {
     lab: &'static Lab,
     tokio: Runtime,
@@ -79,7 +79,7 @@ impl Kubelets {
         wrapped(self.lab, self.state.path(), &all)
     }
 
-    /// All containers, and among them the fences.
+    /// All containers, and the fences.
     fn containers(&self) -> (Vec<Container>, Vec<Container>) {
         let label = Some((annotation::POD_UID, self.uid.as_str()));
         let all = self.tokio.block_on(async { client(self.lab).containers(label).await }).unwrap();
@@ -107,7 +107,7 @@ fn client(lab: &Lab) -> Client {
     Client::new(&Endpoint::parse(&lab.endpoint).unwrap(), None)
 }
 
-/// What a kubelet does with a container's name: creates `attempt` from the configuration of `source`, and starts it.
+/// Creates `attempt` from the configuration of `source`, and starts it, as a kubelet does.
 async fn make(client: &Client, sandbox: &str, source: &str, attempt: u32) -> Result<String, Class> {
     let class = |error: inplace::cri::error::Error| error.class;
     let answer = client.container(source, true).await.map_err(class)?.ok_or(Class::Gone)?;
@@ -167,7 +167,7 @@ fn the_image_of_a_kubelets_pod_is_not_ours_to_change() {
     assert_eq!((pod.containers().0.len(), pod.running()), (1, 1));
 }
 
-/// Somebody who restarts what does not run.
+/// A thread that restarts a container that does not run.
 struct Kubelet {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<()>,

@@ -10,7 +10,7 @@ use crate::{
     site::{Site, eventually},
 };
 
-/// What an agent needs to ask a server of this machine.
+/// The agent's arguments that permit requests to a server on this machine.
 const ALLOWED: [&str; 2] = ["--hook-allow", "127.0.0.0/8"];
 
 fn template(site: &Site, oracle: &Oracle, name: &str, more: &Value) {
@@ -54,7 +54,7 @@ fn a_hook_in_a_file_gates_a_restart() {
     assert!(stopped > passed.at, "stopped at {stopped}, the hook passed at {}", passed.at);
     assert_eq!(oracle.asked("web").last().unwrap(), &passed, "it was asked again after it had passed");
 
-    // One that says no, and one that cannot be read.
+    // A hook that fails, and a hook that cannot be parsed.
     let before = site.running("web");
     oracle.say("web", 0);
     template(&site, &oracle, "once", &json!({"count": 1}));
@@ -70,7 +70,7 @@ fn a_hook_in_a_file_gates_a_restart() {
     assert_eq!(site.running("web"), before);
 }
 
-/// Waits until so many measurements are in the journal, with nothing that is nobody's business.
+/// Waits until this many measurements are in the journal, and verifies that the journal contains no secret.
 fn await_measured(site: &Site, measured: i64) {
     eventually("finished measurements in the journal", || {
         let text = fs::read_to_string(site.state.join("journal/uid-web.json")).ok()?;

@@ -1,4 +1,4 @@
-//! Hooks against what they are made for: commands in containers of a real runtime.
+//! Hooks in their real environment: commands in containers of a real runtime.
 
 use std::{fs, process::Command};
 
@@ -19,14 +19,14 @@ use crate::{
     pod::{Ended, PAIR, Pod},
 };
 
-/// Measures a metric once; an error ends the run. `endpoint` is where the runtime should be.
+/// Measures a metric once; an error ends the run. `endpoint` is the runtime's endpoint.
 pub(crate) fn measure(
     endpoint: &str,
     place: &Place,
     metric: &Value,
     args: &Value,
 ) -> (HookPhase, Measurement) {
-    // As main does.
+    // The same as in `main`.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut whole = json!({"name": "m", "consecutiveErrorLimit": 0});
     whole.as_object_mut().unwrap().extend(metric.as_object().unwrap().clone());
@@ -76,10 +76,10 @@ fn what_a_command_prints_is_the_result_and_its_exit_code_the_verdict() {
     assert_eq!((phase, measurement.value.as_str()), (HookPhase::Successful, "42"), "{measurement:?}");
     let (phase, _) = exec(&pod, "app", &sh("echo 42"), &json!({"successCondition": "asInt(result) == 43"}));
     assert_eq!(phase, HookPhase::Failed);
-    // Arguments are words, whatever is in them: no shell sees them.
+    // Arguments are passed verbatim: no shell interprets them.
     let (phase, measurement) = exec(&pod, "side", &json!(["echo", "{{ args.word }}", "x"]), &none);
     assert_eq!((phase, measurement.value.as_str()), (HookPhase::Successful, "two words; $(id) 'x x"));
-    // Whatever the conditions say.
+    // Independent of the conditions.
     let script = sh("echo 42; echo not yet >&2; echo more >&2; exit 3");
     let (phase, measurement) =
         exec(&pod, "app", &script, &json!({"successCondition": "asInt(result) == 42"}));
@@ -105,7 +105,7 @@ fn a_command_is_bounded_in_what_it_prints_and_in_time() {
     let (phase, measurement) = measure(&pod.lab.endpoint, &place(&pod), &metric, &args);
     assert_eq!(phase, HookPhase::Error);
     assert_eq!(measurement.message, "exec: the command in app did not end within 1 s");
-    // And it is gone.
+    // The command has been killed.
     let (_, measurement) = exec(&pod, "app", &sh("ps | grep -c '[s]leep 1000' || true"), &none);
     assert_eq!(measurement.value, "0");
 }

@@ -1,4 +1,4 @@
-//! Images that cannot be had, or are no longer there: on labs that may be damaged.
+//! Images that cannot be pulled or have been removed, on labs of their own, which the tests may damage.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use crate::{
     site::eventually,
 };
 
-/// Swaps `app`, which must fail before anything is touched, and tells why.
+/// Swaps `app`, which must fail before anything is touched, and returns the status.
 fn untouched(pod: &Pod<'_>, image: &str, options: &[&str]) -> Status {
     let before = pod.facts();
     let image = format!("app={image}");
@@ -42,7 +42,7 @@ fn what_the_registry_does_not_have() {
 fn a_damaged_registry_and_then_none() {
     let lab = Lab::own(&Options::default());
     let pod = Pod::run(&lab, "registry", PAIR);
-    // v2 is on the node, v3 is not and has a damaged configuration.
+    // v2 is on the node; v3 is not, and has a damaged configuration.
     pod.operate("swap", &["app=lab/app:v2"]).is(Phase::Succeeded);
     damage(&lab, "app:v3");
     let status = untouched(&pod, "lab/app:v3", &[]);
@@ -52,13 +52,13 @@ fn a_damaged_registry_and_then_none() {
     run(Command::new("kill").args(["-9", pid.trim()]));
     let status = untouched(&pod, "lab/app:v1-of-nowhere", &[]);
     assert!(status.message.contains("refused"), "{status:?}");
-    // What is on the node needs no registry.
+    // An image on the node needs no registry.
     pod.restart(&["app"]);
     pod.operate("swap", &["app=lab/app:v1"]).is(Phase::Succeeded);
     assert_eq!(pod.facts().settled().running("app").version, "v1");
 }
 
-/// Changes what the registry gives out for the configuration of an image.
+/// Changes the image configuration that the registry serves.
 fn damage(lab: &Lab, name: &str) {
     let digest = lab.digest(name);
     let blob = |digest: &str| {
@@ -77,17 +77,17 @@ fn damage(lab: &Lab, name: &str) {
 fn a_disk_that_is_full() {
     let lab = Lab::own(&Options { root_size: Some("48m".to_owned()), ..Options::default() });
     let pod = Pod::run(&lab, "full", PAIR);
-    // Told before the pull, when room is wanted that is not there.
+    // Detected before the pull, if the required space is missing.
     let status = untouched(&pod, "lab/app:v2", &["--image-reserve", "100"]);
     assert!(status.message.contains("MiB are wanted: remove unused images or make room"), "{status:?}");
-    // Found out by the pull, when the image is larger than anybody could know.
+    // Detected by the pull, if the image is larger than estimated.
     let made = tempfile::tempdir().unwrap();
     let maker = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lab/big-image.sh");
     run(Command::new(maker).arg(made.path()).arg("64"));
     lab.push(&made.path().join("big-v1.tar"), "big:v1");
     let status = untouched(&pod, "lab/big:v1", &[]);
     assert!(status.message.contains("no space left on device"), "{status:?}");
-    // The runtime collects what the pull left behind in its own time; a restart needs little room, but some.
+    // The runtime removes the remains of the pull asynchronously; a restart needs some space, but little.
     eventually("the room that the pull took to be free again", || {
         let disk = nix::sys::statvfs::statvfs(&lab.dir.join("root")).unwrap();
         (disk.blocks_available() * disk.fragment_size() > 4 << 20).then_some(())
@@ -104,7 +104,7 @@ fn no_way_forward_and_no_way_back() {
     eventually("the new image to run", || {
         pod.facts().of("app").any(|instance| instance.attempt == 1 && instance.pid != 0).then_some(())
     });
-    // The image from before goes while the new one is on trial.
+    // The previous image is removed while the new one is being verified.
     let names = lab.ctr(&["image", "ls"]);
     let digest = lab.digest("app:v1");
     let digest = digest.rsplit_once('@').unwrap().1;

@@ -1,8 +1,9 @@
-//! A private node for tests: containerd and a registry of their own, made and removed by `tests/lab/lab.sh`, or by a script
-//! that makes more of it.
+//! A private node for tests: containerd and a registry of its own, created and removed by `tests/lab/lab.sh`, or by
+//! a script that extends it.
 //!
-//! [`Lab::shared`] is one lab for the whole test process, for tests that only add pods of their own names. A test that
-//! stops containerd, fills its disk or counts everything on the node takes one for itself with [`Lab::own`].
+//! [`Lab::shared`] is one lab for the whole test process, for tests that only add pods with their own names. A test
+//! that stops containerd, fills its disk or counts everything on the node creates a lab of its own with
+//! [`Lab::own`].
 
 use std::{
     env,
@@ -16,13 +17,13 @@ use std::{
     },
 };
 
-/// Where `make setup` is asked for.
+/// The advice if a program is missing.
 const HINT: &str = "run: make setup";
 
-/// How a lab of one's own differs from the shared one.
+/// How a private lab differs from the shared one.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
-    /// Puts containerd's root on a tmpfs of this size, as in `64m`.
+    /// Puts containerd's root on a tmpfs of this size, such as `64m`.
     pub(crate) root_size: Option<String>,
     /// Another containerd binary.
     pub(crate) containerd: Option<PathBuf>,
@@ -31,32 +32,32 @@ pub(crate) struct Options {
 /// A running containerd with an empty store, a registry with the images of `tests/lab/images.sh`, and a network.
 #[derive(Debug)]
 pub(crate) struct Lab {
-    /// Everything of the lab is below this folder.
+    /// The folder of the lab; all its files are below it.
     pub(crate) dir: PathBuf,
     /// The runtime's endpoint, `unix://...`.
     pub(crate) endpoint: String,
     /// The registry's address, `127.0.0.1:PORT`.
     pub(crate) registry: String,
-    /// What made it and takes it down, in `tests/lab`.
+    /// The script in `tests/lab` that creates and removes the lab.
     script: &'static str,
 }
 
 impl Lab {
-    /// The lab that the tests of this process share. It goes when the process has gone, however that happens.
+    /// The lab that the tests of this process share. It is removed when the process has ended, however that happens.
     pub(crate) fn shared() -> &'static Self {
         static SHARED: OnceLock<Lab> = OnceLock::new();
         SHARED.get_or_init(|| Self::own(&Options::default()))
     }
 
-    /// A lab for the caller alone, gone when it is dropped.
+    /// A lab for the caller alone; removed on drop.
     pub(crate) fn own(options: &Options) -> Self {
         Self::made_by("lab.sh", options)
     }
 
-    /// The same, made by another script of `tests/lab` that knows all that `lab.sh` knows.
+    /// Same as [`Self::own`], created by another script of `tests/lab` that supports all actions of `lab.sh`.
     pub(crate) fn made_by(script: &'static str, options: &Options) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Short, because of the sockets in it.
+        // Short, because socket paths are below it.
         let name = format!("inplace-lab.{}.{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let mut lab = Self {
             dir: env::temp_dir().join(name),
@@ -64,7 +65,7 @@ impl Lab {
             registry: String::new(),
             script,
         };
-        // The guard comes first, so that a test killed while the lab starts leaves nothing either.
+        // The guard starts first, so that a test killed during the start of the lab leaves nothing behind either.
         run(lab.script("guard").arg(process::id().to_string()));
         let mut up = lab.script("up");
         up.env_remove("LAB_ROOT_SIZE").env_remove("LAB_CONTAINERD");
@@ -76,7 +77,7 @@ impl Lab {
         lab
     }
 
-    /// Kills containerd, and nothing else: shims and containers live on.
+    /// Kills containerd only: shims and containers keep running.
     pub(crate) fn kill_containerd(&self) {
         run(&mut self.script("kill-containerd"));
     }
@@ -103,29 +104,30 @@ impl Lab {
         )
     }
 
-    /// Puts an OCI archive into the registry, under a name like `big:v1`.
+    /// Pushes an OCI archive to the registry, under a name such as `big:v1`.
     pub(crate) fn push(&self, archive: &Path, name: &str) {
         run(self.script("push").arg(archive).arg(name));
     }
 
-    /// Runs `ctr` on this containerd and gives what it printed.
+    /// Runs `ctr` on this containerd and returns its output.
     pub(crate) fn ctr<S: AsRef<OsStr>>(&self, args: &[S]) -> String {
         run(self.script("ctr").args(args))
     }
 
-    /// Runs the program under test on this runtime. `--state-dir` is the caller's business.
+    /// Runs the program under test on this runtime. The caller passes `--state-dir`.
     pub(crate) fn inplace<S: AsRef<OsStr>>(&self, args: &[S]) -> Output {
         self.inplace_command(args).output().unwrap()
     }
 
-    /// The same, to be started by the caller: for tests that kill it, or give it more environment.
+    /// Same as [`Self::inplace`], but the caller starts it: for tests that kill it, or set more environment
+    /// variables.
     pub(crate) fn inplace_command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_inplace"));
         command.args(args).env("INPLACE_RUNTIME_ENDPOINT", &self.endpoint).stdin(Stdio::null());
         command
     }
 
-    /// `lab.sh ACTION DIR`.
+    /// The command `SCRIPT ACTION DIR` of the lab's script.
     pub(crate) fn script(&self, action: &str) -> Command {
         let mut command = Command::new("bash");
         command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab").join(self.script));
@@ -145,14 +147,14 @@ impl Drop for Lab {
     }
 }
 
-/// What the lab in `dir` tells of itself.
+/// A value from the settings file of the lab in `dir`.
 pub(crate) fn setting(dir: &Path, key: &str) -> String {
     let settings = fs::read_to_string(dir.join("env")).unwrap();
     let line = settings.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     line.unwrap_or_else(|| panic!("the lab does not tell its {key}")).to_owned()
 }
 
-/// Runs a command to its end and gives its standard output.
+/// Runs a command to its end and returns its standard output.
 pub(crate) fn run(command: &mut Command) -> String {
     let output = match command.stdin(Stdio::null()).output() {
         Ok(output) => output,

@@ -1,4 +1,4 @@
-//! What needs a real container runtime: every test here runs against a private containerd (see `tests/lab/lab.sh`).
+//! Tests that need a real container runtime: each one runs against a private containerd (see `tests/lab/lab.sh`).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 

@@ -1,5 +1,5 @@
-//! A server that hooks ask: it answers `{"done": N}` with what was set for the path, 0 unless something was, and writes down
-//! when it was asked.
+//! An HTTP server that hooks query: it answers `{"done": N}` with the value set for the path, 0 by default, and
+//! records the time of each request.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
 
 use jiff::Timestamp;
 
-/// The server. It lives as long as the process.
+/// The server. It runs as long as the process.
 #[derive(Clone)]
 pub(crate) struct Oracle {
     pub(crate) port: u16,
@@ -24,12 +24,12 @@ struct Shared {
     asked: Vec<Asked>,
 }
 
-/// One question.
+/// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// Without the leading slash.
+    /// The path without the leading slash.
     pub(crate) path: String,
-    /// When it was there, before it was answered.
+    /// The time of arrival, before the answer.
     pub(crate) at: Timestamp,
     pub(crate) said: u32,
 }
@@ -53,7 +53,7 @@ impl Oracle {
         self.shared.lock().unwrap().says.insert(path.to_owned(), says);
     }
 
-    /// What was asked under this path so far.
+    /// The requests for this path so far.
     pub(crate) fn asked(&self, path: &str) -> Vec<Asked> {
         let shared = self.shared.lock().unwrap();
         shared.asked.iter().filter(|asked| asked.path == path).cloned().collect()

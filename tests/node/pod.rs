@@ -1,4 +1,4 @@
-//! A pod on a lab: run from YAML, changed through the program, looked at through the runtime.
+//! A pod on a lab: created from YAML, changed through the program, observed through the runtime.
 //!
 //! The program runs in the lab's mount namespace, as it does on a node.
 
@@ -20,7 +20,7 @@ use crate::{
     lab::Lab,
 };
 
-/// Two containers, `app` and `side`, that go at once when they are told to.
+/// Two containers, `app` and `side`, that exit at once on their stop signal.
 pub(crate) const PAIR: &str = "
 terminationGracePeriodSeconds: 2
 containers:
@@ -28,7 +28,7 @@ containers:
 - {name: side, image: lab/app:v1}
 ";
 
-/// A pod that runs, and goes with the value.
+/// A running pod; removed on drop.
 #[derive(Debug)]
 pub(crate) struct Pod<'a> {
     pub(crate) lab: &'a Lab,
@@ -38,7 +38,7 @@ pub(crate) struct Pod<'a> {
     pub(crate) uid: String,
 }
 
-/// How the program ended.
+/// The result of a run of the program.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) exit: ExitStatus,
@@ -47,7 +47,7 @@ pub(crate) struct Ended {
 }
 
 impl<'a> Pod<'a> {
-    /// Runs a pod whose `spec` is the YAML given; `lab/app:v1` is an image of the lab's registry.
+    /// Runs a pod with the given YAML `spec`; `lab/app:v1` is an image of the lab's registry.
     pub(crate) fn run(lab: &'a Lab, name: &str, spec: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("{name}-{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -65,7 +65,7 @@ impl<'a> Pod<'a> {
         pod
     }
 
-    /// `inplace node VERB --pod THIS ARGS`, to be started by the caller.
+    /// The command `inplace node VERB --pod THIS ARGS`, for the caller to start.
     pub(crate) fn command(&self, verb: &str, args: &[&str]) -> Command {
         let mut all = vec!["node", verb, "-o", "json", "--pod", &self.name];
         let limit = !args.contains(&"--deadline") && verb != "rm" && verb != "ps";
@@ -74,7 +74,7 @@ impl<'a> Pod<'a> {
         self.program(&all)
     }
 
-    /// The same, run to its end.
+    /// Same as [`Self::command`], run to its end.
     pub(crate) fn operate(&self, verb: &str, args: &[&str]) -> Ended {
         Ended::of(&self.command(verb, args).output().unwrap())
     }
@@ -84,20 +84,20 @@ impl<'a> Pod<'a> {
         self.operate("restart", &["-c", &containers.join(",")]).is(Phase::Succeeded)
     }
 
-    /// Puts a file into the pod's shared memory.
+    /// Writes a file into the pod's shared memory.
     pub(crate) fn remember(&self, file: &str, text: &str) {
         let path = format!("/proc/{}/root/dev/shm/{file}", self.facts().running("side").pid);
         fs::write(path, text).unwrap();
     }
 
-    /// What is to be seen of it now.
+    /// The present state of the pod.
     pub(crate) fn facts(&self) -> Facts {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(look(&self.lab.endpoint, &self.uid))
     }
 
-    /// The program on this runtime and state directory, in the lab's mount namespace. It keeps its PID: `nsenter`
-    /// becomes the program.
+    /// The program on this runtime and state directory, in the lab's mount namespace. The PID stays the same:
+    /// `nsenter` executes the program in place.
     pub(crate) fn program(&self, args: &[&str]) -> Command {
         let args: Vec<_> = args.iter().map(|arg| self.named(arg)).collect();
         wrapped(self.lab, self.state.path(), &args)
@@ -122,7 +122,7 @@ pub(crate) fn wrapped(lab: &Lab, state: &Path, args: &[impl AsRef<OsStr>]) -> Co
 impl Drop for Pod<'_> {
     fn drop(&mut self) {
         let ended = self.operate("rm", &[]);
-        // A pod that failed its test goes with its lab.
+        // After a failed test the pod is removed together with its lab.
         assert!(thread::panicking() || ended.exit.success(), "{ended:?}");
     }
 }
@@ -133,7 +133,7 @@ impl Ended {
         Self { exit: output.status, out: text(&output.stdout), told: text(&output.stderr) }
     }
 
-    /// The status that was printed, which must be of this phase, with the exit code that belongs to it.
+    /// The status that was printed, which must have this phase, with the exit code for it.
     pub(crate) fn is(&self, phase: Phase) -> Status {
         let status: Status = serde_json::from_str(&self.out).unwrap_or_else(|_| panic!("{self:?}"));
         assert_eq!(status.phase, phase, "{self:?}");

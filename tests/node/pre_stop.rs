@@ -1,4 +1,4 @@
-//! preStop handlers: that they really run, before the stop, and that none of them can hold a restart up.
+//! preStop handlers: they really run, before the stop, and none of them can delay a restart indefinitely.
 
 use std::fs;
 
@@ -24,17 +24,17 @@ containers:
     Pod::run(Lab::shared(), name, &spec)
 }
 
-/// Answers one HTTP request and remembers it.
+/// A shell script that answers one HTTP request and records it.
 const ANSWER: &str = "read -r verb path rest; echo $verb $path >>/dev/shm/hits; \
     while read -r line && [ ${#line} -gt 1 ]; do echo $line >>/dev/shm/hits; done; \
     printf \"HTTP/1.0 $CODE\\r\\nContent-Length: 0\\r\\n\\r\\n\"";
 
-/// Serves it on the port, and leaves when told.
+/// A shell command that runs the server on the port until it is stopped.
 fn server(code: &str) -> String {
     format!("export CODE=\"{code}\"; nc -ll -p 8080 -e sh -c \"$ANSWER\" & exec app")
 }
 
-/// Waits until something in the container listens on port 8080.
+/// Waits until a process in the container listens on port 8080.
 fn listens(instance: &Instance) {
     eventually("a listener", || {
         let tables =
@@ -43,7 +43,7 @@ fn listens(instance: &Instance) {
     });
 }
 
-/// Milliseconds from the beginning to the end of the old life.
+/// Milliseconds from the start of the operation to the stop of the old container.
 fn until_stopped(status: &Status) -> i128 {
     let stopped = status.containers[0].stopped_at.unwrap();
     stopped.duration_since(status.started_at.unwrap()).as_millis()
@@ -120,7 +120,7 @@ fn a_handler_that_fails_is_told_and_blocks_nothing() {
 
 #[test]
 fn a_handler_ends_with_the_grace_and_two_seconds_are_left_to_stop() {
-    // 1 s of work after SIGTERM: with nothing left it would be killed in it.
+    // The process needs 1 s after SIGTERM; without remaining grace it would be killed.
     let slow =
         "trap \"sleep 1; echo bye >>/dev/shm/bye; exit 0\" TERM; while :; do sleep 3600 & wait $!; done";
     let pod = pod("long", "{exec: {command: [sleep, \"60\"]}}", slow);

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::{hook::measure, site::eventually};
 
-/// A Prometheus that watches itself; killed when it is dropped.
+/// A Prometheus that monitors itself; killed on drop.
 struct Prometheus {
     child: Child,
     port: u16,
@@ -89,14 +89,14 @@ fn a_real_prometheus_is_asked_and_judged() {
         (&format!("{a} or {b}"), "result[1] < 1", HookPhase::Successful, "[1234567,0.25]"),
         ("scalar(absent_metric)", "result == 0", HookPhase::Inconclusive, "NaN"),
         ("absent_metric", "size(result) == 0", HookPhase::Successful, "[]"),
-        // Nothing at a place is no approval.
+        // A missing element is no approval.
         ("absent_metric", "result[0] == 0", HookPhase::Error, "[]"),
         ("1/0", "result > 1000", HookPhase::Successful, "inf"),
     ] {
         let (ended, measurement) = prometheus.ask(query, &json!({"successCondition": condition}));
         assert_eq!((ended, measurement.value.as_str()), (phase, value), "{query}: {measurement:?}");
     }
-    // What it has scraped of itself; that takes it a moment.
+    // The metrics of its own scrape, which become available after a moment.
     let polled = json!({
         "successCondition": "size(result) == 1 && result[0] == 1",
         "interval": "100ms",

@@ -1,4 +1,4 @@
-//! What a restart keeps, changes and leaves behind.
+//! What a restart retains, changes and leaves behind.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::{
     site::eventually,
 };
 
-/// Everything that outlives a restart of `app`.
+/// Everything that survives a restart of `app`.
 fn kept(facts: &Facts) -> impl PartialEq + std::fmt::Debug + use<> {
     let app = facts.running("app");
     let (sandbox, ip, shm) = (facts.sandbox.clone(), facts.ip.clone(), facts.shm.clone());
@@ -36,7 +36,7 @@ fn all_but_the_container_is_kept() {
     told_truly(&status, &before, &after);
 }
 
-/// The report is what the runtime shows.
+/// Verifies that the report matches what the runtime shows.
 fn told_truly(status: &Status, before: &Facts, after: &Facts) {
     let [report] = status.containers.as_slice() else { panic!("{status:?}") };
     let (old, new) = (before.running("app"), after.running("app"));
@@ -120,7 +120,7 @@ fn an_id_is_run_once() {
     assert_eq!(pod.facts(), facts);
     run("y").is(Phase::Succeeded);
     assert_eq!(pod.facts().settled().running("app").attempt, 2);
-    // An older one is known too, though its report is gone.
+    // An older ID is recognized too, though its status is no longer stored.
     assert_eq!(run("x").is(Phase::Refused).reason, "AlreadyEnded");
     assert_eq!(pod.facts().running("app").attempt, 2);
 }

@@ -1,4 +1,4 @@
-//! A runtime that is killed in the middle of an operation, or is not there at all.
+//! A runtime that is killed in the middle of an operation, or is not reachable at all.
 
 use std::{fs, process::Child, process::Stdio};
 
@@ -10,7 +10,7 @@ use crate::{
     site::eventually,
 };
 
-/// `app` leaves a second after it was told to, and takes two to prepare.
+/// `app` exits one second after its stop signal, and takes two seconds to prepare.
 const SPEC: &str = "
 terminationGracePeriodSeconds: 5
 containers:
@@ -24,7 +24,7 @@ containers:
 - {name: side, image: lab/app:v1}
 ";
 
-/// Starts a command that traces its points.
+/// Starts a command that records its points.
 fn begin(pod: &Pod<'_>, verb: &str, args: &[&str]) -> Child {
     let mut command = pod.command(verb, args);
     command.env("INPLACE_FAULT_TRACE", trace(pod));
@@ -106,13 +106,13 @@ fn a_runtime_that_stays_away_ends_it_by_its_deadline() {
     let took = status.finished_at.unwrap().duration_since(status.started_at.unwrap()).as_secs();
     assert!((20..40).contains(&took), "{took} s");
 
-    // With nobody there nothing is begun, and that has its own exit code.
+    // Without a runtime nothing begins, and there is an exit code for it.
     let ended = pod.operate("restart", &["-c", "app"]);
     assert_eq!(ended.exit.code(), Some(6), "{ended:?}");
     assert!(ended.told.contains("cannot be reached"), "{ended:?}");
     assert!(ended.out.contains(r#""reason":"RuntimeAway""#), "{ended:?}");
 
-    // What the first one left is no obstacle.
+    // What the first command has left is no obstacle.
     lab.start_containerd();
     pod.restart(&["app"]);
     let facts = pod.facts().settled();

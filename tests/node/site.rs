@@ -1,5 +1,5 @@
-//! A node of its own for one agent: folders for manifests and state, wishes and their answers, and what the runtime
-//! shows.
+//! A lab of its own for one agent: folders for manifests and state, requests and their answers, and what the runtime
+//! reports.
 
 #![expect(clippy::disallowed_methods, reason = "real processes live in real time")]
 
@@ -22,10 +22,10 @@ use crate::{
     lab::{Lab, Options},
 };
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Waits until `look` finds something.
+/// Waits until `look` returns a value.
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -37,7 +37,7 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// A lab with folders for one agent. An agent has a node for itself, so every test takes a site of its own.
+/// A lab with folders for one agent. An agent locks its node, so every test uses a site of its own.
 pub(crate) struct Site {
     pub(crate) lab: Lab,
     pub(crate) pods: PathBuf,
@@ -45,13 +45,13 @@ pub(crate) struct Site {
     pub(crate) folder: TempDir,
 }
 
-/// One life of a container, as the runtime shows it.
+/// One container as the runtime reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Instance {
     pub(crate) id: String,
     pub(crate) attempt: u32,
     pub(crate) running: bool,
-    /// The label that tells the kubelet what it is.
+    /// The container name in its label, by which a kubelet identifies it.
     pub(crate) name: String,
 }
 
@@ -65,12 +65,13 @@ impl Site {
         Self { lab, pods, state, folder }
     }
 
-    /// Runs a pod with one container `app` that stops at once when told to. Before the agent: it keeps commands away.
+    /// Runs a pod with one container `app` that exits at once on its stop signal. To be called before the agent
+    /// starts, because the agent's lock excludes commands.
     pub(crate) fn run(&self, pod: &str) {
         self.run_app(pod, &json!({}));
     }
 
-    /// The same, with more fields for the container.
+    /// Same as [`Self::run`], with more fields for the container.
     pub(crate) fn run_app(&self, pod: &str, fields: &Value) {
         let mut app = json!({"name": "app", "image": self.lab.image("app:v1")});
         app.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -111,14 +112,14 @@ impl Site {
         self.lab.inplace_command(args_of("node", &self.state, args).as_slice()).output().unwrap()
     }
 
-    /// Writes a file into the folder of manifests, whole at once.
+    /// Writes a file into the folder of manifests atomically.
     pub(crate) fn write(&self, file: &str, text: &str) {
         let fresh = self.folder.path().join("fresh");
         fs::write(&fresh, text).unwrap();
         fs::rename(fresh, self.pods.join(file)).unwrap();
     }
 
-    /// Asks for something.
+    /// Writes a request for a pod.
     pub(crate) fn wish(&self, pod: &str, request: &str) {
         // A JSON string is a quoted string in YAML too.
         let request = Value::from(request);
@@ -130,23 +131,23 @@ impl Site {
         );
     }
 
-    /// Asks for nothing any more; the manifest stays.
+    /// Removes the request; the manifest stays.
     pub(crate) fn withdraw(&self, pod: &str) {
         self.write(&format!("{pod}.yaml"), &format!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: {pod}\n"));
     }
 
-    /// Asks for a restart of `app` under an id.
+    /// Requests a restart of `app` under an ID.
     pub(crate) fn restart(&self, pod: &str, id: &str) {
         self.wish(pod, &json!({"id": id, "containers": [{"name": "app"}]}).to_string());
     }
 
-    /// Waits until the agent has read the whole folder again, which it shows by answering a file that is written after
-    /// all others, and has done what came of it.
+    /// Waits until the agent has read the whole folder again and has processed it. It shows this by answering a file
+    /// that is written after all others.
     pub(crate) fn read_again(&self, agent: &Agent) {
         self.read_again_beside(agent, 0.0);
     }
 
-    /// The same while `open` operations go on.
+    /// Same as [`Self::read_again`], while `open` operations continue.
     pub(crate) fn read_again_beside(&self, agent: &Agent, open: f64) {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let ghost = format!("ghost-{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -155,7 +156,7 @@ impl Site {
         agent.await_metric(&["inplace_open_operations"], open);
     }
 
-    /// Where the answer for a pod is.
+    /// The path of the answer for a pod.
     pub(crate) fn answer(&self, pod: &str) -> PathBuf {
         self.state.join(format!("status/default_{pod}.json"))
     }
@@ -165,7 +166,7 @@ impl Site {
         serde_json::from_slice(&fs::read(self.answer(pod)).ok()?).unwrap()
     }
 
-    /// The answer for a pod, once it is in `phase` and `id` is part of what it answers.
+    /// The answer for a pod, once it has the phase `phase` and its ID contains `id`.
     pub(crate) fn ended(&self, pod: &str, id: &str, phase: &str) -> Value {
         let mut seen = None;
         let fits = |status: &Value| status["id"].as_str().is_some_and(|told| told.contains(id));
@@ -180,7 +181,7 @@ impl Site {
         })
     }
 
-    /// All containers of a pod, fences too, oldest first.
+    /// All containers of a pod including fences, oldest first.
     pub(crate) fn instances(&self, pod: &str) -> Vec<Instance> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let containers = runtime.block_on(async {
@@ -200,7 +201,7 @@ impl Site {
         instances
     }
 
-    /// The one `app` that runs, after checking that it is alone and that no fence is left.
+    /// The only running `app`. Verifies that it is the only one and that no fence is left.
     pub(crate) fn running(&self, pod: &str) -> Instance {
         let instances = self.instances(pod);
         assert!(
@@ -210,7 +211,7 @@ impl Site {
         self.running_amid(pod)
     }
 
-    /// The one `app` that runs, after checking that it is alone, while an operation goes on.
+    /// The only running `app` while an operation is in progress. Verifies that it is the only one.
     pub(crate) fn running_amid(&self, pod: &str) -> Instance {
         let instances = self.instances(pod);
         let running: Vec<_> =
@@ -226,7 +227,7 @@ impl Site {
         agent
     }
 
-    /// Starts an agent, and waits for nothing.
+    /// Starts an agent without waiting.
     pub(crate) fn spawn(&self, args: &[&str], env: &[(&str, &str)]) -> Agent {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -241,7 +242,7 @@ impl Site {
     }
 }
 
-/// `--state-dir` of the caller wins.
+/// The caller's `--state-dir` takes precedence.
 fn args_of(role: &str, state: &std::path::Path, args: &[&str]) -> Vec<String> {
     let mut all = vec![role.to_owned()];
     if !args.contains(&"--state-dir") {

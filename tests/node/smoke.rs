@@ -1,4 +1,4 @@
-//! The lab itself: it comes up whole, and goes without a trace.
+//! The lab itself: it starts completely, and is removed without a trace.
 
 use std::{fs, process::Command};
 
@@ -39,7 +39,7 @@ fn a_lab_that_is_dropped_leaves_nothing() {
     let bridge = fs::read_to_string(dir.join("bridge")).unwrap();
     assert!(links().contains(bridge.trim()));
     assert!(fs::read_to_string("/proc/self/mounts").unwrap().contains(&*dir.to_string_lossy()));
-    // One that runs, so that there are a shim, a cgroup and mounts to be removed.
+    // A running container, so that a shim, a cgroup and mounts exist and must be removed.
     let image = lab.image("app:v1");
     lab.ctr(&["image", "pull", "--plain-http", &image]);
     lab.ctr(&["run", "--detach", &image, "left"]);

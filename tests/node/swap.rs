@@ -1,4 +1,4 @@
-//! Another image: how it comes, and the ways back.
+//! Swaps to another image: how the image arrives, and how a swap is rolled back.
 
 use inplace::api::status::{Phase, Status};
 
@@ -8,7 +8,7 @@ use crate::{
     pod::{PAIR, Pod},
 };
 
-/// `app`'s attempt and what it runs, with all that a swap must keep compared to `before`.
+/// `app`'s attempt and image version. Verifies that everything a swap must retain equals `before`.
 fn now(pod: &Pod<'_>, before: &Facts) -> (u32, String) {
     let facts = pod.facts().settled();
     assert_eq!((&facts.sandbox, &facts.ip, &facts.shm), (&before.sandbox, &before.ip, &before.shm));
@@ -18,7 +18,7 @@ fn now(pod: &Pod<'_>, before: &Facts) -> (u32, String) {
     (app.attempt, app.version.clone())
 }
 
-/// A pod with something in its shared memory.
+/// A pod with a file in its shared memory.
 fn pod(name: &str) -> (Pod<'static>, Facts) {
     let pod = Pod::run(Lab::shared(), name, PAIR);
     pod.remember("world", "12 players");
@@ -41,11 +41,11 @@ fn by_tag_by_digest_and_one_of_many() {
         (1, pod.lab.image("app:v2"), "v2"),
         (2, digest.clone(), "v3"),
         (3, pod.lab.image("app:multi"), "multi"),
-        // These are on the node already.
+        // These images are on the node already.
         (4, pod.lab.image("app:v2"), "v2"),
         (5, multi, "multi"),
         (6, digest, "v3"),
-        // The same image again is as good as any.
+        // A swap to the present image is permitted.
         (7, pod.lab.image("app:v3"), "v3"),
     ] {
         let old = pod.facts().running("app").image.clone();
@@ -59,7 +59,7 @@ fn by_tag_by_digest_and_one_of_many() {
         let instances = pod.facts().of("app").count();
         assert_eq!(instances, 2);
     }
-    // A restart keeps what was swapped to.
+    // A restart keeps the swapped image.
     pod.restart(&["app"]);
     assert_eq!(now(&pod, &before), (8, "v3".to_owned()));
 }
@@ -82,7 +82,7 @@ fn what_crashes_is_rolled_back() {
         assert_eq!(crashed.exit_code, 3);
         assert!(facts.of("app").count() <= 3, "{facts:#?}");
     }
-    // Nothing of it stands in the way of the next.
+    // The failed swap does not block the next one.
     swap(&pod, "app=lab/app:v2", &[], Phase::Succeeded);
     assert_eq!(now(&pod, &before), (5, "v2".to_owned()));
 }
@@ -118,7 +118,7 @@ fn what_is_for_another_machine_is_known_beforehand() {
 #[test]
 fn what_must_stay_up_is_watched_that_long() {
     let (pod, before) = pod("late");
-    // It dies after 2 s.
+    // The new version exits after 2 s.
     let status = swap(&pod, "app=lab/app:late", &["--min-ready", "4"], Phase::RolledBack);
     assert!(status.message.contains("exited with code 1 after"), "{status:?}");
     assert_eq!(now(&pod, &before), (2, "v1".to_owned()));
@@ -138,7 +138,7 @@ fn without_a_rollback_it_is_left_as_it_failed() {
         facts.of("app").map(|instance| (instance.attempt, instance.pid, instance.exit_code)).collect();
     assert_eq!(instances, [(0, 0, 0), (1, 0, 3)]);
     assert_eq!(facts.running("side"), before.running("side"));
-    // What does not run cannot be replaced in place, and that is said.
+    // A container that does not run cannot be replaced in place, and the status says so.
     let status = swap(&pod, "app=lab/app:v2", &[], Phase::Refused);
     assert!(status.message.contains("is not running: it is exited with code 3"), "{status:?}");
 }

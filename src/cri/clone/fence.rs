@@ -1,9 +1,10 @@
-//! What holds the name of an attempt, so that nobody else can make that one: a clone that is never started, or a holder,
-//! which runs and does nothing.
+//! Configurations of fences. A fence holds the name of an attempt, so that nothing else can create that attempt. It
+//! is either a clone that is never started, or a holder: a container that runs and does nothing.
 //!
-//! A kubelet collects what does not run, once a minute, and the clone with it; what runs it never collects. A holder has
-//! nothing of its container: no volume, no variable, no right, no handler. It leaves by itself when nobody is left to take
-//! it away. Each has a log of its own (see [`log_path`]), which is removed together with it.
+//! Once a minute a kubelet removes the containers that do not run, including such a clone; it never removes a
+//! running container. A holder inherits nothing from its container: no volume, no variable, no privilege, no
+//! handler. It exits by itself if no process is left to remove it. Each fence has a log of its own (see
+//! [`log_path`]), which is removed together with it.
 
 use std::time::Duration;
 
@@ -18,22 +19,22 @@ use crate::cri::proto::v1::{
 };
 use crate::operation::effect::ImageChoice;
 
-/// The program in a holder's image, and the word that has it hold a name.
+/// The program in the holder's image, and its subcommand that holds a name.
 const PROGRAM: [&str; 2] = ["/inplace", "hold"];
-/// Nobody's user and group: nothing on a node is theirs.
+/// The user and group ID `nobody`, which own nothing on a node.
 const NOBODY: i64 = 65534;
-/// The least that the kernel gives: a holder sleeps.
+/// The kernel's minimum: a holder only sleeps.
 const CPU_SHARES: i64 = 2;
-/// In a pod that is at its limit the kernel ends the holder, and not what it stands beside.
+/// If the pod reaches its memory limit, the kernel kills the holder and not the container beside it.
 const OOM_SCORE_ADJ: i64 = 1000;
-/// What of the container's annotations is about its pod's bookkeeping. The others are about what it runs: a kubelet that
-/// knows the pod no more would run a handler that is named there.
+/// The annotations of the container that concern the bookkeeping of its pod. The others concern what the container
+/// runs: a kubelet that no longer knows the pod would run a handler that is named there.
 const BOOKKEEPING: [&str; 3] =
     [annotation::RESTART_COUNT, annotation::SPEC_HASH, annotation::TERMINATION_GRACE];
 
 impl Source {
-    /// The fence that is never started. All else is the replacement's, so that creating it also proves that the
-    /// replacement can be created.
+    /// The fence that is never started. Everything else equals the replacement, so that its creation also proves
+    /// that the replacement can be created.
     pub fn fence(&self, attempt: u32, image: Option<&ImageChoice>, operation_id: &str) -> ContainerConfig {
         let mut config = self.with(attempt, image, operation_id);
         config.log_path = log_path::of_fence(&self.config.log_path, attempt);
@@ -41,7 +42,8 @@ impl Source {
         config
     }
 
-    /// The fence that runs, from the image with the id `image_id`, for at most `longest` (whole seconds, rounded up).
+    /// The fence that runs, from the image with the ID `image_id`, for at most `longest` (whole seconds, rounded
+    /// up).
     pub fn holder(
         &self,
         attempt: u32,
@@ -74,7 +76,7 @@ impl Source {
         }
     }
 
-    /// The namespaces of the pod, and nothing that one could do there.
+    /// The namespaces of the pod, without any privilege in them.
     fn confined(&self) -> LinuxContainerConfig {
         let linux = self.config.linux.clone().unwrap_or_default();
         let limits = linux.resources.unwrap_or_default();
@@ -82,7 +84,7 @@ impl Source {
         let mut namespaces = pods.namespace_options.unwrap_or_default();
         namespaces.pid = NamespaceMode::Container.into();
         namespaces.target_id.clear();
-        // Where the container may call everything, its node may not know how to forbid it.
+        // If the container is unconfined, its node may not support seccomp at all.
         let unconfined = |profile: &SecurityProfile| profile.profile_type() == ProfileType::Unconfined;
         let default =
             || SecurityProfile { profile_type: ProfileType::RuntimeDefault.into(), ..Default::default() };
@@ -92,7 +94,7 @@ impl Source {
             resources: Some(LinuxContainerResources {
                 cpu_shares: CPU_SHARES,
                 oom_score_adj: OOM_SCORE_ADJ,
-                // Not on what others have for themselves.
+                // Do not run on CPUs that are assigned exclusively to other containers.
                 cpuset_cpus: limits.cpuset_cpus,
                 cpuset_mems: limits.cpuset_mems,
                 ..LinuxContainerResources::default()

@@ -1,8 +1,8 @@
-//! The files on the node that belong to one life of a container: its log, the link by which log shippers find it, and
-//! the file for its termination message.
+//! The files on the node that belong to one container instance: its log, the link by which log shippers find the
+//! log, and the file for its termination message.
 //!
-//! Must not remove or overwrite what it did not make. Only for directories that this process sees where the runtime
-//! sees them; the others are left alone.
+//! Must not remove or overwrite files that it did not create. Works only on directories that this process sees under
+//! the same path as the runtime; all others are left alone.
 
 use std::fs::{OpenOptions, Permissions};
 use std::io;
@@ -12,40 +12,41 @@ use std::path::{Path, PathBuf};
 use crate::cri::proto::v1;
 use crate::operation::snapshot::PodRef;
 
-/// Where the termination message is written when the pod does not say it.
+/// The path of the termination message inside the container if the pod does not specify it.
 pub(super) const DEFAULT_TERMINATION_LOG: &str = "/dev/termination-log";
-/// Everybody may write it, as with the kubelet: the user inside may be any.
+/// Writable by everyone, as with the kubelet: the process inside may run as any user.
 const TERMINATION_LOG_MODE: u32 = 0o666;
-/// Where log shippers look.
+/// The directory that log shippers read.
 const LOG_LINKS: &str = "/var/log/containers";
-/// The kubelet's limit for the name of such a link, without its ending.
+/// The kubelet's maximum length of the name of such a link, without its extension.
 const LONGEST_LINK: usize = 255 - ".log".len();
 
-/// The host's file behind a container's termination log, made by a kubelet.
+/// The file on the host that is mounted as a container's termination log, created by a kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TerminationLog {
-    /// The present one.
+    /// The file of the present container instance.
     pub old: PathBuf,
 }
 
 impl TerminationLog {
-    /// Whether this process sees the directory of the file, under the path that the kubelet has for it.
+    /// Whether this process sees the directory of the file, under the path that the kubelet uses.
     pub fn is_visible(&self) -> bool {
         self.old.to_str().is_some() && self.old.parent().is_some_and(Path::is_dir)
     }
 
-    /// Makes an empty file for `attempt`, to be mounted instead, and tells its path. Makes nothing where this process does not
-    /// see the directory: the container gets the file of the one before. May be repeated. Blocks on the disk.
+    /// Creates an empty file for `attempt`, to be mounted instead of the old one, and returns its path. Creates
+    /// nothing if this process does not see the directory; the container then shares the file of its predecessor.
+    /// Idempotent. Blocks on the disk.
     pub fn make_fresh(&self, attempt: u32) -> io::Result<Option<String>> {
         let fresh = fresh_termination_log(&self.old, attempt);
         let (Some(path), true) = (fresh.to_str(), self.is_visible()) else { return Ok(None) };
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(&fresh)?;
-        // Not at its creation: the umask would be in the way.
+        // Not set at creation, since the umask would reduce it.
         file.set_permissions(Permissions::from_mode(TERMINATION_LOG_MODE))?;
         Ok(Some(path.to_owned()))
     }
 
-    /// Mounts `fresh` in the place of the present one.
+    /// Mounts `fresh` instead of the old file.
     pub fn replace_by(&self, fresh: &str, config: &mut v1::ContainerConfig) {
         let is_old = |mount: &&mut v1::Mount| Path::new(&mount.host_path) == self.old;
         for mount in config.mounts.iter_mut().filter(is_old) {
@@ -54,11 +55,11 @@ impl TerminationLog {
     }
 }
 
-/// The name for `attempt` beside `old`: eight hexadecimal digits, as with the kubelet, and always the same for the same
-/// attempt, so that a repetition leaves no second file.
+/// The path for `attempt` in the directory of `old`. The name has eight hexadecimal digits, as with the kubelet, and
+/// is always the same for the same attempt, so that a repetition leaves no second file.
 pub fn fresh_termination_log(old: &Path, attempt: u32) -> PathBuf {
     let name = old.file_name().unwrap_or_default().as_encoded_bytes();
-    // FNV-1a, 32 bit.
+    // FNV-1a, 32 bits.
     let hash = name
         .iter()
         .chain(&attempt.to_be_bytes())
@@ -79,7 +80,7 @@ pub(super) fn is_kubelets(path: &Path, uid: &str, name: &str) -> bool {
         && parts.next() == Some("pods")
 }
 
-/// The link by which log shippers find the log of a kubelet's container, and what it points to.
+/// The link by which log shippers find the log of a kubelet's container, and its target.
 pub fn legacy_log_link(
     pod: &PodRef,
     name: &str,
@@ -97,8 +98,8 @@ pub fn legacy_log_link(
     Some((Path::new(LOG_LINKS).join(format!("{link}.log")), Path::new(log_dir).join(log_path)))
 }
 
-/// Makes `link`, pointing to `target`, where `like` is a link already: only there somebody looks for such links. Tells
-/// whether there is one now.
+/// Creates `link`, pointing to `target`, if `like` is a link: only then does a log shipper read such links. Returns
+/// whether the link exists now.
 pub fn link_like(like: &Path, link: &Path, target: &Path) -> io::Result<bool> {
     if !like.is_symlink() {
         return Ok(false);

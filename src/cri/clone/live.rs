@@ -1,7 +1,7 @@
-//! What a container really runs with, where its configuration tells less: environment and limits, from the OCI
-//! specification that the runtime shows beside the configuration.
+//! Reads what a container really runs with, where its configuration is less precise: environment and limits, from
+//! the OCI specification that the runtime reports beside the configuration.
 //!
-//! Must not take over anything else: what the runtime itself added would be added twice.
+//! Must not copy anything else: additions by the runtime itself would be added twice.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::NotCloneable;
 use crate::cri::proto::v1;
 
-/// The few fields of an OCI specification that are looked at. Unknown ones belong there.
+/// The few fields of an OCI specification that are read. Unknown fields are expected and ignored.
 #[derive(Default, Deserialize)]
 pub(super) struct RuntimeSpec {
     process: Option<Process>,
@@ -49,20 +49,20 @@ struct Cpu {
     mems: Option<String>,
 }
 
-/// Gives every variable the value that the process was given: some runtimes print the one of the configuration in
-/// base64 and some do not, which cannot be told from the text.
+/// Gives every variable the value that the process has received. Some runtimes print the configured value in base64
+/// and some do not, and the text does not show which.
 pub(super) fn environment(envs: &mut [v1::KeyValue], spec: &RuntimeSpec) -> Result<(), NotCloneable> {
     let given = spec.process.as_ref().and_then(|process| process.env.as_deref()).unwrap_or_default();
     let keys: Vec<_> = envs.iter().map(|env| env.key.clone()).collect();
     for (index, env) in envs.iter_mut().enumerate() {
-        // Names may come twice. The last one counts, and is all that is left of them in some runtimes.
+        // Names may occur twice. The last one counts, and some runtimes report only that one.
         let later = keys[index + 1..].iter().filter(|key| **key == env.key).count();
         let values =
             || given.iter().rev().filter_map(|entry| entry.strip_prefix(&env.key)?.strip_prefix('='));
         let value = values()
             .nth(later)
             .or_else(|| values().next())
-            // What stands for bytes that were no text: they are lost.
+            // The replacement character stands for bytes that were not valid UTF-8: the value is lost.
             .filter(|value| !value.contains('\u{fffd}'))
             .ok_or_else(|| NotCloneable::Environment(env.key.clone()))?;
         env.value = value.as_bytes().to_vec();
@@ -70,9 +70,9 @@ pub(super) fn environment(envs: &mut [v1::KeyValue], spec: &RuntimeSpec) -> Resu
     Ok(())
 }
 
-/// Takes over limits that were changed since the creation, by a resize or a CPU manager.
+/// Copies limits that have changed since the creation, by a resize or a CPU manager.
 ///
-/// Zero and empty are "not told". The score for the OOM killer stays what was asked for: the runtime adjusts it.
+/// Zero and empty mean "not reported". The OOM score remains the configured one, because the runtime adjusts it.
 pub(super) fn resources(config: &mut v1::ContainerConfig, spec: &RuntimeSpec, status: &v1::ContainerStatus) {
     let before = config.linux.as_ref().and_then(|linux| linux.resources.clone()).unwrap_or_default();
     let mut now = before.clone();
@@ -85,7 +85,7 @@ pub(super) fn resources(config: &mut v1::ContainerConfig, spec: &RuntimeSpec, st
         number(&mut now.memory_limit_in_bytes, reported.memory_limit_in_bytes);
         number(&mut now.memory_swap_limit_in_bytes, reported.memory_swap_limit_in_bytes);
     }
-    // What the specification says is what the process was started with, and counts more.
+    // The process was started with the values of the OCI specification, so they take precedence.
     if let Some(reported) = spec.linux.as_ref().and_then(|linux| linux.resources.as_ref()) {
         if let Some(cpu) = &reported.cpu {
             number(&mut now.cpu_shares, cpu.shares.unwrap_or_default());
@@ -105,11 +105,11 @@ pub(super) fn resources(config: &mut v1::ContainerConfig, spec: &RuntimeSpec, st
             );
         }
     }
-    // Where no swap limit was asked for, the runtime makes it the memory limit, and will do so again.
+    // If no swap limit was configured, the runtime sets it to the memory limit, and will do so again.
     if before.memory_swap_limit_in_bytes == 0 && now.memory_swap_limit_in_bytes == now.memory_limit_in_bytes {
         now.memory_swap_limit_in_bytes = 0;
     }
-    // What was absent stays absent, unless there is something to say.
+    // An absent field stays absent unless there is a value to set.
     if now != before {
         config.linux.get_or_insert_default().resources = Some(now);
     }

@@ -1,7 +1,7 @@
-//! A container's configuration as its runtime reports it, and the configurations that are made from it.
+//! A container's configuration as reported by its runtime, and the configurations that are derived from it.
 //!
-//! Complete or not at all: what cannot be handed back in full is refused. Must not print a value: environments hold
-//! secrets, so what is said of a configuration is the names of its fields and variables.
+//! A configuration that cannot be passed back in full is refused. Must not print a value: environments contain
+//! secrets, so messages name only fields and variables.
 
 mod fence;
 mod files;
@@ -22,33 +22,33 @@ use crate::cri::log_path;
 use crate::cri::proto::{strict_value, v1};
 use crate::operation::effect::ImageChoice;
 
-/// The configuration of one container, with its environment and limits as they are now.
+/// The configuration of one container, with its present environment and limits.
 #[derive(Clone, PartialEq)]
 pub struct Source {
     config: v1::ContainerConfig,
 }
 
-/// Why a configuration cannot be handed back in full.
+/// Why a configuration cannot be passed back in full.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotCloneable {
-    /// It is not in the verbose status.
+    /// The verbose status does not contain the configuration.
     #[error("this runtime does not tell the configuration (not containerd?)")]
     NotReported,
     /// A field that this program does not know, and would lose.
     #[error("the configuration has a field that this version of inplace does not know and would lose: {0}")]
     UnknownField(String),
-    /// It is not what the interface says.
+    /// The configuration does not match the interface.
     #[error("the configuration cannot be read: {0}")]
     Unreadable(String),
-    /// A variable of the configuration that the process was not given.
+    /// A configured variable that is missing in the process's environment, or whose value is lost.
     #[error("the value of environment variable {0} is not to be had from the runtime")]
     Environment(String),
-    /// Not for this program.
+    /// Windows containers are not supported.
     #[error("it is a Windows container")]
     Windows,
 }
 
-/// What is read of `info["info"]`. The rest is of no use here, and may be anything.
+/// The part of `info["info"]` that is read. The rest is not needed, and may have any form.
 #[derive(Deserialize)]
 struct Info {
     config: Option<Value>,
@@ -57,7 +57,7 @@ struct Info {
 }
 
 impl Source {
-    /// Reads what a verbose container status told.
+    /// Reads the configuration from a verbose container status.
     pub fn read(status: &v1::ContainerStatus, info: &HashMap<String, String>) -> Result<Self, NotCloneable> {
         let info = parse(info)?;
         let mut config: v1::ContainerConfig = decode(info.config)?;
@@ -79,13 +79,13 @@ impl Source {
         self.config.metadata.as_ref().map_or("", |metadata| &metadata.name)
     }
 
-    /// True when it may run on certain CPUs only.
+    /// True if the container may run on certain CPUs only.
     pub fn has_assigned_cpus(&self) -> bool {
         let resources = self.config.linux.as_ref().and_then(|linux| linux.resources.as_ref());
         resources.is_some_and(|resources| !resources.cpuset_cpus.is_empty())
     }
 
-    /// What the next life of this container is made from.
+    /// The configuration of the container instance `attempt` that replaces this one.
     pub fn replacement(
         &self,
         attempt: u32,
@@ -93,7 +93,7 @@ impl Source {
         operation_id: &str,
     ) -> v1::ContainerConfig {
         let mut config = self.with(attempt, image, operation_id);
-        // Where nothing but a fence is left to clone.
+        // The source may be a fence, if only the fence is left.
         let name = self.name().to_owned();
         if let Some(label) = config.labels.get_mut(annotation::CONTAINER_NAME) {
             *label = name;
@@ -104,7 +104,8 @@ impl Source {
         config
     }
 
-    /// The file for the termination message, when a kubelet made it: it gives every life of a container its own.
+    /// The host file for the termination message, if a kubelet created it: a kubelet creates one for each container
+    /// instance.
     pub fn termination_log(&self) -> Option<TerminationLog> {
         let inside = match self.config.annotations.get(annotation::TERMINATION_MESSAGE_PATH) {
             Some(path) => path.as_str(),
@@ -135,7 +136,7 @@ impl Source {
     }
 }
 
-/// Names and counts, no values.
+/// Prints names and counts, no values.
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Source")
@@ -146,13 +147,13 @@ impl fmt::Debug for Source {
     }
 }
 
-/// What a verbose sandbox status told, to be given to the runtime again as it stands.
+/// The sandbox configuration from a verbose sandbox status, to be passed back to the runtime unchanged.
 #[expect(clippy::implicit_hasher, reason = "what the interface's maps are")]
 pub fn sandbox_config(info: &HashMap<String, String>) -> Result<v1::PodSandboxConfig, NotCloneable> {
     decode(parse(info)?.config)
 }
 
-/// A tag may have moved since: the same image again is the one that runs.
+/// Pins the image of a clone to the ID of the running image, because a tag may have moved since.
 fn pin(config: &mut v1::ContainerConfig, status: &v1::ContainerStatus) {
     let Some(image) = &mut config.image else { return };
     let known = [&status.image_id, &status.image_ref].into_iter().find(|known| !known.is_empty());
@@ -172,7 +173,7 @@ fn decode<T: DeserializeOwned>(config: Option<Value>) -> Result<T, NotCloneable>
     strict_value(config.ok_or(NotCloneable::NotReported)?).map_err(|error| refusal(&error))
 }
 
-/// What may be said of an error: it quotes values, except in these two places.
+/// The part of a parse error that may be published. An error text quotes values, except in these two places.
 fn refusal(error: &serde_json::Error) -> NotCloneable {
     let text = error.to_string();
     if let Some((field, _)) = text.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {

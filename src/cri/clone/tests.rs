@@ -1,4 +1,4 @@
-//! What a clone keeps, what it changes, and what it refuses.
+//! Unit tests: what a clone retains, what it changes, and which configurations are refused.
 
 use std::time::Duration;
 
@@ -168,7 +168,7 @@ fn limits_are_those_of_now() {
     let swap = SPEC.replace(r#""swap": 64"#, r#""swap": 96"#);
     assert_eq!(resources(source(CONFIG, &swap).unwrap()).memory_swap_limit_in_bytes, 96);
 
-    // A runtime that tells it in the status only.
+    // A runtime that reports the limits only in the status.
     let reported = v1::LinuxContainerResources { cpu_quota: 5, oom_score_adj: 1, ..Default::default() };
     let status = v1::ContainerStatus {
         resources: Some(v1::ContainerResources { linux: Some(reported), windows: None }),

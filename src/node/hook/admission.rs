@@ -1,4 +1,7 @@
-//! What the hooks that a request names become on this node: their templates, with all arguments, or why not.
+//! Resolves the hooks that a request names to their templates with all arguments, or to the reason why they cannot
+//! run.
+//!
+//! Runs no hook.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
@@ -13,7 +16,7 @@ use crate::operation::preflight::{self, BadHook};
 use crate::operation::snapshot::{PodRef, Snapshot};
 
 impl Node {
-    /// What the preflight wants to know of the hooks that `request` names.
+    /// Resolves the hooks that `request` names, for the preflight.
     pub(in crate::node) async fn named_hooks(
         &self,
         request: &Request,
@@ -34,7 +37,7 @@ impl Node {
         Ok(preflight::Hooks { pre, post })
     }
 
-    /// What the pod brings along.
+    /// The argument values that come from the pod.
     async fn injected(&self, pod: &PodRef, sandbox: &str, snapshot: &Snapshot) -> Result<Injected, Error> {
         let shown = self.cluster.as_ref().and_then(|pods| pods.get(pod));
         let (pod_ip, host_ip, containers) = if let Some(shown) = shown {
@@ -50,7 +53,7 @@ impl Node {
     }
 }
 
-/// The hook that is `named`, ready to be run.
+/// Resolves the hook `named` to a specification that can be run.
 async fn prepare(
     hooks: &Hooks,
     pod: &PodRef,
@@ -66,16 +69,16 @@ async fn prepare(
     }))
 }
 
-/// The pod's own address and the one under which it reaches this node, where no API server tells them.
+/// The pod's own address, and the address by which the pod reaches this node. Used if no API server reports them.
 async fn addresses(client: &Client, sandbox: &str) -> Result<(String, String), Error> {
     let answer = client.sandbox(sandbox, false).await?.and_then(|answer| answer.status);
     let ip = answer.and_then(|status| status.network).map(|network| network.ip).unwrap_or_default();
-    // A pod in the node's own network has no address of its own.
+    // A pod in the node's network has no address of its own.
     let pod: IpAddr = ip.parse().unwrap_or(Ipv4Addr::LOCALHOST.into());
     Ok((pod.to_string(), facing(pod).map(|host| host.to_string()).unwrap_or_default()))
 }
 
-/// The address of this node from which `pod` would be talked to. Sends nothing.
+/// The address of this node from which traffic to `pod` would leave. Sends no packet.
 fn facing(pod: IpAddr) -> Option<IpAddr> {
     let any: IpAddr = if pod.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
     let socket = UdpSocket::bind((any, 0)).ok()?;
@@ -83,7 +86,7 @@ fn facing(pod: IpAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// The names of the pod's containers in the order in which they were first made: that of the pod's spec.
+/// The names of the pod's containers in the order of their first creation, which is the order of the pod's spec.
 fn in_order(snapshot: &Snapshot) -> Vec<String> {
     let mut names: Vec<_> = snapshot.names().into_iter().map(str::to_owned).collect();
     names.sort_by_key(|name| snapshot.instances(name).iter().map(|instance| instance.created_at).min());

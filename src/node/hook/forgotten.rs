@@ -1,6 +1,7 @@
-//! HookRuns of operations that were over before this process began, and that the process before did not get to put away.
+//! Removes HookRuns of operations that ended before this process started and that the previous process did not
+//! remove.
 //!
-//! What failed stays, for somebody to look at. What is open is left to its operation.
+//! HookRuns of failed hooks stay for inspection. HookRuns of open operations are left to their operations.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -16,16 +17,16 @@ use crate::cluster::server::Server;
 use crate::node::journal::Journal;
 use crate::process::log::chain;
 
-/// How soon to try again while the API server is away.
+/// The pause between two attempts while the API server is unreachable.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// The operations that an earlier process has ended: namespace and name of the pod, and the id as a label shows it.
+/// The operations that an earlier process has ended: namespace and name of the pod, and the ID as a label value.
 #[derive(Debug)]
 pub struct Forgotten(HashSet<(String, String, String)>);
 
 impl Forgotten {
-    /// To be asked for before the first operation of this process: what ends later is put away by itself. Where the journal
-    /// cannot be listed, they stay.
+    /// Reads the ended operations from the journal. To be called before the first operation of this process:
+    /// operations that end later remove their own HookRuns. If the journal cannot be listed, all HookRuns stay.
     pub async fn of(journal: &Journal) -> Self {
         let mut ended = HashSet::new();
         let entries = journal.all().await.unwrap_or_else(|error| {
@@ -39,7 +40,7 @@ impl Forgotten {
         Self(ended)
     }
 
-    /// Deletes their runs, as soon as the runs of this node are known.
+    /// Deletes the HookRuns of these operations, once the cache of this node's HookRuns has synced.
     pub async fn put_away(self, server: Server, mut runs: HookRuns) {
         while !runs.has_synced() {
             runs.changed().await;

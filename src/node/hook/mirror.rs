@@ -1,7 +1,8 @@
-//! A hook of an operation as an object at the API server, for people to look at: made when the hook begins, kept up to
-//! date as well as it goes, put away at the end.
+//! Publishes a hook of an operation as a HookRun at the API server, for people to inspect: created when the hook
+//! starts, updated on a best-effort basis, removed at the end.
 //!
-//! Nothing waits for it. Writes are few: one a second at most, and the end. What cannot be written is told once.
+//! No operation waits for these writes. Writes are few: at most one per second, and one at the end. A failure is
+//! logged once.
 
 use std::time::Duration;
 
@@ -21,35 +22,36 @@ use crate::operation::hook::{Hook, Moment};
 use crate::operation::state::Operation;
 use crate::process::log::chain;
 
-/// How far apart writes are at least.
+/// The minimum interval between two writes.
 const PACE: Duration = Duration::from_secs(1);
 /// The first pause after a write that failed; doubled up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// What is left to write when it is over gets this long while the API server is away.
+/// After the hook has ended, how long the last write is retried while the API server is unreachable.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
-/// What is to be seen.
+/// The state to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct View {
     status: HookRunStatus,
     fate: Fate,
 }
 
-/// What becomes of the object.
+/// What is to become of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// The hook runs, or will.
+    /// The hook runs, or will run.
     Open,
-    /// It stays, for somebody to look at.
+    /// The object stays, for inspection.
     Kept,
-    /// It goes.
+    /// The object is deleted.
     Deleted,
 }
 
-/// The object of one hook. Dropped without a word the object stays as it is, for the next process.
+/// The HookRun object of one hook. If it is dropped without [`Self::keep`] or [`Self::delete`], the object stays as
+/// it is, for the next process.
 #[derive(Debug)]
 pub(super) struct Mirror {
     run: String,
@@ -57,7 +59,7 @@ pub(super) struct Mirror {
 }
 
 impl Mirror {
-    /// Makes the object, beside everything else.
+    /// Creates the object in a task of its own.
     pub(super) fn open(server: Server, runs: HookRuns, object: HookRun, status: &HookRunStatus) -> Self {
         let run = object.name_any();
         let (view, updates) = watch::channel(View { status: status.clone(), fate: Fate::Open });
@@ -67,28 +69,28 @@ impl Mirror {
         Self { run, view }
     }
 
-    /// True when it shows this hook.
+    /// True if this is the object of `hook`.
     pub(super) fn is_of(&self, hook: &Hook) -> bool {
         self.run == hook.run
     }
 
-    /// Shows how far it is.
+    /// Publishes the progress of the hook.
     pub(super) fn show(&self, status: &HookRunStatus) {
         self.view.send_replace(View { status: status.clone(), fate: Fate::Open });
     }
 
-    /// Shows how it ended, and leaves it.
+    /// Publishes the final status, and keeps the object.
     pub(super) fn keep(&self, status: &HookRunStatus) {
         self.view.send_replace(View { status: status.clone(), fate: Fate::Kept });
     }
 
-    /// Takes it away.
+    /// Deletes the object.
     pub(super) fn delete(&self) {
         self.view.send_modify(|view| view.fate = Fate::Deleted);
     }
 }
 
-/// The object that shows `hook`. `owner`: the uid of its pod at the API server.
+/// The HookRun object for `hook`. `owner` is the uid of its pod at the API server.
 pub(super) fn object(operation: &Operation, hook: &Hook, node: &str, owner: Option<&str>) -> HookRun {
     let kind = match hook.moment {
         Moment::Before => annotation::PRE_INPLACE,
@@ -116,25 +118,25 @@ pub(super) fn object(operation: &Operation, hook: &Hook, node: &str, owner: Opti
     object
 }
 
-/// Writes what is to be seen of one hook.
+/// The task that writes the HookRun of one hook.
 struct Writer {
     server: Server,
     runs: HookRuns,
     object: HookRun,
     updates: watch::Receiver<View>,
-    /// The object as the API server knows it.
+    /// The uid of the object at the API server.
     uid: Option<String>,
-    /// What was written last, and when.
+    /// The last written status, and the time of that write.
     written: Option<(HookRunStatus, Instant)>,
-    /// True once a failure was told.
+    /// True once a failure was logged.
     reported: bool,
 }
 
-/// What follows from a write.
+/// What follows a write.
 enum Then {
-    /// There will be more.
+    /// More writes may follow.
     More,
-    /// There is nothing more to write.
+    /// No write remains.
     Done,
 }
 
@@ -143,7 +145,7 @@ impl Writer {
         let (mut pause, mut ends) = (FIRST_PAUSE, None);
         loop {
             let view = self.updates.borrow_and_update().clone();
-            // Whoever could say more has gone.
+            // The sender is gone: no more updates will arrive.
             let alone = self.updates.has_changed().is_err();
             if alone && view.fate == Fate::Open {
                 return;
@@ -151,7 +153,7 @@ impl Writer {
             match self.step(&view).await {
                 Ok(Then::Done) => return,
                 Ok(Then::More) => {
-                    pause = FIRST_PAUSE;
+                    (pause, ends) = (FIRST_PAUSE, None);
                     self.reported = false;
                     if !self.wait(&view).await {
                         return;
@@ -171,7 +173,7 @@ impl Writer {
         }
     }
 
-    /// The next write.
+    /// Performs the next write.
     async fn step(&mut self, view: &View) -> Result<Then, Error> {
         let (namespace, name) = (self.object.namespace().unwrap_or_default(), self.object.name_any());
         let uid = match &self.uid {
@@ -192,7 +194,8 @@ impl Writer {
         Ok(if view.fate == Fate::Kept { Then::Done } else { Then::More })
     }
 
-    /// Makes the object, or finds the one that an earlier process made; `None` when another one has its name.
+    /// Creates the object, or finds the one that an earlier process created; returns `None` if another object has
+    /// its name.
     async fn make(&self, namespace: &str, name: &str) -> Result<Option<String>, Error> {
         let made = match self.server.create_hook_run(&self.object).await {
             Ok(made) => {
@@ -219,7 +222,7 @@ impl Writer {
         Ok(made.and_then(|made| made.uid()))
     }
 
-    /// Those of earlier operations on this pod that stayed for somebody to look at have had their time.
+    /// Deletes the HookRuns of earlier operations on this pod, which were kept for inspection.
     async fn put_away_earlier(&self, namespace: &str, name: &str) {
         let pod = self.object.owner_references().first().map(|owner| owner.uid.as_str());
         let kind = self.object.labels().get(annotation::HOOK_TYPE);
@@ -237,7 +240,8 @@ impl Writer {
         }
     }
 
-    /// Waits until there is something else to write, and it is time to. False: nothing will come.
+    /// Waits until there is something else to write and the minimum interval has passed. Returns false if no update
+    /// can arrive.
     async fn wait(&mut self, view: &View) -> bool {
         let due = self.written.as_ref().map_or_else(Instant::now, |(_, at)| *at + PACE);
         let mut fate = view.fate;

@@ -1,5 +1,6 @@
-//! What a hook asks, once more, when an earlier process began it. The journal does not hold it: a URL, a header or a body may
-//! be a token. The template does, and has to say what it said then.
+//! Restores the specification of a hook that an earlier process started. The journal does not hold it, because a
+//! URL, a header or a body may contain a token. It is read from the template again, which must have the same content
+//! as before.
 
 use std::time::Duration;
 
@@ -10,12 +11,13 @@ use crate::node::hook::Templates;
 use crate::operation::hook::Hook;
 use crate::process::log::chain;
 
-/// How long a template that is not there, or says something else, may take to appear: files are read beside this.
+/// How long to wait for a template that is missing or differs: template files are read concurrently.
 const APPEARS: Duration = Duration::from_secs(10);
-/// Between two looks.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The whole of what `hook` measures, or why nobody knows it any more. Waits for an API server that is away.
+/// The complete specification of `hook`, or the reason why it cannot be restored. Waits while the API server is
+/// unreachable.
 pub(super) async fn restore(
     templates: &Templates,
     hook: &Hook,

@@ -1,4 +1,5 @@
-//! From the manifest to what the runtime is told. Pure; must not look at the node.
+//! Converts the manifest to the configurations that the runtime receives. Pure; must not read anything from the
+//! node.
 
 use std::collections::HashMap;
 
@@ -8,7 +9,7 @@ use crate::api::manifest::{Container, Manifest};
 use crate::cri::proto::v1;
 use v1::security_profile::ProfileType;
 
-/// What the kubelet hides from containers that are not privileged.
+/// The paths that the kubelet hides from containers that are not privileged.
 const MASKED: [&str; 12] = [
     "/proc/asound",
     "/proc/acpi",
@@ -23,10 +24,10 @@ const MASKED: [&str; 12] = [
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
 ];
-/// What the kubelet makes read-only for them.
+/// The paths that the kubelet makes read-only for such containers.
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// The sandbox of a pod.
+/// The configuration of the pod's sandbox.
 pub fn sandbox_config(manifest: &Manifest, uid: &str, dirs: &Dirs) -> v1::PodSandboxConfig {
     let mut labels: HashMap<_, _> = manifest.labels.clone().into_iter().collect();
     labels.extend(pod_labels(manifest, uid));
@@ -56,7 +57,7 @@ pub fn sandbox_config(manifest: &Manifest, uid: &str, dirs: &Dirs) -> v1::PodSan
     }
 }
 
-/// The first life of a container, from the image with the id `image_id`.
+/// The configuration of attempt 0 of a container, from the image with the ID `image_id`.
 pub fn container_config(
     manifest: &Manifest,
     container: &Container,
@@ -110,7 +111,8 @@ fn pod_labels(manifest: &Manifest, uid: &str) -> [(String, String); 3] {
     ]
 }
 
-/// Without the hash of the spec, which only a kubelet needs, and without a termination log, which there is not.
+/// Without the hash of the spec, which only a kubelet needs, and without a termination log, which does not exist
+/// here.
 fn annotations(manifest: &Manifest, container: &Container) -> HashMap<String, String> {
     let mut annotations = HashMap::from([
         (annotation::RESTART_COUNT.to_owned(), "0".to_owned()),
@@ -127,7 +129,7 @@ fn annotations(manifest: &Manifest, container: &Container) -> HashMap<String, St
     annotations
 }
 
-/// In the order of their depth, so that no mount hides one below it.
+/// Mounts in the order of their depth, so that no mount hides one below it.
 fn mounts(manifest: &Manifest, container: &Container, uid: &str, dirs: &Dirs) -> Vec<v1::Mount> {
     let mut mounts: Vec<_> = container
         .mounts
@@ -146,7 +148,7 @@ fn mounts(manifest: &Manifest, container: &Container, uid: &str, dirs: &Dirs) ->
     mounts
 }
 
-/// IPC is always the pod's, so shared memory outlives each of its containers.
+/// IPC is always the pod's, so shared memory outlives each container instance.
 fn namespaces(manifest: &Manifest) -> v1::NamespaceOption {
     use v1::NamespaceMode::{Container, Node, Pod};
     v1::NamespaceOption {

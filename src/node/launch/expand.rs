@@ -1,13 +1,13 @@
-//! `$(NAME)` in commands, arguments and environment values, as Kubernetes expands it.
+//! Expands `$(NAME)` in commands, arguments and environment values, as Kubernetes does.
 //!
-//! `$(NAME)` is the value, or stays as it is when there is no such variable; `$$` is `$`; a `$` before anything else,
-//! or a `$(` that nobody closes, is itself. What was put in is not looked at again.
+//! `$(NAME)` becomes the value, or stays unchanged if there is no such variable; `$$` becomes `$`; a `$` before
+//! anything else, or an unclosed `$(`, stays unchanged. Inserted values are not expanded again.
 
 use std::collections::HashMap;
 
 use crate::api::manifest::EnvVar;
 
-/// A container's variables, each expanded with those before it; a later one of the same name wins.
+/// A container's variables, each expanded with those before it; the last one of the same name wins.
 pub(super) fn variables(env: &[EnvVar]) -> Vec<(&str, String)> {
     let mut known = HashMap::new();
     let mut expanded = Vec::with_capacity(env.len());
@@ -19,7 +19,7 @@ pub(super) fn variables(env: &[EnvVar]) -> Vec<(&str, String)> {
     expanded
 }
 
-/// Expands one text.
+/// Expands the references in `text`.
 pub(super) fn expand(text: &str, known: &HashMap<&str, String>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,6 +1,6 @@
 //! The files of a pod: the claim on its name, its volumes, its logs.
 //!
-//! Must not create or remove anything outside the state directory, but for what a hostPath asks to be created.
+//! Must not create or remove anything outside the state directory, except what a hostPath requests to create.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, ErrorKind};
@@ -13,30 +13,31 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use super::Dirs;
 use crate::api::manifest::{HostPathKind, Manifest, Volume, VolumeSource};
 
-/// Below a volume in memory: the folder inside the tmpfs that containers get.
+/// For a memory volume: the folder inside the tmpfs that containers receive.
 const MEMORY: &str = "memory";
-/// What [`MEMORY`] is for somebody who does not see the tmpfs: a link to nowhere, which no runtime mounts.
+/// The target of the [`MEMORY`] link, which is visible only to a process that does not see the tmpfs: a link to a
+/// missing path, which no runtime mounts.
 const NOWHERE: &str = "this-volume-in-memory-was-mounted-where-the-runtime-does-not-see-it";
 
-/// A file or folder that is not what it has to be.
+/// Why a file or folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BadFile {
-    /// The system said no.
+    /// A file system call failed.
     #[error("{path}: {source}", path = .path.display())]
     Io {
-        /// Of what.
+        /// The affected path.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A hostPath is not there, or something else.
+    /// The path of a hostPath is missing or has another type.
     #[error("volume {volume}: {path} is not {wanted}: create it, or change the type of the hostPath")]
     HostPath {
-        /// The volume.
+        /// The name of the volume.
         volume: String,
-        /// The path.
+        /// The path of the hostPath.
         path: String,
-        /// What is wanted.
+        /// The required file type.
         wanted: &'static str,
     },
 }
@@ -49,7 +50,7 @@ fn folder(path: &Path, mode: u32) -> Result<(), BadFile> {
     at(path, DirBuilder::new().recursive(true).mode(mode).create(path))
 }
 
-/// Takes the name of a pod; false when somebody has it.
+/// Claims the name of a pod; returns false if the name is claimed already.
 pub(super) fn claim(dirs: &Dirs, namespace: &str, name: &str, uid: &str) -> Result<bool, BadFile> {
     let link = dirs.claim(namespace, name);
     if let Some(above) = link.parent() {
@@ -61,7 +62,7 @@ pub(super) fn claim(dirs: &Dirs, namespace: &str, name: &str, uid: &str) -> Resu
     }
 }
 
-/// The uid of the pod that has the name.
+/// The uid of the pod that has claimed the name.
 pub(super) fn claimed(dirs: &Dirs, namespace: &str, name: &str) -> Result<Option<String>, BadFile> {
     let link = dirs.claim(namespace, name);
     match fs::read_link(&link) {
@@ -70,13 +71,13 @@ pub(super) fn claimed(dirs: &Dirs, namespace: &str, name: &str) -> Result<Option
     }
 }
 
-/// Gives the name back.
+/// Releases the claim on the name.
 pub(super) fn release(dirs: &Dirs, namespace: &str, name: &str) -> Result<(), BadFile> {
     let link = dirs.claim(namespace, name);
     gone(&link, fs::remove_file(&link))
 }
 
-/// Where the runtime finds a volume.
+/// The path on the host of a volume.
 pub(super) fn host_path(volume: &Volume, uid: &str, dirs: &Dirs) -> PathBuf {
     match &volume.source {
         VolumeSource::Directory => dirs.volumes(uid).join(&volume.name),
@@ -85,7 +86,7 @@ pub(super) fn host_path(volume: &Volume, uid: &str, dirs: &Dirs) -> PathBuf {
     }
 }
 
-/// Makes the folders for logs and all volumes.
+/// Creates the log folders and all volumes.
 pub(super) fn make(manifest: &Manifest, uid: &str, dirs: &Dirs) -> Result<(), BadFile> {
     let logs = dirs.logs(&manifest.namespace, &manifest.name, uid);
     for container in &manifest.containers {
@@ -113,10 +114,10 @@ pub(super) fn make(manifest: &Manifest, uid: &str, dirs: &Dirs) -> Result<(), Ba
     Ok(())
 }
 
-/// A folder that any user of a container may write to, as an emptyDir is.
+/// Creates a folder that any user in a container may write to, like an emptyDir.
 fn open_folder(path: &Path) -> Result<(), BadFile> {
     folder(path, 0o777)?;
-    // The umask had a say before.
+    // The umask has reduced the mode at creation.
     at(path, fs::set_permissions(path, Permissions::from_mode(0o777)))
 }
 
@@ -150,7 +151,7 @@ fn host(volume: &str, path: &Path, kind: HostPathKind) -> Result<(), BadFile> {
     Err(BadFile::HostPath { volume: volume.to_owned(), path: path.display().to_string(), wanted })
 }
 
-/// Removes volumes and logs; what is gone already is gone.
+/// Removes volumes and logs; missing files are ignored.
 pub(super) fn remove(dirs: &Dirs, namespace: &str, name: &str, uid: &str) -> Result<(), BadFile> {
     let volumes = dirs.volumes(uid);
     match fs::read_dir(&volumes) {
@@ -169,7 +170,7 @@ pub(super) fn remove(dirs: &Dirs, namespace: &str, name: &str, uid: &str) -> Res
 fn unmount(path: &Path) -> Result<(), BadFile> {
     loop {
         match umount2(path, MntFlags::UMOUNT_NOFOLLOW) {
-            // It is no mount point, or nobody is here who could have made one.
+            // The path is no mount point, or this process lacks the right to mount, so it cannot have mounted there.
             Err(Errno::EINVAL | Errno::ENOENT | Errno::EPERM) => return Ok(()),
             result => at(path, result.map_err(io::Error::from))?,
         }

@@ -1,7 +1,7 @@
-//! The end of a pod that `run` made: containers, sandbox, volumes, logs, and at last its name.
+//! Removes a pod that `run` created: containers, sandbox, volumes, logs, and finally the claim on its name.
 //!
-//! Each step may have been done before, so a call that was cut off is finished by the next one. Must not touch what
-//! `run` did not make.
+//! Every step is idempotent, so a second call completes one that was interrupted. Must not touch what `run` did not
+//! create.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,63 +17,63 @@ use crate::cri::proto::v1;
 use crate::operation::effect::Class;
 use crate::operation::snapshot::{Owner, PodRef};
 
-/// What Kubernetes gives a container to stop unless told otherwise.
+/// Kubernetes' default termination grace period.
 const GRACE: Duration = Duration::from_secs(30);
-/// How often a refused call is made, and how long apart: about ten seconds.
+/// How often a refused call is repeated; with [`PAUSE`] about ten seconds in all.
 const TRIES: u32 = 50;
-/// The same for a stop, each of which may take the whole grace.
+/// How often a refused stop is made; each may take the whole grace period.
 const STOP_TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What was there and is gone.
+/// The objects that existed and are removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// Sandboxes.
+    /// The number of sandboxes.
     pub sandboxes: usize,
-    /// Containers, whether they ran or not.
+    /// The number of containers, whether they ran or not.
     pub containers: usize,
-    /// The name was taken, with or without a sandbox.
+    /// Whether the name was claimed, with or without a sandbox.
     pub claim: bool,
 }
 
 impl Removed {
-    /// There was no such pod.
+    /// True if there was no such pod.
     pub fn nothing(self) -> bool {
         self == Self::default()
     }
 }
 
-/// Why a pod is still there, or a part of it.
+/// Why a pod, or a part of it, is not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RmError {
-    /// Another pod of that name.
+    /// The pod of that name was not created by `run`.
     #[error("pod {pod} was not made by node run: {owner}")]
     NotOurs {
-        /// `namespace/name`.
+        /// The pod as `namespace/name`.
         pod: String,
-        /// Who made it and what to do.
+        /// The creator of the pod, and how to remove it.
         owner: &'static str,
     },
-    /// Its files are elsewhere.
+    /// The pod's files are in another state directory.
     #[error("pod {pod} keeps its files in {dir}: call again with --state-dir {dir}")]
     OtherState {
-        /// `namespace/name`.
+        /// The pod as `namespace/name`.
         pod: String,
-        /// The state directory it was made with.
+        /// The state directory with which the pod was created.
         dir: String,
     },
-    /// Not a name, or not a uid; it is not used as a path.
+    /// The text is no valid name or uid; it is not used as a path.
     #[error("`{0}` is not the name of a pod that node run can have made: letters, digits and `-`")]
     Name(String),
-    /// A file or folder.
+    /// A file or folder cannot be removed.
     #[error("{0}; call again when that is solved")]
     File(#[from] BadFile),
-    /// A call.
+    /// A call to the runtime failed.
     #[error("{0}; what is gone is gone, call again for the rest")]
     Runtime(#[from] Error),
 }
 
-/// Removes a pod. That there is none is no error.
+/// Removes a pod. A missing pod is not an error.
 pub async fn rm(client: &Client, namespace: &str, name: &str, dirs: &Dirs) -> Result<Removed, RmError> {
     let shown = || format!("{namespace}/{name}");
     for part in [namespace, name] {
@@ -106,7 +106,7 @@ pub async fn rm(client: &Client, namespace: &str, name: &str, dirs: &Dirs) -> Re
     Ok(removed)
 }
 
-/// Removes everything of one pod that `run` made.
+/// Removes everything of one pod that `run` created.
 pub(super) async fn clear(client: &Client, pod: &PodRef, dirs: &Dirs) -> Result<Removed, RmError> {
     check(&pod.uid)?;
     let mut sandboxes = sandboxes_of(client, &pod.namespace, &pod.name).await?;
@@ -119,7 +119,7 @@ pub(super) async fn clear(client: &Client, pod: &PodRef, dirs: &Dirs) -> Result<
     for container in &containers {
         stops.spawn(stop(client.clone(), container.clone()));
     }
-    // All get their full time, also when one of them fails.
+    // Wait for all stops, so that each container gets its full grace period even if another stop fails.
     stops.join_all().await.into_iter().collect::<Result<(), Error>>()?;
     for sandbox in &sandboxes {
         patient(client, &sandbox.id, Step::StopSandbox).await?;
@@ -138,10 +138,10 @@ pub(super) async fn clear(client: &Client, pod: &PodRef, dirs: &Dirs) -> Result<
     Ok(Removed { sandboxes: sandboxes.len(), containers: containers.len(), claim })
 }
 
-/// Stops one container with the grace it was made with.
+/// Stops one container with the grace period of its creation.
 ///
-/// This is where its preStop handler (annotation [`annotation::PRE_STOP`]) belongs: first the handler, then the stop
-/// with what the handler left of the grace, two seconds at least.
+/// The preStop handler (annotation [`annotation::PRE_STOP`]) is not run yet. Its place is here: first the handler,
+/// then the stop with the rest of the grace period, at least two seconds.
 async fn stop(client: Client, container: v1::Container) -> Result<(), Error> {
     if matches!(
         v1::ContainerState::try_from(container.state),
@@ -152,14 +152,15 @@ async fn stop(client: Client, container: v1::Container) -> Result<(), Error> {
     let grace = container.annotations.get(annotation::TERMINATION_GRACE);
     let grace = grace.and_then(|text| text.parse().ok()).map_or(GRACE, Duration::from_secs);
     match patient(&client, &container.id, Step::Stop(grace)).await {
-        // It had its time; the end of the sandbox is the end of it too.
+        // The container had its grace period; the removal of the sandbox ends it.
         Err(error) if error.class != Class::Away => Ok(()),
         result => result,
     }
 }
 
-/// Repeats a call that the runtime refuses: it does so while a start that was cut off is still on its way (a second
-/// was seen), and for a container that ends by itself at that moment. What is gone is done.
+/// Repeats a call that the runtime refuses. The runtime refuses calls while an interrupted start is still in
+/// progress (one second was observed), and for a container that exits at that moment. A missing object counts as
+/// done.
 async fn patient(client: &Client, id: &str, step: Step) -> Result<(), Error> {
     let mut tries = if let Step::Stop(_) = step { STOP_TRIES } else { TRIES };
     loop {
@@ -178,7 +179,7 @@ async fn patient(client: &Client, id: &str, step: Step) -> Result<(), Error> {
     }
 }
 
-/// A call of the way down.
+/// A call of the removal.
 #[derive(Clone, Copy)]
 enum Step {
     Stop(Duration),
@@ -187,7 +188,7 @@ enum Step {
     RemoveSandbox,
 }
 
-/// What becomes part of a path.
+/// Verifies that `part` is safe as a part of a path.
 fn check(part: &str) -> Result<(), RmError> {
     if part.is_empty() || !part.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
         return Err(RmError::Name(part.to_owned()));

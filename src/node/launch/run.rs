@@ -1,6 +1,6 @@
-//! Makes and starts a pod. All of it, or nothing stays behind.
+//! Creates and starts a pod. If a step fails, everything that was created is removed.
 //!
-//! Must not print the manifest: there are environment values in it.
+//! Must not print the manifest: it contains environment values.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,45 +14,45 @@ use crate::cri::error::Error;
 use crate::cri::proto::v1;
 use crate::operation::snapshot::PodRef;
 
-/// Where new uids come from.
+/// The kernel's source of random UUIDs.
 const UUID: &str = "/proc/sys/kernel/random/uuid";
 
 /// A pod that was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Started {
-    /// Which one.
+    /// The identity of the pod.
     pub pod: PodRef,
-    /// The runtime's id of the sandbox.
+    /// The runtime's ID of the sandbox.
     pub sandbox_id: String,
-    /// Its address; empty in the node's network.
+    /// The address of the pod; empty in the node's network.
     pub ip: String,
-    /// In the order of the manifest.
+    /// The containers, in the order of the manifest.
     pub containers: Vec<StartedContainer>,
 }
 
 /// A container that was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartedContainer {
-    /// Name in the manifest.
+    /// The container's name in the manifest.
     pub name: String,
-    /// The runtime's id.
+    /// The runtime's ID of the container.
     pub id: String,
-    /// Its exit code, when it had ended already by the time all containers were started.
+    /// The exit code, if the container had exited by the time all containers were started.
     pub exited: Option<i32>,
 }
 
-/// Why a pod does not run. Unless it is [`RunError::Unclean`], nothing was left behind.
+/// Why a pod was not started. Unless it is [`RunError::Unclean`], nothing was left behind.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// A pod of that name is there.
+    /// A pod of that name exists.
     #[error("pod {pod} exists: {owner}")]
     Exists {
-        /// `namespace/name`.
+        /// The pod as `namespace/name`.
         pod: String,
-        /// Who made it and what to do.
+        /// The creator of the pod, and how to remove it.
         owner: &'static str,
     },
-    /// The name is taken and no sandbox is there.
+    /// The name is claimed and no sandbox exists.
     #[error("another run of {0} is under way or did not end: wait, or clear up with `inplace node rm {0}`")]
     Claimed(String),
     /// Another pod has the uid.
@@ -60,76 +60,77 @@ pub enum RunError {
     UidTaken {
         /// The uid of the manifest.
         uid: String,
-        /// `namespace/name` of the other one.
+        /// The other pod as `namespace/name`.
         pod: String,
     },
-    /// A file or folder.
+    /// A file or folder could not be created.
     #[error(transparent)]
     File(#[from] BadFile),
-    /// No uid could be made.
+    /// No uid could be generated.
     #[error("no uid can be made: {path}: {source}; set metadata.uid", path = .path.display())]
     NoUid {
-        /// What was read.
+        /// The file that was read.
         path: PathBuf,
-        /// What came of it.
+        /// The error of the read.
         source: std::io::Error,
     },
-    /// An image that may not be pulled is not there.
+    /// The image is not on the node and must not be pulled.
     #[error(
         "container {container}: image {image} is not on this node, and imagePullPolicy is Never: import it, or \
          change the policy"
     )]
     NoImage {
-        /// The container.
+        /// The name of the container.
         container: String,
-        /// Its image.
+        /// The image of the container.
         image: String,
     },
-    /// An image that was pulled is not there.
+    /// The image was pulled and is not on the node.
     #[error(
         "container {container}: the runtime pulled {image} and does not have it; something is removing images"
     )]
     Vanished {
-        /// The container.
+        /// The name of the container.
         container: String,
-        /// Its image.
+        /// The image of the container.
         image: String,
     },
-    /// The runtime did not find a volume in memory.
+    /// The runtime did not find a memory volume.
     #[error(
         "volume {volume}: the runtime does not see the memory that was mounted for it: run this in the mount \
          namespace of the runtime, which is that of the node and not that of a container"
     )]
     HiddenMemory {
-        /// The volume.
+        /// The name of the volume.
         volume: String,
     },
-    /// A call for one of the containers.
+    /// A call for one of the containers failed.
     #[error("container {container}: {source}")]
     Container {
-        /// The container.
+        /// The name of the container.
         container: String,
-        /// What the runtime said.
+        /// The error of the runtime.
         source: Error,
     },
-    /// A call.
+    /// A call to the runtime failed.
     #[error(transparent)]
     Runtime(#[from] Error),
-    /// It failed, and so did the clearing up.
+    /// The start failed, and so did the cleanup.
     #[error("{why}; and what was made could not all be removed: {then}; repeat `inplace node rm {pod}`")]
     Unclean {
-        /// `namespace/name`.
+        /// The pod as `namespace/name`.
         pod: String,
-        /// Why the pod does not run.
+        /// Why the pod was not started.
         why: Box<RunError>,
-        /// Why something is left.
+        /// Why the cleanup failed.
         then: Box<RmError>,
     },
 }
 
-/// Runs a pod that is not there yet. Each image may take `pull_within` to come.
+/// Runs a pod that does not exist yet. Each image pull is limited to `pull_within`.
 ///
-/// A call that is cut off (kill, power) leaves something behind; it keeps the name, and [`super::rm()`] clears it up.
+/// An interrupted call (kill, power loss) leaves objects behind. They hold the name, and [`super::rm()`] removes
+/// them.
 pub async fn run(
     client: &Client,
     manifest: &Manifest,
@@ -157,7 +158,7 @@ pub async fn run(
     }
 }
 
-/// Refuses when a pod of that name or uid is there, whoever made it.
+/// Refuses if a pod of that name or uid exists, whatever created it.
 async fn free(client: &Client, pod: &PodRef, dirs: &Dirs) -> Result<(), RunError> {
     for sandbox in client.sandboxes(None).await? {
         let Some(metadata) = &sandbox.metadata else { continue };
@@ -169,7 +170,7 @@ async fn free(client: &Client, pod: &PodRef, dirs: &Dirs) -> Result<(), RunError
             return Err(RunError::UidTaken { uid: pod.uid.clone(), pod: other });
         }
     }
-    // A pod whose sandbox is gone and that nobody cleared up.
+    // The volumes of a pod whose sandbox is gone and that was not removed.
     let volumes = dirs.volumes(&pod.uid);
     if volumes.exists() {
         return Err(RunError::UidTaken { uid: pod.uid.clone(), pod: format!("of {}", volumes.display()) });
@@ -211,7 +212,8 @@ async fn make(
     Ok(Started { pod: pod.clone(), sandbox_id, ip, containers })
 }
 
-/// A runtime that does not see a volume in memory stumbles over its path; see `files`.
+/// Recognizes the failure of a runtime that does not see a memory volume: its error names the volume's path; see
+/// `files`.
 fn hidden(manifest: &Manifest, uid: &str, dirs: &Dirs, error: &Error) -> Option<RunError> {
     let memory = |volume: &&Volume| {
         let path = files::host_path(volume, uid, dirs).display().to_string();
@@ -221,7 +223,7 @@ fn hidden(manifest: &Manifest, uid: &str, dirs: &Dirs, error: &Error) -> Option<
     Some(RunError::HiddenMemory { volume })
 }
 
-/// The id of a container's image, which is on the node then.
+/// Ensures that a container's image is on the node, and returns the image ID.
 async fn image(
     client: &Client,
     container: &Container,

@@ -1,4 +1,4 @@
-//! Unit tests of the module above; nothing here is part of the product.
+//! Unit tests of `node run` and `node rm`: configurations, files and claims.
 
 use std::collections::HashMap;
 use std::fs;

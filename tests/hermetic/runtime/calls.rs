@@ -1,4 +1,4 @@
-//! The log of the calls that arrived.
+//! The log of the calls that the fake runtime has received.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,34 +6,32 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tonic::Code;
 
-/// One call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
-    /// As the interface names it.
+    /// The name of the call in the interface.
     pub(crate) name: &'static str,
-    /// The id it was about: a container's, a sandbox's (creating), or an image.
+    /// The ID that the call concerns: a container's, a sandbox's (for a creation), or an image.
     pub(crate) id: String,
-    /// The same for people: `app#1`, `fence app#2`, `shop/web-0`, `img:v2`.
+    /// The same object in readable form: `app#1`, `fence app#2`, `shop/web-0`, `img:v2`.
     pub(crate) about: String,
-    /// What the caller was told.
     pub(crate) outcome: Outcome,
 }
 
-/// What a caller was told.
+/// The result that the caller has received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Nothing yet; or the caller stopped waiting.
+    /// The call is not answered yet, or the caller has stopped waiting.
     Open,
-    /// It is done.
+    /// The call has succeeded.
     Ok,
-    /// An error.
+    /// The call has failed.
     Failed(Code),
-    /// The connection was closed instead.
+    /// The connection was closed instead of an answer.
     Lost,
 }
 
 impl Call {
-    /// True if it is there to change something.
+    /// True for a mutating call.
     pub(crate) fn mutates(&self) -> bool {
         let reads = ["Version", "Status", "ReopenContainerLog", "ImageFsInfo"];
         !(reads.contains(&self.name) || self.name.starts_with("List") || self.name.ends_with("Status"))
@@ -52,7 +50,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// All of them. Numbers stay valid across [`Log::clear`].
+/// All calls. Numbers stay valid across [`Log::clear`].
 #[derive(Default)]
 pub(super) struct Log(Mutex<Book>);
 
@@ -63,7 +61,7 @@ struct Book {
     under_way: BTreeSet<usize>,
 }
 
-/// A call that is under way, for as long as somebody waits for it.
+/// A call in progress, as long as its caller waits for it.
 pub(super) struct Entry<'a> {
     log: &'a Log,
     number: usize,
@@ -79,7 +77,8 @@ impl Log {
         Entry { log: self, number }
     }
 
-    /// The connections are about to be closed: what is under way will not be answered.
+    /// Marks all calls in progress as lost. Called before the connections are closed, since these calls will not be
+    /// answered.
     pub(super) fn lose(&self) {
         let mut book = self.book();
         for number in std::mem::take(&mut book.under_way) {

@@ -1,4 +1,4 @@
-//! The generated client, with as few words as a test wants to spend.
+//! Short helpers around the generated client.
 
 use inplace::cri::proto::strict;
 use inplace::cri::proto::v1 as cri;
@@ -25,7 +25,7 @@ pub(super) async fn details(client: &mut Client, id: &str) -> Result<cri::Contai
     Ok(client.container_status(request).await?.into_inner())
 }
 
-/// Creates what follows a container, from nothing but what the runtime tells.
+/// Creates the next attempt of a container, only from what the runtime reports.
 pub(super) async fn clone(client: &mut Client, id: &str, attempt: u32) -> Result<String, Status> {
     let info = details(client, id).await?.info;
     let mut config: cri::ContainerConfig = strict(&member(&info["info"], "config")).unwrap();

@@ -1,4 +1,4 @@
-//! What callers do to sandboxes and containers, with the checks and the words of containerd 1.7.
+//! The calls on sandboxes and containers, with the checks and error texts of containerd 1.7.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use tonic::{Code, Status};
 use super::model::{Model, now};
 use super::parts::{Container, Sandbox, about};
 
-/// What containerd answers for an error that is no kind of its own.
+/// containerd's answer for an error without a code of its own.
 fn unknown(message: String) -> Status {
     Status::new(Code::Unknown, message)
 }
 
 impl Model {
-    /// Makes a sandbox. Answers its id.
+    /// Creates a sandbox and returns its ID.
     pub(crate) fn run_sandbox(&mut self, config: PodSandboxConfig, handler: &str) -> Result<String, Status> {
         let metadata = config.metadata.clone().unwrap_or_default();
         let name = format!("{}_{}_{}_{}", metadata.name, metadata.namespace, metadata.uid, metadata.attempt);
@@ -28,7 +28,7 @@ impl Model {
         Ok(id)
     }
 
-    /// Ends what runs in a sandbox, and the sandbox.
+    /// Stops a sandbox and everything that runs in it.
     pub(crate) fn stop_sandbox(&mut self, id: &str) {
         let Some(sandbox) = self.sandbox_mut(id) else { return };
         sandbox.ready = false;
@@ -41,7 +41,7 @@ impl Model {
         self.history.push(format!("stopped sandbox {name}"));
     }
 
-    /// Removes a stopped sandbox with all that was in it.
+    /// Removes a stopped sandbox and all its containers.
     pub(crate) fn remove_sandbox(&mut self, id: &str) -> Result<(), Status> {
         let Some(sandbox) = self.sandbox(id).cloned() else { return Ok(()) };
         if sandbox.ready {
@@ -58,8 +58,7 @@ impl Model {
         Ok(())
     }
 
-    /// Takes the name of an attempt of a container, without a container to show for it: somebody is about to create
-    /// it.
+    /// Reserves the name of an attempt without a container, as if another client were about to create it.
     pub(crate) fn hold_name(&mut self, pod: &PodSandboxConfig, name: &str, attempt: u32) {
         let id = self.new_id();
         let metadata = ContainerMetadata { name: name.to_owned(), attempt };
@@ -78,7 +77,7 @@ impl Model {
         }
     }
 
-    /// Creates a container. Answers its id.
+    /// Creates a container and returns its ID.
     pub(crate) fn create(
         &mut self,
         sandbox_id: &str,
@@ -174,7 +173,7 @@ impl Model {
         Ok(())
     }
 
-    /// Begins to stop a container. True if it still runs, and has to be waited for.
+    /// Begins to stop a container. Returns true if the container still runs and the caller has to wait.
     pub(super) fn begin_stop(&mut self, id: &str, timeout: i64) -> bool {
         let Some(container) = self.container(id).filter(|c| c.is_running()).cloned() else {
             return false;
@@ -192,7 +191,7 @@ impl Model {
             });
             if let Some(container) = self.container_mut(id) {
                 container.signalled = true;
-                // It may have been about to end anyway, and sooner.
+                // The process may already be about to exit, and earlier.
                 let obeys = obeys.map(|(after, code)| (later(now(), after), code));
                 container.ends = [container.ends, obeys].into_iter().flatten().min();
             }
@@ -201,15 +200,15 @@ impl Model {
         self.container(id).is_some_and(Container::is_running)
     }
 
-    /// SIGKILL.
+    /// Kills a container with SIGKILL.
     pub(super) fn kill(&mut self, id: &str) {
         self.exit(id, 137);
     }
 
-    /// Removes a container, and kills it before if it runs.
+    /// Removes a container; a running one is killed first.
     pub(crate) fn remove(&mut self, id: &str) {
         let Some(container) = self.container_mut(id) else { return };
-        // One of which nothing can be told is ended too, and may have run.
+        // A container in an unknown state is ended too, since it may have run.
         if container.state == ContainerState::ContainerUnknown {
             container.state = ContainerState::ContainerRunning;
         }
@@ -220,7 +219,7 @@ impl Model {
     }
 }
 
-/// What containerd says of a container that it does not know.
+/// containerd's answer for an unknown container.
 pub(super) fn missing(id: &str) -> Status {
     Status::not_found(format!("an error occurred when try to find container {id:?}: not found"))
 }

@@ -1,4 +1,4 @@
-//! The way of every call through faults and deeds to its effect, and into the log.
+//! Passes every call through the faults and the planned actions to its effect, and records it in the log.
 
 use std::future::pending;
 use std::sync::PoisonError;
@@ -11,7 +11,7 @@ use super::faults::{Deed, Fault, Plan};
 use super::server::Shared;
 
 impl Shared {
-    /// The way of every call. `about` is what it is about, for people.
+    /// Handles one call. `about` is the readable form of the object that the call concerns.
     pub(super) async fn call<R, F, E>(
         &self,
         name: &'static str,
@@ -25,10 +25,10 @@ impl Shared {
         R: Send,
     {
         let cut = self.token();
-        // What is asked for once a call has arrived is not for that call.
+        // The plan is taken on arrival: rules that are added later do not apply to this call.
         let plan = self.rules.plan(name, about);
         let entry = self.log.begin(name, id, about);
-        // Somebody may wait for the call, too.
+        // Notify tests that wait for the arrival of a call.
         self.change(|_| ());
         let (outcome, answer) = tokio::select! {
             biased;
@@ -89,7 +89,7 @@ impl Shared {
         }
     }
 
-    /// The effect, and what others do around it.
+    /// Runs the effect, with the planned actions before and after it.
     async fn whole<R, F, E>(&self, plan: &Plan, effect: &F) -> Result<R, Status>
     where
         F: Fn() -> E + Send + Sync,

@@ -1,4 +1,4 @@
-//! What is to go wrong, and who else acts, at which call.
+//! The rules of the fake runtime: which faults happen, and which other clients act, at which call.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,34 +8,34 @@ use tonic::Code;
 use super::model::Model;
 use super::server::Shared;
 
-/// What is to go wrong with one call.
+/// A fault of one call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
-    /// It begins only after this time. A caller that leaves before has changed nothing.
+    /// The call begins only after this time. If the caller leaves earlier, nothing has changed.
     Slow(Duration),
-    /// It takes effect at once and answers after this time.
+    /// The call takes effect at once and is answered after this time.
     SlowReply(Duration),
-    /// It has no effect and answers this.
+    /// The call has no effect and fails with this code and message.
     Fail(Code, &'static str),
-    /// It takes effect, and answers `Unavailable`.
+    /// The call takes effect and fails with `Unavailable`.
     FailAfterEffect,
-    /// It has no effect, and all connections are closed instead of an answer.
+    /// The call has no effect, and all connections are closed instead of an answer.
     DropConnection,
-    /// It takes effect, and all connections are closed instead of an answer.
+    /// The call takes effect, and all connections are closed instead of an answer.
     DropConnectionAfterEffect,
-    /// It is done twice, and the second result is answered.
+    /// The call is executed twice, and the second result is the answer.
     Twice,
-    /// It has no effect and no answer.
+    /// The call has no effect and is never answered.
     Hang,
-    /// It takes effect and has no answer.
+    /// The call takes effect and is never answered.
     HangAfterEffect,
-    /// It has no effect: the runtime goes away and is back, as it was, after this time.
+    /// The call has no effect: the runtime stops, and is back with the same state after this time.
     Restart(Duration),
-    /// It takes effect, then as with `Restart`.
+    /// The call takes effect; then the same as `Restart`.
     RestartAfterEffect(Duration),
 }
 
-/// What somebody else does.
+/// A change of the model that stands for another client.
 pub(super) type Deed = Arc<Mutex<dyn FnMut(&mut Model) + Send>>;
 
 enum Act {
@@ -57,7 +57,7 @@ struct Rule {
 #[derive(Default)]
 pub(super) struct Rules(Mutex<Vec<Rule>>);
 
-/// What holds for one call.
+/// The faults and changes that apply to one call.
 #[derive(Default)]
 pub(super) struct Plan {
     pub(super) fault: Option<Fault>,
@@ -66,7 +66,7 @@ pub(super) struct Plan {
 }
 
 impl Rules {
-    /// Counts the call. Of several faults the one that was asked for first is taken.
+    /// Counts the call and returns its plan. If several faults apply, the first one that was added is used.
     pub(super) fn plan(&self, call: &str, about: &str) -> Plan {
         let mut plan = Plan::default();
         for rule in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
@@ -87,7 +87,7 @@ impl Rules {
     }
 }
 
-/// Chooses the calls that something is to happen at. They are counted from here on.
+/// Selects the calls to which a rule applies. Calls are counted from the creation of this value.
 #[must_use = "nothing is to happen yet"]
 pub(crate) struct On<'a> {
     shared: &'a Shared,
@@ -103,41 +103,41 @@ impl<'a> On<'a> {
         Self { shared, call, about: None, first: 1, last: 1 }
     }
 
-    /// Only calls about this: `app#1`, `fence app#2`, `img:v2`. Others are not counted.
+    /// Restricts the rule to calls on this object: `app#1`, `fence app#2`, `img:v2`. Other calls are not counted.
     pub(crate) fn about(mut self, what: &str) -> Self {
         self.about = Some(what.to_owned());
         self
     }
 
-    /// The `n`th, from 1.
+    /// Applies the rule to the `n`th call only, counted from 1.
     pub(crate) fn nth(mut self, n: usize) -> Self {
         (self.first, self.last) = (n, n);
         self
     }
 
-    /// This many in a row.
+    /// Applies the rule to this many calls in a row.
     pub(crate) fn times(mut self, n: usize) -> Self {
         self.last = self.first + n - 1;
         self
     }
 
-    /// And all that follow.
+    /// Applies the rule to all following calls too.
     pub(crate) fn always(mut self) -> Self {
         self.last = usize::MAX;
         self
     }
 
-    /// This goes wrong.
+    /// Injects this fault.
     pub(crate) fn fault(self, fault: Fault) {
         self.add(Act::Fault(fault));
     }
 
-    /// Somebody acts right before the effect.
+    /// Changes the model right before the effect.
     pub(crate) fn first(self, deed: impl FnMut(&mut Model) + Send + 'static) {
         self.add(Act::Before(Arc::new(Mutex::new(deed))));
     }
 
-    /// Somebody acts right after the effect, before the answer.
+    /// Changes the model right after the effect, before the answer.
     pub(crate) fn then(self, deed: impl FnMut(&mut Model) + Send + 'static) {
         self.add(Act::After(Arc::new(Mutex::new(deed))));
     }
@@ -172,7 +172,7 @@ const CALLS: [&str; 20] = [
     "ImageFsInfo",
 ];
 
-/// Fails on a misspelt name, at which nothing would ever happen.
+/// Panics on an unknown call name, since a rule for it would never apply.
 #[track_caller]
 pub(super) fn known(call: &str) {
     assert!(CALLS.contains(&call), "{call} is no call of the interface");

@@ -1,4 +1,4 @@
-//! The interface's calls about images.
+//! The image calls of the interface.
 
 use std::collections::HashMap;
 
@@ -71,7 +71,7 @@ impl ImageService for Service {
             let pulled = self.0.change(|model| {
                 model.pulled_for.push(sandbox_config.clone());
                 let id = model.pull(&wanted)?;
-                // CRI-O names what it has pulled by its digest.
+                // CRI-O returns the digest of the pulled image.
                 let digest =
                     model.local_image(&id).filter(|_| model.is_crio()).map(super::images::Image::digest);
                 Ok::<_, Status>(digest.map(str::to_owned).unwrap_or(id))

@@ -1,4 +1,4 @@
-//! Images: what they are called, and how the processes behave that are made of them.
+//! Images: their names, and the behaviour of the processes that run from them.
 
 use std::time::Duration;
 
@@ -6,29 +6,29 @@ use tonic::{Code, Status};
 
 use super::model::Model;
 
-/// An image, on the node or not.
+/// An image, on the node or in a registry.
 #[derive(Clone, Debug)]
 pub(crate) struct Image {
-    /// `sha256:...`.
+    /// The image ID, `sha256:...`.
     pub(crate) id: String,
     pub(crate) repo_tags: Vec<String>,
     pub(crate) repo_digests: Vec<String>,
     pub(crate) size: u64,
     pub(crate) architecture: String,
     pub(crate) env: Vec<String>,
-    /// On the node. Otherwise it can be pulled.
+    /// True if the image is on the node. Otherwise it can be pulled.
     pub(crate) present: bool,
-    /// Pulling it fails so.
+    /// If set, a pull fails with this error.
     pub(crate) pull_fails: Option<(Code, String)>,
-    /// Creating a container of it fails so.
+    /// If set, the creation of a container fails with this message.
     pub(crate) refuses_create: Option<String>,
-    /// Starting a container of it fails so.
+    /// If set, the start of a container fails with this message.
     pub(crate) refuses_start: Option<String>,
-    /// Its process ends by itself so long after its start, with this exit code.
+    /// If set, the process exits by itself this long after its start, with this exit code.
     pub(crate) dies_after: Option<(Duration, i32)>,
-    /// Its process does not react to the stop signal.
+    /// If true, the process ignores the stop signal.
     pub(crate) ignores_stop: bool,
-    /// How long its process takes to obey the stop signal, and what it exits with.
+    /// How long the process takes to exit after the stop signal; `stop_code` is its exit code.
     pub(crate) stop_takes: Duration,
     pub(crate) stop_code: i32,
 }
@@ -65,7 +65,7 @@ impl Image {
         }
     }
 
-    /// By id, tag or digest, written in full or not.
+    /// Whether `reference` names this image: by ID, tag or digest, in full or abbreviated form.
     pub(super) fn is(&self, reference: &str) -> bool {
         let name = normal(reference);
         self.id == reference
@@ -74,20 +74,20 @@ impl Image {
             || self.repo_digests.contains(&name)
     }
 
-    /// Another tag for the same content.
+    /// Adds another tag to the same content.
     pub(crate) fn tag(&mut self, reference: &str) -> &mut Self {
         self.repo_tags.push(normal(reference));
         self
     }
 
-    /// The reference that pins it.
+    /// The reference by digest.
     pub(crate) fn digest(&self) -> &str {
         self.repo_digests.first().map_or("", String::as_str)
     }
 }
 
 impl Model {
-    /// The image of that name; made, and on the node, if it is not known.
+    /// The image of that name; if it is unknown, it is created on the node.
     pub(crate) fn image(&mut self, reference: &str) -> &mut Image {
         let known = self.images.iter().position(|image| image.is(reference));
         let index = known.unwrap_or_else(|| {
@@ -97,19 +97,19 @@ impl Model {
         &mut self.images[index]
     }
 
-    /// The same, not on the node: to be pulled.
+    /// Same as [`Self::image`], but the image is not on the node and has to be pulled.
     pub(crate) fn remote_image(&mut self, reference: &str) -> &mut Image {
         let image = self.image(reference);
         image.present = false;
         image
     }
 
-    /// What is on the node.
+    /// The image, if it is on the node.
     pub(crate) fn local_image(&self, reference: &str) -> Option<&Image> {
         self.images.iter().find(|image| image.present && image.is(reference))
     }
 
-    /// As a caller pulls it. Answers its id.
+    /// Pulls an image as a caller does. Returns its ID.
     pub(crate) fn pull(&mut self, reference: &str) -> Result<String, Status> {
         let Some(image) = self.images.iter_mut().find(|image| image.is(reference)) else {
             let name = normal(reference);
@@ -127,7 +127,7 @@ impl Model {
     }
 }
 
-/// In full, as containerd writes it: host, repository, and tag or digest.
+/// The full reference as containerd prints it: host, repository, and tag or digest.
 fn normal(reference: &str) -> String {
     if reference.starts_with("sha256:") {
         return reference.to_owned();
@@ -140,7 +140,7 @@ fn normal(reference: &str) -> String {
         (false, true) => format!("docker.io/library/{below}"),
         (false, false) => format!("docker.io/{repository}"),
     };
-    // Of `name:tag@digest` the tag is dropped.
+    // The tag of `name:tag@digest` is dropped.
     match (reference.split_once('@'), &reference[repository.len()..]) {
         (Some((_, digest)), _) => format!("{full}@{digest}"),
         (None, "") => format!("{full}:latest"),
@@ -148,7 +148,7 @@ fn normal(reference: &str) -> String {
     }
 }
 
-/// Everything before tag and digest.
+/// The reference without tag and digest.
 fn repository(reference: &str) -> &str {
     let name = reference.split_once('@').map_or(reference, |(name, _)| name);
     match name.rsplit_once(':') {
@@ -157,7 +157,7 @@ fn repository(reference: &str) -> &str {
     }
 }
 
-/// 64 hexadecimal digits that depend on `text` (FNV-1a, four times).
+/// 64 hexadecimal digits derived from `text` (FNV-1a, four times).
 pub(super) fn digits(text: &str) -> String {
     let hash = |salt: u8| {
         std::iter::once(salt)

@@ -1,4 +1,4 @@
-//! What a kubelet does beside the code under test: the next attempt of a container, by its rules.
+//! Simulates the kubelet beside the code under test: it creates the next attempt of a container by its own rules.
 
 use inplace::api::annotation;
 use inplace::cri::proto::v1::ContainerConfig;
@@ -10,13 +10,13 @@ use super::model::Model;
 pub(super) const HASH: &str = "io.kubernetes.container.hash";
 
 impl Model {
-    /// Creates the attempt after the newest life of `what` (a name or `pod/name`), as a kubelet does that found it
-    /// dead; with another image if the pod has got one. Answers its id, or how the runtime refused.
+    /// Creates the attempt after the newest instance of `what` (a name or `pod/name`), as a kubelet does for a dead
+    /// container, with another image if `image` is given. Returns the ID, or the error of the runtime.
     pub(crate) fn kubelet_creates(&mut self, what: &str, image: Option<&str>) -> Result<String, Status> {
         let newest = self.instances(what).last().copied().cloned();
         let newest = newest.unwrap_or_else(|| panic!("no life of {what} to follow"));
         let mut config = newest.config.clone();
-        // What others put there is not in the pod's spec.
+        // Labels that others have added are not in the pod's spec.
         config.labels.remove(annotation::OPERATION);
         if let Some(reference) = image {
             let id = match self.local_image(reference) {
@@ -33,13 +33,13 @@ impl Model {
         self.create(&newest.sandbox_id, config, newest.pod_config)
     }
 
-    /// The same, and starts it.
+    /// Same as [`Self::kubelet_creates`], and starts the container.
     pub(crate) fn kubelet_restarts(&mut self, what: &str) -> Result<String, Status> {
         let id = self.kubelet_creates(what, None)?;
         self.start(&id).map(|()| id)
     }
 
-    /// Ends what runs and starts the next attempt with another image.
+    /// Ends the running container and starts the next attempt with another image.
     pub(crate) fn kubelet_swaps(&mut self, what: &str, image: &str) -> Result<String, Status> {
         self.die(what, 143);
         let id = self.kubelet_creates(what, Some(image))?;
@@ -47,7 +47,7 @@ impl Model {
     }
 }
 
-/// Everything in which one attempt differs from another.
+/// Sets all fields that differ between attempts.
 pub(super) fn numbered(config: &mut ContainerConfig, attempt: u32) {
     let metadata = config.metadata.get_or_insert_default();
     metadata.attempt = attempt;

@@ -1,9 +1,9 @@
-//! A container runtime that can be told to misbehave: the real protocol over a real socket, in front of a small
+//! A fake container runtime that can be made to fail: the real protocol over a real socket, in front of a small
 //! model of containerd.
 //!
-//! For the faults that a real runtime does not produce on demand: replies that get lost, a runtime that restarts
-//! between two calls, somebody else who acts at the worst moment. What the real one does by itself is tested on the
-//! real one (`tests/node`).
+//! It produces faults that a real runtime does not produce on demand: lost replies, a restart between two calls,
+//! another client that acts at the worst moment. The normal behaviour of a real runtime is tested on a real runtime
+//! (`tests/node`).
 //!
 //! ```text
 //! let fake = Fake::start().await;
@@ -16,8 +16,8 @@
 //! assert_eq!(fake.history(), ["created fence app#2", "signalled app#0", ...]);
 //! ```
 //!
-//! The server has a thread and a clock of its own, so it works beside every kind of test runtime, and with paused
-//! time too. It ends when the [`Fake`] is dropped.
+//! The server has a thread and a clock of its own, so it works with every kind of test runtime, also with paused
+//! time. It stops when the [`Fake`] is dropped.
 #![allow(dead_code, reason = "a toolbox: not every test needs every tool")]
 
 mod calls;
@@ -52,10 +52,10 @@ pub(crate) use pod::{Made, Pod};
 
 use server::Shared;
 
-/// How long a test waits for what must come. Only reached by a test that fails.
+/// How long a test waits for an expected state. Only reached by a failing test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A running fake.
+/// A running fake runtime.
 pub(crate) struct Fake {
     shared: Arc<Shared>,
     handle: Handle,
@@ -65,7 +65,7 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// An empty node, reachable when this returns.
+    /// Starts an empty node, which is reachable when this returns.
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let shared = Arc::new(Shared::new(folder.path()));
@@ -80,22 +80,22 @@ impl Fake {
         Self { shared, handle, stop, thread: Some(thread), folder }
     }
 
-    /// Where to connect, in the way of runtime endpoints.
+    /// The runtime endpoint to connect to.
     pub(crate) fn endpoint(&self) -> String {
         format!("unix://{}", self.shared.socket().display())
     }
 
-    /// Looks at the model or changes it, in one piece.
+    /// Reads or changes the model atomically.
     pub(crate) fn model<R>(&self, work: impl FnOnce(&mut Model) -> R) -> R {
         self.shared.change(work)
     }
 
-    /// Waits until the model is as described.
+    /// Waits until the model fulfils the condition.
     pub(crate) async fn until(&self, what: &str, mut condition: impl FnMut(&Model) -> bool) {
         self.patiently(what, self.shared.until(|model| condition(model).then_some(()))).await;
     }
 
-    /// By the clock of the fake: that of the test may stand still.
+    /// Uses the clock of the fake, since the clock of the test may be paused.
     async fn patiently<R>(&self, what: &str, coming: impl Future<Output = R>) -> R {
         let mut patience = self.handle.spawn(async { tokio::time::sleep(PATIENCE).await });
         tokio::select! {
@@ -111,30 +111,30 @@ impl Fake {
 
     // ---- pods ----
 
-    /// A pod as a kubelet would have made it: a ready sandbox and running containers.
+    /// Adds a pod as a kubelet creates it: a ready sandbox and running containers.
     pub(crate) fn pod(&self, namespace: &str, name: &str, containers: &[(&str, &str)]) -> Made {
         let pod = Pod::new(namespace, name);
         self.put(containers.iter().fold(pod, |pod, (name, image)| pod.container(name, image)))
     }
 
-    /// A pod with wishes. How it came to be is not in the history.
+    /// Adds a pod with special settings. Its creation is not in the history.
     pub(crate) fn put(&self, pod: Pod) -> Made {
         self.model(|model| pod.put(model))
     }
 
-    /// What containers answer to commands.
+    /// Sets the answers of containers to commands.
     pub(crate) fn exec(&self, answer: impl FnMut(&Container, &[String]) -> Exec + Send + 'static) {
         self.model(|model| model.exec = Box::new(answer));
     }
 
-    // ---- what is there ----
+    // ---- present state ----
 
-    /// The running lives of `what`: a container's name, or `pod/name`.
+    /// The running instances of `what`: a container's name, or `pod/name`.
     pub(crate) fn running(&self, what: &str) -> Vec<Container> {
         self.shared.read(|model| model.running(what).into_iter().cloned().collect())
     }
 
-    /// The one that runs.
+    /// The only running instance of `what`.
     pub(crate) fn only(&self, what: &str) -> Container {
         let running = self.running(what);
         let [only] = running.as_slice() else {
@@ -143,25 +143,25 @@ impl Fake {
         only.clone()
     }
 
-    /// All lives of `what`, oldest first; no fences.
+    /// All instances of `what`, oldest first, without fences.
     pub(crate) fn instances(&self, what: &str) -> Vec<Container> {
         self.shared.read(|model| model.instances(what).into_iter().cloned().collect())
     }
 
-    /// Everything that only holds a name.
+    /// All fences.
     pub(crate) fn fences(&self) -> Vec<Container> {
         self.shared.read(|model| model.containers.iter().filter(|c| c.is_fence()).cloned().collect())
     }
 
-    // ---- what happened ----
+    // ---- recorded calls and events ----
 
-    /// What really happened, in order, whatever was answered: `created app#1`, `started app#1`, `signalled app#0`,
-    /// `exited app#0 143`, `removed fence app#2`, `pulled img:v2`.
+    /// The effects that really took place, in order, independent of the answers: `created app#1`, `started app#1`,
+    /// `signalled app#0`, `exited app#0 143`, `removed fence app#2`, `pulled img:v2`.
     pub(crate) fn history(&self) -> Vec<String> {
         self.shared.read(|model| model.history.clone())
     }
 
-    /// How often exactly this happened.
+    /// How often exactly this event occurred.
     pub(crate) fn times(&self, event: &str) -> usize {
         self.shared.read(|model| model.history.iter().filter(|happened| *happened == event).count())
     }
@@ -172,7 +172,7 @@ impl Fake {
         self.all_calls().into_iter().filter(|call| call.name == name).collect()
     }
 
-    /// Waits until a call has arrived, whatever becomes of it.
+    /// Waits until a call has arrived, whatever its result.
     pub(crate) async fn arrived(&self, name: &str, about: &str) {
         faults::known(name);
         let is = |call: &Call| call.name == name && call.about == about;
@@ -185,30 +185,30 @@ impl Fake {
         self.shared.log.all()
     }
 
-    /// The calls that change something, one line each. Empty: radio silence.
+    /// The mutating calls, one line each. Empty if the code under test changed nothing.
     pub(crate) fn story(&self) -> Vec<String> {
         self.all_calls().iter().filter(|call| call.mutates()).map(ToString::to_string).collect()
     }
 
-    /// Begins calls and history anew.
+    /// Clears the recorded calls and the history.
     pub(crate) fn forget(&self) {
         self.shared.log.clear();
         self.model(|model| model.history.clear());
     }
 
-    // ---- what is to happen ----
+    // ---- rules for future calls ----
 
-    /// What is to happen at calls of this name from now on; without more at the next one.
+    /// Begins a rule for calls of this name from now on; without further methods it applies to the next call.
     pub(crate) fn on(&self, call: &'static str) -> On<'_> {
         On::new(&self.shared, call)
     }
 
-    /// Somebody acts right after the next call of this name took effect, before it is answered.
+    /// Changes the model right after the next call of this name takes effect, before its answer.
     pub(crate) fn after(&self, call: &'static str, deed: impl FnMut(&mut Model) + Send + 'static) {
         self.on(call).then(deed);
     }
 
-    /// Somebody acts right before the next call of this name takes effect.
+    /// Changes the model right before the next call of this name takes effect.
     pub(crate) fn before(&self, call: &'static str, deed: impl FnMut(&mut Model) + Send + 'static) {
         self.on(call).first(deed);
     }
@@ -218,17 +218,17 @@ impl Fake {
         self.on(call).fault(Fault::Restart(away));
     }
 
-    /// The runtime restarts instead of answering the next call of this name, which has had its effect.
+    /// The runtime restarts instead of answering the next call of this name, which has taken effect.
     pub(crate) fn restart_after(&self, call: &'static str, away: Duration) {
         self.on(call).fault(Fault::RestartAfterEffect(away));
     }
 
-    /// The runtime ends, until [`Self::come_back`]. Containers go on.
+    /// Stops the runtime until [`Self::come_back`]. Containers keep running.
     pub(crate) fn go_away(&self) {
         self.shared.go_away(None);
     }
 
-    /// The runtime is there again when this returns, with all it knew.
+    /// Starts the runtime again with its old state. It is reachable when this returns.
     pub(crate) async fn come_back(&self) {
         self.shared.come_back();
         self.up().await;
@@ -239,7 +239,7 @@ impl Fake {
         self.patiently("the runtime is back", self.shared.up()).await;
     }
 
-    /// Closes all connections; new ones are welcome.
+    /// Closes all connections; new ones are accepted.
     pub(crate) fn cut(&self) {
         self.shared.cut();
     }
@@ -250,7 +250,7 @@ impl Drop for Fake {
         self.stop.cancel();
         if let Some(thread) = self.thread.take() {
             let ended = thread.join();
-            // A second panic during a failing test would only hide the first.
+            // A second panic during a failing test would hide the first.
             assert!(ended.is_ok() || std::thread::panicking(), "the fake runtime itself has failed");
         }
     }

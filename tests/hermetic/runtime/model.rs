@@ -1,6 +1,6 @@
-//! The node: sandboxes, containers and images, and the time in which processes end.
+//! The model of the node: sandboxes, containers and images, and the times at which processes end.
 //!
-//! All of it can be looked at and changed by a test; what a caller of the interface may do is in `containers.rs`.
+//! A test may read and change all of it; what a caller of the interface may do is in `containers.rs`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,32 +10,32 @@ use inplace::cri::proto::v1::PodSandboxConfig;
 use super::images::Image;
 use super::parts::{Answering, Container, Exec, Sandbox};
 
-/// Everything the runtime knows. Survives its restarts.
+/// The state of the runtime. It survives the runtime's restarts.
 pub(crate) struct Model {
     pub(crate) sandboxes: Vec<Sandbox>,
     pub(crate) containers: Vec<Container>,
-    /// Those on the node, and those that can be pulled.
+    /// The images on the node, and those that can be pulled.
     pub(crate) images: Vec<Image>,
     /// `containerd` or `cri-o`: the latter reports no configuration, and answers a taken name with its owner.
     pub(crate) runtime_name: String,
     pub(crate) runtime_version: String,
-    /// What Status says.
+    /// The conditions that `Status` reports.
     pub(crate) runtime_ready: bool,
     pub(crate) network_ready: bool,
-    /// Whether environment values are printed as base64, as runtimes built on the interface of 1.36 do.
+    /// Whether environment values are printed as base64, as by runtimes that use the CRI of Kubernetes 1.36.
     pub(crate) env_base64: bool,
-    /// A field that the interface got later: in every configuration that is printed.
+    /// A field of a later interface version, added to every printed configuration.
     pub(crate) unknown_field: Option<String>,
-    /// What `ImageFsInfo` says.
+    /// The values that `ImageFsInfo` reports.
     pub(crate) mountpoint: String,
     pub(crate) used_bytes: u64,
-    /// What containers answer to commands.
+    /// The answers of containers to commands.
     pub(crate) exec: Answering,
-    /// The sandbox of each pull, as the caller describes it.
+    /// The sandbox configuration that the caller sent with each pull.
     pub(crate) pulled_for: Vec<Option<PodSandboxConfig>>,
-    /// What happened, see [`super::Fake::history`].
+    /// The events, see [`super::Fake::history`].
     pub(crate) history: Vec<String>,
-    /// Who owns which name.
+    /// The ID that owns each reserved name.
     pub(super) names: BTreeMap<String, String>,
     ids: u64,
     last: i64,
@@ -68,21 +68,21 @@ impl Model {
         self.runtime_name == "cri-o"
     }
 
-    /// Answers as CRI-O 1.37 does: no configuration in `info`, IDs of images without `sha256:`, and the existing
-    /// container for a name that is taken.
+    /// Makes the runtime behave like CRI-O 1.37: no configuration in `info`, image IDs without `sha256:`, and the
+    /// existing container as the answer for a name that is taken.
     pub(crate) fn become_crio(&mut self) {
         "cri-o".clone_into(&mut self.runtime_name);
         "1.37.0".clone_into(&mut self.runtime_version);
     }
 
-    /// The ID of an image as this runtime prints it.
+    /// The image ID as this runtime prints it.
     pub(super) fn printed_id(&self, id: &str) -> String {
         id.strip_prefix("sha256:").filter(|_| self.is_crio()).unwrap_or(id).to_owned()
     }
 
-    // ---- looking ----
+    // ---- queries ----
 
-    /// By id, or the start of one that fits only it.
+    /// The container with this ID or unique ID prefix.
     pub(crate) fn container(&self, id: &str) -> Option<&Container> {
         let mut found = self.containers.iter().filter(|c| !id.is_empty() && c.id.starts_with(id));
         found.next().filter(|_| found.next().is_none())
@@ -93,7 +93,7 @@ impl Model {
         self.containers.iter_mut().find(|container| container.id == id)
     }
 
-    /// By id, or the start of one that fits only it.
+    /// The sandbox with this ID or unique ID prefix.
     pub(crate) fn sandbox(&self, id: &str) -> Option<&Sandbox> {
         let mut found = self.sandboxes.iter().filter(|s| !id.is_empty() && s.id.starts_with(id));
         found.next().filter(|_| found.next().is_none())
@@ -104,7 +104,7 @@ impl Model {
         self.sandboxes.iter_mut().find(|sandbox| sandbox.id == id)
     }
 
-    /// All lives of `what` (a name or `pod/name`), in the order of their creation; no fences.
+    /// All instances of `what` (a name or `pod/name`), in the order of their creation, without fences.
     pub(crate) fn instances(&self, what: &str) -> Vec<&Container> {
         let mut instances: Vec<_> = self.containers.iter().filter(|c| !c.is_fence() && c.is(what)).collect();
         instances.sort_by_key(|instance| instance.created_at);
@@ -115,14 +115,14 @@ impl Model {
         self.instances(what).into_iter().filter(|instance| instance.is_running()).collect()
     }
 
-    /// The fences that guard `what`.
+    /// The fences of `what`.
     pub(crate) fn fences(&self, what: &str) -> Vec<&Container> {
         self.containers.iter().filter(|c| c.is_fence() && c.is(what)).collect()
     }
 
-    // ---- blows of fate ----
+    // ---- events without a call ----
 
-    /// The process of the running `what` ends by itself.
+    /// The process of the running `what` exits by itself.
     pub(crate) fn die(&mut self, what: &str, exit_code: i32) {
         let ids: Vec<_> = self.running(what).into_iter().map(|instance| instance.id.clone()).collect();
         for id in ids {
@@ -130,7 +130,7 @@ impl Model {
         }
     }
 
-    /// No trace is left of a container, as if somebody had removed it.
+    /// Removes a container without a trace, as if another client had removed it.
     pub(crate) fn vanish(&mut self, id: &str) {
         if let Some(container) = self.container(id).cloned() {
             self.names.remove(&container.reserved);
@@ -154,7 +154,7 @@ impl Model {
 
     // ---- time ----
 
-    /// Ends the processes whose time has come.
+    /// Ends the processes whose end time has passed.
     pub(super) fn settle(&mut self) {
         let now = now();
         let mut due: Vec<_> = self.ends().filter(|(at, ..)| *at <= now).collect();
@@ -165,7 +165,7 @@ impl Model {
         }
     }
 
-    /// When the next process ends by itself.
+    /// The time at which the next process ends by itself.
     pub(super) fn next_end(&self) -> Option<i64> {
         self.ends().map(|(at, ..)| at).min()
     }
@@ -175,13 +175,13 @@ impl Model {
         running.filter_map(|container| container.ends.map(|(at, code)| (at, code, container.id.clone())))
     }
 
-    /// Now, and never the same twice.
+    /// The present time; strictly increasing.
     pub(super) fn tick(&mut self) -> i64 {
         self.last = now().max(self.last + 1);
         self.last
     }
 
-    /// 64 hexadecimal digits that nothing else has, and whose start is not the same either.
+    /// A unique ID of 64 hexadecimal digits; its first digits are unique too.
     pub(super) fn new_id(&mut self) -> String {
         self.ids += 1;
         super::images::digits(&format!("id {}", self.ids))

@@ -1,4 +1,4 @@
-//! What is on the node besides images: sandboxes and containers, and what these answer.
+//! Sandboxes and containers of the model, and their answers to commands.
 
 use std::time::Duration;
 
@@ -14,23 +14,22 @@ pub(crate) struct Exec {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
     pub(crate) exit_code: i32,
-    /// How long it takes.
+    /// How long the command takes.
     pub(crate) takes: Duration,
 }
 
 impl Exec {
-    /// Success, with this on its standard output.
+    /// Success, with this standard output.
     pub(crate) fn ok(stdout: &str) -> Self {
         Self { stdout: stdout.to_owned(), ..Self::default() }
     }
 
-    /// Failure, with this on its standard error.
+    /// Failure, with this standard error.
     pub(crate) fn failed(exit_code: i32, stderr: &str) -> Self {
         Self { stderr: stderr.to_owned(), exit_code, ..Self::default() }
     }
 }
 
-/// A sandbox.
 #[derive(Clone, Debug)]
 pub(crate) struct Sandbox {
     pub(crate) id: String,
@@ -41,30 +40,30 @@ pub(crate) struct Sandbox {
     pub(crate) runtime_handler: String,
 }
 
-/// A container, or a fence.
+/// A container or a fence.
 #[derive(Clone, Debug)]
 pub(crate) struct Container {
     pub(crate) id: String,
     pub(crate) sandbox_id: String,
-    /// As it was asked for.
+    /// The configuration in the create call.
     pub(crate) config: ContainerConfig,
-    /// As it was told at creation.
+    /// The sandbox configuration in the create call.
     pub(crate) pod_config: PodSandboxConfig,
-    /// What the configured image resolved to.
+    /// The ID that the configured image resolved to.
     pub(crate) image_id: String,
-    /// As they are now; at first those of the configuration.
+    /// The present resources; initially those of the configuration.
     pub(crate) resources: Option<LinuxContainerResources>,
     pub(crate) state: ContainerState,
-    /// Nanoseconds since 1970; 0 for what has not happened.
+    /// Nanoseconds since 1970; 0 if it has not happened.
     pub(crate) created_at: i64,
     pub(crate) started_at: i64,
     pub(crate) finished_at: i64,
     pub(crate) exit_code: i32,
     pub(crate) reason: String,
     pub(crate) message: String,
-    /// When its process will end by itself, and how.
+    /// When its process will end by itself, and with which exit code.
     pub(crate) ends: Option<(i64, i32)>,
-    /// Whether it has got its stop signal.
+    /// Whether the stop signal was sent.
     pub(crate) signalled: bool,
     pub(super) reserved: String,
     pub(super) pid: u32,
@@ -77,7 +76,7 @@ impl Sandbox {
 }
 
 impl Container {
-    /// Its name in the pod; for a fence the name it guards.
+    /// The container's name in the pod; for a fence, the name that it holds.
     pub(crate) fn name(&self) -> &str {
         self.config.metadata.as_ref().map_or("", |metadata| &metadata.name)
     }
@@ -90,7 +89,7 @@ impl Container {
         self.pod_config.metadata.as_ref().map_or("", |metadata| &metadata.name)
     }
 
-    /// The image as the pod names it.
+    /// The image name in the pod's spec.
     pub(crate) fn image(&self) -> &str {
         let image = self.config.image.as_ref();
         image.map_or(
@@ -115,12 +114,12 @@ impl Container {
         self.config.annotations.get(key).map(String::as_str)
     }
 
-    /// For people: `app#1`, `fence app#2`.
+    /// The readable form: `app#1`, `fence app#2`.
     pub(crate) fn about(&self) -> String {
         about(&self.config)
     }
 
-    /// `what` is a container's name, or `pod/name`.
+    /// Whether `what` (a container's name, or `pod/name`) matches this container.
     pub(super) fn is(&self, what: &str) -> bool {
         what == self.name() || what.split_once('/') == Some((self.pod(), self.name()))
     }

@@ -1,4 +1,4 @@
-//! Pods, as a kubelet or somebody else would have made them.
+//! Builds pods as a kubelet or another creator would have made them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,20 +14,20 @@ use super::images::digits;
 use super::kubelet::{HASH, numbered};
 use super::model::Model;
 
-/// A pod to be made.
+/// A pod to be created.
 pub(crate) struct Pod {
     namespace: String,
     name: String,
     owner: Owner,
     attempt: u32,
-    /// Tells pods of one name apart.
+    /// Distinguishes pods of the same name.
     generation: u32,
     labels: HashMap<String, String>,
     annotations: HashMap<String, String>,
     containers: Vec<ContainerConfig>,
 }
 
-/// A pod that was made.
+/// A pod that was created.
 #[derive(Clone, Debug)]
 pub(crate) struct Made {
     pub(crate) namespace: String,
@@ -38,7 +38,7 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// The id of the first life of a container.
+    /// The ID of the first instance of a container.
     #[track_caller]
     pub(crate) fn id(&self, container: &str) -> &str {
         self.ids.get(container).unwrap_or_else(|| panic!("{} has no {container}", self.name))
@@ -46,7 +46,7 @@ impl Made {
 }
 
 impl Pod {
-    /// One of a kubelet, from the API.
+    /// A pod that a kubelet has created from the API.
     pub(crate) fn new(namespace: &str, name: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
@@ -60,19 +60,19 @@ impl Pod {
         }
     }
 
-    /// Who looks after it.
+    /// Sets the owner of the sandbox.
     pub(crate) fn owner(mut self, owner: Owner) -> Self {
         self.owner = owner;
         self
     }
 
-    /// One that was made again under the name of another: it has a uid of its own.
+    /// A recreated pod with the same name and another uid.
     pub(crate) fn again(mut self) -> Self {
         self.generation += 1;
         self
     }
 
-    /// The attempt of the containers that run.
+    /// Sets the attempt of the running containers.
     pub(crate) fn attempt(mut self, attempt: u32) -> Self {
         self.attempt = attempt;
         self
@@ -88,26 +88,26 @@ impl Pod {
         self
     }
 
-    /// One more container.
+    /// Adds a container.
     pub(crate) fn container(mut self, name: &str, image: &str) -> Self {
         self.containers.push(container(name, image));
         self
     }
 
-    /// Changes the container added last.
+    /// Changes the container that was added last.
     pub(crate) fn with(mut self, change: impl FnOnce(&mut ContainerConfig)) -> Self {
         change(self.containers.last_mut().unwrap());
         self
     }
 
-    /// The container added last has a preStop handler, as JSON.
+    /// Sets a preStop handler, as JSON, for the container that was added last.
     pub(crate) fn pre_stop(self, handler: &str) -> Self {
         self.with(|config| {
             config.annotations.insert(annotation::PRE_STOP.to_owned(), handler.to_owned());
         })
     }
 
-    /// The grace of the container added last.
+    /// Sets the grace period of the container that was added last.
     pub(crate) fn grace(self, seconds: u32) -> Self {
         let key = annotation::TERMINATION_GRACE.to_owned();
         self.with(|config| {
@@ -186,7 +186,7 @@ fn marks(pod: &PodSandboxMetadata) -> HashMap<String, String> {
     ])
 }
 
-/// With a little of everything that a clone has to keep. Its attempt comes later.
+/// Sets a value in every kind of field that a clone must retain. The attempt is set later.
 fn container(name: &str, image: &str) -> ContainerConfig {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     ContainerConfig {

@@ -1,4 +1,4 @@
-//! The interface's calls about sandboxes and containers.
+//! The sandbox and container calls of the interface.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::verbose;
 type Answer<T> = Result<Response<T>, Status>;
 
 impl Service {
-    /// What a container of that id is called by people.
+    /// The readable form of a container's ID.
     fn about(&self, id: &str) -> String {
         self.0.read(|model| model.container(id).map_or_else(|| id.to_owned(), Container::about))
     }
@@ -188,7 +188,7 @@ impl RuntimeService for Service {
         self.0.call("StartContainer", id, &self.about(id), effect).await
     }
 
-    /// As with containerd a caller that leaves takes the SIGKILL with it, and a repetition sends no second signal.
+    /// As in containerd, a caller that disconnects prevents the SIGKILL, and a repeated call sends no second signal.
     async fn stop_container(
         &self,
         request: Request<cri::StopContainerRequest>,

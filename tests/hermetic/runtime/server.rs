@@ -1,4 +1,4 @@
-//! The socket, its connections, and the time.
+//! The server: its socket, its connections, and its timers.
 
 use std::net::Shutdown;
 use std::path::{Path, PathBuf};
@@ -19,12 +19,12 @@ use super::calls::Log;
 use super::faults::Rules;
 use super::model::{Model, now};
 
-/// What the server and the tests share.
+/// The state that the server and the tests share.
 pub(super) struct Shared {
     pub(super) log: Log,
     pub(super) rules: Rules,
     model: Mutex<Model>,
-    /// Moves on whenever the model may have changed.
+    /// Incremented whenever the model may have changed.
     changed: watch::Sender<u64>,
     presence: watch::Sender<Presence>,
     connections: Mutex<Connections>,
@@ -35,22 +35,22 @@ pub(super) struct Shared {
 enum Presence {
     Coming,
     Up,
-    /// For this long, or until called back.
+    /// Away for this duration, or until [`super::Fake::come_back`].
     Away(Option<Duration>),
 }
 
-/// The connections since the last cut, and what ends the calls on them.
+/// The connections since the last cut, and the token that ends the calls on them.
 #[derive(Default)]
 struct Connections {
     open: Vec<std::os::unix::net::UnixStream>,
     cut: CancellationToken,
 }
 
-/// The services.
+/// Implements the gRPC services.
 #[derive(Clone)]
 pub(super) struct Service(pub(super) Arc<Shared>);
 
-/// Serves until told to stop. With the runtime that runs it, everything ends.
+/// Serves until `stop` is cancelled. All calls end together with the tokio runtime.
 pub(super) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
@@ -79,7 +79,7 @@ async fn serve(shared: &Arc<Shared>) {
     }
 }
 
-/// Lasts as long as the runtime is to be away.
+/// Waits as long as the runtime is to be away.
 async fn absence(presence: &mut watch::Receiver<Presence>) {
     loop {
         let now = *presence.borrow_and_update();
@@ -95,7 +95,7 @@ async fn absence(presence: &mut watch::Receiver<Presence>) {
     }
 }
 
-/// Lets processes end when their time has come, and tells those who wait for it.
+/// Ends processes at their end times, and notifies waiting tests.
 async fn keep_time(shared: &Shared) {
     let mut changed = shared.changed.subscribe();
     loop {
@@ -109,7 +109,7 @@ async fn keep_time(shared: &Shared) {
     }
 }
 
-/// From now to `at`, both in nanoseconds since 1970.
+/// The time from now to `at`, which is in nanoseconds since 1970.
 pub(super) fn left(at: i64) -> Duration {
     Duration::from_nanos(u64::try_from(at - now()).unwrap_or(0))
 }
@@ -131,14 +131,14 @@ impl Shared {
         &self.socket
     }
 
-    /// Looks, with all that has come due done.
+    /// Reads the model after all due events are applied.
     pub(super) fn read<R>(&self, look: impl FnOnce(&Model) -> R) -> R {
         let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
         model.settle();
         look(&model)
     }
 
-    /// Changes, with all that has come due done before.
+    /// Changes the model after all due events are applied.
     pub(super) fn change<R>(&self, work: impl FnOnce(&mut Model) -> R) -> R {
         let result = {
             let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,7 +149,7 @@ impl Shared {
         result
     }
 
-    /// Waits for what `look` finds.
+    /// Waits until `look` returns a value.
     pub(super) async fn until<R>(&self, mut look: impl FnMut(&Model) -> Option<R>) -> R {
         let mut changed = self.changed.subscribe();
         loop {
@@ -182,7 +182,7 @@ impl Shared {
         });
     }
 
-    /// Nothing if the wishes about it have changed meanwhile.
+    /// Binds the socket. Returns `None` if the requested presence has changed meanwhile.
     fn listen(&self, presence: &mut watch::Receiver<Presence>) -> Option<UnixListener> {
         let _whole = self.connections();
         if presence.has_changed().unwrap() {
@@ -198,7 +198,7 @@ impl Shared {
         self.connections().cut(&self.log);
     }
 
-    /// Ends the calls that are under way when the connections are cut.
+    /// The token that ends calls in progress when the connections are cut.
     pub(super) fn token(&self) -> CancellationToken {
         self.connections().cut.clone()
     }
@@ -207,7 +207,7 @@ impl Shared {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a second handle of the connection, by which it can be closed under the server.
+    /// Retains a second handle of the connection, so that the connection can be closed without the server.
     fn admit(&self, stream: UnixStream) -> std::io::Result<UnixStream> {
         let stream = stream.into_std()?;
         let mut connections = self.connections();
@@ -220,7 +220,7 @@ impl Shared {
 }
 
 impl Connections {
-    /// The log comes first: whoever sees the connection closed may look there.
+    /// Updates the log first: a client that sees the connection closed may read the log.
     fn cut(&mut self, log: &Log) {
         log.lose();
         let old = std::mem::take(self);

@@ -1,4 +1,4 @@
-//! Sandboxes and containers in the words of the interface, as containerd chooses them.
+//! Converts sandboxes and containers to the messages of the interface, with the field choices of containerd.
 
 use std::collections::HashMap;
 
@@ -57,7 +57,7 @@ pub(super) fn listed_container(model: &Model, container: &Container) -> cri::Con
         if !model.is_crio() || image.user_specified_image.is_empty() {
             return image;
         }
-        // What the pod's spec says.
+        // The image name in the pod's spec.
         cri::ImageSpec { image: image.user_specified_image, ..cri::ImageSpec::default() }
     });
     cri::Container {
@@ -67,7 +67,7 @@ pub(super) fn listed_container(model: &Model, container: &Container) -> cri::Con
         state: container.state.into(),
         image: named,
         image_ref: model.printed_id(&container.image_id),
-        // Filled by newer runtimes only.
+        // Only newer runtimes set this field.
         image_id: if model.is_crio() { model.printed_id(&container.image_id) } else { String::new() },
         created_at: container.created_at,
         labels: container.config.labels.clone(),
@@ -75,7 +75,7 @@ pub(super) fn listed_container(model: &Model, container: &Container) -> cri::Con
     }
 }
 
-/// The image is named by its first tag and digest, whatever the container was made from.
+/// The image is named by its first tag and digest, whatever reference the container was created from.
 pub(super) fn container_status(model: &Model, container: &Container) -> cri::ContainerStatus {
     let image = model.local_image(&container.image_id);
     let spec = match image.and_then(|image| image.repo_tags.first()) {

@@ -1,4 +1,4 @@
-//! Does the fake itself keep its word, asked through the generated client?
+//! Tests of the fake runtime itself, through the generated client.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tonic::Code;
 use super::client::{Client, channel, clone, details, list, member, remove, start, stop};
 use super::{Exec, Fake, Fault, Outcome, Pod};
 
-/// Long enough to matter, short enough not to.
+/// A short delay that is still observable.
 const MOMENT: Duration = Duration::from_millis(30);
 
 async fn shop() -> (Fake, Client) {
@@ -211,7 +211,7 @@ async fn processes_end_in_their_time() {
     let ended = fake.instances("app")[1].clone();
     assert_eq!((ended.exit_code, ended.finished_at - ended.started_at), (3, 30_000_000));
 
-    // Only whoever waits to the end kills.
+    // SIGKILL is sent only if the caller waits until the end.
     fake.model(|m| m.image("side:v1").ignores_stop = true);
     let side = fake.only("side").id;
     assert!(tokio::time::timeout(MOMENT, stop(&mut client, &side, 1)).await.is_err());

@@ -1,7 +1,7 @@
-//! What a runtime prints as JSON when asked for more.
+//! The JSON in the verbose answers of a runtime.
 //!
-//! Configurations are walked by the description of the interface instead of by hand, so that no field can be
-//! forgotten: under their own names, numbers for enums, nothing for what is not set, as Go prints them.
+//! Configurations are serialized through the descriptors of the interface, so that no field can be forgotten: with
+//! the interface's field names, numbers for enums, and unset fields omitted, as Go prints them.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -25,7 +25,7 @@ fn info(value: &Value) -> HashMap<String, String> {
     HashMap::from([("info".to_owned(), value.to_string())])
 }
 
-/// Of a container. CRI-O does not tell the configuration.
+/// The verbose data of a container. CRI-O does not report the configuration.
 pub(super) fn container(model: &Model, container: &Container) -> HashMap<String, String> {
     let spec = runtime_spec(model, container);
     let pid = if container.is_running() { container.pid } else { 0 };
@@ -51,12 +51,12 @@ pub(super) fn container(model: &Model, container: &Container) -> HashMap<String,
     }))
 }
 
-/// Of a sandbox.
+/// The verbose data of a sandbox.
 pub(super) fn sandbox(model: &Model, sandbox: &Sandbox) -> HashMap<String, String> {
     let spec =
         json!({"ociVersion": "1.1.0", "process": {"args": ["/pause"]}, "hostname": sandbox.config.hostname});
     if model.is_crio() {
-        // Neither its configuration nor, without an infra container, anything but this.
+        // CRI-O reports no configuration here, and without an infra container only this.
         return info(&json!({"runtimeSpec": spec}));
     }
     info(&json!({
@@ -75,7 +75,7 @@ pub(super) fn sandbox(model: &Model, sandbox: &Sandbox) -> HashMap<String, Strin
     }))
 }
 
-/// Of an image. CRI-O has no `chainID`, which nobody needs.
+/// The verbose data of an image. CRI-O has no `chainID`, and the code under test does not read it.
 pub(super) fn image(image: &Image) -> HashMap<String, String> {
     info(&json!({
         "chainID": format!("sha256:{}", digits(&image.id)),
@@ -122,7 +122,8 @@ fn runtime_spec(model: &Model, container: &Container) -> Value {
     })
 }
 
-/// What the process sees: the image's, the host name, and the configured ones in their place.
+/// The environment of the process: the image's variables, the host name, and the configured variables, which
+/// override.
 fn environment(image: Option<&Image>, config: &ContainerConfig, hostname: &str) -> Vec<String> {
     let mut env = image.map(|image| image.env.clone()).unwrap_or_default();
     env.push(format!("HOSTNAME={hostname}"));
