@@ -16,7 +16,7 @@
 //! |---|---|---|
 //! | [`api`] | the contract: annotations, request, status, manifests. Pure | - |
 //! | [`operation`] | decisions of an operation on one pod. Pure: no async, no clock, no I/O | api |
-//! | [`workload`] | decisions of GameDeployment, GameStatefulSet and delete guard. Pure | api |
+//! | [`workload`] | decisions of `GameDeployment`, `GameStatefulSet` and delete guard. Pure | api |
 //! | [`rollout`] | decisions of InPlaceRollout, over the pods of any workload. Pure | api workload |
 //! | [`cri`] | the container runtime: endpoint, client, clone, conversion | api operation process |
 //! | [`hook`] | hooks: template, condition, schedule, verdict (pure); `provider`, `engine` (I/O) | api cri cluster process |

@@ -1,4 +1,4 @@
-//! `inplace crds`: prints the CustomResourceDefinitions that must be installed in the API server. Talks to no
+//! `inplace crds`: prints the `CustomResourceDefinitions` that must be installed in the API server. Talks to no
 //! server.
 
 use std::io::Write;

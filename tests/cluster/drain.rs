@@ -151,7 +151,7 @@ fn nobody_is_turned_away_over_twenty_restarts_with_a_drain() {
     }
 }
 
-/// An EndpointSlice created by hand: it sends traffic to the pod until it is deleted.
+/// An `EndpointSlice` created by hand: it sends traffic to the pod until it is deleted.
 fn slice(pod: &Pod<'_>, name: &str) -> String {
     let cluster = pod.cluster;
     let versions = cluster.kubectl(&["api-versions"]);

@@ -37,11 +37,11 @@ pub(crate) const AGENT: &str = "daemonset/inplace-agent";
 pub(crate) const CONTROLLER: &str = "deployment/inplace-controller";
 /// The port on which the agent listens.
 const PORT: u16 = 9464;
-/// The first minor release of Kubernetes 1 with ValidatingAdmissionPolicy.
+/// The first minor release of Kubernetes 1 with `ValidatingAdmissionPolicy`.
 const POLICY_SINCE: u32 = 30;
 
 /// Pushes the image into the registry, and applies `daemonset/base` with that image by kustomize, or
-/// `daemonset/before-1.30` if the API server has no ValidatingAdmissionPolicy. Every node has its agent when this
+/// `daemonset/before-1.30` if the API server has no `ValidatingAdmissionPolicy`. Every node has its agent when this
 /// returns.
 pub(crate) fn install(cluster: &Cluster, tag: &str) {
     push(cluster, tag);
@@ -94,7 +94,7 @@ pub(crate) fn rolled_out(cluster: &Cluster, workload: &str) {
     cluster.kubectl(&["rollout", "status", workload, "--timeout=180s", "-n", NAMESPACE]);
 }
 
-/// Whether the API server supports ValidatingAdmissionPolicy.
+/// Whether the API server supports `ValidatingAdmissionPolicy`.
 pub(crate) fn knows_policies(cluster: &Cluster) -> bool {
     // Not from the field "minor", which some builds leave empty.
     let version = block_on(cluster.client.apiserver_version()).unwrap().git_version;

@@ -29,7 +29,7 @@ pub(super) struct Name {
 pub(super) struct Workload {
     pub(super) name: Name,
     pub(super) spec: WorkloadSpec,
-    /// The status. That of a GameStatefulSet is converted to these fields, with ready in place of available.
+    /// The status. That of a `GameStatefulSet` is converted to these fields, with ready in place of available.
     pub(super) status: GameDeploymentStatus,
     /// The resource version: it differs after any change.
     pub(super) version: String,
@@ -106,7 +106,7 @@ fn read<K: DeserializeOwned + kube::Resource>(name: &Name, object: DynamicObject
     object.try_parse().map_err(|error| Failed::Other(format!("{name} cannot be read: {error}")))
 }
 
-/// Converts the status of a GameStatefulSet to the fields of a GameDeployment.
+/// Converts the status of a `GameStatefulSet` to the fields of a `GameDeployment`.
 fn same(status: GameStatefulSetStatus) -> GameDeploymentStatus {
     GameDeploymentStatus {
         observed_generation: status.observed_generation,

@@ -361,7 +361,7 @@ fn numbers(object: &GameDeployment) -> String {
     format!("{} {}", object.spec.replicas, told.map(|count| count.to_string()).join(" "))
 }
 
-/// The same for a GameStatefulSet, from REPLICAS on.
+/// The same for a `GameStatefulSet`, from REPLICAS on.
 fn set_numbers(object: &GameStatefulSet) -> String {
     let Some(status) = &object.status else { return String::new() };
     if object.metadata.generation != Some(status.observed_generation) {
