@@ -16,7 +16,7 @@ use crate::agent::Agent;
 use crate::cluster::{Cluster, block_on};
 use crate::pod::{Pod, container};
 use crate::report::{Report, Samples};
-use crate::stand::{Instance, between};
+use crate::test_node::{Instance, between};
 
 /// Budget of the median restart, as a multiple of a bare stop, create and start.
 const P50: f64 = 1.3;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::Scale;
 use crate::report::{Report, ms};
-use crate::stand::{Stand, manifest};
+use crate::test_node::{TestNode, manifest};
 
 /// Budget: mebibytes of resident memory.
 const RSS: f64 = 15.0;
@@ -23,24 +23,24 @@ const CPU: f64 = 0.2;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Measures the agent with many pods: just after its start, and after one request to each pod.
-pub(crate) async fn idle(stand: &Stand, scale: &Scale, report: &mut Report) {
+pub(crate) async fn idle(test_node: &TestNode, scale: &Scale, report: &mut Report) {
     let pods = scale.pods;
     report.title(&format!("E. The agent at rest, {pods} pods"));
     let began = Instant::now();
-    timeout(PATIENCE, make(stand, pods)).await.expect("the pods take too long");
+    timeout(PATIENCE, make(test_node, pods)).await.expect("the pods take too long");
     let making = began.elapsed();
-    let folder = stand.lab.dir.join("pods");
+    let folder = test_node.lab.dir.join("pods");
     fs::create_dir(&folder).unwrap();
     write(&folder, pods, "");
     let mut command = Command::new(&scale.agent);
     command.args(["agent", "--standalone", "--listen", "127.0.0.1:0", "--pods-dir"]).arg(&folder);
-    command.arg("--state-dir").arg(stand.lab.dir.join("agent"));
-    command.arg("--runtime-endpoint").arg(&stand.lab.endpoint);
-    let agent = Agent::start(command, &stand.lab.dir.join("agent.log"));
+    command.arg("--state-dir").arg(test_node.lab.dir.join("agent"));
+    command.arg("--runtime-endpoint").arg(&test_node.lab.endpoint);
+    let agent = Agent::start(command, &test_node.lab.dir.join("agent.log"));
     let fresh = agent.rest(scale).await;
     write(&folder, pods, ", annotations: {inplace.dev/request: restart app}");
     let began = Instant::now();
-    timeout(PATIENCE, served(&stand.lab.dir.join("agent/status"), pods))
+    timeout(PATIENCE, served(&test_node.lab.dir.join("agent/status"), pods))
         .await
         .expect("restarts take too long");
     let serving = began.elapsed();
@@ -90,13 +90,13 @@ fn light(number: usize, metadata: &str) -> String {
 }
 
 /// Creates the pods, four at a time.
-async fn make(stand: &Stand, pods: usize) {
+async fn make(test_node: &TestNode, pods: usize) {
     let mut tasks = JoinSet::new();
     for number in 0..pods {
         if number >= 4 {
             tasks.join_next().await.unwrap().unwrap();
         }
-        let (client, dirs) = (stand.client.clone(), stand.dirs.clone());
+        let (client, dirs) = (test_node.client.clone(), test_node.dirs.clone());
         let pod = Manifest::parse(&light(number, "")).unwrap();
         tasks.spawn(async move {
             Box::pin(launch::run(&client, &pod, &dirs, Duration::from_secs(60))).await.unwrap();

@@ -28,8 +28,8 @@ mod parts;
 mod pod;
 mod report;
 mod restart;
-mod stand;
 mod swap;
+mod test_node;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ use clap::Parser;
 use clap::builder::FalseyValueParser;
 
 use crate::report::Report;
-use crate::stand::Stand;
+use crate::test_node::TestNode;
 
 /// The part that needs a Kubernetes.
 const CLUSTER: char = 'f';
@@ -133,8 +133,9 @@ fn main() -> ExitCode {
     let parts = args.parts.replace(CLUSTER, "");
     if !parts.is_empty() {
         runtime.block_on(async {
-            let stand = Stand::new();
-            let measured = tokio::time::timeout(LONGEST, measure(&stand, &scale, &parts, &mut report)).await;
+            let test_node = TestNode::new();
+            let measured =
+                tokio::time::timeout(LONGEST, measure(&test_node, &scale, &parts, &mut report)).await;
             measured.expect("it takes too long");
         });
     }
@@ -150,14 +151,14 @@ fn main() -> ExitCode {
     if kept || args.lenient { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-async fn measure(stand: &Stand, scale: &Scale, parts: &str, report: &mut Report) {
+async fn measure(test_node: &TestNode, scale: &Scale, parts: &str, report: &mut Report) {
     for part in parts.chars() {
         match part {
-            'a' => Box::pin(restart::many(stand, scale, report)).await,
-            'b' => Box::pin(restart::minute(stand, scale, report)).await,
-            'c' => Box::pin(swap::sizes(stand, scale, report)).await,
-            'd' => Box::pin(swap::back(stand, scale, report)).await,
-            'e' => Box::pin(idle::idle(stand, scale, report)).await,
+            'a' => Box::pin(restart::many(test_node, scale, report)).await,
+            'b' => Box::pin(restart::minute(test_node, scale, report)).await,
+            'c' => Box::pin(swap::sizes(test_node, scale, report)).await,
+            'd' => Box::pin(swap::back(test_node, scale, report)).await,
+            'e' => Box::pin(idle::idle(test_node, scale, report)).await,
             'g' => Box::pin(crowd::idle(scale, report)).await,
             other => panic!("there is no measurement {other}"),
         }

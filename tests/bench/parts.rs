@@ -3,7 +3,7 @@
 use inplace::operation::effect::Verb;
 
 use crate::report::{Report, Samples, ms};
-use crate::stand::{Event, Instance, What};
+use crate::test_node::{Event, Instance, What};
 
 /// The parts of a downtime. The replacement exists before the old container is stopped, because the bench's pods
 /// have no kubelet.

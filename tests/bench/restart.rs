@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::Scale;
 use crate::parts::{self, Parts};
 use crate::report::{Report, Samples};
-use crate::stand::{Stand, between};
+use crate::test_node::{TestNode, between};
 
 /// Budgets of a restart: p50 and p99, as multiples of a bare create and start.
 const P50: f64 = 1.3;
@@ -21,10 +21,10 @@ const P99: f64 = 2.5;
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Part A: one restart after the other.
-pub(crate) async fn many(stand: &Stand, scale: &Scale, report: &mut Report) {
+pub(crate) async fn many(test_node: &TestNode, scale: &Scale, report: &mut Report) {
     report.title("A. Restarts by the engine, in turn with bare calls for the same container");
-    let pod = stand.pod("restart", &stand.lab.image("app:v1")).await;
-    let mut run = Run::new(stand, &pod).await;
+    let pod = test_node.pod("restart", &test_node.lab.image("app:v1")).await;
+    let mut run = Run::new(test_node, &pod).await;
     run.turn().await;
     let mut run = Run { seen: Seen::default(), ..run };
     for _ in 0..scale.restarts {
@@ -57,14 +57,14 @@ pub(crate) async fn many(stand: &Stand, scale: &Scale, report: &mut Report) {
     report.values("ratios", &["", "x"], &rows);
     report.budget("A restart: p50, x bare create + start", downtime.p50() / base, P50);
     report.budget("A restart: p99, x bare create + start", downtime.p99() / base, P99);
-    stand.remove(&pod.pod).await;
+    test_node.remove(&pod.pod).await;
 }
 
 /// Part B: ten restarts in a minute.
-pub(crate) async fn minute(stand: &Stand, scale: &Scale, report: &mut Report) {
+pub(crate) async fn minute(test_node: &TestNode, scale: &Scale, report: &mut Report) {
     report.title("B. Ten restarts of one container in a minute");
-    let pod = stand.pod("minute", &stand.lab.image("app:v1")).await;
-    let mut run = Run::new(stand, &pod).await;
+    let pod = test_node.pod("minute", &test_node.lab.image("app:v1")).await;
+    let mut run = Run::new(test_node, &pod).await;
     let mut ticks = tokio::time::interval(scale.minute / 10);
     for _ in 0..10 {
         ticks.tick().await;
@@ -77,7 +77,7 @@ pub(crate) async fn minute(stand: &Stand, scale: &Scale, report: &mut Report) {
     );
     report.budget("B ten in a minute: p50, x bare create + start", downtime.p50() / raw.p50(), P50);
     report.budget("B ten in a minute: each, x bare create + start", downtime.max() / raw.p50(), P99);
-    stand.remove(&pod.pod).await;
+    test_node.remove(&pod.pod).await;
 }
 
 #[derive(Default)]
@@ -92,7 +92,7 @@ struct Seen {
 }
 
 struct Run<'a> {
-    stand: &'a Stand,
+    test_node: &'a TestNode,
     pod: &'a Started,
     config: v1::ContainerConfig,
     sandbox: v1::PodSandboxConfig,
@@ -102,16 +102,16 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// Reads the container's configuration as the engine does.
-    async fn new(stand: &'a Stand, pod: &'a Started) -> Self {
-        let answer = stand.client.container(&pod.containers[0].id, true).await.unwrap().unwrap();
+    async fn new(test_node: &'a TestNode, pod: &'a Started) -> Self {
+        let answer = test_node.client.container(&pod.containers[0].id, true).await.unwrap().unwrap();
         let source = Source::read(&answer.status.unwrap(), &answer.info).unwrap();
         let mut config = source.replacement(0, None, "bench");
         "bare".clone_into(&mut config.metadata.get_or_insert_default().name);
         config.labels.insert(annotation::CONTAINER_NAME.to_owned(), "bare".to_owned());
         config.labels.remove(annotation::OPERATION);
-        let answer = stand.client.sandbox(&pod.sandbox_id, true).await.unwrap().unwrap();
+        let answer = test_node.client.sandbox(&pod.sandbox_id, true).await.unwrap().unwrap();
         let sandbox = clone::sandbox_config(&answer.info).unwrap();
-        Self { stand, pod, config, sandbox, attempt: 0, seen: Seen::default() }
+        Self { test_node, pod, config, sandbox, attempt: 0, seen: Seen::default() }
     }
 
     /// One restart, and one bare container for comparison.
@@ -122,11 +122,11 @@ impl<'a> Run<'a> {
 
     async fn restart(&mut self) {
         let began = Instant::now();
-        let (status, events) = self.stand.carry_out(&self.pod.pod, "restart app", Phase::Succeeded).await;
+        let (status, events) = self.test_node.carry_out(&self.pod.pod, "restart app", Phase::Succeeded).await;
         self.seen.whole.add(began.elapsed());
         let container = &status.containers[0];
-        let old = self.stand.instance(&container.from.container_id).await;
-        let new = self.stand.instance(&container.to.as_ref().unwrap().container_id).await;
+        let old = self.test_node.instance(&container.from.container_id).await;
+        let new = self.test_node.instance(&container.to.as_ref().unwrap().container_id).await;
         self.seen.downtime.add_ms(between(old, new));
         self.seen.parts.add(&events, old, new);
     }
@@ -134,13 +134,13 @@ impl<'a> Run<'a> {
     /// Creates and starts a container, then replaces it by another one with nothing between the calls.
     async fn bare(&mut self) {
         let first = self.create_and_start(true).await;
-        self.stand.client.stop(&first, GRACE).await.unwrap();
+        self.test_node.client.stop(&first, GRACE).await.unwrap();
         let second = self.create_and_start(false).await;
-        let instances = [self.stand.instance(&first).await, self.stand.instance(&second).await];
+        let instances = [self.test_node.instance(&first).await, self.test_node.instance(&second).await];
         self.seen.floor.add_ms(between(instances[0], instances[1]));
-        self.stand.client.stop(&second, GRACE).await.unwrap();
+        self.test_node.client.stop(&second, GRACE).await.unwrap();
         for id in [first, second] {
-            self.stand.client.remove(&id).await.unwrap();
+            self.test_node.client.remove(&id).await.unwrap();
         }
     }
 
@@ -151,9 +151,9 @@ impl<'a> Run<'a> {
         self.attempt += 1;
         let sandbox = self.sandbox.clone();
         let began = Instant::now();
-        let id = self.stand.client.create(&self.pod.sandbox_id, config, sandbox).await.unwrap();
+        let id = self.test_node.client.create(&self.pod.sandbox_id, config, sandbox).await.unwrap();
         let created = began.elapsed();
-        self.stand.client.start(&id).await.unwrap();
+        self.test_node.client.start(&id).await.unwrap();
         let started = began.elapsed();
         if counts {
             self.seen.create.add(created);

@@ -11,7 +11,7 @@ use crate::Scale;
 use crate::lab::run;
 use crate::parts::{self, Parts};
 use crate::report::{Report, Samples};
-use crate::stand::{Stand, What, between};
+use crate::test_node::{TestNode, What, between};
 
 /// Tolerance of "independent of the image size": for medians of few samples, on a machine that just wrote the
 /// image.
@@ -20,28 +20,28 @@ const SAME: f64 = 1.5;
 const BACK: f64 = 500.0;
 
 /// Part C: swaps to a small and to a large image, each removed from the node before.
-pub(crate) async fn sizes(stand: &Stand, scale: &Scale, report: &mut Report) {
+pub(crate) async fn sizes(test_node: &TestNode, scale: &Scale, report: &mut Report) {
     report.title(&format!("C. Swaps to an image that is not on the node: app:v2 and {} MB", scale.image_mb));
     let made = tempfile::tempdir().unwrap();
     let maker = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lab/big-image.sh");
     run(Command::new("bash").arg(maker).arg(made.path()).arg(scale.image_mb.to_string()));
-    stand.lab.push(&made.path().join("big-v1.tar"), "big:v1");
-    let pod = stand.pod("sizes", &stand.lab.image("app:v1")).await.pod;
+    test_node.lab.push(&made.path().join("big-v1.tar"), "big:v1");
+    let pod = test_node.pod("sizes", &test_node.lab.image("app:v1")).await.pod;
     let mut seen = [Sized::default(), Sized::default()];
     for _ in 0..scale.swaps {
         for (image, seen) in ["app:v2", "big:v1"].iter().zip(&mut seen) {
-            clear(stand, &pod, &stand.lab.image(image)).await;
-            let line = format!("swap app={}", stand.lab.image(image));
-            let (status, events) = stand.carry_out(&pod, &line, Phase::Succeeded).await;
+            clear(test_node, &pod, &test_node.lab.image(image)).await;
+            let line = format!("swap app={}", test_node.lab.image(image));
+            let (status, events) = test_node.carry_out(&pod, &line, Phase::Succeeded).await;
             let pull = events.iter().find(|event| event.what == What::Call("PullImage"));
             seen.pull.add(pull.expect("the image was on the node").took);
             let container = &status.containers[0];
-            let old = stand.instance(&container.from.container_id).await;
-            let new = stand.instance(&container.to.as_ref().unwrap().container_id).await;
+            let old = test_node.instance(&container.from.container_id).await;
+            let new = test_node.instance(&container.to.as_ref().unwrap().container_id).await;
             seen.downtime.add_ms(between(old, new));
             seen.parts.add(&events, old, new);
-            let back = format!("swap app={}", stand.lab.image("app:v1"));
-            stand.carry_out(&pod, &back, Phase::Succeeded).await;
+            let back = format!("swap app={}", test_node.lab.image("app:v1"));
+            test_node.carry_out(&pod, &back, Phase::Succeeded).await;
         }
     }
     let [small, large] = &seen;
@@ -58,8 +58,8 @@ pub(crate) async fn sizes(stand: &Stand, scale: &Scale, report: &mut Report) {
     parts::compare(report, "sizes breakdown", &[("small", &small.parts), ("large", &large.parts)]);
     let ratio = large.downtime.p50() / small.downtime.p50();
     report.budget("C swap: p50, large image x small image", ratio, SAME);
-    stand.remove(&pod).await;
-    clear(stand, &pod, &stand.lab.image("big:v1")).await;
+    test_node.remove(&pod).await;
+    clear(test_node, &pod, &test_node.lab.image("big:v1")).await;
 }
 
 #[derive(Default)]
@@ -70,41 +70,41 @@ struct Sized {
 }
 
 /// Removes an image from the node, with the exited containers that hold its layers.
-async fn clear(stand: &Stand, pod: &PodRef, reference: &str) {
-    for container in stand.containers(pod).await {
+async fn clear(test_node: &TestNode, pod: &PodRef, reference: &str) {
+    for container in test_node.containers(pod).await {
         if container.state == i32::from(ContainerState::ContainerExited) {
-            stand.client.remove(&container.id).await.unwrap();
+            test_node.client.remove(&container.id).await.unwrap();
         }
     }
-    let Some(found) = stand.client.image(reference, false).await.unwrap() else { return };
+    let Some(found) = test_node.client.image(reference, false).await.unwrap() else { return };
     let image = found.image.unwrap();
     let mut remove = vec!["images".to_owned(), "rm".to_owned(), "--sync".to_owned()];
     remove.extend(image.repo_tags.into_iter().chain(image.repo_digests).chain([image.id]));
-    stand.lab.ctr(&remove);
-    while stand.client.image(reference, false).await.unwrap().is_some() {
+    test_node.lab.ctr(&remove);
+    while test_node.client.image(reference, false).await.unwrap().is_some() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }
 
 /// Part D: swaps to an image that exits at once.
-pub(crate) async fn back(stand: &Stand, scale: &Scale, report: &mut Report) {
+pub(crate) async fn back(test_node: &TestNode, scale: &Scale, report: &mut Report) {
     report.title("D. Swaps to an image that crashes, and back");
-    let pod = stand.pod("back", &stand.lab.image("app:v1")).await.pod;
-    let line = format!("swap app={}", stand.lab.image("app:crash"));
+    let pod = test_node.pod("back", &test_node.lab.image("app:v1")).await.pod;
+    let line = format!("swap app={}", test_node.lab.image("app:crash"));
     let [mut back, mut whole, mut crashed, mut fence] = <[Samples; 4]>::default();
     for _ in 0..scale.rollbacks {
-        let (status, events) = stand.carry_out(&pod, &line, Phase::RolledBack).await;
+        let (status, events) = test_node.carry_out(&pod, &line, Phase::RolledBack).await;
         let to = status.containers[0].to.as_ref().unwrap();
-        let all = stand.containers(&pod).await;
+        let all = test_node.containers(&pod).await;
         let attempt = |number| {
             let has = |container: &&inplace::cri::proto::v1::Container| {
                 container.metadata.as_ref().is_some_and(|metadata| metadata.attempt == number)
             };
             all.iter().find(has).unwrap().id.clone()
         };
-        let old = stand.instance(&status.containers[0].from.container_id).await;
-        let crash = stand.instance(&attempt(to.attempt - 1)).await;
-        let new = stand.instance(&to.container_id).await;
+        let old = test_node.instance(&status.containers[0].from.container_id).await;
+        let crash = test_node.instance(&attempt(to.attempt - 1)).await;
+        let new = test_node.instance(&to.container_id).await;
         back.add_ms(between(crash, new));
         whole.add_ms(between(old, new));
         crashed.add_ms(between(old, crash));
@@ -121,5 +121,5 @@ pub(crate) async fn back(stand: &Stand, scale: &Scale, report: &mut Report) {
         ],
     );
     report.budget("D rollback: slowest, ms from crash to old image running", back.max(), BACK);
-    stand.remove(&pod).await;
+    test_node.remove(&pod).await;
 }

@@ -71,12 +71,12 @@ impl Drop for Controller {
     }
 }
 
-struct Site {
+struct Fixture {
     server: ApiServer,
     log: tempfile::TempDir,
 }
 
-impl Site {
+impl Fixture {
     /// Whether the command succeeded, and its output.
     fn kubectl(&self, args: &[&str], input: &str) -> (bool, String) {
         let output = self.server.kubectl(args, input);
@@ -164,68 +164,72 @@ impl Site {
 
 #[tokio::test]
 async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
-    let site = Site { server: ApiServer::start().await, log: tempfile::tempdir().unwrap() };
-    site.server.know_our_kinds().await;
-    site.server.apply("daemonset/base");
+    let fixture = Fixture { server: ApiServer::start().await, log: tempfile::tempdir().unwrap() };
+    fixture.server.know_our_kinds().await;
+    fixture.server.apply("daemonset/base");
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let by_url = json!([{"op": "replace", "path": "/webhooks/0/clientConfig",
         "value": {"url": format!("https://127.0.0.1:{port}/validate")}}]);
-    let controller = site.controller(port).await;
-    site.applied_again();
-    site.done(
+    let controller = fixture.controller(port).await;
+    fixture.applied_again();
+    fixture.done(
         &["patch", "validatingwebhookconfiguration/inplace", "--type=json", "-p", &by_url.to_string()],
         "",
     );
     // The patch removed the CA bundle; the leader writes it again.
-    site.in_force();
+    fixture.in_force();
 
     for example in EXAMPLES {
         // Some examples share a name, so each is deleted before the next is applied.
-        site.done(&["apply", "-f", "-"], example);
-        site.done(&["delete", "-f", "-"], example);
+        fixture.done(&["apply", "-f", "-"], example);
+        fixture.done(&["delete", "-f", "-"], example);
     }
     let create = &["create", "-f", "-"];
-    site.refused(
+    fixture.refused(
         create,
         STRAY,
         &["GameDeployment \"stray\" is invalid", "spec.selector: ", "spec.updateStrategy.maxSurge: "],
     );
-    site.refused(create, HOOK, &["spec.metrics[webtest].interval: it is needed for a count of more than 1"]);
+    fixture.refused(
+        create,
+        HOOK,
+        &["spec.metrics[webtest].interval: it is needed for a count of more than 1"],
+    );
 
-    site.refused(
+    fixture.refused(
         create,
         ROLLOUT,
         &["spec.target.workloadRef.kind: ", "spec.maxUnavailable: ", "spec.containers[0].image: "],
     );
     let late = ROLLOUT.replace("Gadget", "Deployment").replace("Not An Image", "app:1").replace("many", "1");
-    site.refused(create, &late, &["spec.pod.gracePeriodSeconds: "]);
+    fixture.refused(create, &late, &["spec.pod.gracePeriodSeconds: "]);
     let good = late.replace("gracePeriodSeconds: 900", "minReadySeconds: 1");
-    site.done(create, &good);
-    site.refused(create, &good.replace("name: app", "nam: app"), &["spec.containers"]);
+    fixture.done(create, &good);
+    fixture.refused(create, &good.replace("name: app", "nam: app"), &["spec.containers"]);
     let patch = |change: &'static str| ["patch", "ipr/bad", "--type=merge", "-p", change];
-    site.refused(&patch(r#"{"spec":{"containers":[{"name":"side"}]}}"#), "", &["spec.containers: "]);
-    site.done(&patch(r#"{"spec":{"maxUnavailable":"50%","paused":true}}"#), "");
+    fixture.refused(&patch(r#"{"spec":{"containers":[{"name":"side"}]}}"#), "", &["spec.containers: "]);
+    fixture.done(&patch(r#"{"spec":{"maxUnavailable":"50%","paused":true}}"#), "");
 
-    site.done(&["apply", "-f", "-"], EXAMPLES[1]);
-    site.done(&["apply", "-f", "-"], EXAMPLES[9]);
+    fixture.done(&["apply", "-f", "-"], EXAMPLES[1]);
+    fixture.done(&["apply", "-f", "-"], EXAMPLES[9]);
     let (deployment, set) = ("gamedeployment/test-gamedeployment", "gamestatefulset/test-gamestatefulset");
     let change = |name: &'static str, change: &'static str| ["patch", name, "--type=merge", "-p", change];
-    site.refused(
+    fixture.refused(
         &change(set, r#"{"spec":{"serviceName":"other","podManagementPolicy":"Parallel"}}"#),
         "",
         &["spec.serviceName: cannot be changed", "spec.podManagementPolicy: cannot be changed"],
     );
     let host_network = r#"{"spec":{"template":{"spec":{"hostNetwork":true}}}}"#;
-    site.refused(
+    fixture.refused(
         &change(deployment, host_network),
         "",
         &["spec.template: spec.hostNetwork cannot be changed"],
     );
     let image = r#"[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"python:3.7"}]"#;
-    site.done(&["patch", deployment, "--type=json", "-p", image], "");
+    fixture.done(&["patch", deployment, "--type=json", "-p", image], "");
 
     // A revision whose template cannot be restored in place.
-    let object: Value = serde_json::from_str(&site.done(&["get", deployment, "-o", "json"], "")).unwrap();
+    let object: Value = serde_json::from_str(&fixture.done(&["get", deployment, "-o", "json"], "")).unwrap();
     let mut template = object["spec"]["template"].clone();
     template["spec"]["hostNetwork"] = json!(true);
     let revision = json!({
@@ -233,17 +237,17 @@ async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
         "metadata": {"name": "by-hand", "ownerReferences": [{"apiVersion": object["apiVersion"], "kind": object["kind"],
             "name": object["metadata"]["name"], "uid": object["metadata"]["uid"], "controller": true}]},
     });
-    site.done(create, &revision.to_string());
-    site.undo_is_refused(deployment, "100", "spec.template: spec.hostNetwork cannot be changed");
+    fixture.done(create, &revision.to_string());
+    fixture.undo_is_refused(deployment, "100", "spec.template: spec.hostNetwork cannot be changed");
 
     // Without a controller, creations of this project's kinds are refused; scaling, deletion and all other kinds
     // work.
     drop(controller);
-    site.refused(create, STRAY, &["failed calling webhook \"validate.inplace.dev\""]);
-    site.done(&["scale", deployment, "--replicas=3"], "");
-    site.done(&["delete", set, "--cascade=background"], "");
-    site.done(&["create", "configmap", "other", "--from-literal=a=b"], "");
+    fixture.refused(create, STRAY, &["failed calling webhook \"validate.inplace.dev\""]);
+    fixture.done(&["scale", deployment, "--replicas=3"], "");
+    fixture.done(&["delete", set, "--cascade=background"], "");
+    fixture.done(&["create", "configmap", "other", "--from-literal=a=b"], "");
     // The next controller uses the stored certificate.
-    let _controller = site.controller(port).await;
-    site.in_force();
+    let _controller = fixture.controller(port).await;
+    fixture.in_force();
 }

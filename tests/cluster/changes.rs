@@ -7,12 +7,12 @@ use crate::{agent::Agent, cluster::Cluster, pod::eventually};
 /// Records the content at the container's start, whatever the volume contains later.
 const STARTED: &str = "cat /etc/app/level >/started; exec app";
 
-struct Site {
+struct Fixture {
     cluster: &'static Cluster,
     name: String,
 }
 
-impl Site {
+impl Fixture {
     fn json(&self, what: &[&str]) -> Value {
         serde_json::from_str(&self.cluster.kubectl(&[what, &["-o", "json"]].concat())).unwrap()
     }
@@ -56,8 +56,8 @@ fn a_configmap_that_is_changed_twice_restarts_each_container_once_with_what_is_n
     let cluster = Cluster::shared();
     Agent::shared();
     let _controller = Agent::controller(cluster, "changes");
-    let site = Site { cluster, name: format!("changes-{}", std::process::id()) };
-    let name = site.name.as_str();
+    let fixture = Fixture { cluster, name: format!("changes-{}", std::process::id()) };
+    let name = fixture.name.as_str();
     let config =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"level": "1"}});
     cluster.apply(&config.to_string());
@@ -76,27 +76,27 @@ fn a_configmap_that_is_changed_twice_restarts_each_container_once_with_what_is_n
     });
     cluster.apply(&deployment.to_string());
     eventually("three pods that are Ready, and what there is written down", || {
-        let now = site.json(&["get", "deployment", name]);
+        let now = fixture.json(&["get", "deployment", name]);
         let seen = &now["metadata"]["annotations"]["inplace.dev/restart-on-change-seen"];
         (now["status"]["readyReplicas"] == 3 && seen.is_string()).then_some(())
     });
-    let before = site.pods();
-    assert_eq!(site.started(), ["1"; 3]);
-    site.level("2");
-    site.level("3");
+    let before = fixture.pods();
+    assert_eq!(fixture.started(), ["1"; 3]);
+    fixture.level("2");
+    fixture.level("3");
     let rollout = eventually("a rollout that has succeeded", || {
-        site.rollouts().into_iter().find(|rollout| rollout["status"]["phase"] == "Succeeded")
+        fixture.rollouts().into_iter().find(|rollout| rollout["status"]["phase"] == "Succeeded")
     });
     assert_eq!(rollout["status"]["done"], 3, "{rollout:#}");
-    assert_eq!(site.started(), ["3"; 3]);
+    assert_eq!(fixture.started(), ["3"; 3]);
     let after = eventually("the kubelet to tell the restarts", || {
-        let pods = site.pods();
+        let pods = fixture.pods();
         pods.iter().all(|(.., restarts)| *restarts > 0).then_some(pods)
     });
     let expected: Vec<_> = before.into_iter().map(|(pod, uid, _)| (pod, uid, 1)).collect();
     assert_eq!(after, expected);
-    assert_eq!(site.rollouts().len(), 1);
+    assert_eq!(fixture.rollouts().len(), 1);
     cluster.kubectl(&["delete", "deployment", name]);
     cluster.kubectl(&["delete", "configmap", name]);
-    eventually("its rollout to go with it", || site.rollouts().is_empty().then_some(()));
+    eventually("its rollout to go with it", || fixture.rollouts().is_empty().then_some(()));
 }

@@ -48,12 +48,12 @@ fn both_run(pod: &Object) -> bool {
 }
 
 /// A pod on a node without kubelet and agent: only the test writes its status.
-struct Stage {
+struct Fixture {
     pod: Pod<'static>,
     node: String,
 }
 
-impl Deref for Stage {
+impl Deref for Fixture {
     type Target = Pod<'static>;
 
     fn deref(&self) -> &Self::Target {
@@ -61,7 +61,7 @@ impl Deref for Stage {
     }
 }
 
-impl Stage {
+impl Fixture {
     fn set(name: &str) -> Self {
         let cluster = Cluster::any();
         let node = format!("nobody-{name}-{}", std::process::id());
@@ -77,7 +77,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for Fixture {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.clear();
@@ -119,7 +119,7 @@ fn answer(pod: &Pod<'_>, id: &str, phase: &str, step: &str, message: &str) {
 
 #[test]
 fn a_request_is_written_followed_and_ends_with_the_answers_exit_code() {
-    let pod = Stage::set("ends");
+    let pod = Fixture::set("ends");
     let version = |pod: &Pod<'_>| pod.get().metadata.resource_version;
     for (id, phase, code) in [
         ("ends-1", "Succeeded", 0),
@@ -148,7 +148,7 @@ fn a_request_is_written_followed_and_ends_with_the_answers_exit_code() {
 
 #[test]
 fn the_wait_is_for_its_own_id_behind_another_one() {
-    let pod = Stage::set("queue");
+    let pod = Fixture::set("queue");
     answer(&pod, "before", "Running", "Swap", "");
     let child =
         begin(&["swap", &format!("pod/{}", pod.name), "app=repo/app:v2", "--id", "mine", "--wait=60"]);
@@ -163,7 +163,7 @@ fn the_wait_is_for_its_own_id_behind_another_one() {
 
 #[test]
 fn a_request_that_nobody_answers_stays_until_it_is_cancelled() {
-    let pod = Stage::set("alone");
+    let pod = Fixture::set("alone");
     let waited = inplace(&["restart", &pod.name, "-c", "app", "--id", "lost", "--wait=1s"]);
     let told = text(&waited.stderr);
     assert_eq!(waited.status.code(), Some(8), "{told}");
@@ -179,7 +179,7 @@ fn a_request_that_nobody_answers_stays_until_it_is_cancelled() {
 
 #[test]
 fn cancelling_ends_the_wait_of_another_terminal() {
-    let pod = Stage::set("withdrawn");
+    let pod = Fixture::set("withdrawn");
     let child = begin(&["restart", &pod.name, "-c", "app", "--id", "away", "--wait=60s"]);
     written(&pod, "away");
     assert_eq!(inplace(&["cancel", &pod.name]).status.code(), Some(0));
@@ -190,7 +190,7 @@ fn cancelling_ends_the_wait_of_another_terminal() {
 
 #[test]
 fn an_interrupt_ends_the_wait_and_not_the_request() {
-    let pod = Stage::set("interrupted");
+    let pod = Fixture::set("interrupted");
     let mut child = begin(&["restart", &pod.name, "-c", "app", "--id", "stays", "--wait=60s"]);
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     // The interrupt is sent only after this message; before it Ctrl-C would end the process as usual.
@@ -204,7 +204,7 @@ fn an_interrupt_ends_the_wait_and_not_the_request() {
 
 #[test]
 fn a_pod_that_is_deleted_ends_the_wait() {
-    let pod = Stage::set("deleted");
+    let pod = Fixture::set("deleted");
     let child = begin(&["restart", &pod.name, "-c", "app", "--id", "gone", "--wait=60s"]);
     written(&pod, "gone");
     pod.clear();
@@ -248,7 +248,7 @@ fn a_plan_names_engine_and_reason_and_touches_nothing() {
 
 #[test]
 fn a_slip_in_one_name_changes_no_pod() {
-    let pod = Stage::set("slip");
+    let pod = Fixture::set("slip");
     for (args, code, says) in [
         (["restart", &pod.name, "no-such-pod", "-c", "app"], 3, "no-such-pod"),
         (["restart", &pod.name, &pod.name, "-c", "db"], 3, "has no container db; it has app, side"),
@@ -266,7 +266,7 @@ fn a_slip_in_one_name_changes_no_pod() {
 
 #[test]
 fn status_lists_and_follows() {
-    let (pod, other) = (Stage::set("watched"), Stage::set("unasked"));
+    let (pod, other) = (Fixture::set("watched"), Fixture::set("unasked"));
     answer(&pod, "one", "Running", "Pull", "Pull is under way");
     let mut child = begin(&["status", &pod.name, "--watch"]);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -286,7 +286,7 @@ fn status_lists_and_follows() {
 
 #[test]
 fn history_tells_the_events_of_a_pod_oldest_first_also_when_it_is_gone() {
-    let pod = Stage::set("told");
+    let pod = Fixture::set("told");
     let events: Api<Event> = Api::namespaced(Cluster::any().client.clone(), "default");
     for (reason, at) in
         [("InPlaceSucceeded", "10:00:05"), ("InPlaceStarted", "10:00:00"), ("Unrelated", "10:00:01")]
@@ -313,7 +313,7 @@ fn history_tells_the_events_of_a_pod_oldest_first_also_when_it_is_gone() {
 
 #[test]
 fn as_a_plugin_it_is_kubectl_inplace() {
-    let pod = Stage::set("plugin");
+    let pod = Fixture::set("plugin");
     let folder = tempfile::tempdir().unwrap();
     symlink(env!("CARGO_BIN_EXE_inplace"), folder.path().join("kubectl-inplace")).unwrap();
     // kubectl finds its plugins in PATH, and passes them all arguments after their name.

@@ -24,8 +24,8 @@ use crate::{
         AGENT, NAMESPACE, agent_on, install, knows_policies, metrics, rolled_out, upgrade_by_chart,
         with_token_of, writes,
     },
+    ongoing::{containers, running_fence},
     pod::{PAIR, Pod, container, eventually, is, is_ready},
-    scene::{containers, running_fence},
 };
 
 const GATE: &str = "InPlaceUpdateReady";

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use crate::{
     agent::{Agent, USER, status},
     cluster::{Cluster, block_on},
+    ongoing::{containers, end_process, slow_to_stop},
     pod::{PAIR, Pod, eventually, is, is_ready},
-    scene::{containers, end_process, slow_to_stop},
     traffic::{SERVING, Traffic, now, service},
 };
 

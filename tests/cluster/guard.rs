@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use crate::{
     agent::Agent,
     cluster::{Cluster, block_on},
-    oracle::Oracle,
+    hook_server::HookServer,
     traffic::{End, now},
 };
 
@@ -37,25 +37,25 @@ const OVERRIDE: &str = "inplace.dev/delete-guard-override";
 fn a_guarded_pod_goes_gracefully_or_not_at_all() {
     let cluster = Cluster::own();
     let _agent = Agent::start(&cluster, &[]);
-    let site = Site::new(&cluster);
-    let first = site.controller("one");
-    site.installed();
-    let controller = site.a_deletion_is_held_until_the_hook_has_succeeded_whoever_dies(&first);
-    let site = &site;
+    let fixture = Fixture::new(&cluster);
+    let first = fixture.controller("one");
+    fixture.installed();
+    let controller = fixture.a_deletion_is_held_until_the_hook_has_succeeded_whoever_dies(&first);
+    let fixture = &fixture;
     let (over, lost) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         let end = End(&over);
         // The rest runs while the certificate is replaced and another thread sends requests all the time.
-        scope.spawn(|| site.asks_all_the_time(&over, &lost));
-        let rotated = site.certificates_change();
+        scope.spawn(|| fixture.asks_all_the_time(&over, &lost));
+        let rotated = fixture.certificates_change();
         let parts = [
-            scope.spawn(|| site.a_failed_hook_holds_until_a_person_says_something()),
-            scope.spawn(|| site.a_namespace_goes_when_a_person_says_so()),
-            scope.spawn(|| site.new_pods_get_the_gate()),
+            scope.spawn(|| fixture.a_failed_hook_holds_until_a_person_says_something()),
+            scope.spawn(|| fixture.a_namespace_goes_when_a_person_says_so()),
+            scope.spawn(|| fixture.new_pods_get_the_gate()),
         ];
-        site.control_loops_come_back_until_they_may();
+        fixture.control_loops_come_back_until_they_may();
         let ended: Vec<_> = parts.into_iter().map(thread::ScopedJoinHandle::join).collect();
-        site.until("the next certificate is served", || (site.serving() != rotated).then_some(()));
+        fixture.until("the next certificate is served", || (fixture.serving() != rotated).then_some(()));
         drop(end);
         assert!(ended.iter().all(Result::is_ok), "a part failed");
     });
@@ -68,17 +68,17 @@ fn a_guarded_pod_goes_gracefully_or_not_at_all() {
     );
 }
 
-struct Site<'a> {
+struct Fixture<'a> {
     cluster: &'a Cluster,
-    oracle: Oracle,
+    hook_server: HookServer,
     /// The port of the webhooks.
     port: u16,
 }
 
-impl<'a> Site<'a> {
+impl<'a> Fixture<'a> {
     fn new(cluster: &'a Cluster) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        Self { cluster, oracle: Oracle::open(), port }
+        Self { cluster, hook_server: HookServer::open(), port }
     }
 
     fn controller(&self, name: &str) -> Agent {
@@ -129,7 +129,8 @@ impl<'a> Site<'a> {
     }
 
     fn template(&self, namespace: &str, name: &str, more: &Value) {
-        let url = format!("http://{}:{}/{{{{ args.PodName }}}}", self.cluster.node().ip, self.oracle.port);
+        let url =
+            format!("http://{}:{}/{{{{ args.PodName }}}}", self.cluster.node().ip, self.hook_server.port);
         let mut metric = json!({"name": "webtest", "successCondition": "asInt(result) == 1",
             "provider": {"web": {"url": url, "jsonPath": "{$.done}"}}});
         metric.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -152,7 +153,7 @@ impl<'a> Site<'a> {
         );
         assert_eq!(self.runs("warm"), Vec::<Value>::new());
         self.refused(&delete, &["(Forbidden)", "guard-delete.inplace.dev", "HookRun pre-delete-hook-warm-"]);
-        self.until("the hook is polled", || (self.oracle.asked("warm").len() > 2).then_some(()));
+        self.until("the hook is polled", || (self.hook_server.asked("warm").len() > 2).then_some(()));
         self.refused(&delete, &["is Running since", "webtest"]);
         // Fifty deletions at once, and an eviction.
         for deleted in block_on(join_all((0..50).map(|_| self.deleted("warm")))) {
@@ -190,7 +191,7 @@ impl<'a> Site<'a> {
         self.kubectl(&["label", "namespace", "default", &format!("{GUARD}-")]);
         // An agent's operation runs its hook and ends without a controller: its HookRun, which the
         // controller would have to admit, is only for display.
-        self.oracle.say("plain", 1);
+        self.hook_server.say("plain", 1);
         let request =
             json!({"id": "hooked", "containers": [{"name": "app"}], "preHook": {"templateName": "once"}});
         self.kubectl(&["annotate", "pod", "plain", &format!("inplace.dev/request={request}")]);
@@ -202,10 +203,10 @@ impl<'a> Site<'a> {
             assert!(!["Failed", "Refused"].iter().any(|bad| told.contains(bad)), "{told}");
             told.contains("Succeeded").then_some(())
         });
-        assert_eq!((self.runs("plain").len(), self.oracle.asked("plain").len()), (0, 1));
+        assert_eq!((self.runs("plain").len(), self.hook_server.asked("plain").len()), (0, 1));
         self.kubectl(&["delete", "pod", "plain", "--wait=false"]);
         // A running hook continues, and the next controller finds it.
-        self.oracle.say("warm", 1);
+        self.hook_server.say("warm", 1);
         let next = self.controller("two");
         self.until("it may go", || self.tried(&delete).0.then_some(()));
         let asked = self.events("warm", "DeleteGuardAsked");
@@ -214,7 +215,7 @@ impl<'a> Site<'a> {
             "{asked}"
         );
         assert!(self.events("warm", "DeleteGuardPassed").contains("has succeeded"));
-        assert_eq!(self.oracle.asked("warm").iter().filter(|asked| asked.said == 1).count(), 1);
+        assert_eq!(self.hook_server.asked("warm").iter().filter(|asked| asked.said == 1).count(), 1);
         self.gone("warm");
         next
     }
@@ -231,7 +232,7 @@ impl<'a> Site<'a> {
         self.kubectl(&["annotate", "pod", pod, "inplace.dev/delete-guard-retry=1"]);
         self.refused(&delete, &["HookRun pre-delete-hook-cold-"]);
         failed();
-        assert_eq!((self.runs(pod).len(), self.oracle.asked(pod).len()), (2, 2));
+        assert_eq!((self.runs(pod).len(), self.hook_server.asked(pod).len()), (2, 2));
         self.kubectl(&["annotate", "pod", pod, &format!("{OVERRIDE}=ticket 42")]);
         self.kubectl(&delete);
         let told = self.events(pod, "DeleteGuardOverridden");
@@ -294,14 +295,14 @@ impl<'a> Site<'a> {
         self.kubectl(&["scale", "deployment/web", "--replicas=1"]);
         let leaving = self.held();
         assert_eq!(self.web().len(), 2);
-        self.oracle.say(&leaving, 1);
+        self.hook_server.say(&leaving, 1);
         self.gone(&leaving);
 
         // A rollout: the new pod exists already, and the old one stays until its deletion is allowed.
         let old = self.web().remove(0);
         self.kubectl(&["rollout", "restart", "deployment/web"]);
         assert_eq!(self.held(), old);
-        self.oracle.say(&old, 1);
+        self.hook_server.say(&old, 1);
         self.gone(&old);
         self.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
 
@@ -310,7 +311,7 @@ impl<'a> Site<'a> {
         let old = self.web().remove(0);
         let drain = self.background(&["drain", &node, "--pod-selector=app=web", "--timeout=100s"]);
         assert_eq!(self.held(), old);
-        self.oracle.say(&old, 1);
+        self.hook_server.say(&old, 1);
         let drained = drain.wait_with_output().unwrap();
         let told = String::from_utf8([drained.stdout, drained.stderr].concat()).unwrap();
         assert!(
@@ -325,7 +326,7 @@ impl<'a> Site<'a> {
         let old = self.web().remove(0);
         self.kubectl(&["taint", "node", &node, "gone=yes:NoExecute"]);
         assert_eq!(self.held(), old);
-        self.oracle.say(&old, 1);
+        self.hook_server.say(&old, 1);
         self.gone(&old);
         self.kubectl(&["taint", "node", &node, "gone-"]);
     }
@@ -369,7 +370,7 @@ impl<'a> Site<'a> {
     /// The pod of the Deployment that is guarded now: its hook is being polled, and it is not terminating.
     fn held(&self) -> String {
         self.until("a pod is held", || {
-            self.web().into_iter().find(|name| !self.oracle.asked(name).is_empty())
+            self.web().into_iter().find(|name| !self.hook_server.asked(name).is_empty())
         })
     }
 

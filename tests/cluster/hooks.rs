@@ -13,18 +13,18 @@ use crate::{
     agent::{self, Agent, USER},
     asked::{ONE, event, request, spec_image},
     cluster::Cluster,
-    oracle::Oracle,
+    hook_server::HookServer,
     pod::{Pod, eventually},
 };
 
-fn oracle() -> &'static Oracle {
-    static ORACLE: OnceLock<Oracle> = OnceLock::new();
-    ORACLE.get_or_init(Oracle::open)
+fn hook_server() -> &'static HookServer {
+    static ORACLE: OnceLock<HookServer> = OnceLock::new();
+    ORACLE.get_or_init(HookServer::open)
 }
 
 /// Applies a template `name` with one metric, whose URL contains the pod's name.
 fn template(cluster: &Cluster, name: &str, more: Value) {
-    let url = format!("http://{{{{ args.HostIP }}}}:{}/{{{{ args.PodName }}}}", oracle().port);
+    let url = format!("http://{{{{ args.HostIP }}}}:{}/{{{{ args.PodName }}}}", hook_server().port);
     let mut metric = json!({
         "name": "webtest",
         "interval": "1s",
@@ -104,18 +104,18 @@ fn a_hook_that_is_polled_gates_a_restart_and_nothing_comes_between() {
     assert_eq!(run["metadata"]["labels"]["inplace.dev/node"], cluster.node().name.as_str());
     let table = cluster.kubectl(&["get", "hookrun", name]);
     assert!(table.contains("PHASE") && table.contains("Running"), "{table}");
-    eventually("three questions", || (oracle().asked(&pod.name).len() >= 3).then_some(()));
+    eventually("three questions", || (hook_server().asked(&pod.name).len() >= 3).then_some(()));
     // A step that takes long is reported.
     let waiting = |status: &Status| {
         status.step == Some(Step::PreHook) && status.message.starts_with("waiting for hook drain: webtest:")
     };
     pod.told("it waits for the hook", waiting);
     assert!(untouched(&pod));
-    oracle().say(&pod.name, 1);
+    hook_server().say(&pod.name, 1);
     let status = pod.answer(&id);
     assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
 
-    let asked = oracle().asked(&pod.name);
+    let asked = hook_server().asked(&pod.name);
     let (not_yet, passed) = (&asked[asked.len() - 2], &asked[asked.len() - 1]);
     assert_eq!((not_yet.said, passed.said), (0, 1), "it was asked again after it had passed: {asked:?}");
     let ended =
@@ -154,7 +154,7 @@ fn a_hook_that_fails_touches_nothing_and_stays_until_the_next_one() {
     assert_eq!(pod.facts(), before);
     eprintln!("{}", status.message);
 
-    oracle().say(&pod.name, 1);
+    hook_server().say(&pod.name, 1);
     pod.ask(&gated(cluster, None, &[("preHook", "once")]), Phase::Succeeded);
     gone(&pod);
 }
@@ -171,7 +171,7 @@ fn a_hook_that_fails_afterwards_takes_a_swap_back() {
     assert_eq!(spec_image(&pod.get(), "app"), cluster.image("app:v1"));
     assert_eq!(pod.facts().settled().running("app").version, "v1");
     assert_eq!(shown(&pod, "Failed")["metadata"]["labels"]["hookrun-type"], "post-inplace-step");
-    oracle().say(&pod.name, 1);
+    hook_server().say(&pod.name, 1);
     pod.ask(&gated(cluster, Some("lab/app:v2"), &[("postHook", "check")]), Phase::Succeeded);
     assert_eq!(pod.facts().settled().running("app").version, "v2");
     gone(&pod);
@@ -224,7 +224,7 @@ fn a_person_can_approve_a_hook_or_end_it() {
     cluster.kubectl(&["annotate", "hookrun", &run(), "inplace.dev/approve=true"]);
     let status = pod.answer(&id);
     assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
-    assert!(oracle().asked(&pod.name).iter().all(|asked| asked.said == 0));
+    assert!(hook_server().asked(&pod.name).iter().all(|asked| asked.said == 0));
     gone(&pod);
 }
 
@@ -234,7 +234,7 @@ fn the_next_agent_measures_nothing_again_that_was_finished() {
     let agent = Agent::start(&cluster, &[]);
     template(&cluster, "count", json!({"successfulLimit": 4}));
     let pod = Pod::run(&cluster, "killed", ONE);
-    oracle().say(&pod.name, 1);
+    hook_server().say(&pod.name, 1);
     let id = pod.request(&gated(&cluster, None, &[("preHook", "count")]));
     let journal = agent::state(&cluster.node()).join(format!("journal/{}.json", pod.uid));
     eventually("two finished measurements in the journal", || {
@@ -248,6 +248,6 @@ fn the_next_agent_measures_nothing_again_that_was_finished() {
     let _agent = Agent::start(&cluster, &[]);
     let status = pod.answer(&id);
     assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
-    assert_eq!(oracle().asked(&pod.name).len(), 4, "{run:#}");
+    assert_eq!(hook_server().asked(&pod.name).len(), 4, "{run:#}");
     gone(&pod);
 }

@@ -18,11 +18,11 @@ use serde_json::{Value, json};
 use crate::{
     agent::{Agent, state, status},
     cluster::{Cluster, block_on},
-    pod::{GOING, Pod, eventually, is_ready},
-    scene::{
-        ENGINES, FIRST, HANDLER, MOMENTS, Moment, Scene, containers, has_sandbox, is_fence, remove_sandboxes,
-        running_fence, slow_to_stop, watch_it_go,
+    ongoing::{
+        ENGINES, FIRST, HANDLER, MOMENTS, Moment, OngoingOperation, containers, has_sandbox, is_fence,
+        remove_sandboxes, running_fence, slow_to_stop, watch_it_go,
     },
+    pod::{GOING, Pod, eventually, is_ready},
 };
 
 /// Time limit from a pod's deletion to its end: its kubelet may be about to replace the container whose handler
@@ -32,11 +32,11 @@ const GOES: Duration = Duration::from_secs(10 + 2 * HANDLER + 10);
 const SECOND: &str = "second";
 
 /// Runs the same test in every moment of both engines, in parallel.
-fn in_every_moment(cluster: &Cluster, does: impl Fn(&Scene<'_>) + Sync) {
+fn in_every_moment(cluster: &Cluster, does: impl Fn(&OngoingOperation<'_>) + Sync) {
     thread::scope(|scope| {
         for (engine, moment) in ENGINES.iter().flat_map(|engine| MOMENTS.map(|moment| (*engine, moment))) {
             let does = &does;
-            scope.spawn(move || does(&Scene::set(cluster, engine, moment)));
+            scope.spawn(move || does(&OngoingOperation::set(cluster, engine, moment)));
         }
     });
 }
@@ -58,17 +58,17 @@ fn has_event(pod: &Pod<'_>, phase: Phase) -> bool {
 #[test]
 fn a_request_that_is_withdrawn_is_cancelled_until_it_touches_something() {
     Agent::shared();
-    in_every_moment(Cluster::shared(), |scene| {
-        scene.pod.annotate(REQUEST, None);
-        let status = scene.pod.answer(FIRST);
-        scene.check_engine(&status);
-        let facts = scene.settled(scene.version());
-        if scene.untouched() {
-            assert_eq!((status.phase, &*status.reason), (Phase::Cancelled, "RequestDeleted"), "{scene:?}");
-            assert_eq!(facts, scene.before, "{scene:?}");
-            eventually("the event", || has_event(&scene.pod, Phase::Cancelled).then_some(()));
+    in_every_moment(Cluster::shared(), |ongoing| {
+        ongoing.pod.annotate(REQUEST, None);
+        let status = ongoing.pod.answer(FIRST);
+        ongoing.check_engine(&status);
+        let facts = ongoing.settled(ongoing.version());
+        if ongoing.untouched() {
+            assert_eq!((status.phase, &*status.reason), (Phase::Cancelled, "RequestDeleted"), "{ongoing:?}");
+            assert_eq!(facts, ongoing.before, "{ongoing:?}");
+            eventually("the event", || has_event(&ongoing.pod, Phase::Cancelled).then_some(()));
         } else {
-            assert_eq!(status.phase, scene.end(), "{scene:?}: {status:#?}");
+            assert_eq!(status.phase, ongoing.end(), "{ongoing:?}: {status:#?}");
         }
     });
 }
@@ -76,26 +76,26 @@ fn a_request_that_is_withdrawn_is_cancelled_until_it_touches_something() {
 #[test]
 fn a_request_that_is_replaced_gives_way_until_it_touches_something_and_the_new_one_is_done() {
     Agent::shared();
-    in_every_moment(Cluster::shared(), |scene| {
+    in_every_moment(Cluster::shared(), |ongoing| {
         let second = json!({"id": SECOND, "containers": [{"name": "app"}]}).to_string();
-        let status = scene.pod.ask(&second, Phase::Succeeded);
+        let status = ongoing.pod.ask(&second, Phase::Succeeded);
         // A kubelet that is faster than the agent starts the image that the tag refers to by now.
-        let pulled = (scene.engine, scene.moment) == (Engine::Recreate, Moment::Drain);
-        let anew = if pulled { &["v1", "v2"][..] } else { &[scene.version()][..] };
-        let facts = scene.settled_as(anew);
+        let pulled = (ongoing.engine, ongoing.moment) == (Engine::Recreate, Moment::Drain);
+        let anew = if pulled { &["v1", "v2"][..] } else { &[ongoing.version()][..] };
+        let facts = ongoing.settled_as(anew);
         let container = &status.containers[0];
-        let newest = scene.before.running("app").attempt;
-        if scene.untouched() {
-            assert_eq!(container.from.container_id, scene.before.running("app").id, "{scene:?}");
-            assert_eq!(facts.running("app").attempt, newest + 1, "{scene:?}");
-            assert!(!told(&scene.pod, FIRST).iter().any(|status| status.phase == Phase::Succeeded));
-            eventually("the event", || has_event(&scene.pod, Phase::Cancelled).then_some(()));
+        let newest = ongoing.before.running("app").attempt;
+        if ongoing.untouched() {
+            assert_eq!(container.from.container_id, ongoing.before.running("app").id, "{ongoing:?}");
+            assert_eq!(facts.running("app").attempt, newest + 1, "{ongoing:?}");
+            assert!(!told(&ongoing.pod, FIRST).iter().any(|status| status.phase == Phase::Succeeded));
+            eventually("the event", || has_event(&ongoing.pod, Phase::Cancelled).then_some(()));
         } else {
             // The event was written when the first operation was done.
-            eventually("the event", || has_event(&scene.pod, scene.end()).then_some(()));
-            let instances = if scene.moment == Moment::Rollback { 2 } else { 1 };
-            assert_eq!(container.from.attempt, newest + instances, "{scene:?}: {status:#?}");
-            assert_eq!(facts.running("app").attempt, newest + instances + 1, "{scene:?}");
+            eventually("the event", || has_event(&ongoing.pod, ongoing.end()).then_some(()));
+            let instances = if ongoing.moment == Moment::Rollback { 2 } else { 1 };
+            assert_eq!(container.from.attempt, newest + instances, "{ongoing:?}: {status:#?}");
+            assert_eq!(facts.running("app").attempt, newest + instances + 1, "{ongoing:?}");
         }
     });
 }
@@ -106,14 +106,14 @@ fn a_request_written_anew_under_its_id_is_the_same_one() {
     thread::scope(|scope| {
         for (engine, moment) in [(Engine::Recreate, Moment::Verify), (Engine::Respec, Moment::Swap)] {
             scope.spawn(move || {
-                let scene = Scene::set(Cluster::shared(), engine, moment);
+                let ongoing = OngoingOperation::set(Cluster::shared(), engine, moment);
                 let anew =
                     json!({"id": FIRST, "containers": [{"name": "app"}], "reason": "a change of mind"});
-                let status = scene.pod.ask(&anew.to_string(), Phase::Succeeded);
-                scene.check_engine(&status);
-                let facts = scene.settled("v2");
+                let status = ongoing.pod.ask(&anew.to_string(), Phase::Succeeded);
+                ongoing.check_engine(&status);
+                let facts = ongoing.settled("v2");
                 // No operation follows: the next request is the next operation.
-                let next = scene.pod.ask("restart app #next", Phase::Succeeded);
+                let next = ongoing.pod.ask("restart app #next", Phase::Succeeded);
                 assert_eq!(next.containers[0].from.container_id, facts.running("app").id);
             });
         }
@@ -145,9 +145,9 @@ fn evict(pod: &Pod<'_>) {
 #[test]
 fn a_pod_that_is_deleted_goes_in_every_moment() {
     Agent::shared();
-    in_every_moment(Cluster::shared(), |scene| {
-        delete(&scene.pod);
-        watch_it_go(scene, GOES);
+    in_every_moment(Cluster::shared(), |ongoing| {
+        delete(&ongoing.pod);
+        watch_it_go(ongoing, GOES);
     });
 }
 
@@ -177,9 +177,9 @@ fn of_a_pod_that_is_deleted_the_fence_goes_before_its_container_has_ended() {
 #[test]
 fn a_pod_that_is_evicted_goes_in_every_moment() {
     Agent::shared();
-    in_every_moment(Cluster::shared(), |scene| {
-        evict(&scene.pod);
-        watch_it_go(scene, GOES);
+    in_every_moment(Cluster::shared(), |ongoing| {
+        evict(&ongoing.pod);
+        watch_it_go(ongoing, GOES);
     });
 }
 
@@ -274,22 +274,22 @@ fn a_node_is_drained_in_the_middle_and_a_pod_that_is_made_again_is_a_new_one() {
     };
     old.request(&restart(300));
     old.told("it drains", |status| status.phase == Phase::Running);
-    let scenes: Vec<_> = thread::scope(|scope| {
+    let ongoing_operations: Vec<_> = thread::scope(|scope| {
         let setting = MOMENTS.map(|moment| {
             let engine = if moment == Moment::Rollback { Engine::Respec } else { Engine::Recreate };
             let cluster = &cluster;
-            scope.spawn(move || Scene::prepare(cluster, engine, moment))
+            scope.spawn(move || OngoingOperation::prepare(cluster, engine, moment))
         });
-        setting.map(|scene| scene.join().unwrap()).into()
+        setting.map(|ongoing| ongoing.join().unwrap()).into()
     });
     cluster.kubectl(&["cordon", &node.name]);
     evict(&old);
     thread::scope(|scope| {
-        for scene in &scenes {
+        for ongoing in &ongoing_operations {
             scope.spawn(|| {
-                scene.begin();
-                evict(&scene.pod);
-                watch_it_go(scene, GOES);
+                ongoing.begin();
+                evict(&ongoing.pod);
+                watch_it_go(ongoing, GOES);
             });
         }
     });
@@ -305,7 +305,7 @@ fn a_node_is_drained_in_the_middle_and_a_pod_that_is_made_again_is_a_new_one() {
     // A kubelet removes the sandboxes of deleted pods after a while; then the journal forgets the pods.
     agent.stop();
     let journal = state(&node).join("journal");
-    let gone: Vec<_> = scenes.iter().map(|scene| &scene.pod).chain([&old]).collect();
+    let gone: Vec<_> = ongoing_operations.iter().map(|ongoing| &ongoing.pod).chain([&old]).collect();
     let known = |pod: &Pod<'_>| journal.join(format!("{}.json", pod.uid)).exists();
     // A pod without a sandbox may already be forgotten.
     assert!(gone.iter().all(|pod| known(pod) || !has_sandbox(pod)));

@@ -21,8 +21,8 @@ use crate::{
     asked::ONE,
     cluster::{Cluster, block_on},
     crash::hold::Holds,
+    ongoing::{containers, end_process, is_fence, running_fence},
     pod::{GOING, Pod, container, eventually, eventually_within, is_ready},
-    scene::{containers, end_process, is_fence, running_fence},
 };
 
 /// The fault point at which the operation has started the replacement, and has not removed the fence yet.

@@ -15,11 +15,11 @@ const EXAMPLES: [(&str, &str); 2] = [
     ("gamestatefulset/test-gamestatefulset", include_str!("examples/gamestatefulset-inplace-update.yaml")),
 ];
 
-struct Site {
+struct Fixture {
     server: ApiServer,
 }
 
-impl Site {
+impl Fixture {
     /// The program's exit code and output.
     fn rollout(&self, args: &[&str]) -> (Option<i32>, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_inplace"));
@@ -78,52 +78,52 @@ impl Site {
 
 #[tokio::test]
 async fn an_update_is_followed_held_and_taken_back() {
-    let site = Site { server: ApiServer::start().await };
-    site.server.know_our_kinds().await;
+    let fixture = Fixture { server: ApiServer::start().await };
+    fixture.server.know_our_kinds().await;
     for (name, example) in EXAMPLES {
-        site.kubectl(&["apply", "-f", "-"], example);
-        let first = site.get(name)["spec"]["template"].clone();
-        site.record(name, 1);
+        fixture.kubectl(&["apply", "-f", "-"], example);
+        let first = fixture.get(name)["spec"]["template"].clone();
+        fixture.record(name, 1);
         let image =
             r#"[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"python:3.7"}]"#;
-        site.kubectl(&["patch", name, "--type=json", "-p", image], "");
-        site.record(name, 2);
+        fixture.kubectl(&["patch", name, "--type=json", "-p", image], "");
+        fixture.record(name, 2);
 
-        let told = site.done(&["history", name]);
+        let told = fixture.done(&["history", name]);
         let words: Vec<Vec<_>> = told.lines().map(|line| line.split_whitespace().collect()).collect();
         let own = name.split_once('/').unwrap().1;
         assert_eq!(words[1], ["REVISION", "NAME", "IMAGES", "CHANGE-CAUSE"], "{told}");
         assert_eq!(words[2], ["1", &format!("{own}-1"), "python=python:3.5", "change", "1"], "{told}");
         assert_eq!(words[3], ["2", &format!("{own}-2"), "python=python:3.7", "change", "2"], "{told}");
         assert_eq!(words[4], ["now:", "revision", "2"], "{told}");
-        let told = site.done(&["history", name, "--revision=1"]);
+        let told = fixture.done(&["history", name, "--revision=1"]);
         assert!(told.contains("with revision #1") && told.contains("image: python:3.5"), "{told}");
 
         // No status has been written yet.
-        let (code, told) = site.rollout(&["status", name, "--timeout=1s"]);
+        let (code, told) = fixture.rollout(&["status", name, "--timeout=1s"]);
         assert_eq!(code, Some(8), "{told}");
         assert!(told.contains("has not seen the latest change yet"), "{told}");
-        site.tell(name, "Complete").await;
-        assert!(site.done(&["status", name, "-w"]).contains("successfully rolled out"));
+        fixture.tell(name, "Complete").await;
+        assert!(fixture.done(&["status", name, "-w"]).contains("successfully rolled out"));
 
-        let told = site.done(&["undo", name]);
+        let told = fixture.done(&["undo", name]);
         assert!(
             told.contains("rolled back to revision 1") && told.contains("python:3.7 -> python=python:3.5"),
             "{told}"
         );
-        assert_eq!(site.get(name)["spec"]["template"], first, "as it was, to the letter");
-        assert!(site.done(&["undo", name, "--to-revision=1"]).contains("skipped"));
-        site.done(&["undo", name, "--to-revision=2"]);
-        let (code, told) = site.rollout(&["undo", name, "--to-revision=9"]);
+        assert_eq!(fixture.get(name)["spec"]["template"], first, "as it was, to the letter");
+        assert!(fixture.done(&["undo", name, "--to-revision=1"]).contains("skipped"));
+        fixture.done(&["undo", name, "--to-revision=2"]);
+        let (code, told) = fixture.rollout(&["undo", name, "--to-revision=9"]);
         assert_eq!(code, Some(3), "{told}");
         assert!(told.contains("there is no revision 9; there are 1, 2; nothing was changed"), "{told}");
 
-        site.done(&["pause", name]);
-        assert_eq!(site.get(name)["spec"]["updateStrategy"]["paused"], true);
-        site.done(&["resume", name]);
-        assert_eq!(site.get(name)["spec"]["updateStrategy"]["paused"], false);
+        fixture.done(&["pause", name]);
+        assert_eq!(fixture.get(name)["spec"]["updateStrategy"]["paused"], true);
+        fixture.done(&["resume", name]);
+        assert_eq!(fixture.get(name)["spec"]["updateStrategy"]["paused"], false);
     }
-    let (code, told) = site.rollout(&["status", "gamedeployment/nobody"]);
+    let (code, told) = fixture.rollout(&["status", "gamedeployment/nobody"]);
     assert_eq!(code, Some(3), "{told}");
     assert!(told.contains("gamedeployment.tkex.tencent.com/nobody"), "{told}");
 }

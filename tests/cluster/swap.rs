@@ -22,8 +22,8 @@ use crate::{
     asked::{ONE, adopted, event, request, restart, spec_image, swap},
     cluster::{Cluster, block_on},
     lab::run,
+    ongoing::{running_fence, slow_to_stop},
     pod::{PAIR, Pod, container, eventually, is, is_ready},
-    scene::{running_fence, slow_to_stop},
 };
 
 /// The shortest back-off of a kubelet for a container that has crashed before.

@@ -52,13 +52,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The client. It ends when dropped.
 pub(crate) struct Traffic {
     shared: Arc<Shared>,
-    endpoints: Receiver<Vec<Turn>>,
+    endpoints: Receiver<Vec<EndpointState>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 /// The addresses of the endpoints, from a moment on.
 #[derive(Clone, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct EndpointState {
     pub(crate) at: Timestamp,
     pub(crate) addresses: BTreeSet<String>,
 }
@@ -88,7 +88,11 @@ impl Traffic {
     }
 
     /// Waits until the endpoints fulfil, or have fulfilled, a condition; returns their history.
-    pub(crate) fn until(&self, what: &str, mut wanted: impl FnMut(&[Turn]) -> bool) -> Vec<Turn> {
+    pub(crate) fn until(
+        &self,
+        what: &str,
+        mut wanted: impl FnMut(&[EndpointState]) -> bool,
+    ) -> Vec<EndpointState> {
         let mut endpoints = self.endpoints.clone();
         let found = block_on(async {
             let found = endpoints.wait_for(|turns| wanted(turns));
@@ -99,7 +103,7 @@ impl Traffic {
 
     /// Waits for the address to leave the endpoints after `since` and to return; returns both times.
     pub(crate) fn absence(&self, address: &str, since: Timestamp) -> (Timestamp, Timestamp) {
-        let find = |turns: &[Turn]| {
+        let find = |turns: &[EndpointState]| {
             let mut later = turns.iter().filter(|turn| turn.at > since);
             let left = later.find(|turn| !turn.addresses.contains(address))?.at;
             Some((left, later.find(|turn| turn.addresses.contains(address))?.at))
@@ -125,7 +129,7 @@ impl Drop for Traffic {
     }
 }
 
-async fn follow(api: Api<Endpoints>, service: String, sender: Sender<Vec<Turn>>) {
+async fn follow(api: Api<Endpoints>, service: String, sender: Sender<Vec<EndpointState>>) {
     let config = watcher::Config::default().fields(&format!("metadata.name={service}"));
     let events = watcher(api, config);
     tokio::pin!(events);
@@ -134,12 +138,12 @@ async fn follow(api: Api<Endpoints>, service: String, sender: Sender<Vec<Turn>>)
             continue;
         };
         let ready = endpoints.subsets.iter().flatten().flat_map(|subset| subset.addresses.iter().flatten());
-        let turn = Turn { at: now(), addresses: ready.map(|address| address.ip.clone()).collect() };
+        let turn = EndpointState { at: now(), addresses: ready.map(|address| address.ip.clone()).collect() };
         sender.send_modify(|turns| turns.push(turn));
     }
 }
 
-async fn send(number: usize, shared: Arc<Shared>, endpoints: Receiver<Vec<Turn>>) {
+async fn send(number: usize, shared: Arc<Shared>, endpoints: Receiver<Vec<EndpointState>>) {
     for count in number.. {
         let address = endpoints.borrow().last().and_then(|turn| {
             let addresses = &turn.addresses;

@@ -46,8 +46,8 @@ fn workloads_are_brought_about() {
 }
 
 fn a_game_deployment_is_made_updated_in_place_scaled_and_deleted(cluster: &Cluster) {
-    let site = Site { cluster, kind: "gamedeployment", name: "web" };
-    site.apply(&object(
+    let fixture = Fixture { cluster, kind: "gamedeployment", name: "web" };
+    fixture.apply(&object(
         "GameDeployment",
         "web",
         &json!({
@@ -55,15 +55,15 @@ fn a_game_deployment_is_made_updated_in_place_scaled_and_deleted(cluster: &Clust
             "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 2},
         }),
     ));
-    let status = site.until("three pods are Ready", |status| status["readyReplicas"] == 3);
+    let status = fixture.until("three pods are Ready", |status| status["readyReplicas"] == 3);
     assert_eq!(status["updatedReadyReplicas"], 3, "{status:#}");
     assert_eq!(status["labelSelector"], "app=web", "{status:#}");
-    let before = site.pods();
+    let before = fixture.pods();
     assert_eq!(before.len(), 3);
 
-    site.image("lab/app:v2");
-    site.until("three pods are updated", |status| is_complete(status, 3));
-    let after = site.pods();
+    fixture.image("lab/app:v2");
+    fixture.until("three pods are updated", |status| is_complete(status, 3));
+    let after = fixture.pods();
     for (name, pod) in &after {
         same_but_restarted(&before[name], pod);
         let image = cluster.named("lab/app:v2");
@@ -79,21 +79,21 @@ fn a_game_deployment_is_made_updated_in_place_scaled_and_deleted(cluster: &Clust
     assert_eq!(words[1][..6], ["web", "3", "3", "3", "3", "3"], "{listed}");
 
     cluster.kubectl(&["scale", "gamedeployment/web", "--replicas=5"]);
-    site.until("five pods are Ready", |status| status["readyReplicas"] == 5);
+    fixture.until("five pods are Ready", |status| status["readyReplicas"] == 5);
     cluster.kubectl(&["scale", "gamedeployment/web", "--replicas=2"]);
-    site.until("two pods count", |status| status["replicas"] == 2);
-    site.wait("two pods are left", || (site.pods().len() == 2).then_some(()));
+    fixture.until("two pods count", |status| status["replicas"] == 2);
+    fixture.wait("two pods are left", || (fixture.pods().len() == 2).then_some(()));
     assert!(
-        site.pods().keys().all(|name| after.contains_key(name)),
+        fixture.pods().keys().all(|name| after.contains_key(name)),
         "the youngest leave: {:?}",
-        site.pods().keys()
+        fixture.pods().keys()
     );
-    site.delete();
+    fixture.delete();
 }
 
 fn a_game_stateful_set_is_updated_from_its_highest_ordinal_down_to_the_partition(cluster: &Cluster) {
-    let site = Site { cluster, kind: "gamestatefulset", name: "set" };
-    site.apply(&object(
+    let fixture = Fixture { cluster, kind: "gamestatefulset", name: "set" };
+    fixture.apply(&object(
         "GameStatefulSet",
         "set",
         &json!({
@@ -106,18 +106,18 @@ fn a_game_stateful_set_is_updated_from_its_highest_ordinal_down_to_the_partition
             },
         }),
     ));
-    site.until("five pods are Ready", |status| status["readyReplicas"] == 5);
-    let before = site.pods();
+    fixture.until("five pods are Ready", |status| status["readyReplicas"] == 5);
+    let before = fixture.pods();
     assert_eq!(before.keys().collect::<Vec<_>>(), ["set-0", "set-1", "set-2", "set-3", "set-4"]);
-    site.image("lab/app:v2");
+    fixture.image("lab/app:v2");
     let updated = |many: u32| move |status: &Value| status["updatedReadyReplicas"] == many;
-    site.until("two pods are updated", updated(2));
+    fixture.until("two pods are updated", updated(2));
     let columns = || {
         let listed = cluster.kubectl(&["get", "gamestatefulset", "set", "--no-headers"]);
         listed.split_whitespace().take(6).map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(columns(), ["set", "5", "5", "3", "2", "2"]);
-    let after = site.pods();
+    let after = fixture.pods();
     for (name, pod) in &after {
         if name.as_str() >= "set-3" {
             same_but_restarted(&before[name], pod);
@@ -131,25 +131,25 @@ fn a_game_stateful_set_is_updated_from_its_highest_ordinal_down_to_the_partition
         ready["lastTransitionTime"].as_str().unwrap().to_owned()
     };
     assert!(ready(&after["set-4"]) <= ready(&after["set-3"]), "the highest first, one after the other");
-    site.patch(&json!({"spec": {"updateStrategy": {"rollingUpdate": {"partition": 0}}}}));
-    site.until("all are updated", updated(5));
-    for (name, pod) in &site.pods() {
+    fixture.patch(&json!({"spec": {"updateStrategy": {"rollingUpdate": {"partition": 0}}}}));
+    fixture.until("all are updated", updated(5));
+    for (name, pod) in &fixture.pods() {
         same_but_restarted(&before[name], pod);
     }
-    site.delete();
+    fixture.delete();
 }
 
 fn hooks_hold_pods_until_they_let_them_pass(cluster: &Cluster, asked: &Asked) {
-    let site = Site { cluster, kind: "gamedeployment", name: "hooked" };
-    site.apply(&object("GameDeployment", "hooked", &json!({
+    let fixture = Fixture { cluster, kind: "gamedeployment", name: "hooked" };
+    fixture.apply(&object("GameDeployment", "hooked", &json!({
         "replicas": 2,
         "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 2},
         "preDeleteUpdateStrategy": {"hook": {"templateName": "leave", "args": [{"name": "service-name", "value": "web"}]}},
     })));
-    site.until("two pods are Ready", |status| status["readyReplicas"] == 2);
+    fixture.until("two pods are Ready", |status| status["readyReplicas"] == 2);
     cluster.kubectl(&["scale", "gamedeployment/hooked", "--replicas=1"]);
-    let status =
-        site.until("the hook cannot be asked", |status| condition(status, "ScaleFailed")["status"] == "True");
+    let status = fixture
+        .until("the hook cannot be asked", |status| condition(status, "ScaleFailed")["status"] == "True");
     let said = condition(&status, "ScaleFailed")["message"].as_str().unwrap();
     assert!(said.contains("HookTemplate leave is not there"), "{said}");
     assert_eq!((&status["replicas"], &status["readyReplicas"]), (&json!(2), &json!(2)), "{status:#}");
@@ -164,30 +164,32 @@ fn hooks_hold_pods_until_they_let_them_pass(cluster: &Cluster, asked: &Asked) {
     };
     template(100);
     let told = |status: &Value| status["preDeleteHookCondition"][0].clone();
-    let status = site.until("the hook has failed", |status| told(status)["phase"] == "Failed");
+    let status = fixture.until("the hook has failed", |status| told(status)["phase"] == "Failed");
     let leaving = told(&status)["podName"].as_str().unwrap().to_owned();
     assert_eq!((&status["replicas"], &status["readyReplicas"]), (&json!(2), &json!(2)), "{status:#}");
     let path = format!("/web/{leaving}");
     assert!(asked.count(&path) > 0, "the arguments are rendered");
 
     template(30);
-    site.patch(&json!({"spec": {"preDeleteUpdateStrategy": {"retry": true}}}));
-    site.until("one pod counts", |status| status["replicas"] == 1 && told(status).is_null());
-    site.wait("the pod that was asked about is gone", || (!site.pods().contains_key(&leaving)).then_some(()));
-    assert_eq!(site.get()["spec"]["preDeleteUpdateStrategy"]["retry"], false);
-    site.wait("its hooks are gone", || {
+    fixture.patch(&json!({"spec": {"preDeleteUpdateStrategy": {"retry": true}}}));
+    fixture.until("one pod counts", |status| status["replicas"] == 1 && told(status).is_null());
+    fixture.wait("the pod that was asked about is gone", || {
+        (!fixture.pods().contains_key(&leaving)).then_some(())
+    });
+    assert_eq!(fixture.get()["spec"]["preDeleteUpdateStrategy"]["retry"], false);
+    fixture.wait("its hooks are gone", || {
         cluster.kubectl(&["get", "hookruns", "-o", "name"]).is_empty().then_some(())
     });
-    site.delete();
+    fixture.delete();
 }
 
-struct Site<'a> {
+struct Fixture<'a> {
     cluster: &'a Cluster,
     kind: &'static str,
     name: &'static str,
 }
 
-impl Site<'_> {
+impl Fixture<'_> {
     fn apply(&self, object: &Value) {
         self.cluster.apply(&object.to_string());
     }

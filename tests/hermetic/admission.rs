@@ -36,7 +36,7 @@ fn terms() -> Terms {
     }
 }
 
-struct Town {
+struct Fixture {
     api: ApiServer,
     stop: CancellationToken,
 }
@@ -50,7 +50,7 @@ struct Replica {
     over: CancellationToken,
 }
 
-impl Town {
+impl Fixture {
     /// A cluster with the objects of the manifests.
     async fn found() -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -67,11 +67,11 @@ impl Town {
 
     /// The same with one process that leads and has a certificate.
     async fn settled() -> (Self, Replica) {
-        let town = Self::found().await;
-        let replica = town.replica(&WebhookArgs::default()).await;
-        town.lead(&replica);
-        town.ready(&replica).await;
-        (town, replica)
+        let fixture = Self::found().await;
+        let replica = fixture.replica(&WebhookArgs::default()).await;
+        fixture.lead(&replica);
+        fixture.ready(&replica).await;
+        (fixture, replica)
     }
 
     async fn replica(&self, args: &WebhookArgs) -> Replica {
@@ -150,19 +150,19 @@ fn review(app: &str) -> Value {
 
 #[tokio::test]
 async fn no_review_is_lost_while_certificates_change() {
-    let town = Town::found().await;
+    let fixture = Fixture::found().await;
     let [first, second] =
-        [town.replica(&WebhookArgs::default()).await, town.replica(&WebhookArgs::default()).await];
+        [fixture.replica(&WebhookArgs::default()).await, fixture.replica(&WebhookArgs::default()).await];
     assert!(first.webhooks.ready().unwrap_err().contains("no certificate yet"));
-    let leads = town.lead(&first);
-    town.ready(&first).await;
-    town.ready(&second).await;
+    let leads = fixture.lead(&first);
+    fixture.ready(&first).await;
+    fixture.ready(&second).await;
 
     let (mut seen, mut asked, mut handed_over) = (Vec::new(), 0, false);
     let end = Instant::now() + Duration::from_secs(60);
     while seen.len() < 5 {
         assert!(Instant::now() < end, "{} certificates, {asked} reviews", seen.len());
-        let known = town.trusted().unwrap();
+        let known = fixture.trusted().unwrap();
         sleep(LAG).await;
         for (replica, app, allowed) in [(&first, "web", true), (&second, "db", false)] {
             let answer = ask(&known, replica.address, &review(app)).await;
@@ -174,33 +174,33 @@ async fn no_review_is_lost_while_certificates_change() {
             );
             asked += 1;
         }
-        let authority = town.kept("ca.crt").unwrap();
+        let authority = fixture.kept("ca.crt").unwrap();
         if seen.last() != Some(&authority) {
             seen.push(authority);
         }
         // From here on the second process leads, and continues where the first one stopped.
         if seen.len() == 3 && !std::mem::replace(&mut handed_over, true) {
             leads.cancel();
-            town.lead(&second);
+            fixture.lead(&second);
         }
     }
     // The authority of the first certificate is no longer trusted, that of the present one is.
-    let trusted = town.trusted().unwrap();
+    let trusted = fixture.trusted().unwrap();
     assert!(!trusted.contains(&seen[0]) && trusted.contains(&seen[4]));
     assert!(asked >= 20, "{asked}");
     // A Secret with invalid content is replaced.
-    town.api.edit_of("secrets", NAMESPACE, SECRET, |secret| {
+    fixture.api.edit_of("secrets", NAMESPACE, SECRET, |secret| {
         secret["data"]["tls.crt"] = json!(ByteString(b"spoiled".to_vec()));
     });
     let mended = |store: &Store| {
         let secret = store.get("secrets", NAMESPACE, SECRET).unwrap();
         secret["data"]["tls.crt"] != json!(ByteString(b"spoiled".to_vec()))
     };
-    town.api.until("another certificate", mended).await;
+    fixture.api.until("another certificate", mended).await;
     // The authority of another cluster is not accepted.
-    let (stranger, _other) = Town::settled().await;
+    let (stranger, _other) = Fixture::settled().await;
     ask(&stranger.trusted().unwrap(), first.address, &review("web")).await.unwrap_err();
-    town.stop.cancel();
+    fixture.stop.cancel();
     stranger.stop.cancel();
 }
 
@@ -212,21 +212,21 @@ async fn files_of_the_operator_are_served_and_read_again() {
     let mut trusted = Vec::new();
     let mut made = Vec::new();
     for _ in 0..2 {
-        let (town, _replica) = Town::settled().await;
-        trusted.push(town.trusted().unwrap());
-        made.push([town.kept("tls.crt").unwrap(), town.kept("tls.key").unwrap()]);
-        town.stop.cancel();
+        let (fixture, _replica) = Fixture::settled().await;
+        trusted.push(fixture.trusted().unwrap());
+        made.push([fixture.kept("tls.crt").unwrap(), fixture.kept("tls.key").unwrap()]);
+        fixture.stop.cancel();
     }
     let put = |[cert, key]: &[String; 2]| {
         std::fs::write(at("key"), key).unwrap();
         std::fs::write(at("cert"), cert).unwrap();
     };
     put(&made[0]);
-    let town = Town::found().await;
+    let fixture = Fixture::found().await;
     let (webhook_cert, webhook_key) = (Some(at("cert")), Some(at("key")));
-    let replica = town.replica(&WebhookArgs { webhook_cert, webhook_key, ..WebhookArgs::default() }).await;
+    let replica = fixture.replica(&WebhookArgs { webhook_cert, webhook_key, ..WebhookArgs::default() }).await;
     // The leader does not replace a certificate from files.
-    town.lead(&replica);
+    fixture.lead(&replica);
     for (number, authorities) in trusted.iter().enumerate() {
         put(&made[number]);
         let end = Instant::now() + Duration::from_secs(20);
@@ -235,26 +235,27 @@ async fn files_of_the_operator_are_served_and_read_again() {
             sleep(Duration::from_millis(10)).await;
         }
     }
-    assert_eq!((town.trusted(), town.kept("tls.crt")), (None, None));
+    assert_eq!((fixture.trusted(), fixture.kept("tls.crt")), (None, None));
     // The key does not match the certificate: the previous pair is still served.
     std::fs::write(at("key"), &made[0][1]).unwrap();
     std::fs::write(at("cert"), "nothing").unwrap();
     sleep(LAG).await;
     ask(&trusted[1], replica.address, &review("web")).await.unwrap();
-    town.stop.cancel();
+    fixture.stop.cancel();
 }
 
 #[tokio::test]
 async fn whoever_is_slow_or_talks_nonsense_holds_up_nobody() {
-    let (town, replica) = Town::settled().await;
+    let (fixture, replica) = Fixture::settled().await;
     let mut silent = Vec::new();
     for _ in 0..20 {
         silent.push(tokio::net::TcpStream::connect(replica.address).await.unwrap());
     }
-    let answer = ask(&town.trusted().unwrap(), replica.address, &review("web")).await.unwrap();
+    let answer = ask(&fixture.trusted().unwrap(), replica.address, &review("web")).await.unwrap();
     assert_eq!(answer["response"]["allowed"], true);
-    let nonsense = ask(&town.trusted().unwrap(), replica.address, &json!({"what": "?"})).await.unwrap_err();
+    let nonsense =
+        ask(&fixture.trusted().unwrap(), replica.address, &json!({"what": "?"})).await.unwrap_err();
     assert_eq!(nonsense.status().map(|status| status.as_u16()), Some(400));
     drop(silent);
-    town.stop.cancel();
+    fixture.stop.cancel();
 }

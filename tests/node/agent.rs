@@ -5,21 +5,21 @@ use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
-use crate::site::{Site, eventually};
+use crate::fixture::{Fixture, eventually};
 
 #[test]
 fn a_line_in_the_annotation_is_carried_out_once_and_answered_in_full() {
-    let site = Site::new();
-    site.run("web");
-    let before = site.running("web");
-    let agent = site.agent(&[]);
+    let fixture = Fixture::new();
+    fixture.run("web");
+    let before = fixture.running("web");
+    let agent = fixture.agent(&[]);
     // Unquoted YAML, as people write it.
     let manifest = |request: &str| {
-        site.write("web.yaml", &format!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  annotations:\n    inplace.dev/request: {request}\nspec:\n  restartPolicy: Always\n"));
+        fixture.write("web.yaml", &format!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  annotations:\n    inplace.dev/request: {request}\nspec:\n  restartPolicy: Always\n"));
     };
     manifest("restart app");
-    let status = site.ended("web", "text-", "Succeeded");
-    let after = site.running("web");
+    let status = fixture.ended("web", "text-", "Succeeded");
+    let after = fixture.running("web");
     let container = &status["containers"][0];
     assert_eq!(after.attempt, before.attempt + 1);
     assert_eq!((status["reason"].as_str(), status["step"].as_str()), (Some(""), Some("Verify")));
@@ -34,7 +34,7 @@ fn a_line_in_the_annotation_is_carried_out_once_and_answered_in_full() {
         (container["from"]["attempt"].as_u64(), container["to"]["attempt"].as_u64()),
         (Some(0), Some(1))
     );
-    assert_eq!(container["to"]["image"], site.lab.image("app:v1").as_str());
+    assert_eq!(container["to"]["image"], fixture.lab.image("app:v1").as_str());
     assert_eq!(container["from"]["imageID"], container["to"]["imageID"]);
     let at = |value: &Value| value.as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
     let (stopped, started) = (at(&container["stoppedAt"]), at(&container["startedAt"]));
@@ -50,77 +50,78 @@ fn a_line_in_the_annotation_is_carried_out_once_and_answered_in_full() {
     // The same request, written again: in YAML an unquoted # begins a comment. A later request proves that it was
     // read.
     manifest("restart app #2");
-    site.read_again(&agent);
-    assert_eq!(site.running("web"), after);
+    fixture.read_again(&agent);
+    assert_eq!(fixture.running("web"), after);
     // Quoted, it is another text.
     manifest("'restart app #2'");
-    eventually("the second restart", || (site.status("web")?["id"] != status["id"]).then_some(()));
-    assert_eq!(site.ended("web", "text-", "Succeeded")["containers"][0]["to"]["attempt"], 2);
+    eventually("the second restart", || (fixture.status("web")?["id"] != status["id"]).then_some(()));
+    assert_eq!(fixture.ended("web", "text-", "Succeeded")["containers"][0]["to"]["attempt"], 2);
     // The first request again: its ID has ended, whatever followed.
     manifest("restart app");
-    let refused = site.ended("web", status["id"].as_str().unwrap(), "Refused");
+    let refused = fixture.ended("web", status["id"].as_str().unwrap(), "Refused");
     assert_eq!(refused["reason"], "AlreadyEnded");
     assert!(refused["message"].as_str().unwrap().contains("another id"), "{refused:#}");
-    assert_eq!(site.running("web").attempt, 2);
+    assert_eq!(fixture.running("web").attempt, 2);
 }
 
 #[test]
 fn an_id_that_has_ended_does_not_run_again_whatever_is_restarted_or_deleted() {
-    let site = Site::new();
-    site.run("web");
-    let mut agent = site.agent(&[]);
-    site.restart("web", "once");
-    let status = site.ended("web", "once", "Succeeded");
-    let after = site.running("web");
+    let fixture = Fixture::new();
+    fixture.run("web");
+    let mut agent = fixture.agent(&[]);
+    fixture.restart("web", "once");
+    let status = fixture.ended("web", "once", "Succeeded");
+    let after = fixture.running("web");
     agent.stop();
     // The answer exists, so nothing is done.
-    let mut agent = site.agent(&[]);
-    site.read_again(&agent);
-    assert_eq!((site.running("web"), site.status("web").unwrap()), (after.clone(), status.clone()));
+    let mut agent = fixture.agent(&[]);
+    fixture.read_again(&agent);
+    assert_eq!((fixture.running("web"), fixture.status("web").unwrap()), (after.clone(), status.clone()));
     agent.stop();
     // Without the answer, the journal holds the result.
-    fs::remove_file(site.answer("web")).unwrap();
-    let agent = site.agent(&[]);
-    assert_eq!(site.ended("web", "once", "Succeeded"), status);
-    assert_eq!(site.running("web"), after);
+    fs::remove_file(fixture.answer("web")).unwrap();
+    let agent = fixture.agent(&[]);
+    assert_eq!(fixture.ended("web", "once", "Succeeded"), status);
+    assert_eq!(fixture.running("web"), after);
     agent.assert_metric(&["inplace_operations_total", "Succeeded"], 0.0);
     // The same while the agent runs.
-    fs::remove_file(site.answer("web")).unwrap();
-    site.read_again(&agent);
-    assert_eq!((site.running("web"), site.ended("web", "once", "Succeeded")), (after, status));
+    fs::remove_file(fixture.answer("web")).unwrap();
+    fixture.read_again(&agent);
+    assert_eq!((fixture.running("web"), fixture.ended("web", "once", "Succeeded")), (after, status));
 }
 
 #[test]
 fn a_swap_is_done_and_a_bad_one_is_rolled_back() {
-    let site = Site::new();
-    site.run("web");
-    let _agent = site.agent(&[]);
-    site.wish("web", &format!("swap app={}", site.lab.image("app:v2")));
-    let status = site.ended("web", "text-", "Succeeded");
+    let fixture = Fixture::new();
+    fixture.run("web");
+    let _agent = fixture.agent(&[]);
+    fixture.wish("web", &format!("swap app={}", fixture.lab.image("app:v2")));
+    let status = fixture.ended("web", "text-", "Succeeded");
     let container = &status["containers"][0];
     assert_eq!(container["action"], "Swap");
-    assert_eq!(container["to"]["image"], site.lab.image("app:v2").as_str());
+    assert_eq!(container["to"]["image"], fixture.lab.image("app:v2").as_str());
     assert_ne!(container["from"]["imageID"], container["to"]["imageID"]);
-    let request = json!({"id": "bad", "containers": [{"name": "app", "image": site.lab.image("app:crash")}]});
-    site.wish("web", &request.to_string());
-    let status = site.ended("web", "bad", "RolledBack");
+    let request =
+        json!({"id": "bad", "containers": [{"name": "app", "image": fixture.lab.image("app:crash")}]});
+    fixture.wish("web", &request.to_string());
+    let status = fixture.ended("web", "bad", "RolledBack");
     assert_eq!((status["reason"].as_str(), status["step"].as_str()), (Some("Exited"), Some("Rollback")));
     let to = &status["containers"][0]["to"];
-    assert_eq!(to["image"], site.lab.image("app:v2").as_str());
+    assert_eq!(to["image"], fixture.lab.image("app:v2").as_str());
     assert_eq!(
         (to["attempt"].as_u64(), to["containerID"].as_str()),
-        (Some(3), Some(&*site.running("web").id))
+        (Some(3), Some(&*fixture.running("web").id))
     );
     assert!(status["message"].as_str().unwrap().contains("exited with code 3"), "{status:#}");
 }
 
 #[test]
 fn what_cannot_be_done_is_refused_with_its_reason_and_touches_nothing() {
-    let site = Site::new();
-    site.run("web");
-    site.run("other");
-    let before = site.instances("web");
-    let agent = site.agent(&[]);
+    let fixture = Fixture::new();
+    fixture.run("web");
+    fixture.run("other");
+    let before = fixture.instances("web");
+    let agent = fixture.agent(&[]);
     for (request, reason, told) in [
         ("restart nobody", "UnknownContainer", "it has app"),
         ("reboot app", "InvalidRequest", "write `restart NAME"),
@@ -148,9 +149,9 @@ fn what_cannot_be_done_is_refused_with_its_reason_and_touches_nothing() {
         (r#"{"containers":[{"name":"app"}],"deadlineSeconds":3}"#, "DeadlineTooShort", "too short"),
         ("swap app=UPPER:v1", "InvalidRequest", "containers[0].image"),
     ] {
-        site.wish("web", request);
+        fixture.wish("web", request);
         let status = eventually(request, || {
-            site.status("web").filter(|status| {
+            fixture.status("web").filter(|status| {
                 status["reason"] == reason && status["message"].as_str().unwrap().contains(told)
             })
         });
@@ -158,14 +159,14 @@ fn what_cannot_be_done_is_refused_with_its_reason_and_touches_nothing() {
         assert!(status["message"].as_str().unwrap().ends_with("Nothing was touched"), "{status:#}");
         assert!(status["startedAt"].is_null() && status["finishedAt"].is_string(), "{status:#}");
     }
-    assert_eq!(site.instances("web"), before);
+    assert_eq!(fixture.instances("web"), before);
     agent.assert_metric(&["inplace_operations_total", "InvalidRequest"], 4.0);
     // Another pod is not affected.
-    site.wish("other", "restart app");
-    site.ended("other", "text-", "Succeeded");
+    fixture.wish("other", "restart app");
+    fixture.ended("other", "text-", "Succeeded");
     // A pod that does not exist.
-    site.wish("ghost", "restart app");
-    let status = site.ended("ghost", "text-", "Refused");
+    fixture.wish("ghost", "restart app");
+    let status = fixture.ended("ghost", "text-", "Refused");
     assert_eq!(
         (status["reason"].as_str(), status["message"].as_str()),
         (Some("PodNotFound"), Some("there is no pod default/ghost on this node. Nothing was touched"))
@@ -174,15 +175,15 @@ fn what_cannot_be_done_is_refused_with_its_reason_and_touches_nothing() {
 
 #[test]
 fn a_bad_file_is_answered_under_its_own_name_and_hurts_no_other() {
-    let site = Site::new();
-    site.run("web");
-    let agent = site.agent(&[]);
-    let answer = |file: &str| site.state.join(format!("status/{file}.json"));
+    let fixture = Fixture::new();
+    fixture.run("web");
+    let agent = fixture.agent(&[]);
+    let answer = |file: &str| fixture.state.join(format!("status/{file}.json"));
     let told = |path: &Path| serde_json::from_slice::<Value>(&fs::read(path).ok()?).ok();
-    site.write("bad.yaml", "kind: Pod\nmetadata: {name: web\nspec: s3cret-in-a-file\n");
-    site.write("nameless.yml", "kind: Pod\nmetadata: {}\n");
-    site.restart("web", "beside");
-    site.ended("web", "beside", "Succeeded");
+    fixture.write("bad.yaml", "kind: Pod\nmetadata: {name: web\nspec: s3cret-in-a-file\n");
+    fixture.write("nameless.yml", "kind: Pod\nmetadata: {}\n");
+    fixture.restart("web", "beside");
+    fixture.ended("web", "beside", "Succeeded");
     let bad = eventually("an answer to the bad file", || told(&answer("bad.yaml")));
     assert_eq!((bad["phase"].as_str(), bad["reason"].as_str()), (Some("Refused"), Some("InvalidManifest")));
     let message = bad["message"].as_str().unwrap();
@@ -194,45 +195,45 @@ fn a_bad_file_is_answered_under_its_own_name_and_hurts_no_other() {
     assert!(nameless["message"].as_str().unwrap().contains("has no metadata.name"), "{nameless:#}");
     agent.assert_metric(&["inplace_unreadable_files"], 2.0);
     // Another error in the same file still counts as one file.
-    site.write("bad.yaml", "kind: [\n");
+    fixture.write("bad.yaml", "kind: [\n");
     eventually("the other mistake", || (told(&answer("bad.yaml"))? != bad).then_some(()));
     agent.assert_metric(&["inplace_unreadable_files"], 2.0);
-    fs::remove_file(site.pods.join("bad.yaml")).unwrap();
-    fs::remove_file(site.pods.join("nameless.yml")).unwrap();
+    fs::remove_file(fixture.pods.join("bad.yaml")).unwrap();
+    fs::remove_file(fixture.pods.join("nameless.yml")).unwrap();
     eventually("the answers to go", || {
         (!answer("bad.yaml").exists() && !answer("nameless.yml").exists()).then_some(())
     });
     agent.await_metric(&["inplace_unreadable_files"], 0.0);
     // Two files for one pod: the first by name counts, the second is reported.
-    site.write(
+    fixture.write(
         "zweb.yaml",
         "kind: Pod\nmetadata: {name: web, annotations: {inplace.dev/request: restart nobody}}\n",
     );
     let twice = eventually("an answer to the second file", || told(&answer("zweb.yaml")));
     assert!(twice["message"].as_str().unwrap().contains("pod default/web is in another file"), "{twice:#}");
-    assert_eq!(site.status("web").unwrap()["id"], "beside");
+    assert_eq!(fixture.status("web").unwrap()["id"], "beside");
 }
 
 /// Names of pods become file names: a name that leads to another folder is refused, and nothing is written there.
 #[test]
 fn a_manifest_whose_namespace_is_a_path_writes_nothing_elsewhere() {
-    let site = Site::new();
-    let _agent = site.agent(&[]);
-    let elsewhere = site.folder.path().join("elsewhere");
+    let fixture = Fixture::new();
+    let _agent = fixture.agent(&[]);
+    let elsewhere = fixture.folder.path().join("elsewhere");
     for (file, namespace) in [("up.yaml", "../escaped"), ("root.yaml", elsewhere.to_str().unwrap())] {
-        site.write(
+        fixture.write(
             file,
             &format!(
                 "kind: Pod\nmetadata: {{name: web, namespace: '{namespace}', annotations: {{inplace.dev/request: \
                  restart app}}}}\n"
             ),
         );
-        let answer = site.state.join(format!("status/{file}.json"));
+        let answer = fixture.state.join(format!("status/{file}.json"));
         let told = eventually("an answer to the file", || {
             serde_json::from_slice::<Value>(&fs::read(&answer).ok()?).ok()
         });
         assert!(told["message"].as_str().unwrap().contains("metadata.namespace that is no name"), "{told:#}");
     }
-    assert!(!site.state.join("escaped_web.json").exists());
-    assert!(!site.folder.path().join("elsewhere_web.json").exists());
+    assert!(!fixture.state.join("escaped_web.json").exists());
+    assert!(!fixture.folder.path().join("elsewhere_web.json").exists());
 }

@@ -9,26 +9,26 @@ use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 
 use crate::{
+    fixture::{Fixture, eventually},
     lab::run,
-    site::{Site, eventually},
 };
 
 #[test]
 fn an_agent_killed_at_any_point_is_continued_as_if_nothing_had_happened() {
-    let site = Site::new();
-    site.run("web");
-    let trace = site.folder.path().join("trace");
+    let fixture = Fixture::new();
+    fixture.run("web");
+    let trace = fixture.folder.path().join("trace");
     let mut killed_at = Vec::new();
     for point in 1..100_u32 {
         let id = format!("kill-{point}");
-        let before = site.running("web");
+        let before = fixture.running("web");
         let _ = fs::remove_file(&trace);
-        let mut agent = site.spawn(
+        let mut agent = fixture.spawn(
             &[],
             &[("INPLACE_FAULT_AT", &point.to_string()), ("INPLACE_FAULT_TRACE", trace.to_str().unwrap())],
         );
-        site.restart("web", &id);
-        let succeeded = || site.status("web").is_some_and(|s| s["id"] == *id && s["phase"] == "Succeeded");
+        fixture.restart("web", &id);
+        let succeeded = || fixture.status("web").is_some_and(|s| s["id"] == *id && s["phase"] == "Succeeded");
         eventually("its death or its success", || (agent.has_ended() || succeeded()).then_some(()));
         if !agent.has_ended() {
             // The operation has fewer points: all of them have been passed.
@@ -36,14 +36,14 @@ fn an_agent_killed_at_any_point_is_continued_as_if_nothing_had_happened() {
         }
         assert_eq!(agent.end().signal(), Some(Signal::SIGKILL as i32), "{}", agent.log());
         let reached = fs::read_to_string(&trace).unwrap().lines().last().unwrap().to_owned();
-        let mut agent = site.agent(&[]);
-        let status = site.ended("web", &id, "Succeeded");
-        let after = site.running("web");
+        let mut agent = fixture.agent(&[]);
+        let status = fixture.ended("web", &id, "Succeeded");
+        let after = fixture.running("web");
         assert_eq!(after.attempt, before.attempt + 1, "killed at {reached}: {status:#}");
         assert_eq!(status["containers"][0]["from"]["containerID"], before.id, "killed at {reached}");
         assert_eq!(status["containers"][0]["to"]["containerID"], after.id, "killed at {reached}");
         // The previous container is kept for its logs; older ones are removed.
-        let instances: Vec<_> = site.instances("web").iter().map(|instance| instance.attempt).collect();
+        let instances: Vec<_> = fixture.instances("web").iter().map(|instance| instance.attempt).collect();
         assert_eq!(instances, [before.attempt, after.attempt], "killed at {reached}");
         killed_at.push(reached);
         agent.stop();
@@ -58,87 +58,91 @@ fn an_agent_killed_at_any_point_is_continued_as_if_nothing_had_happened() {
 
 #[test]
 fn a_fence_that_nobody_remembers_is_removed_at_the_start() {
-    let site = Site::new();
-    site.run("web");
-    let state = site.state.to_str().unwrap();
+    let fixture = Fixture::new();
+    fixture.run("web");
+    let state = fixture.state.to_str().unwrap();
     let restart = ["node", "--state-dir", state, "restart", "--pod", "web", "-c", "app"];
     // The points before and after the journal is written, and before and after the fence is created.
-    let died = site.lab.inplace_command(&restart).env("INPLACE_FAULT_AT", "4").status().unwrap();
+    let died = fixture.lab.inplace_command(&restart).env("INPLACE_FAULT_AT", "4").status().unwrap();
     assert_eq!(died.signal(), Some(Signal::SIGKILL as i32));
-    let fences = || site.instances("web").iter().filter(|instance| instance.name == "inplace-fence").count();
+    let fences =
+        || fixture.instances("web").iter().filter(|instance| instance.name == "inplace-fence").count();
     assert_eq!(fences(), 1);
-    let before = site.running_amid("web");
+    let before = fixture.running_amid("web");
     // A damaged file does not reveal its operation; the fence is removed all the same.
-    fs::write(site.state.join("journal/uid-web.json"), "{").unwrap();
-    let agent = site.agent(&[]);
+    fs::write(fixture.state.join("journal/uid-web.json"), "{").unwrap();
+    let agent = fixture.agent(&[]);
     agent.await_metric(&["inplace_fences_swept_total"], 1.0);
-    assert_eq!((fences(), site.running("web")), (0, before));
+    assert_eq!((fences(), fixture.running("web")), (0, before));
 }
 
 #[test]
 fn an_operation_that_ends_the_agent_each_time_is_set_aside() {
-    let site = Site::new();
-    site.run("web");
-    site.run("other");
-    let before = site.running("web");
-    site.restart("web", "poison");
+    let fixture = Fixture::new();
+    fixture.run("web");
+    fixture.run("other");
+    let before = fixture.running("web");
+    fixture.restart("web", "poison");
     for _ in 0..2 {
-        let mut agent = site.spawn(&[], &[("INPLACE_FAULT_PANIC", "before effect Create")]);
+        let mut agent = fixture.spawn(&[], &[("INPLACE_FAULT_PANIC", "before effect Create")]);
         eventually("its end", || agent.has_ended().then_some(()));
         assert!(agent.log().contains("planted"), "{}", agent.log());
         agent.end();
     }
-    let agent = site.spawn(&[], &[("INPLACE_FAULT_PANIC", "before effect Create")]);
-    let status = site.ended("web", "poison", "Failed");
+    let agent = fixture.spawn(&[], &[("INPLACE_FAULT_PANIC", "before effect Create")]);
+    let status = fixture.ended("web", "poison", "Failed");
     assert_eq!(status["reason"], "SetAside", "{status:#}");
     eventually("its fence to go", || {
-        site.instances("web").iter().all(|instance| instance.name == "app").then_some(())
+        fixture.instances("web").iter().all(|instance| instance.name == "app").then_some(())
     });
-    assert_eq!(site.running("web"), before);
+    assert_eq!(fixture.running("web"), before);
     // The agent keeps running, and the next agent serves the pod as before.
     drop(agent);
-    let _agent = site.agent(&[]);
-    site.restart("other", "fine");
-    site.ended("other", "fine", "Succeeded");
-    site.restart("web", "again");
-    site.ended("web", "again", "Succeeded");
+    let _agent = fixture.agent(&[]);
+    fixture.restart("other", "fine");
+    fixture.ended("other", "fine", "Succeeded");
+    fixture.restart("web", "again");
+    fixture.ended("web", "again", "Succeeded");
 }
 
 #[test]
 fn a_journal_that_cannot_be_read_stops_its_pod_and_no_other() {
-    let site = Site::new();
+    let fixture = Fixture::new();
     let journals = [
         ("torn", r#"{"version":1,"pod":{"names"#, "is damaged"),
         ("empty", "", "is damaged"),
         ("future", r#"{"version":7}"#, "has version 7"),
     ];
-    fs::create_dir(site.state.join("journal")).unwrap();
-    let file = |pod: &str| site.state.join(format!("journal/uid-{pod}.json"));
-    site.run("good");
+    fs::create_dir(fixture.state.join("journal")).unwrap();
+    let file = |pod: &str| fixture.state.join(format!("journal/uid-{pod}.json"));
+    fixture.run("good");
     for (pod, text, _) in journals {
-        site.run(pod);
+        fixture.run(pod);
         fs::write(file(pod), text).unwrap();
     }
-    let agent = site.agent(&[]);
+    let agent = fixture.agent(&[]);
     agent.await_metric(&["inplace_unreadable_files"], 3.0);
     for (pod, text, told) in journals {
-        let before = site.instances(pod);
-        site.restart(pod, "x");
-        let status = site.ended(pod, "x", "Refused");
+        let before = fixture.instances(pod);
+        fixture.restart(pod, "x");
+        let status = fixture.ended(pod, "x", "Refused");
         let message = status["message"].as_str().unwrap();
         assert_eq!(status["reason"], "JournalUnreadable");
         assert!(message.contains(told) && message.contains(file(pod).to_str().unwrap()), "{message}");
         assert!(message.contains("move the file away"), "{message}");
-        assert_eq!((site.instances(pod), fs::read_to_string(file(pod)).unwrap()), (before, text.to_owned()));
+        assert_eq!(
+            (fixture.instances(pod), fs::read_to_string(file(pod)).unwrap()),
+            (before, text.to_owned())
+        );
     }
-    site.restart("good", "x");
-    site.ended("good", "x", "Succeeded");
+    fixture.restart("good", "x");
+    fixture.ended("good", "x", "Succeeded");
     // `node ps` reports it too, and the advice of the message works.
-    let seen = String::from_utf8(site.node(&["ps"]).stdout).unwrap();
+    let seen = String::from_utf8(fixture.node(&["ps"]).stdout).unwrap();
     assert_eq!(seen.matches("journal unreadable").count(), 3, "{seen}");
-    fs::rename(file("torn"), site.state.join("torn.json")).unwrap();
-    site.restart("torn", "y");
-    site.ended("torn", "y", "Succeeded");
+    fs::rename(file("torn"), fixture.state.join("torn.json")).unwrap();
+    fixture.restart("torn", "y");
+    fixture.ended("torn", "y", "Succeeded");
 }
 
 /// A small file system mounted on a folder; unmounted on drop.
@@ -160,21 +164,21 @@ impl Drop for SmallDisk<'_> {
 
 #[test]
 fn a_disk_that_hangs_under_the_journal_keeps_no_container_down() {
-    let site = Site::new();
-    let gate = site.run_gated("web");
-    let agent = site.agent(&[]);
-    site.restart("web", "stuck");
+    let fixture = Fixture::new();
+    let gate = fixture.run_gated("web");
+    let agent = fixture.agent(&[]);
+    fixture.restart("web", "stuck");
     eventually("the handler to begin", || gate.join("began").exists().then_some(()));
     // Opening this FIFO for writing blocks until a reader opens it.
-    let new = site.state.join("journal/.uid-web.json.new");
+    let new = fixture.state.join("journal/.uid-web.json.new");
     mkfifo(&new, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
     fs::write(gate.join("go"), "").unwrap();
-    let status = site.ended("web", "stuck", "Succeeded");
-    assert_eq!(site.running_amid("web").attempt, 1);
+    let status = fixture.ended("web", "stuck", "Succeeded");
+    assert_eq!(fixture.running_amid("web").attempt, 1);
     let down = status["containers"][0]["downtimeMs"].as_u64().unwrap();
     assert!(down < 5000, "{down} ms: {status:#}");
     assert!(agent.log().contains("going on without the journal"), "{}", agent.log());
-    let journal = || fs::read_to_string(site.state.join("journal/uid-web.json")).unwrap();
+    let journal = || fs::read_to_string(fixture.state.join("journal/uid-web.json")).unwrap();
     let is_open = || !serde_json::from_str::<Value>(&journal()).unwrap()["open"].is_null();
     assert!(is_open());
     // The disk is back: the result is written, and the pod accepts the next request.
@@ -182,23 +186,23 @@ fn a_disk_that_hangs_under_the_journal_keeps_no_container_down() {
     eventually("the journal to be written", || (!is_open()).then_some(()));
     drop(released);
     fs::write(gate.join("go"), "").unwrap();
-    site.restart("web", "next");
-    site.ended("web", "next", "Succeeded");
+    fixture.restart("web", "next");
+    fixture.ended("web", "next", "Succeeded");
 }
 
 #[test]
 fn a_full_disk_under_the_journal_ends_it_before_anything_is_touched() {
-    let mut site = Site::new();
-    site.run("web");
-    let before = site.instances("web");
-    let path = site.folder.path().join("small");
+    let mut fixture = Fixture::new();
+    fixture.run("web");
+    let before = fixture.instances("web");
+    let path = fixture.folder.path().join("small");
     let disk = SmallDisk::at(&path);
-    site.state.clone_from(&path);
+    fixture.state.clone_from(&path);
     let fill = || fs::write(disk.0.join("fill"), vec![0; 1 << 20]).unwrap_err();
     fs::create_dir(disk.0.join("journal")).unwrap();
     fill();
     // A command reports it at once.
-    let output = site.node(&["restart", "--pod", "web", "-c", "app", "-o", "json"]);
+    let output = fixture.node(&["restart", "--pod", "web", "-c", "app", "-o", "json"]);
     assert_eq!(output.status.code(), Some(1));
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((told["phase"].as_str(), told["reason"].as_str()), (Some("Failed"), Some("JournalFailed")));
@@ -206,64 +210,64 @@ fn a_full_disk_under_the_journal_ends_it_before_anything_is_touched() {
     assert!(message.contains("No space left on device") && message.contains("were not touched"), "{message}");
     // The agent reports it too, and does not repeat what it cannot journal.
     fs::remove_file(disk.0.join("fill")).unwrap();
-    let agent = site.agent(&[]);
+    let agent = fixture.agent(&[]);
     fill();
-    site.restart("web", "full");
+    fixture.restart("web", "full");
     let failed = ["inplace_operations_total", "Failed", "JournalFailed"];
     agent.await_metric(&failed, 1.0);
     eventually("its complaint", || agent.log().contains("the status cannot be written").then_some(()));
-    site.write(
+    fixture.write(
         "other.yaml",
         "kind: Pod\nmetadata: {name: ghost, annotations: {inplace.dev/request: restart app}}\n",
     );
     agent.await_metric(&["inplace_operations_total", "PodNotFound"], 1.0);
     agent.assert_metric(&failed, 1.0);
-    assert_eq!(site.instances("web"), before);
+    assert_eq!(fixture.instances("web"), before);
     // The answer is written once there is space.
     fs::remove_file(disk.0.join("fill")).unwrap();
-    site.write("third.yaml", "");
-    assert_eq!(site.ended("web", "full", "Failed")["reason"], "JournalFailed");
-    site.restart("web", "room");
-    site.ended("web", "room", "Succeeded");
-    assert_eq!(site.running("web").attempt, 1);
+    fixture.write("third.yaml", "");
+    assert_eq!(fixture.ended("web", "full", "Failed")["reason"], "JournalFailed");
+    fixture.restart("web", "room");
+    fixture.ended("web", "room", "Succeeded");
+    assert_eq!(fixture.running("web").attempt, 1);
 }
 
 #[test]
 fn no_secret_of_the_environment_is_told_anywhere() {
     let secret = "s3cret-hunter2";
-    let site = Site::new();
-    site.run_app("web", &json!({"env": [{"name": "TOKEN", "value": secret}]}));
+    let fixture = Fixture::new();
+    fixture.run_app("web", &json!({"env": [{"name": "TOKEN", "value": secret}]}));
     let mut seen = String::new();
-    let mut agent = site.spawn(&[], &[("INPLACE_LOG", "trace")]);
-    site.restart("web", "a");
-    site.ended("web", "a", "Succeeded");
-    let image = site.lab.image("app:v2");
+    let mut agent = fixture.spawn(&[], &[("INPLACE_LOG", "trace")]);
+    fixture.restart("web", "a");
+    fixture.ended("web", "a", "Succeeded");
+    let image = fixture.lab.image("app:v2");
     let swap = json!({"id": "b", "containers": [{"name": "app", "image": image}]});
-    site.wish("web", &swap.to_string());
-    site.ended("web", "b", "Succeeded");
+    fixture.wish("web", &swap.to_string());
+    fixture.ended("web", "b", "Succeeded");
     // Failing operations log more.
     for (id, image) in [("c", "app:noentry"), ("d", "app:alien")] {
-        let swap = json!({"id": id, "containers": [{"name": "app", "image": site.lab.image(image)}]});
-        site.wish("web", &swap.to_string());
-        eventually(id, || site.status("web").filter(|s| s["id"] == id && !s["finishedAt"].is_null()));
+        let swap = json!({"id": id, "containers": [{"name": "app", "image": fixture.lab.image(image)}]});
+        fixture.wish("web", &swap.to_string());
+        eventually(id, || fixture.status("web").filter(|s| s["id"] == id && !s["finishedAt"].is_null()));
     }
     seen.push_str(&agent.metrics());
     agent.stop();
     seen.push_str(&agent.log());
     for args in [
         &["restart", "--pod", "web", "-c", "app"][..],
-        &["swap", "--pod", "web", &format!("app={}", site.lab.image("app:v1"))],
-        &["swap", "--pod", "web", &format!("app={}", site.lab.image("app:crash")), "-o", "json"],
+        &["swap", "--pod", "web", &format!("app={}", fixture.lab.image("app:v1"))],
+        &["swap", "--pod", "web", &format!("app={}", fixture.lab.image("app:crash")), "-o", "json"],
         &["plan", "--pod", "web", "app", "-o", "json"],
         &["ps", "-o", "json"],
         &["ps"],
     ] {
-        let output = site.node(&[&["--log", "debug"], args].concat());
+        let output = fixture.node(&[&["--log", "debug"], args].concat());
         seen.push_str(&String::from_utf8(output.stdout).unwrap());
         seen.push_str(&String::from_utf8(output.stderr).unwrap());
     }
     for folder in ["journal", "status"] {
-        for file in fs::read_dir(site.state.join(folder)).unwrap() {
+        for file in fs::read_dir(fixture.state.join(folder)).unwrap() {
             seen.push_str(&fs::read_to_string(file.unwrap().path()).unwrap());
         }
     }
@@ -275,12 +279,12 @@ fn no_secret_of_the_environment_is_told_anywhere() {
     // As a list of bytes, which is how some code prints a message.
     let bytes = secret.bytes().map(|byte| byte.to_string()).collect::<Vec<_>>().join(", ");
     assert!(!seen.contains(&bytes));
-    let kept = site.lab.ctr(&[
+    let kept = fixture.lab.ctr(&[
         "task",
         "exec",
         "--exec-id",
         "look",
-        &site.running("web").id,
+        &fixture.running("web").id,
         "sh",
         "-c",
         "echo $TOKEN",

@@ -5,17 +5,17 @@ use std::{fs, io::Write, os::unix::fs::symlink};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::site::{Site, eventually};
+use crate::fixture::{Fixture, eventually};
 
 #[test]
 fn health_follows_the_runtime_and_work_goes_on_when_it_is_back() {
-    let site = Site::new();
-    site.run("web");
-    let agent = site.agent(&[]);
+    let fixture = Fixture::new();
+    fixture.run("web");
+    let agent = fixture.agent(&[]);
     assert_eq!(agent.try_get("/healthz"), Some((200, "ok\n".to_owned())));
     assert_eq!(agent.try_get("/readyz"), Some((200, "ok\n".to_owned())));
     assert_eq!(agent.try_get("/other").unwrap().0, 404);
-    site.lab.kill_containerd();
+    fixture.lab.kill_containerd();
     // The first answer may still concern the broken connection.
     eventually("a refused connection", || {
         let (code, why) = agent.try_get("/readyz").unwrap();
@@ -24,49 +24,49 @@ fn health_follows_the_runtime_and_work_goes_on_when_it_is_back() {
     });
     assert_eq!(agent.try_get("/healthz").unwrap().0, 200);
     // A request meanwhile waits, and its status says for what.
-    site.restart("web", "patient");
-    let waits = site.ended("web", "patient", "Pending");
+    fixture.restart("web", "patient");
+    let waits = fixture.ended("web", "patient", "Pending");
     assert!(waits["message"].as_str().unwrap().contains("cannot be reached"), "{waits:#}");
-    site.lab.start_containerd();
-    site.ended("web", "patient", "Succeeded");
-    assert_eq!(site.running("web").attempt, 1);
+    fixture.lab.start_containerd();
+    fixture.ended("web", "patient", "Succeeded");
+    assert_eq!(fixture.running("web").attempt, 1);
     assert_eq!(agent.try_get("/readyz").unwrap().0, 200);
 }
 
 #[test]
 fn an_agent_that_is_there_before_its_runtime_begins_when_that_comes() {
-    let site = Site::new();
-    site.run("web");
-    let socket = site.lab.dir.join("containerd.sock");
-    site.lab.kill_containerd();
+    let fixture = Fixture::new();
+    fixture.run("web");
+    let socket = fixture.lab.dir.join("containerd.sock");
+    fixture.lab.kill_containerd();
     fs::remove_file(&socket).unwrap();
     // The folder of the socket is missing too.
-    let late = site.folder.path().join("late");
+    let late = fixture.folder.path().join("late");
     let endpoint = late.join("containerd.sock");
-    site.restart("web", "early");
-    let agent = site.spawn(&["--runtime-endpoint", endpoint.to_str().unwrap()], &[]);
+    fixture.restart("web", "early");
+    let agent = fixture.spawn(&["--runtime-endpoint", endpoint.to_str().unwrap()], &[]);
     eventually("it to wait", || agent.log().contains("the runtime's folder is not there yet").then_some(()));
-    let made = site.folder.path().join("made");
+    let made = fixture.folder.path().join("made");
     fs::create_dir(&made).unwrap();
     symlink(&socket, made.join("containerd.sock")).unwrap();
     fs::rename(made, &late).unwrap();
     let (code, why) = eventually("it to listen", || agent.try_get("/readyz"));
     assert_eq!(code, 503);
     assert!(why.contains("is the runtime running?"), "{why}");
-    site.lab.start_containerd();
-    site.ended("web", "early", "Succeeded");
-    assert_eq!(site.running("web").attempt, 1);
+    fixture.lab.start_containerd();
+    fixture.ended("web", "early", "Succeeded");
+    assert_eq!(fixture.running("web").attempt, 1);
 }
 
 #[test]
 fn an_agent_has_its_node_for_itself() {
-    let site = Site::new();
-    site.run("web");
-    let before = site.instances("web");
-    let mut agent = site.agent(&[]);
-    let elsewhere = site.folder.path().join("elsewhere");
+    let fixture = Fixture::new();
+    fixture.run("web");
+    let before = fixture.instances("web");
+    let mut agent = fixture.agent(&[]);
+    let elsewhere = fixture.folder.path().join("elsewhere");
     for args in [vec![], vec!["--state-dir", elsewhere.to_str().unwrap()]] {
-        let mut second = site.spawn(&args, &[]);
+        let mut second = fixture.spawn(&args, &[]);
         assert_eq!(second.end().code(), Some(7));
         let told = second.log();
         assert!(told.contains("another inplace agent or command is at work on this node"), "{told}");
@@ -76,28 +76,28 @@ fn an_agent_has_its_node_for_itself() {
         &["rm", "--pod", "web"],
         &["swap", "--pod", "web", "app=a:v1"],
     ] {
-        let refused = site.node(&[verb, &["-o", "json"]].concat());
+        let refused = fixture.node(&[verb, &["-o", "json"]].concat());
         let told = String::from_utf8(refused.stderr).unwrap();
         assert_eq!(refused.status.code(), Some(7), "{told}");
         assert!(told.contains("write the request into the pod's annotation, or stop the agent"), "{told}");
         let object: Value = serde_json::from_slice(&refused.stdout).unwrap();
         assert_eq!((object["phase"].as_str(), object["reason"].as_str()), (Some("Failed"), Some("Busy")));
     }
-    assert_eq!(site.instances("web"), before);
+    assert_eq!(fixture.instances("web"), before);
     // Read-only commands are permitted.
-    assert!(site.node(&["ps"]).status.success());
-    assert!(site.node(&["plan", "--pod", "web", "app"]).status.success());
+    assert!(fixture.node(&["ps"]).status.success());
+    assert!(fixture.node(&["plan", "--pod", "web", "app"]).status.success());
     // The node is unlocked after the agent has exited, even after SIGKILL.
     agent.signal(Signal::SIGKILL);
     agent.end();
-    let restarted = site.node(&["restart", "--pod", "web", "-c", "app"]);
+    let restarted = fixture.node(&["restart", "--pod", "web", "-c", "app"]);
     assert!(restarted.status.success(), "{restarted:?}");
 }
 
 #[test]
 fn an_idle_agent_ends_at_once_whoever_is_connected() {
-    let site = Site::new();
-    let mut agent = site.agent(&[]);
+    let fixture = Fixture::new();
+    let mut agent = fixture.agent(&[]);
     // One connection that never sends a request, and one that never completes it.
     let silent = agent.connect().unwrap();
     let mut slow = agent.connect().unwrap();
@@ -106,60 +106,60 @@ fn an_idle_agent_ends_at_once_whoever_is_connected() {
     agent.stop();
     drop((silent, slow));
     // The same while the runtime is unreachable.
-    site.lab.kill_containerd();
-    let mut agent = site.spawn(&[], &[]);
+    fixture.lab.kill_containerd();
+    let mut agent = fixture.spawn(&[], &[]);
     eventually("it to listen", || agent.try_get("/healthz"));
     agent.stop();
 }
 
 #[test]
 fn what_is_under_way_at_sigterm_is_finished_once_by_the_next_agent() {
-    let site = Site::new();
-    let gate = site.run_gated("web");
-    site.run("idle");
-    let mut agent = site.agent(&[]);
-    site.restart("web", "cut");
+    let fixture = Fixture::new();
+    let gate = fixture.run_gated("web");
+    fixture.run("idle");
+    let mut agent = fixture.agent(&[]);
+    fixture.restart("web", "cut");
     eventually("the handler to begin", || gate.join("began").exists().then_some(()));
     agent.signal(Signal::SIGTERM);
     eventually("it to hear", || agent.log().contains("brought to a safe point").then_some(()));
     // Nothing new begins.
-    site.restart("idle", "late");
+    fixture.restart("idle", "late");
     // A handler that has begun is not interrupted.
     assert!(!agent.has_ended());
     fs::write(gate.join("go"), "").unwrap();
     assert_eq!(agent.end().code(), Some(0));
     // At the point of the shutdown one container runs, either the old or the new one.
-    site.running_amid("web");
-    assert!(site.status("idle").is_none());
-    let _agent = site.agent(&[]);
-    let status = site.ended("web", "cut", "Succeeded");
+    fixture.running_amid("web");
+    assert!(fixture.status("idle").is_none());
+    let _agent = fixture.agent(&[]);
+    let status = fixture.ended("web", "cut", "Succeeded");
     assert_eq!(status["containers"][0]["to"]["attempt"], 1);
-    assert_eq!(site.running("web").attempt, 1);
+    assert_eq!(fixture.running("web").attempt, 1);
     // Exactly once, including the handler.
     assert_eq!(fs::read_to_string(gate.join("began")).unwrap(), "x");
-    site.ended("idle", "late", "Succeeded");
+    fixture.ended("idle", "late", "Succeeded");
 }
 
 #[test]
 fn everything_is_counted() {
-    let site = Site::new();
-    site.run("web");
-    let agent = site.agent(&[]);
+    let fixture = Fixture::new();
+    fixture.run("web");
+    let agent = fixture.agent(&[]);
     for id in ["a", "b"] {
-        site.restart("web", id);
-        site.ended("web", id, "Succeeded");
+        fixture.restart("web", id);
+        fixture.ended("web", id, "Succeeded");
     }
     let swap = |id: &str, image: &str| {
-        json!({"id": id, "containers": [{"name": "app", "image": site.lab.image(image)}]}).to_string()
+        json!({"id": id, "containers": [{"name": "app", "image": fixture.lab.image(image)}]}).to_string()
     };
-    site.wish("web", &swap("c", "app:v2"));
-    site.ended("web", "c", "Succeeded");
-    site.wish("web", &swap("d", "app:crash"));
-    site.ended("web", "d", "RolledBack");
-    site.wish("web", &swap("e", "app:none"));
-    site.ended("web", "e", "Failed");
-    site.wish("web", "restart nobody");
-    site.ended("web", "text-", "Refused");
+    fixture.wish("web", &swap("c", "app:v2"));
+    fixture.ended("web", "c", "Succeeded");
+    fixture.wish("web", &swap("d", "app:crash"));
+    fixture.ended("web", "d", "RolledBack");
+    fixture.wish("web", &swap("e", "app:none"));
+    fixture.ended("web", "e", "Failed");
+    fixture.wish("web", "restart nobody");
+    fixture.ended("web", "text-", "Refused");
     agent.await_metric(&["inplace_open_operations"], 0.0);
     let operations = |action: &str, outcome: &str, reason: &str, engine: &str| {
         let label = |key: &str, value: &str| format!("{key}=\"{value}\"");

@@ -17,7 +17,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::site::eventually;
+use crate::fixture::eventually;
 
 /// An agent process; killed on drop.
 pub(crate) struct Agent {

@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::site::{Site, eventually};
+use crate::fixture::{Fixture, eventually};
 
 /// Exit code and standard error.
 fn ended(output: &Output) -> (i32, String) {
@@ -25,8 +25,8 @@ fn object(output: &Output) -> Value {
 
 #[test]
 fn a_runtime_that_cannot_be_reached_is_told_as_such() {
-    let site = Site::new();
-    let at = |name: &str| site.folder.path().join(name).to_str().unwrap().to_owned();
+    let fixture = Fixture::new();
+    let at = |name: &str| fixture.folder.path().join(name).to_str().unwrap().to_owned();
     let manifest = at("pod.yaml");
     fs::write(
         &manifest,
@@ -65,7 +65,7 @@ fn a_runtime_that_cannot_be_reached_is_told_as_such() {
         ("tcp://127.0.0.1:1".to_owned(), "only a unix socket of this node can be used", &commands[..]),
     ] {
         for verb in verbs {
-            let output = site.node(&[&["--runtime-endpoint", &endpoint, "-o", "json"], *verb].concat());
+            let output = fixture.node(&[&["--runtime-endpoint", &endpoint, "-o", "json"], *verb].concat());
             let (code, message) = ended(&output);
             assert_eq!(code, 6, "{endpoint} {verb:?}: {message}");
             assert!(
@@ -84,46 +84,49 @@ fn a_runtime_that_cannot_be_reached_is_told_as_such() {
 
 #[test]
 fn who_is_not_root_is_told_so() {
-    let site = Site::new();
-    site.run("web");
-    let before = site.instances("web");
-    let binary = site.folder.path().join("inplace");
+    let fixture = Fixture::new();
+    fixture.run("web");
+    let before = fixture.instances("web");
+    let binary = fixture.folder.path().join("inplace");
     fs::copy(env!("CARGO_BIN_EXE_inplace"), &binary).unwrap();
     let open = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    open(site.folder.path(), 0o755);
-    let theirs = site.folder.path().join("theirs");
+    open(fixture.folder.path(), 0o755);
+    let theirs = fixture.folder.path().join("theirs");
     fs::create_dir(&theirs).unwrap();
     open(&theirs, 0o777);
     let nobody = |state: &Path, verb: &[&str]| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&binary);
-        command.args(["node", "--runtime-endpoint", &site.lab.endpoint, "--state-dir"]).arg(state).args(verb);
+        command
+            .args(["node", "--runtime-endpoint", &fixture.lab.endpoint, "--state-dir"])
+            .arg(state)
+            .args(verb);
         ended(&command.output().unwrap())
     };
     let restart = ["restart", "--pod", "web", "-c", "app"];
     let (code, message) = nobody(&theirs, &restart);
     assert_eq!(code, 6, "{message}");
     assert!(message.contains("permission denied: run as root"), "{message}");
-    let (code, message) = nobody(&site.state.join("mine"), &restart);
+    let (code, message) = nobody(&fixture.state.join("mine"), &restart);
     assert_eq!(code, 1, "{message}");
     assert!(message.contains("Permission denied") && message.contains("--state-dir"), "{message}");
-    open(&site.lab.dir, 0o700);
+    open(&fixture.lab.dir, 0o700);
     let (code, message) = nobody(&theirs, &restart);
-    open(&site.lab.dir, 0o755);
+    open(&fixture.lab.dir, 0o755);
     assert_eq!(code, 6, "{message}");
     assert!(message.contains("takes root: Permission denied"), "{message}");
-    assert_eq!(site.instances("web"), before);
+    assert_eq!(fixture.instances("web"), before);
 }
 
 #[test]
 fn what_is_not_there_or_does_not_run_is_refused() {
-    let site = Site::new();
-    site.run("web");
-    site.run_app("short", &json!({"command": ["/bin/sh", "-c", "exit 4"]}));
+    let fixture = Fixture::new();
+    fixture.run("web");
+    fixture.run_app("short", &json!({"command": ["/bin/sh", "-c", "exit 4"]}));
     eventually("it to exit", || {
-        site.instances("short").iter().all(|instance| !instance.running).then_some(())
+        fixture.instances("short").iter().all(|instance| !instance.running).then_some(())
     });
-    let before = (site.instances("web"), site.instances("short"));
+    let before = (fixture.instances("web"), fixture.instances("short"));
     for (pod, container, reason, told) in [
         ("none", "app", "PodNotFound", "there is no pod default/none on this node"),
         ("other/web", "app", "PodNotFound", "there is no pod other/web"),
@@ -137,17 +140,17 @@ fn what_is_not_there_or_does_not_run_is_refused() {
             "it is exited with code 4. Nothing supervises it: remove the pod and run it again",
         ),
     ] {
-        let swap = format!("{container}={}", site.lab.image("app:v2"));
+        let swap = format!("{container}={}", fixture.lab.image("app:v2"));
         let mut verbs =
             vec![vec!["restart", "--pod", pod, "-c", container], vec!["plan", "--pod", pod, "-c", container]];
         if !container.contains(',') {
             verbs.push(vec!["swap", "--pod", pod, &swap]);
         }
         for verb in verbs {
-            let (code, message) = ended(&site.node(&verb));
+            let (code, message) = ended(&fixture.node(&verb));
             assert_eq!(code, 3, "{verb:?}: {message}");
             assert!(message.starts_with("inplace: ") && message.contains(told), "{verb:?}: {message}");
-            let output = site.node(&[&verb[..], &["-o", "json"]].concat());
+            let output = fixture.node(&[&verb[..], &["-o", "json"]].concat());
             let object = object(&output);
             assert_eq!(output.status.code(), Some(3));
             assert_eq!(
@@ -160,17 +163,17 @@ fn what_is_not_there_or_does_not_run_is_refused() {
     }
     // An ID that has ended.
     let once = ["restart", "--pod", "web", "-c", "app", "--id", "once", "-o", "json"];
-    let first = site.node(&once);
+    let first = fixture.node(&once);
     assert_eq!((first.status.code(), object(&first)["id"].as_str()), (Some(0), Some("once")));
-    let second = site.node(&once);
+    let second = fixture.node(&once);
     assert_eq!(object(&second), object(&first));
-    assert_eq!(site.running("web").attempt, 1);
-    assert_eq!(site.instances("short"), before.1);
+    assert_eq!(fixture.running("web").attempt, 1);
+    assert_eq!(fixture.instances("short"), before.1);
 }
 
 #[test]
 fn what_is_written_wrongly_is_refused_before_anybody_is_asked() {
-    let site = Site::new();
+    let fixture = Fixture::new();
     for (verb, told) in [
         (&["restart", "--pod", "a/b/c", "-c", "x"][..], "write NAMESPACE/NAME"),
         (&["restart", "--pod", "/b", "-c", "x"], "write NAMESPACE/NAME"),
@@ -181,23 +184,23 @@ fn what_is_written_wrongly_is_refused_before_anybody_is_asked() {
         (&["ps", "--output", "xml"], "possible values: text, json"),
         (&["restart", "--pod", "b", "-c", "x", "--deadline", "soon"], "invalid digit"),
     ] {
-        let (code, message) = ended(&site.node(verb));
+        let (code, message) = ended(&fixture.node(verb));
         assert_eq!(code, 2, "{verb:?}: {message}");
         assert!(message.contains(told), "{verb:?}: {message}");
     }
-    let (code, message) = ended(&site.node(&["restart", "--pod", "b", "-c", "x", "--deadline", "0"]));
+    let (code, message) = ended(&fixture.node(&["restart", "--pod", "b", "-c", "x", "--deadline", "0"]));
     assert_eq!(code, 3);
     assert!(message.contains("deadlineSeconds: 1 to 86400"), "{message}");
 }
 
 #[test]
 fn help_tells_the_exit_codes_and_every_flag() {
-    let site = Site::new();
+    let fixture = Fixture::new();
     for path in
         ["", "node", "agent", "node ps", "node restart", "node swap", "node plan", "node run", "node rm"]
     {
         let words: Vec<_> = path.split_whitespace().chain(["--help"]).collect();
-        let output = site.lab.inplace(&words);
+        let output = fixture.lab.inplace(&words);
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(
             output.status.success() && text.contains("7  an inplace agent or another command is at work"),
@@ -221,13 +224,13 @@ fn help_tells_the_exit_codes_and_every_flag() {
 
 #[test]
 fn looking_changes_nothing() {
-    let site = Site::new();
-    site.run("web");
-    assert_eq!(site.node(&["restart", "--pod", "web", "-c", "app"]).status.code(), Some(0));
-    let _agent = site.agent(&[]);
-    let before = (site.instances("web"), fs::read(site.state.join("journal/uid-web.json")).unwrap());
-    let swap = format!("app={}", site.lab.image("app:v3"));
-    let plan = String::from_utf8(site.node(&["plan", "--pod", "web", &swap]).stdout).unwrap();
+    let fixture = Fixture::new();
+    fixture.run("web");
+    assert_eq!(fixture.node(&["restart", "--pod", "web", "-c", "app"]).status.code(), Some(0));
+    let _agent = fixture.agent(&[]);
+    let before = (fixture.instances("web"), fs::read(fixture.state.join("journal/uid-web.json")).unwrap());
+    let swap = format!("app={}", fixture.lab.image("app:v3"));
+    let plan = String::from_utf8(fixture.node(&["plan", "--pod", "web", &swap]).stdout).unwrap();
     for told in [
         "pod default/web: sandbox",
         "stays",
@@ -239,26 +242,26 @@ fn looking_changes_nothing() {
     ] {
         assert!(plan.contains(told), "{told}: {plan}");
     }
-    let plan = object(&site.node(&["plan", "--pod", "web", "app", "-o", "json"]));
+    let plan = object(&fixture.node(&["plan", "--pod", "web", "app", "-o", "json"]));
     assert_eq!(
         (plan["containers"][0]["action"].as_str(), plan["containers"][0]["from"]["attempt"].as_u64()),
         (Some("Restart"), Some(1))
     );
-    let text = String::from_utf8(site.node(&["ps"]).stdout).unwrap();
+    let text = String::from_utf8(fixture.node(&["ps"]).stdout).unwrap();
     let rows: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(
         rows[0],
         ["POD", "CONTAINER", "ATTEMPT", "STATE", "IMAGE", "AGE", "LAST", "OPERATION", "DOWNTIME"]
     );
-    assert_eq!(rows[1][..5], ["default/web", "app", "1", "running", &site.lab.image("app:v1")]);
+    assert_eq!(rows[1][..5], ["default/web", "app", "1", "running", &fixture.lab.image("app:v1")]);
     assert!(text.contains("Restart Succeeded") && text.trim_end().ends_with(" ms"), "{text}");
-    let seen = object(&site.node(&["ps", "--pod", "web", "-o", "json"]));
+    let seen = object(&fixture.node(&["ps", "--pod", "web", "-o", "json"]));
     assert_eq!(seen[0]["pod"], json!({"namespace": "default", "name": "web", "uid": "uid-web"}));
-    assert_eq!(seen[0]["containers"][0]["containerID"], site.running("web").id);
+    assert_eq!(seen[0]["containers"][0]["containerID"], fixture.running("web").id);
     assert_eq!(seen[0]["lastOperation"]["phase"], "Succeeded");
-    assert_eq!(object(&site.node(&["ps", "--pod", "none", "-o", "json"])), json!([]));
-    let after = (site.instances("web"), fs::read(site.state.join("journal/uid-web.json")).unwrap());
+    assert_eq!(object(&fixture.node(&["ps", "--pod", "none", "-o", "json"])), json!([]));
+    let after = (fixture.instances("web"), fs::read(fixture.state.join("journal/uid-web.json")).unwrap());
     assert_eq!(after, before);
     // The image of the plan was not pulled either.
-    assert!(!site.lab.ctr(&["image", "ls", "-q"]).contains("app:v3"));
+    assert!(!fixture.lab.ctr(&["image", "ls", "-q"]).contains("app:v3"));
 }

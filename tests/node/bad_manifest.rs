@@ -10,17 +10,17 @@ use inplace::cri::{
 };
 use serde_json::{Value, json};
 
-use crate::site::Site;
+use crate::fixture::Fixture;
 
 /// Runs a manifest; returns exit code, standard output and standard error.
-fn run(site: &Site, text: &str, more: &[&str]) -> (i32, String, String) {
-    let file = site.folder.path().join("bad.yaml");
+fn run(fixture: &Fixture, text: &str, more: &[&str]) -> (i32, String, String) {
+    let file = fixture.folder.path().join("bad.yaml");
     fs::write(&file, text).unwrap();
-    ended(site, &[&["run", "-f", file.to_str().unwrap()], more].concat())
+    ended(fixture, &[&["run", "-f", file.to_str().unwrap()], more].concat())
 }
 
-fn ended(site: &Site, verb: &[&str]) -> (i32, String, String) {
-    let output = site.node(verb);
+fn ended(fixture: &Fixture, verb: &[&str]) -> (i32, String, String) {
+    let output = fixture.node(verb);
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
@@ -31,7 +31,7 @@ fn json_of(text: &str) -> Value {
 
 #[test]
 fn a_manifest_that_cannot_be_kept_is_refused_by_place_and_name() {
-    let site = Site::new();
+    let fixture = Fixture::new();
     let pod = |spec: &str| format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n{spec}\n");
     let app = |rest: &str| pod(&format!("  containers: [{{name: app, image: 'app:v1'{rest}}}]"));
     for (text, told) in [
@@ -47,27 +47,27 @@ fn a_manifest_that_cannot_be_kept_is_refused_by_place_and_name() {
         ),
         (app("").replace("{name: web}", "{name: Web}"), "metadata.name: `Web` is not a name"),
     ] {
-        let (code, _, message) = run(&site, &text, &[]);
+        let (code, _, message) = run(&fixture, &text, &[]);
         assert_eq!(code, 3, "{text}: {message}");
         assert!(message.contains("bad.yaml: ") && message.contains(told), "{text}: {message}");
     }
-    let (code, out, _) = run(&site, "kind: [\n", &["-o", "json"]);
+    let (code, out, _) = run(&fixture, "kind: [\n", &["-o", "json"]);
     let object = json_of(&out);
     assert_eq!(
         (code, &object["phase"], &object["reason"]),
         (3, &json!("Refused"), &json!("InvalidManifest"))
     );
     // A value is never quoted.
-    let (code, _, message) = run(&site, &app(", env: [{name: A, value: {s3cret: s3cret}}]"), &[]);
+    let (code, _, message) = run(&fixture, &app(", env: [{name: A, value: {s3cret: s3cret}}]"), &[]);
     assert!(code == 3 && !message.contains("s3cret"), "{message}");
-    let (code, _, message) = ended(&site, &["run", "-f", "/does/not/exist.yaml"]);
+    let (code, _, message) = ended(&fixture, &["run", "-f", "/does/not/exist.yaml"]);
     assert!(code == 1 && message.contains("/does/not/exist.yaml: No such file"), "{code}: {message}");
-    assert!(site.instances("web").is_empty() && !site.state.join("pods/default_web").exists());
+    assert!(fixture.instances("web").is_empty() && !fixture.state.join("pods/default_web").exists());
 }
 
 #[test]
 fn every_field_outside_the_subset_is_refused_by_its_name() {
-    let site = Site::new();
+    let fixture = Fixture::new();
     let of_pod = "initContainers ephemeralContainers activeDeadlineSeconds dnsPolicy nodeSelector serviceAccountName \
         automountServiceAccountToken nodeName hostPID hostIPC securityContext imagePullSecrets hostname subdomain \
         affinity schedulerName tolerations hostAliases priorityClassName priority dnsConfig readinessGates os \
@@ -104,7 +104,7 @@ fn every_field_outside_the_subset_is_refused_by_its_name() {
     }
     spec["containers"] = json!([container]);
     let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec});
-    let (code, _, message) = run(&site, &manifest.to_string(), &[]);
+    let (code, _, message) = run(&fixture, &manifest.to_string(), &[]);
     assert_eq!(code, 3);
     let refused: Vec<_> =
         message.lines().filter_map(|line| line.strip_suffix(" is not supported by node run")).collect();
@@ -116,50 +116,50 @@ fn every_field_outside_the_subset_is_refused_by_its_name() {
 
 #[test]
 fn a_pod_is_run_once_and_removed_only_by_who_made_it() {
-    let site = Site::new();
-    site.run("web");
-    let before = site.instances("web");
+    let fixture = Fixture::new();
+    fixture.run("web");
+    let before = fixture.instances("web");
     let manifest = |name: &str, image: &str| {
-        let app = json!({"name": "app", "image": site.lab.image(image), "imagePullPolicy": "Never"});
+        let app = json!({"name": "app", "image": fixture.lab.image(image), "imagePullPolicy": "Never"});
         let metadata = json!({"name": name});
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [app]}})
             .to_string()
     };
-    let (code, out, message) = run(&site, &manifest("web", "app:v1"), &["-o", "json"]);
+    let (code, out, message) = run(&fixture, &manifest("web", "app:v1"), &["-o", "json"]);
     assert_eq!((code, &json_of(&out)["phase"]), (3, &json!("Refused")), "{message}");
     let told = "pod default/web exists: node run made it; remove it with `inplace node rm`";
     assert!(message.contains(told), "{message}");
-    let (code, _, message) = run(&site, &manifest("new", "app:none"), &[]);
+    let (code, _, message) = run(&fixture, &manifest("new", "app:none"), &[]);
     assert_eq!(code, 3, "{message}");
     assert!(message.contains("is not on this node, and imagePullPolicy is Never"), "{message}");
-    assert!(site.instances("new").is_empty());
+    assert!(fixture.instances("new").is_empty());
     // Removing a missing pod succeeds.
     let gone = (0, "pod default/none was not there\n".to_owned(), String::new());
-    assert_eq!(ended(&site, &["rm", "--pod", "none"]), gone);
-    let (code, out, _) = ended(&site, &["rm", "--pod", "none", "-o", "json"]);
+    assert_eq!(ended(&fixture, &["rm", "--pod", "none"]), gone);
+    let (code, out, _) = ended(&fixture, &["rm", "--pod", "none", "-o", "json"]);
     assert_eq!((code, &json_of(&out)["removed"]), (0, &json!(false)));
     // A pod of another creator.
-    let sandbox = foreign(&site, "theirs");
-    let (code, _, message) = ended(&site, &["rm", "--pod", "theirs"]);
+    let sandbox = foreign(&fixture, "theirs");
+    let (code, _, message) = ended(&fixture, &["rm", "--pod", "theirs"]);
     assert_eq!(code, 3, "{message}");
     let told = "pod default/theirs was not made by node run: neither node run nor a kubelet made it";
     assert!(message.contains(told), "{message}");
-    assert!(site.lab.ctr(&["containers", "ls", "-q"]).contains(&sandbox));
+    assert!(fixture.lab.ctr(&["containers", "ls", "-q"]).contains(&sandbox));
     // A pod of `node run` with another state folder.
-    let elsewhere = site.folder.path().join("elsewhere");
+    let elsewhere = fixture.folder.path().join("elsewhere");
     let (code, _, message) =
-        ended(&site, &["rm", "--pod", "web", "--state-dir", elsewhere.to_str().unwrap()]);
+        ended(&fixture, &["rm", "--pod", "web", "--state-dir", elsewhere.to_str().unwrap()]);
     assert_eq!(code, 3, "{message}");
-    let told = format!("call again with --state-dir {}", site.state.display());
+    let told = format!("call again with --state-dir {}", fixture.state.display());
     assert!(message.contains(&told), "{message}");
-    assert_eq!(site.instances("web"), before);
-    let (code, out, _) = ended(&site, &["rm", "--pod", "web", "-o", "json"]);
+    assert_eq!(fixture.instances("web"), before);
+    let (code, out, _) = ended(&fixture, &["rm", "--pod", "web", "-o", "json"]);
     assert_eq!((code, &json_of(&out)["removed"]), (0, &json!(true)));
-    assert!(site.instances("web").is_empty());
+    assert!(fixture.instances("web").is_empty());
 }
 
 /// Creates a sandbox as another tool would, and returns its ID.
-fn foreign(site: &Site, name: &str) -> String {
+fn foreign(fixture: &Fixture, name: &str) -> String {
     let (pod, namespace) = (name.to_owned(), "default".to_owned());
     let metadata = PodSandboxMetadata { name: pod, namespace, uid: "theirs".to_owned(), attempt: 0 };
     let labels = [("name", name), ("namespace", "default"), ("uid", "theirs")];
@@ -168,7 +168,7 @@ fn foreign(site: &Site, name: &str) -> String {
     let config = PodSandboxConfig { metadata: Some(metadata), labels, ..PodSandboxConfig::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let client = Client::new(&Endpoint::parse(&site.lab.endpoint).unwrap(), None);
+        let client = Client::new(&Endpoint::parse(&fixture.lab.endpoint).unwrap(), None);
         Box::pin(client.run_sandbox(config)).await.unwrap()
     })
 }

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::json;
 
-use crate::site::eventually;
+use crate::fixture::eventually;
 
 /// A registry that accepts every connection and never answers.
 pub(crate) struct Blackhole {

@@ -13,9 +13,9 @@ use inplace::api::status::Phase;
 
 use crate::{
     facts::Facts,
+    fixture::eventually,
     lab::Lab,
     pod::{Ended, Pod},
-    site::eventually,
 };
 
 /// Each instance of `app` writes a line when it starts, and its preStop handler writes another line. v3 exits at

@@ -4,7 +4,7 @@ use std::fs;
 
 use inplace::api::status::{Phase, Status};
 
-use crate::{facts::Instance, lab::Lab, pod::Pod, site::eventually};
+use crate::{facts::Instance, fixture::eventually, lab::Lab, pod::Pod};
 
 /// A pod whose `app` has this handler, this command, and 3 s of grace.
 fn pod(name: &str, handler: &str, command: &str) -> Pod<'static> {

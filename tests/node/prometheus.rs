@@ -13,7 +13,7 @@ use inplace::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{hook::measure, site::eventually};
+use crate::{fixture::eventually, hook::measure};
 
 /// A Prometheus that monitors itself; killed on drop.
 struct Prometheus {

@@ -7,9 +7,9 @@ use inplace::cri::proto::v1::ContainerState;
 
 use crate::{
     facts::Facts,
+    fixture::eventually,
     lab::Lab,
     pod::{PAIR, Pod},
-    site::eventually,
 };
 
 /// Everything that survives a restart of `app`.

@@ -22,21 +22,21 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The memory limit of the controller in the manifests.
 const MEMORY: u64 = 256 << 20;
 
-struct Site {
+struct Fixture {
     server: ApiServer,
     folder: tempfile::TempDir,
     port: u16,
     controller: Child,
 }
 
-impl Drop for Site {
+impl Drop for Fixture {
     fn drop(&mut self) {
         let _ = self.controller.kill();
         let _ = self.controller.wait();
     }
 }
 
-impl Site {
+impl Fixture {
     /// Sets up a controller with the rights of the manifests and active webhooks, a namespace, two nodes, two
     /// guarded pods and their hook. `before` creates an object before all of that.
     async fn new(before: impl FnOnce(&ApiServer, &Value) -> Value) -> Self {
@@ -80,20 +80,21 @@ impl Site {
         let folder = tempfile::tempdir().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let controller = controller(&server, folder.path(), port, args).await;
-        let site = Self { server, folder, port, controller };
+        let fixture = Self { server, folder, port, controller };
         let mut shipped: Value = serde_json::from_slice(&shipped).unwrap();
         shipped["metadata"] = json!({"name": name[1]});
         for webhook in shipped["webhooks"].as_array_mut().unwrap() {
             let path = webhook["clientConfig"]["service"]["path"].as_str().unwrap();
             webhook["clientConfig"] = json!({"url": format!("https://127.0.0.1:{port}{path}")});
         }
-        site.done(&["create", "-f", "-"], &shipped.to_string());
-        site.until("the webhooks are in force", || {
-            site.tried(&["delete", "pod", "evicted-1", "-n", "shop", "--dry-run=server"], "")
+        fixture.done(&["create", "-f", "-"], &shipped.to_string());
+        fixture.until("the webhooks are in force", || {
+            fixture
+                .tried(&["delete", "pod", "evicted-1", "-n", "shop", "--dry-run=server"], "")
                 .1
                 .contains("is guarded")
         });
-        site
+        fixture
     }
 
     /// Whether the command succeeded, and its output.
@@ -235,42 +236,42 @@ fn forged(name: &str, pod: &Value) -> Value {
 #[tokio::test]
 async fn s2_the_token_of_an_agent_deletes_no_pod_past_the_guard() {
     // One forged HookRun was stored before the webhook was active: it must have no effect either.
-    let site = Site::new(|_, victim| forged("stored-before", victim)).await;
-    let victim = site.done(&["get", "pod", "victim-0", "-n", "shop", "-o", "json"], "");
+    let fixture = Fixture::new(|_, victim| forged("stored-before", victim)).await;
+    let victim = fixture.done(&["get", "pod", "victim-0", "-n", "shop", "-o", "json"], "");
     let victim: Value = serde_json::from_str(&victim).unwrap();
     let create = ["create", "-f", "-", AGENT];
     let run = forged("by-token", &victim);
-    site.refused(&create, &run.to_string(), "is set on a HookRun by the controller");
+    fixture.refused(&create, &run.to_string(), "is set on a HookRun by the controller");
     let mut plain = run.clone();
     plain["metadata"]["labels"] = json!({"inplace.dev/node": "other", "inplace.dev/operation": "x"});
     plain["metadata"]["annotations"] = json!({"inplace.dev/approve": "true"});
-    site.refused(&create, &plain.to_string(), "an agent approves no HookRun");
+    fixture.refused(&create, &plain.to_string(), "an agent approves no HookRun");
     plain["metadata"]["annotations"] = json!({});
-    site.done(&create, &plain.to_string());
+    fixture.done(&create, &plain.to_string());
     let label = ["label", "hookrun", "by-token", "-n", "shop", AGENT, "inplace.dev/delete-guard=finish"];
-    site.refused(&label, "", "is set on a HookRun by the controller");
+    fixture.refused(&label, "", "is set on a HookRun by the controller");
     let move_it = ["label", "hookrun", "by-token", "-n", "shop", AGENT, "inplace.dev/operation-"];
-    site.refused(&move_it, "", "an agent changes neither");
-    site.refused(&["delete", "pod", "victim-0", "-n", "shop", "--wait=false"], "", "is guarded");
+    fixture.refused(&move_it, "", "an agent changes neither");
+    fixture.refused(&["delete", "pod", "victim-0", "-n", "shop", "--wait=false"], "", "is guarded");
     // The controller completes the eviction, and reconciles the forged HookRun in the same pass.
-    site.evicted_by_taint().await;
-    assert!(!site.is_leaving("victim-0"), "a forged HookRun deleted the pod");
+    fixture.evicted_by_taint().await;
+    assert!(!fixture.is_leaving("victim-0"), "a forged HookRun deleted the pod");
 }
 
 #[tokio::test]
 async fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller() {
-    let site = Site::new(|_, _| Value::Null).await;
-    let victim = site.done(&["get", "pod", "victim-0", "-n", "shop", "-o", "json"], "");
+    let fixture = Fixture::new(|_, _| Value::Null).await;
+    let victim = fixture.done(&["get", "pod", "victim-0", "-n", "shop", "-o", "json"], "");
     let victim: Value = serde_json::from_str(&victim).unwrap();
     let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u",
         "operation": "DELETE", "name": "victim-0", "namespace": "shop", "userInfo": {"username": TAINT_MANAGER},
         "kind": {"group": "", "version": "v1", "kind": "Pod"}, "object": null, "oldObject": victim}});
-    let (code, answer) = site.posted("guard", review.to_string().as_bytes());
+    let (code, answer) = fixture.posted("guard", review.to_string().as_bytes());
     assert_eq!((code.as_str(), &answer["response"]["allowed"]), ("200", &json!(false)), "{answer}");
-    assert!(site.run_of("victim-0")["metadata"]["labels"].get("inplace.dev/delete-guard").is_none());
-    site.succeeds("victim-0").await;
-    site.evicted_by_taint().await;
-    assert!(!site.is_leaving("victim-0"), "a made-up eviction deleted the pod");
+    assert!(fixture.run_of("victim-0")["metadata"]["labels"].get("inplace.dev/delete-guard").is_none());
+    fixture.succeeds("victim-0").await;
+    fixture.evicted_by_taint().await;
+    assert!(!fixture.is_leaving("victim-0"), "a made-up eviction deleted the pod");
 
     // The largest bodies that are read, each as expensive as possible, many at once; and larger ones.
     let body = |size: usize| {
@@ -284,7 +285,7 @@ async fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller() {
         let posts: Vec<_> = (0..24)
             .map(|number| {
                 let body = if number % 2 == 0 { &fits } else { &large };
-                scope.spawn(|| site.posted("validate", body).0)
+                scope.spawn(|| fixture.posted("validate", body).0)
             })
             .collect();
         posts.into_iter().map(|post| post.join().unwrap()).collect::<Vec<_>>()
@@ -319,7 +320,7 @@ async fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller() {
         let posts: Vec<_> = (0..24)
             .map(|number| {
                 let body = &bodies[number % 2];
-                scope.spawn(|| site.posted("validate", body))
+                scope.spawn(|| fixture.posted("validate", body))
             })
             .collect();
         posts.into_iter().map(|post| post.join().unwrap()).collect::<Vec<_>>()
@@ -330,17 +331,17 @@ async fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller() {
         assert!(refused || code == "408" || code == "000", "{number}: {code} {answer}");
     }
     assert!(codes.iter().any(|(code, _)| code == "413"), "{codes:?}");
-    assert!(site.peak() < MEMORY, "{} MiB", site.peak() >> 20);
+    assert!(fixture.peak() < MEMORY, "{} MiB", fixture.peak() >> 20);
     // The controller still answers: the hook of the victim has succeeded.
-    site.done(&["delete", "pod", "victim-0", "-n", "shop", "--wait=false"], "");
+    fixture.done(&["delete", "pod", "victim-0", "-n", "shop", "--wait=false"], "");
 }
 
 #[tokio::test]
 async fn s6_hooks_and_rollouts_need_the_rights_that_they_amount_to() {
-    let site = Site::new(|_, _| Value::Null).await;
-    site.may("create,get,patch,update", "hookruns.tkex.tencent.com");
-    site.may("create,get,patch,update", "hooktemplates.tkex.tencent.com");
-    site.may("create,get,patch,update", "inplacerollouts.inplace.dev");
+    let fixture = Fixture::new(|_, _| Value::Null).await;
+    fixture.may("create,get,patch,update", "hookruns.tkex.tencent.com");
+    fixture.may("create,get,patch,update", "hooktemplates.tkex.tencent.com");
+    fixture.may("create,get,patch,update", "inplacerollouts.inplace.dev");
     let create = ["create", "-f", "-", "--as=mallory"];
     let exec = json!({"exec": {"container": "app", "command": ["cat", "/proc/1/environ"]}});
     let web = json!({"web": {"url": "https://10.0.0.1:10250/"}});
@@ -358,26 +359,26 @@ async fn s6_hooks_and_rollouts_need_the_rights_that_they_amount_to() {
         ]
     };
     for (object, says) in objects(1) {
-        site.refused(&create, &object.to_string(), says);
+        fixture.refused(&create, &object.to_string(), says);
     }
     // The template was created by a user with the required rights, and is changed by a user without them.
     let change = json!({"spec": {"metrics": [{"name": "m", "count": 1, "successCondition": "true", "provider": exec}]}});
     let change = change.to_string();
     let patched =
         ["patch", "hooktemplate", "leave", "-n", "shop", "--as=mallory", "--type=merge", "-p", &change];
-    site.refused(&patched, "", "in namespace shop: create pods/exec");
-    site.may("create", "pods/exec");
-    site.may("patch", "pods");
-    site.until("the rights are known", || site.tried(&create, &objects(2)[0].0.to_string()).0);
+    fixture.refused(&patched, "", "in namespace shop: create pods/exec");
+    fixture.may("create", "pods/exec");
+    fixture.may("patch", "pods");
+    fixture.until("the rights are known", || fixture.tried(&create, &objects(2)[0].0.to_string()).0);
     for (object, _) in &objects(3)[..] {
-        site.until("it is written by somebody who may", || {
-            let (done, told) = site.tried(&create, &object.to_string());
+        fixture.until("it is written by somebody who may", || {
+            let (done, told) = fixture.tried(&create, &object.to_string());
             assert!(done || told.contains("may not"), "{told}");
             done
         });
     }
     // A user with `patch` on HookRuns may approve one (docs/hooks.md), but may not tie one to a pod.
-    site.done(
+    fixture.done(
         &["annotate", "hookrun", "exec-3", "-n", "shop", "--as=mallory", "inplace.dev/approve=true"],
         "",
     );
@@ -390,57 +391,58 @@ async fn s6_hooks_and_rollouts_need_the_rights_that_they_amount_to() {
         "--as=mallory",
         "inplace.dev/task=DeleteGuard/leave//1",
     ];
-    site.refused(&tie, "", "is set on a HookRun by the controller");
+    fixture.refused(&tie, "", "is set on a HookRun by the controller");
 }
 
 #[tokio::test]
 async fn s10_a_label_stops_no_preemption_and_still_stops_an_accident() {
-    let site = Site::new(|_, _| Value::Null).await;
+    let fixture = Fixture::new(|_, _| Value::Null).await;
     let delete = ["delete", "pod", "victim-0", "-n", "shop", "--wait=false"];
-    site.refused(&delete, "", "is guarded");
+    fixture.refused(&delete, "", "is guarded");
     let by_scheduler = [&delete[..], &["--as=system:kube-scheduler"]].concat();
-    site.until("the pod is preempted", || site.tried(&by_scheduler, "").0);
-    assert!(site.is_leaving("victim-0"));
+    fixture.until("the pod is preempted", || fixture.tried(&by_scheduler, "").0);
+    assert!(fixture.is_leaving("victim-0"));
 }
 
 #[tokio::test]
 async fn held_a_pod_goes_when_its_time_is_over_and_nobody_makes_that_earlier() {
-    let site = Site::with(&["--guard-longest-hold", "20s"], |_, _| Value::Null).await;
-    site.may("create,get,patch,update,delete", "pods");
-    site.may("create", "pods/exec");
-    site.may("create,get,patch,update", "hookruns.tkex.tencent.com");
+    let fixture = Fixture::with(&["--guard-longest-hold", "20s"], |_, _| Value::Null).await;
+    fixture.may("create,get,patch,update,delete", "pods");
+    fixture.may("create", "pods/exec");
+    fixture.may("create,get,patch,update", "hookruns.tkex.tencent.com");
     // A user with write access to pods creates one whose hook cannot be started, and claims that it has been held
     // since long ago.
     let since = json!([{"type": "inplace.dev/DeleteGuardHeld", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"}]);
     let mut pod = guarded("forged-2", "calm");
     pod["metadata"]["annotations"]["inplace.dev/pre-delete-hook"] = json!("nobody-made-it");
     pod["status"] = json!({"conditions": since});
-    site.until("the rights are known", || {
-        site.tried(&["create", "-f", "-", "--as=mallory"], &pod.to_string()).0
+    fixture.until("the rights are known", || {
+        fixture.tried(&["create", "-f", "-", "--as=mallory"], &pod.to_string()).0
     });
     let change = json!({"status": {"conditions": since}}).to_string();
-    site.tried(
+    fixture.tried(
         &["patch", "pod", "forged-2", "-n", "shop", "--as=mallory", "--type=merge", "-p", &change],
         "",
     );
     let delete = |pod| ["delete", "pod", pod, "-n", "shop", "--wait=false", "--as=mallory"];
     let began = Instant::now();
-    site.refused(&delete("forged-2"), "", "is not there: create it");
+    fixture.refused(&delete("forged-2"), "", "is not there: create it");
     let at = r#"jsonpath={.status.conditions[?(@.type=="inplace.dev/DeleteGuardHeld")].lastTransitionTime}"#;
-    let held = site.done(&["get", "pod", "forged-2", "-n", "shop", "-o", at], "");
+    let held = fixture.done(&["get", "pod", "forged-2", "-n", "shop", "-o", at], "");
     assert!(!held.is_empty() && !held.starts_with("2020"), "held since {held:?}");
-    site.until("the pod goes", || site.tried(&delete("forged-2"), "").0);
+    fixture.until("the pod goes", || fixture.tried(&delete("forged-2"), "").0);
     assert!(began.elapsed() > Duration::from_secs(18), "it was let go after {:?}", began.elapsed());
 
     // A user takes the name that the guard's hook will have.
-    let victim = site.done(&["get", "pod", "victim-0", "-n", "shop", "-o", "jsonpath={.metadata.uid}"], "");
+    let victim =
+        fixture.done(&["get", "pod", "victim-0", "-n", "shop", "-o", "jsonpath={.metadata.uid}"], "");
     let uid: String = victim.chars().filter(|c| *c != '-').take(8).collect();
     let name = format!("pre-delete-hook-victim-0-{uid}-leave-1");
     let run = hook("HookRun", &name, &json!({"exec": {"container": "app", "command": ["true"]}}));
     let create = ["create", "-f", "-", "--as=mallory"];
-    site.until("the name is taken", || site.tried(&create, &run.to_string()).0);
-    site.refused(&delete("victim-0"), "", &format!("pre-delete-hook-victim-0-{uid}-leave-2"));
-    let mut made = site.runs();
+    fixture.until("the name is taken", || fixture.tried(&create, &run.to_string()).0);
+    fixture.refused(&delete("victim-0"), "", &format!("pre-delete-hook-victim-0-{uid}-leave-2"));
+    let mut made = fixture.runs();
     made.retain(|run| run["metadata"]["annotations"]["inplace.dev/pod-uid"] == victim.as_str());
     assert_eq!(made.len(), 1, "{made:#?}");
     assert_eq!(made[0]["metadata"]["name"], format!("pre-delete-hook-victim-0-{uid}-leave-2"));
@@ -448,15 +450,15 @@ async fn held_a_pod_goes_when_its_time_is_over_and_nobody_makes_that_earlier() {
     let mut approved =
         hook("HookRun", "approved", &json!({"exec": {"container": "app", "command": ["true"]}}));
     approved["metadata"]["annotations"] = json!({"inplace.dev/approve": "true"});
-    site.refused(&create, &approved.to_string(), "a HookRun is approved when it is there");
+    fixture.refused(&create, &approved.to_string(), "a HookRun is approved when it is there");
     approved["metadata"] =
         json!({"name": "shown", "namespace": "shop", "labels": {"inplace.dev/operation": "x"}});
-    site.refused(&create, &approved.to_string(), "is set on a HookRun by the agents");
+    fixture.refused(&create, &approved.to_string(), "is set on a HookRun by the agents");
     // A status in the created object is not stored: the API server keeps the status in a subresource.
     let mut ended = hook("HookRun", "ended", &json!({"exec": {"container": "app", "command": ["true"]}}));
     ended["status"] = json!({"phase": "Successful"});
-    if site.tried(&create, &ended.to_string()).0 {
+    if fixture.tried(&create, &ended.to_string()).0 {
         let phase = ["get", "hookrun", "ended", "-n", "shop", "-o", "jsonpath={.status.phase}"];
-        assert_ne!(site.done(&phase, ""), "Successful");
+        assert_ne!(fixture.done(&phase, ""), "Successful");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::crash::{Scene, Subject, Theatre, Way};
+use crate::crash::{CrashFixture, HeldOperation, TestedPod, Way};
 
 /// The number of pods per way, so that each has only a few points.
 const PODS: [(Way, usize); 6] =
@@ -32,30 +32,30 @@ fn points(way: Way) -> VecDeque<String> {
 
 #[test]
 fn killed_at_every_point_it_goes_on_as_if_nothing_had_happened() {
-    let theatre = Theatre::open();
-    let mut agent = theatre.agent();
+    let crash_fixture = CrashFixture::open();
+    let mut agent = crash_fixture.agent();
     let ways: Vec<_> = PODS.iter().flat_map(|(way, pods)| std::iter::repeat_n(*way, *pods)).collect();
-    let subjects = theatre.cast(&ways);
+    let tested_pods = crash_fixture.create_pods(&ways);
     let mut left: HashMap<Way, VecDeque<String>> =
         Way::ALL.into_iter().map(|way| (way, points(way))).collect();
     let mut missed = HashMap::<(Way, String), usize>::new();
     for round in 0.. {
-        let scenes: Vec<(&Subject<'_>, String)> = subjects
+        let held_operations: Vec<(&TestedPod<'_>, String)> = tested_pods
             .iter()
-            .filter_map(|subject| Some((subject, left.get_mut(&subject.way)?.pop_front()?)))
+            .filter_map(|tested_pod| Some((tested_pod, left.get_mut(&tested_pod.way)?.pop_front()?)))
             .collect();
-        if scenes.is_empty() {
+        if held_operations.is_empty() {
             break;
         }
-        let wanted: Vec<String> = scenes.iter().map(|(_, point)| point.clone()).collect();
-        let scenes = theatre.bring(&scenes, &round.to_string());
+        let wanted: Vec<String> = held_operations.iter().map(|(_, point)| point.clone()).collect();
+        let held_operations = crash_fixture.bring_to_points(&held_operations, &round.to_string());
         agent.kill();
-        theatre.holds.release();
-        agent = theatre.agent();
-        for (scene, point) in scenes.into_iter().zip(wanted) {
-            scene.ends(stops(&scene));
-            if scene.held_at.is_none() {
-                let way = scene.subject.way;
+        crash_fixture.holds.release();
+        agent = crash_fixture.agent();
+        for (held_operation, point) in held_operations.into_iter().zip(wanted) {
+            held_operation.ends(stops(&held_operation));
+            if held_operation.held_at.is_none() {
+                let way = held_operation.tested_pod.way;
                 let times = missed.entry((way, point.clone())).or_default();
                 *times += 1;
                 assert!(*times < TRIES, "{way:?}: never {point}");
@@ -63,14 +63,14 @@ fn killed_at_every_point_it_goes_on_as_if_nothing_had_happened() {
             }
         }
     }
-    drop(subjects);
-    theatre.close();
+    drop(tested_pods);
+    crash_fixture.close();
 }
 
 /// The number of preStop runs: once the journal records that the handler has been started, it is not started
 /// again.
-fn stops(scene: &Scene<'_>) -> std::ops::RangeInclusive<usize> {
-    match scene.held_at.as_deref() {
+fn stops(held_operation: &HeldOperation<'_>) -> std::ops::RangeInclusive<usize> {
+    match held_operation.held_at.as_deref() {
         Some("after journal PreStop" | "before effect PreStop") => 0..=0,
         _ => 1..=1,
     }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::{
     agent::Agent,
-    crash::{Scene, Subject, Theatre, Way, assert_held},
+    crash::{CrashFixture, HeldOperation, TestedPod, Way, assert_held},
     pod::{eventually, eventually_or, is},
 };
 
@@ -17,7 +17,7 @@ const SHORT: Duration = Duration::from_secs(5);
 const LONG_AWAY: Duration = Duration::from_secs(60);
 
 /// The fault points at which the outage starts.
-const SCENES: [(Way, &str); 12] = [
+const HELD: [(Way, &str); 12] = [
     (Way::Recreate, "before effect Fence"),
     (Way::Recreate, "after effect Stop"),
     (Way::Recreate, "after effect Start"),
@@ -40,46 +40,49 @@ fn resident(agent: &Agent) -> u64 {
 }
 
 /// True when the journal has the end of the request, and no open operation.
-fn is_over(scene: &Scene<'_>) -> bool {
-    let journal = scene.subject.journal();
-    journal["open"].is_null() && journal["last"]["id"] == *scene.ask.id
+fn is_over(held_operation: &HeldOperation<'_>) -> bool {
+    let journal = held_operation.tested_pod.journal();
+    journal["open"].is_null() && journal["last"]["id"] == *held_operation.ask.id
 }
 
-fn scenes<'a>(subjects: &'a [Subject<'a>]) -> Vec<(&'a Subject<'a>, String)> {
-    subjects.iter().zip(SCENES).map(|(subject, (_, point))| (subject, point.to_owned())).collect()
+fn held_operations<'a>(tested_pods: &'a [TestedPod<'a>]) -> Vec<(&'a TestedPod<'a>, String)> {
+    tested_pods.iter().zip(HELD).map(|(tested_pod, (_, point))| (tested_pod, point.to_owned())).collect()
 }
 
 #[test]
 fn away_in_the_middle_it_delays_and_spoils_nothing() {
-    let theatre = Theatre::open();
-    let mut agent = theatre.agent();
-    let subjects = theatre.cast(&SCENES.map(|(way, _)| way));
+    let crash_fixture = CrashFixture::open();
+    let mut agent = crash_fixture.agent();
+    let tested_pods = crash_fixture.create_pods(&HELD.map(|(way, _)| way));
     let before = resident(&agent);
     // After its API server is back, a kubelet may take up to a minute to observe the rollback of the spec. Until
     // then it kills the container that replaces the crashing image, and the agent retries: at once, and after 2,
     // 4, 8, 16 and 32 s.
-    for subject in &subjects {
-        subject.tries.set(8);
+    for tested_pod in &tested_pods {
+        tested_pod.tries.set(8);
     }
     for (what, away) in [("kube-apiserver", SHORT), ("etcd", SHORT), ("kube-apiserver", LONG_AWAY)] {
-        let scenes = theatre.bring(&scenes(&subjects), &format!("{what}-{}", away.as_secs()));
-        assert_held(&scenes);
-        theatre.cluster.kill(what);
-        theatre.holds.release();
+        let held_operations = crash_fixture
+            .bring_to_points(&held_operations(&tested_pods), &format!("{what}-{}", away.as_secs()));
+        assert_held(&held_operations);
+        crash_fixture.cluster.kill(what);
+        crash_fixture.holds.release();
         if away == LONG_AWAY {
             // Operations that do not need the API server end without it.
-            for scene in scenes.iter().filter(|scene| scene.subject.way == Way::Recreate) {
-                eventually(&format!("the end of {:?} in the journal", scene.ask), || {
-                    is_over(scene).then_some(())
+            for held_operation in
+                held_operations.iter().filter(|held_operation| held_operation.tested_pod.way == Way::Recreate)
+            {
+                eventually(&format!("the end of {:?} in the journal", held_operation.ask), || {
+                    is_over(held_operation).then_some(())
                 });
             }
         }
         // Not a wait for a condition: this is the duration of the outage.
         thread::sleep(away);
-        theatre.cluster.start(what);
-        for scene in scenes {
-            scene.ends(1..=1);
-            told(&scene);
+        crash_fixture.cluster.start(what);
+        for held_operation in held_operations {
+            held_operation.ends(1..=1);
+            told(&held_operation);
         }
         assert!(!agent.has_ended());
     }
@@ -87,97 +90,102 @@ fn away_in_the_middle_it_delays_and_spoils_nothing() {
     assert!(after < before + 8 * 1024, "{before} kB before, {after} kB after");
 
     // An agent that starts during the outage continues at once with what is in the journal.
-    let scenes = theatre.bring(&scenes(&subjects), "start");
-    theatre.cluster.kill("kube-apiserver");
+    let held_operations = crash_fixture.bring_to_points(&held_operations(&tested_pods), "start");
+    crash_fixture.cluster.kill("kube-apiserver");
     agent.kill();
-    theatre.holds.release();
-    agent = theatre.launch();
-    for scene in scenes.iter().filter(|scene| scene.subject.way == Way::Recreate) {
-        eventually(&format!("the new life of {:?}", scene.ask), || {
-            scene.subject.is_replaced(&scene.ask).then_some(())
+    crash_fixture.holds.release();
+    agent = crash_fixture.launch();
+    for held_operation in
+        held_operations.iter().filter(|held_operation| held_operation.tested_pod.way == Way::Recreate)
+    {
+        eventually(&format!("the new life of {:?}", held_operation.ask), || {
+            held_operation.tested_pod.is_replaced(&held_operation.ask).then_some(())
         });
     }
-    theatre.cluster.start("kube-apiserver");
-    for scene in scenes {
-        scene.ends(1..=1);
+    crash_fixture.cluster.start("kube-apiserver");
+    for held_operation in held_operations {
+        held_operation.ends(1..=1);
     }
     // New requests work as well.
-    for subject in &subjects {
-        let ask = subject.ask("later");
-        subject.ends(&ask, "asked later", 1..=1);
+    for tested_pod in &tested_pods {
+        let ask = tested_pod.ask("later");
+        tested_pod.ends(&ask, "asked later", 1..=1);
     }
     assert!(!agent.has_ended());
-    drop(subjects);
-    theatre.close();
+    drop(tested_pods);
+    crash_fixture.close();
 }
 
 /// One event reports the end, too.
-fn told(scene: &Scene<'_>) {
-    let reason = if scene.subject.way == Way::Back { "InPlaceRolledBack" } else { "InPlaceSucceeded" };
-    eventually(&format!("the event of {:?}", scene.ask), || {
-        let events = scene.subject.pod.events();
+fn told(held_operation: &HeldOperation<'_>) {
+    let reason =
+        if held_operation.tested_pod.way == Way::Back { "InPlaceRolledBack" } else { "InPlaceSucceeded" };
+    eventually(&format!("the event of {:?}", held_operation.ask), || {
+        let events = held_operation.tested_pod.pod.events();
         events.iter().any(|event| event.reason.as_deref() == Some(reason)).then_some(())
     });
 }
 
 #[test]
 fn a_gate_that_could_not_be_opened_is_opened_when_it_is_back() {
-    let theatre = Theatre::open();
-    let mut agent = theatre.agent();
-    let subjects = theatre.cast(&[Way::Drain]);
-    let [subject] = subjects.as_slice() else { unreachable!() };
+    let crash_fixture = CrashFixture::open();
+    let mut agent = crash_fixture.agent();
+    let tested_pods = crash_fixture.create_pods(&[Way::Drain]);
+    let [tested_pod] = tested_pods.as_slice() else { unreachable!() };
     for another_agent in [false, true] {
-        theatre.holds.set(subject.uid(), "after effect Start");
-        let ask = subject.ask_with("owed", &json!({"deadlineSeconds": 30}));
-        eventually("its point", || theatre.holds.held(subject.uid()));
-        theatre.cluster.kill("kube-apiserver");
-        theatre.holds.release();
+        crash_fixture.holds.set(tested_pod.uid(), "after effect Start");
+        let ask = tested_pod.ask_with("owed", &json!({"deadlineSeconds": 30}));
+        eventually("its point", || crash_fixture.holds.held(tested_pod.uid()));
+        crash_fixture.cluster.kill("kube-apiserver");
+        crash_fixture.holds.release();
         // Longer than the agent retries: only the gate that is still to be opened is left in the journal.
         eventually_or("the end in the journal", || {
-            let journal = subject.journal();
+            let journal = tested_pod.journal();
             let is_owed = journal["open"].is_null() && journal["owed_gate"] == "Open";
             if is_owed { Ok(()) } else { Err(journal) }
         });
         if another_agent {
             agent.kill();
-            agent = theatre.launch();
+            agent = crash_fixture.launch();
         }
-        theatre.cluster.start("kube-apiserver");
-        subject.ends(&ask, &format!("owed, by another agent: {another_agent}"), 1..=1);
+        crash_fixture.cluster.start("kube-apiserver");
+        tested_pod.ends(&ask, &format!("owed, by another agent: {another_agent}"), 1..=1);
     }
     assert!(!agent.has_ended());
-    drop(subjects);
-    theatre.close();
+    drop(tested_pods);
+    crash_fixture.close();
 }
 
 #[test]
 fn what_had_not_begun_when_it_went_ends_untouched_by_its_deadline() {
-    let theatre = Theatre::open();
-    let agent = theatre.agent();
-    let subjects = theatre.cast(&[Way::Respec, Way::Drain]);
+    let crash_fixture = CrashFixture::open();
+    let agent = crash_fixture.agent();
+    let tested_pods = crash_fixture.create_pods(&[Way::Respec, Way::Drain]);
     let points = ["before effect Respec", "before effect Gate"];
-    for (subject, point) in subjects.iter().zip(points) {
-        theatre.holds.set(subject.uid(), point);
+    for (tested_pod, point) in tested_pods.iter().zip(points) {
+        crash_fixture.holds.set(tested_pod.uid(), point);
     }
-    let asks: Vec<_> =
-        subjects.iter().map(|subject| subject.ask_with("short", &json!({"deadlineSeconds": 25}))).collect();
-    for subject in &subjects {
-        eventually("its point", || theatre.holds.held(subject.uid()));
+    let asks: Vec<_> = tested_pods
+        .iter()
+        .map(|tested_pod| tested_pod.ask_with("short", &json!({"deadlineSeconds": 25})))
+        .collect();
+    for tested_pod in &tested_pods {
+        eventually("its point", || crash_fixture.holds.held(tested_pod.uid()));
     }
-    theatre.cluster.kill("kube-apiserver");
+    crash_fixture.cluster.kill("kube-apiserver");
     // A write into a connection that is not yet known to be dead might still have arrived, so the test waits
     // until the agent has noticed the outage.
     eventually("the agent knows", || (agent.metric(&["inplace_watch_connected"]) == 0.0).then_some(()));
-    theatre.holds.release();
-    for (subject, ask) in subjects.iter().zip(&asks) {
+    crash_fixture.holds.release();
+    for (tested_pod, ask) in tested_pods.iter().zip(&asks) {
         eventually(&format!("the end of {ask:?} in the journal"), || {
-            let journal = subject.journal();
+            let journal = tested_pod.journal();
             (journal["open"].is_null() && journal["last"]["id"] == *ask.id).then_some(())
         });
     }
-    theatre.cluster.start("kube-apiserver");
-    for (subject, ask) in subjects.iter().zip(&asks) {
-        let status = subject.pod.answer(&ask.id);
+    crash_fixture.cluster.start("kube-apiserver");
+    for (tested_pod, ask) in tested_pods.iter().zip(&asks) {
+        let status = tested_pod.pod.answer(&ask.id);
         assert_eq!(
             (status.phase, status.reason.as_str()),
             (Phase::Failed, "DeadlineExceeded"),
@@ -185,14 +193,14 @@ fn what_had_not_begun_when_it_went_ends_untouched_by_its_deadline() {
         );
         // The first step of these operations never reached the API server.
         assert!(status.message.ends_with("The running containers were not touched"), "{}", status.message);
-        subject.is_untouched(ask);
+        tested_pod.is_untouched(ask);
     }
-    subjects[1].pod.wait("its gate is open", |pod| is(pod, GATE));
-    for subject in &subjects {
-        let ask = subject.ask("later");
-        subject.ends(&ask, "asked later", 1..=1);
+    tested_pods[1].pod.wait("its gate is open", |pod| is(pod, GATE));
+    for tested_pod in &tested_pods {
+        let ask = tested_pod.ask("later");
+        tested_pod.ends(&ask, "asked later", 1..=1);
     }
     assert!(!agent.has_ended());
-    drop(subjects);
-    theatre.close();
+    drop(tested_pods);
+    crash_fixture.close();
 }

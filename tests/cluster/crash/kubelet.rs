@@ -4,13 +4,13 @@ use std::{thread, time::Duration};
 
 use inplace::process::clock;
 
-use crate::crash::{Subject, Theatre, Way, assert_held};
+use crate::crash::{CrashFixture, TestedPod, Way, assert_held};
 
 /// The duration of the outage.
 const AWAY: Duration = Duration::from_secs(3);
 
 /// The fault points at which the kubelet dies: before and after effects that a kubelet reacts to.
-const SCENES: [(Way, &str); 14] = [
+const HELD: [(Way, &str); 14] = [
     (Way::Recreate, "after effect Fence"),
     (Way::Recreate, "after effect Stop"),
     (Way::Recreate, "after effect Create"),
@@ -37,34 +37,38 @@ fn stops(way: Way) -> std::ops::RangeInclusive<usize> {
 
 #[test]
 fn killed_in_the_middle_it_delays_and_spoils_nothing() {
-    let theatre = Theatre::open();
-    let mut agent = theatre.agent();
-    let subjects = theatre.cast(&SCENES.map(|(way, _)| way));
+    let crash_fixture = CrashFixture::open();
+    let mut agent = crash_fixture.agent();
+    let tested_pods = crash_fixture.create_pods(&HELD.map(|(way, _)| way));
     for with_agent in [false, true] {
-        let scenes: Vec<(&Subject<'_>, String)> =
-            subjects.iter().zip(SCENES).map(|(subject, (_, point))| (subject, point.to_owned())).collect();
-        let scenes = theatre.bring(&scenes, if with_agent { "both" } else { "kubelet" });
-        assert_held(&scenes);
-        theatre.cluster.kill("kubelet");
+        let held_operations: Vec<(&TestedPod<'_>, String)> = tested_pods
+            .iter()
+            .zip(HELD)
+            .map(|(tested_pod, (_, point))| (tested_pod, point.to_owned()))
+            .collect();
+        let held_operations =
+            crash_fixture.bring_to_points(&held_operations, if with_agent { "both" } else { "kubelet" });
+        assert_held(&held_operations);
+        crash_fixture.cluster.kill("kubelet");
         if with_agent {
             agent.kill();
-            theatre.holds.release();
-            agent = theatre.agent();
+            crash_fixture.holds.release();
+            agent = crash_fixture.agent();
         } else {
-            theatre.holds.release();
+            crash_fixture.holds.release();
         }
         // Not a wait for a condition: this is the duration of the outage.
         thread::sleep(AWAY);
         let since = clock::now();
-        theatre.cluster.start("kubelet");
-        for subject in &subjects {
-            subject.has_another_kubelet(since);
+        crash_fixture.cluster.start("kubelet");
+        for tested_pod in &tested_pods {
+            tested_pod.has_another_kubelet(since);
         }
-        for scene in scenes {
-            scene.ends(stops(scene.subject.way));
+        for held_operation in held_operations {
+            held_operation.ends(stops(held_operation.tested_pod.way));
         }
     }
     assert!(!agent.has_ended());
-    drop(subjects);
-    theatre.close();
+    drop(tested_pods);
+    crash_fixture.close();
 }

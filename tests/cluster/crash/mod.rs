@@ -8,10 +8,10 @@ mod api_server;
 mod back_off;
 pub(crate) mod hold;
 mod kubelet;
+mod monitor;
 mod runtime;
 mod slow_start;
-mod subject;
-mod witness;
+mod tested_pod;
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -21,32 +21,37 @@ use std::{
 use crate::{
     agent::{Agent, Setup},
     cluster::Cluster,
+    ongoing::Shown,
     pod::eventually_or,
-    scene::Shown,
 };
 use hold::Holds;
-use subject::{Ask, Subject, Way, prepare};
-use witness::Witness;
+use monitor::ContainerMonitor;
+use tested_pod::{Ask, TestedPod, Way, prepare};
 
 /// Time limit of a disturbed operation: a kubelet may be in back-off, or has to restart itself.
 const LONG: Duration = Duration::from_secs(150);
 
 /// A private cluster whose processes are killed.
-struct Theatre {
+struct CrashFixture {
     holds: Holds,
-    witness: Witness,
+    monitor: ContainerMonitor,
     cluster: Cluster,
     _alone: MutexGuard<'static, ()>,
 }
 
-impl Theatre {
+impl CrashFixture {
     fn open() -> Self {
         // One cluster at a time, even if the previous test panicked.
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let cluster = Cluster::own();
         let node = cluster.node();
-        Self { holds: Holds::below(&node.dir), witness: Witness::of(&node.endpoint), cluster, _alone: alone }
+        Self {
+            holds: Holds::below(&node.dir),
+            monitor: ContainerMonitor::of(&node.endpoint),
+            cluster,
+            _alone: alone,
+        }
     }
 
     /// Starts an agent with fault points. It is ready when this returns.
@@ -63,57 +68,65 @@ impl Theatre {
     }
 
     /// Creates pods for these ways, ready for the first request.
-    fn cast<'a>(&'a self, ways: &[Way]) -> Vec<Subject<'a>> {
-        let subjects: Vec<_> = ways.iter().map(|way| Subject::create(&self.cluster, *way)).collect();
-        subjects.iter().for_each(Subject::wait_ready);
-        prepare(&subjects);
-        subjects
+    fn create_pods<'a>(&'a self, ways: &[Way]) -> Vec<TestedPod<'a>> {
+        let tested_pods: Vec<_> = ways.iter().map(|way| TestedPod::create(&self.cluster, *way)).collect();
+        tested_pods.iter().for_each(TestedPod::wait_ready);
+        prepare(&tested_pods);
+        tested_pods
     }
 
     /// Writes a request for each of the subjects, and returns when all of them are stopped at their points. An
     /// operation without that point has ended by then; its name is `None`.
-    fn bring<'a>(&self, scenes: &[(&'a Subject<'a>, String)], round: &str) -> Vec<Scene<'a>> {
-        for (subject, point) in scenes {
-            self.holds.set(subject.uid(), point);
+    fn bring_to_points<'a>(
+        &self,
+        held_operations: &[(&'a TestedPod<'a>, String)],
+        round: &str,
+    ) -> Vec<HeldOperation<'a>> {
+        for (tested_pod, point) in held_operations {
+            self.holds.set(tested_pod.uid(), point);
         }
-        let asks: Vec<_> = scenes.iter().map(|(subject, _)| (*subject, subject.ask(round))).collect();
-        let brought = asks.into_iter().map(|(subject, ask)| {
+        let asks: Vec<_> =
+            held_operations.iter().map(|(tested_pod, _)| (*tested_pod, tested_pod.ask(round))).collect();
+        let brought = asks.into_iter().map(|(tested_pod, ask)| {
             let held_at = eventually_or(&format!("{ask:?} to come to its point or to end"), || {
-                let held = self.holds.held(subject.uid());
-                let is_there = held.is_some() || subject.has_ended(&ask);
-                if is_there { Ok(held) } else { Err(Shown(&subject.pod)) }
+                let held = self.holds.held(tested_pod.uid());
+                let is_there = held.is_some() || tested_pod.has_ended(&ask);
+                if is_there { Ok(held) } else { Err(Shown(&tested_pod.pod)) }
             });
-            Scene { subject, ask, held_at }
+            HeldOperation { tested_pod, ask, held_at }
         });
         brought.collect()
     }
 
     /// Asserts that the witness saw no forbidden state.
     fn close(self) {
-        self.witness.assert_clean();
+        self.monitor.assert_clean();
     }
 }
 
 /// One operation that is disturbed.
-struct Scene<'a> {
-    subject: &'a Subject<'a>,
+struct HeldOperation<'a> {
+    tested_pod: &'a TestedPod<'a>,
     ask: Ask,
     /// The name of the point at which it is stopped.
     held_at: Option<String>,
 }
 
-impl Scene<'_> {
+impl HeldOperation<'_> {
     /// Asserts that it ends as if nothing had happened, with a number of preStop runs in the range.
     fn ends(&self, stops: std::ops::RangeInclusive<usize>) {
         let what = format!("{:?} held at {:?}", self.ask, self.held_at);
-        self.subject.ends(&self.ask, &what, stops);
+        self.tested_pod.ends(&self.ask, &what, stops);
     }
 }
 
 /// Asserts that most operations are stopped at their points. Some may have missed the point because a kubelet was
 /// faster.
-fn assert_held(scenes: &[Scene<'_>]) {
-    let missed: Vec<_> =
-        scenes.iter().filter(|scene| scene.held_at.is_none()).map(|scene| &scene.ask).collect();
-    assert!(missed.len() * 3 <= scenes.len(), "too many were not held up: {missed:?}");
+fn assert_held(held_operations: &[HeldOperation<'_>]) {
+    let missed: Vec<_> = held_operations
+        .iter()
+        .filter(|held_operation| held_operation.held_at.is_none())
+        .map(|held_operation| &held_operation.ask)
+        .collect();
+    assert!(missed.len() * 3 <= held_operations.len(), "too many were not held up: {missed:?}");
 }

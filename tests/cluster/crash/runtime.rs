@@ -3,13 +3,13 @@
 
 use std::{thread, time::Duration};
 
-use crate::crash::{Subject, Theatre, Way, assert_held};
+use crate::crash::{CrashFixture, TestedPod, Way, assert_held};
 
 /// The duration of the outage.
 const AWAY: Duration = Duration::from_secs(2);
 
 /// The fault points at which it dies.
-const SCENES: [(Way, &str); 14] = [
+const HELD: [(Way, &str); 14] = [
     (Way::Recreate, "before effect Fence"),
     (Way::Recreate, "before effect Stop"),
     (Way::Recreate, "before effect Create"),
@@ -28,7 +28,7 @@ const SCENES: [(Way, &str); 14] = [
 
 /// What dies, and when the operations continue.
 #[derive(Clone, Copy, Debug)]
-enum Blow {
+enum Failure {
     /// containerd is dead when they make their next call.
     Before,
     /// It dies during that call.
@@ -39,37 +39,40 @@ enum Blow {
 
 #[test]
 fn killed_in_the_middle_it_delays_and_spoils_nothing() {
-    let theatre = Theatre::open();
-    let mut agent = theatre.agent();
-    let subjects = theatre.cast(&SCENES.map(|(way, _)| way));
-    for subject in &subjects {
-        subject.lost.set(1);
+    let crash_fixture = CrashFixture::open();
+    let mut agent = crash_fixture.agent();
+    let tested_pods = crash_fixture.create_pods(&HELD.map(|(way, _)| way));
+    for tested_pod in &tested_pods {
+        tested_pod.lost.set(1);
     }
-    for blow in [Blow::Before, Blow::During, Blow::WithAgent] {
-        let scenes: Vec<(&Subject<'_>, String)> =
-            subjects.iter().zip(SCENES).map(|(subject, (_, point))| (subject, point.to_owned())).collect();
-        let scenes = theatre.bring(&scenes, &format!("{blow:?}"));
-        assert_held(&scenes);
-        if matches!(blow, Blow::During) {
-            theatre.holds.release();
+    for failure in [Failure::Before, Failure::During, Failure::WithAgent] {
+        let held_operations: Vec<(&TestedPod<'_>, String)> = tested_pods
+            .iter()
+            .zip(HELD)
+            .map(|(tested_pod, (_, point))| (tested_pod, point.to_owned()))
+            .collect();
+        let held_operations = crash_fixture.bring_to_points(&held_operations, &format!("{failure:?}"));
+        assert_held(&held_operations);
+        if matches!(failure, Failure::During) {
+            crash_fixture.holds.release();
         }
-        theatre.cluster.kill("containerd");
-        if matches!(blow, Blow::WithAgent) {
+        crash_fixture.cluster.kill("containerd");
+        if matches!(failure, Failure::WithAgent) {
             agent.kill();
         }
-        theatre.holds.release();
-        if matches!(blow, Blow::WithAgent) {
-            agent = theatre.launch();
+        crash_fixture.holds.release();
+        if matches!(failure, Failure::WithAgent) {
+            agent = crash_fixture.launch();
         }
         // Not a wait for a condition: this is the duration of the outage.
         thread::sleep(AWAY);
-        theatre.cluster.start("containerd");
-        for scene in scenes {
+        crash_fixture.cluster.start("containerd");
+        for held_operation in held_operations {
             // The agent does not restart an interrupted handler; a kubelet does.
-            scene.ends(0..=2);
+            held_operation.ends(0..=2);
         }
         assert!(!agent.has_ended());
     }
-    drop(subjects);
-    theatre.close();
+    drop(tested_pods);
+    crash_fixture.close();
 }

@@ -9,53 +9,59 @@ use inplace::cri::{
 
 use crate::{
     cluster::block_on,
-    crash::{LONG, Scene, Theatre, Way, assert_held},
+    crash::{CrashFixture, HeldOperation, LONG, Way, assert_held},
+    ongoing::{containers, running_fence},
     pod::{eventually, eventually_within},
-    scene::{containers, running_fence},
 };
 
 /// The id of the pod's running fence.
-fn fence(scene: &Scene<'_>) -> Option<String> {
-    running_fence(&scene.subject.pod).map(|fence| fence.id)
+fn fence(held_operation: &HeldOperation<'_>) -> Option<String> {
+    running_fence(&held_operation.tested_pod.pod).map(|fence| fence.id)
 }
 
 /// The ids of the exited containers.
-fn dead(scene: &Scene<'_>) -> Vec<String> {
+fn dead(held_operation: &HeldOperation<'_>) -> Vec<String> {
     let is_dead = |container: &Container| container.state() == ContainerState::ContainerExited;
-    containers(&scene.subject.pod).into_iter().filter(is_dead).map(|container| container.id).collect()
+    containers(&held_operation.tested_pod.pod)
+        .into_iter()
+        .filter(is_dead)
+        .map(|container| container.id)
+        .collect()
 }
 
 #[test]
 fn the_fence_stays_until_the_container_runs() {
-    let theatre = Theatre::open();
-    let _agent = theatre.agent();
-    let subjects = theatre.cast(&[Way::Recreate, Way::Drain, Way::Recreate, Way::Drain]);
-    let scenes: Vec<_> = subjects.iter().map(|subject| (subject, "before effect Start".to_owned())).collect();
-    let scenes = theatre.bring(&scenes, "collected");
-    assert_held(&scenes);
-    let held: Vec<_> = scenes.iter().filter(|scene| scene.held_at.is_some()).collect();
-    let fences = || held.iter().map(|scene| fence(scene).unwrap()).collect::<Vec<_>>();
+    let crash_fixture = CrashFixture::open();
+    let _agent = crash_fixture.agent();
+    let tested_pods = crash_fixture.create_pods(&[Way::Recreate, Way::Drain, Way::Recreate, Way::Drain]);
+    let held_operations: Vec<_> =
+        tested_pods.iter().map(|tested_pod| (tested_pod, "before effect Start".to_owned())).collect();
+    let held_operations = crash_fixture.bring_to_points(&held_operations, "collected");
+    assert_held(&held_operations);
+    let held: Vec<_> =
+        held_operations.iter().filter(|held_operation| held_operation.held_at.is_some()).collect();
+    let fences = || held.iter().map(|held_operation| fence(held_operation).unwrap()).collect::<Vec<_>>();
     let first = fences();
     eventually_within(LONG, "the kubelet to collect the old lives", || {
-        let left: Vec<_> = held.iter().flat_map(|scene| dead(scene)).collect();
+        let left: Vec<_> = held.iter().flat_map(|held_operation| dead(held_operation)).collect();
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     });
     assert_eq!(fences(), first);
 
-    let endpoint = Endpoint::parse(&theatre.cluster.node().endpoint).unwrap();
+    let endpoint = Endpoint::parse(&crash_fixture.cluster.node().endpoint).unwrap();
     // The kubelet is stopped, because it could use the free name before the agent does; that is not the subject
     // of this test.
-    theatre.cluster.kill("kubelet");
-    for (scene, first) in held.iter().zip(&first) {
+    crash_fixture.cluster.kill("kubelet");
+    for (held_operation, first) in held.iter().zip(&first) {
         block_on(async { Client::new(&endpoint, None).remove(first).await.unwrap() });
-        let second = eventually("a new fence", || fence(scene));
+        let second = eventually("a new fence", || fence(held_operation));
         assert_ne!(*first, second);
     }
-    theatre.cluster.start("kubelet");
-    theatre.holds.release();
-    for scene in scenes {
-        scene.ends(0..=1);
+    crash_fixture.cluster.start("kubelet");
+    crash_fixture.holds.release();
+    for held_operation in held_operations {
+        held_operation.ends(0..=1);
     }
-    drop(subjects);
-    theatre.close();
+    drop(tested_pods);
+    crash_fixture.close();
 }

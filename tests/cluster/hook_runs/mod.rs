@@ -32,22 +32,22 @@ const LONG: Duration = Duration::from_secs(150);
 #[test]
 fn hook_runs_end_as_published_and_survive_whoever_runs_them() {
     let cluster = Cluster::own();
-    let site = Site::new(&cluster);
-    let agent = site.agent();
-    site.published();
-    let agent = site.a_killed_agent_resumes(agent);
-    let leaders = site.without_a_node_the_controller_runs_it();
-    let leaders = site.a_killed_leader_is_followed(leaders);
-    site.an_agent_that_is_away_is_stood_in_for(&agent, &leaders);
+    let fixture = Fixture::new(&cluster);
+    let agent = fixture.agent();
+    fixture.published();
+    let agent = fixture.a_killed_agent_resumes(agent);
+    let leaders = fixture.without_a_node_the_controller_runs_it();
+    let leaders = fixture.a_killed_leader_is_followed(leaders);
+    fixture.an_agent_that_is_away_is_stood_in_for(&agent, &leaders);
 }
 
-struct Site<'a> {
+struct Fixture<'a> {
     cluster: &'a Cluster,
     node: Node,
     asked: Asked,
 }
 
-impl<'a> Site<'a> {
+impl<'a> Fixture<'a> {
     fn new(cluster: &'a Cluster) -> Self {
         cluster.kubectl(&["apply", "--server-side", "-k", &definitions()]);
         block_on(await_kinds(cluster.client.clone()));

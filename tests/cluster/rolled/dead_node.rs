@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Load, Site, is_ready, person, restarts};
+use super::{Fixture, Load, is_ready, person, restarts};
 use crate::{
     agent::{Agent, Setup},
     cluster::Cluster,
@@ -23,9 +23,9 @@ fn a_dead_node_holds_up_its_own_pods_until_it_returns_and_fails_nothing() {
     let _agent = Agent::start(&cluster, &[]);
     let dying = Agent::start_on(&cluster, &other, &Setup::default());
     let _controller = Agent::controller(&cluster, "one");
-    let site = Site { cluster: &cluster, person: person(&cluster) };
-    agents_as_pods(&site);
-    let load = Load { site: &site, kind: "Deployment", name: "halved" };
+    let fixture = Fixture { cluster: &cluster, person: person(&cluster) };
+    agents_as_pods(&fixture);
+    let load = Load { fixture: &fixture, kind: "Deployment", name: "halved" };
     spread(&load);
     let before = load.pods();
     let on = |pod: &Value| pod["spec"]["nodeName"] == other.name.as_str();
@@ -33,14 +33,14 @@ fn a_dead_node_holds_up_its_own_pods_until_it_returns_and_fails_nothing() {
 
     // One more than the unavailable pods of the dead node, so that the others continue one at a time.
     let args = ["restart", "deploy/halved", "--max-unavailable", "4", "--grace", "10s"];
-    let rollout = site.begin(&args);
+    let rollout = fixture.begin(&args);
     let drains = |pod: &Value| on(pod) && !is_ready(pod);
     eventually("a pod of the node drains", || load.pods().values().any(drains).then_some(()));
     other.kill("kubelet");
     dying.kill();
 
     let status = eventually_within(LONG, "all that can be reached are through", || {
-        let status = site.rollout(&rollout)["status"].clone();
+        let status = fixture.rollout(&rollout)["status"].clone();
         let through = status["done"] == COUNT / 2
             && status["message"].as_str().is_some_and(|message| {
                 message.contains(&format!("no agent is ready on node {}", other.name))
@@ -58,10 +58,10 @@ fn a_dead_node_holds_up_its_own_pods_until_it_returns_and_fails_nothing() {
     other.start("kubelet");
     let _agent = Agent::start_on(&cluster, &other, &Setup::default());
     eventually_within(LONG, "it is through", || {
-        let status = site.rollout(&rollout)["status"].clone();
+        let status = fixture.rollout(&rollout)["status"].clone();
         if status["phase"] == "Succeeded" { Ok(()) } else { Err(format!("{status:#}")) }
     });
-    let status = &site.rollout(&rollout)["status"];
+    let status = &fixture.rollout(&rollout)["status"];
     assert_eq!(status["done"], COUNT, "{status:#}");
     load.same_but_restarted(&before, 1);
     let denied = cluster.denied();
@@ -70,16 +70,16 @@ fn a_dead_node_holds_up_its_own_pods_until_it_returns_and_fails_nothing() {
 
 /// The agents of these tests are processes. These pods represent them, because the controller checks by pods
 /// whether a node has a ready agent.
-fn agents_as_pods(site: &Site<'_>) {
+fn agents_as_pods(fixture: &Fixture<'_>) {
     let labels = json!({"app.kubernetes.io/name": "inplace", "app.kubernetes.io/component": "agent"});
     let template = json!({"metadata": {"labels": labels}, "spec": {"terminationGracePeriodSeconds": 2,
         "containers": [{"name": "agent", "image": "lab/app:v1"}]}});
     let set = json!({"apiVersion": "apps/v1", "kind": "DaemonSet",
         "metadata": {"name": "inplace-agent", "namespace": "inplace-system"},
         "spec": {"selector": {"matchLabels": labels}, "template": template}});
-    site.cluster.apply(&set.to_string());
+    fixture.cluster.apply(&set.to_string());
     let args = ["rollout", "status", "daemonset/inplace-agent", "-n", "inplace-system", "--timeout=120s"];
-    site.cluster.kubectl(&args);
+    fixture.cluster.kubectl(&args);
 }
 
 /// Spreads the pods evenly over the nodes.

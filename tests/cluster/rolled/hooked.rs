@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{Load, Site};
-use crate::{oracle::Oracle, pod::eventually};
+use super::{Fixture, Load};
+use crate::{hook_server::HookServer, pod::eventually};
 
 /// A metric that requests the pod's name from the test server.
-fn asks(site: &Site<'_>, oracle: &Oracle) -> Value {
-    let url = format!("http://{}:{}/{{{{ args.PodName }}}}", site.cluster.node().ip, oracle.port);
+fn asks(fixture: &Fixture<'_>, hook_server: &HookServer) -> Value {
+    let url = format!("http://{}:{}/{{{{ args.PodName }}}}", fixture.cluster.node().ip, hook_server.port);
     json!({"name": "asks", "interval": "1s", "successCondition": "asInt(result) == 1",
         "provider": {"web": {"url": url, "jsonPath": "{$.done}"}}})
 }
@@ -17,33 +17,33 @@ fn runs(command: &[&str]) -> Value {
     json!({"name": "runs", "provider": {"exec": {"container": "app", "command": command}}})
 }
 
-fn template(site: &Site<'_>, name: &str, metrics: &[Value]) {
+fn template(fixture: &Fixture<'_>, name: &str, metrics: &[Value]) {
     let template = json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
         "metadata": {"name": name, "namespace": "default"}, "spec": {"metrics": metrics}});
-    site.cluster.apply(&template.to_string());
+    fixture.cluster.apply(&template.to_string());
 }
 
-pub(super) fn each_pod_passes_its_hooks_before_and_after(site: &Site<'_>) {
-    let oracle = Oracle::open();
-    let mut polls = asks(site, &oracle);
+pub(super) fn each_pod_passes_its_hooks_before_and_after(fixture: &Fixture<'_>) {
+    let hook_server = HookServer::open();
+    let mut polls = asks(fixture, &hook_server);
     polls["successfulLimit"] = 1.into();
     // The file that the first hook creates in the old container does not exist in the new one.
-    template(site, "leave", &[polls, runs(&["touch", "/left"])]);
-    template(site, "return", &[runs(&["test", "!", "-e", "/left"])]);
-    let load = Load { site, kind: "Deployment", name: "hooked" };
+    template(fixture, "leave", &[polls, runs(&["touch", "/left"])]);
+    template(fixture, "return", &[runs(&["test", "!", "-e", "/left"])]);
+    let load = Load { fixture, kind: "Deployment", name: "hooked" };
     load.apply(2, false);
     let before = load.pods();
     let hooks = ["--pre-hook", "leave", "--post-hook", "return"];
-    let name = site.begin(&[&["restart", "deploy/hooked", "--max-unavailable", "1"][..], &hooks].concat());
-    let follower = site.follow(&name);
-    let asked = || before.keys().filter(|pod| !oracle.asked(pod).is_empty()).count();
+    let name = fixture.begin(&[&["restart", "deploy/hooked", "--max-unavailable", "1"][..], &hooks].concat());
+    let follower = fixture.follow(&name);
+    let asked = || before.keys().filter(|pod| !hook_server.asked(pod).is_empty()).count();
     eventually("one of them is asked for again", || {
-        before.keys().any(|pod| oracle.asked(pod).len() > 1).then_some(())
+        before.keys().any(|pod| hook_server.asked(pod).len() > 1).then_some(())
     });
     assert_eq!(asked(), 1, "one at a time");
     load.same_but_restarted(&before, 0);
     for pod in before.keys() {
-        oracle.say(pod, 1);
+        hook_server.say(pod, 1);
     }
     let (code, told) = follower.end();
     assert_eq!(code, Some(0), "{told}");
@@ -51,16 +51,16 @@ pub(super) fn each_pod_passes_its_hooks_before_and_after(site: &Site<'_>) {
     load.same_but_restarted(&before, 1);
 }
 
-pub(super) fn a_pod_whose_hook_fails_is_not_touched_and_the_last(site: &Site<'_>) {
-    let oracle = Oracle::open();
-    let mut once = asks(site, &oracle);
+pub(super) fn a_pod_whose_hook_fails_is_not_touched_and_the_last(fixture: &Fixture<'_>) {
+    let hook_server = HookServer::open();
+    let mut once = asks(fixture, &hook_server);
     once["count"] = 1.into();
-    template(site, "never", &[once]);
-    let load = Load { site, kind: "Deployment", name: "unhooked" };
+    template(fixture, "never", &[once]);
+    let load = Load { fixture, kind: "Deployment", name: "unhooked" };
     load.apply(2, false);
     let before = load.pods();
     let flags = ["--max-unavailable", "1", "--pre-hook", "never", "--wait=3m", "-o", "json"];
-    let output = site.inplace(&[&["restart", "deploy/unhooked"][..], &flags].concat()).output().unwrap();
+    let output = fixture.inplace(&[&["restart", "deploy/unhooked"][..], &flags].concat()).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     let rollout: Value = serde_json::from_slice(&output.stdout).unwrap();
     let status = &rollout["status"];
@@ -72,7 +72,8 @@ pub(super) fn a_pod_whose_hook_fails_is_not_touched_and_the_last(site: &Site<'_>
         why.starts_with("hook never (HookRun ") && why.contains("did not pass: metric asks is Failed"),
         "{why}"
     );
-    let asked: Vec<_> = before.keys().flat_map(|pod| oracle.asked(pod)).map(|asked| asked.path).collect();
+    let asked: Vec<_> =
+        before.keys().flat_map(|pod| hook_server.asked(pod)).map(|asked| asked.path).collect();
     assert_eq!(json!(asked), json!([failure["pod"]]), "the other one was never begun");
     load.same_but_restarted(&before, 0);
 }

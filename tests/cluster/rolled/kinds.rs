@@ -3,20 +3,20 @@
 use inplace::api::workload_kind::Kind;
 use serde_json::{Value, json};
 
-use super::{Load, Site};
+use super::{Fixture, Load};
 use crate::pod::eventually;
 
 /// Pods of each workload.
 const COUNT: usize = 2;
 
-pub(super) fn an_owner_has_nothing_to_do(site: &Site<'_>, kind: &str) {
-    let load = Load { site, kind, name: &kind.to_lowercase() };
+pub(super) fn an_owner_has_nothing_to_do(fixture: &Fixture<'_>, kind: &str) {
+    let load = Load { fixture, kind, name: &kind.to_lowercase() };
     load.apply(COUNT, false);
     goes_through(&load, "readyReplicas");
 }
 
-pub(super) fn a_job_goes_on(site: &Site<'_>, policy: &str) {
-    let load = Load { site, kind: "Job", name: &policy.to_lowercase() };
+pub(super) fn a_job_goes_on(fixture: &Fixture<'_>, policy: &str) {
+    let load = Load { fixture, kind: "Job", name: &policy.to_lowercase() };
     let mut template = load.template(false);
     template["spec"]["restartPolicy"] = policy.into();
     let spec =
@@ -32,14 +32,14 @@ pub(super) fn a_job_goes_on(site: &Site<'_>, policy: &str) {
 /// the test sets the Job's backoffLimit to a value that is large enough.
 fn is_spared(load: &Load<'_>) {
     let (before, target) = (load.pods(), format!("job/{}", load.name));
-    let output = load.site.inplace(&["restart", &target, "--wait=3m"]).output().unwrap();
+    let output = load.fixture.inplace(&["restart", &target, "--wait=3m"]).output().unwrap();
     let told = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{told}");
     let bears = COUNT + 1;
     assert!(told.contains(&format!("with a backoffLimit of {bears} it bears them")), "{told}");
     load.same_but_restarted(&before, 0);
     let patch = json!({"spec": {"backoffLimit": bears}}).to_string();
-    load.site.cluster.kubectl(&["patch", "job", load.name, "--type=merge", "-p", &patch]);
+    load.fixture.cluster.kubectl(&["patch", "job", load.name, "--type=merge", "-p", &patch]);
 }
 
 /// The workload is restarted, and its owner, which counts its pods in `field`, has the same spec and counts as
@@ -47,7 +47,7 @@ fn is_spared(load: &Load<'_>) {
 fn goes_through(load: &Load<'_>, field: &str) {
     let (before, owner) = (load.pods(), counted(load, field));
     let target = format!("{}/{}", Kind::read(load.kind).unwrap().short, load.name);
-    load.site.through(&["restart", &target, "--max-unavailable", "1"], COUNT);
+    load.fixture.through(&["restart", &target, "--max-unavailable", "1"], COUNT);
     load.same_but_restarted(&before, 1);
     let after = counted(load, field);
     assert_eq!(after["spec"], owner["spec"]);
@@ -58,38 +58,38 @@ fn goes_through(load: &Load<'_>, field: &str) {
 /// Waits until the owner counts all pods, and returns it.
 fn counted(load: &Load<'_>, field: &str) -> Value {
     eventually(&format!("{} counts its pods", load.name), || {
-        let owner = load.site.cluster.kubectl(&["get", load.kind, load.name, "-o", "json"]);
+        let owner = load.fixture.cluster.kubectl(&["get", load.kind, load.name, "-o", "json"]);
         let owner: Value = serde_json::from_str(&owner).unwrap();
         (owner["status"][field] == COUNT).then_some(owner)
     })
 }
 
-pub(super) fn labels_mean_pods_of_any_owner(site: &Site<'_>) {
+pub(super) fn labels_mean_pods_of_any_owner(fixture: &Fixture<'_>) {
     let loads =
-        [("Deployment", "motley"), ("StatefulSet", "mixed")].map(|(kind, name)| Load { site, kind, name });
+        [("Deployment", "motley"), ("StatefulSet", "mixed")].map(|(kind, name)| Load { fixture, kind, name });
     for load in &loads {
         load.apply(COUNT, false);
     }
-    site.cluster.kubectl(&["label", "pods", "-l", "app in (motley, mixed)", "crew=all"]);
+    fixture.cluster.kubectl(&["label", "pods", "-l", "app in (motley, mixed)", "crew=all"]);
     let before = loads.each_ref().map(Load::pods);
-    let image = format!("app={}", site.cluster.image("app:v2"));
-    let refused = site.inplace(&["swap", "-l", "crew=all", &image, "--wait=3m"]).output().unwrap();
+    let image = format!("app={}", fixture.cluster.image("app:v2"));
+    let refused = fixture.inplace(&["swap", "-l", "crew=all", &image, "--wait=3m"]).output().unwrap();
     let told = String::from_utf8(refused.stdout).unwrap();
     assert_eq!(refused.status.code(), Some(1), "{told}");
     assert!(told.contains("Failed: the template of ReplicaSet/motley-"), "{told}");
-    site.through(&["restart", "-l", "crew=all", "--max-unavailable", "1"], 2 * COUNT);
+    fixture.through(&["restart", "-l", "crew=all", "--max-unavailable", "1"], 2 * COUNT);
     for (load, before) in loads.iter().zip(&before) {
         load.same_but_restarted(before, 1);
     }
 }
 
-pub(super) fn a_pod_that_cannot_be_scheduled_ends_nothing(site: &Site<'_>) {
-    let load = Load { site, kind: "Deployment", name: "placed" };
+pub(super) fn a_pod_that_cannot_be_scheduled_ends_nothing(fixture: &Fixture<'_>) {
+    let load = Load { fixture, kind: "Deployment", name: "placed" };
     load.apply(COUNT, false);
     let mut template = Load { name: "nowhere", ..load }.template(false);
     template["spec"]["nodeSelector"] = json!({"nowhere": "true"});
     let spec = json!({"replicas": 1, "selector": {"matchLabels": {"app": "nowhere"}}, "template": template});
-    site.cluster.apply(
+    fixture.cluster.apply(
         &json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "nowhere", "namespace": "default"},
             "spec": spec})
         .to_string(),
@@ -99,10 +99,10 @@ pub(super) fn a_pod_that_cannot_be_scheduled_ends_nothing(site: &Site<'_>) {
         nowhere.pods().into_keys().next()
     });
     let before = load.pods();
-    site.cluster.kubectl(&["label", "pods", "-l", "app in (placed, nowhere)", "crew=some"]);
-    let rollout = site.begin(&["restart", "-l", "crew=some", "--max-unavailable", "2"]);
+    fixture.cluster.kubectl(&["label", "pods", "-l", "app in (placed, nowhere)", "crew=some"]);
+    let rollout = fixture.begin(&["restart", "-l", "crew=some", "--max-unavailable", "2"]);
     let status = eventually("it waits for the pod without a node", || {
-        let status = site.rollout(&rollout)["status"].clone();
+        let status = fixture.rollout(&rollout)["status"].clone();
         (status["reason"] == "PodsUnreachable" && status["done"] == COUNT).then_some(status)
     });
     let message = status["message"].as_str().unwrap();
@@ -110,6 +110,8 @@ pub(super) fn a_pod_that_cannot_be_scheduled_ends_nothing(site: &Site<'_>) {
     assert!(status["failed"].is_null() || status["failed"] == 0, "{status:#}");
     load.same_but_restarted(&before, 1);
     // When the owner is deleted, the rest of the rollout is complete.
-    site.cluster.kubectl(&["delete", "deployment", "nowhere", "--timeout=60s"]);
-    eventually("it is through", || (site.rollout(&rollout)["status"]["phase"] == "Succeeded").then_some(()));
+    fixture.cluster.kubectl(&["delete", "deployment", "nowhere", "--timeout=60s"]);
+    eventually("it is through", || {
+        (fixture.rollout(&rollout)["status"]["phase"] == "Succeeded").then_some(())
+    });
 }

@@ -35,11 +35,11 @@ fn the_pods_of_any_workload_are_restarted_in_place_under_a_budget() {
     let other = cluster.add_node("node-2");
     let _agents = [Agent::start(&cluster, &[]), Agent::start_on(&cluster, &other, &Setup::default())];
     let controller = Agent::controller(&cluster, "one");
-    let site = Site { cluster: &cluster, person: person(&cluster) };
+    let fixture = Fixture { cluster: &cluster, person: person(&cluster) };
     thread::scope(|scope| {
         for (kind, count) in [("Deployment", 4), ("StatefulSet", 3), ("DaemonSet", 2)] {
-            let site = &site;
-            scope.spawn(move || nobody_is_turned_away(site, kind, count));
+            let fixture = &fixture;
+            scope.spawn(move || nobody_is_turned_away(fixture, kind, count));
         }
     });
     thread::scope(|scope| {
@@ -49,17 +49,17 @@ fn the_pods_of_any_workload_are_restarted_in_place_under_a_budget() {
             parts::a_target_that_is_deleted_ends_it,
             parts::what_has_not_begun_when_it_is_cancelled_never_begins,
         ] {
-            let site = &site;
-            scope.spawn(move || part(site));
+            let fixture = &fixture;
+            scope.spawn(move || part(fixture));
         }
     });
     thread::scope(|scope| {
-        let site = &site;
+        let fixture = &fixture;
         for kind in ["ReplicaSet", "GameDeployment", "GameStatefulSet"] {
-            scope.spawn(move || kinds::an_owner_has_nothing_to_do(site, kind));
+            scope.spawn(move || kinds::an_owner_has_nothing_to_do(fixture, kind));
         }
         for policy in ["Never", "OnFailure"] {
-            scope.spawn(move || kinds::a_job_goes_on(site, policy));
+            scope.spawn(move || kinds::a_job_goes_on(fixture, policy));
         }
         for part in [
             kinds::labels_mean_pods_of_any_owner,
@@ -67,10 +67,10 @@ fn the_pods_of_any_workload_are_restarted_in_place_under_a_budget() {
             hooked::each_pod_passes_its_hooks_before_and_after,
             hooked::a_pod_whose_hook_fails_is_not_touched_and_the_last,
         ] {
-            scope.spawn(move || part(site));
+            scope.spawn(move || part(fixture));
         }
     });
-    parts::nobody_is_restarted_twice_by_two_controllers(&site, &controller);
+    parts::nobody_is_restarted_twice_by_two_controllers(&fixture, &controller);
     // No write exceeded the shipped rights.
     let denied = cluster.denied();
     assert!(denied.is_empty(), "{denied:#?}");
@@ -78,25 +78,25 @@ fn the_pods_of_any_workload_are_restarted_in_place_under_a_budget() {
 
 /// A rolling restart with a drain, behind a Service that receives requests all the time, and with a disruption
 /// budget that is stricter than `--max-unavailable`.
-fn nobody_is_turned_away(site: &Site<'_>, kind: &str, count: usize) {
+fn nobody_is_turned_away(fixture: &Fixture<'_>, kind: &str, count: usize) {
     let name = kind.to_lowercase();
-    let load = Load { site, kind, name: &name };
-    service(site.cluster, &name);
+    let load = Load { fixture, kind, name: &name };
+    service(fixture.cluster, &name);
     load.apply(count, true);
-    site.cluster.apply(
-        &json!({"apiVersion": budget::interface(site.cluster), "kind": "PodDisruptionBudget",
+    fixture.cluster.apply(
+        &json!({"apiVersion": budget::interface(fixture.cluster), "kind": "PodDisruptionBudget",
             "metadata": {"name": name, "namespace": "default"},
             "spec": {"minAvailable": count - 1, "selector": {"matchLabels": {"app": name}}}})
         .to_string(),
     );
-    let budget = Budget::watch(site.cluster, &name, count);
-    let traffic = Traffic::to(site.cluster, &name, count);
+    let budget = Budget::watch(fixture.cluster, &name, count);
+    let traffic = Traffic::to(fixture.cluster, &name, count);
     let before = load.pods();
     let sets = load.replica_sets();
 
     let target = format!("{name}/{name}");
     let args = ["restart", &target, "-c", "app", "--max-unavailable", "2", "--grace", "2s"];
-    let (status, told) = site.through(&args, count);
+    let (status, told) = fixture.through(&args, count);
     assert!(status["downtimeMs"]["most"].as_i64() > Some(0), "{status:#}");
     for pod in before.keys() {
         assert!(told.contains(&format!("pod/{pod}: Running")), "{pod} was shown: {told}");
@@ -110,12 +110,12 @@ fn nobody_is_turned_away(site: &Site<'_>, kind: &str, count: usize) {
 }
 
 /// A cluster, and a user with the rights of docs/install.md.
-struct Site<'a> {
+struct Fixture<'a> {
     cluster: &'a Cluster,
     person: PathBuf,
 }
 
-impl Site<'_> {
+impl Fixture<'_> {
     /// The program with that user's rights.
     fn inplace(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_inplace"));
@@ -205,7 +205,7 @@ fn person(cluster: &Cluster) -> PathBuf {
 
 /// A workload with its pods, which have the label `app: NAME`.
 struct Load<'a> {
-    site: &'a Site<'a>,
+    fixture: &'a Fixture<'a>,
     kind: &'a str,
     name: &'a str,
 }
@@ -230,7 +230,7 @@ impl Load<'_> {
     /// The same with a given spec.
     fn make(&self, count: usize, spec: &Value) {
         let version = Kind::read(self.kind).unwrap().api_version();
-        self.site.cluster.apply(
+        self.fixture.cluster.apply(
             &json!({"apiVersion": version, "kind": self.kind, "metadata": {"name": self.name, "namespace": "default"},
                 "spec": spec})
             .to_string(),
@@ -254,7 +254,7 @@ impl Load<'_> {
 
     fn pods(&self) -> BTreeMap<String, Value> {
         let labels = format!("app={}", self.name);
-        let list = self.site.cluster.kubectl(&["get", "pods", "-l", &labels, "-o", "json"]);
+        let list = self.fixture.cluster.kubectl(&["get", "pods", "-l", &labels, "-o", "json"]);
         let list: Value = serde_json::from_str(&list).unwrap();
         let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
         list["items"].as_array().unwrap().iter().map(|pod| (name(pod), pod.clone())).collect()
@@ -265,7 +265,7 @@ impl Load<'_> {
         let labels = format!("app={}", self.name);
         let columns =
             "custom-columns=N:.metadata.name,H:.metadata.labels.pod-template-hash,G:.metadata.generation";
-        self.site.cluster.kubectl(&["get", "rs", "-l", &labels, "-o", columns])
+        self.fixture.cluster.kubectl(&["get", "rs", "-l", &labels, "-o", columns])
     }
 
     /// Asserts that these are the same pods at the same addresses, Ready, and that each container was restarted

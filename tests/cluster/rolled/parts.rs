@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Load, Site, is_ready, restarts};
+use super::{Fixture, Load, is_ready, restarts};
 use crate::{agent::Agent, pod::eventually};
 
-fn phase_of(site: &Site<'_>, name: &str) -> Value {
-    site.rollout(name)["status"]["phase"].clone()
+fn phase_of(fixture: &Fixture<'_>, name: &str) -> Value {
+    fixture.rollout(name)["status"]["phase"].clone()
 }
 
 /// Waits until one pod of the workload has the request of a rollout and drains.
@@ -16,18 +16,19 @@ fn drains(load: &Load<'_>) {
     });
 }
 
-pub(super) fn one_failed_pod_stops_it_and_has_its_image_back(site: &Site<'_>) {
-    let load = Load { site, kind: "Deployment", name: "broken" };
+pub(super) fn one_failed_pod_stops_it_and_has_its_image_back(fixture: &Fixture<'_>) {
+    let load = Load { fixture, kind: "Deployment", name: "broken" };
     load.apply(3, false);
     let before = load.pods();
-    let image = format!("app={}", site.cluster.image("app:crash"));
-    let refused = site.inplace(&["swap", "deploy/broken", &image]).output().unwrap();
+    let image = format!("app={}", fixture.cluster.image("app:crash"));
+    let refused = fixture.inplace(&["swap", "deploy/broken", &image]).output().unwrap();
     let told = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(3), "{told}");
     assert!(told.contains("--allow-template-drift"), "{told}");
 
     let flags = ["--allow-template-drift", "--max-unavailable", "1", "--wait=3m"];
-    let output = site.inplace(&[&["swap", "deploy/broken", &image][..], &flags].concat()).output().unwrap();
+    let output =
+        fixture.inplace(&[&["swap", "deploy/broken", &image][..], &flags].concat()).output().unwrap();
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{told}{}", String::from_utf8_lossy(&output.stderr));
     assert!(told.contains("Failed: ") && told.contains("0/3 done, 0 busy, 1 failed"), "{told}");
@@ -41,15 +42,17 @@ pub(super) fn one_failed_pod_stops_it_and_has_its_image_back(site: &Site<'_>) {
     assert_eq!(images(&after), images(&before));
 }
 
-pub(super) fn the_newer_one_of_two_takes_over(site: &Site<'_>) {
-    let load = Load { site, kind: "Deployment", name: "twice" };
+pub(super) fn the_newer_one_of_two_takes_over(fixture: &Fixture<'_>) {
+    let load = Load { fixture, kind: "Deployment", name: "twice" };
     load.apply(2, false);
     let before = load.pods();
-    let first = site.begin(&["restart", "deploy/twice", "--max-unavailable", "1", "--grace", "120s"]);
+    let first = fixture.begin(&["restart", "deploy/twice", "--max-unavailable", "1", "--grace", "120s"]);
     drains(&load);
-    let follower = site.follow(&first);
-    let second =
-        site.inplace(&["restart", "deploy/twice", "--max-unavailable", "1", "--wait=3m"]).output().unwrap();
+    let follower = fixture.follow(&first);
+    let second = fixture
+        .inplace(&["restart", "deploy/twice", "--max-unavailable", "1", "--wait=3m"])
+        .output()
+        .unwrap();
     let told = String::from_utf8_lossy(&second.stderr).into_owned();
     assert_eq!(second.status.code(), Some(0), "{told}");
     assert!(told.contains(&format!("ipr/{first} is under way")), "{told}");
@@ -59,40 +62,40 @@ pub(super) fn the_newer_one_of_two_takes_over(site: &Site<'_>) {
     load.same_but_restarted(&before, 1);
 }
 
-pub(super) fn a_target_that_is_deleted_ends_it(site: &Site<'_>) {
-    let load = Load { site, kind: "Deployment", name: "doomed" };
+pub(super) fn a_target_that_is_deleted_ends_it(fixture: &Fixture<'_>) {
+    let load = Load { fixture, kind: "Deployment", name: "doomed" };
     load.apply(2, false);
-    let name = site.begin(&["restart", "deploy/doomed", "--max-unavailable", "1", "--grace", "120s"]);
+    let name = fixture.begin(&["restart", "deploy/doomed", "--max-unavailable", "1", "--grace", "120s"]);
     drains(&load);
-    let follower = site.follow(&name);
-    site.cluster.kubectl(&["delete", "deployment", "doomed", "--wait=false"]);
+    let follower = fixture.follow(&name);
+    fixture.cluster.kubectl(&["delete", "deployment", "doomed", "--wait=false"]);
     let (code, told) = follower.end();
     assert_eq!(code, Some(1), "{told}");
-    assert_eq!(site.rollout(&name)["status"]["reason"], "TargetGone", "{told}");
+    assert_eq!(fixture.rollout(&name)["status"]["reason"], "TargetGone", "{told}");
 
     // A rollout waits for a target that has never existed, and reports that.
     let never = json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
         "metadata": {"name": "never", "namespace": "default"},
         "spec": {"target": {"workloadRef": {"kind": "Deployment", "name": "never"}}, "containers": [{"name": "app"}]}});
-    site.cluster.apply(&never.to_string());
+    fixture.cluster.apply(&never.to_string());
     eventually("it is told that the target is not there", || {
-        let status = site.rollout("never")["status"].clone();
+        let status = fixture.rollout("never")["status"].clone();
         let told = status["message"]
             .as_str()
             .is_some_and(|message| message.contains("there is no Deployment/never"));
         (told && status["phase"] == "Pending").then_some(())
     });
-    site.cluster.kubectl(&["delete", "ipr", "never"]);
+    fixture.cluster.kubectl(&["delete", "ipr", "never"]);
 }
 
-pub(super) fn what_has_not_begun_when_it_is_cancelled_never_begins(site: &Site<'_>) {
-    let load = Load { site, kind: "StatefulSet", name: "regretted" };
+pub(super) fn what_has_not_begun_when_it_is_cancelled_never_begins(fixture: &Fixture<'_>) {
+    let load = Load { fixture, kind: "StatefulSet", name: "regretted" };
     load.apply(2, false);
     let before = load.pods();
-    let name = site.begin(&["restart", "sts/regretted", "--max-unavailable", "1", "--grace", "120s"]);
+    let name = fixture.begin(&["restart", "sts/regretted", "--max-unavailable", "1", "--grace", "120s"]);
     drains(&load);
-    let follower = site.follow(&name);
-    let cancelled = site.inplace(&["cancel", &format!("ipr/{name}")]).output().unwrap();
+    let follower = fixture.follow(&name);
+    let cancelled = fixture.inplace(&["cancel", &format!("ipr/{name}")]).output().unwrap();
     assert!(cancelled.status.success(), "{}", String::from_utf8_lossy(&cancelled.stderr));
     let (code, told) = follower.end();
     assert_eq!(code, Some(5), "{told}");
@@ -107,19 +110,19 @@ pub(super) fn what_has_not_begun_when_it_is_cancelled_never_begins(site: &Site<'
     }
 }
 
-pub(super) fn nobody_is_restarted_twice_by_two_controllers(site: &Site<'_>, first: &Agent) {
-    let load = Load { site, kind: "Deployment", name: "handed" };
+pub(super) fn nobody_is_restarted_twice_by_two_controllers(fixture: &Fixture<'_>, first: &Agent) {
+    let load = Load { fixture, kind: "Deployment", name: "handed" };
     load.apply(6, false);
     let before = load.pods();
-    let name = site.begin(&["restart", "deploy/handed", "--max-unavailable", "2", "--grace", "2s"]);
-    let follower = site.follow(&name);
+    let name = fixture.begin(&["restart", "deploy/handed", "--max-unavailable", "2", "--grace", "2s"]);
+    let follower = fixture.follow(&name);
     eventually("some are through and some are not", || {
         let restarted = load.pods().values().filter(|pod| restarts(pod) > 0).count();
         (restarted > 0).then_some(())
     });
     first.kill();
-    assert_ne!(phase_of(site, &name), "Succeeded", "it was killed too late to show anything");
-    let _second = Agent::controller(site.cluster, "two");
+    assert_ne!(phase_of(fixture, &name), "Succeeded", "it was killed too late to show anything");
+    let _second = Agent::controller(fixture.cluster, "two");
     let (code, told) = follower.end();
     assert_eq!(code, Some(0), "{told}");
     load.same_but_restarted(&before, 1);

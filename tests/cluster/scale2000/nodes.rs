@@ -51,7 +51,7 @@ pub(super) struct Nodes {
 struct Shared {
     pods: Api<Pod>,
     client: Client,
-    turnstile: Semaphore,
+    registry_gate: Semaphore,
     up: AtomicU32,
     out: AtomicU32,
     most: Sender<u32>,
@@ -71,7 +71,7 @@ impl Nodes {
         let shared = Arc::new(Shared {
             pods: Api::default_namespaced(client.clone()),
             client: client.clone(),
-            turnstile: Semaphore::new(AT_ONCE),
+            registry_gate: Semaphore::new(AT_ONCE),
             up: AtomicU32::new(0),
             out: AtomicU32::new(0),
             most: Sender::new(0),
@@ -154,7 +154,7 @@ impl Shared {
             "target": {"apiVersion": "v1", "kind": "Node", "name": format!("node-{}", number % NODES)},
         });
         {
-            let _turn = self.turnstile.acquire().await.unwrap();
+            let _turn = self.registry_gate.acquire().await.unwrap();
             let request = http::Request::post(format!("/api/v1/namespaces/default/pods/{name}/binding"))
                 .header("content-type", "application/json")
                 .body(serde_json::to_vec(&binding).unwrap());
@@ -197,7 +197,7 @@ impl Shared {
         if let Some(image) = image {
             patch["spec"] = json!({"containers": [{"name": "app", "image": image}]});
         }
-        let _turn = self.turnstile.acquire().await.unwrap();
+        let _turn = self.registry_gate.acquire().await.unwrap();
         let patch = Patch::Strategic(patch);
         self.pods.patch_metadata(name, &PatchParams::default(), &patch).await.unwrap();
         self.patches.fetch_add(1, Ordering::Relaxed);
@@ -220,7 +220,7 @@ impl Shared {
             status["podIP"] = format!("10.{}.{}.1", number / 250, number % 250).into();
             status["conditions"].as_array_mut().unwrap().push(is(GATE, true));
         }
-        let _turn = self.turnstile.acquire().await.unwrap();
+        let _turn = self.registry_gate.acquire().await.unwrap();
         let patch = Patch::Strategic(json!({"status": status}));
         self.pods.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
         self.statuses.fetch_add(1, Ordering::Relaxed);

@@ -4,27 +4,27 @@
 use inplace::api::hook_run::HookPhase;
 use serde_json::{Value, json};
 
-use super::{ARGS, HOOKED_ARGS, Play, workload::*};
+use super::{ARGS, HOOKED_ARGS, UpdateCase, workload::*};
 
-pub(super) fn arguments_get_into_the_url(play: &Play<'_>) {
-    play.create(&ARGS.replace("60s", "10s"));
-    play.create(HOOKED_ARGS);
-    play.shows(DEPLOYMENT, "4 4 4 4 4");
-    let (before, pods) = (identity(&play.pods.now()), play.pods.now());
+pub(super) fn arguments_get_into_the_url(case: &UpdateCase<'_>) {
+    case.create(&ARGS.replace("60s", "10s"));
+    case.create(HOOKED_ARGS);
+    case.shows(DEPLOYMENT, "4 4 4 4 4");
+    let (before, pods) = (identity(&case.pods.now()), case.pods.now());
 
-    play.scale(DEPLOYMENT, 2);
-    let runs = play.runs(2, HookPhase::Running);
-    let owner = play.json(DEPLOYMENT);
+    case.scale(DEPLOYMENT, 2);
+    let runs = case.runs(2, HookPhase::Running);
+    let owner = case.json(DEPLOYMENT);
     let revision = owner["status"]["updateRevision"].as_str().unwrap();
     for run_name in runs.keys() {
         // As soon as it has measured: a URL that was not rendered is an error.
-        play.wait_runs("it has measured", |runs| {
+        case.wait_runs("it has measured", |runs| {
             runs.get(run_name).is_some_and(|run| {
                 let results = run.status.iter().flat_map(|status| &status.metric_results);
                 results.map(|result| result.successful).sum::<i32>() > 0
             })
         });
-        let run = play.json(&format!("hookrun/{run_name}"));
+        let run = case.json(&format!("hookrun/{run_name}"));
         let pod = &pods[&pod_of(revision, run_name)];
         let arg = |name: &str, value: &str| json!({"name": name, "value": value});
         let ip = pod.status.as_ref().unwrap().pod_ip.clone().unwrap();
@@ -50,11 +50,11 @@ pub(super) fn arguments_get_into_the_url(play: &Play<'_>) {
         assert_eq!((&of["controller"], &of["blockOwnerDeletion"]), (&json!(true), &json!(true)));
     }
 
-    play.shows(DEPLOYMENT, "2 2 2 2 2");
-    play.no_runs();
-    let after = play.wait_pods("two are left", |pods| pods.len() == 2);
+    case.shows(DEPLOYMENT, "2 2 2 2 2");
+    case.no_runs();
+    let after = case.wait_pods("two are left", |pods| pods.len() == 2);
     let gone: Vec<_> = runs.keys().map(|run| pod_of(revision, run)).collect();
     let left: Vec<_> = before.into_iter().filter(|pod| !gone.contains(&pod[0])).collect();
     assert_eq!(identity(&after), left);
-    assert_eq!(play.json(DEPLOYMENT)["status"]["preDeleteHookCondition"], Value::Null);
+    assert_eq!(case.json(DEPLOYMENT)["status"]["preDeleteHookCondition"], Value::Null);
 }

@@ -4,29 +4,29 @@
 use inplace::api::hook_run::HookPhase;
 use serde_json::{Value, json};
 
-use super::{FAIL, HOOKED, Play, SUCCESS, workload::*};
+use super::{FAIL, HOOKED, SUCCESS, UpdateCase, workload::*};
 
-pub(super) fn a_failed_hook_holds_the_pod_until_it_is_retried(play: &Play<'_>) {
-    play.create(&FAIL.replace("60s", "10s"));
-    play.create(HOOKED);
-    play.shows(DEPLOYMENT, "6 6 6 6 6");
-    let before = identity(&play.pods.now());
+pub(super) fn a_failed_hook_holds_the_pod_until_it_is_retried(case: &UpdateCase<'_>) {
+    case.create(&FAIL.replace("60s", "10s"));
+    case.create(HOOKED);
+    case.shows(DEPLOYMENT, "6 6 6 6 6");
+    let before = identity(&case.pods.now());
 
-    play.scale(DEPLOYMENT, 5);
-    let run = play.runs(1, HookPhase::Running).keys().next().unwrap().clone();
-    play.shows(DEPLOYMENT, "5 6 6 6 6");
-    play.runs(1, HookPhase::Failed);
-    play.shows(DEPLOYMENT, "5 6 6 6 6");
-    let revision = play.json(DEPLOYMENT)["status"]["updateRevision"].as_str().unwrap().to_owned();
+    case.scale(DEPLOYMENT, 5);
+    let run = case.runs(1, HookPhase::Running).keys().next().unwrap().clone();
+    case.shows(DEPLOYMENT, "5 6 6 6 6");
+    case.runs(1, HookPhase::Failed);
+    case.shows(DEPLOYMENT, "5 6 6 6 6");
+    let revision = case.json(DEPLOYMENT)["status"]["updateRevision"].as_str().unwrap().to_owned();
     let pod = pod_of(&revision, &run);
-    let told = play.wait_deployment("the failure is told, and all are available", |object| {
+    let watched = case.wait_deployment("the failure is told, and all are available", |object| {
         object.status.as_ref().is_some_and(|status| {
             let failed = status.pre_delete_hook_condition.iter().any(|condition| condition.phase == "Failed");
             failed && status.available_replicas == 6
         })
     });
-    let status = play.json(DEPLOYMENT)["status"].clone();
-    let start = told.status.as_ref().unwrap().pre_delete_hook_condition[0].start_time.unwrap().to_string();
+    let status = case.json(DEPLOYMENT)["status"].clone();
+    let start = watched.status.as_ref().unwrap().pre_delete_hook_condition[0].start_time.unwrap().to_string();
     let printed = json!({
         "availableReplicas": 6,
         "collisionCount": 0,
@@ -42,40 +42,40 @@ pub(super) fn a_failed_hook_holds_the_pod_until_it_is_retried(play: &Play<'_>) {
     for (field, value) in printed.as_object().unwrap() {
         assert_eq!(status[field], *value, "{field}: {status:#}");
     }
-    assert_eq!(identity(&play.pods.now()), before);
+    assert_eq!(identity(&case.pods.now()), before);
 
     // The user fixes the template, and sets `retry`.
-    let configured = play.apply(&SUCCESS.replace("60s", "10s"));
+    let configured = case.apply(&SUCCESS.replace("60s", "10s"));
     assert_eq!(configured, "hooktemplate.tkex.tencent.com/test configured\n");
-    play.replace(DEPLOYMENT, "/spec/preDeleteUpdateStrategy/retry", true);
-    let again = play.runs(1, HookPhase::Running);
+    case.replace(DEPLOYMENT, "/spec/preDeleteUpdateStrategy/retry", true);
+    let again = case.runs(1, HookPhase::Running);
     assert_eq!(again.keys().collect::<Vec<_>>(), [&run]);
-    assert_eq!(play.json(DEPLOYMENT)["spec"]["preDeleteUpdateStrategy"]["retry"], false, "it is asked once");
-    play.shows(DEPLOYMENT, "5 5 5 5 5");
-    play.no_runs();
+    assert_eq!(case.json(DEPLOYMENT)["spec"]["preDeleteUpdateStrategy"]["retry"], false, "it is asked once");
+    case.shows(DEPLOYMENT, "5 5 5 5 5");
+    case.no_runs();
     let left: Vec<_> = before.into_iter().filter(|known| known[0] != pod).collect();
-    let after = play.wait_pods("five are left", |pods| pods.len() == 5);
+    let after = case.wait_pods("five are left", |pods| pods.len() == 5);
     assert_eq!(identity(&after), left);
-    assert_eq!(play.json(DEPLOYMENT)["status"]["preDeleteHookCondition"], Value::Null);
+    assert_eq!(case.json(DEPLOYMENT)["status"]["preDeleteHookCondition"], Value::Null);
 
-    a_failed_hook_keeps_the_old_image(play, &left);
+    a_failed_hook_keeps_the_old_image(case, &left);
 }
 
 /// "As with scaling", says the document: an update waits for the same hook.
-fn a_failed_hook_keeps_the_old_image(play: &Play<'_>, pods: &[[String; 4]]) {
-    play.apply(&FAIL.replace("60s", "10s"));
-    play.set_image(DEPLOYMENT, "python:3.5");
-    play.runs(2, HookPhase::Failed);
-    play.shows(DEPLOYMENT, "5 0 0 5 5");
-    play.wait_deployment("both failures are told", |object| {
-        let told = object.status.iter().flat_map(|status| &status.pre_delete_hook_condition);
-        told.filter(|condition| condition.phase == "Failed").count() == 2
+fn a_failed_hook_keeps_the_old_image(case: &UpdateCase<'_>, pods: &[[String; 4]]) {
+    case.apply(&FAIL.replace("60s", "10s"));
+    case.set_image(DEPLOYMENT, "python:3.5");
+    case.runs(2, HookPhase::Failed);
+    case.shows(DEPLOYMENT, "5 0 0 5 5");
+    case.wait_deployment("both failures are told", |object| {
+        let watched = object.status.iter().flat_map(|status| &status.pre_delete_hook_condition);
+        watched.filter(|condition| condition.phase == "Failed").count() == 2
     });
-    assert!(play.pod_rows().iter().all(|(_, row)| row == "1/1 Running 0"), "{}", play.all());
+    assert!(case.pod_rows().iter().all(|(_, row)| row == "1/1 Running 0"), "{}", case.all());
     // The reversal needs no hook, because the pods were not changed.
-    play.set_image(DEPLOYMENT, "python:latest");
-    play.no_runs();
-    play.shows(DEPLOYMENT, "5 5 5 5 5");
-    play.restarted(0);
-    assert_eq!(identity(&play.pods.now()), pods);
+    case.set_image(DEPLOYMENT, "python:latest");
+    case.no_runs();
+    case.shows(DEPLOYMENT, "5 5 5 5 5");
+    case.restarted(0);
+    assert_eq!(identity(&case.pods.now()), pods);
 }

@@ -3,35 +3,35 @@
 use inplace::api::hook_run::HookPhase;
 use jiff::SignedDuration;
 
-use super::{HOOKED, Play, SUCCESS, workload::*};
+use super::{HOOKED, SUCCESS, UpdateCase, workload::*};
 
-pub(super) fn a_pod_goes_when_its_hook_has_passed(play: &Play<'_>) {
-    play.create(SUCCESS);
-    play.create(HOOKED);
-    play.shows(DEPLOYMENT, "6 6 6 6 6");
-    let before = identity(&play.pods.now());
+pub(super) fn a_pod_goes_when_its_hook_has_passed(case: &UpdateCase<'_>) {
+    case.create(SUCCESS);
+    case.create(HOOKED);
+    case.shows(DEPLOYMENT, "6 6 6 6 6");
+    let before = identity(&case.pods.now());
 
-    play.scale(DEPLOYMENT, 5);
-    let runs = play.runs(1, HookPhase::Running);
-    play.shows(DEPLOYMENT, "5 6 6 6 6");
-    let rows = play.pod_rows();
+    case.scale(DEPLOYMENT, 5);
+    let runs = case.runs(1, HookPhase::Running);
+    case.shows(DEPLOYMENT, "5 6 6 6 6");
+    let rows = case.pod_rows();
     assert_eq!(rows.len(), 6);
     assert!(rows.iter().all(|(_, row)| row == "1/1 Running 0"), "{rows:?}");
     let name = runs.keys().next().unwrap().clone();
-    let revision = play.json(DEPLOYMENT)["status"]["updateRevision"].as_str().unwrap().to_owned();
+    let revision = case.json(DEPLOYMENT)["status"]["updateRevision"].as_str().unwrap().to_owned();
     let leaves = pod_of(&revision, &name);
 
     // The hook runs for two minutes. The pod is deleted when the hook has succeeded, and not before.
-    play.wait_runs("it has succeeded", |runs| {
+    case.wait_runs("it has succeeded", |runs| {
         runs.get(&name).is_none_or(|run| phase_of(run) == Some(HookPhase::Successful))
     });
-    play.shows(DEPLOYMENT, "5 5 5 5 5");
-    let left = play.wait_pods("one has gone", |pods| pods.len() == 5);
+    case.shows(DEPLOYMENT, "5 5 5 5 5");
+    let left = case.wait_pods("one has gone", |pods| pods.len() == 5);
     let expected: Vec<_> = before.into_iter().filter(|pod| pod[0] != leaves).collect();
     assert_eq!(identity(&left), expected);
-    play.no_runs();
+    case.no_runs();
 
-    let history = play.runs.history();
+    let history = case.runs.history();
     let run = history.iter().rev().find_map(|runs| runs.get(&name)).unwrap();
     assert_eq!(phase_of(run), Some(HookPhase::Successful));
     let measurements = &run.status.as_ref().unwrap().metric_results[0].measurements;
@@ -41,7 +41,7 @@ pub(super) fn a_pod_goes_when_its_hook_has_passed(play: &Play<'_>) {
         assert!(waited >= SignedDuration::from_secs(59), "{waited:#}");
     }
     let passed = measurements[2].finished_at.unwrap();
-    let gone = play.pods.history();
+    let gone = case.pods.history();
     let gone = gone.iter().find_map(|pods| pods.get(&leaves)?.metadata.deletion_timestamp.clone()).unwrap();
     assert!(gone.0 >= passed, "gone at {}, passed at {passed}", gone.0);
 }

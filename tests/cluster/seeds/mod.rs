@@ -8,10 +8,10 @@ mod in_place;
 mod interval;
 mod rollouts;
 mod set;
-mod told;
+mod watched;
 mod workload;
 
-use workload::{Play, Site};
+use workload::{Fixture, UpdateCase};
 
 /// The published manifests, verbatim. That the API server accepts them unmodified is tested in `admission`.
 const HOOKED: &str = include_str!("../examples/gamedeployment-preDeleteHook-gamedeployment.yaml");
@@ -28,8 +28,8 @@ const ARGS: &str = include_str!("../examples/gamedeployment-preDeleteHook-hook-t
 
 #[test]
 fn the_published_transcripts_come_out_as_printed() {
-    let site = Site::new(&["one"]);
-    site.play(&[
+    let fixture = Fixture::new(&["one"]);
+    fixture.case(&[
         ("interval", interval::a_pod_goes_when_its_hook_has_passed),
         ("in-place", in_place::three_of_five_in_batches_of_two),
         ("eight", in_place::five_of_eight_without_hooks),
@@ -41,8 +41,8 @@ fn the_published_transcripts_come_out_as_printed() {
 
 #[test]
 fn whatever_the_strategy_and_whatever_goes_wrong_there_is_a_defined_end() {
-    let site = Site::new(&["one", "two"]);
-    site.play(&[
+    let fixture = Fixture::new(&["one", "two"]);
+    fixture.case(&[
         ("hot-patch", rollouts::a_hot_patch_asks_nobody_and_drains_nothing),
         ("rolling", rollouts::a_rolling_update_replaces_within_its_budget),
         ("set-hot-patch", rollouts::a_set_is_hot_patched_down_to_its_partition),

@@ -22,7 +22,7 @@ use inplace::api::{
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::told::{All, Told};
+use super::watched::{All, Watched};
 use crate::{
     agent::{Agent, Setup},
     cluster::Cluster,
@@ -39,10 +39,10 @@ pub(super) const DEPLOYMENT: &str = "gamedeployment/test-gamedeployment";
 pub(super) const SET: &str = "gamestatefulset/test-gamestatefulset";
 
 /// A test case with the name of its namespace.
-type Named<'n> = (&'n str, fn(&Play<'_>));
+type Named<'n> = (&'n str, fn(&UpdateCase<'_>));
 
 /// A cluster with an agent, controllers, and the server that hooks call.
-pub(super) struct Site {
+pub(super) struct Fixture {
     /// Dropped before the cluster.
     pub(super) controllers: Vec<Agent>,
     _agent: Agent,
@@ -50,16 +50,16 @@ pub(super) struct Site {
     pub(super) cluster: Cluster,
 }
 
-impl Site {
+impl Fixture {
     pub(super) fn new(controllers: &[&str]) -> Self {
         let cluster = Cluster::own();
         let node = cluster.node();
         let hooks = Asked::start(&node.ip);
         let agent = Agent::start_on(&cluster, &node, &Setup::default());
         let controllers = controllers.iter().map(|name| Agent::controller(&cluster, name)).collect();
-        let site = Self { controllers, _agent: agent, hooks, cluster };
-        site.show_agent();
-        site
+        let fixture = Self { controllers, _agent: agent, hooks, cluster };
+        fixture.show_agent();
+        fixture
     }
 
     /// The agent runs as a process. This pod represents it, because the controller checks by pods whether a node
@@ -81,13 +81,13 @@ impl Site {
     }
 
     /// Runs the test cases in parallel, each in its own namespace.
-    pub(super) fn play(&self, scenes: &[Named<'_>]) {
+    pub(super) fn case(&self, ongoing_operations: &[Named<'_>]) {
         thread::scope(|scope| {
-            let running: Vec<_> = scenes
+            let running: Vec<_> = ongoing_operations
                 .iter()
-                .map(|(name, scene)| {
+                .map(|(name, ongoing)| {
                     let named = thread::Builder::new().name((*name).to_owned());
-                    named.spawn_scoped(scope, move || scene(&Play::new(self, name))).unwrap()
+                    named.spawn_scoped(scope, move || ongoing(&UpdateCase::new(self, name))).unwrap()
                 })
                 .collect();
             // All of them run to their end, even if one fails.
@@ -100,31 +100,31 @@ impl Site {
 }
 
 /// The namespace of a test case, and the watches on it.
-pub(super) struct Play<'a> {
-    pub(super) site: &'a Site,
+pub(super) struct UpdateCase<'a> {
+    pub(super) fixture: &'a Fixture,
     namespace: String,
-    pub(super) pods: Told<Pod>,
-    pub(super) runs: Told<HookRun>,
-    deployments: Told<GameDeployment>,
-    sets: Told<GameStatefulSet>,
+    pub(super) pods: Watched<Pod>,
+    pub(super) runs: Watched<HookRun>,
+    deployments: Watched<GameDeployment>,
+    sets: Watched<GameStatefulSet>,
 }
 
-impl<'a> Play<'a> {
-    fn new(site: &'a Site, namespace: &str) -> Self {
-        let client = || site.cluster.client.clone();
-        site.cluster.kubectl(&["create", "namespace", namespace]);
+impl<'a> UpdateCase<'a> {
+    fn new(fixture: &'a Fixture, namespace: &str) -> Self {
+        let client = || fixture.cluster.client.clone();
+        fixture.cluster.kubectl(&["create", "namespace", namespace]);
         eventually("the namespace's account", || {
             let get =
                 ["get", "serviceaccount", "default", "-n", namespace, "--ignore-not-found", "-o", "name"];
-            (!site.cluster.kubectl(&get).is_empty()).then_some(())
+            (!fixture.cluster.kubectl(&get).is_empty()).then_some(())
         });
         Self {
-            site,
+            fixture,
             namespace: namespace.to_owned(),
-            pods: Told::of(client(), namespace),
-            runs: Told::of(client(), namespace),
-            deployments: Told::of(client(), namespace),
-            sets: Told::of(client(), namespace),
+            pods: Watched::of(client(), namespace),
+            runs: Watched::of(client(), namespace),
+            deployments: Watched::of(client(), namespace),
+            sets: Watched::of(client(), namespace),
         }
     }
 
@@ -138,12 +138,12 @@ impl<'a> Play<'a> {
     /// `kubectl apply`; returns its output.
     pub(super) fn apply(&self, manifest: &str) -> String {
         let apply = ["apply", "-n", &self.namespace, "-f", "-"];
-        printed(&mut self.site.cluster.kubectl_command(&apply), &self.local(manifest))
+        printed(&mut self.fixture.cluster.kubectl_command(&apply), &self.local(manifest))
     }
 
     /// The manifest with the lab's registry and server.
     fn local(&self, manifest: &str) -> String {
-        let server = self.site.hooks.address.split(':').next().unwrap();
+        let server = self.fixture.hooks.address.split(':').next().unwrap();
         let text = manifest.replace(PUBLIC, server).replace("image: ", &format!("image: {}", self.image("")));
         assert!(!text.contains(PUBLIC));
         text
@@ -151,20 +151,20 @@ impl<'a> Play<'a> {
 
     /// An image of the lab's registry, under its published name.
     pub(super) fn image(&self, name: &str) -> String {
-        self.site.cluster.image(name)
+        self.fixture.cluster.image(name)
     }
 
     /// `kubectl` in the namespace; returns its output.
     pub(super) fn kubectl(&self, args: &[&str]) -> String {
-        self.site.cluster.kubectl(&[args, &["-n", &self.namespace]].concat())
+        self.fixture.cluster.kubectl(&[args, &["-n", &self.namespace]].concat())
     }
 
     /// A JSON patch of one field.
     pub(super) fn replace(&self, what: &str, path: &str, value: impl Into<Value>) {
         let change = json!([{"op": "replace", "path": path, "value": value.into()}]).to_string();
-        let told = self.kubectl(&["patch", what, "--type=json", "-p", &change]);
+        let watched = self.kubectl(&["patch", what, "--type=json", "-p", &change]);
         let (kind, name) = what.split_once('/').unwrap();
-        assert_eq!(told.trim_end(), format!("{kind}.tkex.tencent.com/{name} patched"));
+        assert_eq!(watched.trim_end(), format!("{kind}.tkex.tencent.com/{name} patched"));
     }
 
     /// Sets the image of the first container, as the documents do.
@@ -178,17 +178,17 @@ impl<'a> Play<'a> {
     }
 
     pub(super) fn scale(&self, what: &str, replicas: u32) {
-        let told = self.kubectl(&["scale", &format!("--replicas={replicas}"), what]);
+        let watched = self.kubectl(&["scale", &format!("--replicas={replicas}"), what]);
         let (kind, name) = what.split_once('/').unwrap();
-        assert_eq!(told.trim_end(), format!("{kind}.tkex.tencent.com/{name} scaled"));
+        assert_eq!(watched.trim_end(), format!("{kind}.tkex.tencent.com/{name} scaled"));
     }
 
     // ---- observations of a user ----
 
     /// The output of `kubectl get`: the words of each line.
     pub(super) fn listed(&self, kind: &str) -> Vec<Vec<String>> {
-        let told = self.kubectl(&["get", kind]);
-        told.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+        let watched = self.kubectl(&["get", kind]);
+        watched.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
     }
 
     /// Waits until the workload has these counters, and asserts that `kubectl get` prints them below its header.
@@ -233,9 +233,9 @@ impl<'a> Play<'a> {
     /// Asserts that `kubectl get hookrun` finds none.
     pub(super) fn no_runs(&self) {
         self.wait_runs("there is none", All::is_empty);
-        let mut get = self.site.cluster.kubectl_command(&["get", "hookrun", "-n", &self.namespace]);
-        let told = String::from_utf8(get.output().unwrap().stderr).unwrap();
-        assert_eq!(told.trim_end(), format!("No resources found in {} namespace.", self.namespace));
+        let mut get = self.fixture.cluster.kubectl_command(&["get", "hookrun", "-n", &self.namespace]);
+        let watched = String::from_utf8(get.output().unwrap().stderr).unwrap();
+        assert_eq!(watched.trim_end(), format!("No resources found in {} namespace.", self.namespace));
     }
 
     /// Waits until this number of HookRuns exists, all in that phase, and asserts that they are printed so, under
@@ -356,9 +356,9 @@ fn numbers(object: &GameDeployment) -> String {
     if object.metadata.generation != Some(status.observed_generation) {
         return String::new();
     }
-    let told =
+    let watched =
         [status.updated_replicas, status.updated_ready_replicas, status.ready_replicas, status.replicas];
-    format!("{} {}", object.spec.replicas, told.map(|count| count.to_string()).join(" "))
+    format!("{} {}", object.spec.replicas, watched.map(|count| count.to_string()).join(" "))
 }
 
 /// The same for a `GameStatefulSet`, from REPLICAS on.
@@ -367,13 +367,13 @@ fn set_numbers(object: &GameStatefulSet) -> String {
     if object.metadata.generation != Some(status.observed_generation) {
         return String::new();
     }
-    let told = [
+    let watched = [
         status.ready_replicas,
         status.current_replicas,
         status.updated_replicas,
         status.updated_ready_replicas,
     ];
-    format!("{} {}", object.spec.replicas, told.map(|count| count.to_string()).join(" "))
+    format!("{} {}", object.spec.replicas, watched.map(|count| count.to_string()).join(" "))
 }
 
 pub(super) fn name(pod: &Pod) -> String {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{Site, condition, is_complete, object, same_but_restarted};
+use super::{Fixture, condition, is_complete, object, same_but_restarted};
 use crate::{agent::Agent, cluster::Cluster, hook_runs::asked::Asked};
 
 #[test]
@@ -49,46 +49,49 @@ fn surging(name: &str, surge: u32, more: &Value) -> Value {
 }
 
 /// Waits until there are as many pods as before the update, and asserts that they are the same.
-fn only_originals_are_left(site: &Site<'_>, before: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
-    site.wait("only so many pods are left", || (site.pods().len() == before.len()).then_some(()));
-    let after = site.pods();
+fn only_originals_are_left(
+    fixture: &Fixture<'_>,
+    before: &BTreeMap<String, Value>,
+) -> BTreeMap<String, Value> {
+    fixture.wait("only so many pods are left", || (fixture.pods().len() == before.len()).then_some(()));
+    let after = fixture.pods();
     assert_eq!(uids(&after), uids(before));
     after
 }
 
 fn the_originals_stay_and_the_pod_that_stands_in_goes(cluster: &Cluster, _: &Asked) {
-    let site = Site { cluster, kind: "gamedeployment", name: "surging" };
-    site.apply(&surging("surging", 1, &json!({})));
-    site.until("two pods are there", |status| is_complete(status, 2));
-    let before = site.pods();
+    let fixture = Fixture { cluster, kind: "gamedeployment", name: "surging" };
+    fixture.apply(&surging("surging", 1, &json!({})));
+    fixture.until("two pods are there", |status| is_complete(status, 2));
+    let before = fixture.pods();
     assert!(!before.values().any(stands_in), "{before:#?}");
-    site.image("lab/app:v2");
-    site.wait("one stands in", || site.pods().values().any(stands_in).then_some(()));
-    site.until("both are updated", |status| is_complete(status, 2) && status["replicas"] == 2);
-    for (name, pod) in &only_originals_are_left(&site, &before) {
+    fixture.image("lab/app:v2");
+    fixture.wait("one stands in", || fixture.pods().values().any(stands_in).then_some(()));
+    fixture.until("both are updated", |status| is_complete(status, 2) && status["replicas"] == 2);
+    for (name, pod) in &only_originals_are_left(&fixture, &before) {
         same_but_restarted(&before[name], pod);
     }
-    site.delete();
+    fixture.delete();
 }
 
 /// Four original pods and two surge pods; then the workload is scaled to three.
 fn a_scale_in_takes_what_stands_in_and_no_more_than_is_too_many(cluster: &Cluster, _: &Asked) {
-    let site = Site { cluster, kind: "gamedeployment", name: "shrinking" };
+    let fixture = Fixture { cluster, kind: "gamedeployment", name: "shrinking" };
     let more = json!({"replicas": 4, "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 0, "maxSurge": 2,
         "inPlaceUpdateStrategy": {"gracePeriodSeconds": 5}}});
-    site.apply(&surging("shrinking", 2, &more));
-    site.until("four pods are there", |status| is_complete(status, 4));
-    let before = site.pods();
-    site.image("lab/app:v2");
+    fixture.apply(&surging("shrinking", 2, &more));
+    fixture.until("four pods are there", |status| is_complete(status, 4));
+    let before = fixture.pods();
+    fixture.image("lab/app:v2");
     let drains = |pod: &Value| !pod["metadata"]["annotations"]["inplace.dev/request"].is_null();
-    site.wait("they stand in and the first ones drain", || {
-        let pods = site.pods();
+    fixture.wait("they stand in and the first ones drain", || {
+        let pods = fixture.pods();
         (pods.values().any(stands_in) && pods.values().any(drains)).then_some(())
     });
     cluster.kubectl(&["scale", "gamedeployment/shrinking", "--replicas=3"]);
-    site.until("three are updated", |status| is_complete(status, 3) && status["replicas"] == 3);
-    site.wait("three are left", || (site.pods().len() == 3).then_some(()));
-    let after = site.pods();
+    fixture.until("three are updated", |status| is_complete(status, 3) && status["replicas"] == 3);
+    fixture.wait("three are left", || (fixture.pods().len() == 3).then_some(()));
+    let after = fixture.pods();
     assert!(!after.values().any(stands_in), "{after:#?}");
     for (name, pod) in &after {
         same_but_restarted(&before[name], pod);
@@ -96,7 +99,7 @@ fn a_scale_in_takes_what_stands_in_and_no_more_than_is_too_many(cluster: &Cluste
     let deleted: Vec<_> =
         cluster.writes().into_iter().filter(|write| is_deletion(write, "shrinking-")).collect();
     assert_eq!(deleted.len(), 3, "two that stood in and one that is too many: {deleted:#?}");
-    site.delete();
+    fixture.delete();
 }
 
 /// True for the controller's deletion of a pod whose name has this beginning.
@@ -112,35 +115,35 @@ fn is_deletion(write: &Value, beginning: &str) -> bool {
 fn pods_that_wait_for_their_hook_stay(cluster: &Cluster, asked: &Asked) {
     super::parts::template(cluster, "surge-hook", &asked.address, 30);
     let hook = json!({"preInplaceUpdateStrategy": {"hook": {"templateName": "surge-hook"}}});
-    let site = Site { cluster, kind: "gamedeployment", name: "asking" };
-    site.apply(&surging("asking", 2, &hook));
-    site.until("two pods are there", |status| is_complete(status, 2));
-    let before = site.pods();
-    site.image("lab/app:v2");
-    site.until("both are updated", |status| is_complete(status, 2) && status["replicas"] == 2);
-    for (name, pod) in &only_originals_are_left(&site, &before) {
+    let fixture = Fixture { cluster, kind: "gamedeployment", name: "asking" };
+    fixture.apply(&surging("asking", 2, &hook));
+    fixture.until("two pods are there", |status| is_complete(status, 2));
+    let before = fixture.pods();
+    fixture.image("lab/app:v2");
+    fixture.until("both are updated", |status| is_complete(status, 2) && status["replicas"] == 2);
+    for (name, pod) in &only_originals_are_left(&fixture, &before) {
         same_but_restarted(&before[name], pod);
     }
-    site.delete();
+    fixture.delete();
 }
 
 fn pods_that_failed_go_back_and_stay(cluster: &Cluster, _: &Asked) {
-    let site = Site { cluster, kind: "gamedeployment", name: "failing" };
+    let fixture = Fixture { cluster, kind: "gamedeployment", name: "failing" };
     // With `maxUnavailable: 0` no pod would be started, because the surge pod has the same broken image.
     let strategy = json!({"updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 1, "maxSurge": 1}});
-    site.apply(&surging("failing", 1, &strategy));
-    site.until("two pods are there", |status| is_complete(status, 2));
-    let before = site.pods();
-    site.image("lab/app:crash");
-    site.until("one has failed", |status| condition(status, "UpdateFailed")["status"] == "True");
-    let after = site.pods();
+    fixture.apply(&surging("failing", 1, &strategy));
+    fixture.until("two pods are there", |status| is_complete(status, 2));
+    let before = fixture.pods();
+    fixture.image("lab/app:crash");
+    fixture.until("one has failed", |status| condition(status, "UpdateFailed")["status"] == "True");
+    let after = fixture.pods();
     let there = uids(&after);
     assert!(uids(&before).iter().all(|(name, uid)| there.get(name) == Some(uid)), "{there:?}");
     // The user reverts the change.
-    site.image("lab/app:v1");
-    site.until("it is as it was", |status| is_complete(status, 2) && status["readyReplicas"] == 2);
-    only_originals_are_left(&site, &before);
-    site.delete();
+    fixture.image("lab/app:v1");
+    fixture.until("it is as it was", |status| is_complete(status, 2) && status["readyReplicas"] == 2);
+    only_originals_are_left(&fixture, &before);
+    fixture.delete();
 }
 
 fn a_pod_waits_for_its_claim(cluster: &Cluster, _: &Asked) {
@@ -154,12 +157,12 @@ fn a_pod_waits_for_its_claim(cluster: &Cluster, _: &Asked) {
             "hostPath": {"path": cluster.node().dir.join("late-0"), "type": "DirectoryOrCreate"}}});
     cluster.apply(&volume.to_string());
     quota(0);
-    let site = Site { cluster, kind: "gamestatefulset", name: "late" };
-    site.wait("the quota counts", || {
+    let fixture = Fixture { cluster, kind: "gamestatefulset", name: "late" };
+    fixture.wait("the quota counts", || {
         let seen = cluster.kubectl(&["get", "resourcequota", "claims", "-o", "jsonpath={.status.hard}"]);
         (!seen.is_empty()).then_some(())
     });
-    site.apply(&object(
+    fixture.apply(&object(
         "GameStatefulSet",
         "late",
         &json!({
@@ -171,16 +174,16 @@ fn a_pod_waits_for_its_claim(cluster: &Cluster, _: &Asked) {
     let refused = |status: &Value| {
         condition(status, "ScaleFailed")["message"].as_str().is_some_and(|message| message.contains("quota"))
     };
-    site.until("the quota is told", refused);
-    assert!(site.pods().is_empty(), "no pod without its claim");
+    fixture.until("the quota is told", refused);
+    assert!(fixture.pods().is_empty(), "no pod without its claim");
     quota(5);
-    site.until("the pod is there", |status| status["readyReplicas"] == 1);
-    site.delete();
+    fixture.until("the pod is there", |status| status["readyReplicas"] == 1);
+    fixture.delete();
 }
 
 fn what_was_orphaned_is_taken_over_as_it_is(cluster: &Cluster, _: &Asked) {
     for (name, way) in [("left-replaced", "RollingUpdate"), ("left-in-place", "InplaceUpdate")] {
-        let site = Site { cluster, kind: "gamedeployment", name };
+        let fixture = Fixture { cluster, kind: "gamedeployment", name };
         let whole = |image: &str| {
             let mut whole = object(
                 "GameDeployment",
@@ -191,25 +194,25 @@ fn what_was_orphaned_is_taken_over_as_it_is(cluster: &Cluster, _: &Asked) {
             whole["spec"]["template"] = super::template(name, &cluster.named(image));
             whole
         };
-        site.apply(&whole("lab/app:v1"));
-        site.until("two pods are there", |status| is_complete(status, 2));
-        site.apply(&whole("lab/app:v2"));
-        site.until("both are updated", |status| is_complete(status, 2));
-        site.wait("two pods are left", || (site.pods().len() == 2).then_some(()));
+        fixture.apply(&whole("lab/app:v1"));
+        fixture.until("two pods are there", |status| is_complete(status, 2));
+        fixture.apply(&whole("lab/app:v2"));
+        fixture.until("both are updated", |status| is_complete(status, 2));
+        fixture.wait("two pods are left", || (fixture.pods().len() == 2).then_some(()));
         let labels = format!("app={name}");
         let columns = "custom-columns=N:.metadata.name,U:.metadata.uid,R:.revision";
         let history = || cluster.kubectl(&["get", "controllerrevisions", "-l", &labels, "-o", columns]);
-        let (before, history_before) = (site.pods(), history());
+        let (before, history_before) = (fixture.pods(), history());
         cluster.kubectl(&["delete", "gamedeployment", name, "--cascade=orphan", "--timeout=60s"]);
-        site.apply(&whole("lab/app:v2"));
-        site.until("they are its own", |status| is_complete(status, 2) && status["readyReplicas"] == 2);
-        let after = site.pods();
+        fixture.apply(&whole("lab/app:v2"));
+        fixture.until("they are its own", |status| is_complete(status, 2) && status["readyReplicas"] == 2);
+        let after = fixture.pods();
         assert_eq!(uids(&after), uids(&before), "{way}");
         let restarts = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].clone();
         for (name, pod) in &after {
             assert_eq!(restarts(pod), restarts(&before[name]), "{way}");
         }
         assert_eq!(history(), history_before, "{way}: no new revision, and none is lost");
-        site.delete();
+        fixture.delete();
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Site, condition, is_complete, object, same_but_restarted};
+use super::{Fixture, condition, is_complete, object, same_but_restarted};
 use crate::{cluster::Cluster, hook_runs::asked::Asked};
 
 /// Applies a template whose hook requests its own name from `address` once, and expects more than `wanted`; the
@@ -19,8 +19,8 @@ pub(super) fn canary_steps_hold_the_rollout_until_they_are_passed(cluster: &Clus
     template(cluster, "step", &asked.address, 30);
     let steps =
         json!([{"partition": 3}, {"pause": {}}, {"partition": 1}, {"hook": {"templateName": "step"}}]);
-    let site = Site { cluster, kind: "gamedeployment", name: "steps" };
-    site.apply(&object(
+    let fixture = Fixture { cluster, kind: "gamedeployment", name: "steps" };
+    fixture.apply(&object(
         "GameDeployment",
         "steps",
         &json!({
@@ -28,34 +28,34 @@ pub(super) fn canary_steps_hold_the_rollout_until_they_are_passed(cluster: &Clus
             "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 4, "canary": {"steps": steps}},
         }),
     ));
-    site.until("four pods are there, and no step was asked for", |status| is_complete(status, 4));
+    fixture.until("four pods are there, and no step was asked for", |status| is_complete(status, 4));
     assert_eq!(asked.count("/step"), 0);
-    let before = site.pods();
+    let before = fixture.pods();
 
-    site.image("lab/app:v2");
+    fixture.image("lab/app:v2");
     let pauses = |status: &Value| status["pauseConditions"][0]["reason"] == "PausedByCanaryPauseStep";
-    let status = site.until("it pauses after the first pod", pauses);
+    let status = fixture.until("it pauses after the first pod", pauses);
     assert_eq!(
         (&status["updatedReadyReplicas"], &status["currentStepIndex"]),
         (&json!(1), &json!(1)),
         "{status:#}"
     );
-    assert_eq!(site.get()["spec"]["updateStrategy"]["paused"], true);
+    assert_eq!(fixture.get()["spec"]["updateStrategy"]["paused"], true);
     assert_eq!(asked.count("/step"), 0);
 
-    site.patch(&json!({"spec": {"updateStrategy": {"paused": false}}}));
-    let status = site.until("it is complete", |status| is_complete(status, 4));
+    fixture.patch(&json!({"spec": {"updateStrategy": {"paused": false}}}));
+    let status = fixture.until("it is complete", |status| is_complete(status, 4));
     assert_eq!((asked.count("/step"), &status["currentStepIndex"]), (1, &json!(4)), "{status:#}");
-    for (name, pod) in &site.pods() {
+    for (name, pod) in &fixture.pods() {
         same_but_restarted(&before[name], pod);
     }
-    site.delete();
+    fixture.delete();
 }
 
 pub(super) fn a_hook_afterwards_takes_the_image_back_until_it_passes(cluster: &Cluster, asked: &Asked) {
     template(cluster, "check", &asked.address, 100);
-    let site = Site { cluster, kind: "gamedeployment", name: "checked" };
-    site.apply(&object(
+    let fixture = Fixture { cluster, kind: "gamedeployment", name: "checked" };
+    fixture.apply(&object(
         "GameDeployment",
         "checked",
         &json!({
@@ -63,23 +63,23 @@ pub(super) fn a_hook_afterwards_takes_the_image_back_until_it_passes(cluster: &C
             "postInplaceUpdateStrategy": {"hook": {"templateName": "check"}},
         }),
     ));
-    site.until("a pod is there", |status| is_complete(status, 1));
-    let image = || site.pods().values().next().unwrap()["spec"]["containers"][0]["image"].clone();
+    fixture.until("a pod is there", |status| is_complete(status, 1));
+    let image = || fixture.pods().values().next().unwrap()["spec"]["containers"][0]["image"].clone();
     let before = image();
 
-    site.image("lab/app:v2");
+    fixture.image("lab/app:v2");
     let failed = |status: &Value| condition(status, "UpdateFailed")["status"] == "True";
-    let status = site.until("the hook has failed", failed);
+    let status = fixture.until("the hook has failed", failed);
     assert_eq!((&status["readyReplicas"], &status["updatedReplicas"]), (&json!(1), &json!(0)), "{status:#}");
     assert_eq!((image(), asked.count("/check")), (before.clone(), 1));
 
     template(cluster, "check", &asked.address, 30);
-    site.patch(&json!({"spec": {"postInplaceUpdateStrategy": {"retry": true}}}));
-    let status = site.until("it is complete", |status| is_complete(status, 1));
+    fixture.patch(&json!({"spec": {"postInplaceUpdateStrategy": {"retry": true}}}));
+    let status = fixture.until("it is complete", |status| is_complete(status, 1));
     assert_ne!(image(), before);
     assert!(!failed(&status), "{status:#}");
-    assert_eq!(site.get()["spec"]["postInplaceUpdateStrategy"]["retry"], false);
-    site.delete();
+    assert_eq!(fixture.get()["spec"]["postInplaceUpdateStrategy"]["retry"], false);
+    fixture.delete();
 }
 
 pub(super) fn claims_stay_and_are_found_again(cluster: &Cluster, _: &Asked) {
@@ -96,18 +96,18 @@ pub(super) fn claims_stay_and_are_found_again(cluster: &Cluster, _: &Asked) {
             "containers": [{"name": "app", "image": cluster.named(image), "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
         }})
     };
-    let site = Site { cluster, kind: "gamestatefulset", name: "kept" };
-    site.apply(&object("GameStatefulSet", "kept", &json!({
+    let fixture = Fixture { cluster, kind: "gamestatefulset", name: "kept" };
+    fixture.apply(&object("GameStatefulSet", "kept", &json!({
         "replicas": 2, "serviceName": "kept", "podManagementPolicy": "Parallel", "template": pod("lab/app:v1"),
         "updateStrategy": {"type": "InplaceUpdate", "rollingUpdate": {"maxUnavailable": 2}},
         "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {"storageClassName": "by-hand",
             "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}}],
     })));
-    site.until("two pods are there", |status| is_complete(status, 2));
-    let before = site.pods();
-    site.patch(&json!({"spec": {"template": pod("lab/app:v2")}}));
-    site.until("both are updated", |status| is_complete(status, 2));
-    for (name, pod) in &site.pods() {
+    fixture.until("two pods are there", |status| is_complete(status, 2));
+    let before = fixture.pods();
+    fixture.patch(&json!({"spec": {"template": pod("lab/app:v2")}}));
+    fixture.until("both are updated", |status| is_complete(status, 2));
+    for (name, pod) in &fixture.pods() {
         same_but_restarted(&before[name], pod);
     }
 
@@ -116,13 +116,14 @@ pub(super) fn claims_stay_and_are_found_again(cluster: &Cluster, _: &Asked) {
     assert_eq!(made.split_whitespace().count(), 2);
     for replicas in ["1", "2"] {
         cluster.kubectl(&["scale", "gamestatefulset/kept", &format!("--replicas={replicas}")]);
-        site.wait("so many pods are there", || (site.pods().len().to_string() == replicas).then_some(()));
+        fixture
+            .wait("so many pods are there", || (fixture.pods().len().to_string() == replicas).then_some(()));
     }
-    site.until("the second one is back", |status| status["readyReplicas"] == 2);
-    let pod = &site.pods()["kept-1"];
+    fixture.until("the second one is back", |status| status["readyReplicas"] == 2);
+    let pod = &fixture.pods()["kept-1"];
     let volumes = pod["spec"]["volumes"].as_array().unwrap();
     let data = volumes.iter().find(|volume| volume["name"] == "data").unwrap();
     assert_eq!(data["persistentVolumeClaim"]["claimName"], "data-kept-1", "{pod:#}");
-    site.delete();
+    fixture.delete();
     assert_eq!(claims(), made, "claims are never deleted");
 }

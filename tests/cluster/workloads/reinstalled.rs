@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::{Site, is_complete, object, same_but_restarted};
+use super::{Fixture, is_complete, object, same_but_restarted};
 use crate::{
     agent::{self, Agent},
     cluster::Cluster,
@@ -15,14 +15,14 @@ use crate::{
 fn pods_outlive_an_uninstall_and_are_managed_again_after_a_new_install() {
     let cluster = Cluster::own();
     let (agent, controller) = (Agent::start(&cluster, &[]), Agent::controller(&cluster, "one"));
-    let site = Site { cluster: &cluster, kind: "gamedeployment", name: "lasting" };
-    site.apply(&object(
+    let fixture = Fixture { cluster: &cluster, kind: "gamedeployment", name: "lasting" };
+    fixture.apply(&object(
         "GameDeployment",
         "lasting",
         &json!({"replicas": 2, "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 1}}),
     ));
-    site.until("two pods are there", |status| is_complete(status, 2));
-    let (before, uid) = (site.pods(), site.get()["metadata"]["uid"].clone());
+    fixture.until("two pods are there", |status| is_complete(status, 2));
+    let (before, uid) = (fixture.pods(), fixture.get()["metadata"]["uid"].clone());
 
     // All shipped manifests; their images do not exist, so the processes above do the work.
     let base = if installed::knows_policies(&cluster) { "base" } else { "before-1.30" };
@@ -34,17 +34,17 @@ fn pods_outlive_an_uninstall_and_are_managed_again_after_a_new_install() {
     let namespaces =
         || cluster.kubectl(&["get", "namespace", "inplace-system", "--ignore-not-found", "-o", "name"]);
     eventually("it is uninstalled", || namespaces().is_empty().then_some(()));
-    assert_eq!(site.get()["metadata"]["uid"], uid);
+    assert_eq!(fixture.get()["metadata"]["uid"], uid);
 
     agent::grant(&cluster);
     let _agent = Agent::start(&cluster, &[]);
     let _controller = Agent::controller(&cluster, "two");
-    site.image("lab/app:v2");
-    site.until("both are updated", |status| is_complete(status, 2));
-    let after = site.pods();
+    fixture.image("lab/app:v2");
+    fixture.until("both are updated", |status| is_complete(status, 2));
+    let after = fixture.pods();
     assert_eq!(after.keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>());
     for (name, pod) in &after {
         same_but_restarted(&before[name], pod);
     }
-    site.delete();
+    fixture.delete();
 }

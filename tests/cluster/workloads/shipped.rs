@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{LONG, Site, is_complete, object, same_but_restarted};
+use super::{Fixture, LONG, is_complete, object, same_but_restarted};
 use crate::{
     cluster::Cluster,
     installed::{AGENT, CONTROLLER, NAMESPACE, install, rolled_out, upgrade_by_chart},
@@ -23,16 +23,16 @@ use crate::{
 fn the_controller_as_shipped_is_asked_through_its_service_and_replaced_unnoticed() {
     let cluster = Cluster::own();
     install(&cluster, "one");
-    let site = Site { cluster: &cluster, kind: "gamedeployment", name: "web" };
+    let fixture = Fixture { cluster: &cluster, kind: "gamedeployment", name: "web" };
     let strategy = json!({"type": "InplaceUpdate", "maxUnavailable": 1});
     let good = object("GameDeployment", "web", &json!({"replicas": 2, "updateStrategy": strategy}));
     let mut bad = good.clone();
     bad["spec"]["selector"]["matchLabels"]["app"] = "another".into();
     eventually_within(LONG, "the API server asks the controller", || judged(&cluster, &good, &bad));
 
-    site.apply(&good);
-    site.until("two pods are Ready", |status| status["readyReplicas"] == 2);
-    let before = site.pods();
+    fixture.apply(&good);
+    fixture.until("two pods are Ready", |status| status["readyReplicas"] == 2);
+    let before = fixture.pods();
     let (over, wrong, asked) = (AtomicBool::new(false), Mutex::new(Vec::new()), Mutex::new(0));
     thread::scope(|scope| {
         let _end = End(&over);
@@ -45,19 +45,19 @@ fn the_controller_as_shipped_is_asked_through_its_service_and_replaced_unnoticed
         upgrade_by_chart(&cluster, "two");
         rolled_out(&cluster, CONTROLLER);
         rolled_out(&cluster, AGENT);
-        site.image("lab/app:v2");
+        fixture.image("lab/app:v2");
         let first = leader(&cluster);
         cluster.kubectl(&["delete", "pod", &first, "-n", NAMESPACE, "--wait=false"]);
         eventually_within(LONG, "another one leads", || {
             Some(leader(&cluster)).filter(|now| *now != first).ok_or(first.as_str())
         });
-        site.until("both are updated", |status| is_complete(status, 2));
+        fixture.until("both are updated", |status| is_complete(status, 2));
         rolled_out(&cluster, CONTROLLER);
     });
     let (wrong, asked) = (wrong.into_inner().unwrap(), asked.into_inner().unwrap());
     assert!(wrong.is_empty(), "of {asked}: {wrong:#?}");
     assert!(asked > 5, "{asked} are no proof");
-    for (name, pod) in &site.pods() {
+    for (name, pod) in &fixture.pods() {
         same_but_restarted(&before[name], pod);
     }
     an_autoscaler_scales_it(&cluster);
@@ -85,16 +85,16 @@ fn leader(cluster: &Cluster) -> String {
 /// One pod uses four times its CPU request, so the autoscaler must scale to the maximum. The measurements are
 /// objects that the test writes; to the autoscaler they look like those of a metrics server.
 fn an_autoscaler_scales_it(cluster: &Cluster) {
-    let site = Site { cluster, kind: "gamedeployment", name: "scaled" };
+    let fixture = Fixture { cluster, kind: "gamedeployment", name: "scaled" };
     let container = json!({"name": "app", "image": "lab/app:v1", "resources": {"requests": {"cpu": "10m"}}});
     let template = json!({"metadata": {"labels": {"app": "scaled"}},
         "spec": {"terminationGracePeriodSeconds": 2, "containers": [container]}});
-    site.apply(&object("GameDeployment", "scaled", &json!({"replicas": 1, "template": template})));
-    site.until("a pod is Ready", |status| status["readyReplicas"] == 1);
-    let pod = site.pods().into_keys().next().unwrap();
+    fixture.apply(&object("GameDeployment", "scaled", &json!({"replicas": 1, "template": template})));
+    fixture.until("a pod is Ready", |status| status["readyReplicas"] == 1);
+    let pod = fixture.pods().into_keys().next().unwrap();
 
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    site.apply(&json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+    fixture.apply(&json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "pods.metrics.k8s.io", "annotations": {"api-approved.kubernetes.io": "unapproved, a stand-in"}},
         "spec": {"group": "metrics.k8s.io", "scope": "Namespaced", "names": {"plural": "pods", "kind": "PodMetrics"},
             "versions": [{"name": "v1beta1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}}));
@@ -102,12 +102,12 @@ fn an_autoscaler_scales_it(cluster: &Cluster) {
         "metadata": {"name": pod, "namespace": "default", "labels": {"app": "scaled"}},
         "timestamp": "2999-01-01T00:00:00Z", "window": "30s",
         "containers": [{"name": "app", "usage": {"cpu": "40m", "memory": "1Mi"}}]});
-    site.wait("measurements can be written", || cluster.try_apply(&[], &measured.to_string()).ok());
-    site.apply(&json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler",
+    fixture.wait("measurements can be written", || cluster.try_apply(&[], &measured.to_string()).ok());
+    fixture.apply(&json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler",
         "metadata": {"name": "scaled", "namespace": "default"},
         "spec": {"scaleTargetRef": {"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": "scaled"},
             "minReplicas": 1, "maxReplicas": 3, "targetCPUUtilizationPercentage": 50}}));
-    site.until("three pods are Ready", |status| status["readyReplicas"] == 3);
-    assert_eq!(site.get()["spec"]["replicas"], 3);
-    assert!(site.pods().contains_key(&pod));
+    fixture.until("three pods are Ready", |status| status["readyReplicas"] == 3);
+    assert_eq!(fixture.get()["spec"]["replicas"], 3);
+    assert!(fixture.pods().contains_key(&pod));
 }

@@ -7,7 +7,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::client::TlsStream;
 
-use super::guard::{Post, is_yes, no};
+use super::guard::{GuardFixture, is_yes, no};
 use super::*;
 
 const BODY: usize = 3 << 20;
@@ -15,24 +15,24 @@ const BODY: usize = 3 << 20;
 const IN_TIME: Duration = Duration::from_secs(5);
 
 /// Connects from this address as an API server does, without sending a request yet.
-async fn connected(post: &Post, from: IpAddr) -> TlsStream<TcpStream> {
+async fn connected(guard_fixture: &GuardFixture, from: IpAddr) -> TlsStream<TcpStream> {
     use rustls::pki_types::pem::PemObject as _;
     let mut roots = rustls::RootCertStore::empty();
-    let trusted = post.town.trusted().unwrap();
+    let trusted = guard_fixture.fixture.trusted().unwrap();
     for authority in rustls::pki_types::CertificateDer::pem_slice_iter(trusted.as_bytes()) {
         roots.add(authority.unwrap()).unwrap();
     }
     let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((from, 0).into()).unwrap();
-    let stream = socket.connect(post.replicas[0].address).await.unwrap();
+    let stream = socket.connect(guard_fixture.replicas[0].address).await.unwrap();
     let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
     connector.connect(HOST.try_into().unwrap(), stream).await.unwrap()
 }
 
 /// One request over a connection of its own from this address: the status code and the text of the answer.
-async fn sent(post: &Post, from: IpAddr, path: &str, body: &str) -> (u16, String) {
-    let mut stream = connected(post, from).await;
+async fn sent(guard_fixture: &GuardFixture, from: IpAddr, path: &str, body: &str) -> (u16, String) {
+    let mut stream = connected(guard_fixture, from).await;
     let head = format!(
         "POST /{path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
         body.len()
@@ -71,7 +71,7 @@ fn of(group: &str, kind: &str, operation: &str, fields: &str) -> String {
 
 #[tokio::test]
 async fn a_review_that_costs_more_than_its_size_is_refused_with_what_is_too_much() {
-    let post = Post::found().await;
+    let guard_fixture = GuardFixture::found().await;
     let ours = "tkex.tencent.com";
     let keys = |from: usize| (0..from).map(|n| format!(r#""k{n}":[]"#)).collect::<Vec<_>>().join(",");
     let texts = |from: usize| (0..from).map(|n| format!(r#""k{n}":"""#)).collect::<Vec<_>>().join(",");
@@ -118,7 +118,7 @@ async fn a_review_that_costs_more_than_its_size_is_refused_with_what_is_too_much
     ];
     for (what, body) in cases {
         assert!(body.len() < BODY, "{}", body.len());
-        let (code, text) = sent(&post, here(), "validate", &body).await;
+        let (code, text) = sent(&guard_fixture, here(), "validate", &body).await;
         let answer: Value = serde_json::from_str(&text).unwrap_or_default();
         let code = if code == 200 {
             answer["response"]["status"]["code"].as_u64().unwrap_or(200)
@@ -133,7 +133,7 @@ async fn a_review_that_costs_more_than_its_size_is_refused_with_what_is_too_much
 
 #[tokio::test]
 async fn honest_reviews_that_are_large_are_answered() {
-    let post = Post::found().await;
+    let guard_fixture = GuardFixture::found().await;
     let groups: Vec<_> = (0..500).map(|n| format!("cn=team-{n},ou=groups,dc=example,dc=org")).collect();
     let extra: BTreeMap<_, _> =
         (0..20).map(|n| (format!("example.org/{n}"), vec!["x".repeat(200)])).collect();
@@ -142,16 +142,16 @@ async fn honest_reviews_that_are_large_are_answered() {
     let owned: serde_json::Map<_, _> = (0..30_000).map(|n| (format!("f:field-{n}"), json!({}))).collect();
     let managed =
         json!([{"manager": "kubectl", "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": owned}}]);
-    let mut pod = post.pod.clone();
+    let mut pod = guard_fixture.pod.clone();
     pod["metadata"]["managedFields"] = managed;
     pod["metadata"]["annotations"]["long"] = json!("x".repeat(512 << 10));
     let request = json!({"name": "web-0", "operation": "DELETE", "oldObject": pod, "object": null, "userInfo": user,
         "kind": {"group": "", "version": "v1", "kind": "Pod"}});
     assert!(request.to_string().len() > 1 << 20);
-    assert!(no(&post.asked("guard", &request).await, 403).contains("was started as HookRun"));
+    assert!(no(&guard_fixture.asked("guard", &request).await, 403).contains("was started as HookRun"));
     let request = json!({"operation": "CREATE", "object": pod, "userInfo": user,
         "kind": {"group": "", "version": "v1", "kind": "Pod"}});
-    assert_eq!(post.asked("mutate-pods", &request).await["patchType"], "JSONPatch");
+    assert_eq!(guard_fixture.asked("mutate-pods", &request).await["patchType"], "JSONPatch");
 
     // A workload of 30 containers with 50 variables each, old and new.
     let variables: Vec<_> =
@@ -167,24 +167,24 @@ async fn honest_reviews_that_are_large_are_answered() {
         "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": containers}}}});
     let request = json!({"operation": "UPDATE", "name": "web", "object": workload, "oldObject": workload,
         "userInfo": user, "kind": {"group": "tkex.tencent.com", "version": "v1alpha1", "kind": "GameDeployment"}});
-    is_yes(&post.asked("validate", &request).await);
+    is_yes(&guard_fixture.asked("validate", &request).await);
     // The rights of a hook's author are checked with all groups.
     let hook = json!({"metadata": {"name": "it"}, "spec": {"metrics": [{"name": "m", "count": 1,
         "successCondition": "true", "provider": {"web": {"url": "http://10.0.0.1/"}}}]}});
     let request = json!({"operation": "CREATE", "name": "it", "object": hook, "userInfo": user,
         "kind": {"group": "tkex.tencent.com", "version": "v1alpha1", "kind": "HookRun"}});
-    post.town.api.store(|store| store.rights.insert("ann create pods/exec shop".to_owned()));
-    is_yes(&post.asked("validate", &request).await);
-    let asked = post.town.api.store(|store| store.access_reviews.pop().unwrap());
+    guard_fixture.fixture.api.store(|store| store.rights.insert("ann create pods/exec shop".to_owned()));
+    is_yes(&guard_fixture.asked("validate", &request).await);
+    let asked = guard_fixture.fixture.api.store(|store| store.access_reviews.pop().unwrap());
     assert_eq!((&asked["groups"], &asked["extra"]), (&json!(groups), &json!(extra)));
 }
 
 #[tokio::test]
 async fn stalled_bodies_hold_up_nobody() {
-    let post = Post::found().await;
+    let guard_fixture = GuardFixture::found().await;
     let mut stalled = JoinSet::new();
     for _ in 0..40 {
-        let mut stream = connected(&post, elsewhere()).await;
+        let mut stream = connected(&guard_fixture, elsewhere()).await;
         stalled.spawn(async move {
             let head = format!("POST /validate HTTP/1.1\r\nhost: x\r\ncontent-length: {BODY}\r\n\r\n");
             stream.write_all(head.as_bytes()).await.unwrap();
@@ -206,7 +206,7 @@ async fn stalled_bodies_hold_up_nobody() {
             [(here(), &small, "small"), (here(), &large, "large"), (elsewhere(), &small, "small")]
         {
             let began = Instant::now();
-            let answered = timeout(IN_TIME, sent(&post, from, "validate", body)).await;
+            let answered = timeout(IN_TIME, sent(&guard_fixture, from, "validate", body)).await;
             let (code, text) =
                 answered.unwrap_or_else(|_| panic!("no {size} review is answered in time, after {asked}"));
             assert_eq!(code, 200, "{size} from {from}, after {asked} in {:?}: {text}", began.elapsed());
@@ -219,8 +219,8 @@ async fn stalled_bodies_hold_up_nobody() {
 
 #[tokio::test]
 async fn a_body_that_trickles_is_cut_off() {
-    let post = Post::found().await;
-    let mut slow = connected(&post, here()).await;
+    let guard_fixture = GuardFixture::found().await;
+    let mut slow = connected(&guard_fixture, here()).await;
     let head = format!("POST /validate HTTP/1.1\r\nhost: x\r\ncontent-length: {BODY}\r\n\r\n");
     slow.write_all(head.as_bytes()).await.unwrap();
     slow.write_all(&vec![b' '; 200 << 10]).await.unwrap();
@@ -251,21 +251,21 @@ async fn a_body_that_trickles_is_cut_off() {
 
 #[tokio::test]
 async fn made_up_reviews_write_few_events() {
-    let post = Post::found().await;
+    let guard_fixture = GuardFixture::found().await;
     // This review has no uid of a pod; an API server always sends it.
-    let made_up = post.deleted(json!({"oldObject": null})).await;
+    let made_up = guard_fixture.deleted(json!({"oldObject": null})).await;
     assert_eq!(made_up["allowed"], false, "{made_up}");
     let by_scheduler = json!({"userInfo": {"username": "system:kube-scheduler"}, "oldObject": null});
-    let made_up = post.deleted(by_scheduler).await;
+    let made_up = guard_fixture.deleted(by_scheduler).await;
     assert_eq!(
-        (made_up["allowed"].as_bool(), post.town.api.events().len(), post.runs().len()),
+        (made_up["allowed"].as_bool(), guard_fixture.fixture.api.events().len(), guard_fixture.runs().len()),
         (Some(false), 0, 0)
     );
     // An eviction has no uid.
     for _ in 0..50 {
-        post.evicted_by("system:kube-scheduler", &[]).await;
+        guard_fixture.evicted_by("system:kube-scheduler", &[]).await;
     }
-    let told = post.events("DeleteGuardExempt").len();
+    let told = guard_fixture.events("DeleteGuardExempt").len();
     assert!((1..=8).contains(&told), "{told} events of one pod");
 }
 
@@ -283,29 +283,29 @@ fn hook_by(user: &str) -> Value {
         "kind": {"group": "tkex.tencent.com", "version": "v1alpha1", "kind": "HookRun"}})
 }
 
-async fn judged(post: &Post, user: &str) -> Value {
-    post.asked("validate", &hook_by(user)).await
+async fn judged(guard_fixture: &GuardFixture, user: &str) -> Value {
+    guard_fixture.asked("validate", &hook_by(user)).await
 }
 
 #[tokio::test]
 async fn an_answer_to_anybody_tells_nothing_about_the_rights_of_others() {
-    let post = Post::found().await;
-    let api = &post.town.api;
+    let guard_fixture = GuardFixture::found().await;
+    let api = &guard_fixture.fixture.api;
     api.store(|store| {
         store.rights.extend(["ann create pods/exec shop", "bob patch pods shop"].map(str::to_owned));
         store.rights.extend(["eve create pods/exec shop", "eve patch pods shop"].map(str::to_owned));
     });
-    is_yes(&judged(&post, "eve").await);
+    is_yes(&judged(&guard_fixture, "eve").await);
     let mut told = Vec::new();
     for user in ["zed", "ann", "bob"] {
-        told.push(no(&judged(&post, user).await, 403).replace(user, "USER"));
+        told.push(no(&judged(&guard_fixture, user).await, 403).replace(user, "USER"));
     }
     assert!(told.iter().all(|one| *one == told[0]), "which right is lacking is told: {told:#?}");
     // The rights that the object needs are no secret.
     let needs = |right: &str| told[0].contains(right);
     assert!(needs("create pods/exec") && needs("namespace shop"), "{}", told[0]);
     api.on("POST subjectaccessreview").fault(crate::api_server::Fault::Answer(500, "etcd is busy"));
-    let unknown = judged(&post, "eve").await;
+    let unknown = judged(&guard_fixture, "eve").await;
     let unknown = no(&unknown, 403);
     assert!(unknown.contains("Try again") && !unknown.contains("etcd"), "{unknown}");
 
@@ -314,9 +314,10 @@ async fn an_answer_to_anybody_tells_nothing_about_the_rights_of_others() {
     let file = folder.path().join("ca");
     std::fs::write(&file, &ours.0).unwrap();
     let args = WebhookArgs { webhook_client_ca: Some(file), ..WebhookArgs::default() };
-    let replica = post.town.replica(&args).await;
-    post.town.ready(&replica).await;
-    let roots = reqwest::Certificate::from_pem_bundle(post.town.trusted().unwrap().as_bytes()).unwrap();
+    let replica = guard_fixture.fixture.replica(&args).await;
+    guard_fixture.fixture.ready(&replica).await;
+    let roots =
+        reqwest::Certificate::from_pem_bundle(guard_fixture.fixture.trusted().unwrap().as_bytes()).unwrap();
     let client = reqwest::Client::builder().tls_certs_only(roots).resolve(HOST, replica.address).no_proxy();
     let client = client.identity(reqwest::Identity::from_pem(ours.1.as_bytes()).unwrap()).build().unwrap();
     let asked = async |user: &str| {

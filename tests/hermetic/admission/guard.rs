@@ -10,32 +10,32 @@ use super::*;
 use crate::api_server::Fault;
 
 /// Two processes that answer alternately, and a namespace with a guarded pod and its hook.
-pub(super) struct Post {
-    pub(super) town: Town,
+pub(super) struct GuardFixture {
+    pub(super) fixture: Fixture,
     pub(super) replicas: [Replica; 2],
     asked: AtomicUsize,
     pub(super) pod: Value,
 }
 
-impl Post {
+impl GuardFixture {
     pub(super) async fn found() -> Self {
-        let (town, leader) = Town::settled().await;
-        let replicas = [leader, town.replica(&WebhookArgs::default()).await];
-        town.ready(&replicas[1]).await;
-        town.api.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
+        let (fixture, leader) = Fixture::settled().await;
+        let replicas = [leader, fixture.replica(&WebhookArgs::default()).await];
+        fixture.ready(&replicas[1]).await;
+        fixture.api.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
         let metric = json!({"name": "webtest", "count": 1, "successCondition": "asInt(result) > 0",
             "provider": {"web": {"url": "http://{{ args.PodIP }}/leave", "jsonPath": "{$.done}"}}});
-        town.api.put(json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
+        fixture.api.put(json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
             "metadata": {"namespace": "shop", "name": "leave"}, "spec": {"metrics": [metric]}}));
-        let pod = town.api.put(json!({
+        let pod = fixture.api.put(json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"namespace": "shop", "name": "web-0", "labels": {"inplace.dev/delete-guard": "true"},
                 "annotations": {"inplace.dev/pre-delete-hook": "leave"}},
             "spec": {"nodeName": "n1", "containers": [{"name": "app", "image": "app:1"}]},
             "status": {"phase": "Running", "podIP": "10.0.0.7"},
         }));
-        town.api.forget();
-        Self { town, replicas, asked: AtomicUsize::new(0), pod }
+        fixture.api.forget();
+        Self { fixture, replicas, asked: AtomicUsize::new(0), pod }
     }
 
     pub(super) async fn asked(&self, path: &str, request: &Value) -> Value {
@@ -43,7 +43,7 @@ impl Post {
         whole.as_object_mut().unwrap().extend(request.as_object().unwrap().clone());
         let review =
             json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": whole});
-        let trusted = self.town.trusted().unwrap();
+        let trusted = self.fixture.trusted().unwrap();
         let replica = &self.replicas[self.asked.fetch_add(1, Ordering::Relaxed) % 2];
         ask_at(path, &trusted, replica.address, &review).await.unwrap()["response"].take()
     }
@@ -73,14 +73,14 @@ impl Post {
     }
 
     pub(super) fn runs(&self) -> Vec<Value> {
-        self.town.api.store(|store| store.all("hookruns").cloned().collect())
+        self.fixture.api.store(|store| store.all("hookruns").cloned().collect())
     }
 
     /// Writes the end of the hook, as its runner does.
     pub(super) fn ends(&self, run: &Value, phase: &str) {
         let at = inplace::process::clock::now().to_string();
         let name = run["metadata"]["name"].as_str().unwrap();
-        self.town.api.edit_of("hookruns", "shop", name, |run| {
+        self.fixture.api.edit_of("hookruns", "shop", name, |run| {
             let measured = json!([{"phase": phase, "startedAt": at, "finishedAt": at}]);
             run["status"] = json!({"phase": phase, "metricResults": [{"name": "webtest", "phase": phase,
                 "measurements": measured}]});
@@ -88,15 +88,15 @@ impl Post {
     }
 
     pub(super) fn events(&self, reason: &str) -> Vec<String> {
-        let all = self.town.api.events();
+        let all = self.fixture.api.events();
         let told = all.iter().filter(|event| event["reason"] == reason);
         told.map(|event| event["message"].as_str().unwrap().to_owned()).collect()
     }
 }
 
-impl Drop for Post {
+impl Drop for GuardFixture {
     fn drop(&mut self) {
-        self.town.stop.cancel();
+        self.fixture.stop.cancel();
     }
 }
 
@@ -116,9 +116,9 @@ pub(super) fn is_yes(response: &Value) {
 
 #[tokio::test]
 async fn fifty_deletions_at_once_are_one_hook_and_all_pass_once_it_has_succeeded() {
-    let post = Post::found().await;
-    let answers = join_all((0..50).map(|_| post.deleted(json!({})))).await;
-    let [run] = post.runs().try_into().unwrap();
+    let guard_fixture = GuardFixture::found().await;
+    let answers = join_all((0..50).map(|_| guard_fixture.deleted(json!({})))).await;
+    let [run] = guard_fixture.runs().try_into().unwrap();
     let name = run["metadata"]["name"].as_str().unwrap();
     for answer in &answers {
         assert!(no(answer, 403).contains(name), "{answer}");
@@ -130,92 +130,94 @@ async fn fifty_deletions_at_once_are_one_hook_and_all_pass_once_it_has_succeeded
         (&json!("pre-delete-step"), &json!("n1"))
     );
     let owner = &meta["ownerReferences"][0];
-    assert_eq!((&owner["kind"], &owner["uid"]), (&json!("Pod"), &post.pod["metadata"]["uid"]));
+    assert_eq!((&owner["kind"], &owner["uid"]), (&json!("Pod"), &guard_fixture.pod["metadata"]["uid"]));
     assert!(run["spec"]["args"].as_array().unwrap().contains(&json!({"name": "PodIP", "value": "10.0.0.7"})));
     assert_eq!(
-        post.events("DeleteGuardAsked"),
+        guard_fixture.events("DeleteGuardAsked"),
         [format!("ann wants to delete it: it stays until HookRun {name} has succeeded")]
     );
 
-    post.ends(&run, "Running");
-    assert!(no(&post.deleted(json!({})).await, 403).contains("is Running"));
-    post.ends(&run, "Successful");
-    for answer in join_all((0..50).map(|_| post.deleted(json!({})))).await {
+    guard_fixture.ends(&run, "Running");
+    assert!(no(&guard_fixture.deleted(json!({})).await, 403).contains("is Running"));
+    guard_fixture.ends(&run, "Successful");
+    for answer in join_all((0..50).map(|_| guard_fixture.deleted(json!({})))).await {
         is_yes(&answer);
     }
-    assert_eq!((post.runs().len(), post.events("DeleteGuardPassed").len()), (1, 1));
+    assert_eq!((guard_fixture.runs().len(), guard_fixture.events("DeleteGuardPassed").len()), (1, 1));
 }
 
 #[tokio::test]
 async fn an_eviction_is_held_as_a_drain_expects_it_and_a_dry_run_changes_nothing() {
-    let post = Post::found().await;
-    let dry = post.deleted(json!({"dryRun": true})).await;
+    let guard_fixture = GuardFixture::found().await;
+    let dry = guard_fixture.deleted(json!({"dryRun": true})).await;
     assert!(no(&dry, 403).contains("would be started as HookRun pre-delete-hook-web-0-"), "{dry}");
-    let dry = post.evicted("web-0", json!({"dryRun": ["All"]})).await;
+    let dry = guard_fixture.evicted("web-0", json!({"dryRun": ["All"]})).await;
     assert!(no(&dry, 429).contains("without the dry run"), "{dry}");
     // The renewal of certificates writes at the same time.
-    let mut writes = post.town.api.writes();
+    let mut writes = guard_fixture.fixture.api.writes();
     writes.retain(|call| call.contains("hookrun") || call.contains("event") || call.contains("pod"));
     assert_eq!(writes, Vec::<String>::new());
 
-    let held = post.evicted("web-0", Value::Null).await;
+    let held = guard_fixture.evicted("web-0", Value::Null).await;
     assert_eq!(held["status"]["reason"], "TooManyRequests");
     // With this field kubectl would wait and hide the message.
     assert_eq!(held["status"]["details"].get("retryAfterSeconds"), None);
-    let [run] = post.runs().try_into().unwrap();
-    post.ends(&run, "Failed");
-    let told = post.evicted("web-0", json!({})).await;
+    let [run] = guard_fixture.runs().try_into().unwrap();
+    guard_fixture.ends(&run, "Failed");
+    let told = guard_fixture.evicted("web-0", json!({})).await;
     assert!(no(&told, 429).contains("inplace.dev/delete-guard-retry="), "{told}");
-    post.town.api.edit("shop", "web-0", |pod| {
+    guard_fixture.fixture.api.edit("shop", "web-0", |pod| {
         pod["metadata"]["annotations"]["inplace.dev/delete-guard-retry"] = json!("1");
     });
-    no(&post.evicted("web-0", json!({})).await, 429);
-    let again = post.runs().into_iter().find(|other| other["metadata"]["name"] != run["metadata"]["name"]);
-    post.ends(&again.unwrap(), "Successful");
-    is_yes(&post.evicted("web-0", json!({})).await);
-    assert_eq!(post.runs().len(), 2);
+    no(&guard_fixture.evicted("web-0", json!({})).await, 429);
+    let again =
+        guard_fixture.runs().into_iter().find(|other| other["metadata"]["name"] != run["metadata"]["name"]);
+    guard_fixture.ends(&again.unwrap(), "Successful");
+    is_yes(&guard_fixture.evicted("web-0", json!({})).await);
+    assert_eq!(guard_fixture.runs().len(), 2);
 
     // No other pod is held.
-    post.town.api.edit("shop", "web-0", |pod| pod["metadata"]["labels"] = json!({}));
-    is_yes(&post.evicted("web-0", json!({})).await);
-    is_yes(&post.evicted("nobody", json!({})).await);
-    post.town.api.edit("shop", "web-0", |pod| {
+    guard_fixture.fixture.api.edit("shop", "web-0", |pod| pod["metadata"]["labels"] = json!({}));
+    is_yes(&guard_fixture.evicted("web-0", json!({})).await);
+    is_yes(&guard_fixture.evicted("nobody", json!({})).await);
+    guard_fixture.fixture.api.edit("shop", "web-0", |pod| {
         pod["metadata"]["labels"] = json!({"inplace.dev/delete-guard": "true"});
         pod["metadata"]["deletionTimestamp"] = json!("2026-03-01T12:00:00Z");
     });
-    is_yes(&post.deleted(json!({})).await);
+    is_yes(&guard_fixture.deleted(json!({})).await);
 }
 
 #[tokio::test]
 async fn without_the_api_servers_answer_the_answer_is_no_and_comes_in_time() {
-    let post = Post::found().await;
-    post.town.api.on("LIST hookruns").times(2).fault(Fault::Hang);
+    let guard_fixture = GuardFixture::found().await;
+    guard_fixture.fixture.api.on("LIST hookruns").times(2).fault(Fault::Hang);
     let began = Instant::now();
-    let (deleted, evicted) = tokio::join!(post.deleted(json!({})), post.evicted("web-0", json!({})));
+    let (deleted, evicted) =
+        tokio::join!(guard_fixture.deleted(json!({})), guard_fixture.evicted("web-0", json!({})));
     assert!(began.elapsed() < Duration::from_secs(5), "the API server waits no longer");
     for (answer, code) in [(deleted, 403), (evicted, 429)] {
         assert!(no(&answer, code).contains("takes too long to answer. Try again"), "{answer}");
     }
-    post.town.api.on("LIST hookruns").fault(Fault::Answer(500, "etcd is busy"));
-    assert!(no(&post.deleted(json!({})).await, 403).contains("etcd is busy"));
-    post.town.api.on("POST hookrun").fault(Fault::CutAfterEffect);
-    assert!(no(&post.deleted(json!({})).await, 403).contains("Try again"));
+    guard_fixture.fixture.api.on("LIST hookruns").fault(Fault::Answer(500, "etcd is busy"));
+    assert!(no(&guard_fixture.deleted(json!({})).await, 403).contains("etcd is busy"));
+    guard_fixture.fixture.api.on("POST hookrun").fault(Fault::CutAfterEffect);
+    assert!(no(&guard_fixture.deleted(json!({})).await, 403).contains("Try again"));
     // The HookRun was created all the same: the next request finds it.
-    assert!(no(&post.deleted(json!({})).await, 403).contains("is Pending"));
-    assert_eq!(post.runs().len(), 1);
-    post.town.api.go_away().await;
-    assert!(no(&post.deleted(json!({})).await, 403).contains("connection refused"));
-    post.town.api.come_back().await;
-    post.ends(&post.runs()[0], "Successful");
-    is_yes(&post.deleted(json!({})).await);
+    assert!(no(&guard_fixture.deleted(json!({})).await, 403).contains("is Pending"));
+    assert_eq!(guard_fixture.runs().len(), 1);
+    guard_fixture.fixture.api.go_away().await;
+    assert!(no(&guard_fixture.deleted(json!({})).await, 403).contains("connection refused"));
+    guard_fixture.fixture.api.come_back().await;
+    guard_fixture.ends(&guard_fixture.runs()[0], "Successful");
+    is_yes(&guard_fixture.deleted(json!({})).await);
 }
 
 #[tokio::test]
 async fn what_is_missing_is_named_and_a_person_has_the_last_word() {
-    let post = Post::found().await;
+    let guard_fixture = GuardFixture::found().await;
     let deleted = async |notes: Value| {
-        post.town.api.edit("shop", "web-0", |pod| pod["metadata"]["annotations"] = notes);
-        post.deleted(json!({})).await
+        guard_fixture.fixture.api.edit("shop", "web-0", |pod| pod["metadata"]["annotations"] = notes);
+        guard_fixture.deleted(json!({})).await
     };
     let told = deleted(json!({})).await;
     assert!(no(&told, 403).contains("annotate pod web-0 inplace.dev/pre-delete-hook=TEMPLATE"), "{told}");
@@ -228,18 +230,18 @@ async fn what_is_missing_is_named_and_a_person_has_the_last_word() {
         "{told}"
     );
     let expected = "ann deletes it without its pre-delete hook, as the pod says: ticket 42";
-    assert_eq!(post.events("DeleteGuardOverridden"), [expected]);
-    assert_eq!(post.town.api.events()[0]["type"], "Warning");
+    assert_eq!(guard_fixture.events("DeleteGuardOverridden"), [expected]);
+    assert_eq!(guard_fixture.fixture.api.events()[0]["type"], "Warning");
 
     // In a terminating namespace no hook can be started.
-    let api = &post.town.api;
+    let api = &guard_fixture.fixture.api;
     api.edit("shop", "web-0", |pod| {
-        pod["metadata"]["annotations"] = post.pod["metadata"]["annotations"].clone();
+        pod["metadata"]["annotations"] = guard_fixture.pod["metadata"]["annotations"].clone();
     });
     api.edit_of("namespaces", "", "shop", |space| {
         space["metadata"]["deletionTimestamp"] = json!("2026-03-01T12:00:00Z");
     });
-    let told = post.deleted(json!({})).await;
+    let told = guard_fixture.deleted(json!({})).await;
     assert!(
         no(&told, 403).contains("kubectl annotate namespace shop inplace.dev/delete-guard-override=REASON"),
         "{told}"
@@ -247,8 +249,8 @@ async fn what_is_missing_is_named_and_a_person_has_the_last_word() {
     api.edit_of("namespaces", "", "shop", |space| {
         space["metadata"]["annotations"] = json!({"inplace.dev/delete-guard-override": "closing down"});
     });
-    assert_eq!(post.deleted(json!({})).await["allowed"], true);
-    assert_eq!(post.runs(), Vec::<Value>::new());
+    assert_eq!(guard_fixture.deleted(json!({})).await["allowed"], true);
+    assert_eq!(guard_fixture.runs(), Vec::<Value>::new());
 
     // The hook of the workload that controls the pod, and the HookRun that its controller made.
     api.edit_of("namespaces", "", "shop", |space| space["metadata"]["annotations"] = json!({}));
@@ -260,41 +262,41 @@ async fn what_is_missing_is_named_and_a_person_has_the_last_word() {
     api.put(json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
         "metadata": {"namespace": "shop", "name": "of-web",
             "labels": {"hookrun-type": "pre-delete-step", "instance-id": "0"},
-            "annotations": {"inplace.dev/task": "ScaleIn//1", "inplace.dev/pod-uid": post.pod["metadata"]["uid"]},
+            "annotations": {"inplace.dev/task": "ScaleIn//1", "inplace.dev/pod-uid": guard_fixture.pod["metadata"]["uid"]},
             "ownerReferences": [owner]},
         "spec": {"metrics": []}}));
     api.edit("shop", "web-0", |pod| {
         pod["metadata"]["annotations"] = json!({});
         pod["metadata"]["ownerReferences"] = json!([owner]);
     });
-    assert!(no(&post.deleted(json!({})).await, 403).contains("HookRun of-web is Pending"));
-    post.ends(&post.runs()[0], "Successful");
-    is_yes(&post.deleted(json!({})).await);
+    assert!(no(&guard_fixture.deleted(json!({})).await, 403).contains("HookRun of-web is Pending"));
+    guard_fixture.ends(&guard_fixture.runs()[0], "Successful");
+    is_yes(&guard_fixture.deleted(json!({})).await);
 }
 
 #[tokio::test]
 async fn who_asks_only_once_is_asked_for() {
-    let post = Post::found().await;
-    post.town.api.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"},
+    let guard_fixture = GuardFixture::found().await;
+    guard_fixture.fixture.api.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"},
         "spec": {"taints": [{"key": "gone", "value": "yes", "effect": "NoExecute"}]}}));
     let node_controller = json!({"username": "system:serviceaccount:kube-system:node-controller"});
-    no(&post.deleted(json!({})).await, 403);
+    no(&guard_fixture.deleted(json!({})).await, 403);
     let marked = |run: &Value| run["metadata"]["labels"]["inplace.dev/delete-guard"] == "finish";
-    assert!(!marked(&post.runs()[0]));
-    no(&post.deleted(json!({"userInfo": node_controller, "dryRun": true})).await, 403);
-    assert!(!marked(&post.runs()[0]));
-    no(&post.deleted(json!({"userInfo": node_controller})).await, 403);
-    assert!(marked(&post.runs()[0]));
-    post.ends(&post.runs()[0], "Running");
-    post.ends(&post.runs()[0], "Successful");
-    post.town.api.until("the pod is deleted", |store| store.pod("shop", "web-0").is_none()).await;
-    assert_eq!(post.town.api.count("DELETE pod shop/web-0"), 1);
+    assert!(!marked(&guard_fixture.runs()[0]));
+    no(&guard_fixture.deleted(json!({"userInfo": node_controller, "dryRun": true})).await, 403);
+    assert!(!marked(&guard_fixture.runs()[0]));
+    no(&guard_fixture.deleted(json!({"userInfo": node_controller})).await, 403);
+    assert!(marked(&guard_fixture.runs()[0]));
+    guard_fixture.ends(&guard_fixture.runs()[0], "Running");
+    guard_fixture.ends(&guard_fixture.runs()[0], "Successful");
+    guard_fixture.fixture.api.until("the pod is deleted", |store| store.pod("shop", "web-0").is_none()).await;
+    assert_eq!(guard_fixture.fixture.api.count("DELETE pod shop/web-0"), 1);
 }
 
 #[tokio::test]
 async fn new_pods_get_the_gate_by_a_configuration_of_its_own() {
-    let post = Post::found().await;
-    let api = &post.town.api;
+    let guard_fixture = GuardFixture::found().await;
+    let api = &guard_fixture.fixture.api;
     let webhook =
         json!({"name": "readiness-gate.inplace.dev", "clientConfig": {"service": {"name": SECRET}}});
     // The configuration may be installed after the controller.
@@ -307,7 +309,7 @@ async fn new_pods_get_the_gate_by_a_configuration_of_its_own() {
     api.until("it is trusted", trusted).await;
     let pod = json!({"operation": "CREATE", "object": {"metadata": {"generateName": "web-"}, "spec": {"containers": []}},
         "kind": {"group": "", "version": "v1", "kind": "Pod"}});
-    let answer = post.asked("mutate-pods", &pod).await;
+    let answer = guard_fixture.asked("mutate-pods", &pod).await;
     assert_eq!((&answer["allowed"], &answer["patchType"]), (&json!(true), &json!("JSONPatch")));
     let patch: ByteString = serde_json::from_value(answer["patch"].clone()).unwrap();
     let patch: Value = serde_json::from_slice(&patch.0).unwrap();
@@ -315,10 +317,10 @@ async fn new_pods_get_the_gate_by_a_configuration_of_its_own() {
 }
 
 /// A replica that holds no pod for longer than this.
-async fn holds_for(post: &Post, longest: jiff::SignedDuration) -> Replica {
+async fn holds_for(guard_fixture: &GuardFixture, longest: jiff::SignedDuration) -> Replica {
     let guard = GuardArgs { guard_longest_hold: Some(longest), ..GuardArgs::default() };
-    let replica = post.town.replica(&WebhookArgs { guard, ..WebhookArgs::default() }).await;
-    post.town.ready(&replica).await;
+    let replica = guard_fixture.fixture.replica(&WebhookArgs { guard, ..WebhookArgs::default() }).await;
+    guard_fixture.fixture.ready(&replica).await;
     replica
 }
 
@@ -328,10 +330,10 @@ fn ago(minutes: i64) -> String {
 
 #[tokio::test]
 async fn a_pod_whose_hook_cannot_be_started_is_held_no_longer_than_it_may_be() {
-    let mut post = Post::found().await;
-    let replica = holds_for(&post, jiff::SignedDuration::from_mins(10)).await;
-    post.replicas = [replica.clone(), replica];
-    let api = &post.town.api;
+    let mut guard_fixture = GuardFixture::found().await;
+    let replica = holds_for(&guard_fixture, jiff::SignedDuration::from_mins(10)).await;
+    guard_fixture.replicas = [replica.clone(), replica];
+    let api = &guard_fixture.fixture.api;
     api.edit("shop", "web-0", |pod| {
         pod["metadata"]["annotations"]["inplace.dev/pre-delete-hook"] = json!("nobody-made-it");
     });
@@ -345,51 +347,51 @@ async fn a_pod_whose_hook_cannot_be_started_is_held_no_longer_than_it_may_be() {
         api.edit("shop", "web-0", |pod| pod["status"]["conditions"][0]["lastTransitionTime"] = json!(at));
     };
     // A dry run writes nothing.
-    no(&post.deleted(json!({"dryRun": true})).await, 403);
+    no(&guard_fixture.deleted(json!({"dryRun": true})).await, 403);
     assert_eq!(held_since(), None);
-    let told = post.deleted(json!({})).await;
+    let told = guard_fixture.deleted(json!({})).await;
     assert!(no(&told, 403).contains("nobody-made-it, which it has to pass, is not there"), "{told}");
     assert!(held_since().is_some(), "nothing remembers since when the pod is held");
     // The first refusal counts, not later ones.
     let first = ago(9);
     set(&first);
-    no(&post.deleted(json!({})).await, 403);
+    no(&guard_fixture.deleted(json!({})).await, 403);
     assert_eq!(held_since(), Some(first));
     // Annotations and labels of a user who may not write a pod's status have no effect.
     api.edit("shop", "web-0", |pod| {
         pod["metadata"]["annotations"]["inplace.dev/DeleteGuardHeld"] = json!(ago(60));
         pod["metadata"]["labels"]["inplace.dev/DeleteGuardHeld"] = json!("True");
     });
-    no(&post.deleted(json!({})).await, 403);
+    no(&guard_fixture.deleted(json!({})).await, 403);
     set(&ago(11));
-    let told = post.deleted(json!({})).await;
+    let told = guard_fixture.deleted(json!({})).await;
     assert_eq!(told["allowed"], true, "the pod is held for ever: {told}");
-    assert_eq!(post.events("DeleteGuardExpired").len(), 1);
-    assert_eq!(post.runs(), Vec::<Value>::new());
+    assert_eq!(guard_fixture.events("DeleteGuardExpired").len(), 1);
+    assert_eq!(guard_fixture.runs(), Vec::<Value>::new());
 
     // A hook that has passed since then ends the earlier hold: this is another deletion.
     api.edit("shop", "web-0", |pod| {
         pod["metadata"]["annotations"]["inplace.dev/pre-delete-hook"] = json!("leave");
     });
     set(&ago(9));
-    no(&post.deleted(json!({})).await, 403);
-    let [run] = post.runs().try_into().unwrap();
-    post.ends(&run, "Successful");
+    no(&guard_fixture.deleted(json!({})).await, 403);
+    let [run] = guard_fixture.runs().try_into().unwrap();
+    guard_fixture.ends(&run, "Successful");
     let name = run["metadata"]["name"].as_str().unwrap();
     api.edit_of("hookruns", "shop", name, |run| {
         run["metadata"]["creationTimestamp"] = json!(ago(30));
         run["status"]["metricResults"][0]["measurements"][0]["finishedAt"] = json!(ago(29));
     });
     set(&ago(40));
-    no(&post.deleted(json!({})).await, 403);
+    no(&guard_fixture.deleted(json!({})).await, 403);
     assert!(held_since().unwrap() > ago(1), "{:?}", held_since());
 }
 
 #[tokio::test]
 async fn a_run_of_the_guards_name_that_is_somebody_elses_holds_up_nobody() {
-    let post = Post::found().await;
-    let api = &post.town.api;
-    let uid: String = post.pod["metadata"]["uid"]
+    let guard_fixture = GuardFixture::found().await;
+    let api = &guard_fixture.fixture.api;
+    let uid: String = guard_fixture.pod["metadata"]["uid"]
         .as_str()
         .unwrap()
         .chars()
@@ -403,47 +405,47 @@ async fn a_run_of_the_guards_name_that_is_somebody_elses_holds_up_nobody() {
             "spec": {"metrics": []}}));
     };
     let ours = || {
-        let mut runs = post.runs();
+        let mut runs = guard_fixture.runs();
         runs.retain(|run| run["metadata"]["annotations"]["inplace.dev/pod-uid"].is_string());
         runs
     };
     foreign(1);
-    let told = post.deleted(json!({})).await;
+    let told = guard_fixture.deleted(json!({})).await;
     let [run] = ours().try_into().unwrap_or_else(|_| panic!("nothing is started: {told}"));
     assert_eq!(run["metadata"]["name"], name(2));
     assert_eq!(run["metadata"]["annotations"]["inplace.dev/task"], "DeleteGuard/leave//2");
     assert!(no(&told, 403).contains(&name(2)), "{told}");
-    let warned = post.events("DeleteGuardNameTaken");
+    let warned = guard_fixture.events("DeleteGuardNameTaken");
     assert!(warned.len() == 1 && warned[0].contains(&name(1)), "{warned:?}");
     // From now on it is the attempt, and no second one is made.
-    assert!(no(&post.deleted(json!({})).await, 403).contains("is Pending"));
-    post.ends(&run, "Successful");
-    is_yes(&post.deleted(json!({})).await);
+    assert!(no(&guard_fixture.deleted(json!({})).await, 403).contains("is Pending"));
+    guard_fixture.ends(&run, "Successful");
+    is_yes(&guard_fixture.deleted(json!({})).await);
     // Any number of names may be taken in advance.
-    for run in post.runs() {
+    for run in guard_fixture.runs() {
         api.store(|store| store.remove_of("hookruns", "shop", run["metadata"]["name"].as_str().unwrap()));
     }
     (1..=40).for_each(foreign);
-    no(&post.deleted(json!({})).await, 403);
+    no(&guard_fixture.deleted(json!({})).await, 403);
     let [run] = ours().try_into().unwrap_or_else(|_| panic!("whoever takes enough names holds the pod"));
-    assert!(no(&post.deleted(json!({})).await, 403).contains("is Pending"));
-    post.ends(&run, "Successful");
-    is_yes(&post.deleted(json!({})).await);
+    assert!(no(&guard_fixture.deleted(json!({})).await, 403).contains("is Pending"));
+    guard_fixture.ends(&run, "Successful");
+    is_yes(&guard_fixture.deleted(json!({})).await);
 }
 
 #[tokio::test]
 async fn runs_that_somebody_makes_beside_a_pods_own_are_read_some_at_a_time() {
-    let post = Post::found().await;
-    let api = &post.town.api;
+    let guard_fixture = GuardFixture::found().await;
+    let api = &guard_fixture.fixture.api;
     for number in 0..35 {
         api.put(json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
             "metadata": {"namespace": "shop", "name": format!("large-{number}"),
                 "labels": {"hookrun-type": "pre-delete-step", "instance-id": "0"}},
             "spec": {"metrics": []}}));
     }
-    no(&post.deleted(json!({})).await, 403);
+    no(&guard_fixture.deleted(json!({})).await, 403);
     api.forget();
     // The last HookRun of all is found as well.
-    assert!(no(&post.deleted(json!({})).await, 403).contains("is Pending"));
+    assert!(no(&guard_fixture.deleted(json!({})).await, 403).contains("is Pending"));
     assert_eq!(api.count("LIST hookruns"), 4);
 }

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::{HOST, Replica, Town, review};
+use super::{Fixture, HOST, Replica, review};
 
 /// Longer than any shutdown takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -21,9 +21,9 @@ const LONG: Duration = Duration::from_secs(60);
 struct Connection(BufReader<TlsStream<TcpStream>>);
 
 impl Connection {
-    async fn to(town: &Town, replica: &Replica) -> Self {
+    async fn to(fixture: &Fixture, replica: &Replica) -> Self {
         let mut roots = RootCertStore::empty();
-        for authority in CertificateDer::pem_slice_iter(town.trusted().unwrap().as_bytes()) {
+        for authority in CertificateDer::pem_slice_iter(fixture.trusted().unwrap().as_bytes()) {
             roots.add(authority.unwrap()).unwrap();
         }
         let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
@@ -65,25 +65,25 @@ impl Connection {
 
 #[tokio::test]
 async fn whoever_is_told_to_stop_takes_leave_of_every_connection_while_it_answers() {
-    let (town, replica) = Town::settled().await;
-    let mut used = Connection::to(&town, &replica).await;
-    let mut rests = Connection::to(&town, &replica).await;
-    let silent = Connection::to(&town, &replica).await;
+    let (fixture, replica) = Fixture::settled().await;
+    let mut used = Connection::to(&fixture, &replica).await;
+    let mut rests = Connection::to(&fixture, &replica).await;
+    let silent = Connection::to(&fixture, &replica).await;
     for _ in 0..2 {
         assert!(!used.ask().await && !rests.ask().await);
     }
 
-    town.stop.cancel();
+    fixture.stop.cancel();
     assert!(used.ask().await, "another answer would not be its last");
     used.ends().await;
-    assert!(Connection::to(&town, &replica).await.ask().await);
+    assert!(Connection::to(&fixture, &replica).await.ask().await);
     rests.ends().await;
     silent.ends().await;
     // After the connections are closed, new clients are still answered for a while: they may not have observed
     // the stop.
     assert!(!replica.over.is_cancelled());
-    let late = Connection::to(&town, &replica).await;
-    assert!(Connection::to(&town, &replica).await.ask().await);
+    let late = Connection::to(&fixture, &replica).await;
+    assert!(Connection::to(&fixture, &replica).await.ask().await);
     timeout(LONG, replica.over.cancelled()).await.expect("it ends");
     drop(late);
     TcpStream::connect(replica.address).await.unwrap_err();

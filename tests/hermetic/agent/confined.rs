@@ -5,7 +5,7 @@ use inplace::cluster::confinement::Confinement;
 use inplace::cluster::server::Server;
 
 use super::super::api_server::Fault;
-use super::Town;
+use super::Fixture;
 
 const TRIED: &str = "WOULD POST hookrun";
 const NO: &str = "hookruns.tkex.tencent.com \"inplace-confinement\" is forbidden: ValidatingAdmissionPolicy \
@@ -13,17 +13,17 @@ const NO: &str = "hookruns.tkex.tencent.com \"inplace-confinement\" is forbidden
 
 #[tokio::test]
 async fn an_agent_that_starts_tries_whether_a_policy_keeps_it_to_its_node_and_leaves_nothing() {
-    let town = Town::found().await;
-    let _agent = town.agent().await;
-    town.api.arrived(TRIED, 1).await;
-    let target = Target { kubeconfig: Some(town.api.kubeconfig()), context: None };
+    let fixture = Fixture::found().await;
+    let _agent = fixture.agent().await;
+    fixture.api.arrived(TRIED, 1).await;
+    let target = Target { kubeconfig: Some(fixture.api.kubeconfig()), context: None };
     let server = Server::new(connect(&target).await.unwrap().0);
     assert_eq!(server.confinement("shop").await, Confinement::Open, "an API server without the policy");
-    town.api.on(TRIED).fault(Fault::Answer(403, NO));
+    fixture.api.on(TRIED).fault(Fault::Answer(403, NO));
     assert_eq!(server.confinement("shop").await, Confinement::Confined);
-    town.api.on(TRIED).fault(Fault::Answer(503, "later"));
+    fixture.api.on(TRIED).fault(Fault::Answer(503, "later"));
     let found = server.confinement("shop").await;
     assert!(matches!(&found, Confinement::Unknown(why) if why.contains("later")), "{found:?}");
-    assert_eq!(town.api.writes(), Vec::<String>::new());
-    assert!(town.api.get("hookruns", "shop", "inplace-confinement").is_none());
+    assert_eq!(fixture.api.writes(), Vec::<String>::new());
+    assert!(fixture.api.get("hookruns", "shop", "inplace-confinement").is_none());
 }

@@ -8,12 +8,12 @@ use inplace::operation::snapshot::PodRef;
 use serde_json::{Value, json};
 
 use super::super::runtime::{Fault, Pod};
-use super::{Town, status};
+use super::{Fixture, status};
 
 /// The number of permits that the agent has by default.
 const MANY: usize = 32;
 
-impl Town {
+impl Fixture {
     /// Waits until each of the pods is in one of these steps.
     async fn all_in(&self, pods: &[String], steps: &[&str]) {
         let is_in = |pod: Option<Value>| {
@@ -27,20 +27,20 @@ impl Town {
 
 #[tokio::test]
 async fn operations_that_wait_and_have_touched_nothing_hold_up_nobody() {
-    let town = Arc::new(Town::found().await);
+    let fixture = Arc::new(Fixture::found().await);
     let slow: Vec<String> = (0..MANY).map(|number| format!("slow-{number}")).collect();
     for name in &slow {
-        town.pod(name);
+        fixture.pod(name);
     }
-    town.pod("quick");
-    town.kubelet("quick");
-    town.runtime.on("PullImage").about("img:v2").always().fault(Fault::Hang);
-    town.runtime.on("ExecSync").always().fault(Fault::Hang);
-    town.api.put(json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
+    fixture.pod("quick");
+    fixture.kubelet("quick");
+    fixture.runtime.on("PullImage").about("img:v2").always().fault(Fault::Hang);
+    fixture.runtime.on("ExecSync").always().fault(Fault::Hang);
+    fixture.api.put(json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
         "metadata": { "namespace": "shop", "name": "never" },
         "spec": { "metrics": [{ "name": "never", "count": 1, "successCondition": "result == 'done'",
             "provider": { "exec": { "container": "app", "command": ["wait"], "timeoutSeconds": 60 } } }] } }));
-    let _agent = town.agent().await;
+    let _agent = fixture.agent().await;
     for (number, name) in slow.iter().enumerate() {
         let containers = json!([{ "name": "app" }]);
         let request = match number % 3 {
@@ -48,46 +48,47 @@ async fn operations_that_wait_and_have_touched_nothing_hold_up_nobody() {
             1 => json!({ "containers": containers, "gracePeriodSeconds": 500 }),
             _ => json!({ "containers": containers, "preHook": { "templateName": "never" } }),
         };
-        town.pod_request(name, Some(&request.to_string()));
+        fixture.pod_request(name, Some(&request.to_string()));
     }
-    town.all_in(&slow, &["Pull", "Drain", "PreHook"]).await;
-    town.pod_request("quick", Some("restart app"));
-    town.reported("quick", "text-", "Succeeded").await;
+    fixture.all_in(&slow, &["Pull", "Drain", "PreHook"]).await;
+    fixture.pod_request("quick", Some("restart app"));
+    fixture.reported("quick", "text-", "Succeeded").await;
     // No container of the waiting operations was touched.
-    assert!(slow.iter().all(|name| town.attempt(name) == 0));
+    assert!(slow.iter().all(|name| fixture.attempt(name) == 0));
 }
 
 /// An operation that has waited acquires a permit again before it touches its container.
 #[tokio::test]
 async fn only_so_many_change_containers_at_once() {
-    let town = Arc::new(Town::found().await);
-    town.made("slow", Pod::new("shop", "slow"), |_| {});
-    town.pod("drained");
-    town.pod("third");
+    let fixture = Arc::new(Fixture::found().await);
+    fixture.made("slow", Pod::new("shop", "slow"), |_| {});
+    fixture.pod("drained");
+    fixture.pod("third");
     for name in ["slow", "drained", "third"] {
-        town.kubelet(name);
+        fixture.kubelet(name);
     }
-    let _agent = town.agent_with(&["--max-operations=1"]).await;
+    let _agent = fixture.agent_with(&["--max-operations=1"]).await;
     // The operation drains, and has released its permit.
-    town.pod_request("drained", Some(r#"{"id":"d","containers":[{"name":"app"}],"gracePeriodSeconds":1}"#));
-    town.all_in(&["drained".to_owned()], &["Drain"]).await;
-    town.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(3)));
-    town.pod_request("slow", Some(r#"{"id":"s","containers":[{"name":"app"}]}"#));
-    town.runtime.arrived("StopContainer", "app#0").await;
+    fixture
+        .pod_request("drained", Some(r#"{"id":"d","containers":[{"name":"app"}],"gracePeriodSeconds":1}"#));
+    fixture.all_in(&["drained".to_owned()], &["Drain"]).await;
+    fixture.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(3)));
+    fixture.pod_request("slow", Some(r#"{"id":"s","containers":[{"name":"app"}]}"#));
+    fixture.runtime.arrived("StopContainer", "app#0").await;
     // Only now the kubelet processes the gate, so that the grace period begins.
-    town.api.edit("shop", "drained", |pod| {
+    fixture.api.edit("shop", "drained", |pod| {
         let conditions = pod["status"]["conditions"].as_array_mut().unwrap();
         for condition in conditions.iter_mut().filter(|condition| condition["type"] == "Ready") {
             condition["status"] = "False".into();
         }
     });
-    town.pod_request("third", Some(r#"{"id":"t","containers":[{"name":"app"}]}"#));
-    let waits = town.reported("third", "t", "Pending").await;
+    fixture.pod_request("third", Some(r#"{"id":"t","containers":[{"name":"app"}]}"#));
+    let waits = fixture.reported("third", "t", "Pending").await;
     assert_eq!(waits["message"], "waits until another operation of this node ends");
     for (name, id) in [("slow", "s"), ("drained", "d"), ("third", "t")] {
-        town.reported(name, id, "Succeeded").await;
+        fixture.reported(name, id, "Succeeded").await;
     }
-    let history = town.runtime.history();
+    let history = fixture.runtime.history();
     let down = |events: &[String]| {
         let ended = events.iter().filter(|event| event.starts_with("exited app#0")).count();
         ended - events.iter().filter(|event| event.starts_with("started app#1")).count()
@@ -101,25 +102,25 @@ async fn only_so_many_change_containers_at_once() {
 /// A request that waits for a permit has one deadline, not one for the wait and another for the work.
 #[tokio::test]
 async fn time_in_the_queue_counts_towards_the_deadline() {
-    let town = Arc::new(Town::found().await);
-    town.pod("slow");
-    town.kubelet("slow");
-    town.pod("next");
-    let _agent = town.agent_with(&["--max-operations=1"]).await;
-    town.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(4)));
-    town.pod_request("slow", Some("restart app"));
-    town.runtime.arrived("StopContainer", "app#0").await;
-    town.runtime.on("PullImage").fault(Fault::Hang);
+    let fixture = Arc::new(Fixture::found().await);
+    fixture.pod("slow");
+    fixture.kubelet("slow");
+    fixture.pod("next");
+    let _agent = fixture.agent_with(&["--max-operations=1"]).await;
+    fixture.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(4)));
+    fixture.pod_request("slow", Some("restart app"));
+    fixture.runtime.arrived("StopContainer", "app#0").await;
+    fixture.runtime.on("PullImage").fault(Fault::Hang);
     let request =
         json!({ "id": "n", "deadlineSeconds": 300, "containers": [{ "name": "app", "image": "img:v2" }] });
-    town.pod_request("next", Some(&request.to_string()));
-    town.reported("next", "n", "Pending").await;
+    fixture.pod_request("next", Some(&request.to_string()));
+    fixture.reported("next", "n", "Pending").await;
     let waits = tokio::time::Instant::now();
-    town.runtime.arrived("PullImage", "img:v2").await;
+    fixture.runtime.arrived("PullImage", "img:v2").await;
     let waited = waits.elapsed();
-    let uid = town.api.pod("shop", "next")["metadata"]["uid"].as_str().unwrap().to_owned();
+    let uid = fixture.api.pod("shop", "next")["metadata"]["uid"].as_str().unwrap().to_owned();
     let pod = PodRef { namespace: "shop".into(), name: "next".into(), uid };
-    let open = Journal::open(town.state.path()).unwrap().load(&pod).unwrap().open.unwrap();
+    let open = Journal::open(fixture.state.path()).unwrap().load(&pod).unwrap().open.unwrap();
     let left = open.deadline_at.duration_since(open.begun_at).unsigned_abs();
     let spent = Duration::from_secs(300).saturating_sub(left);
     // Some time passes between each event and the moment when this test sees it.
@@ -129,17 +130,17 @@ async fn time_in_the_queue_counts_towards_the_deadline() {
 /// The request waits for an operation of its own pod that lasts longer than its deadline.
 #[tokio::test]
 async fn a_request_that_waits_for_its_own_pod_ends_by_its_deadline() {
-    let town = Arc::new(Town::found().await);
-    town.pod("web-0");
-    town.kubelet("web-0");
-    let _agent = town.agent().await;
-    town.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(4)));
-    town.pod_request("web-0", Some("restart app"));
-    town.runtime.arrived("StopContainer", "app#0").await;
+    let fixture = Arc::new(Fixture::found().await);
+    fixture.pod("web-0");
+    fixture.kubelet("web-0");
+    let _agent = fixture.agent().await;
+    fixture.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(4)));
+    fixture.pod_request("web-0", Some("restart app"));
+    fixture.runtime.arrived("StopContainer", "app#0").await;
     let request = json!({ "id": "late", "deadlineSeconds": 1, "containers": [{ "name": "app" }] });
-    town.pod_request("web-0", Some(&request.to_string()));
-    let status = town.reported("web-0", "late", "Failed").await;
+    fixture.pod_request("web-0", Some(&request.to_string()));
+    let status = fixture.reported("web-0", "late", "Failed").await;
     assert_eq!(status["reason"], "DeadlineExceeded", "{status:#}");
     assert!(status["message"].as_str().unwrap().contains("Nothing was touched"), "{status:#}");
-    assert_eq!(town.attempt("web-0"), 1, "the first one was carried out, the second one was not");
+    assert_eq!(fixture.attempt("web-0"), 1, "the first one was carried out, the second one was not");
 }

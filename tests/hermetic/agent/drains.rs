@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::super::api_server::Fault as ApiFault;
-use super::{Town, gate};
+use super::{Fixture, gate};
 
 fn restart(id: &str, drain: &str, grace: u32, deadline: u32) -> String {
     json!({ "id": id, "containers": [{ "name": "app" }], "drain": drain, "gracePeriodSeconds": grace,
@@ -14,7 +14,7 @@ fn restart(id: &str, drain: &str, grace: u32, deadline: u32) -> String {
     .to_string()
 }
 
-impl Town {
+impl Fixture {
     /// Writes the slice `shop/NAME`, which says whether the pod `web-0` gets traffic.
     fn slice(&self, name: &str, ready: bool, serving: Option<bool>) {
         let uid = self.api.pod("shop", "web-0")["metadata"]["uid"].clone();
@@ -80,76 +80,76 @@ fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
 
 #[tokio::test]
 async fn nothing_is_stopped_while_a_slice_sends_traffic_or_nobody_can_tell() {
-    let town = Arc::new(Town::found().await);
+    let fixture = Arc::new(Fixture::found().await);
     for name in ["web-0", "web-1"] {
-        town.pod(name);
-        town.kubelet(name);
+        fixture.pod(name);
+        fixture.kubelet(name);
     }
-    let _agent = town.agent().await;
+    let _agent = fixture.agent().await;
     // A drain that need not be confirmed reads no slices.
-    town.pod_request("web-1", Some(&restart("fixed", "Fixed", 1, 60)));
-    town.drained("web-1").await;
-    town.reported("web-1", "fixed", "Succeeded").await;
-    assert_eq!(town.api.count("LIST endpointslices"), 0);
-    town.slice("web-a", true, Some(true));
-    town.slice("by-hand", false, None);
+    fixture.pod_request("web-1", Some(&restart("fixed", "Fixed", 1, 60)));
+    fixture.drained("web-1").await;
+    fixture.reported("web-1", "fixed", "Succeeded").await;
+    assert_eq!(fixture.api.count("LIST endpointslices"), 0);
+    fixture.slice("web-a", true, Some(true));
+    fixture.slice("by-hand", false, None);
     // A release without the newer API version.
-    town.api.on("LIST endpointslices").fault(ApiFault::Answer(404, "the server could not find it"));
-    town.pod_request("web-0", Some(&restart("r", "Confirmed", 0, 60)));
-    town.drained("web-0").await;
-    town.api.arrived("WATCH endpointslices", 1).await;
-    assert_eq!(town.api.count("LIST endpointslices"), 2);
-    town.looked(8).await;
-    assert_eq!(town.attempt("web-0"), 0);
+    fixture.api.on("LIST endpointslices").fault(ApiFault::Answer(404, "the server could not find it"));
+    fixture.pod_request("web-0", Some(&restart("r", "Confirmed", 0, 60)));
+    fixture.drained("web-0").await;
+    fixture.api.arrived("WATCH endpointslices", 1).await;
+    assert_eq!(fixture.api.count("LIST endpointslices"), 2);
+    fixture.looked(8).await;
+    assert_eq!(fixture.attempt("web-0"), 0);
     // The slice stops sending traffic, but the agent cannot read that.
-    town.api.go_away().await;
-    town.slice("web-a", false, Some(false));
-    town.looked(8).await;
-    assert_eq!(town.attempt("web-0"), 0);
-    town.api.come_back().await;
-    town.reported("web-0", "r", "Succeeded").await;
-    assert_eq!(town.attempt("web-0"), 1);
-    assert_eq!(gate(&town.api.pod("shop", "web-0")), Some(("True", "InPlaceReady")));
+    fixture.api.go_away().await;
+    fixture.slice("web-a", false, Some(false));
+    fixture.looked(8).await;
+    assert_eq!(fixture.attempt("web-0"), 0);
+    fixture.api.come_back().await;
+    fixture.reported("web-0", "r", "Succeeded").await;
+    assert_eq!(fixture.attempt("web-0"), 1);
+    assert_eq!(gate(&fixture.api.pod("shop", "web-0")), Some(("True", "InPlaceReady")));
 }
 
 #[tokio::test]
 async fn a_slice_that_takes_the_pod_back_undoes_the_confirmation() {
-    let town = Arc::new(Town::found().await);
-    town.pod("web-0");
-    town.kubelet("web-0");
-    town.slice("web-a", true, Some(true));
-    let agent = town.agent().await;
-    town.pod_request("web-0", Some(&restart("r", "Confirmed", 40, 300)));
-    town.drained("web-0").await;
-    town.api.arrived("WATCH endpointslices", 1).await;
-    town.slice("web-a", false, Some(false));
-    town.confirmed(true).await;
+    let fixture = Arc::new(Fixture::found().await);
+    fixture.pod("web-0");
+    fixture.kubelet("web-0");
+    fixture.slice("web-a", true, Some(true));
+    let agent = fixture.agent().await;
+    fixture.pod_request("web-0", Some(&restart("r", "Confirmed", 40, 300)));
+    fixture.drained("web-0").await;
+    fixture.api.arrived("WATCH endpointslices", 1).await;
+    fixture.slice("web-a", false, Some(false));
+    fixture.confirmed(true).await;
     // The next process knows the confirmation from the journal, and watches the slices as well.
     agent.kill();
-    let _agent = town.agent().await;
-    town.confirmed(true).await;
-    town.slice("web-a", false, Some(true));
-    town.confirmed(false).await;
-    town.pod_request("web-0", None);
-    town.reported("web-0", "r", "Cancelled").await;
-    assert_eq!(town.attempt("web-0"), 0);
+    let _agent = fixture.agent().await;
+    fixture.confirmed(true).await;
+    fixture.slice("web-a", false, Some(true));
+    fixture.confirmed(false).await;
+    fixture.pod_request("web-0", None);
+    fixture.reported("web-0", "r", "Cancelled").await;
+    assert_eq!(fixture.attempt("web-0"), 0);
 }
 
 #[tokio::test]
 async fn a_slice_that_never_lets_go_is_named_and_nothing_is_touched() {
-    let town = Arc::new(Town::found().await);
-    town.pod("web-0");
+    let fixture = Arc::new(Fixture::found().await);
+    fixture.pod("web-0");
     // As of a Service with publishNotReadyAddresses.
-    town.slice("peers-x", true, Some(false));
-    town.slice("web-a", false, Some(false));
-    let _agent = town.agent().await;
-    town.pod_request("web-0", Some(&restart("r", "Confirmed", 0, 10)));
-    town.drained("web-0").await;
-    let status = town.reported("web-0", "r", "Failed").await;
+    fixture.slice("peers-x", true, Some(false));
+    fixture.slice("web-a", false, Some(false));
+    let _agent = fixture.agent().await;
+    fixture.pod_request("web-0", Some(&restart("r", "Confirmed", 0, 10)));
+    fixture.drained("web-0").await;
+    let status = fixture.reported("web-0", "r", "Failed").await;
     assert_eq!(status["reason"], "DrainNotConfirmed");
     let message = status["message"].as_str().unwrap();
     assert!(message.contains("peers-x") && !message.contains("web-a"), "{message}");
     let open = Some(("True", "InPlaceReady"));
-    town.api.until("the gate", |store| gate(&store.pod("shop", "web-0").unwrap()) == open).await;
-    assert_eq!((town.attempt("web-0"), town.runtime.calls("StopContainer").len()), (0, 0));
+    fixture.api.until("the gate", |store| gate(&store.pod("shop", "web-0").unwrap()) == open).await;
+    assert_eq!((fixture.attempt("web-0"), fixture.runtime.calls("StopContainer").len()), (0, 0));
 }

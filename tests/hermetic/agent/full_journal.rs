@@ -12,11 +12,11 @@ use nix::unistd::mkfifo;
 use serde_json::json;
 
 use super::super::runtime::Fault;
-use super::{Town, close, gate};
+use super::{Fixture, close, gate};
 
 const OPEN: Option<(&str, &str)> = Some(("True", "InPlaceReady"));
 
-impl Town {
+impl Fixture {
     fn uid(&self, name: &str) -> String {
         self.api.pod("shop", name)["metadata"]["uid"].as_str().unwrap().to_owned()
     }
@@ -55,86 +55,87 @@ impl Town {
 
 #[tokio::test]
 async fn a_disk_that_fills_up_while_a_pod_is_drained_leaves_it_in_traffic() {
-    let town = Arc::new(Town::found().await);
-    town.pod("web-0");
-    let agent = town.agent().await;
+    let fixture = Arc::new(Fixture::found().await);
+    fixture.pod("web-0");
+    let agent = fixture.agent().await;
     let request = json!({ "id": "drained", "containers": [{ "name": "app" }], "gracePeriodSeconds": 2 });
-    town.pod_request("web-0", Some(&request.to_string()));
-    town.drained("web-0").await;
+    fixture.pod_request("web-0", Some(&request.to_string()));
+    fixture.drained("web-0").await;
     // The write that records when the gate was closed is the last one that succeeds.
     let written = async {
-        let file = town.file("web-0", "json");
+        let file = fixture.file("web-0", "json");
         while !std::fs::read_to_string(&file).unwrap_or_default().contains("\"closed_at\":\"") {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    town.api.patiently("the gate is in the journal", written).await;
-    town.fill("web-0").await;
-    let status = town.reported("web-0", "drained", "Failed").await;
+    fixture.api.patiently("the gate is in the journal", written).await;
+    fixture.fill("web-0").await;
+    let status = fixture.reported("web-0", "drained", "Failed").await;
     assert_eq!(status["reason"], "JournalFailed", "{status:#}");
-    town.api.until("an open gate", |store| gate(&store.pod("shop", "web-0").unwrap()) == OPEN).await;
-    assert!(town.runtime.fences().is_empty() && town.runtime.calls("StopContainer").is_empty());
-    std::fs::remove_dir(town.file("web-0", "json.new")).unwrap();
-    town.concluded("web-0").await;
+    fixture.api.until("an open gate", |store| gate(&store.pod("shop", "web-0").unwrap()) == OPEN).await;
+    assert!(fixture.runtime.fences().is_empty() && fixture.runtime.calls("StopContainer").is_empty());
+    std::fs::remove_dir(fixture.file("web-0", "json.new")).unwrap();
+    fixture.concluded("web-0").await;
     agent.kill();
     // The next request is served, and the finished one is not run again.
-    let _agent = town.agent().await;
-    town.kubelet("web-0");
-    town.pod_request("web-0", Some("restart app"));
-    town.reported("web-0", "text-", "Succeeded").await;
-    assert_eq!(town.attempt("web-0"), 1);
+    let _agent = fixture.agent().await;
+    fixture.kubelet("web-0");
+    fixture.pod_request("web-0", Some("restart app"));
+    fixture.reported("web-0", "text-", "Succeeded").await;
+    assert_eq!(fixture.attempt("web-0"), 1);
 }
 
 #[tokio::test]
 async fn an_image_that_was_rolled_back_on_a_full_disk_is_not_rolled_out_again() {
-    let town = Town::with_crio().await;
-    town.runtime.model(|model| model.image("img:v2").dies_after = Some((Duration::from_millis(20), 3)));
-    let agent = town.agent().await;
+    let fixture = Fixture::with_crio().await;
+    fixture.runtime.model(|model| model.image("img:v2").dies_after = Some((Duration::from_millis(20), 3)));
+    let agent = fixture.agent().await;
     // From the moment when the journal records that the spec is about to be changed.
-    let (full, journal) = (town.file("web-0", "json.new"), town.file("web-0", "json"));
-    town.api.on("PATCH pod").times(20).first(move |_| {
+    let (full, journal) = (fixture.file("web-0", "json.new"), fixture.file("web-0", "json"));
+    fixture.api.on("PATCH pod").times(20).first(move |_| {
         if std::fs::read_to_string(&journal).unwrap_or_default().contains("\"unanswered\":1") {
             drop(std::fs::create_dir(&full));
         }
     });
-    town.pod_request("web-0", Some("swap app=img:v2"));
-    town.reported("web-0", "text-", "RolledBack").await;
-    let (swaps, file) = (town.runtime.instances("web-0/app").len(), town.file("web-0", "json.new"));
-    assert!(file.is_dir() && town.is_open("web-0"));
+    fixture.pod_request("web-0", Some("swap app=img:v2"));
+    fixture.reported("web-0", "text-", "RolledBack").await;
+    let (swaps, file) = (fixture.runtime.instances("web-0/app").len(), fixture.file("web-0", "json.new"));
+    assert!(file.is_dir() && fixture.is_open("web-0"));
     agent.kill();
     std::fs::remove_dir(file).unwrap();
-    let _agent = town.agent().await;
-    town.concluded("web-0").await;
-    assert_eq!(town.runtime.instances("web-0/app").len(), swaps, "{:#?}", town.runtime.history());
+    let _agent = fixture.agent().await;
+    fixture.concluded("web-0").await;
+    assert_eq!(fixture.runtime.instances("web-0/app").len(), swaps, "{:#?}", fixture.runtime.history());
 }
 
 #[tokio::test]
 async fn a_journal_that_cannot_be_locked_now_is_tried_again() {
-    let town = Arc::new(Town::found().await);
-    town.pod("web-0");
-    town.kubelet("web-0");
-    let lock = town.file("web-0", "lock");
-    let agent = town.agent().await;
+    let fixture = Arc::new(Fixture::found().await);
+    fixture.pod("web-0");
+    fixture.kubelet("web-0");
+    let lock = fixture.file("web-0", "lock");
+    let agent = fixture.agent().await;
     std::fs::create_dir_all(&lock).unwrap();
-    town.pod_request("web-0", Some("restart app"));
-    let status = town.reported("web-0", "text-", "Pending").await;
+    fixture.pod_request("web-0", Some("restart app"));
+    let status = fixture.reported("web-0", "text-", "Pending").await;
     assert!(status["message"].as_str().unwrap().contains("cannot be locked"), "{status:#}");
     std::fs::remove_dir(&lock).unwrap();
-    town.reported("web-0", "text-", "Succeeded").await;
+    fixture.reported("web-0", "text-", "Succeeded").await;
     // The same for an operation that an earlier process left open.
-    town.runtime.on("StopContainer").fault(Fault::Hang);
-    town.pod_request("web-0", Some("restart app #2"));
-    town.runtime.arrived("StopContainer", "app#1").await;
+    fixture.runtime.on("StopContainer").fault(Fault::Hang);
+    fixture.pod_request("web-0", Some("restart app #2"));
+    fixture.runtime.arrived("StopContainer", "app#1").await;
     agent.kill();
     std::fs::remove_file(&lock).unwrap();
     std::fs::create_dir(&lock).unwrap();
-    let _agent = town.agent().await;
-    town.pod("web-1");
-    town.kubelet("web-1");
-    town.pod_request("web-1", Some("restart app"));
-    town.reported("web-1", "text-", "Succeeded").await;
+    let _agent = fixture.agent().await;
+    fixture.pod("web-1");
+    fixture.kubelet("web-1");
+    fixture.pod_request("web-1", Some("restart app"));
+    fixture.reported("web-1", "text-", "Succeeded").await;
     std::fs::remove_dir(&lock).unwrap();
-    town.runtime
+    fixture
+        .runtime
         .until("the new instance", |model| model.running("web-0/app").iter().any(|c| c.attempt() == 2))
         .await;
 }
@@ -161,84 +162,84 @@ impl Drop for Pipe {
 
 #[tokio::test]
 async fn a_lock_that_hangs_on_the_disk_holds_up_its_pod_alone() {
-    let town = Arc::new(Town::found().await);
+    let fixture = Arc::new(Fixture::found().await);
     for name in ["web-0", "web-1"] {
-        town.pod(name);
-        town.kubelet(name);
+        fixture.pod(name);
+        fixture.kubelet(name);
     }
-    let _agent = town.agent().await;
-    let pipe = Pipe::at(town.file("web-0", "lock"));
-    town.pod_request("web-0", Some("restart app"));
-    town.pod_request("web-1", Some("restart app"));
-    town.reported("web-1", "text-", "Succeeded").await;
-    assert_eq!(town.attempt("web-0"), 0);
+    let _agent = fixture.agent().await;
+    let pipe = Pipe::at(fixture.file("web-0", "lock"));
+    fixture.pod_request("web-0", Some("restart app"));
+    fixture.pod_request("web-1", Some("restart app"));
+    fixture.reported("web-1", "text-", "Succeeded").await;
+    assert_eq!(fixture.attempt("web-0"), 0);
     drop(pipe);
-    town.reported("web-0", "text-", "Succeeded").await;
+    fixture.reported("web-0", "text-", "Succeeded").await;
 }
 
 /// The files hang in the initial listing, in the sweep, and when their own requests start: more often than the
 /// limit of concurrent disk calls.
 #[tokio::test]
 async fn files_that_hang_when_the_agent_starts_hold_up_their_pods_alone() {
-    let town = Arc::new(Town::found().await);
+    let fixture = Arc::new(Fixture::found().await);
     for name in ["web-0", "web-1", "web-2"] {
-        town.pod(name);
-        town.kubelet(name);
+        fixture.pod(name);
+        fixture.kubelet(name);
     }
     let hung = ["web-0", "web-2"];
-    let files = hung.map(|name| town.file(name, "json"));
+    let files = hung.map(|name| fixture.file(name, "json"));
     std::fs::create_dir_all(files[0].parent().unwrap()).unwrap();
     // Declared before the pipes, so that the agent ends after them even if the test fails.
     let _agent;
     let pipes = files.map(Pipe::at);
     for name in hung {
-        town.pod_request(name, Some("restart app"));
+        fixture.pod_request(name, Some("restart app"));
     }
-    _agent = town.agent().await;
+    _agent = fixture.agent().await;
     for name in hung {
-        let status = town.reported(name, "text-", "Pending").await;
+        let status = fixture.reported(name, "text-", "Pending").await;
         assert!(status["message"].as_str().unwrap().contains("hangs"), "{status:#}");
     }
-    town.pod_request("web-1", Some("restart app"));
-    town.reported("web-1", "text-", "Succeeded").await;
-    assert_eq!(hung.map(|name| town.attempt(name)), [0, 0]);
+    fixture.pod_request("web-1", Some("restart app"));
+    fixture.reported("web-1", "text-", "Succeeded").await;
+    assert_eq!(hung.map(|name| fixture.attempt(name)), [0, 0]);
     drop(pipes);
     for name in hung {
-        town.reported(name, "text-", "Succeeded").await;
+        fixture.reported(name, "text-", "Succeeded").await;
     }
 }
 
 /// The file hangs when the agent checks a gate that an operation has left closed.
 #[tokio::test]
 async fn a_file_that_hangs_when_a_gate_is_looked_at_holds_up_its_pod_alone() {
-    let town = Arc::new(Town::found().await);
-    let _agent = town.agent().await;
-    town.pod("web-1");
-    town.kubelet("web-1");
-    town.pod_with("web-0", |pod| close(pod, "False", annotation::GATE_DRAIN));
-    let pipe = Pipe::at(town.file("web-0", "json"));
+    let fixture = Arc::new(Fixture::found().await);
+    let _agent = fixture.agent().await;
+    fixture.pod("web-1");
+    fixture.kubelet("web-1");
+    fixture.pod_with("web-0", |pod| close(pod, "False", annotation::GATE_DRAIN));
+    let pipe = Pipe::at(fixture.file("web-0", "json"));
     // The drain lasts longer than the pause before the agent checks the other pod's gate.
     let drain = json!({ "id": "d", "containers": [{ "name": "app" }], "gracePeriodSeconds": 4 });
-    town.pod_request("web-1", Some(&drain.to_string()));
-    town.reported("web-1", "d", "Succeeded").await;
+    fixture.pod_request("web-1", Some(&drain.to_string()));
+    fixture.reported("web-1", "d", "Succeeded").await;
     drop(pipe);
 }
 
 /// The removal of one pod's fence hangs while another pod has a request.
 #[tokio::test]
 async fn a_sweep_that_hangs_holds_up_no_request() {
-    let town = Arc::new(Town::found().await);
+    let fixture = Arc::new(Fixture::found().await);
     for name in ["web-0", "web-1"] {
-        town.pod(name);
-        town.kubelet(name);
+        fixture.pod(name);
+        fixture.kubelet(name);
     }
-    town.runtime.model(|m| super::super::engine::forgotten_fence(m, "web-0/app", 7));
-    town.runtime.on("RemoveContainer").about("fence app#7").always().fault(Fault::Hang);
-    let agent = town.agent().await;
-    town.runtime.arrived("RemoveContainer", "fence app#7").await;
-    town.pod_request("web-1", Some("restart app"));
-    town.reported("web-1", "text-", "Succeeded").await;
-    assert_eq!(town.runtime.fences().len(), 1);
+    fixture.runtime.model(|m| super::super::engine::forgotten_fence(m, "web-0/app", 7));
+    fixture.runtime.on("RemoveContainer").about("fence app#7").always().fault(Fault::Hang);
+    let agent = fixture.agent().await;
+    fixture.runtime.arrived("RemoveContainer", "fence app#7").await;
+    fixture.pod_request("web-1", Some("restart app"));
+    fixture.reported("web-1", "text-", "Succeeded").await;
+    assert_eq!(fixture.runtime.fences().len(), 1);
     // The end of the process is not delayed either.
     let began = tokio::time::Instant::now();
     agent.stop();

@@ -7,63 +7,63 @@ use inplace::operation::effect::GateAction;
 use inplace::operation::snapshot::PodRef;
 
 use super::super::api_server::Fault as ApiFault;
-use super::{Town, close, gate};
+use super::{Fixture, close, gate};
 
 #[tokio::test]
 async fn a_new_pod_gets_its_gate_opened_once() {
-    let town = Town::found().await;
-    let _agent = town.agent().await;
-    town.api.on("PATCH pod/status").fault(ApiFault::Answer(503, "broken"));
-    town.pod_with("web-0", |_| {});
-    town.pod_with("ungated", |pod| pod["spec"]["readinessGates"] = serde_json::json!([]));
+    let fixture = Fixture::found().await;
+    let _agent = fixture.agent().await;
+    fixture.api.on("PATCH pod/status").fault(ApiFault::Answer(503, "broken"));
+    fixture.pod_with("web-0", |_| {});
+    fixture.pod_with("ungated", |pod| pod["spec"]["readinessGates"] = serde_json::json!([]));
     let open = Some(("True", "InPlaceReady"));
-    town.api.until("an open gate", |store| gate(&store.pod("shop", "web-0").unwrap()) == open).await;
+    fixture.api.until("an open gate", |store| gate(&store.pod("shop", "web-0").unwrap()) == open).await;
     // A second new pod proves that the first one was checked again.
-    town.pod_with("web-1", |_| {});
-    town.api.until("an open gate", |store| gate(&store.pod("shop", "web-1").unwrap()) == open).await;
-    assert_eq!(town.api.count("PATCH pod/status shop/web-0"), 2, "{:#?}", town.api.writes());
-    assert_eq!(town.api.writes().len(), 3, "{:#?}", town.api.writes());
-    assert_eq!(gate(&town.api.pod("shop", "ungated")), None);
+    fixture.pod_with("web-1", |_| {});
+    fixture.api.until("an open gate", |store| gate(&store.pod("shop", "web-1").unwrap()) == open).await;
+    assert_eq!(fixture.api.count("PATCH pod/status shop/web-0"), 2, "{:#?}", fixture.api.writes());
+    assert_eq!(fixture.api.writes().len(), 3, "{:#?}", fixture.api.writes());
+    assert_eq!(gate(&fixture.api.pod("shop", "ungated")), None);
 }
 
 #[tokio::test]
 async fn a_drain_that_was_left_behind_is_opened_and_no_other() {
-    let town = Town::found().await;
-    town.pod_with("failed", |pod| close(pod, "False", annotation::GATE_FAILED));
-    town.pod_with("foreign", |pod| close(pod, "False", "StartInPlaceUpdate"));
-    town.pod_with("leaving", |pod| {
+    let fixture = Fixture::found().await;
+    fixture.pod_with("failed", |pod| close(pod, "False", annotation::GATE_FAILED));
+    fixture.pod_with("foreign", |pod| close(pod, "False", "StartInPlaceUpdate"));
+    fixture.pod_with("leaving", |pod| {
         close(pod, "False", annotation::GATE_DRAIN);
         pod["metadata"]["deletionTimestamp"] = serde_json::json!("2026-11-20T10:00:00Z");
     });
-    town.pod_with("lost", |pod| close(pod, "False", annotation::GATE_DRAIN));
-    let _agent = town.agent().await;
+    fixture.pod_with("lost", |pod| close(pod, "False", annotation::GATE_DRAIN));
+    let _agent = fixture.agent().await;
     let open = Some(("True", "InPlaceReady"));
-    town.api.until("an open gate", |store| gate(&store.pod("shop", "lost").unwrap()) == open).await;
+    fixture.api.until("an open gate", |store| gate(&store.pod("shop", "lost").unwrap()) == open).await;
     for (name, reason) in
         [("failed", "InPlaceFailed"), ("foreign", "StartInPlaceUpdate"), ("leaving", "InPlaceDrain")]
     {
-        assert_eq!(gate(&town.api.pod("shop", name)), Some(("False", reason)), "{name}");
+        assert_eq!(gate(&fixture.api.pod("shop", name)), Some(("False", reason)), "{name}");
     }
-    assert_eq!(town.api.writes().len(), 1, "{:#?}", town.api.writes());
+    assert_eq!(fixture.api.writes().len(), 1, "{:#?}", fixture.api.writes());
 }
 
 #[tokio::test]
 async fn a_gate_that_a_later_operation_could_not_open_is_opened_and_one_that_failed_is_not() {
-    let town = Town::found().await;
-    let journal = Journal::open(town.state.path()).unwrap();
+    let fixture = Fixture::found().await;
+    let journal = Journal::open(fixture.state.path()).unwrap();
     for (name, owed_gate) in [("mended", Some(GateAction::Open)), ("failed", None)] {
-        town.pod_with(name, |pod| close(pod, "False", annotation::GATE_FAILED));
-        let uid = town.api.pod("shop", name)["metadata"]["uid"].as_str().unwrap().to_owned();
+        fixture.pod_with(name, |pod| close(pod, "False", annotation::GATE_FAILED));
+        let uid = fixture.api.pod("shop", name)["metadata"]["uid"].as_str().unwrap().to_owned();
         let mut entry = Entry::new(PodRef { namespace: "shop".into(), name: name.into(), uid });
         entry.owed_gate = owed_gate;
         journal.write(&entry).unwrap();
     }
-    let _agent = town.agent().await;
+    let _agent = fixture.agent().await;
     let open = Some(("True", "InPlaceReady"));
-    town.api.until("an open gate", |store| gate(&store.pod("shop", "mended").unwrap()) == open).await;
+    fixture.api.until("an open gate", |store| gate(&store.pod("shop", "mended").unwrap()) == open).await;
     // A new pod proves that the other one was checked as well.
-    town.pod_with("new", |_| {});
-    town.api.until("an open gate", |store| gate(&store.pod("shop", "new").unwrap()) == open).await;
-    assert_eq!(gate(&town.api.pod("shop", "failed")), Some(("False", "InPlaceFailed")));
-    assert_eq!(town.api.writes().len(), 2, "{:#?}", town.api.writes());
+    fixture.pod_with("new", |_| {});
+    fixture.api.until("an open gate", |store| gate(&store.pod("shop", "new").unwrap()) == open).await;
+    assert_eq!(gate(&fixture.api.pod("shop", "failed")), Some(("False", "InPlaceFailed")));
+    assert_eq!(fixture.api.writes().len(), 2, "{:#?}", fixture.api.writes());
 }

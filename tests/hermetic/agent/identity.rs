@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use super::super::api_server::pods;
 use super::super::runtime::{Exec, Made, Pod};
-use super::{Town, show};
+use super::{Fixture, show};
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-impl Town {
+impl Fixture {
     /// A pod of another tenant, on the node and at the API server.
     fn victim(&self) -> Made {
         let made = self.runtime.put(Pod::new("bank", "vault").container("app", "img:v1").grace(1));
@@ -92,11 +92,11 @@ impl Town {
 #[tokio::test]
 async fn a_pod_that_claims_the_uid_of_another_is_refused_and_the_other_is_untouched() {
     for request in ["restart app", "swap app=img:v2"] {
-        let town = Town::found().await;
-        let victim = town.victim();
-        town.claimant("shop", "evil", &victim, request);
-        let _agent = town.agent().await;
-        let status = town.end("shop", "evil").await;
+        let fixture = Fixture::found().await;
+        let victim = fixture.victim();
+        fixture.claimant("shop", "evil", &victim, request);
+        let _agent = fixture.agent().await;
+        let status = fixture.end("shop", "evil").await;
         assert_eq!(
             (&status["phase"], &status["reason"]),
             (&json!("Refused"), &json!("IdentityMismatch")),
@@ -104,34 +104,35 @@ async fn a_pod_that_claims_the_uid_of_another_is_refused_and_the_other_is_untouc
         );
         let says = status["message"].as_str().unwrap();
         assert!(says.contains(MIRROR) && !says.contains("bank"), "{says}");
-        town.assert_untouched(&victim);
+        fixture.assert_untouched(&victim);
     }
 }
 
 #[tokio::test]
 async fn a_claim_takes_nothing_away_from_the_pod_that_is_claimed() {
-    let town = Arc::new(Town::found().await);
-    let victim = town.victim();
-    let _agent = town.agent().await;
-    town.claimant("shop", "evil", &victim, "restart app");
-    town.end("shop", "evil").await;
-    town.api.edit("bank", "vault", |pod| {
+    let fixture = Arc::new(Fixture::found().await);
+    let victim = fixture.victim();
+    let _agent = fixture.agent().await;
+    fixture.claimant("shop", "evil", &victim, "restart app");
+    fixture.end("shop", "evil").await;
+    fixture.api.edit("bank", "vault", |pod| {
         pod["metadata"]["annotations"][annotation::REQUEST] = json!("restart app");
     });
-    let seen = Arc::clone(&town);
+    let seen = Arc::clone(&fixture);
     tokio::spawn(async move {
         seen.runtime.until("another life", |model| model.instances("vault/app").len() > 1).await;
         seen.runtime.until("it runs", |model| !model.running("vault/app").is_empty()).await;
         let id = seen.runtime.only("vault/app").id;
         seen.api.edit("bank", "vault", |pod| show(pod, &id, 1));
     });
-    let status = town.end("bank", "vault").await;
+    let status = fixture.end("bank", "vault").await;
     assert_eq!(status["phase"], "Succeeded", "{status:#}");
-    town.api.remove("shop", "evil");
-    town.api.edit("bank", "vault", |pod| {
+    fixture.api.remove("shop", "evil");
+    fixture.api.edit("bank", "vault", |pod| {
         pod["metadata"]["annotations"][annotation::REQUEST] = json!("restart nobody");
     });
-    town.api
+    fixture
+        .api
         .until("the next answer", |store| {
             store.pod("bank", "vault").as_ref().and_then(super::status).unwrap()["phase"] == "Refused"
         })
@@ -140,120 +141,120 @@ async fn a_claim_takes_nothing_away_from_the_pod_that_is_claimed() {
 
 #[tokio::test]
 async fn a_pod_of_the_same_name_that_claims_the_uid_of_the_one_before_is_refused() {
-    let town = Town::found().await;
-    let victim = town.victim();
-    town.api.remove("bank", "vault");
-    town.claimant("bank", "vault", &victim, "restart app");
-    let _agent = town.agent().await;
-    let status = town.end("bank", "vault").await;
+    let fixture = Fixture::found().await;
+    let victim = fixture.victim();
+    fixture.api.remove("bank", "vault");
+    fixture.claimant("bank", "vault", &victim, "restart app");
+    let _agent = fixture.agent().await;
+    let status = fixture.end("bank", "vault").await;
     assert_eq!(
         (&status["phase"], &status["reason"]),
         (&json!("Refused"), &json!("IdentityMismatch")),
         "{status:#}"
     );
-    town.assert_untouched(&victim);
+    fixture.assert_untouched(&victim);
 }
 
 #[tokio::test]
 async fn a_hook_runs_no_command_in_a_pod_that_is_only_claimed() {
-    let town = Town::found().await;
-    town.runtime.exec(|_, _| Exec::ok("PASSWORD=hunter2"));
-    let victim = town.victim();
-    town.claimant("shop", "evil", &victim, "");
-    town.claimant("bank", "vault-copy", &victim, "");
-    let _agent = town.agent().await;
+    let fixture = Fixture::found().await;
+    fixture.runtime.exec(|_, _| Exec::ok("PASSWORD=hunter2"));
+    let victim = fixture.victim();
+    fixture.claimant("shop", "evil", &victim, "");
+    fixture.claimant("bank", "vault-copy", &victim, "");
+    let _agent = fixture.agent().await;
     for (namespace, pod) in [("shop", "evil"), ("bank", "vault-copy")] {
-        town.exec_run(namespace, "steal", pod, None);
-        let run = town.run_ended(namespace, "steal").await;
+        fixture.exec_run(namespace, "steal", pod, None);
+        let run = fixture.run_ended(namespace, "steal").await;
         assert_eq!(run["status"]["phase"], "Error", "{run:#}");
         assert!(!run.to_string().contains("hunter2"), "{run:#}");
         assert!(run.to_string().contains(MIRROR), "{run:#}");
     }
-    town.assert_untouched(&victim);
+    fixture.assert_untouched(&victim);
 }
 
 #[tokio::test]
 async fn a_hook_of_an_earlier_pod_of_that_name_runs_no_command() {
-    let town = Town::found().await;
-    let victim = town.victim();
-    let _agent = town.agent().await;
-    town.exec_run("bank", "late", "vault", Some("another-uid"));
-    let run = town.run_ended("bank", "late").await;
+    let fixture = Fixture::found().await;
+    let victim = fixture.victim();
+    let _agent = fixture.agent().await;
+    fixture.exec_run("bank", "late", "vault", Some("another-uid"));
+    let run = fixture.run_ended("bank", "late").await;
     assert_eq!(run["status"]["phase"], "Error", "{run:#}");
-    town.assert_untouched(&victim);
+    fixture.assert_untouched(&victim);
     // A run that the pod itself owns, and a run without an owner.
     for (run, owner) in [("own", Some(victim.uid.as_str())), ("free", None)] {
-        town.exec_run("bank", run, "vault", owner);
-        let run = town.run_ended("bank", run).await;
+        fixture.exec_run("bank", run, "vault", owner);
+        let run = fixture.run_ended("bank", run).await;
         assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
     }
 }
 
 #[tokio::test]
 async fn a_hook_about_a_pod_that_is_not_on_the_node_is_not_run() {
-    let town = Town::found().await;
-    let victim = town.victim();
-    let _agent = town.agent().await;
-    town.exec_run("shop", "elsewhere", "web-0", None);
+    let fixture = Fixture::found().await;
+    let victim = fixture.victim();
+    let _agent = fixture.agent().await;
+    fixture.exec_run("shop", "elsewhere", "web-0", None);
     // The pod is on the node, but not in the namespace of the run.
-    town.exec_run("shop", "foreign", "vault", None);
-    town.exec_run("shop", "named", "vault", None);
-    town.api.edit_of("hookruns", "shop", "named", |run| {
+    fixture.exec_run("shop", "foreign", "vault", None);
+    fixture.exec_run("shop", "named", "vault", None);
+    fixture.api.edit_of("hookruns", "shop", "named", |run| {
         run["spec"]["args"].as_array_mut().unwrap().push(json!({ "name": "PodNamespace", "value": "bank" }));
     });
-    town.exec_run("shop", "unnamed", "", None);
-    town.api.edit_of("hookruns", "shop", "unnamed", |run| run["spec"]["args"] = json!([]));
+    fixture.exec_run("shop", "unnamed", "", None);
+    fixture.api.edit_of("hookruns", "shop", "unnamed", |run| run["spec"]["args"] = json!([]));
     // The watch of the pods delivers this pod a moment later.
-    town.exec_run("bank", "early", "late", None);
-    let late = town.runtime.put(Pod::new("bank", "late").container("app", "img:v1"));
-    town.show_as("bank", "late", &late, |pod| pod["metadata"]["uid"] = json!(late.uid));
-    assert_eq!(town.run_ended("bank", "early").await["status"]["phase"], "Successful");
+    fixture.exec_run("bank", "early", "late", None);
+    let late = fixture.runtime.put(Pod::new("bank", "late").container("app", "img:v1"));
+    fixture.show_as("bank", "late", &late, |pod| pod["metadata"]["uid"] = json!(late.uid));
+    assert_eq!(fixture.run_ended("bank", "early").await["status"]["phase"], "Successful");
     for (run, why) in [
         ("elsewhere", "no pod shop/web-0 on node node-1"),
         ("foreign", "no pod shop/vault"),
         ("named", "namespace shop"),
         ("unnamed", "it names no pod"),
     ] {
-        let run = town.run_ended("shop", run).await;
+        let run = fixture.run_ended("shop", run).await;
         assert_eq!(run["status"]["phase"], "Error", "{run:#}");
         assert!(run["status"]["message"].as_str().unwrap().contains(why), "{run:#}");
         assert!(run["status"]["metricResults"].is_null(), "{run:#}");
     }
-    assert_eq!(town.runtime.calls("ExecSync").len(), 1, "{:#?}", town.runtime.calls("ExecSync"));
-    assert_eq!(town.runtime.only("vault/app").id, victim.id("app"));
+    assert_eq!(fixture.runtime.calls("ExecSync").len(), 1, "{:#?}", fixture.runtime.calls("ExecSync"));
+    assert_eq!(fixture.runtime.only("vault/app").id, victim.id("app"));
 }
 
 #[tokio::test]
 async fn a_static_pod_is_served_under_the_uid_of_its_node() {
-    let town = Arc::new(Town::found().await);
+    let fixture = Arc::new(Fixture::found().await);
     let pod = Pod::new("shop", "etcd-node-1").owner(Owner::KubeletStatic).container("app", "img:v1").grace(1);
-    let made = town.runtime.put(pod);
-    town.claimant("shop", "etcd-node-1", &made, "restart app");
-    town.kubelet("etcd-node-1");
-    let _agent = town.agent().await;
-    let status = town.end("shop", "etcd-node-1").await;
+    let made = fixture.runtime.put(pod);
+    fixture.claimant("shop", "etcd-node-1", &made, "restart app");
+    fixture.kubelet("etcd-node-1");
+    let _agent = fixture.agent().await;
+    let status = fixture.end("shop", "etcd-node-1").await;
     assert_eq!(status["phase"], "Succeeded", "{status:#}");
     assert_eq!(status["containers"][0]["engine"], "Recreate");
-    assert_eq!(town.attempt("etcd-node-1"), 1);
-    town.exec_run("shop", "look", "etcd-node-1", None);
-    let run = town.run_ended("shop", "look").await;
+    assert_eq!(fixture.attempt("etcd-node-1"), 1);
+    fixture.exec_run("shop", "look", "etcd-node-1", None);
+    let run = fixture.run_ended("shop", "look").await;
     assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
 }
 
 #[tokio::test]
 async fn a_container_that_the_spec_does_not_declare_is_refused() {
-    let town = Town::found().await;
+    let fixture = Fixture::found().await;
     let pod = Pod::new("shop", "job")
         .container("app", "img:v1")
         .container("setup", "img:v1")
         .container("debug", "img:v1");
-    let made = town.runtime.put(pod);
-    town.show_as("shop", "job", &made, |pod| {
+    let made = fixture.runtime.put(pod);
+    fixture.show_as("shop", "job", &made, |pod| {
         pod["metadata"]["uid"] = json!(made.uid);
         pod["spec"]["initContainers"] = json!([{ "name": "setup", "image": "img:v1" }]);
         pod["spec"]["ephemeralContainers"] = json!([{ "name": "debug", "image": "img:v1" }]);
     });
-    let _agent = town.agent().await;
+    let _agent = fixture.agent().await;
     for (id, container, image) in [
         ("a", "setup", None),
         ("b", "debug", None),
@@ -264,9 +265,9 @@ async fn a_container_that_the_spec_does_not_declare_is_refused() {
         if let Some(image) = image {
             target["image"] = json!(image);
         }
-        town.pod_request("job", Some(&json!({ "id": id, "containers": [target] }).to_string()));
-        let status = town.reported("job", id, "Refused").await;
+        fixture.pod_request("job", Some(&json!({ "id": id, "containers": [target] }).to_string()));
+        let status = fixture.reported("job", id, "Refused").await;
         assert_eq!(status["reason"], "UndeclaredContainer", "{status:#}");
     }
-    assert!(town.runtime.story().is_empty(), "{:#?}", town.runtime.story());
+    assert!(fixture.runtime.story().is_empty(), "{:#?}", fixture.runtime.story());
 }

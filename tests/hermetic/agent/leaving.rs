@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::super::runtime::Fault;
-use super::Town;
+use super::Fixture;
 
 /// The condition of an eviction by the kubelet: the pod is not deleted.
 fn evicted(pod: &mut Value) {
@@ -19,61 +19,62 @@ fn deleted(pod: &mut Value) {
 }
 
 /// The event that ends `web-0`.
-type End = fn(&Town);
+type End = fn(&Fixture);
 
 #[tokio::test]
 async fn the_fence_goes_as_soon_as_the_pod_is_to_be_ended_however_long_the_stop_takes() {
     let ends: [End; 3] = [
-        |town| town.api.edit("shop", "web-0", evicted),
-        |town| town.api.edit("shop", "web-0", deleted),
+        |fixture| fixture.api.edit("shop", "web-0", evicted),
+        |fixture| fixture.api.edit("shop", "web-0", deleted),
         // A forced deletion removes the object first.
-        |town| town.api.remove("shop", "web-0"),
+        |fixture| fixture.api.remove("shop", "web-0"),
     ];
     for end in ends {
-        let town = Town::found().await;
-        town.pod("web-0");
-        let _agent = town.agent().await;
+        let fixture = Fixture::found().await;
+        fixture.pod("web-0");
+        let _agent = fixture.agent().await;
         // Longer than this test waits for anything.
-        town.runtime.on("StopContainer").fault(Fault::Hang);
-        town.pod_request("web-0", Some(r#"{"id":"r","containers":[{"name":"app"}],"deadlineSeconds":600}"#));
-        town.runtime.arrived("StopContainer", "app#0").await;
-        assert_eq!(town.runtime.fences().len(), 1);
-        end(&town);
-        town.runtime.until("no fence", |model| model.fences("web-0/app").is_empty()).await;
-        assert_eq!(town.attempt("web-0"), 0, "{:#?}", town.runtime.history());
+        fixture.runtime.on("StopContainer").fault(Fault::Hang);
+        fixture
+            .pod_request("web-0", Some(r#"{"id":"r","containers":[{"name":"app"}],"deadlineSeconds":600}"#));
+        fixture.runtime.arrived("StopContainer", "app#0").await;
+        assert_eq!(fixture.runtime.fences().len(), 1);
+        end(&fixture);
+        fixture.runtime.until("no fence", |model| model.fences("web-0/app").is_empty()).await;
+        assert_eq!(fixture.attempt("web-0"), 0, "{:#?}", fixture.runtime.history());
     }
 }
 
 #[tokio::test]
 async fn nothing_is_begun_in_a_pod_that_is_to_be_ended() {
-    let town = Town::found().await;
-    town.pod_with("web-0", evicted);
-    let _agent = town.agent().await;
-    town.pod_request("web-0", Some("restart app"));
-    let status = town.reported("web-0", "text-", "Refused").await;
+    let fixture = Fixture::found().await;
+    fixture.pod_with("web-0", evicted);
+    let _agent = fixture.agent().await;
+    fixture.pod_request("web-0", Some("restart app"));
+    let status = fixture.reported("web-0", "text-", "Refused").await;
     assert_eq!(status["reason"], "Deleting", "{status:#}");
-    assert!(town.runtime.calls("CreateContainer").is_empty());
+    assert!(fixture.runtime.calls("CreateContainer").is_empty());
 }
 
 /// The author of the request gets no other answer.
 #[tokio::test]
 async fn a_request_of_a_pod_that_has_ended_is_refused() {
     for is_torn_down in [false, true] {
-        let town = Town::found().await;
-        town.pod_with("web-0", |pod| {
+        let fixture = Fixture::found().await;
+        fixture.pod_with("web-0", |pod| {
             (pod["status"]["phase"], pod["status"]["reason"]) = (json!("Failed"), json!("DeadlineExceeded"));
         });
         if is_torn_down {
-            let sandbox = town.runtime.only("web-0/app").sandbox_id;
-            town.runtime.model(|model| model.stop_sandbox(&sandbox));
+            let sandbox = fixture.runtime.only("web-0/app").sandbox_id;
+            fixture.runtime.model(|model| model.stop_sandbox(&sandbox));
         }
-        let _agent = town.agent().await;
-        town.pod_request("web-0", Some("restart app"));
-        let status = town.reported("web-0", "text-", "Refused").await;
+        let _agent = fixture.agent().await;
+        fixture.pod_request("web-0", Some("restart app"));
+        let status = fixture.reported("web-0", "text-", "Refused").await;
         assert_eq!(status["reason"], "Deleting", "{status:#}");
         let message = status["message"].as_str().unwrap();
         assert!(message.contains("Failed (DeadlineExceeded)"), "{message}");
-        assert!(town.runtime.calls("CreateContainer").is_empty());
+        assert!(fixture.runtime.calls("CreateContainer").is_empty());
     }
 }
 
@@ -81,31 +82,31 @@ async fn a_request_of_a_pod_that_has_ended_is_refused() {
 /// then nothing ends the pod.
 #[tokio::test]
 async fn a_pod_that_others_only_want_to_delete_is_restarted() {
-    let town = Arc::new(Town::found().await);
-    town.pod_with("web-0", |pod| {
+    let fixture = Arc::new(Fixture::found().await);
+    fixture.pod_with("web-0", |pod| {
         pod["status"]["conditions"].as_array_mut().unwrap().push(json!({ "type": "DisruptionTarget",
             "status": "True", "reason": "EvictionByEvictionAPI" }));
     });
-    town.kubelet("web-0");
-    let _agent = town.agent().await;
-    town.pod_request("web-0", Some("restart app"));
-    town.reported("web-0", "text-", "Succeeded").await;
-    assert_eq!(town.attempt("web-0"), 1);
+    fixture.kubelet("web-0");
+    let _agent = fixture.agent().await;
+    fixture.pod_request("web-0", Some("restart app"));
+    fixture.reported("web-0", "text-", "Succeeded").await;
+    assert_eq!(fixture.attempt("web-0"), 1);
 }
 
 /// The deletion comes while the container is being stopped: no container is created in the pod afterwards.
 #[tokio::test]
 async fn a_pod_that_is_deleted_by_force_gets_no_new_container() {
-    let town = Town::found().await;
-    town.pod("web-0");
-    let _agent = town.agent().await;
-    town.runtime.on("StopContainer").fault(Fault::SlowReply(Duration::from_secs(2)));
-    town.pod_request("web-0", Some("restart app"));
-    town.runtime.arrived("StopContainer", "app#0").await;
-    town.api.remove("shop", "web-0");
+    let fixture = Fixture::found().await;
+    fixture.pod("web-0");
+    let _agent = fixture.agent().await;
+    fixture.runtime.on("StopContainer").fault(Fault::SlowReply(Duration::from_secs(2)));
+    fixture.pod_request("web-0", Some("restart app"));
+    fixture.runtime.arrived("StopContainer", "app#0").await;
+    fixture.api.remove("shop", "web-0");
     // Without a fence, the agent has received the deletion.
-    town.runtime.until("no fence", |model| model.fences("web-0/app").is_empty()).await;
+    fixture.runtime.until("no fence", |model| model.fences("web-0/app").is_empty()).await;
     // The agent reads the pod once more before the operation ends, and once more to write the status.
-    town.api.arrived("GET pod", 2).await;
-    assert_eq!(town.runtime.instances("web-0/app").len(), 1, "{:#?}", town.runtime.history());
+    fixture.api.arrived("GET pod", 2).await;
+    assert_eq!(fixture.runtime.instances("web-0/app").len(), 1, "{:#?}", fixture.runtime.history());
 }

@@ -27,7 +27,7 @@ use super::api_server::{ApiServer, Store, pods};
 use super::runtime::{Fake, Pod};
 
 /// The node with its runtime, the API server, and the agent's state directory.
-struct Town {
+struct Fixture {
     runtime: Fake,
     api: ApiServer,
     state: tempfile::TempDir,
@@ -46,7 +46,7 @@ struct CommandLine {
     args: agent::Args,
 }
 
-impl Town {
+impl Fixture {
     async fn found() -> Self {
         let (runtime, api) = (Fake::start().await, ApiServer::start().await);
         runtime.model(|model| model.remote_image("img:v2").size = 1 << 20);
@@ -76,23 +76,24 @@ impl Town {
 
     /// Reports every new container instance as a kubelet does, for as long as the test lasts.
     fn kubelet(self: &std::sync::Arc<Self>, name: &'static str) {
-        let town = std::sync::Arc::clone(self);
+        let fixture = std::sync::Arc::clone(self);
         tokio::spawn(async move {
             let what = format!("{name}/app");
-            let mut shown = town.runtime.only(&what).id;
+            let mut shown = fixture.runtime.only(&what).id;
             loop {
                 let newest = |model: &super::runtime::Model| {
                     model.running(&what).first().map(|instance| (instance.id.clone(), instance.attempt()))
                 };
                 let mut found = None;
-                town.runtime
+                fixture
+                    .runtime
                     .until("another life", |model| {
                         found = newest(model).filter(|(id, _)| *id != shown);
                         found.is_some()
                     })
                     .await;
                 let (id, attempt) = found.unwrap();
-                town.api.edit("shop", name, |pod| show(pod, &id, attempt));
+                fixture.api.edit("shop", name, |pod| show(pod, &id, attempt));
                 shown = id;
             }
         });

@@ -6,27 +6,27 @@ use inplace::api::annotation;
 use serde_json::json;
 
 use super::super::runtime::{Fault, Pod};
-use super::{Town, gate};
+use super::{Fixture, gate};
 
 #[tokio::test]
 async fn a_plain_restart_is_three_writes() {
-    let town = Arc::new(Town::found().await);
-    town.pod("web-0");
-    town.kubelet("web-0");
-    let _agent = town.agent().await;
-    town.api.forget();
-    town.pod_request("web-0", Some("restart app"));
-    let status = town.reported("web-0", "text-", "Succeeded").await;
-    assert_eq!(town.events(1).await, ["InPlaceSucceeded"]);
-    assert_eq!(town.attempt("web-0"), 1);
-    let event = &town.api.events()[0];
+    let fixture = Arc::new(Fixture::found().await);
+    fixture.pod("web-0");
+    fixture.kubelet("web-0");
+    let _agent = fixture.agent().await;
+    fixture.api.forget();
+    fixture.pod_request("web-0", Some("restart app"));
+    let status = fixture.reported("web-0", "text-", "Succeeded").await;
+    assert_eq!(fixture.events(1).await, ["InPlaceSucceeded"]);
+    assert_eq!(fixture.attempt("web-0"), 1);
+    let event = &fixture.api.events()[0];
     assert_eq!((&event["message"], &event["type"]), (&status["message"], &json!("Normal")));
     assert!(event["message"].as_str().unwrap().starts_with("app restarted in place: down "), "{event:#}");
     // Another request proves that the agent has reconciled the first one again.
-    town.pod_request("web-0", Some("restart app #2"));
-    town.events(2).await;
-    assert_eq!(town.attempt("web-0"), 2);
-    let writes = town.api.writes();
+    fixture.pod_request("web-0", Some("restart app #2"));
+    fixture.events(2).await;
+    assert_eq!(fixture.attempt("web-0"), 2);
+    let writes = fixture.api.writes();
     assert_eq!(
         writes.iter().filter(|call| call.starts_with("PATCH pod shop/web-0")).count(),
         4,
@@ -38,113 +38,114 @@ async fn a_plain_restart_is_three_writes() {
 
 #[tokio::test]
 async fn a_restart_with_a_drain_is_five_writes() {
-    let town = Arc::new(Town::found().await);
-    town.pod("web-0");
-    town.kubelet("web-0");
-    let _agent = town.agent().await;
-    town.api.forget();
-    town.pod_request("web-0", Some(r#"{"id":"d","containers":[{"name":"app"}],"gracePeriodSeconds":1}"#));
-    town.api
+    let fixture = Arc::new(Fixture::found().await);
+    fixture.pod("web-0");
+    fixture.kubelet("web-0");
+    let _agent = fixture.agent().await;
+    fixture.api.forget();
+    fixture.pod_request("web-0", Some(r#"{"id":"d","containers":[{"name":"app"}],"gracePeriodSeconds":1}"#));
+    fixture
+        .api
         .until("the drain", |store| {
             gate(&store.pod("shop", "web-0").unwrap()) == Some(("False", "InPlaceDrain"))
         })
         .await;
     // The grace period counts from the moment when the kubelet has processed the gate.
-    town.api.edit("shop", "web-0", |pod| {
+    fixture.api.edit("shop", "web-0", |pod| {
         for condition in pod["status"]["conditions"].as_array_mut().unwrap() {
             if condition["type"] == "Ready" {
                 condition["status"] = "False".into();
             }
         }
     });
-    assert_eq!(town.attempt("web-0"), 0);
-    town.reported("web-0", "d", "Succeeded").await;
-    town.events(1).await;
-    assert_eq!(gate(&town.api.pod("shop", "web-0")), Some(("True", "InPlaceReady")));
-    let writes = town.api.writes();
+    assert_eq!(fixture.attempt("web-0"), 0);
+    fixture.reported("web-0", "d", "Succeeded").await;
+    fixture.events(1).await;
+    assert_eq!(gate(&fixture.api.pod("shop", "web-0")), Some(("True", "InPlaceReady")));
+    let writes = fixture.api.writes();
     assert_eq!(writes.len(), 5, "{writes:#?}");
     assert_eq!(writes.iter().filter(|call| call.starts_with("PATCH pod/status")).count(), 2, "{writes:#?}");
 }
 
 #[tokio::test]
 async fn without_its_annotation_a_request_is_cancelled() {
-    let town = Town::found().await;
-    town.pod("web-0");
-    let _agent = town.agent().await;
-    town.runtime.on("PullImage").fault(Fault::Hang);
-    town.pod_request("web-0", Some("swap app=img:v2"));
-    town.runtime.arrived("PullImage", "img:v2").await;
-    town.pod_request("web-0", None);
-    let status = town.reported("web-0", "text-", "Cancelled").await;
+    let fixture = Fixture::found().await;
+    fixture.pod("web-0");
+    let _agent = fixture.agent().await;
+    fixture.runtime.on("PullImage").fault(Fault::Hang);
+    fixture.pod_request("web-0", Some("swap app=img:v2"));
+    fixture.runtime.arrived("PullImage", "img:v2").await;
+    fixture.pod_request("web-0", None);
+    let status = fixture.reported("web-0", "text-", "Cancelled").await;
     assert_eq!(status["reason"], "RequestDeleted");
-    assert_eq!(town.events(2).await, ["InPlaceStarted", "InPlaceCancelled"]);
-    assert_eq!(town.attempt("web-0"), 0);
+    assert_eq!(fixture.events(2).await, ["InPlaceStarted", "InPlaceCancelled"]);
+    assert_eq!(fixture.attempt("web-0"), 0);
 }
 
 #[tokio::test]
 async fn a_newer_request_takes_the_place_of_one_that_has_touched_nothing() {
-    let town = Arc::new(Town::found().await);
-    town.pod("web-0");
-    town.kubelet("web-0");
-    let _agent = town.agent().await;
-    town.runtime.on("PullImage").fault(Fault::Hang);
-    town.pod_request("web-0", Some("swap app=img:v2"));
-    town.runtime.arrived("PullImage", "img:v2").await;
-    town.pod_request("web-0", Some(r#"{"id":"newer","containers":[{"name":"app"}]}"#));
-    town.reported("web-0", "newer", "Succeeded").await;
-    assert_eq!(town.events(3).await, ["InPlaceStarted", "InPlaceCancelled", "InPlaceSucceeded"]);
+    let fixture = Arc::new(Fixture::found().await);
+    fixture.pod("web-0");
+    fixture.kubelet("web-0");
+    let _agent = fixture.agent().await;
+    fixture.runtime.on("PullImage").fault(Fault::Hang);
+    fixture.pod_request("web-0", Some("swap app=img:v2"));
+    fixture.runtime.arrived("PullImage", "img:v2").await;
+    fixture.pod_request("web-0", Some(r#"{"id":"newer","containers":[{"name":"app"}]}"#));
+    fixture.reported("web-0", "newer", "Succeeded").await;
+    assert_eq!(fixture.events(3).await, ["InPlaceStarted", "InPlaceCancelled", "InPlaceSucceeded"]);
     assert_eq!(
-        (town.attempt("web-0"), town.runtime.only("web-0/app").image()),
+        (fixture.attempt("web-0"), fixture.runtime.only("web-0/app").image()),
         (1, "img:v1"),
         "{:#?}",
-        town.runtime.history()
+        fixture.runtime.history()
     );
 }
 
 #[tokio::test]
 async fn a_pod_made_again_under_the_same_name_is_another_pod() {
-    let town = Arc::new(Town::found().await);
-    town.pod("web-0");
-    let _agent = town.agent().await;
-    town.runtime.on("PullImage").fault(Fault::Hang);
-    town.pod_request("web-0", Some("swap app=img:v2"));
-    town.runtime.arrived("PullImage", "img:v2").await;
-    town.events(1).await;
-    town.api.remove("shop", "web-0");
-    town.runtime.model(|model| {
+    let fixture = Arc::new(Fixture::found().await);
+    fixture.pod("web-0");
+    let _agent = fixture.agent().await;
+    fixture.runtime.on("PullImage").fault(Fault::Hang);
+    fixture.pod_request("web-0", Some("swap app=img:v2"));
+    fixture.runtime.arrived("PullImage", "img:v2").await;
+    fixture.events(1).await;
+    fixture.api.remove("shop", "web-0");
+    fixture.runtime.model(|model| {
         model.die("web-0/app", 0);
         model.sandboxes.iter_mut().for_each(|sandbox| sandbox.ready = false);
     });
-    town.made("web-0", Pod::new("shop", "web-0").again(), |pod| {
+    fixture.made("web-0", Pod::new("shop", "web-0").again(), |pod| {
         super::close(pod, "True", annotation::GATE_READY);
         pod["metadata"]["annotations"][annotation::REQUEST] = json!("restart app");
     });
-    town.kubelet("web-0");
-    let status = town.reported("web-0", "text-", "Succeeded").await;
+    fixture.kubelet("web-0");
+    let status = fixture.reported("web-0", "text-", "Succeeded").await;
     assert_eq!(status["containers"][0]["action"], "Restart");
-    assert_eq!(town.attempt("web-0"), 1);
-    let uid = town.api.pod("shop", "web-0")["metadata"]["uid"].clone();
+    assert_eq!(fixture.attempt("web-0"), 1);
+    let uid = fixture.api.pod("shop", "web-0")["metadata"]["uid"].clone();
     // The end of the operation on the first pod is not reported.
-    assert_eq!(town.events(2).await, ["InPlaceStarted", "InPlaceSucceeded"]);
-    assert_eq!(town.api.events()[1]["involvedObject"]["uid"], uid);
+    assert_eq!(fixture.events(2).await, ["InPlaceStarted", "InPlaceSucceeded"]);
+    assert_eq!(fixture.api.events()[1]["involvedObject"]["uid"], uid);
 }
 
 #[tokio::test]
 async fn what_cannot_be_read_is_refused_once() {
-    let town = Town::found().await;
-    town.pod("web-0");
-    let agent = town.agent().await;
-    town.pod_request("web-0", Some("reboot app"));
-    let status = town.reported("web-0", "", "Refused").await;
+    let fixture = Fixture::found().await;
+    fixture.pod("web-0");
+    let agent = fixture.agent().await;
+    fixture.pod_request("web-0", Some("reboot app"));
+    let status = fixture.reported("web-0", "", "Refused").await;
     assert_eq!(status["reason"], "InvalidRequest");
-    assert_eq!(town.events(1).await, ["InPlaceRefused"]);
-    assert_eq!(town.api.events()[0]["type"], "Warning");
+    assert_eq!(fixture.events(1).await, ["InPlaceRefused"]);
+    assert_eq!(fixture.api.events()[0]["type"], "Warning");
     agent.stop();
-    town.api.forget();
-    let _agent = town.agent().await;
-    town.pod_request("web-0", Some("restart nobody"));
-    town.reported("web-0", "text-", "Refused").await;
+    fixture.api.forget();
+    let _agent = fixture.agent().await;
+    fixture.pod_request("web-0", Some("restart nobody"));
+    fixture.reported("web-0", "text-", "Refused").await;
     // The first status was still valid, so it was not written again.
-    assert_eq!(town.events(2).await.len(), 2);
-    assert_eq!(town.api.writes().len(), 2, "{:#?}", town.api.writes());
+    assert_eq!(fixture.events(2).await.len(), 2);
+    assert_eq!(fixture.api.writes().len(), 2, "{:#?}", fixture.api.writes());
 }

@@ -5,22 +5,26 @@ use inplace::operation::effect::Class;
 use serde_json::json;
 
 use super::super::api_server::Fault;
-use super::Site;
+use super::Fixture;
 
 #[tokio::test]
 async fn the_secrets_of_the_pod_are_read_and_those_that_are_missing_passed_over() {
-    let site = Site::start().await;
+    let fixture = Fixture::start().await;
     let config = r#"{"auths":{"https://registry.example/team":{"username":"team","password":"hunter2"},
         "registry.example":{"auth":"YWxsOmh1bnRlcjM="}}}"#;
-    site.api.secret("shop", "new", &[(".dockerconfigjson", config)]);
-    site.api.secret("shop", "old", &[(".dockercfg", r#"{"old.example:5000":{"auth":"b2xkOmh1bnRlcjQ"}}"#)]);
-    site.api.secret("shop", "other", &[("token", "hunter5")]);
-    site.api.secret("shop", "broken", &[(".dockerconfigjson", "hunter6")]);
+    fixture.api.secret("shop", "new", &[(".dockerconfigjson", config)]);
+    fixture.api.secret(
+        "shop",
+        "old",
+        &[(".dockercfg", r#"{"old.example:5000":{"auth":"b2xkOmh1bnRlcjQ"}}"#)],
+    );
+    fixture.api.secret("shop", "other", &[("token", "hunter5")]);
+    fixture.api.secret("shop", "broken", &[(".dockerconfigjson", "hunter6")]);
     let names = ["missing", "old", "other", "broken", "new"].map(|name| json!({ "name": name }));
-    site.api.edit("shop", "web-0", |pod| pod["spec"]["imagePullSecrets"] = json!(names));
-    site.until("it is known", |pods| pods.declared(&site.web()).unwrap().has_pull_secrets).await;
+    fixture.api.edit("shop", "web-0", |pod| pod["spec"]["imagePullSecrets"] = json!(names));
+    fixture.until("it is known", |pods| pods.declared(&fixture.web()).unwrap().has_pull_secrets).await;
 
-    let found = site.pods.pull_credentials(&site.web()).await.unwrap();
+    let found = fixture.pods.pull_credentials(&fixture.web()).await.unwrap();
     let users = |image: &str| {
         for_image(&found, image)
             .iter()
@@ -37,11 +41,11 @@ async fn the_secrets_of_the_pod_are_read_and_those_that_are_missing_passed_over(
 
 #[tokio::test]
 async fn an_agent_that_may_not_read_secrets_says_so() {
-    let site = Site::start().await;
-    site.api.edit("shop", "web-0", |pod| pod["spec"]["imagePullSecrets"] = json!([{ "name": "pull" }]));
-    site.until("it is known", |pods| pods.declared(&site.web()).unwrap().has_pull_secrets).await;
-    site.api.on("GET secret").fault(Fault::Answer(403, "secrets \"pull\" is forbidden"));
-    let error = site.pods.pull_credentials(&site.web()).await.unwrap_err();
+    let fixture = Fixture::start().await;
+    fixture.api.edit("shop", "web-0", |pod| pod["spec"]["imagePullSecrets"] = json!([{ "name": "pull" }]));
+    fixture.until("it is known", |pods| pods.declared(&fixture.web()).unwrap().has_pull_secrets).await;
+    fixture.api.on("GET secret").fault(Fault::Answer(403, "secrets \"pull\" is forbidden"));
+    let error = fixture.pods.pull_credentials(&fixture.web()).await.unwrap_err();
     assert_eq!(error.class(), Class::Denied);
     assert!(error.to_string().contains("shop/pull") && error.to_string().contains("not allowed"), "{error}");
 }

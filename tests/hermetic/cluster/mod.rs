@@ -19,21 +19,21 @@ use super::api_server::{ApiServer, pods};
 const NODE: &str = "node-1";
 
 /// A fake API server, and a watch of the pods of one of its nodes.
-struct Site {
+struct Fixture {
     api: ApiServer,
     pods: NodePods,
     /// Ends the watch when it is dropped.
     stop: DropGuard,
 }
 
-impl Site {
+impl Fixture {
     /// Starts with the pod `shop/web-0`, which is cached when this returns.
     async fn start() -> Self {
         let api = ApiServer::start().await;
         api.put(pods::pod("shop", "web-0", NODE));
-        let site = Self::watching(api).await;
-        site.until("it has synced", NodePods::is_current).await;
-        site
+        let fixture = Self::watching(api).await;
+        fixture.until("it has synced", NodePods::is_current).await;
+        fixture
     }
 
     /// Starts a watch.

@@ -6,9 +6,9 @@ use inplace::cluster::pods::NodePods;
 use serde_json::json;
 
 use super::super::api_server::{ApiServer, Fault, Store, pods};
-use super::{NODE, Site};
+use super::{Fixture, NODE};
 
-impl Site {
+impl Fixture {
     /// Writes a request, as a user does.
     fn spec(&self, name: &str, text: &str) {
         self.api
@@ -16,8 +16,8 @@ impl Site {
     }
 }
 
-fn names(site: &Site) -> Vec<String> {
-    let mut names: Vec<_> = site.pods.list().iter().map(|pod| pod.reference().name).collect();
+fn names(fixture: &Fixture) -> Vec<String> {
+    let mut names: Vec<_> = fixture.pods.list().iter().map(|pod| pod.reference().name).collect();
     names.sort();
     names
 }
@@ -28,28 +28,28 @@ async fn it_knows_the_pods_of_its_node_and_no_others() {
     for (name, node) in [("web-0", NODE), ("web-1", "node-2"), ("web-2", NODE)] {
         api.put(pods::pod("shop", name, node));
     }
-    let site = Site::watching(api).await;
-    assert!(!site.pods.has_synced() && !site.pods.is_current() && site.pods.list().is_empty());
-    site.until("it is current", NodePods::is_current).await;
-    assert!(site.pods.has_synced());
-    assert_eq!(names(&site), ["web-0", "web-2"]);
-    site.api.put(pods::pod("shop", "web-3", NODE));
-    site.api.put(pods::pod("shop", "web-4", "node-2"));
-    site.caught_up().await;
-    assert_eq!(names(&site), ["web-0", "web-2", "web-3"]);
-    site.api.remove("shop", "web-0");
-    site.spec("web-2", "restart app #2");
-    site.caught_up().await;
-    assert_eq!(names(&site), ["web-2", "web-3"]);
-    let two = &site.pods.list()[0];
+    let fixture = Fixture::watching(api).await;
+    assert!(!fixture.pods.has_synced() && !fixture.pods.is_current() && fixture.pods.list().is_empty());
+    fixture.until("it is current", NodePods::is_current).await;
+    assert!(fixture.pods.has_synced());
+    assert_eq!(names(&fixture), ["web-0", "web-2"]);
+    fixture.api.put(pods::pod("shop", "web-3", NODE));
+    fixture.api.put(pods::pod("shop", "web-4", "node-2"));
+    fixture.caught_up().await;
+    assert_eq!(names(&fixture), ["web-0", "web-2", "web-3"]);
+    fixture.api.remove("shop", "web-0");
+    fixture.spec("web-2", "restart app #2");
+    fixture.caught_up().await;
+    assert_eq!(names(&fixture), ["web-2", "web-3"]);
+    let two = &fixture.pods.list()[0];
     assert_eq!(two.request(), Some("restart app #2"));
 }
 
 #[tokio::test]
 async fn nothing_of_a_pods_environment_is_kept() {
-    let site = Site::start().await;
-    let pod = site.pods.get(&site.web()).unwrap();
-    let shown = format!("{pod:?} {:?}", site.pods);
+    let fixture = Fixture::start().await;
+    let pod = fixture.pods.get(&fixture.web()).unwrap();
+    let shown = format!("{pod:?} {:?}", fixture.pods);
     assert!(
         !shown.contains("hunter2") && !shown.contains("cni.example") && !shown.contains("f:status"),
         "{shown}"
@@ -59,56 +59,60 @@ async fn nothing_of_a_pods_environment_is_kept() {
 
 #[tokio::test]
 async fn a_pod_made_again_under_the_same_name_is_another_one() {
-    let site = Site::start().await;
-    let old = site.web();
-    site.api.store(|store| {
+    let fixture = Fixture::start().await;
+    let old = fixture.web();
+    fixture.api.store(|store| {
         store.remove("shop", "web-0");
         store.put(pods::pod("shop", "web-0", NODE));
     });
-    let new = site.web();
+    let new = fixture.web();
     assert_ne!(old.uid, new.uid);
-    site.until("the new one is known", |pods| pods.get(&new).is_some()).await;
-    assert!(site.pods.get(&old).is_none() && site.pods.declared(&old).is_none());
-    assert_eq!(site.pods.list().len(), 1);
+    fixture.until("the new one is known", |pods| pods.get(&new).is_some()).await;
+    assert!(fixture.pods.get(&old).is_none() && fixture.pods.declared(&old).is_none());
+    assert_eq!(fixture.pods.list().len(), 1);
 }
 
 #[tokio::test]
 async fn a_broken_watch_is_told_and_taken_up_where_it_broke_off() {
-    let site = Site::start().await;
-    site.api.forget();
-    site.api.on("WATCH pods").fault(Fault::Answer(503, "not now"));
-    site.api.cut();
-    site.until("it is not current", |pods| !pods.is_current()).await;
-    assert!(site.pods.has_synced());
-    assert!(!site.pods.declared(&site.web()).unwrap().current, "the pod is still known, as something old");
-    site.api
+    let fixture = Fixture::start().await;
+    fixture.api.forget();
+    fixture.api.on("WATCH pods").fault(Fault::Answer(503, "not now"));
+    fixture.api.cut();
+    fixture.until("it is not current", |pods| !pods.is_current()).await;
+    assert!(fixture.pods.has_synced());
+    assert!(
+        !fixture.pods.declared(&fixture.web()).unwrap().current,
+        "the pod is still known, as something old"
+    );
+    fixture
+        .api
         .edit("shop", "web-0", |pod| pod["metadata"]["deletionTimestamp"] = json!("2026-11-20T11:00:00Z"));
-    site.until("it is current again", NodePods::is_current).await;
-    site.until("what was missed is known", |pods| pods.declared(&site.web()).unwrap().deleting).await;
-    assert!(site.pods.declared(&site.web()).unwrap().current);
-    assert_eq!(site.api.count("LIST pods"), 0, "no list: {:?}", site.api.calls());
+    fixture.until("it is current again", NodePods::is_current).await;
+    fixture.until("what was missed is known", |pods| pods.declared(&fixture.web()).unwrap().deleting).await;
+    assert!(fixture.pods.declared(&fixture.web()).unwrap().current);
+    assert_eq!(fixture.api.count("LIST pods"), 0, "no list: {:?}", fixture.api.calls());
 }
 
 #[tokio::test]
 async fn a_watch_whose_time_is_over_is_opened_again() {
-    let site = Site::start().await;
-    site.caught_up().await;
-    site.api.end_watches();
-    site.api.arrived("WATCH pods", 1).await;
-    site.caught_up().await;
-    assert!(site.pods.is_current());
+    let fixture = Fixture::start().await;
+    fixture.caught_up().await;
+    fixture.api.end_watches();
+    fixture.api.arrived("WATCH pods", 1).await;
+    fixture.caught_up().await;
+    assert!(fixture.pods.is_current());
 }
 
 #[tokio::test]
 async fn a_history_that_is_gone_means_to_list_again() {
-    let site = Site::start().await;
+    let fixture = Fixture::start().await;
     // While the watch is open, and while it is not.
     for away in [false, true] {
-        site.caught_up().await;
+        fixture.caught_up().await;
         if away {
-            site.api.go_away().await;
+            fixture.api.go_away().await;
         }
-        site.api.store(|store| {
+        fixture.api.store(|store| {
             for name in ["web-0", "web-1"] {
                 if store.pod("shop", name).is_some() {
                     store.remove("shop", name);
@@ -119,28 +123,29 @@ async fn a_history_that_is_gone_means_to_list_again() {
             store.compact();
         });
         if away {
-            site.api.come_back().await;
+            fixture.api.come_back().await;
         }
-        site.api.arrived("LIST pods", 1).await;
+        fixture.api.arrived("LIST pods", 1).await;
         let expected = if away { "web-0" } else { "web-1" };
-        site.until("the new pods are known", |pods| {
-            pods.is_current() && pods.list().iter().map(|pod| pod.reference().name).eq([expected])
-        })
-        .await;
+        fixture
+            .until("the new pods are known", |pods| {
+                pods.is_current() && pods.list().iter().map(|pod| pod.reference().name).eq([expected])
+            })
+            .await;
     }
 }
 
 #[tokio::test]
 async fn a_bookmark_moves_the_place_to_go_on_from() {
-    let site = Site::start().await;
-    site.caught_up().await;
+    let fixture = Fixture::start().await;
+    fixture.caught_up().await;
     // Pods of another node advance the history without an event for this watch.
-    site.api.put(pods::pod("shop", "other", "node-2"));
-    let version = site.api.store(|store| store.version());
-    site.api.bookmark();
+    fixture.api.put(pods::pod("shop", "other", "node-2"));
+    let version = fixture.api.store(|store| store.version());
+    fixture.api.bookmark();
     // A bookmark that was sent before the end of the watch arrives before that end.
-    site.api.end_watches();
-    site.api.until("the next watch goes on from there", |store| store.last_watch_from() == version).await;
+    fixture.api.end_watches();
+    fixture.api.until("the next watch goes on from there", |store| store.last_watch_from() == version).await;
 }
 
 #[tokio::test]
@@ -148,64 +153,66 @@ async fn a_server_that_is_away_at_first_is_found_when_it_comes() {
     let api = ApiServer::start().await;
     api.put(pods::pod("shop", "web-0", NODE));
     api.go_away().await;
-    let site = Site::watching(api).await;
-    site.api.come_back().await;
-    site.until("it is current", NodePods::is_current).await;
-    assert_eq!(names(&site), ["web-0"]);
+    let fixture = Fixture::watching(api).await;
+    fixture.api.come_back().await;
+    fixture.until("it is current", NodePods::is_current).await;
+    assert_eq!(names(&fixture), ["web-0"]);
 }
 
 #[tokio::test]
 async fn a_server_that_was_set_back_in_time_is_believed() {
-    let site = Site::start().await;
-    site.spec("web-0", "restart app #9");
-    site.caught_up().await;
+    let fixture = Fixture::start().await;
+    fixture.spec("web-0", "restart app #9");
+    fixture.caught_up().await;
     // The server does not have the version to continue from, and says so each time.
-    site.api.on("WATCH pods").times(3).fault(Fault::Answer(504, "Too large resource version"));
-    site.api.cut();
-    site.api.store(Store::set_back);
-    site.api.arrived("LIST pods", 1).await;
-    site.until("the old state is known", |pods| {
-        pods.is_current() && pods.get(&site.web()).is_some_and(|pod| pod.request() == Some("restart app"))
-    })
-    .await;
+    fixture.api.on("WATCH pods").times(3).fault(Fault::Answer(504, "Too large resource version"));
+    fixture.api.cut();
+    fixture.api.store(Store::set_back);
+    fixture.api.arrived("LIST pods", 1).await;
+    fixture
+        .until("the old state is known", |pods| {
+            pods.is_current()
+                && pods.get(&fixture.web()).is_some_and(|pod| pod.request() == Some("restart app"))
+        })
+        .await;
 }
 
 #[tokio::test]
 async fn many_changes_are_one_piece_of_news_for_everybody_who_waits() {
-    let site = Site::start().await;
-    let mut waiters = [site.pods.clone(), site.pods.clone()];
+    let fixture = Fixture::start().await;
+    let mut waiters = [fixture.pods.clone(), fixture.pods.clone()];
     for number in 0..50 {
-        site.spec("web-0", &format!("restart app #{number}"));
+        fixture.spec("web-0", &format!("restart app #{number}"));
     }
-    site.caught_up().await;
+    fixture.caught_up().await;
     for waiter in &mut waiters {
-        site.api.patiently("news", waiter.changed()).await;
+        fixture.api.patiently("news", waiter.changed()).await;
         let more = tokio::time::timeout(Duration::from_millis(20), waiter.changed()).await;
         assert!(more.is_err(), "it was all told at once");
-        assert_eq!(waiter.get(&site.web()).unwrap().request(), Some("restart app #49"));
+        assert_eq!(waiter.get(&fixture.web()).unwrap().request(), Some("restart app #49"));
     }
-    site.spec("web-0", "restart app");
+    fixture.spec("web-0", "restart app");
     for waiter in &mut waiters {
-        site.api.patiently("the next news", waiter.changed()).await;
+        fixture.api.patiently("the next news", waiter.changed()).await;
     }
 }
 
 #[tokio::test]
 async fn a_silent_watch_is_not_trusted_for_ever() {
-    let site = Site::start().await;
-    site.caught_up().await;
+    let fixture = Fixture::start().await;
+    fixture.caught_up().await;
     // Bookmarks would come every minute; after a longer silence the watch is opened again.
     tokio::time::pause();
     tokio::time::sleep(Duration::from_secs(100)).await;
     tokio::time::resume();
-    site.api.arrived("WATCH pods", 1).await;
-    site.until("it is current", NodePods::is_current).await;
-    assert_eq!(site.api.count("LIST pods"), 0, "{:?}", site.api.calls());
+    fixture.api.arrived("WATCH pods", 1).await;
+    fixture.until("it is current", NodePods::is_current).await;
+    assert_eq!(fixture.api.count("LIST pods"), 0, "{:?}", fixture.api.calls());
 }
 
 #[tokio::test]
 async fn once_stopped_nothing_is_current() {
-    let Site { api, pods, stop } = Site::start().await;
+    let Fixture { api, pods, stop } = Fixture::start().await;
     drop(stop);
     let mut news = pods.clone();
     api.patiently("it is not current", async {

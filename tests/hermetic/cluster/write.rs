@@ -9,7 +9,7 @@ use inplace::operation::snapshot::{Gate, PodRef};
 use serde_json::json;
 
 use super::super::api_server::{Fault, pods};
-use super::{LONG, NODE, Site, gate, image};
+use super::{Fixture, LONG, NODE, gate, image};
 
 const V1: &str = "registry.example/team/app:v1";
 const V2: &str = "registry.example/team/app:v2";
@@ -31,7 +31,7 @@ fn answer(message: &str) -> Status {
     }
 }
 
-impl Site {
+impl Fixture {
     async fn respec(&self) -> Result<(), Error> {
         self.pods.respec(&self.web(), "app", V1, V2, &answer("under way")).await
     }
@@ -39,27 +39,27 @@ impl Site {
 
 #[tokio::test]
 async fn an_image_is_changed_with_one_call_and_known_at_once() {
-    let site = Site::start().await;
-    site.api.forget();
-    site.respec().await.unwrap();
-    assert_eq!(site.api.calls(), ["PATCH pod shop/web-0"]);
-    let pod = site.api.pod("shop", "web-0");
+    let fixture = Fixture::start().await;
+    fixture.api.forget();
+    fixture.respec().await.unwrap();
+    assert_eq!(fixture.api.calls(), ["PATCH pod shop/web-0"]);
+    let pod = fixture.api.pod("shop", "web-0");
     assert_eq!(image(&pod), V2);
     // The same write records the status, which names the previous image.
     let noted = pod["metadata"]["annotations"][annotation::STATUS].as_str().unwrap();
     assert_eq!(serde_json::from_str::<Status>(noted).unwrap(), answer("under way"));
-    let known = site.pods.declared(&site.web()).unwrap();
+    let known = fixture.pods.declared(&fixture.web()).unwrap();
     assert_eq!(known.container("app").unwrap().image, V2, "without waiting for the watch");
 }
 
 #[tokio::test]
 async fn an_image_that_is_there_already_is_done() {
-    let site = Site::start().await;
-    site.respec().await.unwrap();
-    site.api.forget();
-    site.respec().await.unwrap();
+    let fixture = Fixture::start().await;
+    fixture.respec().await.unwrap();
+    fixture.api.forget();
+    fixture.respec().await.unwrap();
     assert_eq!(
-        site.api.calls(),
+        fixture.api.calls(),
         ["GET pod shop/web-0"],
         "what is known may be old: it is looked at, not written"
     );
@@ -67,19 +67,19 @@ async fn an_image_that_is_there_already_is_done() {
 
 #[tokio::test]
 async fn a_sidecar_is_changed_where_it_is() {
-    let site = Site::start().await;
+    let fixture = Fixture::start().await;
     let mut pod = pods::pod("shop", "side", NODE);
     pod["spec"]["initContainers"] = json!([
         { "name": "init", "image": "init:v1" },
         { "name": "proxy", "image": "proxy:v1", "restartPolicy": "Always" },
     ]);
-    let uid = site.api.put(pod)["metadata"]["uid"].as_str().unwrap().to_owned();
+    let uid = fixture.api.put(pod)["metadata"]["uid"].as_str().unwrap().to_owned();
     let sidecars = PodRef { namespace: "shop".into(), name: "side".into(), uid };
-    site.until("the pod is known", |pods| pods.get(&sidecars).is_some()).await;
-    site.pods.respec(&sidecars, "proxy", "proxy:v1", "proxy:v2", &answer("")).await.unwrap();
-    let pod = site.api.pod("shop", "side");
+    fixture.until("the pod is known", |pods| pods.get(&sidecars).is_some()).await;
+    fixture.pods.respec(&sidecars, "proxy", "proxy:v1", "proxy:v2", &answer("")).await.unwrap();
+    let pod = fixture.api.pod("shop", "side");
     assert_eq!((&pod["spec"]["initContainers"][1]["image"], image(&pod)), (&json!("proxy:v2"), V1));
-    let error = site.pods.respec(&sidecars, "init", "init:v1", "init:v2", &answer("")).await.unwrap_err();
+    let error = fixture.pods.respec(&sidecars, "init", "init:v1", "init:v2", &answer("")).await.unwrap_err();
     assert_eq!(
         error.class(),
         Class::Gone,
@@ -89,120 +89,121 @@ async fn a_sidecar_is_changed_where_it_is() {
 
 #[tokio::test]
 async fn an_image_that_somebody_else_changed_is_left_alone() {
-    let site = Site::start().await;
-    site.api.before("PATCH pod", |store| {
+    let fixture = Fixture::start().await;
+    fixture.api.before("PATCH pod", |store| {
         store.edit("shop", "web-0", |pod| pod["spec"]["containers"][0]["image"] = json!("theirs:v7"));
     });
-    let error = site.respec().await.unwrap_err();
+    let error = fixture.respec().await.unwrap_err();
     assert_eq!(error.class(), Class::Refused);
     let effect_error = EffectError::from(error);
     for part in ["app", "shop/web-0", "somebody else changed", "theirs:v7"] {
         assert!(effect_error.message.contains(part), "{part}: {}", effect_error.message);
     }
-    assert_eq!(image(&site.api.pod("shop", "web-0")), "theirs:v7");
+    assert_eq!(image(&fixture.api.pod("shop", "web-0")), "theirs:v7");
 }
 
 #[tokio::test]
 async fn a_view_that_is_old_costs_a_look_and_nothing_else() {
-    let site = Site::start().await;
+    let fixture = Fixture::start().await;
     // The order of the containers has changed, so the cached position is wrong.
-    site.api.before("PATCH pod", |store| {
+    fixture.api.before("PATCH pod", |store| {
         let mut pod = store.pod("shop", "web-0").unwrap();
         let mut other = pod["spec"]["containers"][0].clone();
         other["name"] = json!("first");
         pod["spec"]["containers"].as_array_mut().unwrap().insert(0, other);
         store.put(pod);
     });
-    site.api.forget();
-    site.respec().await.unwrap();
-    assert_eq!(site.api.calls(), ["PATCH pod shop/web-0", "GET pod shop/web-0", "PATCH pod shop/web-0"]);
-    let pod = site.api.pod("shop", "web-0");
+    fixture.api.forget();
+    fixture.respec().await.unwrap();
+    assert_eq!(fixture.api.calls(), ["PATCH pod shop/web-0", "GET pod shop/web-0", "PATCH pod shop/web-0"]);
+    let pod = fixture.api.pod("shop", "web-0");
     assert_eq!((image(&pod), &pod["spec"]["containers"][1]["image"]), (V1, &json!(V2)));
 }
 
 #[tokio::test]
 async fn another_pod_of_the_same_name_is_never_written_to() {
-    let site = Site::start().await;
-    let old = site.web();
+    let fixture = Fixture::start().await;
+    let old = fixture.web();
     // The watch is broken, so that the new pod is not cached when it is written to.
-    site.api.on("WATCH pods").times(1000).fault(Fault::Answer(503, "not now"));
-    site.api.cut();
-    site.until("the view is old", |pods| !pods.is_current()).await;
-    site.api.remove("shop", "web-0");
-    let new = site.api.put(pods::pod("shop", "web-0", NODE));
+    fixture.api.on("WATCH pods").times(1000).fault(Fault::Answer(503, "not now"));
+    fixture.api.cut();
+    fixture.until("the view is old", |pods| !pods.is_current()).await;
+    fixture.api.remove("shop", "web-0");
+    let new = fixture.api.put(pods::pod("shop", "web-0", NODE));
     assert_ne!(new["metadata"]["uid"], json!(old.uid));
 
     for error in [
-        site.pods.respec(&old, "app", V1, V2, &answer("")).await.unwrap_err(),
-        site.pods.set_gate(&old, false, "InPlaceDrain", "").await.unwrap_err(),
-        site.pods.write_status(&old, &answer("")).await.unwrap_err(),
+        fixture.pods.respec(&old, "app", V1, V2, &answer("")).await.unwrap_err(),
+        fixture.pods.set_gate(&old, false, "InPlaceDrain", "").await.unwrap_err(),
+        fixture.pods.write_status(&old, &answer("")).await.unwrap_err(),
     ] {
         assert_eq!(error.class(), Class::Gone, "{error}");
         assert!(error.to_string().contains("another pod has its name"), "{error}");
     }
-    assert_eq!(site.api.pod("shop", "web-0"), new);
+    assert_eq!(fixture.api.pod("shop", "web-0"), new);
 }
 
 #[tokio::test]
 async fn a_pod_that_is_not_there_is_gone() {
-    let site = Site::start().await;
-    let old = site.web();
-    site.api.remove("shop", "web-0");
-    site.until("it is gone", |pods| pods.list().is_empty()).await;
+    let fixture = Fixture::start().await;
+    let old = fixture.web();
+    fixture.api.remove("shop", "web-0");
+    fixture.until("it is gone", |pods| pods.list().is_empty()).await;
     for error in [
-        site.pods.respec(&old, "app", V1, V2, &answer("")).await.unwrap_err(),
-        site.pods.set_gate(&old, true, "InPlaceReady", "").await.unwrap_err(),
-        site.pods.write_status(&old, &answer("")).await.unwrap_err(),
+        fixture.pods.respec(&old, "app", V1, V2, &answer("")).await.unwrap_err(),
+        fixture.pods.set_gate(&old, true, "InPlaceReady", "").await.unwrap_err(),
+        fixture.pods.write_status(&old, &answer("")).await.unwrap_err(),
     ] {
         assert_eq!(error.class(), Class::Gone, "{error}");
     }
-    assert!(site.pods.list().is_empty(), "nothing that was gone comes back");
+    assert!(fixture.pods.list().is_empty(), "nothing that was gone comes back");
 }
 
 #[tokio::test]
 async fn the_spec_of_a_static_pod_is_not_touched() {
-    let site = Site::start().await;
+    let fixture = Fixture::start().await;
     let mut pod = pods::pod("shop", "static", NODE);
     for key in ["kubernetes.io/config.mirror", "kubernetes.io/config.hash"] {
         pod["metadata"]["annotations"][key] = json!("0cc175b9c0f1b6a831c399e269772661");
     }
-    let api_uid = site.api.put(pod)["metadata"]["uid"].clone();
+    let api_uid = fixture.api.put(pod)["metadata"]["uid"].clone();
     let uid = "0cc175b9c0f1b6a831c399e269772661";
     let reference = PodRef { namespace: "shop".into(), name: "static".into(), uid: uid.into() };
-    site.until("it is known by the uid of its node", |pods| pods.get(&reference).is_some()).await;
+    fixture.until("it is known by the uid of its node", |pods| pods.get(&reference).is_some()).await;
     for other in [("bank", "static"), ("shop", "other")] {
         let other = PodRef { namespace: other.0.into(), name: other.1.into(), uid: uid.into() };
-        assert!(site.pods.get(&other).is_none(), "a uid alone is no pod");
+        assert!(fixture.pods.get(&other).is_none(), "a uid alone is no pod");
     }
-    let known = site.pods.get(&reference).unwrap();
+    let known = fixture.pods.get(&reference).unwrap();
     assert_eq!((known.api_uid(), known.reference().uid.as_str()), (api_uid.as_str().unwrap(), uid));
-    site.api.forget();
-    let error = site.pods.respec(&known.reference(), "app", V1, V2, &answer("")).await.unwrap_err();
-    assert_eq!((error.class(), site.api.writes().len()), (Class::Final, 0), "{error}");
+    fixture.api.forget();
+    let error = fixture.pods.respec(&known.reference(), "app", V1, V2, &answer("")).await.unwrap_err();
+    assert_eq!((error.class(), fixture.api.writes().len()), (Class::Final, 0), "{error}");
     // The other writes go to the copy at the API server.
-    site.pods.set_gate(&known.reference(), false, "InPlaceDrain", "").await.unwrap();
-    site.pods.write_status(&known.reference(), &answer("hello")).await.unwrap();
-    site.until("it is closed", |pods| {
-        pods.get(&reference).unwrap().status() == Some(answer("hello"))
-            && pods.declared(&reference).unwrap().gate == Gate::Closed { reason: "InPlaceDrain".into() }
-    })
-    .await;
+    fixture.pods.set_gate(&known.reference(), false, "InPlaceDrain", "").await.unwrap();
+    fixture.pods.write_status(&known.reference(), &answer("hello")).await.unwrap();
+    fixture
+        .until("it is closed", |pods| {
+            pods.get(&reference).unwrap().status() == Some(answer("hello"))
+                && pods.declared(&reference).unwrap().gate == Gate::Closed { reason: "InPlaceDrain".into() }
+        })
+        .await;
 }
 
 #[tokio::test]
 async fn the_gate_is_one_condition_among_those_of_others() {
-    let site = Site::start().await;
-    let web = site.web();
-    assert_eq!(site.pods.declared(&web).unwrap().gate, Gate::Unset);
-    let before = site.api.pod("shop", "web-0");
+    let fixture = Fixture::start().await;
+    let web = fixture.web();
+    assert_eq!(fixture.pods.declared(&web).unwrap().gate, Gate::Unset);
+    let before = fixture.api.pod("shop", "web-0");
     // The kubelet writes in between, and its write is kept.
-    site.api.on("PATCH pod/status").first(|store| {
+    fixture.api.on("PATCH pod/status").first(|store| {
         store.edit("shop", "web-0", |pod| pod["status"]["conditions"][3]["status"] = json!("False"));
     });
-    site.api.forget();
-    site.pods.set_gate(&site.web(), false, "InPlaceDrain", "app is being restarted").await.unwrap();
-    assert_eq!(site.api.calls(), ["PATCH pod/status shop/web-0"]);
-    let closed = site.api.pod("shop", "web-0");
+    fixture.api.forget();
+    fixture.pods.set_gate(&fixture.web(), false, "InPlaceDrain", "app is being restarted").await.unwrap();
+    assert_eq!(fixture.api.calls(), ["PATCH pod/status shop/web-0"]);
+    let closed = fixture.api.pod("shop", "web-0");
     assert_eq!(gate(&closed), Some(("False", "InPlaceDrain")));
     let conditions = closed["status"]["conditions"].as_array().unwrap();
     assert_eq!((conditions.len(), &conditions[3]["status"]), (5, &json!("False")));
@@ -213,83 +214,83 @@ async fn the_gate_is_one_condition_among_those_of_others() {
         (&closed["spec"], &closed["metadata"]["annotations"]),
         (&before["spec"], &before["metadata"]["annotations"])
     );
-    assert_eq!(site.pods.declared(&web).unwrap().gate, Gate::Closed { reason: "InPlaceDrain".into() });
+    assert_eq!(fixture.pods.declared(&web).unwrap().gate, Gate::Closed { reason: "InPlaceDrain".into() });
 
-    site.pods.set_gate(&site.web(), true, "InPlaceReady", "").await.unwrap();
-    assert_eq!(gate(&site.api.pod("shop", "web-0")), Some(("True", "InPlaceReady")));
-    assert_eq!(site.pods.declared(&web).unwrap().gate, Gate::Open);
+    fixture.pods.set_gate(&fixture.web(), true, "InPlaceReady", "").await.unwrap();
+    assert_eq!(gate(&fixture.api.pod("shop", "web-0")), Some(("True", "InPlaceReady")));
+    assert_eq!(fixture.pods.declared(&web).unwrap().gate, Gate::Open);
 }
 
 #[tokio::test]
 async fn the_answer_is_written_beside_the_other_annotations() {
-    let site = Site::start().await;
-    site.api.forget();
-    site.pods.write_status(&site.web(), &answer("hello \"you\"")).await.unwrap();
-    assert_eq!(site.api.calls(), ["PATCH pod shop/web-0"]);
-    let annotations = site.api.pod("shop", "web-0")["metadata"]["annotations"].clone();
+    let fixture = Fixture::start().await;
+    fixture.api.forget();
+    fixture.pods.write_status(&fixture.web(), &answer("hello \"you\"")).await.unwrap();
+    assert_eq!(fixture.api.calls(), ["PATCH pod shop/web-0"]);
+    let annotations = fixture.api.pod("shop", "web-0")["metadata"]["annotations"].clone();
     assert_eq!(annotations.as_object().unwrap().len(), 3);
     assert_eq!(
         (&annotations["inplace.dev/request"], &annotations["cni.example/ip"]),
         (&json!("restart app"), &json!("10.0.0.7/32"))
     );
-    assert_eq!(site.pods.get(&site.web()).unwrap().status(), Some(answer("hello \"you\"")));
+    assert_eq!(fixture.pods.get(&fixture.web()).unwrap().status(), Some(answer("hello \"you\"")));
 }
 
 #[tokio::test]
 async fn a_pod_without_annotations_gets_the_answer_and_keeps_what_comes_meanwhile() {
-    let site = Site::start().await;
+    let fixture = Fixture::start().await;
     let bare = |store: &mut super::super::api_server::Store| {
         store.edit("shop", "web-0", |pod| {
             drop(pod["metadata"].as_object_mut().unwrap().remove("annotations"));
         });
     };
-    site.api.store(bare);
-    site.caught_up().await;
-    site.pods.write_status(&site.web(), &answer("first")).await.unwrap();
-    assert_eq!(site.api.calls(), ["PATCH pod shop/web-0"]);
-    assert_eq!(site.pods.get(&site.web()).unwrap().status(), Some(answer("first")));
+    fixture.api.store(bare);
+    fixture.caught_up().await;
+    fixture.pods.write_status(&fixture.web(), &answer("first")).await.unwrap();
+    assert_eq!(fixture.api.calls(), ["PATCH pod shop/web-0"]);
+    assert_eq!(fixture.pods.get(&fixture.web()).unwrap().status(), Some(answer("first")));
 
     // Another client adds annotations first.
-    site.api.store(bare);
-    site.caught_up().await;
-    site.api.before("PATCH pod", |store| {
+    fixture.api.store(bare);
+    fixture.caught_up().await;
+    fixture.api.before("PATCH pod", |store| {
         store.edit("shop", "web-0", |pod| pod["metadata"]["annotations"] = json!({ "theirs": "kept" }));
     });
-    site.pods.write_status(&site.web(), &answer("second")).await.unwrap();
-    let annotations = site.api.pod("shop", "web-0")["metadata"]["annotations"].clone();
+    fixture.pods.write_status(&fixture.web(), &answer("second")).await.unwrap();
+    let annotations = fixture.api.pod("shop", "web-0")["metadata"]["annotations"].clone();
     assert_eq!(
         (annotations["theirs"].as_str(), annotations[annotation::STATUS].is_string()),
         (Some("kept"), true)
     );
 
     // The annotations are removed just before the write.
-    site.caught_up().await;
-    site.api.before("PATCH pod", bare);
-    site.pods.write_status(&site.web(), &answer("third")).await.unwrap();
-    assert_eq!(site.pods.get(&site.web()).unwrap().status(), Some(answer("third")));
+    fixture.caught_up().await;
+    fixture.api.before("PATCH pod", bare);
+    fixture.pods.write_status(&fixture.web(), &answer("third")).await.unwrap();
+    assert_eq!(fixture.pods.get(&fixture.web()).unwrap().status(), Some(answer("third")));
 }
 
 #[tokio::test]
 async fn an_event_is_one_write_that_describe_finds() {
-    let site = Site::start().await;
-    site.api.forget();
+    let fixture = Fixture::start().await;
+    fixture.api.forget();
     let note = "app restarted in place: down 61 ms, attempt 3 -> 4";
     for warning in [false, true] {
         let told = told("InPlaceSucceeded", warning, note);
-        site.pods.event(&site.web(), &told).await.unwrap();
-        assert_eq!(site.api.writes().len(), 1, "{:?}", site.api.calls());
+        fixture.pods.event(&fixture.web(), &told).await.unwrap();
+        assert_eq!(fixture.api.writes().len(), 1, "{:?}", fixture.api.calls());
         // A writer that does not know whether the event was written writes it again.
-        site.pods.event(&site.web(), &told).await.unwrap();
-        site.api.forget();
+        fixture.pods.event(&fixture.web(), &told).await.unwrap();
+        fixture.api.forget();
     }
-    let events = site.api.events();
+    let events = fixture.api.events();
     assert_eq!(events.len(), 2, "{events:?}");
     for (event, kind) in events.iter().zip(["Normal", "Warning"]) {
         assert_eq!(
             (&event["message"], &event["type"], &event["reason"]),
             (&json!(note), &json!(kind), &json!("InPlaceSucceeded"))
         );
-        assert_eq!(event["involvedObject"]["uid"], json!(site.web().uid));
+        assert_eq!(event["involvedObject"]["uid"], json!(fixture.web().uid));
         assert_eq!(
             (&event["reportingComponent"], &event["reportingInstance"]),
             (&json!("inplace.dev/agent"), &json!(NODE))
@@ -301,7 +302,7 @@ async fn an_event_is_one_write_that_describe_finds() {
 
 #[tokio::test]
 async fn what_an_answer_means_for_going_on() {
-    let site = Site::start().await;
+    let fixture = Fixture::start().await;
     for (code, class) in [
         (400, Class::Final),
         (401, Class::Final),
@@ -312,15 +313,15 @@ async fn what_an_answer_means_for_going_on() {
         (503, Class::Away),
         (504, Class::Away),
     ] {
-        site.api.forget();
+        fixture.api.forget();
         for call in ["PATCH pod", "PATCH pod/status", "POST event"] {
-            site.api.on(call).fault(Fault::Answer(code, "said the server"));
+            fixture.api.on(call).fault(Fault::Answer(code, "said the server"));
         }
         let told = told("R", false, "");
         for error in [
-            site.respec().await.unwrap_err(),
-            site.pods.set_gate(&site.web(), false, "InPlaceDrain", "").await.unwrap_err(),
-            site.pods.event(&site.web(), &told).await.unwrap_err(),
+            fixture.respec().await.unwrap_err(),
+            fixture.pods.set_gate(&fixture.web(), false, "InPlaceDrain", "").await.unwrap_err(),
+            fixture.pods.event(&fixture.web(), &told).await.unwrap_err(),
         ] {
             assert_eq!(error.class(), class, "{code}: {error}");
             assert!(
@@ -328,57 +329,62 @@ async fn what_an_answer_means_for_going_on() {
                 "{error}"
             );
         }
-        assert_eq!(site.api.calls().len(), 3, "each once: {:?}", site.api.calls());
+        assert_eq!(fixture.api.calls().len(), 3, "each once: {:?}", fixture.api.calls());
     }
     // A persistent conflict is reported as such, after the pod was read again.
-    site.api.on("PATCH pod").times(2).fault(Fault::Answer(409, "said the server"));
-    assert_eq!(site.respec().await.unwrap_err().class(), Class::Refused);
-    site.api.on("PATCH pod/status").fault(Fault::Answer(409, "said the server"));
-    assert_eq!(site.pods.set_gate(&site.web(), true, "R", "").await.unwrap_err().class(), Class::Refused);
+    fixture.api.on("PATCH pod").times(2).fault(Fault::Answer(409, "said the server"));
+    assert_eq!(fixture.respec().await.unwrap_err().class(), Class::Refused);
+    fixture.api.on("PATCH pod/status").fault(Fault::Answer(409, "said the server"));
+    assert_eq!(
+        fixture.pods.set_gate(&fixture.web(), true, "R", "").await.unwrap_err().class(),
+        Class::Refused
+    );
     // A single conflict is not an error.
-    site.api.on("PATCH pod").fault(Fault::Answer(409, "said the server"));
-    site.respec().await.unwrap();
+    fixture.api.on("PATCH pod").fault(Fault::Answer(409, "said the server"));
+    fixture.respec().await.unwrap();
 }
 
 #[tokio::test]
 async fn an_answer_that_gets_lost_leaves_it_open_and_asking_again_is_harmless() {
-    let site = Site::start().await;
+    let fixture = Fixture::start().await;
     for fault in [Fault::CutAfterEffect, Fault::AnswerAfterEffect(500, "lost"), Fault::Cut] {
-        site.api.edit("shop", "web-0", |pod| pod["spec"]["containers"][0]["image"] = json!(V1));
-        site.until("it is known", |pods| {
-            pods.is_current() && pods.declared(&site.web()).unwrap().container("app").unwrap().image == V1
-        })
-        .await;
-        site.api.on("PATCH pod").fault(fault);
-        let error = site.respec().await.unwrap_err();
+        fixture.api.edit("shop", "web-0", |pod| pod["spec"]["containers"][0]["image"] = json!(V1));
+        fixture
+            .until("it is known", |pods| {
+                pods.is_current()
+                    && pods.declared(&fixture.web()).unwrap().container("app").unwrap().image == V1
+            })
+            .await;
+        fixture.api.on("PATCH pod").fault(fault);
+        let error = fixture.respec().await.unwrap_err();
         assert_eq!(error.class(), Class::Away, "{fault:?}: {error}");
-        site.respec().await.unwrap();
-        assert_eq!(image(&site.api.pod("shop", "web-0")), V2);
+        fixture.respec().await.unwrap();
+        assert_eq!(image(&fixture.api.pod("shop", "web-0")), V2);
     }
 }
 
 #[tokio::test]
 async fn a_server_that_does_not_answer_is_away_within_the_bound() {
-    let site = Site::start().await;
+    let fixture = Fixture::start().await;
     for call in ["PATCH pod", "PATCH pod/status", "POST event", "GET secret"] {
-        site.api.on(call).fault(Fault::Hang);
+        fixture.api.on(call).fault(Fault::Hang);
     }
-    site.api.secret("shop", "pull", &[]);
-    site.api.edit("shop", "web-0", |pod| pod["spec"]["imagePullSecrets"] = json!([{ "name": "pull" }]));
-    site.caught_up().await;
+    fixture.api.secret("shop", "pull", &[]);
+    fixture.api.edit("shop", "web-0", |pod| pod["spec"]["imagePullSecrets"] = json!([{ "name": "pull" }]));
+    fixture.caught_up().await;
     let told = told("R", false, "");
     // With paused time each wait ends at once, and can still be measured.
     tokio::time::pause();
     let began = tokio::time::Instant::now();
     let all = async {
         [
-            site.respec().await.unwrap_err(),
-            site.pods.set_gate(&site.web(), false, "InPlaceDrain", "").await.unwrap_err(),
-            site.pods.event(&site.web(), &told).await.unwrap_err(),
-            site.pods.pull_credentials(&site.web()).await.unwrap_err(),
+            fixture.respec().await.unwrap_err(),
+            fixture.pods.set_gate(&fixture.web(), false, "InPlaceDrain", "").await.unwrap_err(),
+            fixture.pods.event(&fixture.web(), &told).await.unwrap_err(),
+            fixture.pods.pull_credentials(&fixture.web()).await.unwrap_err(),
         ]
     };
-    let errors = site.api.patiently("all have given up", all).await;
+    let errors = fixture.api.patiently("all have given up", all).await;
     for error in errors {
         assert_eq!(error.class(), Class::Away, "{error}");
         assert!(error.to_string().contains("did not answer within 10 s"), "{error}");
@@ -388,20 +394,20 @@ async fn a_server_that_does_not_answer_is_away_within_the_bound() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_away() {
-    let site = Site::start().await;
-    site.api.go_away().await;
-    let error = site.respec().await.unwrap_err();
+    let fixture = Fixture::start().await;
+    fixture.api.go_away().await;
+    let error = fixture.respec().await.unwrap_err();
     assert_eq!(error.class(), Class::Unreached);
     assert!(error.to_string().contains("connection refused"), "{error}");
-    site.api.come_back().await;
-    site.respec().await.unwrap();
+    fixture.api.come_back().await;
+    fixture.respec().await.unwrap();
 }
 
 #[tokio::test]
 async fn what_is_no_api_server_is_told_as_such() {
-    let site = Site::start().await;
-    site.api.on("PATCH pod").fault(Fault::Nonsense);
-    let error = site.respec().await.unwrap_err();
+    let fixture = Fixture::start().await;
+    fixture.api.on("PATCH pod").fault(Fault::Nonsense);
+    let error = fixture.respec().await.unwrap_err();
     assert_eq!(error.class(), Class::Final);
     assert!(!error.to_string().contains("not me"), "an answer may hold secrets: {error}");
 }

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tonic::Code;
 
 use super::super::runtime::{Call, Exec, Fault, Pod};
-use super::{HOLDER, Shop, nobody, pod, pod_ref, request, shared_pod, short};
+use super::{Fixture, HOLDER, nobody, pod, pod_ref, request, shared_pod, short};
 
 /// When the process dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,15 +24,15 @@ enum Moment {
 }
 
 /// A shop with a preStop handler; `img:v3` exits at once. In a pod with a kubelet, a holder reserves the name.
-async fn shop(alone: bool) -> Shop {
+async fn fixture(alone: bool) -> Fixture {
     let pod = if alone { pod() } else { shared_pod() };
-    let shop = Shop::of(pod.pre_stop(r#"{"exec":{"command":["bye"]}}"#)).await.held_by(HOLDER);
-    shop.fake.model(|m| m.image("img:v3").dies_after = Some((Duration::from_millis(50), 3)));
-    shop.fake.exec(|_, _| Exec::ok("bye"));
-    shop
+    let fixture = Fixture::of(pod.pre_stop(r#"{"exec":{"command":["bye"]}}"#)).await.held_by(HOLDER);
+    fixture.fake.model(|m| m.image("img:v3").dies_after = Some((Duration::from_millis(50), 3)));
+    fixture.fake.exec(|_, _| Exec::ok("bye"));
+    fixture
 }
 
-impl Shop {
+impl Fixture {
     /// Begins `request` in a process that dies at this call, and returns when the process is dead.
     async fn die_at(&mut self, request: Request, moment: Moment, call: &'static str, about: &str) {
         let done = Arc::new(Semaphore::new(0));
@@ -63,9 +63,9 @@ impl Shop {
 
 /// The changes of a run without faults.
 async fn changes(text: &str, alone: bool) -> Vec<Call> {
-    let shop = shop(alone).await;
-    shop.ask(request(text)).await.unwrap();
-    shop.fake.all_calls().into_iter().filter(Call::mutates).collect()
+    let fixture = fixture(alone).await;
+    fixture.ask(request(text)).await.unwrap();
+    fixture.fake.all_calls().into_iter().filter(Call::mutates).collect()
 }
 
 #[tokio::test]
@@ -108,44 +108,44 @@ async fn dies_and_goes_on(
     asked_again: bool,
 ) {
     let what = format!("{text}, alone: {alone}, {moment:?} {call}, asked again: {asked_again}");
-    let mut shop = shop(alone).await;
-    shop.die_at(request(text), moment, call.name, &call.about).await;
+    let mut fixture = fixture(alone).await;
+    fixture.die_at(request(text), moment, call.name, &call.about).await;
     // A change that affects no running container is repeated when the request is made again.
-    assert!(shop.is_open(), "{what}");
-    let ended = if asked_again { shop.ask(request(text)).await.map(Some) } else { shop.resume().await };
-    let history = shop.fake.history();
+    assert!(fixture.is_open(), "{what}");
+    let ended = if asked_again { fixture.ask(request(text)).await.map(Some) } else { fixture.resume().await };
+    let history = fixture.fake.history();
     let ended = ended.unwrap().unwrap_or_else(|| panic!("{what}: nothing to go on with"));
     assert_eq!(ended.phase, phase, "{what}: {ended:#?}\n{history:#?}");
-    shop.reached(&ended, image);
-    assert_eq!(shop.starts(), if phase == Phase::RolledBack { 2 } else { 1 }, "{what}: {history:#?}");
-    assert!(shop.handled() <= 1, "{what}: {history:#?}");
-    shop.fake.forget();
-    let again = shop.ask(request(text)).await.unwrap();
+    fixture.reached(&ended, image);
+    assert_eq!(fixture.starts(), if phase == Phase::RolledBack { 2 } else { 1 }, "{what}: {history:#?}");
+    assert!(fixture.handled() <= 1, "{what}: {history:#?}");
+    fixture.fake.forget();
+    let again = fixture.ask(request(text)).await.unwrap();
     assert_eq!((again.phase, again.message), (ended.phase, ended.message), "{what}");
-    assert!(shop.fake.story().is_empty(), "{what}: an id is carried out once");
+    assert!(fixture.fake.story().is_empty(), "{what}: an id is carried out once");
 }
 
 #[tokio::test]
 async fn dying_again_and_again_ends_the_same() {
     for alone in [true, false] {
-        let mut shop = shop(alone).await;
+        let mut fixture = fixture(alone).await;
         for call in changes("restart app", alone).await {
-            shop.die_at(request("restart app"), Moment::After, call.name, &call.about).await;
+            fixture.die_at(request("restart app"), Moment::After, call.name, &call.about).await;
         }
-        let ended = shop.restart().await.unwrap();
+        let ended = fixture.restart().await.unwrap();
         assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
-        shop.reached(&ended, "img:v1");
-        assert_eq!((shop.starts(), shop.handled()), (1, 1));
+        fixture.reached(&ended, "img:v1");
+        assert_eq!((fixture.starts(), fixture.handled()), (1, 1));
     }
 }
 
 /// The runtime is away when the next process starts, and returns later.
 #[tokio::test]
 async fn the_runtime_dies_too() {
-    let mut shop = shop(true).await;
-    shop.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
-    shop.fake.go_away();
-    let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
+    let mut fixture = fixture(true).await;
+    fixture.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
+    fixture.fake.go_away();
+    let (node, pod, control) = (fixture.node.clone(), fixture.pod.clone(), fixture.control());
     let (report, mut reported) = tokio::sync::mpsc::unbounded_channel();
     let observer: inplace::node::drive::Observer = Arc::new(move |operation_event| {
         if let inplace::node::drive::OperationEvent::Progress(why) = operation_event {
@@ -154,94 +154,97 @@ async fn the_runtime_dies_too() {
     });
     let process = tokio::spawn(async move { node.resume(&pod, control, &observer).await });
     assert!(reported.recv().await.unwrap().contains("cannot be reached"));
-    shop.fake.come_back().await;
-    shop.succeeded(process.await.unwrap().map(Option::unwrap), "img:v1");
+    fixture.fake.come_back().await;
+    fixture.succeeded(process.await.unwrap().map(Option::unwrap), "img:v1");
 }
 
 /// The next process finds another state than the previous one left.
 #[tokio::test]
 async fn meanwhile_a_kubelet_brought_it_up() {
-    let mut shop = Shop::of(pod().owner(Owner::Kubelet)).await;
-    shop.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
-    shop.fake.model(|m| drop(m.kubelet_restarts("app").unwrap()));
-    shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
+    let mut fixture = Fixture::of(pod().owner(Owner::Kubelet)).await;
+    fixture.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
+    fixture.fake.model(|m| drop(m.kubelet_restarts("app").unwrap()));
+    fixture.succeeded(fixture.resume().await.map(Option::unwrap), "img:v1");
 }
 
 #[tokio::test]
 async fn meanwhile_the_pod_is_gone() {
-    let mut shop = shop(true).await;
-    shop.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
-    shop.fake.model(|m| {
+    let mut fixture = fixture(true).await;
+    fixture.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
+    fixture.fake.model(|m| {
         let id = m.sandboxes[0].id.clone();
         m.stop_sandbox(&id);
         m.remove_sandbox(&id).unwrap();
     });
-    let ended = shop.resume().await.unwrap().unwrap();
+    let ended = fixture.resume().await.unwrap().unwrap();
     assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "SandboxGone"));
-    assert!(shop.resume().await.unwrap().is_none());
+    assert!(fixture.resume().await.unwrap().is_none());
 }
 
 /// An unreadable journal stops its own pod only.
 #[tokio::test]
 async fn a_damaged_journal_is_the_trouble_of_its_pod_alone() {
     for damage in ["", "{", r#"{"version":99}"#, "cut"] {
-        let mut shop = shop(true).await;
-        let other = shop.fake.put(Pod::new("shop", "web-1").owner(Owner::NodeRun).container("db", "img:v1"));
-        shop.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
-        let path = shop.node.journal.path(&shop.pod.uid);
+        let mut fixture = fixture(true).await;
+        let other =
+            fixture.fake.put(Pod::new("shop", "web-1").owner(Owner::NodeRun).container("db", "img:v1"));
+        fixture.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
+        let path = fixture.node.journal.path(&fixture.pod.uid);
         let whole = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, if damage == "cut" { &whole[..whole.len() / 2] } else { damage }).unwrap();
-        shop.fake.forget();
-        for error in [shop.resume().await.unwrap_err(), shop.restart().await.unwrap_err()] {
+        fixture.fake.forget();
+        for error in [fixture.resume().await.unwrap_err(), fixture.restart().await.unwrap_err()] {
             assert_eq!(error.reason(), "JournalUnreadable");
             assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
         }
-        assert!(shop.fake.story().is_empty(), "{:?}", shop.fake.story());
+        assert!(fixture.fake.story().is_empty(), "{:?}", fixture.fake.story());
 
-        let done =
-            shop.node.carry_out(&pod_ref(&other), request("restart db"), shop.control(), &nobody()).await;
+        let done = fixture
+            .node
+            .carry_out(&pod_ref(&other), request("restart db"), fixture.control(), &nobody())
+            .await;
         assert_eq!(done.unwrap().phase, Phase::Succeeded);
-        assert_eq!(shop.fake.only("db").attempt(), 1);
-        assert_eq!(shop.fake.fences().len(), 1, "that of the damaged one stays until somebody has looked");
+        assert_eq!(fixture.fake.only("db").attempt(), 1);
+        assert_eq!(fixture.fake.fences().len(), 1, "that of the damaged one stays until somebody has looked");
 
         // A person has repaired the file.
         std::fs::write(&path, &whole).unwrap();
-        assert_eq!(shop.resume().await.unwrap().unwrap().phase, Phase::Succeeded);
-        assert!(shop.fake.fences().is_empty());
+        assert_eq!(fixture.resume().await.unwrap().unwrap().phase, Phase::Succeeded);
+        assert!(fixture.fake.fences().is_empty());
     }
 }
 
 /// The disk becomes full while a container is down: the container must come up all the same.
 #[tokio::test]
 async fn a_journal_that_cannot_be_written_any_more_leaves_nobody_down() {
-    let shop = shop(true).await;
-    let fresh = shop.node.journal.path(&shop.pod.uid);
+    let fixture = fixture(true).await;
+    let fresh = fixture.node.journal.path(&fixture.pod.uid);
     let fresh = fresh.with_file_name(format!(".{}.new", fresh.file_name().unwrap().to_str().unwrap()));
     let full = fresh.clone();
-    shop.fake.after("StopContainer", move |_| std::fs::create_dir(&full).unwrap());
+    fixture.fake.after("StopContainer", move |_| std::fs::create_dir(&full).unwrap());
     // The process is asked to end, so it does not wait until the end of the operation can be written.
-    let shutdown = shop.shutdown.clone();
-    shop.fake.after("RemoveContainer", move |_| shutdown.cancel());
-    let ended = shop.restart().await.unwrap();
+    let shutdown = fixture.shutdown.clone();
+    fixture.fake.after("RemoveContainer", move |_| shutdown.cancel());
+    let ended = fixture.restart().await.unwrap();
     assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
-    assert_eq!((shop.fake.only("app").attempt(), shop.fake.fences().len()), (1, 0));
+    assert_eq!((fixture.fake.only("app").attempt(), fixture.fake.fences().len()), (1, 0));
 
     // The journal that the next process reads is old, but the snapshot shows that everything is done.
     std::fs::remove_dir(&fresh).unwrap();
-    let again = shop.resume().await.unwrap().unwrap();
-    assert_eq!((again.phase, shop.starts()), (Phase::Succeeded, 1));
-    shop.reached(&again, "img:v1");
+    let again = fixture.resume().await.unwrap().unwrap();
+    assert_eq!((again.phase, fixture.starts()), (Phase::Succeeded, 1));
+    fixture.reached(&again, "img:v1");
 }
 
 /// A handler that was begun is not begun again, even when its result is unknown.
 #[tokio::test]
 async fn the_handler_is_begun_once() {
     for moment in [Moment::Before, Moment::After] {
-        let mut shop = shop(true).await;
-        shop.die_at(request("restart app"), moment, "ExecSync", "app#0").await;
-        shop.fake.on("ExecSync").always().fault(Fault::Fail(Code::Internal, "it was begun again"));
-        shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
-        assert_eq!(shop.fake.calls("ExecSync").len(), 1);
+        let mut fixture = fixture(true).await;
+        fixture.die_at(request("restart app"), moment, "ExecSync", "app#0").await;
+        fixture.fake.on("ExecSync").always().fault(Fault::Fail(Code::Internal, "it was begun again"));
+        fixture.succeeded(fixture.resume().await.map(Option::unwrap), "img:v1");
+        assert_eq!(fixture.fake.calls("ExecSync").len(), 1);
     }
 }
 
@@ -249,10 +252,10 @@ async fn the_handler_is_begun_once() {
 #[tokio::test]
 async fn the_time_in_which_the_runtime_is_away_after_the_stop_does_not_count() {
     let outlast = async |request: Request, image: &str| {
-        let shop = Shop::open().await;
+        let fixture = Fixture::open().await;
         let away = Duration::from_secs(u64::from(request.deadline_seconds) - 1);
-        shop.fake.restart_after("StopContainer", away);
-        shop.succeeded(shop.ask(request).await, image);
+        fixture.fake.restart_after("StopContainer", away);
+        fixture.succeeded(fixture.ask(request).await, image);
     };
     tokio::join!(outlast(short("restart app", 8), "img:v1"), outlast(short("swap app=img:v2", 12), "img:v2"));
 }

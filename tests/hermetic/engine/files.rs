@@ -12,13 +12,13 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 use super::super::runtime::{Exec, Pod};
-use super::{Shop, nobody, pod, pod_ref, request};
+use super::{Fixture, nobody, pod, pod_ref, request};
 
 /// The replacement's termination message file cannot be opened: the old file is used.
 #[tokio::test]
 async fn a_file_that_hangs_keeps_no_container_down() {
-    let shop = Shop::of(pod().owner(Owner::Kubelet)).await;
-    let folder = shop.state.path().join(format!("pods/{}/containers/app", shop.pod.uid));
+    let fixture = Fixture::of(pod().owner(Owner::Kubelet)).await;
+    let folder = fixture.state.path().join(format!("pods/{}/containers/app", fixture.pod.uid));
     std::fs::create_dir_all(&folder).unwrap();
     let old = folder.join("0a1b2c3d");
     let mount = Mount {
@@ -26,7 +26,7 @@ async fn a_file_that_hangs_keeps_no_container_down() {
         host_path: old.to_str().unwrap().to_owned(),
         ..Default::default()
     };
-    shop.fake.model(|m| m.container_mut(&shop.first).unwrap().config.mounts.push(mount.clone()));
+    fixture.fake.model(|m| m.container_mut(&fixture.first).unwrap().config.mounts.push(mount.clone()));
     let pipe = fresh_termination_log(&old, 1);
     mkfifo(&pipe, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
     // Unblocks in any case: an executor waits for its threads when it ends.
@@ -35,30 +35,30 @@ async fn a_file_that_hangs_keeps_no_container_down() {
         let _ = gone.recv_timeout(Duration::from_secs(8));
         drop(std::fs::OpenOptions::new().read(true).write(true).open(pipe).unwrap());
     });
-    let other = shop.fake.put(Pod::new("shop", "web-1").owner(Owner::NodeRun).container("db", "img:v1"));
-    let (node, control) = (shop.node.clone(), shop.control());
+    let other = fixture.fake.put(Pod::new("shop", "web-1").owner(Owner::NodeRun).container("db", "img:v1"));
+    let (node, control) = (fixture.node.clone(), fixture.control());
     let beside = tokio::spawn(async move {
         node.carry_out(&pod_ref(&other), request("restart db"), control, &nobody()).await
     });
-    let status = shop.restart().await.unwrap();
+    let status = fixture.restart().await.unwrap();
     let down = status.containers[0].downtime_ms.unwrap();
     assert!(status.phase == Phase::Succeeded && down < 3000, "{status:#?}");
-    let mounts = shop.fake.only("app").config.mounts;
+    let mounts = fixture.fake.only("app").config.mounts;
     assert!(mounts.contains(&mount), "{mounts:?}");
-    assert_eq!(shop.patiently(beside).await.unwrap().unwrap().phase, Phase::Succeeded);
+    assert_eq!(fixture.patiently(beside).await.unwrap().unwrap().phase, Phase::Succeeded);
     go.send(()).unwrap();
     thread.join().unwrap();
-    shop.sane("hung");
+    fixture.sane("hung");
 }
 
 /// The output of a handler may be confidential, and is not held in memory.
 #[tokio::test]
 async fn a_pre_stop_handler_that_prints_much_is_not_read() {
-    let shop = Shop::of(pod().pre_stop(r#"{"exec":{"command":["head"]}}"#)).await;
-    shop.fake.exec(|_, _| Exec::ok(&"x".repeat(15 << 20)));
-    let status = shop.restart().await.unwrap();
+    let fixture = Fixture::of(pod().pre_stop(r#"{"exec":{"command":["head"]}}"#)).await;
+    fixture.fake.exec(|_, _| Exec::ok(&"x".repeat(15 << 20)));
+    let status = fixture.restart().await.unwrap();
     assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
     assert!(status.message.contains("printed more than 64 KiB"), "{}", status.message);
-    assert_eq!(shop.fake.calls("ExecSync").len(), 1);
-    shop.sane("printed");
+    assert_eq!(fixture.fake.calls("ExecSync").len(), 1);
+    fixture.sane("printed");
 }

@@ -5,14 +5,14 @@ use inplace::node::holder::{Holder, HolderArgs};
 use inplace::operation::snapshot::Owner;
 
 use super::super::runtime::{Container, Fault};
-use super::{HOLDER, Shop, pod};
+use super::{Fixture, HOLDER, pod};
 
 /// A pod that a kubelet manages.
-async fn beside_a_kubelet(image: &str) -> Shop {
-    Shop::of(pod().owner(Owner::Kubelet)).await.held_by(image)
+async fn beside_a_kubelet(image: &str) -> Fixture {
+    Fixture::of(pod().owner(Owner::Kubelet)).await.held_by(image)
 }
 
-impl Shop {
+impl Fixture {
     /// What was created, started, ended and removed, in that order.
     fn events(&self) -> Vec<String> {
         let history = self.fake.history().into_iter();
@@ -27,12 +27,12 @@ impl Shop {
 
 #[tokio::test]
 async fn a_clone_shows_that_it_can_be_created_and_a_process_holds_the_name() {
-    let shop = beside_a_kubelet(HOLDER).await;
-    shop.fake.before("StopContainer", |m| {
+    let fixture = beside_a_kubelet(HOLDER).await;
+    fixture.fake.before("StopContainer", |m| {
         let fences: Vec<_> = m.fences("app").into_iter().map(Container::is_running).collect();
         m.history.push(format!("exited none, fences running: {fences:?}"));
     });
-    shop.succeeded(shop.restart().await, "img:v1");
+    fixture.succeeded(fixture.restart().await, "img:v1");
     let expected = [
         "created fence app#3",
         "removed fence app#3",
@@ -45,33 +45,33 @@ async fn a_clone_shows_that_it_can_be_created_and_a_process_holds_the_name() {
         "exited fence app#2 137",
         "removed fence app#2",
     ];
-    assert_eq!(shop.events(), expected);
+    assert_eq!(fixture.events(), expected);
 }
 
 #[tokio::test]
 async fn what_cannot_be_created_is_found_out_before_anything_is_touched() {
-    let shop = beside_a_kubelet(HOLDER).await;
-    shop.fake.model(|m| m.image("img:v1").refuses_create = Some("no such device".to_owned()));
-    let ended = shop.restart().await.unwrap();
+    let fixture = beside_a_kubelet(HOLDER).await;
+    fixture.fake.model(|m| m.image("img:v1").refuses_create = Some("no such device".to_owned()));
+    let ended = fixture.restart().await.unwrap();
     assert!(ended.message.contains("no such device"), "{ended:?}");
-    shop.untouched();
-    assert_eq!(shop.fake.times("created fence app#2"), 0);
+    fixture.untouched();
+    assert_eq!(fixture.fake.times("created fence app#2"), 0);
 }
 
 #[tokio::test]
 async fn where_no_process_can_be_had_a_clone_holds_the_name() {
     for (image, refusal) in [("inplace:gone", None), (HOLDER, Some("exec format error"))] {
-        let shop = beside_a_kubelet(image).await;
-        shop.fake.model(|m| m.image(HOLDER).refuses_start = refusal.map(str::to_owned));
-        shop.fake.before("StopContainer", |m| {
+        let fixture = beside_a_kubelet(image).await;
+        fixture.fake.model(|m| m.image(HOLDER).refuses_start = refusal.map(str::to_owned));
+        fixture.fake.before("StopContainer", |m| {
             let fences: Vec<_> = m.fences("app").into_iter().map(|fence| fence.image().to_owned()).collect();
             m.history.push(format!("held by {fences:?}"));
         });
-        shop.succeeded(shop.restart().await, "img:v1");
+        fixture.succeeded(fixture.restart().await, "img:v1");
         assert!(
-            shop.fake.history().contains(&r#"held by ["img:v1"]"#.to_owned()),
+            fixture.fake.history().contains(&r#"held by ["img:v1"]"#.to_owned()),
             "{:#?}",
-            shop.fake.history()
+            fixture.fake.history()
         );
     }
 }
@@ -79,88 +79,88 @@ async fn where_no_process_can_be_had_a_clone_holds_the_name() {
 /// The configuration was read before the stop. A configuration that is read after it would be lost with the container.
 #[tokio::test]
 async fn a_life_that_is_collected_right_after_its_end_is_replaced_all_the_same() {
-    let shop = beside_a_kubelet(HOLDER).await;
-    shop.collect_after("StopContainer");
-    shop.succeeded(shop.restart().await, "img:v1");
+    let fixture = beside_a_kubelet(HOLDER).await;
+    fixture.collect_after("StopContainer");
+    fixture.succeeded(fixture.restart().await, "img:v1");
 }
 
 /// Whether the holder runs is unknown; its name is taken, and the operation continues.
 #[tokio::test]
 async fn a_start_whose_answer_is_lost_is_good_enough() {
-    let shop = beside_a_kubelet(HOLDER).await;
-    shop.fake.on("StartContainer").about("fence app#2").fault(Fault::FailAfterEffect);
-    shop.succeeded(shop.restart().await, "img:v1");
-    assert_eq!(shop.fake.times("created fence app#2"), 1);
+    let fixture = beside_a_kubelet(HOLDER).await;
+    fixture.fake.on("StartContainer").about("fence app#2").fault(Fault::FailAfterEffect);
+    fixture.succeeded(fixture.restart().await, "img:v1");
+    assert_eq!(fixture.fake.times("created fence app#2"), 1);
 }
 
 /// The kubelet's collection would mark the older of two containers that do not run, and
 /// remove it even if it runs by then.
 #[tokio::test]
 async fn a_fence_steps_back_for_what_a_kubelet_made_in_the_same_moment() {
-    let shop = beside_a_kubelet(HOLDER).await;
-    shop.fake.after("StopContainer", |m| {
+    let fixture = beside_a_kubelet(HOLDER).await;
+    fixture.fake.after("StopContainer", |m| {
         let fence = m.fences("app")[0].id.clone();
         m.vanish(&fence);
     });
-    shop.fake.on("CreateContainer").about("fence app#2").nth(2).first(|m| {
+    fixture.fake.on("CreateContainer").about("fence app#2").nth(2).first(|m| {
         m.kubelet_creates("app", None).unwrap();
     });
-    shop.fake.on("RemoveContainer").about("fence app#2").then(|m| {
+    fixture.fake.on("RemoveContainer").about("fence app#2").then(|m| {
         let made = m.instances("app").last().unwrap().id.clone();
         m.start(&made).unwrap();
     });
-    shop.succeeded(shop.restart().await, "img:v1");
-    assert_eq!(shop.fake.times("created fence app#2"), 2);
-    assert_eq!(shop.fake.times("started fence app#2"), 1);
-    assert_eq!(shop.fake.times("created app#1"), 1);
+    fixture.succeeded(fixture.restart().await, "img:v1");
+    assert_eq!(fixture.fake.times("created fence app#2"), 2);
+    assert_eq!(fixture.fake.times("started fence app#2"), 1);
+    assert_eq!(fixture.fake.times("created app#1"), 1);
 }
 
 /// A kubelet that collects a container without a log path deletes the files of its own working directory.
 #[tokio::test]
 async fn every_container_has_a_log_of_its_own() {
-    let shop = beside_a_kubelet(HOLDER).await;
-    shop.fake.before("StopContainer", |m| {
+    let fixture = beside_a_kubelet(HOLDER).await;
+    fixture.fake.before("StopContainer", |m| {
         let paths: Vec<_> = m.fences("app").into_iter().map(|fence| fence.config.log_path.clone()).collect();
         m.history.push(format!("fences log to {paths:?}"));
     });
-    shop.succeeded(shop.restart().await, "img:v1");
+    fixture.succeeded(fixture.restart().await, "img:v1");
     let expected = r#"fences log to ["app/inplace-fence-2.log"]"#;
-    assert!(shop.fake.history().iter().any(|line| line == expected), "{:#?}", shop.fake.history());
-    assert_eq!(shop.fake.only("app").config.log_path, "app/1.log");
+    assert!(fixture.fake.history().iter().any(|line| line == expected), "{:#?}", fixture.fake.history());
+    assert_eq!(fixture.fake.only("app").config.log_path, "app/1.log");
 }
 
 /// Whatever the plan says: the pod's container has no log path, so neither a fence nor a replacement can have its own.
 #[tokio::test]
 async fn what_would_have_no_log_of_its_own_is_not_created() {
-    let shop = beside_a_kubelet(HOLDER).await;
-    shop.fake.model(|m| {
+    let fixture = beside_a_kubelet(HOLDER).await;
+    fixture.fake.model(|m| {
         let id = m.running("app")[0].id.clone();
         m.container_mut(&id).unwrap().config.log_path.clear();
         for sandbox in &mut m.sandboxes {
             sandbox.config.log_directory.clear();
         }
     });
-    let ended = shop.restart().await.unwrap();
+    let ended = fixture.restart().await.unwrap();
     assert!(ended.message.contains("deletes files of others"), "{ended:#?}");
-    shop.untouched();
-    assert_eq!(shop.fake.times("created"), 0);
+    fixture.untouched();
+    assert_eq!(fixture.fake.times("created"), 0);
 }
 
 /// The runtime does not list the agent's own container as running when a name is reserved for the first time.
 #[tokio::test]
 async fn an_image_that_is_not_found_at_first_is_looked_for_again() {
-    let mut shop = beside_a_kubelet(HOLDER).await;
+    let mut fixture = beside_a_kubelet(HOLDER).await;
     let agent =
-        shop.fake.put(super::Pod::new("system", "agent").owner(Owner::Kubelet).container("agent", HOLDER));
+        fixture.fake.put(super::Pod::new("system", "agent").owner(Owner::Kubelet).container("agent", HOLDER));
     let wanted = HolderArgs { holder_image: None, pod_uid: Some(agent.uid.clone()) };
-    shop.node.holder = Some(Holder::new(wanted));
+    fixture.node.holder = Some(Holder::new(wanted));
     let state = |m: &mut super::super::runtime::Model, state| {
         m.container_mut(agent.id("agent")).unwrap().state = state;
     };
-    shop.fake.model(|m| state(m, super::ContainerState::ContainerUnknown));
-    shop.restart().await.unwrap();
-    assert_eq!(shop.fake.times("started fence app#2"), 0);
-    shop.fake.model(|m| state(m, super::ContainerState::ContainerRunning));
-    shop.ask(super::request("restart app #2")).await.unwrap();
-    assert_eq!(shop.fake.times("started fence app#3"), 1, "{:#?}", shop.events());
+    fixture.fake.model(|m| state(m, super::ContainerState::ContainerUnknown));
+    fixture.restart().await.unwrap();
+    assert_eq!(fixture.fake.times("started fence app#2"), 0);
+    fixture.fake.model(|m| state(m, super::ContainerState::ContainerRunning));
+    fixture.ask(super::request("restart app #2")).await.unwrap();
+    assert_eq!(fixture.fake.times("started fence app#3"), 1, "{:#?}", fixture.events());
 }

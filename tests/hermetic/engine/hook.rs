@@ -19,16 +19,16 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::{Shop, nobody, request};
+use super::{Fixture, nobody, request};
 
 /// An HTTP server that hooks query: `/before` and `/after` respond with the value set last, or not at all.
-struct Oracle {
+struct HookServer {
     port: u16,
     says: Arc<Mutex<BTreeMap<&'static str, Option<u32>>>>,
     asked: watch::Receiver<Vec<String>>,
 }
 
-impl Oracle {
+impl HookServer {
     async fn open() -> Self {
         // As main does; another test may have installed it already.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -114,10 +114,10 @@ impl Oracle {
 }
 
 /// A shop whose node runs hooks.
-async fn shop(oracle: &Oracle) -> Shop {
-    let mut shop = Shop::open().await;
-    shop.node = shop.node.with_hooks(oracle.hooks());
-    shop
+async fn fixture(hook_server: &HookServer) -> Fixture {
+    let mut fixture = Fixture::open().await;
+    fixture.node = fixture.node.with_hooks(hook_server.hooks());
+    fixture
 }
 
 fn restart(before: &str, more: &str) -> Request {
@@ -126,7 +126,7 @@ fn restart(before: &str, more: &str) -> Request {
     ))
 }
 
-impl Shop {
+impl Fixture {
     /// Begins `request` in a process of its own.
     fn begin(&self, request: Request) -> JoinHandle<Result<Status, Error>> {
         let (node, pod, control) = (self.node.clone(), self.pod.clone(), self.control());
@@ -150,87 +150,87 @@ impl Shop {
 
 #[tokio::test]
 async fn nothing_is_touched_until_the_hook_has_passed() {
-    let oracle = Oracle::open().await;
-    let shop = shop(&oracle).await;
-    let ended = shop.begin(restart("drain", r#","postHook":{"templateName":"check"}"#));
-    oracle.asked("/before", 3).await;
-    shop.untouched();
-    oracle.say("/before", Some(1));
-    let status = shop.patiently(ended).await.unwrap().unwrap();
+    let hook_server = HookServer::open().await;
+    let fixture = fixture(&hook_server).await;
+    let ended = fixture.begin(restart("drain", r#","postHook":{"templateName":"check"}"#));
+    hook_server.asked("/before", 3).await;
+    fixture.untouched();
+    hook_server.say("/before", Some(1));
+    let status = fixture.patiently(ended).await.unwrap().unwrap();
     assert_eq!((status.phase, status.step), (Phase::Succeeded, Some(Step::PostHook)), "{status:#?}");
-    shop.reached(&status, "img:v1");
-    assert_eq!(oracle.times("/after"), 1);
+    fixture.reached(&status, "img:v1");
+    assert_eq!(hook_server.times("/after"), 1);
 }
 
 #[tokio::test]
 async fn an_image_that_is_collected_while_a_hook_is_waited_for_is_pulled_again_before_anything_is_touched() {
-    let oracle = Oracle::open().await;
-    let shop = shop(&oracle).await;
+    let hook_server = HookServer::open().await;
+    let fixture = fixture(&hook_server).await;
     let swap =
         r#"{"id":"h","containers":[{"name":"app","image":"img:v2"}],"preHook":{"templateName":"drain"}}"#;
-    let ended = shop.begin(request(swap));
+    let ended = fixture.begin(request(swap));
     // One query every 100 ms: the image was last observed more than 2 s ago by then.
-    oracle.asked("/before", 25).await;
-    shop.fake.model(|m| m.image("img:v2").present = false);
-    shop.fake.before("StopContainer", |m| {
+    hook_server.asked("/before", 25).await;
+    fixture.fake.model(|m| m.image("img:v2").present = false);
+    fixture.fake.before("StopContainer", |m| {
         let present = m.image("img:v2").present;
         m.history.push(format!("stopped with the image there: {present}"));
     });
-    oracle.say("/before", Some(1));
-    let status = shop.patiently(ended).await.unwrap().unwrap();
+    hook_server.say("/before", Some(1));
+    let status = fixture.patiently(ended).await.unwrap().unwrap();
     assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
-    shop.reached(&status, "img:v2");
-    assert_eq!(shop.fake.times("stopped with the image there: true"), 1);
+    fixture.reached(&status, "img:v2");
+    assert_eq!(fixture.fake.times("stopped with the image there: true"), 1);
 }
 
 /// The tag may refer to another image by now, and the registry may be away. Neither matters for the pulled image.
 #[tokio::test]
 async fn an_image_that_is_on_the_node_is_not_pulled_again_after_a_hook() {
     for reference in ["img", "img:latest"] {
-        let oracle = Oracle::open().await;
-        let shop = shop(&oracle).await;
-        shop.fake.model(|m| m.remote_image("img:latest").size = 1 << 20);
+        let hook_server = HookServer::open().await;
+        let fixture = fixture(&hook_server).await;
+        fixture.fake.model(|m| m.remote_image("img:latest").size = 1 << 20);
         let swap = format!(
             r#"{{"id":"h","containers":[{{"name":"app","image":"{reference}"}}],"preHook":{{"templateName":"drain"}}}}"#
         );
-        let ended = shop.begin(request(&swap));
+        let ended = fixture.begin(request(&swap));
         // One query every 100 ms: the image was last observed more than 2 s ago by then.
-        oracle.asked("/before", 25).await;
-        assert_eq!(shop.fake.calls("PullImage").len(), 1);
+        hook_server.asked("/before", 25).await;
+        assert_eq!(fixture.fake.calls("PullImage").len(), 1);
         let away = (tonic::Code::Unavailable, "the registry is away".to_owned());
-        shop.fake.model(|m| m.image("img:latest").pull_fails = Some(away));
-        oracle.say("/before", Some(1));
-        let status = shop.patiently(ended).await.unwrap().unwrap();
+        fixture.fake.model(|m| m.image("img:latest").pull_fails = Some(away));
+        hook_server.say("/before", Some(1));
+        let status = fixture.patiently(ended).await.unwrap().unwrap();
         assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
-        assert_eq!(shop.fake.calls("PullImage").len(), 1, "{reference}");
+        assert_eq!(fixture.fake.calls("PullImage").len(), 1, "{reference}");
     }
 }
 
 /// If the image is gone and its tag refers to another one by now, that is not the image that the hook has approved.
 #[tokio::test]
 async fn another_image_under_the_same_name_after_a_hook_ends_it_untouched() {
-    let oracle = Oracle::open().await;
-    let shop = shop(&oracle).await;
-    shop.fake.model(|m| m.remote_image("img:latest").size = 1 << 20);
+    let hook_server = HookServer::open().await;
+    let fixture = fixture(&hook_server).await;
+    fixture.fake.model(|m| m.remote_image("img:latest").size = 1 << 20);
     let swap =
         r#"{"id":"h","containers":[{"name":"app","image":"img:latest"}],"preHook":{"templateName":"drain"}}"#;
-    let ended = shop.begin(request(swap));
-    oracle.asked("/before", 25).await;
-    shop.fake.model(|m| {
+    let ended = fixture.begin(request(swap));
+    hook_server.asked("/before", 25).await;
+    fixture.fake.model(|m| {
         let image = m.image("img:latest");
         (image.present, image.id) = (false, format!("sha256:{}", "e".repeat(64)));
     });
-    oracle.say("/before", Some(1));
-    let status = shop.patiently(ended).await.unwrap().unwrap();
+    hook_server.say("/before", Some(1));
+    let status = fixture.patiently(ended).await.unwrap().unwrap();
     assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "PullFailed"), "{status:#?}");
     assert!(status.message.contains("not on the node any more"), "{}", status.message);
-    shop.untouched();
+    fixture.untouched();
 }
 
 #[tokio::test]
 async fn how_far_it_is_is_told() {
-    let oracle = Oracle::open().await;
-    let shop = shop(&oracle).await;
+    let hook_server = HookServer::open().await;
+    let fixture = fixture(&hook_server).await;
     let (sender, mut reported) = tokio::sync::mpsc::unbounded_channel();
     let observer: Observer = Arc::new(move |operation_event| {
         let text = match operation_event {
@@ -240,7 +240,7 @@ async fn how_far_it_is_is_told() {
         };
         let _ = sender.send(text);
     });
-    let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
+    let (node, pod, control) = (fixture.node.clone(), fixture.pod.clone(), fixture.control());
     let ended =
         tokio::spawn(async move { node.carry_out(&pod, restart("drain", ""), control, &observer).await });
     let waiting = "waiting for hook drain: webtest:";
@@ -248,9 +248,9 @@ async fn how_far_it_is_is_told() {
     let failed = |text: &str| {
         text.starts_with(&format!("progress {waiting} 0 of 1 successful, ")) && text.ends_with(" failed")
     };
-    shop.patiently(async { while !failed(&reported.recv().await.unwrap()) {} }).await;
-    oracle.say("/before", Some(1));
-    assert_eq!(shop.patiently(ended).await.unwrap().unwrap().phase, Phase::Succeeded);
+    fixture.patiently(async { while !failed(&reported.recv().await.unwrap()) {} }).await;
+    hook_server.say("/before", Some(1));
+    assert_eq!(fixture.patiently(ended).await.unwrap().unwrap().phase, Phase::Succeeded);
     let mut statuses = Vec::new();
     while let Some(text) = reported.recv().await {
         statuses.extend(Some(text).filter(|text| text.starts_with("status waiting")));
@@ -261,9 +261,9 @@ async fn how_far_it_is_is_told() {
 
 #[tokio::test]
 async fn a_hook_that_says_no_ends_it_with_nothing_touched() {
-    let oracle = Oracle::open().await;
-    let shop = shop(&oracle).await;
-    let status = shop.ask(restart("once", "")).await.unwrap();
+    let hook_server = HookServer::open().await;
+    let fixture = fixture(&hook_server).await;
+    let status = fixture.ask(restart("once", "")).await.unwrap();
     assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "PreHookFailed"), "{status:#?}");
     assert!(
         status.message.starts_with("hook once did not pass: metric webtest is Failed"),
@@ -271,8 +271,8 @@ async fn a_hook_that_says_no_ends_it_with_nothing_touched() {
         status.message
     );
     assert!(status.message.ends_with("The running containers were not touched"), "{}", status.message);
-    shop.untouched();
-    assert_eq!(oracle.times("/before"), 1);
+    fixture.untouched();
+    assert_eq!(hook_server.times("/before"), 1);
 }
 
 #[tokio::test]
@@ -280,23 +280,23 @@ async fn a_hook_that_says_no_afterwards_leads_back() {
     for (text, phase, image) in
         [("swap app=img:v2", Phase::RolledBack, "img:v1"), ("restart app", Phase::Failed, "img:v1")]
     {
-        let oracle = Oracle::open().await;
-        oracle.say("/after", Some(0));
-        let shop = shop(&oracle).await;
+        let hook_server = HookServer::open().await;
+        hook_server.say("/after", Some(0));
+        let fixture = fixture(&hook_server).await;
         let named = restart("once", r#","postHook":{"templateName":"check"}"#);
         let request = Request { pre_hook: None, post_hook: named.post_hook, ..request(text) };
-        let status = shop.ask(request).await.unwrap();
+        let status = fixture.ask(request).await.unwrap();
         assert_eq!((status.phase, status.reason.as_str()), (phase, "PostHookFailed"), "{status:#?}");
-        shop.reached(&status, image);
+        fixture.reached(&status, image);
     }
 }
 
 #[tokio::test]
 async fn one_that_never_answers_is_ended_in_time() {
-    let oracle = Oracle::open().await;
-    oracle.say("/before", None);
-    let shop = shop(&oracle).await;
-    let status = shop.ask(restart("drain", r#","deadlineSeconds":8"#)).await.unwrap();
+    let hook_server = HookServer::open().await;
+    hook_server.say("/before", None);
+    let fixture = fixture(&hook_server).await;
+    let status = fixture.ask(restart("drain", r#","deadlineSeconds":8"#)).await.unwrap();
     assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "DeadlineExceeded"), "{status:#?}");
     assert!(
         status.message.contains("waiting for hook drain: webtest: 0 of 1 successful"),
@@ -304,65 +304,65 @@ async fn one_that_never_answers_is_ended_in_time() {
         status.message
     );
     assert!(status.message.ends_with("The running containers were not touched"), "{}", status.message);
-    shop.untouched();
+    fixture.untouched();
 }
 
 #[tokio::test]
 async fn withdrawn_it_asks_nobody_any_more() {
-    let oracle = Oracle::open().await;
-    let shop = shop(&oracle).await;
-    let ended = shop.begin(restart("drain", ""));
-    oracle.asked("/before", 2).await;
-    shop.withdraw.send_replace(Some(Withdrawal::Replaced));
-    let status = shop.patiently(ended).await.unwrap().unwrap();
+    let hook_server = HookServer::open().await;
+    let fixture = fixture(&hook_server).await;
+    let ended = fixture.begin(restart("drain", ""));
+    hook_server.asked("/before", 2).await;
+    fixture.withdraw.send_replace(Some(Withdrawal::Replaced));
+    let status = fixture.patiently(ended).await.unwrap().unwrap();
     assert_eq!((status.phase, status.reason.as_str()), (Phase::Cancelled, "RequestReplaced"), "{status:#?}");
-    shop.untouched();
-    let times = oracle.times("/before");
+    fixture.untouched();
+    let times = hook_server.times("/before");
     // Another operation takes as long as two measurements would.
-    shop.restart().await.unwrap();
+    fixture.restart().await.unwrap();
     tokio::time::sleep(Duration::from_millis(250)).await;
-    assert_eq!(oracle.times("/before"), times);
+    assert_eq!(hook_server.times("/before"), times);
 }
 
 #[tokio::test]
 async fn the_next_process_measures_nothing_again_that_was_finished() {
-    let oracle = Oracle::open().await;
-    oracle.say("/before", Some(1));
-    let mut shop = shop(&oracle).await;
+    let hook_server = HookServer::open().await;
+    hook_server.say("/before", Some(1));
+    let mut fixture = fixture(&hook_server).await;
     for measured in 1..=2 {
-        let process = shop.begin(restart("count", ""));
-        shop.wrote(measured).await;
+        let process = fixture.begin(restart("count", ""));
+        fixture.wrote(measured).await;
         process.abort();
         assert!(process.await.unwrap_err().is_cancelled());
-        shop.next_process();
-        shop.node = shop.node.clone().with_hooks(oracle.hooks());
+        fixture.next_process();
+        fixture.node = fixture.node.clone().with_hooks(hook_server.hooks());
     }
-    let status = shop.resume().await.unwrap().unwrap();
+    let status = fixture.resume().await.unwrap().unwrap();
     assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
-    shop.reached(&status, "img:v1");
-    assert_eq!(oracle.times("/before"), 3);
+    fixture.reached(&status, "img:v1");
+    assert_eq!(hook_server.times("/before"), 3);
 }
 
 #[tokio::test]
 async fn a_process_that_is_to_end_leaves_the_hook_to_the_next_one() {
-    let oracle = Oracle::open().await;
-    let mut shop = shop(&oracle).await;
-    let process = shop.begin(restart("drain", ""));
-    oracle.asked("/before", 1).await;
-    shop.wrote(1).await;
-    shop.shutdown.cancel();
-    let ended = shop.patiently(process).await.unwrap();
+    let hook_server = HookServer::open().await;
+    let mut fixture = fixture(&hook_server).await;
+    let process = fixture.begin(restart("drain", ""));
+    hook_server.asked("/before", 1).await;
+    fixture.wrote(1).await;
+    fixture.shutdown.cancel();
+    let ended = fixture.patiently(process).await.unwrap();
     assert_eq!(ended.unwrap_err().reason(), "Interrupted");
-    shop.next_process();
-    shop.node = shop.node.clone().with_hooks(oracle.hooks());
-    oracle.say("/before", Some(1));
-    shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
+    fixture.next_process();
+    fixture.node = fixture.node.clone().with_hooks(hook_server.hooks());
+    hook_server.say("/before", Some(1));
+    fixture.succeeded(fixture.resume().await.map(Option::unwrap), "img:v1");
 }
 
 #[tokio::test]
 async fn a_template_that_is_not_there_or_cannot_be_run_is_refused() {
-    let oracle = Oracle::open().await;
-    let shop = shop(&oracle).await;
+    let hook_server = HookServer::open().await;
+    let fixture = fixture(&hook_server).await;
     for (name, reason, says) in [
         (
             "nobody",
@@ -371,13 +371,13 @@ async fn a_template_that_is_not_there_or_cannot_be_run_is_refused() {
         ),
         ("broken", "HookTemplateInvalid", "metric `webtest`: successCondition"),
     ] {
-        let error = shop.ask(restart(name, "")).await.unwrap_err();
+        let error = fixture.ask(restart(name, "")).await.unwrap_err();
         assert_eq!(error.reason(), reason, "{error}");
         assert!(error.to_string().contains(says), "{error}");
     }
-    assert_eq!(oracle.times("/before"), 0);
-    shop.untouched();
+    assert_eq!(hook_server.times("/before"), 0);
+    fixture.untouched();
     // A node without hooks refuses the request instead of skipping them.
-    let plain = Shop::open().await;
+    let plain = Fixture::open().await;
     assert_eq!(plain.ask(restart("drain", "")).await.unwrap_err().reason(), "HooksUnavailable");
 }

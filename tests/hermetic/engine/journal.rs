@@ -4,9 +4,9 @@
 use inplace::api::status::Phase;
 use serde_json::{Value, json};
 
-use super::{Shop, nobody, pod, pod_ref, request, shared_pod};
+use super::{Fixture, nobody, pod, pod_ref, request, shared_pod};
 
-impl Shop {
+impl Fixture {
     fn file(&self) -> std::path::PathBuf {
         self.node.journal.path(&self.pod.uid)
     }
@@ -25,27 +25,27 @@ impl Shop {
 
 #[tokio::test]
 async fn what_a_newer_release_adds_is_tolerated_and_kept() {
-    let mut shop = Shop::open().await;
-    shop.die_fenced().await;
-    shop.rewrite(|entry| {
+    let mut fixture = Fixture::open().await;
+    fixture.die_fenced().await;
+    fixture.rewrite(|entry| {
         entry["added"] = json!({"by": "a newer release"});
         entry["open"]["added"] = json!([1]);
         entry["open"]["targets"][0]["added"] = json!("x");
         entry["open"]["targets"][0]["forward"]["added"] = json!(null);
     });
-    shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
-    assert_eq!(shop.written()["added"], json!({"by": "a newer release"}));
+    fixture.succeeded(fixture.resume().await.map(Option::unwrap), "img:v1");
+    assert_eq!(fixture.written()["added"], json!({"by": "a newer release"}));
     // The next request preserves it as well.
-    shop.ask(request("restart app #2")).await.unwrap();
-    assert_eq!(shop.written()["added"], json!({"by": "a newer release"}));
+    fixture.ask(request("restart app #2")).await.unwrap();
+    assert_eq!(fixture.written()["added"], json!({"by": "a newer release"}));
 }
 
 /// The previous release refuses a file with other keys than these.
 #[tokio::test]
 async fn an_ordinary_file_can_be_read_by_the_release_before() {
-    let shop = Shop::open().await;
-    shop.restart().await.unwrap();
-    let written = shop.written();
+    let fixture = Fixture::open().await;
+    fixture.restart().await.unwrap();
+    let written = fixture.written();
     let known = ["version", "pod", "open", "intent", "last", "finished", "hashes", "owed_gate"];
     let keys: Vec<_> = written.as_object().unwrap().keys().collect();
     assert!(keys.iter().all(|key| known.contains(&key.as_str())), "{keys:?}");
@@ -56,51 +56,55 @@ async fn an_ordinary_file_can_be_read_by_the_release_before() {
 #[tokio::test]
 async fn no_file_keeps_a_fence_in_place_or_hinders_another_pod() {
     for (text, reason) in [("{", "damaged"), ("", "damaged"), (r#"{"version":7,"pod":1}"#, "version 7")] {
-        let mut shop = Shop::of(shared_pod()).await;
-        shop.die_fenced().await;
-        std::fs::write(shop.file(), text).unwrap();
-        let neighbour = pod_ref(&shop.fake.put(pod().again()));
+        let mut fixture = Fixture::of(shared_pod()).await;
+        fixture.die_fenced().await;
+        std::fs::write(fixture.file(), text).unwrap();
+        let neighbour = pod_ref(&fixture.fake.put(pod().again()));
         let observer = nobody();
-        shop.node.carry_out(&neighbour, request("restart app"), shop.control(), &observer).await.unwrap();
-        assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0), "{text}");
-        let refused = shop.restart().await.unwrap_err();
+        fixture
+            .node
+            .carry_out(&neighbour, request("restart app"), fixture.control(), &observer)
+            .await
+            .unwrap();
+        assert_eq!((fixture.sweep().await, fixture.fake.fences().len()), (1, 0), "{text}");
+        let refused = fixture.restart().await.unwrap_err();
         assert_eq!(refused.reason(), "JournalUnreadable");
         assert!(refused.to_string().contains(reason), "{refused}");
-        assert_eq!(std::fs::read_to_string(shop.file()).unwrap(), text, "it is left for a person");
+        assert_eq!(std::fs::read_to_string(fixture.file()).unwrap(), text, "it is left for a person");
     }
 }
 
 /// A process works on the pod: its fence is needed, whatever the file contains.
 #[tokio::test]
 async fn a_fence_that_is_in_use_stays() {
-    let mut shop = Shop::of(shared_pod()).await;
-    shop.die_fenced().await;
-    std::fs::write(shop.file(), "{").unwrap();
-    let held = shop.node.journal.hold(&shop.pod).unwrap();
-    assert_eq!((shop.sweep().await, shop.fake.fences().len()), (0, 1));
+    let mut fixture = Fixture::of(shared_pod()).await;
+    fixture.die_fenced().await;
+    std::fs::write(fixture.file(), "{").unwrap();
+    let held = fixture.node.journal.hold(&fixture.pod).unwrap();
+    assert_eq!((fixture.sweep().await, fixture.fake.fences().len()), (0, 1));
     drop(held);
-    assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0));
+    assert_eq!((fixture.sweep().await, fixture.fake.fences().len()), (1, 0));
 }
 
 /// A newer release began it, with a field that this release would handle wrongly.
 #[tokio::test]
 async fn an_operation_that_is_not_understood_is_set_aside() {
-    let mut shop = Shop::of(shared_pod()).await;
-    shop.die_fenced().await;
-    shop.rewrite(|entry| entry["open"]["request"]["order"] = json!("Sideways"));
-    shop.fake.forget();
-    let id = shop.written()["open"]["request"]["id"].clone();
-    let status = shop.resume().await.unwrap().unwrap();
+    let mut fixture = Fixture::of(shared_pod()).await;
+    fixture.die_fenced().await;
+    fixture.rewrite(|entry| entry["open"]["request"]["order"] = json!("Sideways"));
+    fixture.fake.forget();
+    let id = fixture.written()["open"]["request"]["id"].clone();
+    let status = fixture.resume().await.unwrap().unwrap();
     assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "SetAside"), "{status:#?}");
     assert_eq!(json!(status.id), id);
     assert!(status.message.contains("order"), "{}", status.message);
     // Only the fence was removed.
-    assert!(shop.fake.fences().is_empty());
-    assert_eq!(shop.fake.story().len(), 1, "{:?}", shop.fake.story());
-    assert!(!shop.is_open());
+    assert!(fixture.fake.fences().is_empty());
+    assert_eq!(fixture.fake.story().len(), 1, "{:?}", fixture.fake.story());
+    assert!(!fixture.is_open());
     // The ID has ended; the pod accepts the next request.
-    let again = shop.restart().await.unwrap();
+    let again = fixture.restart().await.unwrap();
     assert_eq!((again.id, again.phase), (status.id, Phase::Failed));
-    let next = shop.ask(request("restart app #2")).await.unwrap();
+    let next = fixture.ask(request("restart app #2")).await.unwrap();
     assert_eq!(next.phase, Phase::Succeeded);
 }

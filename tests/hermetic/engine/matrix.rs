@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tonic::Code;
 
 use super::super::runtime::{Exec, Fault};
-use super::{HOLDER, Shop, pod, request, shared_pod, short};
+use super::{Fixture, HOLDER, pod, request, shared_pod, short};
 
 /// The number of cells that run at the same time.
 const SIDE_BY_SIDE: usize = 48;
@@ -81,19 +81,19 @@ struct Cell {
 }
 
 impl Job {
-    async fn shop(self) -> Shop {
+    async fn fixture(self) -> Fixture {
         let pod = if self.alone { pod() } else { shared_pod() };
-        let shop = match self.what {
-            What::Restart => Shop::of(pod.pre_stop(r#"{"exec":{"command":["bye"]}}"#)).await.aged(),
-            What::Swap | What::Back => Shop::of(pod).await,
+        let fixture = match self.what {
+            What::Restart => Fixture::of(pod.pre_stop(r#"{"exec":{"command":["bye"]}}"#)).await.aged(),
+            What::Swap | What::Back => Fixture::of(pod).await,
         };
         // Where no other program acts, no holder is requested.
-        let shop = shop.held_by(HOLDER);
+        let fixture = fixture.held_by(HOLDER);
         if self.what == What::Back {
-            shop.fake.model(|m| m.image("img:v2").dies_after = Some((MOMENT, 3)));
+            fixture.fake.model(|m| m.image("img:v2").dies_after = Some((MOMENT, 3)));
         }
-        shop.fake.exec(|_, _| Exec::ok("bye"));
-        shop
+        fixture.fake.exec(|_, _| Exec::ok("bye"));
+        fixture
     }
 
     fn text(self) -> &'static str {
@@ -114,13 +114,13 @@ impl Job {
 
     /// Every call of a run without faults. Of repeated queries, only the first after each change.
     async fn places(self) -> Vec<Place> {
-        let shop = self.shop().await;
-        let ended = shop.ask(request(self.text())).await.unwrap();
+        let fixture = self.fixture().await;
+        let ended = fixture.ask(request(self.text())).await.unwrap();
         assert_eq!(ended.phase, self.end().0, "{ended:#?}");
-        shop.reached(&ended, self.end().1);
+        fixture.reached(&ended, self.end().1);
         let (mut changes, mut seen, mut counted) = (0, BTreeSet::new(), BTreeMap::new());
         let mut places = Vec::new();
-        for call in shop.fake.all_calls() {
+        for call in fixture.fake.all_calls() {
             changes += usize::from(call.mutates());
             let (name, about) = (call.name, call.about.clone());
             let nth: &mut usize = counted.entry((name, about.clone())).or_default();
@@ -219,30 +219,30 @@ where
 
 impl Cell {
     async fn fault(self) {
-        let (shop, ended) = self.run(request(self.job.text()), Duration::from_secs(30)).await;
-        let reported = self.reported(&shop, &ended);
-        let handled = shop.fake.times(&format!("ran bye in {}", shop.born));
+        let (fixture, ended) = self.run(request(self.job.text()), Duration::from_secs(30)).await;
+        let reported = self.reported(&fixture, &ended);
+        let handled = fixture.fake.times(&format!("ran bye in {}", fixture.born));
         assert!(handled <= if matches!(self.fault, Fault::Twice) { 2 } else { 1 }, "{reported}");
         let (phase, image) = self.job.end();
         let starts = |status: &Status| usize::from(status.phase == Phase::RolledBack) + 1;
         match ended {
             Ok(status) if status.phase == phase => {
-                shop.reached(&status, image);
-                assert!(shop.starts() <= starts(&status), "{reported}");
+                fixture.reached(&status, image);
+                assert!(fixture.starts() <= starts(&status), "{reported}");
             }
             _ if self.harmless => panic!("{reported}"),
             Ok(status) if status.phase == Phase::RolledBack => {
-                shop.reached(&status, "img:v1");
-                assert!(shop.starts() <= starts(&status), "{reported}");
+                fixture.reached(&status, "img:v1");
+                assert!(fixture.starts() <= starts(&status), "{reported}");
             }
             Ok(status) => {
                 assert!(
                     status.phase == Phase::Failed && status.message.contains("not touched"),
                     "{reported}"
                 );
-                shop.untouched();
+                fixture.untouched();
             }
-            Err(_) => shop.untouched(),
+            Err(_) => fixture.untouched(),
         }
     }
 
@@ -250,30 +250,30 @@ impl Cell {
         // A query may take long before the operation begins, and the cleanup may take long after its end.
         let request = short(self.job.text(), if self.job.what == What::Restart { 8 } else { 12 });
         let limit = Duration::from_secs(u64::from(request.deadline_seconds) + 15);
-        let (shop, ended) = self.run(request, limit).await;
-        let reported = self.reported(&shop, &ended);
+        let (fixture, ended) = self.run(request, limit).await;
+        let reported = self.reported(&fixture, &ended);
         let status = ended.expect(&reported);
         match status.phase {
-            Phase::Succeeded => shop.reached(&status, self.job.end().1),
-            Phase::RolledBack => shop.reached(&status, "img:v1"),
+            Phase::Succeeded => fixture.reached(&status, self.job.end().1),
+            Phase::RolledBack => fixture.reached(&status, "img:v1"),
             _ => {
                 assert!(status.message.contains("not touched"), "{reported}");
-                shop.untouched();
+                fixture.untouched();
             }
         }
     }
 
-    async fn run(&self, request: Request, limit: Duration) -> (Shop, Result<Status, Error>) {
-        let shop = self.job.shop().await;
+    async fn run(&self, request: Request, limit: Duration) -> (Fixture, Result<Status, Error>) {
+        let fixture = self.job.fixture().await;
         let Place { name, about, nth, .. } = &self.place;
-        shop.fake.on(name).about(about).nth(*nth).fault(self.fault);
-        let ended = tokio::time::timeout(limit, shop.insist(request)).await;
-        let ended = ended.unwrap_or_else(|_| panic!("{self:?}: no end: {:#?}", shop.fake.story()));
-        shop.sane(&self.reported(&shop, &ended));
-        (shop, ended)
+        fixture.fake.on(name).about(about).nth(*nth).fault(self.fault);
+        let ended = tokio::time::timeout(limit, fixture.insist(request)).await;
+        let ended = ended.unwrap_or_else(|_| panic!("{self:?}: no end: {:#?}", fixture.fake.story()));
+        fixture.sane(&self.reported(&fixture, &ended));
+        (fixture, ended)
     }
 
-    fn reported(&self, shop: &Shop, ended: &Result<Status, Error>) -> String {
-        format!("{self:?}: {ended:?}\n{:#?}\n{:#?}", shop.fake.history(), shop.fake.story())
+    fn reported(&self, fixture: &Fixture, ended: &Result<Status, Error>) -> String {
+        format!("{self:?}: {ended:?}\n{:#?}\n{:#?}", fixture.fake.history(), fixture.fake.story())
     }
 }

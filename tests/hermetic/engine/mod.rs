@@ -1,6 +1,6 @@
 //! Tests of the engine itself, in this process, with a fake runtime that fails on demand.
 //!
-//! [`Shop::sane`] holds the rules that apply everywhere: never two running containers of one name, and nothing of the
+//! [`Fixture::sane`] holds the rules that apply everywhere: never two running containers of one name, and nothing of the
 //! engine's own left behind. Each file adds one kind of fault.
 
 mod crash;
@@ -47,7 +47,7 @@ const HOLDER: &str = "inplace:v1";
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A node with one pod, and an engine on it.
-struct Shop {
+struct Fixture {
     fake: Fake,
     node: Node,
     pod: PodRef,
@@ -60,7 +60,7 @@ struct Shop {
     state: tempfile::TempDir,
 }
 
-/// The pod `shop/web-0` with the container `app`. No other program manages it.
+/// The pod `fixture/web-0` with the container `app`. No other program manages it.
 fn pod() -> Pod {
     Pod::new("shop", "web-0").owner(Owner::NodeRun).container("app", "img:v1").grace(1)
 }
@@ -92,7 +92,7 @@ fn nobody() -> Observer {
     Arc::new(|_| {})
 }
 
-impl Shop {
+impl Fixture {
     async fn open() -> Self {
         Self::of(pod()).await
     }

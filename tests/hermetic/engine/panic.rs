@@ -7,7 +7,7 @@ use inplace::node::Error;
 use inplace::node::drive::{Observer, OperationEvent};
 use inplace::operation::effect::Verb;
 
-use super::{Shop, nobody, pod_ref, request, shared_pod};
+use super::{Fixture, nobody, pod_ref, request, shared_pod};
 
 /// Panics when an effect of this kind was executed.
 fn panics_after(wanted: Verb) -> Observer {
@@ -18,7 +18,7 @@ fn panics_after(wanted: Verb) -> Observer {
     })
 }
 
-impl Shop {
+impl Fixture {
     /// A process that begins or resumes the work on the pod; `None` when it ended by a panic.
     async fn process(&mut self, begin: bool, observer: Observer) -> Option<Result<Option<Status>, Error>> {
         let (node, pod, control) = (self.node.clone(), self.pod.clone(), self.control());
@@ -40,38 +40,38 @@ impl Shop {
 
 #[tokio::test]
 async fn an_operation_that_ended_the_process_twice_is_set_aside() {
-    let mut shop = Shop::of(shared_pod()).await;
-    assert!(shop.process(true, panics_after(Verb::Fence)).await.is_none());
-    assert_eq!(shop.fake.fences().len(), 1);
+    let mut fixture = Fixture::of(shared_pod()).await;
+    assert!(fixture.process(true, panics_after(Verb::Fence)).await.is_none());
+    assert_eq!(fixture.fake.fences().len(), 1);
     // The fence exists already.
-    assert!(shop.process(false, panics_after(Verb::Stop)).await.is_none());
-    shop.fake.forget();
+    assert!(fixture.process(false, panics_after(Verb::Stop)).await.is_none());
+    fixture.fake.forget();
     let ended =
-        shop.process(false, panics_after(Verb::Create)).await.expect("not a third time").unwrap().unwrap();
+        fixture.process(false, panics_after(Verb::Create)).await.expect("not a third time").unwrap().unwrap();
     assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "SetAside"), "{ended:#?}");
     // The fence is gone and nothing else was done: the kubelet starts the container again.
-    assert!(shop.fake.fences().is_empty());
-    assert_eq!(shop.fake.story().len(), 1, "{:?}", shop.fake.story());
-    assert!(!shop.is_open());
-    assert!(shop.node.resume(&shop.pod, shop.control(), &nobody()).await.unwrap().is_none());
+    assert!(fixture.fake.fences().is_empty());
+    assert_eq!(fixture.fake.story().len(), 1, "{:?}", fixture.fake.story());
+    assert!(!fixture.is_open());
+    assert!(fixture.node.resume(&fixture.pod, fixture.control(), &nobody()).await.unwrap().is_none());
 }
 
 #[tokio::test]
 async fn one_panic_is_forgiven_and_forgotten_with_the_operation() {
-    let mut shop = Shop::of(shared_pod()).await;
-    assert!(shop.process(true, panics_after(Verb::Fence)).await.is_none());
-    let ended = shop.process(false, nobody()).await.unwrap().unwrap().unwrap();
+    let mut fixture = Fixture::of(shared_pod()).await;
+    assert!(fixture.process(true, panics_after(Verb::Fence)).await.is_none());
+    let ended = fixture.process(false, nobody()).await.unwrap().unwrap().unwrap();
     assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
     // The next operation has two panics of its own.
-    let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
+    let (node, pod, control) = (fixture.node.clone(), fixture.pod.clone(), fixture.control());
     let work = tokio::spawn(async move {
         node.carry_out(&pod, request("restart app #2"), control, &panics_after(Verb::Fence)).await
     });
     assert!(work.await.unwrap_err().is_panic());
-    shop.next_process();
-    let ended = shop.resume().await.unwrap().unwrap();
+    fixture.next_process();
+    let ended = fixture.resume().await.unwrap().unwrap();
     assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
-    let folder = shop.state.path().join("journal");
+    let folder = fixture.state.path().join("journal");
     let left: Vec<_> = std::fs::read_dir(folder).unwrap().map(|item| item.unwrap().file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().contains("panic")), "{left:?}");
 }
@@ -79,50 +79,54 @@ async fn one_panic_is_forgiven_and_forgotten_with_the_operation() {
 /// `kill -9`, an upgrade, a node out of memory: not a fault of the operation.
 #[tokio::test]
 async fn processes_that_are_killed_do_not_count() {
-    let mut shop = Shop::of(shared_pod()).await;
-    shop.die_fenced().await;
+    let mut fixture = Fixture::of(shared_pod()).await;
+    fixture.die_fenced().await;
     for _ in 0..5 {
-        let called = shop.fake.calls("StopContainer").len();
-        shop.fake.on("StopContainer").fault(super::super::runtime::Fault::Hang);
-        let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
+        let called = fixture.fake.calls("StopContainer").len();
+        fixture.fake.on("StopContainer").fault(super::super::runtime::Fault::Hang);
+        let (node, pod, control) = (fixture.node.clone(), fixture.pod.clone(), fixture.control());
         let work = tokio::spawn(async move { node.resume(&pod, control, &nobody()).await });
-        shop.patiently(async {
-            while shop.fake.calls("StopContainer").len() == called {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-            }
-        })
-        .await;
+        fixture
+            .patiently(async {
+                while fixture.fake.calls("StopContainer").len() == called {
+                    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                }
+            })
+            .await;
         work.abort();
         assert!(work.await.unwrap_err().is_cancelled());
-        shop.next_process();
+        fixture.next_process();
     }
-    let ended = shop.resume().await.unwrap().unwrap();
+    let ended = fixture.resume().await.unwrap().unwrap();
     assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
 }
 
 /// Another pod's operation runs in the same process and is not the cause.
 #[tokio::test]
 async fn only_the_operation_that_panics_is_blamed() {
-    let mut shop = Shop::of(shared_pod()).await;
-    let other = pod_ref(&shop.fake.put(shared_pod().again()));
-    let bystander = |shop: &Shop| {
-        let (node, pod, control) = (shop.node.clone(), other.clone(), shop.control());
+    let mut fixture = Fixture::of(shared_pod()).await;
+    let other = pod_ref(&fixture.fake.put(shared_pod().again()));
+    let bystander = |fixture: &Fixture| {
+        let (node, pod, control) = (fixture.node.clone(), other.clone(), fixture.control());
         // It stays in its pull.
         tokio::spawn(
             async move { node.carry_out(&pod, request("swap app=img:v2"), control, &nobody()).await },
         )
     };
-    shop.fake.on("PullImage").times(2).fault(super::super::runtime::Fault::Hang);
+    fixture.fake.on("PullImage").times(2).fault(super::super::runtime::Fault::Hang);
     for (begin, pulls) in [(true, 1), (false, 2)] {
-        let bystander = bystander(&shop);
-        let fake = &shop.fake;
+        let bystander = bystander(&fixture);
+        let fake = &fixture.fake;
         fake.until("it pulls", |_| fake.calls("PullImage").len() == pulls).await;
         assert!(
-            shop.process(begin, panics_after(if begin { Verb::Fence } else { Verb::Stop })).await.is_none()
+            fixture
+                .process(begin, panics_after(if begin { Verb::Fence } else { Verb::Stop }))
+                .await
+                .is_none()
         );
         bystander.abort();
         assert!(bystander.await.unwrap_err().is_cancelled());
     }
-    let ended = bystander(&shop).await.unwrap().unwrap();
+    let ended = bystander(&fixture).await.unwrap().unwrap();
     assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
 }

@@ -7,7 +7,7 @@ use inplace::cri::proto::v1::ContainerState;
 use inplace::operation::snapshot::Owner;
 
 use super::super::runtime::{Model, Pod};
-use super::{Shop, pod, request, short};
+use super::{Fixture, pod, request, short};
 
 /// A pod that a kubelet manages.
 fn kubelets() -> Pod {
@@ -16,19 +16,19 @@ fn kubelets() -> Pod {
 
 #[tokio::test]
 async fn a_container_that_is_gone_between_list_and_status_is_no_trouble() {
-    let shop = Shop::of(kubelets()).await.aged();
-    shop.collect_after("ListContainers");
-    shop.succeeded(shop.restart().await, "img:v1");
+    let fixture = Fixture::of(kubelets()).await.aged();
+    fixture.collect_after("ListContainers");
+    fixture.succeeded(fixture.restart().await, "img:v1");
 }
 
 /// The configuration was read before the stop, and is the only copy then.
 #[tokio::test]
 async fn the_old_life_may_be_removed_right_after_its_end() {
     for text in ["restart app", "swap app=img:v2"] {
-        let shop = Shop::open().await;
-        shop.collect_after("StopContainer");
+        let fixture = Fixture::open().await;
+        fixture.collect_after("StopContainer");
         let image = if text.starts_with("swap") { "img:v2" } else { "img:v1" };
-        shop.succeeded(shop.ask(request(text)).await, image);
+        fixture.succeeded(fixture.ask(request(text)).await, image);
     }
 }
 
@@ -37,61 +37,65 @@ async fn the_old_life_may_be_removed_right_after_its_end() {
 #[tokio::test]
 async fn the_next_attempt_of_a_kubelet_is_taken_for_the_replacement() {
     for started in [true, false] {
-        let shop = Shop::of(kubelets()).await;
-        shop.fake.on("CreateContainer").about("app#1").first(move |m| {
+        let fixture = Fixture::of(kubelets()).await;
+        fixture.fake.on("CreateContainer").about("app#1").first(move |m| {
             let made = if started { m.kubelet_restarts("app") } else { m.kubelet_creates("app", None) };
             made.unwrap();
         });
         if !started {
             // The kubelet starts it a little later.
-            shop.fake.on("ListContainers").nth(8).first(|m| {
+            fixture.fake.on("ListContainers").nth(8).first(|m| {
                 let made = m.instances("app").last().unwrap().id.clone();
                 drop(m.start(&made));
             });
         }
-        let ended = shop.restart().await;
-        assert_eq!(shop.fake.only("app").label(inplace::api::annotation::OPERATION), None, "the kubelet's");
-        shop.succeeded(ended, "img:v1");
-        assert_eq!(shop.fake.times("created app#1"), 1);
+        let ended = fixture.restart().await;
+        assert_eq!(
+            fixture.fake.only("app").label(inplace::api::annotation::OPERATION),
+            None,
+            "the kubelet's"
+        );
+        fixture.succeeded(ended, "img:v1");
+        assert_eq!(fixture.fake.times("created app#1"), 1);
     }
 }
 
 #[tokio::test]
 async fn what_a_kubelet_created_and_never_starts_is_started() {
-    let shop = Shop::of(kubelets()).await;
-    shop.fake.on("CreateContainer").about("app#1").first(|m| drop(m.kubelet_creates("app", None)));
-    shop.succeeded(shop.restart().await, "img:v1");
-    assert_eq!(shop.fake.times("created app#1"), 1);
+    let fixture = Fixture::of(kubelets()).await;
+    fixture.fake.on("CreateContainer").about("app#1").first(|m| drop(m.kubelet_creates("app", None)));
+    fixture.succeeded(fixture.restart().await, "img:v1");
+    assert_eq!(fixture.fake.times("created app#1"), 1);
 }
 
 /// The kubelet may act before the agent's creation has begun.
 #[tokio::test]
 async fn a_kubelet_that_is_faster_is_not_disturbed() {
-    let shop = Shop::of(kubelets()).await;
-    shop.fake.after("StopContainer", |m| drop(m.kubelet_restarts("app").unwrap()));
-    shop.succeeded(shop.restart().await, "img:v1");
-    assert_eq!(shop.fake.story().iter().filter(|call| call.contains("app#1")).count(), 0);
+    let fixture = Fixture::of(kubelets()).await;
+    fixture.fake.after("StopContainer", |m| drop(m.kubelet_restarts("app").unwrap()));
+    fixture.succeeded(fixture.restart().await, "img:v1");
+    assert_eq!(fixture.fake.story().iter().filter(|call| call.contains("app#1")).count(), 0);
 }
 
 /// A creation that holds the name and never completes is waited for, but not forever.
 #[tokio::test]
 async fn a_fence_that_cannot_be_had_ends_it_untouched() {
-    let shop = Shop::of(kubelets()).await;
-    shop.fake.model(|m| {
+    let fixture = Fixture::of(kubelets()).await;
+    fixture.fake.model(|m| {
         let pod = m.sandboxes[0].config.clone();
         m.hold_name(&pod, "app", 2);
     });
-    let ended = shop.restart().await.unwrap();
+    let ended = fixture.restart().await.unwrap();
     assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "CannotCreate"), "{ended:#?}");
     assert!(ended.message.contains("reserved") && ended.message.contains("not touched"), "{}", ended.message);
-    shop.sane("no fence");
-    shop.untouched();
+    fixture.sane("no fence");
+    fixture.untouched();
 }
 
 #[tokio::test]
 async fn a_fence_name_that_becomes_free_is_taken() {
-    let shop = Shop::of(kubelets()).await;
-    let made = shop.fake.model(|m| {
+    let fixture = Fixture::of(kubelets()).await;
+    let made = fixture.fake.model(|m| {
         let instance = m.running("app")[0].clone();
         let mut config = instance.config;
         config.metadata.as_mut().unwrap().attempt = 2;
@@ -99,20 +103,20 @@ async fn a_fence_name_that_becomes_free_is_taken() {
         config.labels.insert(inplace::api::annotation::CONTAINER_NAME.to_owned(), "other".to_owned());
         m.create(&instance.sandbox_id, config, instance.pod_config).unwrap()
     });
-    shop.fake.on("CreateContainer").nth(3).first(move |m| m.vanish(&made));
-    shop.succeeded(shop.restart().await, "img:v1");
-    assert!(shop.fake.calls("CreateContainer").len() >= 4);
+    fixture.fake.on("CreateContainer").nth(3).first(move |m| m.vanish(&made));
+    fixture.succeeded(fixture.restart().await, "img:v1");
+    assert!(fixture.fake.calls("CreateContainer").len() >= 4);
 }
 
 #[tokio::test]
 async fn a_container_that_dies_by_itself_just_before_the_stop_is_replaced_all_the_same() {
     for text in ["restart app", "swap app=img:v2"] {
-        let shop = Shop::open().await;
-        shop.fake.before("StopContainer", |m| m.die("app", 9));
+        let fixture = Fixture::open().await;
+        fixture.fake.before("StopContainer", |m| m.die("app", 9));
         let image = if text.starts_with("swap") { "img:v2" } else { "img:v1" };
-        shop.succeeded(shop.ask(request(text)).await, image);
-        assert_eq!(shop.fake.times("exited app#0 9"), 1);
-        assert_eq!(shop.fake.times("signalled app#0"), 0);
+        fixture.succeeded(fixture.ask(request(text)).await, image);
+        assert_eq!(fixture.fake.times("exited app#0 9"), 1);
+        assert_eq!(fixture.fake.times("signalled app#0"), 0);
     }
 }
 
@@ -121,33 +125,33 @@ async fn a_container_that_dies_by_itself_just_before_the_stop_is_replaced_all_th
 #[tokio::test]
 async fn the_attempt_after_ours_is_refused_by_the_fence() {
     for call in ["CreateContainer", "StartContainer"] {
-        let shop = Shop::of(kubelets()).await;
+        let fixture = Fixture::of(kubelets()).await;
         let (report, reported) = std::sync::mpsc::channel();
         let overtakes = move |m: &mut Model| {
             drop(report.send(m.kubelet_restarts("app").map_err(|no| no.message().to_owned())));
         };
         match call {
-            "CreateContainer" => shop.fake.on(call).about("app#1").then(overtakes),
-            _ => shop.fake.on(call).about("app#1").first(overtakes),
+            "CreateContainer" => fixture.fake.on(call).about("app#1").then(overtakes),
+            _ => fixture.fake.on(call).about("app#1").first(overtakes),
         }
-        shop.succeeded(shop.restart().await, "img:v1");
+        fixture.succeeded(fixture.restart().await, "img:v1");
         let refused = reported.try_iter().collect::<Result<Vec<_>, _>>().unwrap_err();
         assert!(refused.contains("is reserved for"), "{refused}");
-        assert_eq!(shop.fake.times("started app#2"), 0);
+        assert_eq!(fixture.fake.times("started app#2"), 0);
     }
 }
 
 /// The fence stays for a moment after the start, for a kubelet whose observation was made before it.
 #[tokio::test]
 async fn the_fence_outlives_the_start() {
-    let shop = Shop::of(kubelets()).await;
+    let fixture = Fixture::of(kubelets()).await;
     let (report, reported) = std::sync::mpsc::channel();
-    shop.fake.on("RemoveContainer").first(move |m| {
+    fixture.fake.on("RemoveContainer").first(move |m| {
         let instance = m.running("app")[0].clone();
         let held = inplace::process::clock::now().as_nanosecond() - i128::from(instance.started_at);
         report.send(Duration::from_nanos(u64::try_from(held).unwrap())).unwrap();
     });
-    shop.succeeded(shop.restart().await, "img:v1");
+    fixture.succeeded(fixture.restart().await, "img:v1");
     assert!(reported.recv().unwrap() >= Duration::from_millis(250));
 }
 
@@ -156,13 +160,13 @@ async fn a_sandbox_that_stops_in_the_middle_ends_it() {
     for (call, about) in
         [("CreateContainer", "fence app#2"), ("CreateContainer", "app#1"), ("StartContainer", "app#1")]
     {
-        let shop = Shop::of(kubelets()).await;
-        let sandbox = shop.fake.model(|m| m.sandboxes[0].id.clone());
-        shop.fake.on(call).about(about).first(move |m| m.stop_sandbox(&sandbox));
-        let ended = shop.restart().await.unwrap();
+        let fixture = Fixture::of(kubelets()).await;
+        let sandbox = fixture.fake.model(|m| m.sandboxes[0].id.clone());
+        fixture.fake.on(call).about(about).first(move |m| m.stop_sandbox(&sandbox));
+        let ended = fixture.restart().await.unwrap();
         assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "SandboxGone"), "{ended:#?}");
-        shop.sane(about);
-        assert_eq!(shop.starts(), 0);
+        fixture.sane(about);
+        assert_eq!(fixture.starts(), 0);
     }
 }
 
@@ -176,22 +180,22 @@ async fn a_pod_that_is_deleted_in_the_middle_ends_it() {
         ("RemoveContainer", "fence app#2"),
     ] {
         for after in [false, true] {
-            let shop = Shop::of(kubelets()).await;
-            let sandbox = shop.fake.model(|m| m.sandboxes[0].id.clone());
+            let fixture = Fixture::of(kubelets()).await;
+            let sandbox = fixture.fake.model(|m| m.sandboxes[0].id.clone());
             let delete = move |m: &mut Model| {
                 m.stop_sandbox(&sandbox);
                 m.remove_sandbox(&sandbox).unwrap();
             };
-            let on = shop.fake.on(call).about(about);
+            let on = fixture.fake.on(call).about(about);
             if after {
                 on.then(delete);
             } else {
                 on.first(delete);
             }
-            let ended = shop.restart().await.unwrap();
+            let ended = fixture.restart().await.unwrap();
             assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "SandboxGone"), "{ended:#?}");
-            shop.sane(about);
-            assert!(shop.fake.model(|m| m.containers.is_empty()));
+            fixture.sane(about);
+            assert!(fixture.fake.model(|m| m.containers.is_empty()));
         }
     }
 }
@@ -199,17 +203,17 @@ async fn a_pod_that_is_deleted_in_the_middle_ends_it() {
 /// The pod was created again under the same name: it is another pod.
 #[tokio::test]
 async fn another_sandbox_of_the_same_pod_is_not_touched() {
-    let shop = Shop::of(kubelets()).await;
-    shop.fake.after("StopContainer", |m| {
+    let fixture = Fixture::of(kubelets()).await;
+    fixture.fake.after("StopContainer", |m| {
         let old = m.sandboxes[0].clone();
         m.stop_sandbox(&old.id);
         let mut config = old.config;
         config.metadata.as_mut().unwrap().attempt = 1;
         m.run_sandbox(config, "").unwrap();
     });
-    let ended = shop.restart().await.unwrap();
+    let ended = fixture.restart().await.unwrap();
     assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "SandboxGone"), "{ended:#?}");
-    assert_eq!(shop.starts(), 0);
+    assert_eq!(fixture.starts(), 0);
 }
 
 fn double(m: &mut Model) {
@@ -222,40 +226,40 @@ fn double(m: &mut Model) {
 
 #[tokio::test]
 async fn of_two_that_run_none_is_touched() {
-    let shop = Shop::of(kubelets()).await;
-    shop.fake.model(double);
-    let refused = shop.restart().await.unwrap_err();
+    let fixture = Fixture::of(kubelets()).await;
+    fixture.fake.model(double);
+    let refused = fixture.restart().await.unwrap_err();
     assert_eq!(refused.reason(), "Duplicate");
-    assert!(shop.fake.story().is_empty(), "{:?}", shop.fake.story());
+    assert!(fixture.fake.story().is_empty(), "{:?}", fixture.fake.story());
 }
 
 #[tokio::test]
 async fn a_second_one_that_appears_ends_it_and_none_is_touched_any_more() {
     for (text, phase) in [("restart app", Phase::Failed), ("swap app=img:v2", Phase::Failed)] {
-        let shop = Shop::open().await;
-        shop.fake.on("StartContainer").then(double);
-        let ended = shop.ask(request(text)).await.unwrap();
+        let fixture = Fixture::open().await;
+        fixture.fake.on("StartContainer").then(double);
+        let ended = fixture.ask(request(text)).await.unwrap();
         assert_eq!((ended.phase, ended.reason.as_str()), (phase, "Duplicate"), "{ended:#?}");
-        assert_eq!(shop.fake.running("app").len(), 2);
-        let story = shop.fake.story();
+        assert_eq!(fixture.fake.running("app").len(), 2);
+        let story = fixture.fake.story();
         let at = story.iter().position(|call| call.starts_with("StartContainer")).unwrap();
         assert_eq!(story[at + 1..], ["RemoveContainer fence app#2"], "nothing but the fence goes");
-        assert!(!shop.is_open());
+        assert!(!fixture.is_open());
     }
 }
 
 #[tokio::test]
 async fn a_container_that_its_kubelet_restarts_before_the_touch_is_replaced_in_its_turn() {
-    let shop = Shop::of(kubelets()).await;
-    shop.fake.on("CreateContainer").about("fence app#2").first(|m| {
+    let fixture = Fixture::of(kubelets()).await;
+    fixture.fake.on("CreateContainer").about("fence app#2").first(|m| {
         m.die("app", 0);
         m.kubelet_restarts("app").unwrap();
     });
-    let ended = shop.restart().await.unwrap();
+    let ended = fixture.restart().await.unwrap();
     assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
-    shop.sane("changed");
-    assert_eq!((ended.containers[0].from.attempt, shop.fake.only("app").attempt()), (1, 2));
-    let stops: Vec<_> = shop.fake.story().into_iter().filter(|call| call.starts_with("Stop")).collect();
+    fixture.sane("changed");
+    assert_eq!((ended.containers[0].from.attempt, fixture.fake.only("app").attempt()), (1, 2));
+    let stops: Vec<_> = fixture.fake.story().into_iter().filter(|call| call.starts_with("Stop")).collect();
     assert_eq!(stops.iter().filter(|call| call.contains("app#1")).count(), 1, "{stops:?}");
     assert!(!stops.iter().any(|call| call.contains("app#0")), "{stops:?}");
 }
@@ -265,57 +269,57 @@ async fn a_container_that_its_kubelet_restarts_before_the_touch_is_replaced_in_i
 async fn a_start_that_was_cut_off_is_cleaned_up_when_the_runtime_lets_it() {
     use super::super::runtime::Fault;
     use tonic::Code::Unknown;
-    let shop = Shop::open().await;
-    shop.fake.model(|m| m.image("img:v2").refuses_start = Some("exec: no such file".to_owned()));
+    let fixture = Fixture::open().await;
+    fixture.fake.model(|m| m.image("img:v2").refuses_start = Some("exec: no such file".to_owned()));
     let busy =
         r#"failed to set removing state for container "x": container is in starting state, can't be removed"#;
-    shop.fake.on("RemoveContainer").times(4).fault(Fault::Fail(Unknown, busy));
-    shop.fake.on("StopContainer").times(2).fault(Fault::Fail(Unknown, "ttrpc: closed"));
-    let ended = shop.swap().await.unwrap();
+    fixture.fake.on("RemoveContainer").times(4).fault(Fault::Fail(Unknown, busy));
+    fixture.fake.on("StopContainer").times(2).fault(Fault::Fail(Unknown, "ttrpc: closed"));
+    let ended = fixture.swap().await.unwrap();
     assert_eq!(ended.phase, Phase::RolledBack, "{ended:#?}");
-    shop.reached(&ended, "img:v1");
+    fixture.reached(&ended, "img:v1");
 }
 
 #[tokio::test]
 async fn a_state_that_cannot_be_told_is_waited_out() {
-    let shop = Shop::open().await;
+    let fixture = Fixture::open().await;
     let set = |state| {
         move |m: &mut Model| {
             let id = m.instances("app")[1].id.clone();
             m.container_mut(&id).unwrap().state = state;
         }
     };
-    shop.fake.on("StartContainer").then(set(ContainerState::ContainerUnknown));
-    shop.fake.on("ListContainers").nth(12).first(set(ContainerState::ContainerRunning));
-    shop.succeeded(shop.ask(short("restart app", 60)).await, "img:v1");
+    fixture.fake.on("StartContainer").then(set(ContainerState::ContainerUnknown));
+    fixture.fake.on("ListContainers").nth(12).first(set(ContainerState::ContainerRunning));
+    fixture.succeeded(fixture.ask(short("restart app", 60)).await, "img:v1");
 }
 
 /// After a restart of the runtime this state may last until the container is stopped, and no other program stops it.
 #[tokio::test]
 async fn a_state_that_is_never_told_keeps_no_container_down() {
-    let shop = Shop::open().await;
-    shop.fake.on("StartContainer").then(|m| {
+    let fixture = Fixture::open().await;
+    fixture.fake.on("StartContainer").then(|m| {
         let id = m.instances("app").last().unwrap().id.clone();
         m.container_mut(&id).unwrap().state = ContainerState::ContainerUnknown;
     });
-    let ended = shop.restart().await.unwrap();
+    let ended = fixture.restart().await.unwrap();
     assert!(
         ended.phase == Phase::Succeeded && ended.containers[0].downtime_ms.unwrap() < 20_000,
         "{ended:#?}"
     );
-    shop.reached(&ended, "img:v1");
+    fixture.reached(&ended, "img:v1");
 }
 
 /// An in-place resize (KEP-1287) while the old container stops: the kubelet afterwards
 /// trusts its own record of the limits.
 #[tokio::test]
 async fn limits_that_change_while_the_container_stops_are_those_of_the_replacement() {
-    let shop = Shop::of(kubelets()).await;
-    shop.fake.on("StopContainer").first(|m| {
+    let fixture = Fixture::of(kubelets()).await;
+    fixture.fake.on("StopContainer").first(|m| {
         let id = m.running("app")[0].id.clone();
         m.container_mut(&id).unwrap().resources.get_or_insert_default().memory_limit_in_bytes = 300 << 20;
     });
-    shop.succeeded(shop.restart().await, "img:v1");
-    let limits = shop.fake.only("app").config.linux.unwrap().resources.unwrap();
+    fixture.succeeded(fixture.restart().await, "img:v1");
+    let limits = fixture.fake.only("app").config.linux.unwrap().resources.unwrap();
     assert_eq!(limits.memory_limit_in_bytes, 300 << 20);
 }

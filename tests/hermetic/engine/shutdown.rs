@@ -7,12 +7,12 @@ use inplace::api::status::Phase;
 use inplace::node::Error;
 
 use super::super::runtime::{Call, Exec, Fault};
-use super::{Shop, nobody, pod, request};
+use super::{Fixture, nobody, pod, request};
 
 /// The request to end arrives immediately before and immediately after each change that a swap makes.
 #[tokio::test]
 async fn it_pauses_with_nobody_down_or_it_finishes() {
-    let clean = shop().await;
+    let clean = fixture().await;
     clean.swap().await.unwrap();
     let changes: Vec<_> = clean.fake.all_calls().into_iter().filter(Call::mutates).collect();
     assert!(changes.len() >= 6, "{changes:?}");
@@ -20,23 +20,23 @@ async fn it_pauses_with_nobody_down_or_it_finishes() {
     for call in changes {
         for after in [false, true] {
             let what = format!("{call}, after: {after}");
-            let mut shop = shop().await;
-            let shutdown = shop.shutdown.clone();
-            let on = shop.fake.on(call.name).about(&call.about);
+            let mut fixture = fixture().await;
+            let shutdown = fixture.shutdown.clone();
+            let on = fixture.fake.on(call.name).about(&call.about);
             let report = move |_: &mut super::super::runtime::Model| shutdown.cancel();
             if after {
                 on.then(report);
             } else {
                 on.first(report);
             }
-            let ended = tokio::time::timeout(Duration::from_secs(10), shop.swap()).await.expect(&what);
-            assert_eq!(shop.fake.running("app").len(), 1, "{what}: {:#?}", shop.fake.history());
+            let ended = tokio::time::timeout(Duration::from_secs(10), fixture.swap()).await.expect(&what);
+            assert_eq!(fixture.fake.running("app").len(), 1, "{what}: {:#?}", fixture.fake.history());
             let ended = match ended {
                 Ok(status) => status,
                 Err(Error::Interrupted) => {
                     paused += 1;
-                    assert!(shop.is_open(), "{what}");
-                    let story = shop.fake.story();
+                    assert!(fixture.is_open(), "{what}");
+                    let story = fixture.fake.story();
                     let reported = story.iter().position(|done| *done == call.to_string()).unwrap();
                     let begun = &story[reported + 1..];
                     let forbidden = ["Pull", "CreateContainer fence", "Exec"];
@@ -44,78 +44,79 @@ async fn it_pauses_with_nobody_down_or_it_finishes() {
                         !begun.iter().any(|call| forbidden.iter().any(|start| call.starts_with(start))),
                         "{what}: begun after it was told: {begun:?}"
                     );
-                    shop.next_process();
-                    shop.resume().await.unwrap().unwrap()
+                    fixture.next_process();
+                    fixture.resume().await.unwrap().unwrap()
                 }
                 Err(error) => panic!("{what}: {error}"),
             };
             assert_eq!(ended.phase, Phase::Succeeded, "{what}: {ended:#?}");
-            shop.reached(&ended, "img:v2");
-            assert_eq!(shop.starts(), 1, "{what}");
-            assert!(shop.fake.times("ran bye in app#0") <= 1, "{what}");
+            fixture.reached(&ended, "img:v2");
+            assert_eq!(fixture.starts(), 1, "{what}");
+            assert!(fixture.fake.times("ran bye in app#0") <= 1, "{what}");
         }
     }
     assert!(paused >= 6, "{paused}");
 }
 
-async fn shop() -> Shop {
-    let shop = Shop::of(pod().pre_stop(r#"{"exec":{"command":["bye"]}}"#)).await;
-    shop.fake.exec(|_, _| Exec::ok("bye"));
-    shop
+async fn fixture() -> Fixture {
+    let fixture = Fixture::of(pod().pre_stop(r#"{"exec":{"command":["bye"]}}"#)).await;
+    fixture.fake.exec(|_, _| Exec::ok("bye"));
+    fixture
 }
 
 #[tokio::test]
 async fn a_pull_that_takes_long_does_not_hold_the_process() {
-    let mut shop = Shop::open().await;
-    shop.fake.on("PullImage").fault(Fault::Hang);
-    let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
+    let mut fixture = Fixture::open().await;
+    fixture.fake.on("PullImage").fault(Fault::Hang);
+    let (node, pod, control) = (fixture.node.clone(), fixture.pod.clone(), fixture.control());
     let process =
         tokio::spawn(
             async move { node.carry_out(&pod, request("swap app=img:v2"), control, &nobody()).await },
         );
-    shop.fake.arrived("PullImage", "img:v2").await;
-    shop.shutdown.cancel();
+    fixture.fake.arrived("PullImage", "img:v2").await;
+    fixture.shutdown.cancel();
     let ended = tokio::time::timeout(Duration::from_secs(5), process).await.unwrap().unwrap();
     assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");
-    shop.untouched();
-    shop.next_process();
-    shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v2");
+    fixture.untouched();
+    fixture.next_process();
+    fixture.succeeded(fixture.resume().await.map(Option::unwrap), "img:v2");
 }
 
 #[tokio::test]
 async fn while_the_runtime_is_away_it_ends_at_once() {
-    let mut shop = Shop::open().await;
+    let mut fixture = Fixture::open().await;
     let fake = Arc::new(tokio::sync::Notify::new());
     let gone = Arc::clone(&fake);
-    shop.fake.on("CreateContainer").about("fence app#2").then(move |_| gone.notify_one());
-    shop.fake.on("CreateContainer").fault(Fault::RestartAfterEffect(Duration::from_secs(3600)));
-    let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
+    fixture.fake.on("CreateContainer").about("fence app#2").then(move |_| gone.notify_one());
+    fixture.fake.on("CreateContainer").fault(Fault::RestartAfterEffect(Duration::from_secs(3600)));
+    let (node, pod, control) = (fixture.node.clone(), fixture.pod.clone(), fixture.control());
     let process =
         tokio::spawn(async move { node.carry_out(&pod, request("restart app"), control, &nobody()).await });
     fake.notified().await;
-    shop.shutdown.cancel();
+    fixture.shutdown.cancel();
     let ended = tokio::time::timeout(Duration::from_secs(5), process).await.unwrap().unwrap();
     assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");
-    shop.fake.come_back().await;
-    shop.next_process();
-    shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
+    fixture.fake.come_back().await;
+    fixture.next_process();
+    fixture.succeeded(fixture.resume().await.map(Option::unwrap), "img:v1");
 }
 
 /// In an operation that must not pause: a container that it has replaced is down.
 #[tokio::test]
 async fn a_process_that_is_to_end_goes_on_where_it_looks_for_an_image() {
-    let shop = Shop::of(pod().container("side", "img:v1")).await;
+    let fixture = Fixture::of(pod().container("side", "img:v1")).await;
     // Long enough that the image is checked again before the second container is touched.
-    shop.fake.on("StartContainer").fault(Fault::SlowReply(Duration::from_millis(2500)));
-    let (shutdown, image) = (shop.shutdown.clone(), shop.fake.model(|m| m.remote_image("img:v2").id.clone()));
-    shop.fake.on("ImageStatus").about(&image).first(move |m| {
+    fixture.fake.on("StartContainer").fault(Fault::SlowReply(Duration::from_millis(2500)));
+    let (shutdown, image) =
+        (fixture.shutdown.clone(), fixture.fake.model(|m| m.remote_image("img:v2").id.clone()));
+    fixture.fake.on("ImageStatus").about(&image).first(move |m| {
         m.die("app", 1);
         shutdown.cancel();
     });
-    let ended = shop.ask(request("swap app=img:v2,side=img:v2")).await;
-    assert!(shop.shutdown.is_cancelled(), "{:#?}", shop.fake.story());
+    let ended = fixture.ask(request("swap app=img:v2,side=img:v2")).await;
+    assert!(fixture.shutdown.is_cancelled(), "{:#?}", fixture.fake.story());
     assert!(matches!(&ended, Err(Error::Interrupted) | Ok(_)), "{ended:?}");
     for name in ["app", "side"] {
-        assert_eq!(shop.fake.running(name).len(), 1, "{name}: {:#?}", shop.fake.history());
+        assert_eq!(fixture.fake.running(name).len(), 1, "{name}: {:#?}", fixture.fake.history());
     }
 }

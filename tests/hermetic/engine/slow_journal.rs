@@ -8,14 +8,14 @@ use inplace::node::drive::{Observer, OperationEvent};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use super::{Shop, nobody, request, shared_pod, short};
+use super::{Fixture, nobody, request, shared_pod, short};
 
 /// A FIFO in place of the file that a pod's journal is written to: opening it for writing blocks until this is dropped.
 struct Stuck(PathBuf);
 
 impl Stuck {
-    fn path(shop: &Shop) -> PathBuf {
-        shop.node.journal.path("").with_file_name(format!(".{}.json.new", shop.pod.uid))
+    fn path(fixture: &Fixture) -> PathBuf {
+        fixture.node.journal.path("").with_file_name(format!(".{}.json.new", fixture.pod.uid))
     }
 
     fn at(path: PathBuf) -> Self {
@@ -38,48 +38,48 @@ impl Drop for Stuck {
 
 #[tokio::test]
 async fn a_container_that_is_down_does_not_wait_for_the_journal() {
-    let shop = Shop::of(shared_pod()).await;
-    let path = Stuck::path(&shop);
+    let fixture = Fixture::of(shared_pod()).await;
+    let path = Stuck::path(&fixture);
     let stuck = std::sync::Arc::new(std::sync::Mutex::new(None));
     let set = std::sync::Arc::clone(&stuck);
-    shop.fake.after("StopContainer", move |_| *set.lock().unwrap() = Some(Stuck::at(path.clone())));
-    let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
+    fixture.fake.after("StopContainer", move |_| *set.lock().unwrap() = Some(Stuck::at(path.clone())));
+    let (node, pod, control) = (fixture.node.clone(), fixture.pod.clone(), fixture.control());
     let work =
         tokio::spawn(async move { node.carry_out(&pod, request("restart app"), control, &nobody()).await });
     let up =
         |m: &super::super::runtime::Model| m.running("app").iter().any(|instance| instance.attempt() == 1);
-    shop.fake.until("the replacement runs", up).await;
+    fixture.fake.until("the replacement runs", up).await;
     // It ends, and writes that, as soon as the disk allows.
     let stuck = stuck.lock().unwrap().take().unwrap();
     let released = stuck.release();
-    let ended = shop.patiently(work).await.unwrap();
+    let ended = fixture.patiently(work).await.unwrap();
     drop(released);
     let down = ended.as_ref().ok().and_then(|status| status.containers[0].downtime_ms).unwrap();
     assert!(down < 4000, "{down} ms");
-    shop.succeeded(ended, "img:v1");
+    fixture.succeeded(ended, "img:v1");
 }
 
 #[tokio::test]
 async fn nothing_is_touched_while_the_journal_cannot_be_written() {
-    let shop = Shop::of(shared_pod()).await;
-    let stuck = Stuck::at(Stuck::path(&shop));
+    let fixture = Fixture::of(shared_pod()).await;
+    let stuck = Stuck::at(Stuck::path(&fixture));
     let (report, mut reported) = tokio::sync::watch::channel(None);
     let observer: Observer = std::sync::Arc::new(move |operation_event| {
         if let OperationEvent::Status(status) = operation_event {
             report.send_replace(Some(status.clone()).filter(|status| status.phase.is_terminal()));
         }
     });
-    let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
+    let (node, pod, control) = (fixture.node.clone(), fixture.pod.clone(), fixture.control());
     let request = short("restart app", 8);
     let work = tokio::spawn(async move { node.carry_out(&pod, request, control, &observer).await });
-    let ended = shop.patiently(reported.wait_for(Option::is_some)).await.unwrap().clone().unwrap();
+    let ended = fixture.patiently(reported.wait_for(Option::is_some)).await.unwrap().clone().unwrap();
     assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "JournalFailed"), "{ended:#?}");
     assert!(ended.message.contains("touched"), "{}", ended.message);
-    shop.untouched();
-    assert!(shop.fake.story().is_empty(), "{:?}", shop.fake.story());
+    fixture.untouched();
+    assert!(fixture.fake.story().is_empty(), "{:?}", fixture.fake.story());
     // The pod stays locked until the journal has the end: no other process finds the operation open.
-    assert!(!work.is_finished() && shop.node.journal.hold(&shop.pod).is_err());
+    assert!(!work.is_finished() && fixture.node.journal.hold(&fixture.pod).is_err());
     drop(stuck);
-    assert_eq!(shop.patiently(work).await.unwrap().unwrap(), ended);
-    assert!(!shop.is_open());
+    assert_eq!(fixture.patiently(work).await.unwrap().unwrap(), ended);
+    assert!(!fixture.is_open());
 }

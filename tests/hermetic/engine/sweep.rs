@@ -6,7 +6,7 @@ use inplace::node::sweep::{forget_gone, sweep};
 use inplace::operation::snapshot::Owner;
 
 use super::super::runtime::{Fault, Model, Pod};
-use super::{Shop, nobody, pod_ref, request};
+use super::{Fixture, nobody, pod_ref, request};
 
 /// Creates a container like the running `name`, with this attempt and these additional labels, and does not start it.
 fn create(m: &mut Model, name: &str, attempt: u32, labels: &[(&str, &str)]) -> String {
@@ -26,7 +26,7 @@ pub(in super::super) fn forgotten_fence(m: &mut Model, name: &str, attempt: u32)
     create(m, name, attempt, &FENCE);
 }
 
-impl Shop {
+impl Fixture {
     pub(super) async fn sweep(&self) -> usize {
         sweep(&self.node.client, &self.node.journal, None).await.unwrap()
     }
@@ -54,9 +54,9 @@ impl Shop {
 
 #[tokio::test]
 async fn what_is_ours_and_forgotten_goes_and_what_is_others_stays() {
-    let shop = Shop::open().await;
-    shop.neighbour();
-    let (theirs, ran) = shop.fake.model(|m| {
+    let fixture = Fixture::open().await;
+    fixture.neighbour();
+    let (theirs, ran) = fixture.fake.model(|m| {
         // A fence may be running.
         let running = create(m, "app", 2, &FENCE);
         m.start(&running).unwrap();
@@ -67,90 +67,90 @@ async fn what_is_ours_and_forgotten_goes_and_what_is_others_stays() {
         m.start(&ran).unwrap();
         (create(m, "app", 1, &[]), ran)
     });
-    shop.fake.forget();
-    assert_eq!(shop.sweep().await, 3);
-    assert!(shop.fake.fences().is_empty());
-    assert_eq!(shop.fake.instances("app").last().unwrap().id, theirs);
-    assert_eq!(shop.fake.instances("db").last().unwrap().id, ran);
-    assert!(shop.fake.story().iter().all(|call| call.starts_with("Remove")), "{:?}", shop.fake.story());
-    assert_eq!((shop.sweep().await, shop.fake.story().len()), (0, 3));
+    fixture.fake.forget();
+    assert_eq!(fixture.sweep().await, 3);
+    assert!(fixture.fake.fences().is_empty());
+    assert_eq!(fixture.fake.instances("app").last().unwrap().id, theirs);
+    assert_eq!(fixture.fake.instances("db").last().unwrap().id, ran);
+    assert!(fixture.fake.story().iter().all(|call| call.starts_with("Remove")), "{:?}", fixture.fake.story());
+    assert_eq!((fixture.sweep().await, fixture.fake.story().len()), (0, 3));
 }
 
 #[tokio::test]
 async fn an_open_operation_takes_care_of_its_own() {
-    let mut shop = Shop::open().await;
-    shop.die_fenced().await;
-    shop.neighbour();
-    shop.fake.model(|m| create(m, "db", 2, &FENCE));
-    assert_eq!(shop.sweep().await, 1, "the neighbour's");
-    assert_eq!(shop.fake.fences()[0].name(), "app");
-    shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
+    let mut fixture = Fixture::open().await;
+    fixture.die_fenced().await;
+    fixture.neighbour();
+    fixture.fake.model(|m| create(m, "db", 2, &FENCE));
+    assert_eq!(fixture.sweep().await, 1, "the neighbour's");
+    assert_eq!(fixture.fake.fences()[0].name(), "app");
+    fixture.succeeded(fixture.resume().await.map(Option::unwrap), "img:v1");
 }
 
 /// The next request on a pod sweeps it first, and is not hindered by what was left.
 #[tokio::test]
 async fn a_request_finds_its_pod_swept() {
-    let shop = Shop::open().await;
-    shop.fake.model(|m| {
+    let fixture = Fixture::open().await;
+    fixture.fake.model(|m| {
         create(m, "app", 2, &FENCE);
         create(m, "app", 1, &OURS);
     });
-    shop.succeeded(shop.restart().await, "img:v1");
-    assert_eq!(shop.fake.only("app").attempt(), 1);
+    fixture.succeeded(fixture.restart().await, "img:v1");
+    assert_eq!(fixture.fake.only("app").attempt(), 1);
 }
 
 /// A container that cannot be removed now does not prevent the removal of the others.
 #[tokio::test]
 async fn one_that_stays_does_not_keep_the_others() {
-    let shop = Shop::open().await;
-    shop.fake.model(|m| (2..5).for_each(|attempt| drop(create(m, "app", attempt, &FENCE))));
-    shop.fake.on("RemoveContainer").fault(Fault::Fail(tonic::Code::Unknown, "busy"));
-    assert_eq!(shop.sweep().await, 2);
-    assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0));
+    let fixture = Fixture::open().await;
+    fixture.fake.model(|m| (2..5).for_each(|attempt| drop(create(m, "app", attempt, &FENCE))));
+    fixture.fake.on("RemoveContainer").fault(Fault::Fail(tonic::Code::Unknown, "busy"));
+    assert_eq!(fixture.sweep().await, 2);
+    assert_eq!((fixture.sweep().await, fixture.fake.fences().len()), (1, 0));
 }
 
 /// Nor does a container whose state the runtime cannot report. Without a runtime there is nothing to sweep.
 #[tokio::test]
 async fn one_that_cannot_be_read_does_not_keep_the_others() {
-    let shop = Shop::open().await;
-    shop.fake.model(|m| (2..5).for_each(|attempt| drop(create(m, "app", attempt, &FENCE))));
+    let fixture = Fixture::open().await;
+    fixture.fake.model(|m| (2..5).for_each(|attempt| drop(create(m, "app", attempt, &FENCE))));
     let unreadable = || Fault::Fail(tonic::Code::Unknown, "no shim");
-    shop.fake.on("ContainerStatus").about("fence app#2").always().fault(unreadable());
-    assert_eq!(shop.sweep().await, 2);
-    let left = shop.fake.fences();
+    fixture.fake.on("ContainerStatus").about("fence app#2").always().fault(unreadable());
+    assert_eq!(fixture.sweep().await, 2);
+    let left = fixture.fake.fences();
     assert!(matches!(left.as_slice(), [fence] if fence.attempt() == 2), "{left:?}");
-    shop.fake.go_away();
-    assert!(sweep(&shop.node.client, &shop.node.journal, None).await.is_err());
+    fixture.fake.go_away();
+    assert!(sweep(&fixture.node.client, &fixture.node.journal, None).await.is_err());
 }
 
 /// The journal of a pod is removed with the pod, and not before. An unfinished operation stays for a person to check.
 #[tokio::test]
 async fn a_pod_that_is_gone_is_forgotten() {
-    let mut shop = Shop::open().await;
-    shop.die_fenced().await;
-    let (journal, client) = (&shop.node.journal, &shop.node.client);
+    let mut fixture = Fixture::open().await;
+    fixture.die_fenced().await;
+    let (journal, client) = (&fixture.node.journal, &fixture.node.client);
     let known = |pod: &super::PodRef| journal.path(&pod.uid).exists();
-    let mut gone = Entry::new(super::PodRef { uid: "gone".into(), ..shop.pod.clone() });
-    gone.open = journal.load(&shop.pod).unwrap().open;
+    let mut gone = Entry::new(super::PodRef { uid: "gone".into(), ..fixture.pod.clone() });
+    gone.open = journal.load(&fixture.pod).unwrap().open;
     assert!(gone.open.is_some());
     journal.write(&gone).unwrap();
     forget_gone(client, journal).await.unwrap();
-    assert!(known(&shop.pod) && known(&gone.pod));
+    assert!(known(&fixture.pod) && known(&gone.pod));
     gone.open = None;
     journal.write(&gone).unwrap();
     forget_gone(client, journal).await.unwrap();
-    assert!(known(&shop.pod) && !known(&gone.pod));
+    assert!(known(&fixture.pod) && !known(&gone.pod));
 }
 
 /// A container of the agent is created when the list is taken, and runs when the sweep reaches it.
 #[tokio::test]
 async fn what_has_started_since_the_list_was_taken_is_not_ended() {
-    let shop = Shop::open().await;
-    let started = shop.fake.model(|m| create(m, "app", 1, &OURS));
+    let fixture = Fixture::open().await;
+    let started = fixture.fake.model(|m| create(m, "app", 1, &OURS));
     let id = started.clone();
-    shop.fake.on("ListContainers").nth(2).then(move |m| m.start(&id).unwrap());
-    assert_eq!(shop.sweep().await, 0);
-    let instances = shop.fake.instances("app");
+    fixture.fake.on("ListContainers").nth(2).then(move |m| m.start(&id).unwrap());
+    assert_eq!(fixture.sweep().await, 0);
+    let instances = fixture.fake.instances("app");
     assert!(
         instances.iter().any(|instance| instance.id == started && instance.is_running()),
         "{instances:#?}"
@@ -160,30 +160,30 @@ async fn what_has_started_since_the_list_was_taken_is_not_ended() {
 /// A process that works on a pod holds its journal: what it creates there is not swept.
 #[tokio::test]
 async fn a_pod_that_is_worked_on_is_not_swept() {
-    let shop = Shop::open().await;
-    shop.fake.model(|m| create(m, "app", 2, &FENCE));
-    let held = shop.node.journal.hold(&shop.pod).unwrap();
-    assert_eq!((shop.sweep().await, shop.fake.fences().len()), (0, 1));
+    let fixture = Fixture::open().await;
+    fixture.fake.model(|m| create(m, "app", 2, &FENCE));
+    let held = fixture.node.journal.hold(&fixture.pod).unwrap();
+    assert_eq!((fixture.sweep().await, fixture.fake.fences().len()), (0, 1));
     drop(held);
-    assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0));
+    assert_eq!((fixture.sweep().await, fixture.fake.fences().len()), (1, 0));
 }
 
 /// The previous release created such fences. A kubelet that collects one deletes the
 /// files of its own working directory.
 #[tokio::test]
 async fn a_fence_without_a_log_path_goes_whatever_the_journal_says() {
-    let mut shop = Shop::open().await;
-    shop.die_fenced().await;
-    shop.fake.model(|m| {
+    let mut fixture = Fixture::open().await;
+    fixture.die_fenced().await;
+    fixture.fake.model(|m| {
         let fence = m.fences("app")[0].id.clone();
         m.container_mut(&fence).unwrap().config.log_path.clear();
     });
-    assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0));
-    shop.succeeded(shop.resume().await.map(Option::unwrap), "img:v1");
-    std::fs::write(shop.node.journal.path(&shop.pod.uid), "{").unwrap();
-    shop.fake.model(|m| {
+    assert_eq!((fixture.sweep().await, fixture.fake.fences().len()), (1, 0));
+    fixture.succeeded(fixture.resume().await.map(Option::unwrap), "img:v1");
+    std::fs::write(fixture.node.journal.path(&fixture.pod.uid), "{").unwrap();
+    fixture.fake.model(|m| {
         let fence = create(m, "app", 5, &FENCE);
         m.container_mut(&fence).unwrap().config.log_path.clear();
     });
-    assert_eq!((shop.sweep().await, shop.fake.fences().len()), (1, 0));
+    assert_eq!((fixture.sweep().await, fixture.fake.fences().len()), (1, 0));
 }

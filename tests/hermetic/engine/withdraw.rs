@@ -6,7 +6,7 @@ use inplace::api::status::Phase;
 use inplace::operation::outcome::Withdrawal;
 
 use super::super::runtime::Fault;
-use super::{Shop, nobody, pod, request, shared_pod};
+use super::{Fixture, nobody, pod, request, shared_pod};
 
 #[tokio::test]
 async fn before_the_first_touch_it_ends_and_nothing_is_left() {
@@ -17,19 +17,19 @@ async fn before_the_first_touch_it_ends_and_nothing_is_left() {
         ("CreateContainer", "app#1"),
     ] {
         for withdrawal in [Withdrawal::Deleted, Withdrawal::Replaced, Withdrawal::Interrupted] {
-            let shop = Shop::open().await;
-            let withdraw = shop.withdraw.clone();
-            shop.fake.on(call).about(about).then(move |_| {
+            let fixture = Fixture::open().await;
+            let withdraw = fixture.withdraw.clone();
+            fixture.fake.on(call).about(about).then(move |_| {
                 withdraw.send_replace(Some(withdrawal));
             });
-            let ended = shop.swap().await.unwrap();
+            let ended = fixture.swap().await.unwrap();
             assert_eq!(
                 (ended.phase, ended.reason.as_str()),
                 (Phase::Cancelled, withdrawal.reason()),
                 "{call}"
             );
-            shop.sane(call);
-            shop.untouched();
+            fixture.sane(call);
+            fixture.untouched();
         }
     }
 }
@@ -43,43 +43,43 @@ async fn from_the_first_touch_on_it_goes_on() {
         ("CreateContainer", "app#1", false),
         ("StartContainer", "app#1", false),
     ] {
-        let shop = Shop::of(if alone { pod() } else { shared_pod() }).await;
-        let withdraw = shop.withdraw.clone();
-        shop.fake.on(call).about(about).first(move |_| {
+        let fixture = Fixture::of(if alone { pod() } else { shared_pod() }).await;
+        let withdraw = fixture.withdraw.clone();
+        fixture.fake.on(call).about(about).first(move |_| {
             withdraw.send_replace(Some(Withdrawal::Deleted));
         });
-        shop.succeeded(shop.swap().await, "img:v2");
+        fixture.succeeded(fixture.swap().await, "img:v2");
     }
 }
 
 #[tokio::test]
 async fn a_pull_breaks_off() {
-    let shop = Shop::open().await;
-    shop.fake.on("PullImage").fault(Fault::Hang);
-    let (node, pod, control) = (shop.node.clone(), shop.pod.clone(), shop.control());
+    let fixture = Fixture::open().await;
+    fixture.fake.on("PullImage").fault(Fault::Hang);
+    let (node, pod, control) = (fixture.node.clone(), fixture.pod.clone(), fixture.control());
     let process =
         tokio::spawn(
             async move { node.carry_out(&pod, request("swap app=img:v2"), control, &nobody()).await },
         );
-    shop.fake.arrived("PullImage", "img:v2").await;
-    shop.withdraw.send_replace(Some(Withdrawal::Deleted));
+    fixture.fake.arrived("PullImage", "img:v2").await;
+    fixture.withdraw.send_replace(Some(Withdrawal::Deleted));
     let ended = tokio::time::timeout(Duration::from_secs(5), process).await.unwrap().unwrap().unwrap();
     assert_eq!(ended.phase, Phase::Cancelled);
-    shop.sane("pull");
-    shop.untouched();
+    fixture.sane("pull");
+    fixture.untouched();
 }
 
 /// A withdrawal while the runtime is away is answered when the runtime is back.
 #[tokio::test]
 async fn while_the_runtime_is_away() {
-    let shop = Shop::open().await;
-    let withdraw = shop.withdraw.clone();
-    shop.fake.on("CreateContainer").first(move |_| {
+    let fixture = Fixture::open().await;
+    let withdraw = fixture.withdraw.clone();
+    fixture.fake.on("CreateContainer").first(move |_| {
         withdraw.send_replace(Some(Withdrawal::Deleted));
     });
-    shop.fake.on("CreateContainer").fault(Fault::RestartAfterEffect(Duration::from_millis(80)));
-    let ended = shop.restart().await.unwrap();
+    fixture.fake.on("CreateContainer").fault(Fault::RestartAfterEffect(Duration::from_millis(80)));
+    let ended = fixture.restart().await.unwrap();
     assert_eq!(ended.phase, Phase::Cancelled);
-    shop.sane("away");
-    shop.untouched();
+    fixture.sane("away");
+    fixture.untouched();
 }

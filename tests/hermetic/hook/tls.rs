@@ -12,12 +12,12 @@ use super::server::Server;
 use super::{error, once, settings};
 
 /// An authority, and a server with a certificate of it for `hook.test` only.
-struct Site {
+struct Fixture {
     server: Server,
     authority: String,
 }
 
-impl Site {
+impl Fixture {
     fn start() -> Self {
         // Installs the cryptography provider.
         settings();
@@ -78,42 +78,42 @@ fn certificate(path: &Path) -> CertificateDer<'static> {
 
 #[tokio::test]
 async fn a_server_is_believed_by_its_authority_and_its_name() {
-    let site = Site::start();
+    let fixture = Fixture::start();
     let (phase, measurement) =
-        once(site.asks("/age", &json!({"caBundle": site.authority, "serverName": "hook.test"}))).await;
+        once(fixture.asks("/age", &json!({"caBundle": fixture.authority, "serverName": "hook.test"}))).await;
     assert_eq!((phase, measurement.value.as_str()), (HookPhase::Successful, "43"), "{measurement:?}");
     // `serverName` is for TLS only; the `Host` header is that of the URL.
-    let host = format!("host: {}\r\n", site.server.address);
-    assert!(site.server.asked()[0].has(&host), "{:?}", site.server.asked());
-    let (phase, _) = once(site.asks("/age", &json!({"insecureSkipVerify": true}))).await;
+    let host = format!("host: {}\r\n", fixture.server.address);
+    assert!(fixture.server.asked()[0].has(&host), "{:?}", fixture.server.asked());
+    let (phase, _) = once(fixture.asks("/age", &json!({"insecureSkipVerify": true}))).await;
     assert_eq!(phase, HookPhase::Successful);
 }
 
 #[tokio::test]
 async fn who_cannot_prove_it_is_not_asked() {
-    let site = Site::start();
-    let other = Site::start();
+    let fixture = Fixture::start();
+    let other = Fixture::start();
     for (tls, why) in [
-        (json!({"caBundle": site.authority}), "certificate"),
-        (json!({"caBundle": site.authority, "serverName": "other.test"}), "certificate"),
+        (json!({"caBundle": fixture.authority}), "certificate"),
+        (json!({"caBundle": fixture.authority, "serverName": "other.test"}), "certificate"),
         (json!({"caBundle": other.authority, "serverName": "hook.test"}), "certificate"),
         (json!({"serverName": "hook.test"}), ""),
         (json!({"caBundle": "s3cret", "serverName": "hook.test"}), "no certificate in PEM"),
-        (json!({"caBundle": site.authority, "serverName": "127.0.0.1"}), "is no DNS name"),
-        (json!({"caBundle": site.authority, "serverName": "0x7f000001"}), "is no DNS name"),
-        (json!({"caBundle": site.authority, "serverName": "a b"}), "is no DNS name"),
+        (json!({"caBundle": fixture.authority, "serverName": "127.0.0.1"}), "is no DNS name"),
+        (json!({"caBundle": fixture.authority, "serverName": "0x7f000001"}), "is no DNS name"),
+        (json!({"caBundle": fixture.authority, "serverName": "a b"}), "is no DNS name"),
     ] {
-        let message = error(site.asks("/age", &tls)).await;
+        let message = error(fixture.asks("/age", &tls)).await;
         assert!(message.contains(why), "{tls}: {message}");
     }
-    assert!(site.server.asked().is_empty());
+    assert!(fixture.server.asked().is_empty());
 }
 
 #[tokio::test]
 async fn a_redirect_does_not_leave_tls() {
-    let (site, plain) = (Site::start(), Server::start());
-    let tls = json!({"caBundle": site.authority, "serverName": "hook.test"});
-    let message = error(site.asks(&format!("/to?{}", plain.url("/age?s3cret")), &tls)).await;
+    let (fixture, plain) = (Fixture::start(), Server::start());
+    let tls = json!({"caBundle": fixture.authority, "serverName": "hook.test"});
+    let message = error(fixture.asks(&format!("/to?{}", plain.url("/age?s3cret")), &tls)).await;
     assert!(message.contains("leave TLS"), "{message}");
     assert!(plain.asked().is_empty());
 }

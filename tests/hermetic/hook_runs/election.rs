@@ -30,11 +30,11 @@ impl Leaders {
 }
 
 async fn candidate(
-    site: &Site,
+    fixture: &Fixture,
     me: &'static str,
     leaders: &Arc<Leaders>,
 ) -> (CancellationToken, JoinHandle<()>) {
-    let election = Election::new(site.server().await, "inplace-system", "inplace-controller", me);
+    let election = Election::new(fixture.server().await, "inplace-system", "inplace-controller", me);
     let (stop, leaders) = (CancellationToken::new(), Arc::clone(leaders));
     let task = tokio::spawn(election.run(stop.clone(), move |over| {
         let leaders = Arc::clone(&leaders);
@@ -50,16 +50,16 @@ fn holder(store: &Store) -> String {
 
 #[tokio::test]
 async fn what_is_given_back_is_taken_at_once() {
-    let site = Site::start().await;
+    let fixture = Fixture::start().await;
     let leaders = Arc::new(Leaders::default());
-    let (stop, task) = candidate(&site, "a", &leaders).await;
-    site.api.until("a leads", |store| holder(store) == "a").await;
-    let (_stop, _task) = candidate(&site, "b", &leaders).await;
+    let (stop, task) = candidate(&fixture, "a", &leaders).await;
+    fixture.api.until("a leads", |store| holder(store) == "a").await;
+    let (_stop, _task) = candidate(&fixture, "b", &leaders).await;
     // Renewed more than once, and not taken over.
-    site.api.arrived("PUT lease", 2).await;
+    fixture.api.arrived("PUT lease", 2).await;
     assert_eq!(leaders.began(), ["a"]);
     stop.cancel();
-    site.api.patiently("a ends", task).await.unwrap();
+    fixture.api.patiently("a ends", task).await.unwrap();
     // Sooner than a Lease expires.
     let since = tokio::time::Instant::now();
     let leads = async {
@@ -67,23 +67,23 @@ async fn what_is_given_back_is_taken_at_once() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    site.api.patiently("b leads", leads).await;
-    assert!(since.elapsed() < Duration::from_secs(10), "{:#?}", site.api.calls());
+    fixture.api.patiently("b leads", leads).await;
+    assert!(since.elapsed() < Duration::from_secs(10), "{:#?}", fixture.api.calls());
     assert_eq!(leaders.began(), ["a", "b"]);
     assert_eq!(leaders.most.load(Ordering::SeqCst), 1);
-    let lease = site.api.get("leases", "inplace-system", "inplace-controller").unwrap();
+    let lease = fixture.api.get("leases", "inplace-system", "inplace-controller").unwrap();
     assert_eq!(lease["spec"]["leaseDurationSeconds"], 15, "{lease}");
 }
 
 #[tokio::test]
 async fn whoever_cannot_renew_leads_no_more_before_another_does() {
-    let site = Site::start().await;
+    let fixture = Fixture::start().await;
     let leaders = Arc::new(Leaders::default());
-    let (_stop, _task) = candidate(&site, "a", &leaders).await;
-    site.api.until("a leads", |store| holder(store) == "a").await;
+    let (_stop, _task) = candidate(&fixture, "a", &leaders).await;
+    fixture.api.until("a leads", |store| holder(store) == "a").await;
     // Only renewals fail: both candidates can read the Lease.
-    site.api.on("PUT lease").fault(Fault::Hang);
-    let (_other, _second) = candidate(&site, "b", &leaders).await;
+    fixture.api.on("PUT lease").fault(Fault::Hang);
+    let (_other, _second) = candidate(&fixture, "b", &leaders).await;
     // A Lease expires after 15 s.
     let again = async {
         while leaders.began().len() < 2 {
@@ -96,14 +96,14 @@ async fn whoever_cannot_renew_leads_no_more_before_another_does() {
 
 #[tokio::test]
 async fn two_that_come_at_once_make_one_leader() {
-    let site = Site::start().await;
+    let fixture = Fixture::start().await;
     let leaders = Arc::new(Leaders::default());
     let _all = tokio::join!(
-        candidate(&site, "a", &leaders),
-        candidate(&site, "b", &leaders),
-        candidate(&site, "c", &leaders)
+        candidate(&fixture, "a", &leaders),
+        candidate(&fixture, "b", &leaders),
+        candidate(&fixture, "c", &leaders)
     );
-    site.api.arrived("PUT lease", 1).await;
+    fixture.api.arrived("PUT lease", 1).await;
     assert_eq!(leaders.began().len(), 1);
     assert_eq!(leaders.most.load(Ordering::SeqCst), 1);
 }

@@ -8,13 +8,13 @@ use super::*;
 
 #[tokio::test]
 async fn runs_of_ended_operations_go_and_what_failed_or_is_open_stays() {
-    let site = Site::start().await;
+    let fixture = Fixture::start().await;
     let put = |name: &str, pod: &str, operation: &str, phase: &str| {
         let meta = json!({"labels": {"inplace.dev/operation": operation},
             "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": "uid"}]});
-        let mut run = site.put_as(name, &json!({"metrics": [site.metric("/", &json!({}))]}), &meta);
+        let mut run = fixture.put_as(name, &json!({"metrics": [fixture.metric("/", &json!({}))]}), &meta);
         run["status"] = json!({"phase": phase});
-        site.api.put(run);
+        fixture.api.put(run);
     };
     put("left-running", "web", "r1", "Running");
     put("left-successful", "web", "r1", "Successful");
@@ -28,12 +28,12 @@ async fn runs_of_ended_operations_go_and_what_failed_or_is_open_stays() {
     entry.finished.push("r1".to_owned());
     journal.write(&entry).unwrap();
 
-    let server = site.server().await;
+    let server = fixture.server().await;
     let watching = CancellationToken::new();
     let runs = HookRuns::watch(server.clone(), "HookRuns", "", watching.clone());
     Forgotten::of(&journal).await.put_away(server, runs).await;
     watching.cancel();
-    let there = |name: &&str| site.api.get("hookruns", "shop", name).is_some();
+    let there = |name: &&str| fixture.api.get("hookruns", "shop", name).is_some();
     let all = ["left-running", "left-successful", "failed", "open", "of-another-pod"];
     assert_eq!(
         all.iter().copied().filter(|name| there(name)).collect::<Vec<_>>(),

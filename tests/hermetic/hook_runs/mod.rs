@@ -71,7 +71,7 @@ impl Asked {
 }
 
 /// A fake cluster with a hook server.
-struct Site {
+struct Fixture {
     api: ApiServer,
     asked: Asked,
 }
@@ -119,7 +119,7 @@ const TERMS: Terms = Terms {
     fence: Duration::from_millis(1200),
 };
 
-impl Site {
+impl Fixture {
     async fn start() -> Self {
         // `main` does the same.
         let _ = rustls::crypto::ring::default_provider().install_default();

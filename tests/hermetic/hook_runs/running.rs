@@ -4,19 +4,19 @@ use super::*;
 
 #[tokio::test]
 async fn a_run_is_taken_measured_and_told() {
-    let site = Site::start().await;
-    site.put("drain", &site.metric("/", &json!({"count": 2, "interval": "100ms"})));
-    let _running = site.runner(AGENT).await;
-    let run = site.phase("drain", "Successful").await;
-    assert_eq!(Site::runner_of(&run), Some(AGENT));
+    let fixture = Fixture::start().await;
+    fixture.put("drain", &fixture.metric("/", &json!({"count": 2, "interval": "100ms"})));
+    let _running = fixture.runner(AGENT).await;
+    let run = fixture.phase("drain", "Successful").await;
+    assert_eq!(Fixture::runner_of(&run), Some(AGENT));
     let result = &run["status"]["metricResults"][0];
     assert_eq!((&result["successful"], &result["count"]), (&json!(2), &json!(2)), "{result}");
     // The value is text, and counters with 0 are omitted.
     assert_eq!(result["measurements"][1]["value"], json!("45"));
     assert!(result.get("failed").is_none() && result.get("error").is_none(), "{result}");
-    assert_eq!(site.asked.count(), 2);
-    site.api.until("the event", |store| !store.events.is_empty()).await;
-    let event = &site.api.events()[0];
+    assert_eq!(fixture.asked.count(), 2);
+    fixture.api.until("the event", |store| !store.events.is_empty()).await;
+    let event = &fixture.api.events()[0];
     assert_eq!((&event["reason"], &event["type"]), (&json!("Complete"), &json!("Normal")), "{event}");
     assert_eq!(
         (&event["involvedObject"]["kind"], &event["involvedObject"]["name"]),
@@ -24,105 +24,105 @@ async fn a_run_is_taken_measured_and_told() {
     );
     assert_eq!(event["source"]["host"], "here");
     // Taken once; written at the start and for each measurement.
-    assert_eq!(site.api.count("PATCH hookrun shop/drain"), 1);
-    assert_eq!(site.api.count("PATCH hookrun/status shop/drain"), 3, "{:?}", site.api.calls());
+    assert_eq!(fixture.api.count("PATCH hookrun shop/drain"), 1);
+    assert_eq!(fixture.api.count("PATCH hookrun/status shop/drain"), 3, "{:?}", fixture.api.calls());
 }
 
 #[tokio::test]
 async fn a_failure_and_a_run_that_cannot_be_run_say_why() {
-    let site = Site::start().await;
-    site.put("fails", &site.metric("/", &json!({"successCondition": "asInt(result) < 30"})));
-    site.put("odd", &site.metric("/", &json!({"successCondition": "asInt(result"})));
-    site.put("broken", &json!({"name": 7}));
-    let _running = site.runner(AGENT).await;
-    site.phase("fails", "Failed").await;
-    let odd = site.phase("odd", "Error").await;
+    let fixture = Fixture::start().await;
+    fixture.put("fails", &fixture.metric("/", &json!({"successCondition": "asInt(result) < 30"})));
+    fixture.put("odd", &fixture.metric("/", &json!({"successCondition": "asInt(result"})));
+    fixture.put("broken", &json!({"name": 7}));
+    let _running = fixture.runner(AGENT).await;
+    fixture.phase("fails", "Failed").await;
+    let odd = fixture.phase("odd", "Error").await;
     let message = odd["status"]["message"].as_str().unwrap();
     assert!(message.contains("webtest") && message.contains("successCondition"), "{message}");
-    let broken = site.phase("broken", "Error").await;
+    let broken = fixture.phase("broken", "Error").await;
     assert!(broken["status"]["message"].as_str().unwrap().contains("cannot be read"), "{broken}");
-    site.api.until("the events", |store| store.events.len() == 3).await;
-    for event in site.api.events() {
+    fixture.api.until("the events", |store| store.events.len() == 3).await;
+    for event in fixture.api.events() {
         assert_eq!((&event["reason"], &event["type"]), (&json!("Failed"), &json!("Warning")), "{event}");
     }
 }
 
 #[tokio::test]
 async fn what_is_anothers_or_over_is_left_alone() {
-    let site = Site::start().await;
-    let metric = site.metric("/", &json!({}));
+    let fixture = Fixture::start().await;
+    let metric = fixture.metric("/", &json!({}));
     let spec = json!({"metrics": [metric]});
-    site.put_as("operation", &spec, &json!({"labels": {"inplace.dev/operation": "r1"}}));
-    let mut over = site.put("over", &metric);
+    fixture.put_as("operation", &spec, &json!({"labels": {"inplace.dev/operation": "r1"}}));
+    let mut over = fixture.put("over", &metric);
     over["status"] = json!({"phase": "Failed"});
-    let over = site.api.put(over);
-    site.put("last", &metric);
-    let _running = site.runner(AGENT).await;
-    site.phase("last", "Successful").await;
-    assert_eq!(site.run("over"), over);
-    assert_eq!(site.run("operation").get("status"), None);
-    assert_eq!(site.asked.count(), 1);
+    let over = fixture.api.put(over);
+    fixture.put("last", &metric);
+    let _running = fixture.runner(AGENT).await;
+    fixture.phase("last", "Successful").await;
+    assert_eq!(fixture.run("over"), over);
+    assert_eq!(fixture.run("operation").get("status"), None);
+    assert_eq!(fixture.asked.count(), 1);
 }
 
 #[tokio::test]
 async fn by_hand_it_is_approved_or_ended_at_once() {
-    let site = Site::start().await;
-    let waits = site.metric("/", &json!({"count": 5, "interval": "1h"}));
+    let fixture = Fixture::start().await;
+    let waits = fixture.metric("/", &json!({"count": 5, "interval": "1h"}));
     for name in ["approved", "terminated", "not-begun"] {
-        site.put(name, &waits);
+        fixture.put(name, &waits);
     }
     // Another spelling has no effect.
-    site.put_as(
+    fixture.put_as(
         "not-approved",
         &json!({"metrics": [waits]}),
         &json!({"annotations": {"inplace.dev/approve": "yes"}}),
     );
-    let _running = site.runner(AGENT).await;
+    let _running = fixture.runner(AGENT).await;
     for name in ["approved", "terminated", "not-approved"] {
-        site.until("it has measured once", name, |run| Site::measured(run) == 1).await;
+        fixture.until("it has measured once", name, |run| Fixture::measured(run) == 1).await;
     }
-    site.api.edit_of("hookruns", "shop", "approved", |run| {
+    fixture.api.edit_of("hookruns", "shop", "approved", |run| {
         run["metadata"]["annotations"]["inplace.dev/approve"] = json!("true");
     });
-    let approved = site.phase("approved", "Successful").await;
+    let approved = fixture.phase("approved", "Successful").await;
     assert!(approved["status"]["message"].as_str().unwrap().contains("by hand"), "{approved}");
-    site.api.edit_of("hookruns", "shop", "terminated", |run| run["spec"]["terminate"] = json!(true));
-    let ended = site.until("it has ended", "terminated", |run| {
+    fixture.api.edit_of("hookruns", "shop", "terminated", |run| run["spec"]["terminate"] = json!(true));
+    let ended = fixture.until("it has ended", "terminated", |run| {
         !matches!(run["status"]["phase"].as_str(), None | Some("Running"))
     });
     let ended = ended.await;
     assert_ne!(ended["status"]["phase"], "Successful", "to end it approves nothing: {ended}");
-    assert_eq!(site.run("not-approved")["status"]["phase"], "Running");
-    assert_eq!(site.asked.count(), 4);
+    assert_eq!(fixture.run("not-approved")["status"]["phase"], "Running");
+    assert_eq!(fixture.asked.count(), 4);
 }
 
 #[tokio::test]
 async fn a_deleted_run_stops_and_its_namesake_is_another_one() {
-    let site = Site::start().await;
-    let polls = site.metric("/first", &json!({"interval": "100ms", "successfulLimit": 1000}));
-    site.put("drain", &polls);
-    let _running = site.runner(AGENT).await;
-    site.until("it measures", "drain", |run| Site::measured(run) >= 2).await;
-    site.api.store(|store| store.remove_of("hookruns", "shop", "drain"));
-    site.put("drain", &site.metric("/second", &json!({"count": 3, "interval": "100ms"})));
-    let run = site.phase("drain", "Successful").await;
-    assert_eq!(Site::measured(&run), 3);
-    let log: Vec<_> = site.asked.log.lock().unwrap().iter().map(|(path, _)| path.clone()).collect();
+    let fixture = Fixture::start().await;
+    let polls = fixture.metric("/first", &json!({"interval": "100ms", "successfulLimit": 1000}));
+    fixture.put("drain", &polls);
+    let _running = fixture.runner(AGENT).await;
+    fixture.until("it measures", "drain", |run| Fixture::measured(run) >= 2).await;
+    fixture.api.store(|store| store.remove_of("hookruns", "shop", "drain"));
+    fixture.put("drain", &fixture.metric("/second", &json!({"count": 3, "interval": "100ms"})));
+    let run = fixture.phase("drain", "Successful").await;
+    assert_eq!(Fixture::measured(&run), 3);
+    let log: Vec<_> = fixture.asked.log.lock().unwrap().iter().map(|(path, _)| path.clone()).collect();
     let second = log.iter().position(|path| path == "/second").unwrap();
     assert!(log[second..].iter().all(|path| path == "/second"), "{log:?}");
 }
 
 #[tokio::test]
 async fn more_than_may_run_wait_for_their_turn_the_oldest_first() {
-    let site = Site::start().await;
-    let slow = site.metric("/", &json!({"initialDelay": "150ms"}));
+    let fixture = Fixture::start().await;
+    let slow = fixture.metric("/", &json!({"initialDelay": "150ms"}));
     for (name, made) in [("c", 1), ("b", 2), ("a", 3)] {
         let meta = json!({"creationTimestamp": format!("2026-11-20T10:00:0{made}Z")});
-        site.put_as(name, &json!({"metrics": [slow]}), &meta);
+        fixture.put_as(name, &json!({"metrics": [slow]}), &meta);
     }
-    let _running = site.runner_with(AGENT, &site.api, 1, Duration::ZERO).await;
-    site.phase("a", "Successful").await;
-    let writes = site.api.writes();
+    let _running = fixture.runner_with(AGENT, &fixture.api, 1, Duration::ZERO).await;
+    fixture.phase("a", "Successful").await;
+    let writes = fixture.api.writes();
     let ends =
         |name: &str| writes.iter().rposition(|line| line.ends_with(&format!("status shop/{name}"))).unwrap();
     let begins = |name: &str| writes.iter().position(|line| line.ends_with(&format!("shop/{name}"))).unwrap();
@@ -131,18 +131,18 @@ async fn more_than_may_run_wait_for_their_turn_the_oldest_first() {
 
 #[tokio::test]
 async fn one_namespace_does_not_hold_up_the_others() {
-    let site = Site::start().await;
-    let endless = site.metric("/", &json!({"initialDelay": "1h"}));
+    let fixture = Fixture::start().await;
+    let endless = fixture.metric("/", &json!({"initialDelay": "1h"}));
     for index in 0..40 {
         let meta = json!({"namespace": "greedy", "creationTimestamp": "2026-11-20T10:00:00Z"});
-        site.put_as(&format!("run-{index}"), &json!({"metrics": [endless]}), &meta);
+        fixture.put_as(&format!("run-{index}"), &json!({"metrics": [endless]}), &meta);
     }
     let meta = json!({"creationTimestamp": "2026-11-20T11:00:00Z"});
-    site.put_as("drain", &json!({"metrics": [site.metric("/", &json!({}))]}), &meta);
-    let _running = site.runner(AGENT).await;
-    site.phase("drain", "Successful").await;
+    fixture.put_as("drain", &json!({"metrics": [fixture.metric("/", &json!({}))]}), &meta);
+    let _running = fixture.runner(AGENT).await;
+    fixture.phase("drain", "Successful").await;
     let taken = |index: &usize| {
-        let run = site.api.get("hookruns", "greedy", &format!("run-{index}")).unwrap();
+        let run = fixture.api.get("hookruns", "greedy", &format!("run-{index}")).unwrap();
         !run["metadata"]["annotations"]["inplace.dev/runner"].is_null()
     };
     assert!((0..40).filter(taken).count() <= 6, "a quarter of the 8 is for others");
@@ -150,40 +150,40 @@ async fn one_namespace_does_not_hold_up_the_others() {
 
 #[tokio::test]
 async fn large_runs_of_one_namespace_are_taken_up_a_few_at_a_time_and_hold_up_nobody() {
-    let site = Site::start().await;
-    let mut large = site.metric("/", &json!({"initialDelay": "1h"}));
+    let fixture = Fixture::start().await;
+    let mut large = fixture.metric("/", &json!({"initialDelay": "1h"}));
     large["provider"]["web"]["body"] = json!("x".repeat(100 << 10));
     for index in 0..60 {
         let meta = json!({"namespace": "greedy", "creationTimestamp": "2026-11-20T10:00:00Z"});
-        site.put_as(&format!("run-{index}"), &json!({"metrics": [large]}), &meta);
+        fixture.put_as(&format!("run-{index}"), &json!({"metrics": [large]}), &meta);
     }
     let late = json!({"creationTimestamp": "2026-11-20T11:00:00Z"});
     let late_and_greedy = json!({"namespace": "greedy", "creationTimestamp": "2026-11-20T11:00:00Z"});
-    site.put_as("drain", &json!({"metrics": [site.metric("/", &json!({}))]}), &late);
-    site.put_as("small", &json!({"metrics": [site.metric("/", &json!({}))]}), &late_and_greedy);
-    let _running = site.runner_with(AGENT, &site.api, 100, Duration::ZERO).await;
-    site.phase("drain", "Successful").await;
+    fixture.put_as("drain", &json!({"metrics": [fixture.metric("/", &json!({}))]}), &late);
+    fixture.put_as("small", &json!({"metrics": [fixture.metric("/", &json!({}))]}), &late_and_greedy);
+    let _running = fixture.runner_with(AGENT, &fixture.api, 100, Duration::ZERO).await;
+    fixture.phase("drain", "Successful").await;
     let taken = |store: &Store| {
         let runs = (0..60).filter_map(|index| store.get("hookruns", "greedy", &format!("run-{index}")));
         runs.filter(|run| !run["metadata"]["annotations"]["inplace.dev/runner"].is_null()).count()
     };
-    site.api.until("large ones are taken up", |store| taken(store) > 0).await;
-    assert!(site.api.store(|store| taken(store)) <= 3, "three quarters of the 512 KiB");
+    fixture.api.until("large ones are taken up", |store| taken(store) > 0).await;
+    assert!(fixture.api.store(|store| taken(store)) <= 3, "three quarters of the 512 KiB");
 }
 
 #[tokio::test]
 async fn a_run_that_is_too_large_ends_as_an_error_and_holds_up_nobody() {
-    let site = Site::start().await;
-    let mut large = site.metric("/", &json!({}));
+    let fixture = Fixture::start().await;
+    let mut large = fixture.metric("/", &json!({}));
     large["provider"]["web"]["body"] = json!("x".repeat(1_400_000));
     for index in 0..12 {
-        site.put(&format!("large-{index}"), &large);
+        fixture.put(&format!("large-{index}"), &large);
     }
-    site.put("small", &site.metric("/", &json!({})));
-    let _running = site.runner(AGENT).await;
-    site.phase("small", "Successful").await;
+    fixture.put("small", &fixture.metric("/", &json!({})));
+    let _running = fixture.runner(AGENT).await;
+    fixture.phase("small", "Successful").await;
     for index in 0..12 {
-        let run = site.phase(&format!("large-{index}"), "Error").await;
+        let run = fixture.phase(&format!("large-{index}"), "Error").await;
         assert!(
             run["status"]["message"].as_str().unwrap().contains("larger than 128 KiB"),
             "{}",
@@ -191,7 +191,7 @@ async fn a_run_that_is_too_large_ends_as_an_error_and_holds_up_nobody() {
         );
     }
     // The verdict is the last write.
-    let writes = site.api.writes();
+    let writes = fixture.api.writes();
     let ends = writes.iter().filter(|line| line.ends_with("status shop/large-0")).count();
     assert_eq!(ends, 1, "{writes:#?}");
 }

@@ -9,34 +9,34 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::api_server::Store;
-use super::workloads::{Site, name, open};
+use super::workloads::{Fixture, name, open};
 
-/// `shop/web`, a `Deployment`, its `ReplicaSet` and its pods.
-struct Shop {
-    site: Site,
+/// `rollout_fixture/web`, a `Deployment`, its `ReplicaSet` and its pods.
+struct RolloutFixture {
+    fixture: Fixture,
 }
 
-impl Shop {
+impl RolloutFixture {
     /// With this many pods, all Ready for a long time.
     async fn with(pods: u32) -> Self {
-        let site = Site::start().await;
+        let fixture = Fixture::start().await;
         let labels = json!({"app": "web"});
         let spec = json!({"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
             "spec": {"containers": [{"name": "app", "image": "app:1"}]}}});
-        let deployment = site.api.put(json!({"apiVersion": "apps/v1", "kind": "Deployment",
+        let deployment = fixture.api.put(json!({"apiVersion": "apps/v1", "kind": "Deployment",
             "metadata": {"namespace": "shop", "name": "web"}, "spec": spec}));
         let owner = |kind: &str, of: &Value| json!([{"apiVersion": "apps/v1", "kind": kind, "name": name(of), "uid": of["metadata"]["uid"], "controller": true}]);
-        let set = site.api.put(json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "spec": spec,
+        let set = fixture.api.put(json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "spec": spec,
             "metadata": {"namespace": "shop", "name": "web-1", "labels": labels, "ownerReferences": owner("Deployment", &deployment)}}));
         for index in 0..pods {
-            site.api.put(json!({"apiVersion": "v1", "kind": "Pod",
+            fixture.api.put(json!({"apiVersion": "v1", "kind": "Pod",
                 "metadata": {"namespace": "shop", "name": format!("web-1-{index}"), "labels": labels, "annotations": {},
                     "creationTimestamp": "2026-01-01T00:00:00Z", "ownerReferences": owner("ReplicaSet", &set)},
                 "spec": {"nodeName": "node-1", "containers": [{"name": "app", "image": "app:1"}]},
                 "status": {"phase": "Running", "conditions": [
                     {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}]}}));
         }
-        Self { site }
+        Self { fixture }
     }
 
     /// Creates a rollout of all pods.
@@ -44,7 +44,7 @@ impl Shop {
         let mut spec = json!({"target": {"workloadRef": {"kind": "Deployment", "name": "web"}},
             "containers": [{"name": "app"}], "maxUnavailable": 1});
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let made = self.site.api.put(json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
+        let made = self.fixture.api.put(json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
             "metadata": {"namespace": "shop", "name": rollout, "generation": 1, "creationTimestamp": inplace::process::clock::now()},
             "spec": spec}));
         made["metadata"]["uid"].as_str().unwrap().to_owned()
@@ -52,7 +52,7 @@ impl Shop {
 
     /// The user changes the spec.
     fn rollout(&self, rollout: &str, deed: impl FnOnce(&mut Value)) {
-        self.site.api.edit_of("inplacerollouts", "shop", rollout, |object| {
+        self.fixture.api.edit_of("inplacerollouts", "shop", rollout, |object| {
             deed(&mut object["spec"]);
             object["metadata"]["generation"] = json!(object["metadata"]["generation"].as_i64().unwrap() + 1);
         });
@@ -65,8 +65,8 @@ impl Shop {
                     && is(&object["status"])
             })
         };
-        self.site.api.until(what, |store| there(store).is_some()).await;
-        self.site.api.store(|store| there(store)).unwrap()["status"].clone()
+        self.fixture.api.until(what, |store| there(store).is_some()).await;
+        self.fixture.api.store(|store| there(store)).unwrap()["status"].clone()
     }
 
     async fn phase(&self, rollout: &str, phase: &str) -> Value {
@@ -88,11 +88,11 @@ impl Shop {
             let open = |store: &Store| -> Vec<_> {
                 store.pods().filter(|pod| open(pod).is_some()).map(name).collect()
             };
-            self.site
+            self.fixture
                 .api
                 .until("something is asked for, or over", |store| there(store) || !open(store).is_empty())
                 .await;
-            let now = self.site.api.store(|store| open(store));
+            let now = self.fixture.api.store(|store| open(store));
             if now.is_empty() {
                 return asked;
             }
@@ -106,14 +106,14 @@ impl Shop {
 
     /// The agent of a pod reports how its request ended.
     fn answer(&self, pod: &str, phase: &str) {
-        self.site.api.edit("shop", pod, |pod| {
+        self.fixture.api.edit("shop", pod, |pod| {
             let id = open(pod).unwrap().id;
             say(pod, &id, phase, "");
         });
     }
 
     fn pod(&self, index: u32) -> Value {
-        self.site.api.pod("shop", &format!("web-1-{index}"))
+        self.fixture.api.pod("shop", &format!("web-1-{index}"))
     }
 
     /// Waits until exactly these pods have a request without an answer.
@@ -121,7 +121,7 @@ impl Shop {
         let wanted: BTreeSet<_> = names.iter().map(|name| (*name).to_owned()).collect();
         let open =
             |store: &Store| store.pods().filter(|pod| open(pod).is_some()).map(name).collect::<BTreeSet<_>>();
-        self.site.api.until(&format!("{names:?} are asked"), |store| open(store) == wanted).await;
+        self.fixture.api.until(&format!("{names:?} are asked"), |store| open(store) == wanted).await;
     }
 }
 
@@ -149,12 +149,12 @@ fn all() -> Vec<String> {
 
 #[tokio::test]
 async fn every_pod_is_restarted_once_under_the_budget() {
-    let shop = Shop::with(4).await;
-    let _controller = shop.site.controller();
-    let uid = shop.restart("one", &json!({}));
-    let asked = shop.agents("one", 1, |status| status["phase"] == "Succeeded").await;
+    let rollout_fixture = RolloutFixture::with(4).await;
+    let _controller = rollout_fixture.fixture.controller();
+    let uid = rollout_fixture.restart("one", &json!({}));
+    let asked = rollout_fixture.agents("one", 1, |status| status["phase"] == "Succeeded").await;
     assert_eq!(asked, all(), "by name, each once");
-    let status = shop.phase("one", "Succeeded").await;
+    let status = rollout_fixture.phase("one", "Succeeded").await;
     let count = |field: &str| status[field].as_i64().unwrap();
     assert_eq!(
         [count("pods"), count("wanted"), count("done"), count("busy"), count("failed")],
@@ -168,58 +168,62 @@ async fn every_pod_is_restarted_once_under_the_budget() {
     };
     assert_eq!([of("Progressing"), of("Complete"), of("Failed")], ["False", "True", "False"]);
     for index in 0..4 {
-        let pod = shop.pod(index);
+        let pod = rollout_fixture.pod(index);
         assert_eq!((&record(&pod)["stage"], &record(&pod)["rollout"]), (&json!("Done"), &json!(uid)));
         assert!(!is_worked_on(&pod), "{pod:#}");
     }
     let told = |store: &Store| store.events.iter().map(|event| event["reason"].clone()).collect::<Vec<_>>();
     let wanted = ["RolloutStarted", "RolloutSucceeded"];
-    shop.site.api.until("it is told", |store| told(store) == wanted).await;
+    rollout_fixture.fixture.api.until("it is told", |store| told(store) == wanted).await;
     // The rollout has ended: nothing is written any more, whatever happens.
-    shop.site.api.forget();
-    shop.site.api.remove("shop", "web-1-0");
-    shop.restart("two", &json!({"paused": true}));
-    shop.phase("two", "Paused").await;
-    let writes = shop.site.api.writes();
+    rollout_fixture.fixture.api.forget();
+    rollout_fixture.fixture.api.remove("shop", "web-1-0");
+    rollout_fixture.restart("two", &json!({"paused": true}));
+    rollout_fixture.phase("two", "Paused").await;
+    let writes = rollout_fixture.fixture.api.writes();
     assert!(!writes.iter().any(|line| line.contains("pod ") || line.contains("shop/one")), "{writes:#?}");
 }
 
 #[tokio::test]
 async fn a_pod_that_fails_stops_it_and_a_pause_and_a_partition_hold_it() {
-    let shop = Shop::with(4).await;
-    let _controller = shop.site.controller();
-    shop.restart("one", &json!({"partition": 3}));
-    shop.open(&["web-1-0"]).await;
-    shop.answer("web-1-0", "Succeeded");
-    let status = shop.status("one", "it is held", |status| status["reason"] == "Partition").await;
+    let rollout_fixture = RolloutFixture::with(4).await;
+    let _controller = rollout_fixture.fixture.controller();
+    rollout_fixture.restart("one", &json!({"partition": 3}));
+    rollout_fixture.open(&["web-1-0"]).await;
+    rollout_fixture.answer("web-1-0", "Succeeded");
+    let status = rollout_fixture.status("one", "it is held", |status| status["reason"] == "Partition").await;
     assert_eq!((&status["phase"], &status["wanted"]), (&json!("Paused"), &json!(1)));
-    shop.rollout("one", |spec| {
+    rollout_fixture.rollout("one", |spec| {
         spec["partition"] = json!(0);
         spec["paused"] = json!(true);
     });
-    shop.status("one", "it is paused", |status| status["reason"] == "Paused").await;
-    shop.open(&[]).await;
-    shop.rollout("one", |spec| spec["paused"] = json!(false));
-    shop.open(&["web-1-1"]).await;
-    shop.answer("web-1-1", "Failed");
-    let status = shop.phase("one", "Failed").await;
+    rollout_fixture.status("one", "it is paused", |status| status["reason"] == "Paused").await;
+    rollout_fixture.open(&[]).await;
+    rollout_fixture.rollout("one", |spec| spec["paused"] = json!(false));
+    rollout_fixture.open(&["web-1-1"]).await;
+    rollout_fixture.answer("web-1-1", "Failed");
+    let status = rollout_fixture.phase("one", "Failed").await;
     assert_eq!((&status["reason"], &status["failed"]), (&json!("FailureThreshold"), &json!(1)), "{status:#}");
     let failure = &status["failures"][0];
     assert_eq!((&failure["pod"], &failure["message"]), (&json!("web-1-1"), &json!("as the agent says")));
-    shop.open(&[]).await;
+    rollout_fixture.open(&[]).await;
     let told = |store: &Store| {
         let warnings = store.events.iter().filter(|event| event["type"] == "Warning");
         warnings.map(|event| event["reason"].clone()).collect::<Vec<_>>()
     };
-    shop.site.api.until("it is told", |store| told(store) == ["PodFailed", "RolloutFailed"]).await;
+    rollout_fixture
+        .fixture
+        .api
+        .until("it is told", |store| told(store) == ["PodFailed", "RolloutFailed"])
+        .await;
 }
 
 #[tokio::test]
 async fn a_spec_that_contradicts_itself_fails_where_nobody_refused_it() {
-    let shop = Shop::with(1).await;
-    let _controller = shop.site.controller();
-    shop.restart("one", &json!({"containers": [{"name": "App"}], "maxUnavailable": "many"}));
-    let status = shop.phase("one", "Failed").await;
+    let rollout_fixture = RolloutFixture::with(1).await;
+    let _controller = rollout_fixture.fixture.controller();
+    rollout_fixture.restart("one", &json!({"containers": [{"name": "App"}], "maxUnavailable": "many"}));
+    let status = rollout_fixture.phase("one", "Failed").await;
     let message = status["message"].as_str().unwrap();
     assert!(
         message.contains("spec.maxUnavailable: `many`") && message.contains("spec.containers[0].name"),

@@ -3,7 +3,7 @@
 use super::super::api_server::Fault;
 use super::*;
 
-impl Site {
+impl Fixture {
     /// `shop/db`, each pod with a claim.
     fn set(&self, replicas: u32) {
         let mut template = template("app:1");
@@ -31,52 +31,54 @@ fn scale_failed(store: &Store) -> Option<String> {
 
 #[tokio::test]
 async fn a_pod_waits_until_its_claim_can_be_made() {
-    let site = Site::start().await;
-    site.api.on("POST persistentvolumeclaim").times(2).fault(Fault::Answer(403, "exceeded quota: claims"));
-    let _controller = site.controller();
-    site.set(1);
-    site.api
+    let fixture = Fixture::start().await;
+    fixture.api.on("POST persistentvolumeclaim").times(2).fault(Fault::Answer(403, "exceeded quota: claims"));
+    let _controller = fixture.controller();
+    fixture.set(1);
+    fixture
+        .api
         .until("the refusal is told", |store| {
             scale_failed(store).is_some_and(|message| message.contains("exceeded quota"))
         })
         .await;
-    assert_eq!(site.api.count("POST pod"), 0, "{:#?}", site.api.calls());
-    site.api.until("the pod is made", |store| store.pods().count() == 1).await;
-    assert!(site.claim("data-db-0").is_some());
+    assert_eq!(fixture.api.count("POST pod"), 0, "{:#?}", fixture.api.calls());
+    fixture.api.until("the pod is made", |store| store.pods().count() == 1).await;
+    assert!(fixture.claim("data-db-0").is_some());
 }
 
 #[tokio::test]
 async fn a_pod_waits_while_its_claim_is_being_deleted_and_gets_a_new_one() {
-    let site = Site::start().await;
-    site.api.put(json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": {},
+    let fixture = Fixture::start().await;
+    fixture.api.put(json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": {},
         "metadata": {"namespace": "shop", "name": "data-db-0", "deletionTimestamp": "2026-01-01T00:00:00Z",
             "finalizers": ["kubernetes.io/pvc-protection"]}}));
-    let old = site.claim("data-db-0").unwrap()["metadata"]["uid"].clone();
-    let _controller = site.controller();
-    site.set(2);
-    site.api
+    let old = fixture.claim("data-db-0").unwrap()["metadata"]["uid"].clone();
+    let _controller = fixture.controller();
+    fixture.set(2);
+    fixture
+        .api
         .until("the other pod is made, and it is told what the first one waits for", |store| {
             scale_failed(store).is_some_and(|message| message.contains("waits for its claim data-db-0"))
                 && store.pods().map(name).eq(["db-1".to_owned()])
         })
         .await;
-    site.api.store(|store| store.remove_of("persistentvolumeclaims", "shop", "data-db-0"));
-    site.api.until("the first pod is made", |store| store.pods().count() == 2).await;
-    assert_ne!(site.claim("data-db-0").unwrap()["metadata"]["uid"], old);
-    site.api.until("nothing is wrong any more", |store| scale_failed(store).is_none()).await;
+    fixture.api.store(|store| store.remove_of("persistentvolumeclaims", "shop", "data-db-0"));
+    fixture.api.until("the first pod is made", |store| store.pods().count() == 2).await;
+    assert_ne!(fixture.claim("data-db-0").unwrap()["metadata"]["uid"], old);
+    fixture.api.until("nothing is wrong any more", |store| scale_failed(store).is_none()).await;
 }
 
 #[tokio::test]
 async fn a_pod_that_lost_its_claim_gets_another_one() {
-    let site = Site::start().await;
-    let _controller = site.controller();
-    site.set(1);
-    site.api.until("the pod is made", |store| store.pods().count() == 1).await;
-    let old = site.claim("data-db-0").unwrap()["metadata"]["uid"].clone();
+    let fixture = Fixture::start().await;
+    let _controller = fixture.controller();
+    fixture.set(1);
+    fixture.api.until("the pod is made", |store| store.pods().count() == 1).await;
+    let old = fixture.claim("data-db-0").unwrap()["metadata"]["uid"].clone();
     // The pod is Pending when its claim is deleted by another client.
-    site.api.store(|store| store.remove_of("persistentvolumeclaims", "shop", "data-db-0"));
+    fixture.api.store(|store| store.remove_of("persistentvolumeclaims", "shop", "data-db-0"));
     let there = |store: &Store| store.get("persistentvolumeclaims", "shop", "data-db-0").is_some();
-    site.api.until("it has another one", there).await;
-    assert_ne!(site.claim("data-db-0").unwrap()["metadata"]["uid"], old);
-    assert_eq!(site.api.count("DELETE pod"), 0);
+    fixture.api.until("it has another one", there).await;
+    assert_ne!(fixture.claim("data-db-0").unwrap()["metadata"]["uid"], old);
+    assert_eq!(fixture.api.count("DELETE pod"), 0);
 }

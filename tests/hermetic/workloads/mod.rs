@@ -24,7 +24,7 @@ struct Line {
 }
 
 /// A fake cluster.
-pub(crate) struct Site {
+pub(crate) struct Fixture {
     pub(crate) api: ApiServer,
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn controller_at(api: &ApiServer) -> Running {
     }))
 }
 
-impl Site {
+impl Fixture {
     pub(crate) async fn start() -> Self {
         // As in main.
         let _ = rustls::crypto::ring::default_provider().install_default();

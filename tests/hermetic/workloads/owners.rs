@@ -18,69 +18,72 @@ fn orphan(name: &str) -> Value {
 
 #[tokio::test]
 async fn a_pod_that_nobody_controls_is_adopted_and_one_that_is_not_meant_any_more_is_released() {
-    let site = Site::start().await;
-    site.deployment(2);
-    site.api.put(orphan("web-alone"));
-    let _controller = site.controller();
-    let uid = site.web()["metadata"]["uid"].as_str().unwrap().to_owned();
-    site.api
+    let fixture = Fixture::start().await;
+    fixture.deployment(2);
+    fixture.api.put(orphan("web-alone"));
+    let _controller = fixture.controller();
+    let uid = fixture.web()["metadata"]["uid"].as_str().unwrap().to_owned();
+    fixture
+        .api
         .until("it is adopted, and one is made", |store| {
             store.pods().count() == 2 && store.pods().all(|pod| controller_of(pod) == Some(&uid))
         })
         .await;
-    site.kubelet();
-    site.told("readyReplicas", 2).await;
-    site.api.edit("shop", "web-alone", |pod| pod["metadata"]["labels"]["app"] = json!("debug"));
-    site.api
+    fixture.kubelet();
+    fixture.told("readyReplicas", 2).await;
+    fixture.api.edit("shop", "web-alone", |pod| pod["metadata"]["labels"]["app"] = json!("debug"));
+    fixture
+        .api
         .until("it is released, and another one is made", |store| {
             let released = store.pod("shop", "web-alone").unwrap();
             controller_of(&released).is_none() && store.pods().count() == 3
         })
         .await;
     // A pod that appears later is adopted, too; then there is a surplus of one.
-    site.kubelet();
-    site.told("readyReplicas", 2).await;
-    site.api.put(orphan("web-late"));
-    site.told("replicas", 2).await;
+    fixture.kubelet();
+    fixture.told("readyReplicas", 2).await;
+    fixture.api.put(orphan("web-late"));
+    fixture.told("replicas", 2).await;
     let own = |store: &Store| store.pods().filter(|pod| controller_of(pod) == Some(&uid)).count();
-    site.api.until("one of them has left", |store| own(store) == 2 && store.pods().count() == 3).await;
+    fixture.api.until("one of them has left", |store| own(store) == 2 && store.pods().count() == 3).await;
 }
 
 #[tokio::test]
 async fn nothing_is_adopted_for_a_workload_that_was_deleted_meanwhile() {
-    let site = Site::start().await;
-    site.deployment(0);
-    let _controller = site.controller();
-    site.told("replicas", 0).await;
+    let fixture = Fixture::start().await;
+    fixture.deployment(0);
+    let _controller = fixture.controller();
+    fixture.told("replicas", 0).await;
     // The workload is deleted with the objects it owns and created again under its name; the watch has not reported
     // it yet.
-    site.api.on("GET gamedeployment").first(|store| {
+    fixture.api.on("GET gamedeployment").first(|store| {
         store.remove_of("gamedeployments", "shop", "web");
         let owned: Vec<_> = store.all("controllerrevisions").map(name).collect();
         for revision in owned {
             store.remove_of("controllerrevisions", "shop", &revision);
         }
     });
-    site.api.put(orphan("web-alone"));
-    site.api.arrived("GET gamedeployment", 1).await;
-    site.deployment(0);
-    let uid = site.web()["metadata"]["uid"].as_str().unwrap().to_owned();
+    fixture.api.put(orphan("web-alone"));
+    fixture.api.arrived("GET gamedeployment", 1).await;
+    fixture.deployment(0);
+    let uid = fixture.web()["metadata"]["uid"].as_str().unwrap().to_owned();
     // The new workload adopts the pod and then has a surplus of one.
-    site.api.until("it is gone", |store| store.pods().count() == 0).await;
-    let adopted: Vec<_> = site.api.calls().into_iter().filter(|call| call.starts_with("PATCH pod")).collect();
+    fixture.api.until("it is gone", |store| store.pods().count() == 0).await;
+    let adopted: Vec<_> =
+        fixture.api.calls().into_iter().filter(|call| call.starts_with("PATCH pod")).collect();
     assert_eq!(adopted, ["PATCH pod shop/web-alone"], "once, for {uid}");
 }
 
 #[tokio::test]
 async fn a_revision_of_somebody_else_is_never_used() {
-    let site = Site::start().await;
-    let first = site.controller();
-    site.deployment(1);
-    site.ready(1).await;
-    let revision = site.api.store(|store| store.all("controllerrevisions").next().unwrap().clone());
+    let fixture = Fixture::start().await;
+    let first = fixture.controller();
+    fixture.deployment(1);
+    fixture.ready(1).await;
+    let revision = fixture.api.store(|store| store.all("controllerrevisions").next().unwrap().clone());
     drop(first);
     // Another cluster, where that name is taken.
-    let other = Site::start().await;
+    let other = Fixture::start().await;
     let taken = json!({"apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 1, "data": {"other": true},
         "metadata": {"namespace": "shop", "name": name(&revision)}});
     other.api.put(taken);
@@ -96,19 +99,19 @@ async fn a_revision_of_somebody_else_is_never_used() {
 
 #[tokio::test]
 async fn a_name_that_is_not_to_be_had_is_left_out() {
-    let site = Site::start().await;
-    let first = site.controller();
-    site.deployment(2);
-    site.ready(2).await;
-    let names = site.names();
+    let fixture = Fixture::start().await;
+    let first = fixture.controller();
+    fixture.deployment(2);
+    fixture.ready(2).await;
+    let names = fixture.names();
     drop(first);
-    let other = Site::start().await;
+    let other = Fixture::start().await;
     let mut foreign = orphan(names.first().unwrap());
     foreign["metadata"]["labels"] = json!({"app": "other"});
     other.api.put(foreign);
     // The same uid gives the same names.
-    let uid = site.web()["metadata"]["uid"].clone();
-    let mut web = site.web();
+    let uid = fixture.web()["metadata"]["uid"].clone();
+    let mut web = fixture.web();
     web["metadata"] = json!({"namespace": "shop", "name": "web", "generation": 1, "uid": uid});
     web.as_object_mut().unwrap().remove("status");
     other.api.put(web);
@@ -129,7 +132,7 @@ fn orphaned(mut object: Value) -> Value {
 
 #[tokio::test]
 async fn an_orphaned_revision_whose_content_does_not_fit_its_name_is_left_alone() {
-    let first = Site::start().await;
+    let first = Fixture::start().await;
     let controller = first.controller();
     first.deployment(1);
     first.ready(1).await;
@@ -137,23 +140,23 @@ async fn an_orphaned_revision_whose_content_does_not_fit_its_name_is_left_alone(
     let mut forged =
         orphaned(first.api.store(|store| store.all("controllerrevisions").next().unwrap().clone()));
     forged["data"]["spec"]["template"]["spec"]["containers"][0]["image"] = json!("app:forged");
-    let site = Site::start().await;
-    site.api.put(forged.clone());
-    let _controller = site.controller();
-    site.deployment(1);
-    site.ready(1).await;
-    let revision = site.api.get("controllerrevisions", "shop", &name(&forged)).unwrap();
+    let fixture = Fixture::start().await;
+    fixture.api.put(forged.clone());
+    let _controller = fixture.controller();
+    fixture.deployment(1);
+    fixture.ready(1).await;
+    let revision = fixture.api.get("controllerrevisions", "shop", &name(&forged)).unwrap();
     assert_eq!(controller_of(&revision), None, "it is not adopted");
-    let pods = site.api.store(|store| store.pods().cloned().collect::<Vec<_>>());
+    let pods = fixture.api.store(|store| store.pods().cloned().collect::<Vec<_>>());
     assert!(!json!(pods).to_string().contains("app:forged"), "{pods:#?}");
     // It is reconciled several times and reported once.
-    site.spec(|spec| spec["replicas"] = json!(2));
-    site.ready(2).await;
+    fixture.spec(|spec| spec["replicas"] = json!(2));
+    fixture.ready(2).await;
     let told = |store: &Store| {
         let about = |event: &&Value| event["reason"] == "RevisionNotAdopted";
         store.events.iter().filter(about).cloned().collect::<Vec<_>>()
     };
-    let events = site.api.store(|store| told(store));
+    let events = fixture.api.store(|store| told(store));
     assert_eq!(events.len(), 1, "{events:#?}");
     assert!(events[0]["message"].as_str().unwrap().contains(&name(&forged)), "{events:#?}");
     assert_eq!(events[0]["count"], 1, "{events:#?}");
@@ -161,58 +164,58 @@ async fn an_orphaned_revision_whose_content_does_not_fit_its_name_is_left_alone(
 
 #[tokio::test]
 async fn a_revision_that_somebody_put_into_the_history_stops_nothing_and_makes_no_pod() {
-    let site = Site::start().await;
-    let _controller = site.controller();
-    site.deployment(2);
-    site.ready(2).await;
-    let owner = site.web()["metadata"]["uid"].clone();
+    let fixture = Fixture::start().await;
+    let _controller = fixture.controller();
+    fixture.deployment(2);
+    fixture.ready(2).await;
+    let owner = fixture.web()["metadata"]["uid"].clone();
     for (name, number) in [("web-forged", i64::MAX), ("web-first", 0)] {
         let forged = json!({"spec": {"template": template("app:forged")}});
-        site.api.put(json!({"apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": number, "data": forged,
+        fixture.api.put(json!({"apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": number, "data": forged,
             "metadata": {"namespace": "shop", "name": name, "labels": {"app": "web"}, "ownerReferences": [
                 {"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": "web", "uid": owner,
                     "controller": true}]}}));
     }
-    site.spec(|spec| {
+    fixture.spec(|spec| {
         spec["template"] = template("app:2");
         spec["updateStrategy"]["partition"] = json!(1);
     });
-    site.agents_bring("app:2", 1).await;
-    site.spec(|spec| spec["replicas"] = json!(4));
-    site.ready(4).await;
-    let pods = site.api.store(|store| store.pods().cloned().collect::<Vec<_>>());
+    fixture.agents_bring("app:2", 1).await;
+    fixture.spec(|spec| spec["replicas"] = json!(4));
+    fixture.ready(4).await;
+    let pods = fixture.api.store(|store| store.pods().cloned().collect::<Vec<_>>());
     assert!(!json!(pods).to_string().contains("app:forged"), "{pods:#?}");
 }
 
 #[tokio::test]
 async fn the_template_of_an_old_revision_is_read_when_a_pod_is_at_it() {
-    let site = Site::start().await;
-    let controller = site.controller();
-    site.deployment(3);
-    site.ready(3).await;
-    assert_eq!(site.api.count("GET controllerrevision"), 0, "it is that of the workload");
-    site.spec(|spec| {
+    let fixture = Fixture::start().await;
+    let controller = fixture.controller();
+    fixture.deployment(3);
+    fixture.ready(3).await;
+    assert_eq!(fixture.api.count("GET controllerrevision"), 0, "it is that of the workload");
+    fixture.spec(|spec| {
         spec["template"] = template("app:2");
         spec["updateStrategy"]["partition"] = json!(2);
     });
-    site.agents_bring("app:2", 1).await;
-    assert_eq!(site.api.count("GET controllerrevision"), 1, "once, however often it is looked at");
+    fixture.agents_bring("app:2", 1).await;
+    assert_eq!(fixture.api.count("GET controllerrevision"), 1, "once, however often it is looked at");
     drop(controller);
     // A revision that cannot be read now is not replaced by another one.
-    site.api.on("GET controllerrevision").times(2).fault(Fault::Answer(500, "not now"));
-    let old = site.api.store(|store| store.pods().find(|pod| runs(pod) == "app:1").map(name).unwrap());
-    site.api.store(|store| store.remove("shop", &old));
-    let _controller = site.controller();
-    site.ready(3).await;
-    let held = site.api.store(|store| store.pods().filter(|pod| runs(pod) == "app:1").count());
+    fixture.api.on("GET controllerrevision").times(2).fault(Fault::Answer(500, "not now"));
+    let old = fixture.api.store(|store| store.pods().find(|pod| runs(pod) == "app:1").map(name).unwrap());
+    fixture.api.store(|store| store.remove("shop", &old));
+    let _controller = fixture.controller();
+    fixture.ready(3).await;
+    let held = fixture.api.store(|store| store.pods().filter(|pod| runs(pod) == "app:1").count());
     assert_eq!(held, 2, "the one that is held back is made again as it was");
-    assert_eq!(site.api.count("GET controllerrevision"), 4, "two that failed, and one");
+    assert_eq!(fixture.api.count("GET controllerrevision"), 4, "two that failed, and one");
 }
 
 #[tokio::test]
 async fn what_was_orphaned_is_taken_over_as_it_is() {
     for way in ["RollingUpdate", "InplaceUpdate"] {
-        let first = Site::start().await;
+        let first = Fixture::start().await;
         let controller = first.controller();
         first.deployment(2);
         first.ready(2).await;
@@ -222,34 +225,35 @@ async fn what_was_orphaned_is_taken_over_as_it_is() {
         let left: Vec<_> = first.api.store(|store| {
             store.all("controllerrevisions").chain(store.pods()).cloned().map(orphaned).collect()
         });
-        let site = Site::start().await;
+        let fixture = Fixture::start().await;
         for object in left {
-            site.api.put(object);
+            fixture.api.put(object);
         }
-        let before = site.api.store(|store| store.all("controllerrevisions").cloned().collect::<Vec<_>>());
+        let before = fixture.api.store(|store| store.all("controllerrevisions").cloned().collect::<Vec<_>>());
         assert_eq!(before.len(), 2);
         // The workload is applied again unchanged.
-        let _controller = site.controller();
-        site.deployment(2);
-        site.spec(|spec| {
+        let _controller = fixture.controller();
+        fixture.deployment(2);
+        fixture.spec(|spec| {
             spec["template"] = template("app:2");
             spec["updateStrategy"]["type"] = json!(way);
         });
-        site.told("updatedReadyReplicas", 2).await;
-        let uid = site.web()["metadata"]["uid"].as_str().unwrap().to_owned();
-        site.api
+        fixture.told("updatedReadyReplicas", 2).await;
+        let uid = fixture.web()["metadata"]["uid"].as_str().unwrap().to_owned();
+        fixture
+            .api
             .until("the history is its own", |store| {
                 store.all("controllerrevisions").all(|revision| controller_of(revision) == Some(&uid))
             })
             .await;
-        let after = site.api.store(|store| store.all("controllerrevisions").cloned().collect::<Vec<_>>());
+        let after = fixture.api.store(|store| store.all("controllerrevisions").cloned().collect::<Vec<_>>());
         let content = |revisions: &[Value]| -> Vec<_> {
             revisions.iter().map(|one| (name(one), one["data"].clone(), one["revision"].clone())).collect()
         };
         assert_eq!(content(&after), content(&before), "{way}: no new revision, and none is lost");
-        assert_eq!(site.api.count("DELETE pod") + site.api.count("POST pod"), 0, "{way}");
+        assert_eq!(fixture.api.count("DELETE pod") + fixture.api.count("POST pod"), 0, "{way}");
         assert!(
-            site.api.store(|store| store.pods().all(|pod| open(pod).is_none())),
+            fixture.api.store(|store| store.pods().all(|pod| open(pod).is_none())),
             "{way}: nothing is asked for"
         );
     }

@@ -28,7 +28,7 @@ use crate::lab::{Lab, Options};
 const PULL: Duration = Duration::from_secs(300);
 
 /// A private node with an engine.
-pub(crate) struct Stand {
+pub(crate) struct TestNode {
     // Before `lab`, so that no calls are in progress when the lab is dropped.
     pub(crate) client: Client,
     node: Node,
@@ -75,7 +75,7 @@ pub(crate) struct Instance {
     pub(crate) finished_at: i64,
 }
 
-impl Stand {
+impl TestNode {
     pub(crate) fn new() -> Self {
         let lab = Lab::own(&Options::default());
         let heard: Arc<Mutex<Vec<Event>>> = Arc::default();

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 /// The server. It runs as long as the process.
 #[derive(Clone)]
-pub(crate) struct Oracle {
+pub(crate) struct HookServer {
     pub(crate) port: u16,
     shared: Arc<Mutex<Shared>>,
 }
@@ -34,19 +34,19 @@ pub(crate) struct Asked {
     pub(crate) said: u32,
 }
 
-impl Oracle {
+impl HookServer {
     pub(crate) fn open() -> Self {
         let listener = TcpListener::bind("0.0.0.0:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::<Mutex<Shared>>::default();
-        let oracle = Self { port, shared: Arc::clone(&shared) };
+        let hook_server = Self { port, shared: Arc::clone(&shared) };
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || answer(stream, &shared));
             }
         });
-        oracle
+        hook_server
     }
 
     pub(crate) fn say(&self, path: &str, says: u32) {

@@ -21,12 +21,12 @@ use crate::cluster::{block_on, runtime};
 pub(super) type All<K> = BTreeMap<String, Arc<K>>;
 
 /// The watch. It ends when dropped.
-pub(super) struct Told<K> {
+pub(super) struct Watched<K> {
     seen: Receiver<Vec<All<K>>>,
     watching: JoinHandle<()>,
 }
 
-impl<K> Told<K>
+impl<K> Watched<K>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
         + Clone
@@ -62,7 +62,7 @@ where
     }
 }
 
-impl<K> Drop for Told<K> {
+impl<K> Drop for Watched<K> {
     fn drop(&mut self) {
         self.watching.abort();
     }

@@ -21,7 +21,7 @@ use crate::cluster::runtime;
 const PAUSE: Duration = Duration::from_millis(30);
 
 /// Polls until dropped.
-pub(super) struct Witness {
+pub(super) struct ContainerMonitor {
     seen: Arc<Seen>,
     looking: JoinHandle<()>,
 }
@@ -32,7 +32,7 @@ struct Seen {
     doubles: Mutex<Vec<String>>,
 }
 
-impl Witness {
+impl ContainerMonitor {
     pub(super) fn of(endpoint: &str) -> Self {
         let endpoint = Endpoint::parse(endpoint).unwrap();
         let seen = Arc::<Seen>::default();
@@ -47,7 +47,7 @@ impl Witness {
     }
 }
 
-impl Drop for Witness {
+impl Drop for ContainerMonitor {
     fn drop(&mut self) {
         self.looking.abort();
     }

@@ -26,7 +26,7 @@ use crate::{
     facts::Facts,
     lab::run,
     pod::{PATIENCE, Pod, eventually, is, is_ready},
-    turnstile::Turnstile,
+    registry_gate::RegistryGate,
 };
 
 /// The moment of the operation.
@@ -71,30 +71,30 @@ pub(crate) fn slow_to_stop(image: &str) -> Value {
 }
 
 /// The pod, the engine and the moment of its operation, and the state before.
-pub(crate) struct Scene<'a> {
+pub(crate) struct OngoingOperation<'a> {
     pub(crate) pod: Pod<'a>,
     pub(crate) engine: Engine,
     pub(crate) moment: Moment,
     pub(crate) before: Facts,
-    turnstile: Option<Turnstile>,
+    registry_gate: Option<RegistryGate>,
     request: String,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> OngoingOperation<'a> {
     /// A pod with a running request, at that moment.
     pub(crate) fn set(cluster: &'a Cluster, engine: Engine, moment: Moment) -> Self {
-        let scene = Self::prepare(cluster, engine, moment);
-        scene.begin();
-        scene
+        let ongoing = Self::prepare(cluster, engine, moment);
+        ongoing.begin();
+        ongoing
     }
 
     /// A running pod and a request for a swap. With `Respec` the kubelet carries it out; with `Recreate` the
     /// agent alone, because only the image behind the tag has changed.
     pub(crate) fn prepare(cluster: &'a Cluster, engine: Engine, moment: Moment) -> Self {
         let name = format!("{engine}-{moment:?}").to_lowercase();
-        let turnstile = (moment == Moment::Pull).then(|| Turnstile::before(&cluster.lab().registry));
+        let registry_gate = (moment == Moment::Pull).then(|| RegistryGate::before(&cluster.lab().registry));
         let image =
-            |name: &str| turnstile.as_ref().map_or_else(|| cluster.image(name), |gate| gate.image(name));
+            |name: &str| registry_gate.as_ref().map_or_else(|| cluster.image(name), |gate| gate.image(name));
         let new = if moment == Moment::Rollback { "v3" } else { "v2" };
         let (old, wanted) = match engine {
             Engine::Recreate => {
@@ -111,7 +111,7 @@ impl<'a> Scene<'a> {
         if engine == Engine::Recreate {
             retag(cluster, new, &wanted);
         }
-        turnstile.iter().for_each(Turnstile::shut);
+        registry_gate.iter().for_each(RegistryGate::shut);
         let mut request = json!({"id": FIRST, "containers": [{"name": "app", "image": image(&wanted)}]});
         match moment {
             Moment::Pull | Moment::Swap => {}
@@ -119,7 +119,7 @@ impl<'a> Scene<'a> {
             Moment::Verify => request["minReadySeconds"] = 6.into(),
             Moment::Rollback => request["readyTimeoutSeconds"] = 2.into(),
         }
-        Self { pod, engine, moment, before, turnstile, request: request.to_string() }
+        Self { pod, engine, moment, before, registry_gate, request: request.to_string() }
     }
 
     /// Writes the request, and waits until it has come to the moment.
@@ -131,7 +131,7 @@ impl<'a> Scene<'a> {
             });
         };
         match self.moment {
-            Moment::Pull => self.turnstile.as_ref().unwrap().await_somebody(PATIENCE),
+            Moment::Pull => self.registry_gate.as_ref().unwrap().await_somebody(PATIENCE),
             Moment::Drain => drop(self.pod.wait("it drains", |pod| !is(pod, GATE))),
             Moment::Swap => stops(&["v1"]),
             Moment::Rollback => stops(&["v1", "v3"]),
@@ -177,7 +177,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-impl std::fmt::Debug for Scene<'_> {
+impl std::fmt::Debug for OngoingOperation<'_> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "{} in {:?}, {:?}", self.engine, self.moment, self.pod)
     }
@@ -229,8 +229,8 @@ pub(crate) fn remove_sandboxes(pod: &Pod<'_>) {
 
 /// Waits until nothing runs in a terminating pod, within `limit`, and then until it is removed. Asserts that
 /// meanwhile only its kubelet created containers, that nothing of it remains, and that its request has ended.
-pub(crate) fn watch_it_go(scene: &Scene<'_>, limit: Duration) {
-    let pod = &scene.pod;
+pub(crate) fn watch_it_go(ongoing: &OngoingOperation<'_>, limit: Duration) {
+    let pod = &ongoing.pod;
     let ids = |containers: &[Container]| containers.iter().map(|c| c.id.clone()).collect::<Vec<_>>();
     let there = ids(&containers(pod));
     let mut made = Vec::new();
@@ -240,7 +240,7 @@ pub(crate) fn watch_it_go(scene: &Scene<'_>, limit: Duration) {
         if left.iter().all(has_ended) {
             break;
         }
-        assert!(crate::traffic::now() < end, "{scene:?} does not go: {left:#?}");
+        assert!(crate::traffic::now() < end, "{ongoing:?} does not go: {left:#?}");
         for container in left {
             let ours = container.labels.contains_key(OPERATION) || is_fence(&container);
             if ours && !there.contains(&container.id) && !made.contains(&container.id) {
@@ -249,18 +249,20 @@ pub(crate) fn watch_it_go(scene: &Scene<'_>, limit: Duration) {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert_eq!(made, Vec::<String>::new(), "{scene:?}: made in a pod that is to go");
+    assert_eq!(made, Vec::<String>::new(), "{ongoing:?}: made in a pod that is to go");
     // A kubelet reports the end with a delay.
     pod.await_gone();
     let left = containers(pod);
-    assert!(left.iter().all(has_ended), "{scene:?}: {left:#?}");
+    assert!(left.iter().all(has_ended), "{ongoing:?}: {left:#?}");
     let journal = state(&pod.cluster.node()).join("journal").join(format!("{}.json", pod.uid));
-    eventually(&format!("the end of {scene:?} in the journal"), || {
+    eventually(&format!("the end of {ongoing:?} in the journal"), || {
         let text = std::fs::read_to_string(&journal);
         // A missing journal is right too: the journal of an open operation is never removed.
         let Ok(text) = text else { return Some(()) };
         let entry: Value = serde_json::from_str(&text).unwrap();
-        entry["open"].is_null().then(|| assert_eq!(entry["last"]["phase"], "Failed", "{scene:?}: {entry:#}"))
+        entry["open"]
+            .is_null()
+            .then(|| assert_eq!(entry["last"]["phase"], "Failed", "{ongoing:?}: {entry:#}"))
     });
 }
 

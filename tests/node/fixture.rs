@@ -38,7 +38,7 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
 }
 
 /// A lab with folders for one agent. An agent locks its node, so every test uses a site of its own.
-pub(crate) struct Site {
+pub(crate) struct Fixture {
     pub(crate) lab: Lab,
     pub(crate) pods: PathBuf,
     pub(crate) state: PathBuf,
@@ -55,7 +55,7 @@ pub(crate) struct Instance {
     pub(crate) name: String,
 }
 
-impl Site {
+impl Fixture {
     pub(crate) fn new() -> Self {
         let lab = Lab::own(&Options::default());
         let folder = tempfile::tempdir().unwrap();

@@ -13,14 +13,14 @@ use tokio::{
 use crate::cluster::{block_on, runtime};
 
 /// The proxy. Its address is closed when dropped.
-pub(crate) struct Turnstile {
+pub(crate) struct RegistryGate {
     address: SocketAddr,
     open: Sender<bool>,
     waiting: Receiver<usize>,
     accepting: JoinHandle<()>,
 }
 
-impl Turnstile {
+impl RegistryGate {
     /// Creates an open proxy for the registry at that address.
     pub(crate) fn before(registry: &str) -> Self {
         let listener = block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -49,7 +49,7 @@ impl Turnstile {
     }
 }
 
-impl Drop for Turnstile {
+impl Drop for RegistryGate {
     fn drop(&mut self) {
         self.accepting.abort();
     }

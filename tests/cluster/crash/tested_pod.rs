@@ -79,7 +79,7 @@ impl Way {
 }
 
 /// A pod under test.
-pub(super) struct Subject<'a> {
+pub(super) struct TestedPod<'a> {
     pub(super) pod: Pod<'a>,
     pub(super) way: Way,
     /// Maximum number of starts of the previous image during the rollback: one by the agent, one more if the
@@ -122,7 +122,7 @@ impl std::fmt::Debug for Ask {
     }
 }
 
-impl<'a> Subject<'a> {
+impl<'a> TestedPod<'a> {
     pub(super) fn create(cluster: &'a Cluster, way: Way) -> Self {
         let mut spec = "terminationGracePeriodSeconds: 2\n".to_owned();
         if way == Way::Drain {
@@ -316,12 +316,12 @@ impl<'a> Subject<'a> {
 }
 
 /// Preconditions: the kubelet delays an image that it started recently.
-pub(super) fn prepare(subjects: &[Subject<'_>]) {
-    let held_back = || subjects.iter().filter(|subject| subject.way == Way::Finish);
+pub(super) fn prepare(tested_pods: &[TestedPod<'_>]) {
+    let held_back = || tested_pods.iter().filter(|tested_pod| tested_pod.way == Way::Finish);
     for round in ["prepare", "and-back"] {
-        let asks: Vec<_> = held_back().map(|subject| (subject, subject.ask(round))).collect();
-        for (subject, ask) in &asks {
-            subject.ends(ask, round, 1..=1);
+        let asks: Vec<_> = held_back().map(|tested_pod| (tested_pod, tested_pod.ask(round))).collect();
+        for (tested_pod, ask) in &asks {
+            tested_pod.ends(ask, round, 1..=1);
         }
     }
 }
