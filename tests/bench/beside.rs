@@ -37,10 +37,10 @@ pub(crate) fn beside(scale: &Scale, report: &mut Report) {
     let client = block_on(async { Client::new(&endpoint, None) });
     let [mut ours, mut bare, mut first, mut second] = <[Samples; 4]>::default();
     let pod = Pod::run(&cluster, "beside", SPEC);
-    for turn in 0..=scale.beside {
-        let samples = [restart(&client, &pod, turn), floor(&client, &pod, turn)];
+    for cycle in 0..=scale.beside {
+        let samples = [restart(&client, &pod, cycle), floor(&client, &pod, cycle)];
         // The first sample fills caches and is dropped.
-        if turn > 0 {
+        if cycle > 0 {
             ours.add_ms(samples[0]);
             bare.add_ms(samples[1]);
         }
@@ -81,18 +81,18 @@ pub(crate) fn beside(scale: &Scale, report: &mut Report) {
 
 /// Restarts through a request, and waits until the kubelet reports the new instance. Returns the downtime in
 /// milliseconds.
-fn restart(client: &Client, pod: &Pod<'_>, turn: u32) -> f64 {
-    let status = pod.ask(&format!("restart app #{turn}"), Phase::Succeeded);
+fn restart(client: &Client, pod: &Pod<'_>, cycle: u32) -> f64 {
+    let status = pod.ask(&format!("restart app #{cycle}"), Phase::Succeeded);
     let report = &status.containers[0];
     assert_eq!(report.engine, Engine::Recreate);
     let new = &report.to.as_ref().unwrap().container_id;
-    told(pod, new);
+    reported(pod, new);
     between(instance(client, &report.from.container_id), instance(client, new))
 }
 
 /// The lower bound: a copy of the same container under a name that the kubelet ignores is created, then stopped
 /// and created again with nothing between the calls.
-fn floor(client: &Client, pod: &Pod<'_>, turn: u32) -> f64 {
+fn floor(client: &Client, pod: &Pod<'_>, cycle: u32) -> f64 {
     block_on(async {
         let label = Some((annotation::POD_UID, pod.uid.as_str()));
         let all = client.containers(label).await.unwrap();
@@ -113,9 +113,9 @@ fn floor(client: &Client, pod: &Pod<'_>, turn: u32) -> f64 {
             client.start(&id).await.unwrap();
             id
         };
-        let old = make(2 * turn).await;
+        let old = make(2 * cycle).await;
         client.stop(&old, GRACE).await.unwrap();
-        let new = make(2 * turn + 1).await;
+        let new = make(2 * cycle + 1).await;
         let instances = [status(client, &old).await, status(client, &new).await];
         client.stop(&new, GRACE).await.unwrap();
         for id in [old, new] {
@@ -136,8 +136,8 @@ fn stopped(client: &Client, pod: &Pod<'_>) -> [f64; 2] {
                 app.ready && !app.container_id.as_ref().is_some_and(|id| id.ends_with(&old))
             })
         });
-        let told = container(&object, "app").unwrap().container_id.clone().unwrap();
-        between(instance(client, &old), instance(client, told.rsplit('/').next().unwrap()))
+        let reported = container(&object, "app").unwrap().container_id.clone().unwrap();
+        between(instance(client, &old), instance(client, reported.rsplit('/').next().unwrap()))
     })
 }
 
@@ -147,10 +147,11 @@ fn id(pod: &Pod<'_>) -> Option<String> {
     Some(container(&object, "app")?.container_id.as_ref()?.rsplit('/').next()?.to_owned())
 }
 
-fn told(pod: &Pod<'_>, id: &str) {
+fn reported(pod: &Pod<'_>, id: &str) {
     pod.wait("the kubelet tells of it", |object| {
-        container(object, "app")
-            .is_some_and(|app| app.ready && app.container_id.as_ref().is_some_and(|told| told.ends_with(id)))
+        container(object, "app").is_some_and(|app| {
+            app.ready && app.container_id.as_ref().is_some_and(|reported| reported.ends_with(id))
+        })
     });
 }
 

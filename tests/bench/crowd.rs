@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::Scale;
-use crate::idle::{Agent, PATIENCE, tell};
+use crate::idle::{Agent, PATIENCE, record};
 use crate::lab::{Lab, Options, run, setting};
 use crate::report::Report;
 
@@ -34,7 +34,7 @@ pub(crate) async fn idle(scale: &Scale, report: &mut Report) {
     served(&lab, pods).await;
     let serving = began.elapsed();
     let worked = agent.rest(scale).await;
-    tell("G", report, scale, [making, serving], [&fresh, &worked]);
+    record("G", report, scale, [making, serving], [&fresh, &worked]);
 }
 
 fn kubectl(lab: &Lab) -> Command {

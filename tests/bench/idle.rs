@@ -45,12 +45,12 @@ pub(crate) async fn idle(test_node: &TestNode, scale: &Scale, report: &mut Repor
         .expect("restarts take too long");
     let serving = began.elapsed();
     let worked = agent.rest(scale).await;
-    tell("E", report, scale, [making, serving], [&fresh, &worked]);
+    record("E", report, scale, [making, serving], [&fresh, &worked]);
 }
 
 /// Reports the figures: the times of creating and of restarting all pods, and the costs before and after the
 /// restarts.
-pub(crate) fn tell(
+pub(crate) fn record(
     part: &str,
     report: &mut Report,
     scale: &Scale,

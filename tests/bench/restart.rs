@@ -25,10 +25,10 @@ pub(crate) async fn many(test_node: &TestNode, scale: &Scale, report: &mut Repor
     report.title("A. Restarts by the engine, in turn with bare calls for the same container");
     let pod = test_node.pod("restart", &test_node.lab.image("app:v1")).await;
     let mut run = Run::new(test_node, &pod).await;
-    run.turn().await;
+    run.cycle().await;
     let mut run = Run { seen: Seen::default(), ..run };
     for _ in 0..scale.restarts {
-        run.turn().await;
+        run.cycle().await;
     }
     let Seen { downtime, raw, create, start, floor, whole, parts } = &run.seen;
     report.distributions(
@@ -68,7 +68,7 @@ pub(crate) async fn minute(test_node: &TestNode, scale: &Scale, report: &mut Rep
     let mut ticks = tokio::time::interval(scale.minute / 10);
     for _ in 0..10 {
         ticks.tick().await;
-        run.turn().await;
+        run.cycle().await;
     }
     let Seen { downtime, raw, .. } = &run.seen;
     report.distributions(
@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
     }
 
     /// One restart, and one bare container for comparison.
-    async fn turn(&mut self) {
+    async fn cycle(&mut self) {
         self.restart().await;
         self.bare().await;
     }

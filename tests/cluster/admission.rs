@@ -84,16 +84,16 @@ impl Fixture {
     }
 
     fn done(&self, args: &[&str], input: &str) -> String {
-        let (done, told) = self.kubectl(args, input);
-        assert!(done, "{args:?}: {told}\n{}", self.log());
-        told
+        let (done, reported) = self.kubectl(args, input);
+        assert!(done, "{args:?}: {reported}\n{}", self.log());
+        reported
     }
 
     /// The command must be refused, and its output must contain all of `says`.
     fn refused(&self, args: &[&str], input: &str, says: &[&str]) {
-        let (done, told) = self.kubectl(args, input);
-        assert!(!done, "{args:?} was accepted: {told}");
-        assert!(says.iter().all(|words| told.contains(words)), "{args:?}: {told}");
+        let (done, reported) = self.kubectl(args, input);
+        assert!(!done, "{args:?} was accepted: {reported}");
+        assert!(says.iter().all(|words| reported.contains(words)), "{args:?}: {reported}");
     }
 
     fn log(&self) -> String {
@@ -143,20 +143,20 @@ impl Fixture {
         let mut command = Command::new(env!("CARGO_BIN_EXE_inplace"));
         let output = command.args(["rollout", "undo", name, "--to-revision", to, "--kubeconfig"]);
         let output = output.arg(self.server.kubeconfig()).output().unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(3), "{told}");
-        assert!(told.contains(says), "{told}");
+        let reported = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{reported}");
+        assert!(reported.contains(says), "{reported}");
     }
 
     /// Waits until the API server calls the webhook and trusts its certificate.
     fn in_force(&self) {
         let end = Instant::now() + Duration::from_secs(60);
         loop {
-            let (_, told) = self.kubectl(&["create", "--dry-run=server", "-f", "-"], STRAY);
-            if told.contains("spec.selector") {
+            let (_, reported) = self.kubectl(&["create", "--dry-run=server", "-f", "-"], STRAY);
+            if reported.contains("spec.selector") {
                 return;
             }
-            assert!(Instant::now() < end, "{told}\n{}", self.log());
+            assert!(Instant::now() < end, "{reported}\n{}", self.log());
             std::thread::sleep(Duration::from_millis(50));
         }
     }

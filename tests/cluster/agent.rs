@@ -291,7 +291,7 @@ impl Pod<'_> {
     }
 
     /// Waits until the latest status fulfils a condition, for example that it is running.
-    pub(crate) fn told(&self, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
+    pub(crate) fn reported(&self, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
         let object = self.wait(what, |object| status(object).is_some_and(|status| wanted(&status)));
         status(&object).unwrap()
     }

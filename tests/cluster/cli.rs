@@ -43,8 +43,8 @@ fn running<'a>(cluster: &'a Cluster, name: &str) -> Pod<'a> {
 }
 
 fn both_run(pod: &Object) -> bool {
-    let told = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
-    told.filter(|status| status.ready).count() == 2
+    let reported = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    reported.filter(|status| status.ready).count() == 2
 }
 
 /// A pod on a node without kubelet and agent: only the test writes its status.
@@ -156,18 +156,18 @@ fn the_wait_is_for_its_own_id_behind_another_one() {
     answer(&pod, "before", "Failed", "Swap", "the other one failed");
     answer(&pod, "mine", "Succeeded", "Verify", "done");
     let output = child.wait_with_output().unwrap();
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{told}");
-    assert!(told.contains("before is under way (Running, Swap): this one waits its turn"), "{told}");
+    let reported = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{reported}");
+    assert!(reported.contains("before is under way (Running, Swap): this one waits its turn"), "{reported}");
 }
 
 #[test]
 fn a_request_that_nobody_answers_stays_until_it_is_cancelled() {
     let pod = Fixture::set("alone");
     let waited = inplace(&["restart", &pod.name, "-c", "app", "--id", "lost", "--wait=1s"]);
-    let told = text(&waited.stderr);
-    assert_eq!(waited.status.code(), Some(8), "{told}");
-    assert!(told.contains(&format!("is the inplace agent running on node {}?", pod.node)), "{told}");
+    let reported = text(&waited.stderr);
+    assert_eq!(waited.status.code(), Some(8), "{reported}");
+    assert!(reported.contains(&format!("is the inplace agent running on node {}?", pod.node)), "{reported}");
     let wrong = inplace(&["cancel", &pod.name, "--id", "other"]);
     assert_eq!((wrong.status.code(), text(&wrong.stderr).contains("is lost, not other")), (Some(3), true));
     assert!(annotation(&pod.get(), REQUEST).is_some());
@@ -257,8 +257,8 @@ fn a_slip_in_one_name_changes_no_pod() {
         (["restart", &pod.name, &pod.name, "--context", "none"], 3, "kubeconfig"),
     ] {
         let output = inplace(&args);
-        let told = text(&output.stderr);
-        assert!(output.status.code() == Some(code) && told.contains(says), "{args:?}: {told}");
+        let reported = text(&output.stderr);
+        assert!(output.status.code() == Some(code) && reported.contains(says), "{args:?}: {reported}");
         assert!(output.stdout.is_empty());
     }
     assert_eq!(annotation(&pod.get(), REQUEST), None);
@@ -301,14 +301,17 @@ fn history_tells_the_events_of_a_pod_oldest_first_also_when_it_is_gone() {
         block_on(events.create(&PostParams::default(), &serde_json::from_value(event).unwrap())).unwrap();
     }
     answer(&pod, "one", "Succeeded", "Verify", "all is well");
-    let told = text(&inplace(&["history", &pod.name]).stdout);
-    let at = |what: &str| told.find(what).unwrap_or_else(|| panic!("{what} is missing in {told}"));
+    let reported = text(&inplace(&["history", &pod.name]).stdout);
+    let at = |what: &str| reported.find(what).unwrap_or_else(|| panic!("{what} is missing in {reported}"));
     assert!(at("said InPlaceStarted") < at("said InPlaceSucceeded"));
     assert!(at("said InPlaceSucceeded") < at("now: request one: Succeeded, Verify: all is well"));
-    assert!(!told.contains("Unrelated"));
+    assert!(!reported.contains("Unrelated"));
     pod.clear();
-    let told = text(&inplace(&["history", &pod.name]).stdout);
-    assert!(told.contains("said InPlaceStarted") && told.contains("now: the pod is gone"), "{told}");
+    let reported = text(&inplace(&["history", &pod.name]).stdout);
+    assert!(
+        reported.contains("said InPlaceStarted") && reported.contains("now: the pod is gone"),
+        "{reported}"
+    );
 }
 
 #[test]

@@ -124,9 +124,9 @@ fn assert_same(old: &Instance, new: &Instance) {
 
 /// The pod's spec, with a native sidecar where the kubelet supports it.
 fn everything(cluster: &Cluster) -> String {
-    let told =
+    let reported =
         cluster.kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].status.nodeInfo.kubeletVersion}"]);
-    let minor: u32 = told.split('.').nth(1).unwrap().parse().unwrap();
+    let minor: u32 = reported.split('.').nth(1).unwrap().parse().unwrap();
     let sidecar = "- {name: mesh, image: lab/app:v1, restartPolicy: Always}\ncontainers:\n- name: app";
     if minor < 29 { EVERYTHING.to_owned() } else { EVERYTHING.replace("containers:\n- name: app", sidecar) }
 }
@@ -151,8 +151,11 @@ fn the_clone_differs_from_the_kubelets_own_in_its_cgroup_alone() {
         assert_same(old, new);
     }
     // The preStop handler ran once, the written files are there, and `exec` reaches the new instance.
-    let told = exec("cat /scratch/made /scratch/prestop /memory/a /dev/shm/b; cat /etc/hosts");
-    assert!(told.starts_with("made\nstopped\nkept\nkept\n") && told.contains("alias.example"), "{told}");
+    let reported = exec("cat /scratch/made /scratch/prestop /memory/a /dev/shm/b; cat /etc/hosts");
+    assert!(
+        reported.starts_with("made\nstopped\nkept\nkept\n") && reported.contains("alias.example"),
+        "{reported}"
+    );
     pod.wait("it is Ready", is_ready);
 }
 

@@ -85,7 +85,7 @@ fn plain(cluster: &Cluster) {
     let done = pod.ask("restart app", Phase::Succeeded);
     assert_eq!(engines(&done), [Engine::Recreate]);
     pod.ask("restart app,side #2", Phase::Succeeded);
-    let swap = |image: &str, turn: u32| format!("swap app={} #{turn}", cluster.image(image));
+    let swap = |image: &str, cycle: u32| format!("swap app={} #{cycle}", cluster.image(image));
     let done = pod.ask(&swap("app:v2", 1), Phase::Succeeded);
     assert_eq!(engines(&done), [Engine::Respec]);
     let back = pod.ask(&swap("app:crash", 2), Phase::RolledBack);
@@ -98,10 +98,10 @@ fn plain(cluster: &Cluster) {
     assert_eq!(facts.running("app").version, "v2");
     eventually("the events", || {
         let events = pod.events();
-        let told = |reason: &str| events.iter().any(|event| event.reason.as_deref() == Some(reason));
+        let reported = |reason: &str| events.iter().any(|event| event.reason.as_deref() == Some(reason));
         let wanted =
             ["InPlaceStarted", "InPlaceSucceeded", "InPlaceRolledBack", "InPlaceRefused", "InPlaceFailed"];
-        wanted.into_iter().all(told).then_some(())
+        wanted.into_iter().all(reported).then_some(())
     });
 }
 
@@ -216,7 +216,7 @@ struct Busy<'a> {
     drains: Pod<'a>,
     stops: Pod<'a>,
     proves: Pod<'a>,
-    turn: u32,
+    cycle: u32,
 }
 
 impl<'a> Busy<'a> {
@@ -234,7 +234,7 @@ impl<'a> Busy<'a> {
             drains: make("drains", GATED),
             stops: make("stops", &slow),
             proves: make("proves", PAIR),
-            turn: 0,
+            cycle: 0,
         };
         for pod in busy.all() {
             pod.wait("it is Ready", is_ready);
@@ -248,9 +248,9 @@ impl<'a> Busy<'a> {
 
     /// Starts another operation on each, and waits until all are running.
     fn begin(&mut self) {
-        self.turn += 1;
+        self.cycle += 1;
         let id = self.id();
-        let version = if self.turn % 2 == 1 { "app:v2" } else { "app:v1" };
+        let version = if self.cycle % 2 == 1 { "app:v2" } else { "app:v1" };
         let image = self.proves.cluster.image(version);
         let app = [json!({"name": "app"})];
         self.drains.request(&json!({"id": id, "containers": app, "gracePeriodSeconds": 8}).to_string());
@@ -263,26 +263,26 @@ impl<'a> Busy<'a> {
                 (&status.id, status.phase, status.step) == (&id, Phase::Running, Some(step))
             }
         };
-        self.drains.told("it drains", is_in(Step::Drain));
-        self.stops.told("it stops", is_in(Step::Swap));
-        self.proves.told("it runs", |status| status.id == id && status.phase == Phase::Running);
+        self.drains.reported("it drains", is_in(Step::Drain));
+        self.stops.reported("it stops", is_in(Step::Swap));
+        self.proves.reported("it runs", |status| status.id == id && status.phase == Phase::Running);
     }
 
     fn id(&self) -> String {
-        format!("turn-{}", self.turn)
+        format!("turn-{}", self.cycle)
     }
 
     /// Asserts that everything that was started is finished, once.
     fn finish(&self, node: &Node) {
-        let turn = self.turn.cast_signed();
+        let cycle = self.cycle.cast_signed();
         for pod in self.all() {
             let answer = pod.answer_within(Duration::from_secs(120), &self.id());
             assert_eq!(answer.phase, Phase::Succeeded, "{pod:?}: {answer:#?}");
             pod.wait("the kubelet tells the same", |pod| {
-                is_ready(pod) && (restarts(pod, "app"), restarts(pod, "side")) == (turn, 0)
+                is_ready(pod) && (restarts(pod, "app"), restarts(pod, "side")) == (cycle, 0)
             });
             let facts = pod.facts_on(node).settled();
-            assert_eq!(facts.running("app").attempt, self.turn, "{facts:#?}");
+            assert_eq!(facts.running("app").attempt, self.cycle, "{facts:#?}");
             // Each request has one terminal status, and it does not change afterwards.
             let answers: Vec<_> = pod
                 .seen()

@@ -36,12 +36,12 @@ fn gate_is(pod: &Object, status: &str, reason: &str) -> bool {
 }
 
 /// The sequence of the gate's states, as status and reason of the condition.
-fn turns(pod: &Pod<'_>) -> Vec<String> {
-    let told =
+fn cycles(pod: &Pod<'_>) -> Vec<String> {
+    let reported =
         |gate: &PodCondition| format!("{} {}", gate.status, gate.reason.as_deref().unwrap_or_default());
-    let mut turns: Vec<_> = pod.seen().versions.iter().filter_map(|pod| gate(pod).map(told)).collect();
-    turns.dedup();
-    turns
+    let mut cycles: Vec<_> = pod.seen().versions.iter().filter_map(|pod| gate(pod).map(reported)).collect();
+    cycles.dedup();
+    cycles
 }
 
 /// The agent's writes about the pod, including its events.
@@ -100,10 +100,10 @@ fn nobody_is_turned_away_over_twenty_restarts_with_a_drain() {
     Agent::shared();
     let served = Served::new("drained", &format!("[{{conditionType: {GATE}}}]"));
     let (mut left_early, mut away) = (Vec::new(), Vec::new());
-    for turn in 0..RESTARTS {
-        let pod = &served.pods[turn % 2];
+    for cycle in 0..RESTARTS {
+        let pod = &served.pods[cycle % 2];
         let since = now();
-        let status = pod.ask(&restart(&format!("turn-{turn}"), 2), Phase::Succeeded);
+        let status = pod.ask(&restart(&format!("turn-{cycle}"), 2), Phase::Succeeded);
         let ip = pod.get().status.unwrap().pod_ip.unwrap();
         let (left, back) = served.traffic.absence(&ip, since);
         let container = &status.containers[0];
@@ -111,7 +111,7 @@ fn nobody_is_turned_away_over_twenty_restarts_with_a_drain() {
         assert!(left < stopped && started < back, "{left} {stopped} {started} {back}");
         left_early.push(stopped.duration_since(left).as_millis());
         away.push(back.duration_since(left).as_millis());
-        assert_eq!(container.to.as_ref().unwrap().attempt, u32::try_from(turn / 2).unwrap() + 1);
+        assert_eq!(container.to.as_ref().unwrap().attempt, u32::try_from(cycle / 2).unwrap() + 1);
     }
     left_early.sort_unstable();
     away.sort_unstable();
@@ -127,19 +127,19 @@ fn nobody_is_turned_away_over_twenty_restarts_with_a_drain() {
     for pod in &served.pods {
         let mut expected = vec!["True InPlaceReady"];
         expected.extend(["False InPlaceDrain", "True InPlaceReady"].repeat(RESTARTS / 2));
-        assert_eq!(turns(pod), expected);
+        assert_eq!(cycles(pod), expected);
         let events = eventually("the events", || {
             let events = pod.events();
             let ended = events.iter().filter(|event| event.reason.as_deref() == Some("InPlaceSucceeded"));
             (ended.count() == RESTARTS / 2).then_some(events)
         });
-        let others = |told: &&str| told.starts_with("InPlace") && *told != "InPlaceSucceeded";
+        let others = |reported: &&str| reported.starts_with("InPlace") && *reported != "InPlaceSucceeded";
         assert_eq!(events.iter().filter_map(|event| event.reason.as_deref()).find(others), None);
         // One more write opened the gate of the new pod. A step that takes long, as on a busy machine, is
         // reported too.
-        let mut told: Vec<_> = pod.seen().versions.iter().filter_map(status).collect();
-        told.dedup();
-        let steps = told.iter().filter(|status| !status.phase.is_terminal()).count() - RESTARTS / 2;
+        let mut reported: Vec<_> = pod.seen().versions.iter().filter_map(status).collect();
+        reported.dedup();
+        let steps = reported.iter().filter(|status| !status.phase.is_terminal()).count() - RESTARTS / 2;
         let written = writes(pod);
         eprintln!(
             "{} writes for {} restarts, {steps} of them of a step that lasted",
@@ -196,12 +196,12 @@ fn a_confirmed_drain_waits_for_every_slice_and_turns_nobody_away() {
     assert!(stopped >= gone + SignedDuration::from_secs(1), "{gone} {stopped}");
     held.wait("it is Ready again", is_ready);
     // With the slices of the cluster's own controller alone.
-    for turn in 0..4 {
-        let pod = &served.pods[turn % 2];
-        pod.ask(&confirmed(&format!("turn-{turn}"), 300), Phase::Succeeded);
+    for cycle in 0..4 {
+        let pod = &served.pods[cycle % 2];
+        pod.ask(&confirmed(&format!("turn-{cycle}"), 300), Phase::Succeeded);
         pod.wait("it is Ready again", is_ready);
         let ip = pod.get().status.unwrap().pod_ip.unwrap();
-        served.traffic.until("it is back", |turns| turns.last().unwrap().addresses.contains(&ip));
+        served.traffic.until("it is back", |cycles| cycles.last().unwrap().addresses.contains(&ip));
     }
     // A Service that publishes addresses that are not ready never removes the pod.
     let peers = format!("peers-{}", std::process::id());
@@ -230,8 +230,8 @@ fn a_confirmed_drain_waits_for_every_slice_and_turns_nobody_away() {
 fn without_a_drain_somebody_is_turned_away() {
     Agent::shared();
     let served = Served::new("cut", "[]");
-    for turn in 0..4 {
-        served.pods[turn % 2].ask(&restart(&format!("turn-{turn}"), 0), Phase::Succeeded);
+    for cycle in 0..4 {
+        served.pods[cycle % 2].ask(&restart(&format!("turn-{cycle}"), 0), Phase::Succeeded);
     }
     let failed = served.traffic.failed();
     eprintln!("4 restarts without a drain: {} of {} requests failed", failed.len(), served.traffic.served());
@@ -248,7 +248,7 @@ fn a_new_pod_is_let_in_before_it_runs_and_one_without_a_gate_is_left_alone() {
     let let_in = new.wait("its gate is open", |pod| gate_is(pod, "True", "InPlaceReady"));
     assert!(!is(&let_in, "Initialized"));
     new.wait("it is Ready", is_ready);
-    assert_eq!(turns(&new), ["True InPlaceReady"]);
+    assert_eq!(cycles(&new), ["True InPlaceReady"]);
     assert!(plain.seen().versions.iter().all(|pod| gate(pod).is_none()));
     assert_eq!(writes(&plain), Vec::<Value>::new());
     // A drain on a pod without the gate is refused.
@@ -261,7 +261,7 @@ fn a_new_pod_is_let_in_before_it_runs_and_one_without_a_gate_is_left_alone() {
 }
 
 /// Sets the gate as another user.
-fn turn(pod: &Pod<'_>, status: &str, reason: &str) {
+fn cycle(pod: &Pod<'_>, status: &str, reason: &str) {
     let condition = json!({"type": GATE, "status": status, "reason": reason, "lastTransitionTime": "2026-11-20T10:00:00Z"});
     let body = json!({"status": {"conditions": [condition]}});
     block_on(pod.api.patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(&body))).unwrap();
@@ -274,14 +274,14 @@ fn a_gate_that_somebody_else_closed_stays_closed_and_one_left_behind_is_opened()
     for pod in [&theirs, &left] {
         pod.wait("it is Ready", is_ready);
     }
-    turn(&theirs, "False", "Maintenance");
+    cycle(&theirs, "False", "Maintenance");
     // The state that a forgotten drain leaves behind.
-    turn(&left, "False", "InPlaceDrain");
+    cycle(&left, "False", "InPlaceDrain");
     left.wait("it is opened", |pod| gate_is(pod, "True", "InPlaceReady"));
-    assert_eq!(turns(&theirs), ["True InPlaceReady", "False Maintenance"]);
+    assert_eq!(cycles(&theirs), ["True InPlaceReady", "False Maintenance"]);
     // A request without a drain does not change that either.
     theirs.ask("restart app", Phase::Succeeded);
-    assert_eq!(turns(&theirs), ["True InPlaceReady", "False Maintenance"]);
+    assert_eq!(cycles(&theirs), ["True InPlaceReady", "False Maintenance"]);
 }
 
 #[test]
@@ -305,9 +305,9 @@ fn after_a_failure_the_gate_stays_closed_until_something_succeeds() {
         // The next swap may drain or not: the pod receives no traffic anyway.
         pod.ask(&swap("app:v2", grace), Phase::Succeeded);
         pod.wait("it is Ready again", is_ready);
-        let turns = turns(pod);
-        assert_eq!(turns.first().unwrap(), "True InPlaceReady");
-        assert_eq!(turns.last().unwrap(), "True InPlaceReady");
+        let cycles = cycles(pod);
+        assert_eq!(cycles.first().unwrap(), "True InPlaceReady");
+        assert_eq!(cycles.last().unwrap(), "True InPlaceReady");
         assert_eq!(pod.facts().settled().running("app").version, "v2");
     }
 }
@@ -326,7 +326,7 @@ fn a_pod_whose_sandbox_ends_in_the_middle_of_an_operation_takes_traffic_again() 
     let status = pod.answer(&id);
     assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
     pod.wait("it takes traffic", |pod| gate_is(pod, "True", "InPlaceReady") && is_ready(pod));
-    assert_eq!(turns(&pod), ["True InPlaceReady", "False InPlaceDrain", "True InPlaceReady"]);
+    assert_eq!(cycles(&pod), ["True InPlaceReady", "False InPlaceDrain", "True InPlaceReady"]);
     let running = running(&pod);
     assert!(matches!(&running[..], [app] if app.pod_sandbox_id != before.sandbox), "{running:#?}");
 }
@@ -362,7 +362,7 @@ fn a_drain_goes_on_where_a_killed_agent_left_it() {
     eprintln!("closed {closed}, the second agent {second}, stopped {stopped}");
     assert!(stopped >= closed + GRACE && stopped < second + GRACE, "{closed} {second} {stopped}");
     pod.wait("it is Ready", is_ready);
-    assert_eq!(turns(&pod), ["True InPlaceReady", "False InPlaceDrain", "True InPlaceReady"]);
+    assert_eq!(cycles(&pod), ["True InPlaceReady", "False InPlaceDrain", "True InPlaceReady"]);
     let turned = writes(&pod).into_iter().filter(|write| write["objectRef"]["subresource"] == "status");
     assert_eq!(turned.count(), 3);
     assert_eq!(pod.facts().settled().running("app").attempt, 1);

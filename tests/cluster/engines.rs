@@ -246,8 +246,8 @@ fn a_native_sidecar_is_a_container_like_any_other() {
     assert_eq!(adopted(&pod, "side", "lab/app:v1").attempt, 1);
     for (attempt, tag) in [(2, "v2"), (3, "v1")] {
         let image = format!("lab/app:{tag}");
-        let wish = crate::asked::request(cluster, &[("side", Some(&image))], json!({}));
-        let status = pod.ask(&wish, Phase::Succeeded);
+        let request_text = crate::asked::request(cluster, &[("side", Some(&image))], json!({}));
+        let status = pod.ask(&request_text, Phase::Succeeded);
         assert_eq!(status.containers[0].engine, Engine::Respec, "{status:#?}");
         let instance = adopted(&pod, "side", &image);
         assert_eq!((instance.version.as_str(), instance.attempt), (tag, attempt));

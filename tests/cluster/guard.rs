@@ -117,8 +117,10 @@ impl<'a> Fixture<'a> {
         // Waits until the API server calls the webhook and trusts its certificate.
         self.run("probe", "nothing");
         self.until("the guard is in force", || {
-            let (_, told) = self.tried(&["delete", "pod", "probe", "--dry-run=server"]);
-            told.contains("HookTemplate default/nothing, which it has to pass, is not there").then_some(())
+            let (_, reported) = self.tried(&["delete", "pod", "probe", "--dry-run=server"]);
+            reported
+                .contains("HookTemplate default/nothing, which it has to pass, is not there")
+                .then_some(())
         });
         for namespace in ["default", "closing"] {
             let space = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
@@ -160,8 +162,11 @@ impl<'a> Fixture<'a> {
             let deleted = deleted.unwrap_err();
             assert!(deleted.0 == 403 && deleted.1.contains("is Running"), "{deleted:?}");
         }
-        let (evicted, told) = self.evicted("warm", false);
-        assert!(!evicted && told.contains("(TooManyRequests)") && told.contains("is Running"), "{told}");
+        let (evicted, reported) = self.evicted("warm", false);
+        assert!(
+            !evicted && reported.contains("(TooManyRequests)") && reported.contains("is Running"),
+            "{reported}"
+        );
         // An eviction does not have the labels of its pod, so a webhook with an objectSelector is not called for
         // it: the dry run evicts the pod.
         let proof = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
@@ -171,8 +176,8 @@ impl<'a> Fixture<'a> {
                     "resources": ["pods", "pods/eviction"], "operations": ["CREATE", "DELETE"]}]}]});
         self.cluster.apply(&proof.to_string());
         self.until("the proof is in force", || {
-            let (_, told) = self.tried(&["delete", "pod", "probe", "--dry-run=server"]);
-            told.contains("proof.example.com").then_some(())
+            let (_, reported) = self.tried(&["delete", "pod", "probe", "--dry-run=server"]);
+            reported.contains("proof.example.com").then_some(())
         });
         self.kubectl(&["annotate", "pod", "probe", &format!("{OVERRIDE}=for the proof")]);
         assert!(self.evicted("probe", true).0);
@@ -185,8 +190,8 @@ impl<'a> Fixture<'a> {
         assert!(self.evicted("plain", true).0);
         self.kubectl(&["label", "namespace", "default", &format!("{GUARD}=true")]);
         self.until("evictions are held", || {
-            let (_, told) = self.evicted("plain", true);
-            told.contains("failed calling webhook \"guard-evict.inplace.dev\"").then_some(())
+            let (_, reported) = self.evicted("plain", true);
+            reported.contains("failed calling webhook \"guard-evict.inplace.dev\"").then_some(())
         });
         self.kubectl(&["label", "namespace", "default", &format!("{GUARD}-")]);
         // An agent's operation runs its hook and ends without a controller: its HookRun, which the
@@ -198,10 +203,10 @@ impl<'a> Fixture<'a> {
         self.until("the operation ends without a controller", || {
             let pod: Value =
                 serde_json::from_str(&self.kubectl(&["get", "pod", "plain", "-o", "json"])).unwrap();
-            let told =
+            let reported =
                 pod["metadata"]["annotations"]["inplace.dev/status"].as_str().unwrap_or_default().to_owned();
-            assert!(!["Failed", "Refused"].iter().any(|bad| told.contains(bad)), "{told}");
-            told.contains("Succeeded").then_some(())
+            assert!(!["Failed", "Refused"].iter().any(|bad| reported.contains(bad)), "{reported}");
+            reported.contains("Succeeded").then_some(())
         });
         assert_eq!((self.runs("plain").len(), self.hook_server.asked("plain").len()), (0, 1));
         self.kubectl(&["delete", "pod", "plain", "--wait=false"]);
@@ -211,7 +216,7 @@ impl<'a> Fixture<'a> {
         self.until("it may go", || self.tried(&delete).0.then_some(()));
         let asked = self.events("warm", "DeleteGuardAsked");
         assert!(
-            asked.contains(told.split("HookRun ").nth(1).unwrap().split(['.', ' ']).next().unwrap()),
+            asked.contains(reported.split("HookRun ").nth(1).unwrap().split(['.', ' ']).next().unwrap()),
             "{asked}"
         );
         assert!(self.events("warm", "DeleteGuardPassed").contains("has succeeded"));
@@ -235,8 +240,11 @@ impl<'a> Fixture<'a> {
         assert_eq!((self.runs(pod).len(), self.hook_server.asked(pod).len()), (2, 2));
         self.kubectl(&["annotate", "pod", pod, &format!("{OVERRIDE}=ticket 42")]);
         self.kubectl(&delete);
-        let told = self.events(pod, "DeleteGuardOverridden");
-        assert!(told.contains("Warning") && told.contains("as the pod says: ticket 42"), "{told}");
+        let reported = self.events(pod, "DeleteGuardOverridden");
+        assert!(
+            reported.contains("Warning") && reported.contains("as the pod says: ticket 42"),
+            "{reported}"
+        );
     }
 
     fn a_namespace_goes_when_a_person_says_so(&self) {
@@ -248,8 +256,8 @@ impl<'a> Fixture<'a> {
             &["kubectl annotate namespace closing inplace.dev/delete-guard-override=REASON"],
         );
         self.until("the namespace says what holds it", || {
-            let told = self.kubectl(&["get", "namespace", "closing", "-o", "json"]);
-            told.contains("delete-guard-override=REASON").then_some(())
+            let reported = self.kubectl(&["get", "namespace", "closing", "-o", "json"]);
+            reported.contains("delete-guard-override=REASON").then_some(())
         });
         self.kubectl(&["annotate", "namespace", "closing", &format!("{OVERRIDE}=closing down")]);
         self.until("it is gone", || {
@@ -313,10 +321,12 @@ impl<'a> Fixture<'a> {
         assert_eq!(self.held(), old);
         self.hook_server.say(&old, 1);
         let drained = drain.wait_with_output().unwrap();
-        let told = String::from_utf8([drained.stdout, drained.stderr].concat()).unwrap();
+        let reported = String::from_utf8([drained.stdout, drained.stderr].concat()).unwrap();
         assert!(
-            drained.status.success() && told.contains("will retry after 5s") && told.contains("is guarded"),
-            "{told}"
+            drained.status.success()
+                && reported.contains("will retry after 5s")
+                && reported.contains("is guarded"),
+            "{reported}"
         );
         self.gone(&old);
         self.kubectl(&["uncordon", &node]);
@@ -358,7 +368,7 @@ impl<'a> Fixture<'a> {
         self.run("asked", "leave");
         while !over.load(Ordering::Relaxed) {
             match block_on(self.deleted("asked")) {
-                Err((403, told)) if told.contains("is guarded") => {}
+                Err((403, reported)) if reported.contains("is guarded") => {}
                 other => lost.lock().unwrap().push(format!("{other:?}")),
             }
             thread::sleep(Duration::from_millis(50));
@@ -415,8 +425,8 @@ impl<'a> Fixture<'a> {
     fn events(&self, pod: &str, reason: &str) -> String {
         let select = format!("involvedObject.name={pod},reason={reason}");
         self.until(&format!("the event {reason}"), || {
-            let told = self.kubectl(&["get", "events", "--field-selector", &select, "--no-headers"]);
-            told.contains(reason).then_some(told)
+            let reported = self.kubectl(&["get", "events", "--field-selector", &select, "--no-headers"]);
+            reported.contains(reason).then_some(reported)
         })
     }
 
@@ -470,9 +480,9 @@ impl<'a> Fixture<'a> {
 
     /// The command must be refused, and its output must contain all of `says`.
     fn refused(&self, args: &[&str], says: &[&str]) -> String {
-        let (done, told) = self.tried(args);
-        assert!(!done && says.iter().all(|words| told.contains(words)), "{args:?}, {says:?}: {told}");
-        told
+        let (done, reported) = self.tried(args);
+        assert!(!done && says.iter().all(|words| reported.contains(words)), "{args:?}, {says:?}: {reported}");
+        reported
     }
 
     fn background(&self, args: &[&str]) -> Child {

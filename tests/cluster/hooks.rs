@@ -109,7 +109,7 @@ fn a_hook_that_is_polled_gates_a_restart_and_nothing_comes_between() {
     let waiting = |status: &Status| {
         status.step == Some(Step::PreHook) && status.message.starts_with("waiting for hook drain: webtest:")
     };
-    pod.told("it waits for the hook", waiting);
+    pod.reported("it waits for the hook", waiting);
     assert!(untouched(&pod));
     hook_server().say(&pod.name, 1);
     let status = pod.answer(&id);

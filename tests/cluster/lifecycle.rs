@@ -42,7 +42,7 @@ fn in_every_moment(cluster: &Cluster, does: impl Fn(&OngoingOperation<'_>) + Syn
 }
 
 /// The statuses that the pod has had for this id.
-fn told(pod: &Pod<'_>, id: &str) -> Vec<Status> {
+fn reported(pod: &Pod<'_>, id: &str) -> Vec<Status> {
     pod.seen().versions.iter().filter_map(status).filter(|status| status.id == id).collect()
 }
 
@@ -52,7 +52,7 @@ fn event(phase: Phase) -> String {
 }
 
 fn has_event(pod: &Pod<'_>, phase: Phase) -> bool {
-    pod.events().iter().any(|told| told.reason.as_deref() == Some(&event(phase)))
+    pod.events().iter().any(|reported| reported.reason.as_deref() == Some(&event(phase)))
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_request_that_is_replaced_gives_way_until_it_touches_something_and_the_new_o
         if ongoing.untouched() {
             assert_eq!(container.from.container_id, ongoing.before.running("app").id, "{ongoing:?}");
             assert_eq!(facts.running("app").attempt, newest + 1, "{ongoing:?}");
-            assert!(!told(&ongoing.pod, FIRST).iter().any(|status| status.phase == Phase::Succeeded));
+            assert!(!reported(&ongoing.pod, FIRST).iter().any(|status| status.phase == Phase::Succeeded));
             eventually("the event", || has_event(&ongoing.pod, Phase::Cancelled).then_some(()));
         } else {
             // The event was written when the first operation was done.
@@ -273,7 +273,7 @@ fn a_node_is_drained_in_the_middle_and_a_pod_that_is_made_again_is_a_new_one() {
         json!({"id": FIRST, "containers": [{"name": "app"}], "gracePeriodSeconds": grace}).to_string()
     };
     old.request(&restart(300));
-    old.told("it drains", |status| status.phase == Phase::Running);
+    old.reported("it drains", |status| status.phase == Phase::Running);
     let ongoing_operations: Vec<_> = thread::scope(|scope| {
         let setting = MOMENTS.map(|moment| {
             let engine = if moment == Moment::Rollback { Engine::Respec } else { Engine::Recreate };

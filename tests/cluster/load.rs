@@ -87,7 +87,7 @@ fn requests_on_all_pods_of_a_full_node_at_once() {
 
 /// Writes the same request into all pods at once, a restart or a swap to that image, and waits until all have
 /// succeeded. Each operation takes so long that most requests are written before the first one ends.
-fn burst(cluster: &Cluster, pods: &[Pod<'_>], image: Option<&str>, turn: i32) -> Vec<Status> {
+fn burst(cluster: &Cluster, pods: &[Pod<'_>], image: Option<&str>, cycle: i32) -> Vec<Status> {
     let text = &request_text(cluster, &[("app", image)], json!({"minReadySeconds": 3}));
     let (over, open) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     let answers: Vec<Status> = thread::scope(|scope| {
@@ -110,12 +110,12 @@ fn burst(cluster: &Cluster, pods: &[Pod<'_>], image: Option<&str>, turn: i32) ->
         // that runs by then, because it had listed it before it ran, and a fence was younger (docs/limits.md).
         let anew = answer.containers[0].to.as_ref().is_some_and(|to| to.attempt == 0);
         pod.wait("the kubelet tells one restart more", |pod| {
-            is_ready(pod) && container(pod, "app").is_some_and(|app| app.restart_count == turn || anew)
+            is_ready(pod) && container(pod, "app").is_some_and(|app| app.restart_count == cycle || anew)
         });
         let facts = pod.facts().settled();
         let attempt = facts.running("app").attempt.cast_signed();
         assert!(
-            attempt == turn || (attempt == 0 && facts.instances.len() == 1),
+            attempt == cycle || (attempt == 0 && facts.instances.len() == 1),
             "{facts:#?}\nafter {answer:#?}"
         );
     }
@@ -149,17 +149,17 @@ fn request(pods: &[Pod<'_>], text: &str) {
 
 /// Maximum number of operations at the same moment, by their own times.
 fn most_at_once(answers: &[Status]) -> usize {
-    let mut turns: Vec<_> = answers
+    let mut cycles: Vec<_> = answers
         .iter()
         .flat_map(|answer| [(answer.started_at.unwrap(), 1), (answer.finished_at.unwrap(), -1)])
         .collect();
     // An end sorts before a start in the same millisecond.
-    turns.sort_unstable();
+    cycles.sort_unstable();
     let mut open = 0_isize;
-    turns
+    cycles
         .iter()
-        .map(|(_, turn)| {
-            open += turn;
+        .map(|(_, cycle)| {
+            open += cycle;
             open
         })
         .max()
@@ -195,8 +195,9 @@ fn within_budget(cluster: &Cluster, pods: &[Pod<'_>], answers: &[Status], before
 /// at rest.
 fn at_rest(cluster: &Cluster, process: u32) {
     eventually_or("the agent to rest", || {
-        let told = metrics(&cluster.node());
-        let busy = ["inplace_open_operations", "inplace_pending_answers"].map(|name| samples(&told, &[name]));
+        let reported = metrics(&cluster.node());
+        let busy =
+            ["inplace_open_operations", "inplace_pending_answers"].map(|name| samples(&reported, &[name]));
         let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap().count();
         let rests = busy.iter().flatten().all(|count| *count == 0.0) && threads == 1;
         if rests { Ok(()) } else { Err(format!("{busy:?}, {threads} threads")) }

@@ -30,20 +30,20 @@ fn the_log_of_the_life_before_is_there_to_be_read() {
     let log = |more: &[&str]| cluster.kubectl(&[&["logs", pod.name.as_str()], more].concat());
     assert_eq!(log(&[]), "life 1\n");
     let mut read = 0;
-    for turn in 1..=3 {
+    for cycle in 1..=3 {
         let status = restart(&pod, "app", json!({}), Phase::Succeeded);
         assert_eq!(status.containers[0].engine, Engine::Recreate);
         let instance = adopted(&pod, "app", "lab/app:v1");
-        assert_eq!((instance.attempt, log(&[])), (turn, format!("life {}\n", turn + 1)));
+        assert_eq!((instance.attempt, log(&[])), (cycle, format!("life {}\n", cycle + 1)));
         // Once a minute the kubelet collects exited containers and keeps the newest: for a moment that is the
         // fence. Then it reports no previous instance.
-        let told = container(&pod.get(), "app").unwrap().last_state.clone();
-        let dead = told.and_then(|last| last.terminated?.container_id);
+        let reported = container(&pod.get(), "app").unwrap().last_state.clone();
+        let dead = reported.and_then(|last| last.terminated?.container_id);
         let before = pod.facts().of("app").any(|instance| {
             instance.pid == 0 && dead.as_deref().is_some_and(|dead| dead.ends_with(&instance.id))
         });
         if before {
-            assert_eq!(log(&["--previous"]), format!("life {turn}\n"));
+            assert_eq!(log(&["--previous"]), format!("life {cycle}\n"));
             read += 1;
         }
     }
@@ -92,7 +92,7 @@ fn dies_later() {
     assert_eq!(theirs.attempt, 2);
     assert!(theirs.started_at >= ours.started_at);
     // The status describes the request alone, and the next request works as usual.
-    assert_eq!(pod.told("it stays", |told| told.id == status.id), status);
+    assert_eq!(pod.reported("it stays", |reported| reported.id == status.id), status);
     let again = restart(&pod, "app", json!({}), Phase::Succeeded);
     assert_eq!(again.containers[0].from.container_id, theirs.id);
     assert_eq!(adopted(&pod, "app", "lab/app:v1").attempt, 3);

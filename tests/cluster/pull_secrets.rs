@@ -132,22 +132,22 @@ fn secrets_of_a_pod_are_read_only_by_an_agent_that_may() {
     agent.stop();
 
     let node = cluster.node();
-    let mut told: Vec<_> = files(&state(&node));
-    assert!(!told.is_empty());
-    told.extend(
+    let mut reported: Vec<_> = files(&state(&node));
+    assert!(!reported.is_empty());
+    reported.extend(
         files(&node.dir.join("logs"))
             .into_iter()
             .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("agent"))),
     );
     let mut texts: Vec<_> =
-        told.iter().map(|path| String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned()).collect();
+        reported.iter().map(|path| String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned()).collect();
     assert!(texts.iter().any(|text| text.contains("Pull") && text.contains("effect")), "no log to look at");
     for pod in [&pod, &plain] {
         texts.extend(pod.events().iter().map(|event| format!("{event:?}")));
         texts.extend(pod.seen().versions.iter().map(|version| format!("{version:?}")));
     }
     for secret in [PASSWORD, AUTH, AUTH.trim_end_matches('=')] {
-        assert!(texts.iter().all(|text| !text.contains(secret)), "{secret} is in one of {told:?}");
+        assert!(texts.iter().all(|text| !text.contains(secret)), "{secret} is in one of {reported:?}");
     }
 }
 

@@ -14,9 +14,9 @@ use crate::{
 };
 
 /// Waits for the event with the same message as the status.
-fn event(pod: &Pod<'_>, told: &Status) -> Event {
-    eventually(&format!("an event that says: {}", told.message), || {
-        let says = |event: &Event| event.message.as_deref() == Some(&*told.message);
+fn event(pod: &Pod<'_>, reported: &Status) -> Event {
+    eventually(&format!("an event that says: {}", reported.message), || {
+        let says = |event: &Event| event.message.as_deref() == Some(&*reported.message);
         pod.events().into_iter().find(says)
     })
 }
@@ -53,11 +53,12 @@ fn what_cannot_be_done_is_refused_with_what_to_change_and_touches_nothing() {
         ),
     ] {
         pod.annotate(REQUEST, Some(text));
-        let told = pod.told(text, |status| status.phase == Phase::Refused && status.message.contains(says));
-        assert_eq!(told.reason, reason, "{text}: {told:#?}");
-        assert!(told.message.ends_with("Nothing was touched"), "{}", told.message);
-        assert!(told.finished_at.is_some() && told.containers.is_empty(), "{told:#?}");
-        let event = event(&pod, &told);
+        let reported =
+            pod.reported(text, |status| status.phase == Phase::Refused && status.message.contains(says));
+        assert_eq!(reported.reason, reason, "{text}: {reported:#?}");
+        assert!(reported.message.ends_with("Nothing was touched"), "{}", reported.message);
+        assert!(reported.finished_at.is_some() && reported.containers.is_empty(), "{reported:#?}");
+        let event = event(&pod, &reported);
         assert_eq!(
             (event.reason.as_deref(), event.type_.as_deref()),
             (Some("InPlaceRefused"), Some("Warning")),
@@ -85,7 +86,8 @@ fn an_id_that_has_ended_is_not_run_again() {
     assert_eq!(second.containers[0].to.as_ref().unwrap().attempt, 1);
     // The status of the first request has been replaced meanwhile, so its id is refused.
     pod.request(&ask("one", "app"));
-    let refused = pod.told("it is refused", |status| status.id == "one" && status.phase == Phase::Refused);
+    let refused =
+        pod.reported("it is refused", |status| status.id == "one" && status.phase == Phase::Refused);
     assert_eq!(refused.reason, "AlreadyEnded");
     assert!(refused.message.contains("use another id"), "{}", refused.message);
     event(&pod, &refused);
@@ -113,7 +115,9 @@ fn a_pod_of_another_node_is_left_to_its_agent() {
     for pod in [&theirs, &nobodys] {
         let object = pod.get();
         assert_eq!((annotation(&object, STATUS), status(&object)), (None, None));
-        assert!(pod.events().iter().all(|told| !told.reason.as_ref().unwrap().starts_with("InPlace")));
+        assert!(
+            pod.events().iter().all(|reported| !reported.reason.as_ref().unwrap().starts_with("InPlace"))
+        );
     }
     // Deleted by force, because no kubelet ends it.
     cluster.kubectl(&["delete", "pod", &theirs.name, "--force", "--grace-period=0"]);

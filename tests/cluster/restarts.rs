@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The requests for each pod in each half: ten restarts of its two containers, in eight requests.
-const TURNS: [&str; 8] = ["app", "side", "app", "app,side", "side", "app", "side,app", "side"];
+const CYCLES: [&str; 8] = ["app", "side", "app", "app,side", "side", "app", "side,app", "side"];
 const PODS: usize = 10;
 /// The permitted writes of one request: its start, its end, an event; and one more for each period of this many
 /// seconds that it takes, because a long step is reported.
@@ -29,7 +29,8 @@ const WORD: i64 = 2;
 fn adopted(pod: &Pod<'_>, name: &str, facts: &Facts) -> i32 {
     let id = format!("containerd://{}", facts.running(name).id);
     let taken = |pod: &Object| {
-        container(pod, name).is_some_and(|told| told.ready && told.container_id.as_ref() == Some(&id))
+        container(pod, name)
+            .is_some_and(|reported| reported.ready && reported.container_id.as_ref() == Some(&id))
     };
     let object = pod.wait(&format!("the kubelet tells of {name} {id}"), taken);
     container(&object, name).unwrap().restart_count
@@ -46,8 +47,8 @@ fn always_running(pod: &Pod<'_>) -> Vec<(String, String)> {
     for version in since_ready(pod) {
         let status = version.status.unwrap();
         assert_eq!(status.phase.as_deref(), Some("Running"), "{pod:?}: {status:#?}");
-        for told in status.container_statuses.into_iter().flatten() {
-            let waiting = told.state.and_then(|state| state.waiting);
+        for reported in status.container_statuses.into_iter().flatten() {
+            let waiting = reported.state.and_then(|state| state.waiting);
             waits.extend(waiting.map(|w| (w.reason.unwrap_or_default(), w.message.unwrap_or_default())));
         }
     }
@@ -139,7 +140,7 @@ fn two_hundred_restarts_and_the_kubelet_never_starts_a_second_one() {
     let stretched = half(&pods, "slow", true);
     let record = instances.end();
 
-    let each = 2 * TURNS.iter().filter(|turn| turn.contains("app")).count();
+    let each = 2 * CYCLES.iter().filter(|cycle| cycle.contains("app")).count();
     assert_eq!((natural.len(), stretched.len(), each), (100, 100, 10));
     for (pod, before) in pods.iter().zip(&before) {
         let after = pod.facts().settled();
@@ -161,26 +162,26 @@ fn two_hundred_restarts_and_the_kubelet_never_starts_a_second_one() {
     let writes = writes(&cluster, &pods);
     for pod in &pods {
         let (count, may) = (writes[&pod.name], may_write(pod));
-        assert!(count <= may, "{pod:?}: {count} writes for {} requests, {may} at most", 2 * TURNS.len());
+        assert!(count <= may, "{pod:?}: {count} writes for {} requests, {may} at most", 2 * CYCLES.len());
     }
-    tell("at its natural speed", natural, &quiet);
-    tell("create..start stretched", stretched, &loud[quiet.len()..]);
+    report("at its natural speed", natural, &quiet);
+    report("create..start stretched", stretched, &loud[quiet.len()..]);
     let (sum, looks) = (writes.values().sum::<usize>(), record.looks);
     eprintln!(
         "{sum} writes for {} requests; the runtime was looked at {looks} times",
-        PODS * 2 * TURNS.len()
+        PODS * 2 * CYCLES.len()
     );
 }
 
 /// Sends every pod its requests, one pod at a time or all pods at once. Returns the downtime of each container.
 fn half(pods: &[Pod<'_>], id: &str, at_once: bool) -> Vec<i64> {
     let alone = Mutex::new(());
-    let turns = |pod: &Pod<'_>| {
+    let cycles = |pod: &Pod<'_>| {
         let mut down = Vec::new();
-        for (number, names) in TURNS.iter().enumerate() {
-            let turn = (!at_once).then(|| alone.lock());
+        for (number, names) in CYCLES.iter().enumerate() {
+            let cycle = (!at_once).then(|| alone.lock());
             down.extend(next_lives(&pod.ask(&format!("restart {names} #{id}-{number}"), Phase::Succeeded)));
-            drop(turn);
+            drop(cycle);
             // The next request waits until the kubelet has reported this restart, so that every count is
             // observed.
             let facts = pod.facts().settled();
@@ -192,7 +193,7 @@ fn half(pods: &[Pod<'_>], id: &str, at_once: bool) -> Vec<i64> {
         down
     };
     thread::scope(|scope| {
-        let threads: Vec<_> = pods.iter().map(|pod| scope.spawn(move || turns(pod))).collect();
+        let threads: Vec<_> = pods.iter().map(|pod| scope.spawn(move || cycles(pod))).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     })
 }
@@ -219,11 +220,11 @@ fn may_write(pod: &Pod<'_>) -> usize {
         let span = status.finished_at.unwrap().duration_since(status.started_at.unwrap());
         took.insert(status.id, WRITES + usize::try_from(span.as_secs() / WORD).unwrap());
     }
-    assert_eq!(took.len(), 2 * TURNS.len());
+    assert_eq!(took.len(), 2 * CYCLES.len());
     took.into_values().sum()
 }
 
-fn tell(what: &str, mut down: Vec<i64>, waits: &[(String, String)]) {
+fn report(what: &str, mut down: Vec<i64>, waits: &[(String, String)]) {
     down.sort_unstable();
     let at = |percent: usize| down[(down.len() * percent).div_ceil(100) - 1];
     let of = |wanted: &str| waits.iter().filter(|(reason, _)| reason == wanted).count();
@@ -244,8 +245,8 @@ fn ten_in_a_row_and_none_is_held_back() {
     let before = pod.facts().settled();
     let instances = Instances::watch(&Cluster::shared().node());
     let mut ends = Vec::new();
-    for turn in 1..=10 {
-        let status = pod.ask(&format!("restart app #{turn}"), Phase::Succeeded);
+    for cycle in 1..=10 {
+        let status = pod.ask(&format!("restart app #{cycle}"), Phase::Succeeded);
         // The shortest back-off of a kubelet is ten seconds.
         assert!(next_lives(&status)[0] < 5_000, "{status:#?}");
         ends.push((status.started_at.unwrap(), status.finished_at.unwrap()));

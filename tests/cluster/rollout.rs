@@ -63,7 +63,7 @@ impl Fixture {
     }
 
     /// Writes a status as a controller does.
-    async fn tell(&self, name: &str, reason: &str) {
+    async fn report(&self, name: &str, reason: &str) {
         let object = self.get(name);
         let path = object["metadata"]["name"].as_str().unwrap();
         let plural = if name.starts_with("gamed") { "gamedeployments" } else { "gamestatefulsets" };
@@ -89,41 +89,48 @@ async fn an_update_is_followed_held_and_taken_back() {
         fixture.kubectl(&["patch", name, "--type=json", "-p", image], "");
         fixture.record(name, 2);
 
-        let told = fixture.done(&["history", name]);
-        let words: Vec<Vec<_>> = told.lines().map(|line| line.split_whitespace().collect()).collect();
+        let reported = fixture.done(&["history", name]);
+        let words: Vec<Vec<_>> = reported.lines().map(|line| line.split_whitespace().collect()).collect();
         let own = name.split_once('/').unwrap().1;
-        assert_eq!(words[1], ["REVISION", "NAME", "IMAGES", "CHANGE-CAUSE"], "{told}");
-        assert_eq!(words[2], ["1", &format!("{own}-1"), "python=python:3.5", "change", "1"], "{told}");
-        assert_eq!(words[3], ["2", &format!("{own}-2"), "python=python:3.7", "change", "2"], "{told}");
-        assert_eq!(words[4], ["now:", "revision", "2"], "{told}");
-        let told = fixture.done(&["history", name, "--revision=1"]);
-        assert!(told.contains("with revision #1") && told.contains("image: python:3.5"), "{told}");
+        assert_eq!(words[1], ["REVISION", "NAME", "IMAGES", "CHANGE-CAUSE"], "{reported}");
+        assert_eq!(words[2], ["1", &format!("{own}-1"), "python=python:3.5", "change", "1"], "{reported}");
+        assert_eq!(words[3], ["2", &format!("{own}-2"), "python=python:3.7", "change", "2"], "{reported}");
+        assert_eq!(words[4], ["now:", "revision", "2"], "{reported}");
+        let reported = fixture.done(&["history", name, "--revision=1"]);
+        assert!(
+            reported.contains("with revision #1") && reported.contains("image: python:3.5"),
+            "{reported}"
+        );
 
         // No status has been written yet.
-        let (code, told) = fixture.rollout(&["status", name, "--timeout=1s"]);
-        assert_eq!(code, Some(8), "{told}");
-        assert!(told.contains("has not seen the latest change yet"), "{told}");
-        fixture.tell(name, "Complete").await;
+        let (code, reported) = fixture.rollout(&["status", name, "--timeout=1s"]);
+        assert_eq!(code, Some(8), "{reported}");
+        assert!(reported.contains("has not seen the latest change yet"), "{reported}");
+        fixture.report(name, "Complete").await;
         assert!(fixture.done(&["status", name, "-w"]).contains("successfully rolled out"));
 
-        let told = fixture.done(&["undo", name]);
+        let reported = fixture.done(&["undo", name]);
         assert!(
-            told.contains("rolled back to revision 1") && told.contains("python:3.7 -> python=python:3.5"),
-            "{told}"
+            reported.contains("rolled back to revision 1")
+                && reported.contains("python:3.7 -> python=python:3.5"),
+            "{reported}"
         );
         assert_eq!(fixture.get(name)["spec"]["template"], first, "as it was, to the letter");
         assert!(fixture.done(&["undo", name, "--to-revision=1"]).contains("skipped"));
         fixture.done(&["undo", name, "--to-revision=2"]);
-        let (code, told) = fixture.rollout(&["undo", name, "--to-revision=9"]);
-        assert_eq!(code, Some(3), "{told}");
-        assert!(told.contains("there is no revision 9; there are 1, 2; nothing was changed"), "{told}");
+        let (code, reported) = fixture.rollout(&["undo", name, "--to-revision=9"]);
+        assert_eq!(code, Some(3), "{reported}");
+        assert!(
+            reported.contains("there is no revision 9; there are 1, 2; nothing was changed"),
+            "{reported}"
+        );
 
         fixture.done(&["pause", name]);
         assert_eq!(fixture.get(name)["spec"]["updateStrategy"]["paused"], true);
         fixture.done(&["resume", name]);
         assert_eq!(fixture.get(name)["spec"]["updateStrategy"]["paused"], false);
     }
-    let (code, told) = fixture.rollout(&["status", "gamedeployment/nobody"]);
-    assert_eq!(code, Some(3), "{told}");
-    assert!(told.contains("gamedeployment.tkex.tencent.com/nobody"), "{told}");
+    let (code, reported) = fixture.rollout(&["status", "gamedeployment/nobody"]);
+    assert_eq!(code, Some(3), "{reported}");
+    assert!(reported.contains("gamedeployment.tkex.tencent.com/nobody"), "{reported}");
 }

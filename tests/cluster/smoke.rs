@@ -100,8 +100,8 @@ fn an_account_has_its_own_rights_alone_and_its_writes_are_on_record() {
     let delete = ["delete", "configmap", &name];
     cluster.kubectl(&["create", "configmap", &name]);
     let denied = cluster.kubectl_command(&delete).arg("--kubeconfig").arg(&kubeconfig).output().unwrap();
-    let told = String::from_utf8_lossy(&denied.stderr).into_owned();
-    assert!(told.contains("system:serviceaccount:default:default"), "{told}");
+    let reported = String::from_utf8_lossy(&denied.stderr).into_owned();
+    assert!(reported.contains("system:serviceaccount:default:default"), "{reported}");
     cluster.kubectl(&["annotate", "configmap", &name, "test/key=value"]);
     cluster.kubectl(&delete);
     let writes = eventually("three writes that name it", || {
@@ -109,9 +109,10 @@ fn an_account_has_its_own_rights_alone_and_its_writes_are_on_record() {
         writes.retain(|write| write["objectRef"]["name"] == *name && write["verb"] != "create");
         (writes.len() >= 3).then_some(writes)
     });
-    let told = writes.iter().map(|write| (write["verb"].as_str().unwrap(), &write["responseStatus"]["code"]));
+    let reported =
+        writes.iter().map(|write| (write["verb"].as_str().unwrap(), &write["responseStatus"]["code"]));
     let expected = [("delete", &json!(403)), ("patch", &json!(200)), ("delete", &json!(200))];
-    assert_eq!(told.collect::<Vec<_>>(), expected);
+    assert_eq!(reported.collect::<Vec<_>>(), expected);
 }
 
 #[test]

@@ -57,8 +57,8 @@ fn left_to_the_kubelet(pod: &Pod<'_>, image: &str, restarts: i32) -> i64 {
     downtime(pod).unwrap()
 }
 
-fn turns(turns: i32) -> impl Iterator<Item = (i32, &'static str)> {
-    (1..=turns).map(|turn| (turn, if turn % 2 == 1 { "lab/app:v2" } else { "lab/app:v1" }))
+fn cycles(cycles: i32) -> impl Iterator<Item = (i32, &'static str)> {
+    (1..=cycles).map(|cycle| (cycle, if cycle % 2 == 1 { "lab/app:v2" } else { "lab/app:v1" }))
 }
 
 #[test]
@@ -68,17 +68,17 @@ fn ten_swaps_in_two_minutes_are_short_each_and_the_kubelets_are_not() {
     let (ours, theirs) = (Pod::run(cluster, "flips", ONE), Pod::run(cluster, "alone", ONE));
     let (ours_ms, theirs_ms) = thread::scope(|scope| {
         let alone = scope.spawn(|| {
-            turns(4).map(|(turn, image)| left_to_the_kubelet(&theirs, image, turn)).collect::<Vec<_>>()
+            cycles(4).map(|(cycle, image)| left_to_the_kubelet(&theirs, image, cycle)).collect::<Vec<_>>()
         });
         let mut first = None;
-        let helped = turns(10).map(|(turn, image)| {
+        let helped = cycles(10).map(|(cycle, image)| {
             let status = swap(&ours, image, json!({}), Phase::Succeeded);
             let begun = *first.get_or_insert(status.started_at.unwrap());
             let seconds = status.finished_at.unwrap().duration_since(begun).as_secs();
-            assert!(seconds <= 120, "turn {turn} ended after {seconds} s");
+            assert!(seconds <= 120, "turn {cycle} ended after {seconds} s");
             let report = &status.containers[0];
             assert_eq!(report.engine, Engine::Respec);
-            assert_eq!(report.to.as_ref().unwrap().attempt, turn.unsigned_abs());
+            assert_eq!(report.to.as_ref().unwrap().attempt, cycle.unsigned_abs());
             let instance = adopted(&ours, "app", image);
             assert_eq!(format!("lab/app:{}", instance.version), image);
             assert_eq!(report.downtime_ms, downtime(&ours).or(report.downtime_ms));
@@ -162,7 +162,7 @@ fn the_way_back_is_short_while_the_kubelet_holds_the_image_back() {
     Agent::shared();
     let pod = Pod::run(Cluster::shared(), "hurry", ONE);
     // From now on the kubelet would delay a start of either image.
-    for (_, image) in turns(4) {
+    for (_, image) in cycles(4) {
         swap(&pod, image, json!({}), Phase::Succeeded);
     }
     let waits = (0..3).map(|_| {
@@ -210,18 +210,18 @@ fn an_image_that_is_collected_during_a_drain_is_pulled_before_the_spec_is_change
     let gated = format!("readinessGates: [{{conditionType: InPlaceUpdateReady}}]{ONE}");
     let pod = Pod::run(cluster, "collected", &gated);
     let id = pod.request(&request(cluster, &[("app", Some(image))], json!({"gracePeriodSeconds": 8})));
-    pod.told("it drains", |status| status.id == id && status.step == Some(Step::Drain));
+    pod.reported("it drains", |status| status.id == id && status.step == Some(Step::Drain));
     remove_image(cluster, &cluster.named(image));
     let status = pod.answer(&id);
     assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
     assert_eq!(adopted(&pod, "app", image).version, "multi");
-    let told = |event: &Event| {
+    let reported = |event: &Event| {
         let message = event.message.as_deref().unwrap_or_default();
         message.contains(&cluster.named(image)).then(|| (event.reason.clone().unwrap(), message.to_owned()))
     };
     let by_kubelet = eventually("the kubelet's word about the image", || {
-        let told: Vec<_> = pod.events().iter().filter_map(told).collect();
-        told.iter().any(|(reason, _)| reason == "Pulled").then_some(told)
+        let reported: Vec<_> = pod.events().iter().filter_map(reported).collect();
+        reported.iter().any(|(reason, _)| reason == "Pulled").then_some(reported)
     });
     assert!(by_kubelet.iter().all(|(reason, _)| reason != "Pulling"), "{by_kubelet:?}");
 }
@@ -338,9 +338,9 @@ fn somebody_elses_change_is_never_undone() {
     let ask = |pod: &Pod<'_>, more| pod.request(&request(cluster, &[("app", Some("lab/app:v2"))], more));
     let in_drain = ask(&draining, json!({"gracePeriodSeconds": 3}));
     let in_verify = ask(&watched, json!({"minReadySeconds": 30}));
-    draining.told("it drains", |status| status.id == in_drain && status.step == Some(Step::Drain));
+    draining.reported("it drains", |status| status.id == in_drain && status.step == Some(Step::Drain));
     somebody_sets(&draining, "lab/app:v3");
-    watched.told("it is watched", |status| status.id == in_verify && status.step == Some(Step::Verify));
+    watched.reported("it is watched", |status| status.id == in_verify && status.step == Some(Step::Verify));
     somebody_sets(&watched, "lab/app:v3");
     thread::scope(|scope| {
         for pod in &at_once {
@@ -358,7 +358,7 @@ fn somebody_elses_change_is_never_undone() {
     assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "Overruled"), "{status:#?}");
     assert!(status.message.contains(&cluster.image("app:v3")), "{}", status.message);
     for pod in &at_once {
-        let ended = pod.told("it has ended", |status| status.phase.is_terminal());
+        let ended = pod.reported("it has ended", |status| status.phase.is_terminal());
         eprintln!("at once: {} {}: {}", ended.phase, ended.reason, ended.message);
         // The user's change may have come first; then it is what the request replaces.
         let last = if ended.phase == Phase::Succeeded {

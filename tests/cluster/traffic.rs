@@ -77,8 +77,8 @@ impl Traffic {
         let shared = Arc::new(Shared::default());
         let mut traffic = Self { shared, endpoints, tasks: Vec::new() };
         traffic.tasks.push(runtime().spawn(follow(api, service.to_owned(), sender)));
-        traffic.until("all addresses are there", |turns| {
-            turns.last().is_some_and(|turn| turn.addresses.len() == addresses)
+        traffic.until("all addresses are there", |cycles| {
+            cycles.last().is_some_and(|cycle| cycle.addresses.len() == addresses)
         });
         for number in 0..AT_ONCE {
             let (shared, endpoints) = (Arc::clone(&traffic.shared), traffic.endpoints.clone());
@@ -95,7 +95,7 @@ impl Traffic {
     ) -> Vec<EndpointState> {
         let mut endpoints = self.endpoints.clone();
         let found = block_on(async {
-            let found = endpoints.wait_for(|turns| wanted(turns));
+            let found = endpoints.wait_for(|cycles| wanted(cycles));
             timeout(PATIENCE, found).await.map(|found| found.unwrap().clone())
         });
         found.unwrap_or_else(|_| panic!("in vain until {what}: {:#?}", self.endpoints.borrow().last()))
@@ -103,13 +103,13 @@ impl Traffic {
 
     /// Waits for the address to leave the endpoints after `since` and to return; returns both times.
     pub(crate) fn absence(&self, address: &str, since: Timestamp) -> (Timestamp, Timestamp) {
-        let find = |turns: &[EndpointState]| {
-            let mut later = turns.iter().filter(|turn| turn.at > since);
-            let left = later.find(|turn| !turn.addresses.contains(address))?.at;
-            Some((left, later.find(|turn| turn.addresses.contains(address))?.at))
+        let find = |cycles: &[EndpointState]| {
+            let mut later = cycles.iter().filter(|cycle| cycle.at > since);
+            let left = later.find(|cycle| !cycle.addresses.contains(address))?.at;
+            Some((left, later.find(|cycle| cycle.addresses.contains(address))?.at))
         };
-        let turns = self.until(&format!("{address} has left and is back"), |turns| find(turns).is_some());
-        find(&turns).unwrap()
+        let cycles = self.until(&format!("{address} has left and is back"), |cycles| find(cycles).is_some());
+        find(&cycles).unwrap()
     }
 
     /// Number of complete answers.
@@ -138,15 +138,15 @@ async fn follow(api: Api<Endpoints>, service: String, sender: Sender<Vec<Endpoin
             continue;
         };
         let ready = endpoints.subsets.iter().flatten().flat_map(|subset| subset.addresses.iter().flatten());
-        let turn = EndpointState { at: now(), addresses: ready.map(|address| address.ip.clone()).collect() };
-        sender.send_modify(|turns| turns.push(turn));
+        let cycle = EndpointState { at: now(), addresses: ready.map(|address| address.ip.clone()).collect() };
+        sender.send_modify(|cycles| cycles.push(cycle));
     }
 }
 
 async fn send(number: usize, shared: Arc<Shared>, endpoints: Receiver<Vec<EndpointState>>) {
     for count in number.. {
-        let address = endpoints.borrow().last().and_then(|turn| {
-            let addresses = &turn.addresses;
+        let address = endpoints.borrow().last().and_then(|cycle| {
+            let addresses = &cycle.addresses;
             addresses.iter().nth(count % addresses.len().max(1)).cloned()
         });
         let began = now();

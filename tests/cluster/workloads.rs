@@ -163,16 +163,16 @@ fn hooks_hold_pods_until_they_let_them_pass(cluster: &Cluster, asked: &Asked) {
             "metadata": {"name": "leave", "namespace": "default"}, "spec": {"args": args, "metrics": [metric]}}).to_string());
     };
     template(100);
-    let told = |status: &Value| status["preDeleteHookCondition"][0].clone();
-    let status = fixture.until("the hook has failed", |status| told(status)["phase"] == "Failed");
-    let leaving = told(&status)["podName"].as_str().unwrap().to_owned();
+    let reported = |status: &Value| status["preDeleteHookCondition"][0].clone();
+    let status = fixture.until("the hook has failed", |status| reported(status)["phase"] == "Failed");
+    let leaving = reported(&status)["podName"].as_str().unwrap().to_owned();
     assert_eq!((&status["replicas"], &status["readyReplicas"]), (&json!(2), &json!(2)), "{status:#}");
     let path = format!("/web/{leaving}");
     assert!(asked.count(&path) > 0, "the arguments are rendered");
 
     template(30);
     fixture.patch(&json!({"spec": {"preDeleteUpdateStrategy": {"retry": true}}}));
-    fixture.until("one pod counts", |status| status["replicas"] == 1 && told(status).is_null());
+    fixture.until("one pod counts", |status| status["replicas"] == 1 && reported(status).is_null());
     fixture.wait("the pod that was asked about is gone", || {
         (!fixture.pods().contains_key(&leaving)).then_some(())
     });
@@ -217,8 +217,8 @@ impl Fixture<'_> {
         self.wait(what, || {
             let object = self.get();
             let status = &object["status"];
-            let told = status["observedGeneration"] == object["metadata"]["generation"] && wanted(status);
-            told.then(|| status.clone())
+            let reported = status["observedGeneration"] == object["metadata"]["generation"] && wanted(status);
+            reported.then(|| status.clone())
         })
     }
 

@@ -123,8 +123,9 @@ async fn a_secret_that_may_not_be_read_is_told_of_and_nothing_is_done() {
     api.on("LIST secrets").times(1000).fault(Fault::Answer(403, "secrets is forbidden"));
     deployment(&api, "web", "secret/tls");
     let _controller = lead(&api);
-    let told = |store: &Store| store.events.iter().any(|event| event["reason"] == "ConfigurationUnreadable");
-    api.until("the event", told).await;
+    let reported =
+        |store: &Store| store.events.iter().any(|event| event["reason"] == "ConfigurationUnreadable");
+    api.until("the event", reported).await;
     let message = api.events()[0]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("secret/tls") && message.contains("daemonset/change-secrets"), "{message}");
     assert_eq!(api.store(|store| seen(store, "web")), None);

@@ -45,9 +45,9 @@ fn an_api_server_that_is_away_has_its_own_exit_code() {
         &["rollout", "pause", "gamedeployment", "web"],
     ] {
         let output = inplace(&server, args);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(6), "{args:?}: {told}");
-        assert!(told.contains("connection refused: nobody listens there"), "{args:?}: {told}");
+        let reported = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(6), "{args:?}: {reported}");
+        assert!(reported.contains("connection refused: nobody listens there"), "{args:?}: {reported}");
         assert!(output.stdout.is_empty(), "{args:?}");
     }
 }
@@ -55,7 +55,10 @@ fn an_api_server_that_is_away_has_its_own_exit_code() {
 #[test]
 fn a_context_that_is_not_there_is_said_before_anything_is_asked() {
     let output = inplace("http://127.0.0.1:1", &["status", "--context", "elsewhere"]);
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "{told}");
-    assert!(told.contains("the kubeconfig cannot be used") && told.contains("elsewhere"), "{told}");
+    let reported = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{reported}");
+    assert!(
+        reported.contains("the kubeconfig cannot be used") && reported.contains("elsewhere"),
+        "{reported}"
+    );
 }

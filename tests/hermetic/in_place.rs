@@ -20,16 +20,16 @@ fn command(api: &ApiServer, args: &[&str]) -> Command {
 }
 
 fn inplace(api: &ApiServer, args: &[&str]) -> (Option<i32>, String, String) {
-    told(&command(api, args).output().unwrap())
+    reported(&command(api, args).output().unwrap())
 }
 
-fn told(output: &Output) -> (Option<i32>, String, String) {
+fn reported(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
 fn ended(child: Child) -> (Option<i32>, String, String) {
-    told(&child.wait_with_output().unwrap())
+    reported(&child.wait_with_output().unwrap())
 }
 
 /// A cluster with the Deployment `shop/web` of two containers, and one pod of it.

@@ -17,16 +17,16 @@ fn command(api: &ApiServer, args: &[&str]) -> Command {
 }
 
 fn rollout(api: &ApiServer, args: &[&str]) -> (Option<i32>, String) {
-    told(&command(api, args).output().unwrap())
+    reported(&command(api, args).output().unwrap())
 }
 
-fn told(output: &Output) -> (Option<i32>, String) {
+fn reported(output: &Output) -> (Option<i32>, String) {
     let text = [&output.stdout[..], &output.stderr[..]].concat();
     (output.status.code(), String::from_utf8(text).unwrap())
 }
 
 fn ended(child: Child) -> (Option<i32>, String) {
-    told(&child.wait_with_output().unwrap())
+    reported(&child.wait_with_output().unwrap())
 }
 
 fn template(image: &str) -> Value {

@@ -95,7 +95,7 @@ fn a_swap_is_done_and_a_bad_one_is_rolled_back() {
     let fixture = Fixture::new();
     fixture.run("web");
     let _agent = fixture.agent(&[]);
-    fixture.wish("web", &format!("swap app={}", fixture.lab.image("app:v2")));
+    fixture.ask("web", &format!("swap app={}", fixture.lab.image("app:v2")));
     let status = fixture.ended("web", "text-", "Succeeded");
     let container = &status["containers"][0];
     assert_eq!(container["action"], "Swap");
@@ -103,7 +103,7 @@ fn a_swap_is_done_and_a_bad_one_is_rolled_back() {
     assert_ne!(container["from"]["imageID"], container["to"]["imageID"]);
     let request =
         json!({"id": "bad", "containers": [{"name": "app", "image": fixture.lab.image("app:crash")}]});
-    fixture.wish("web", &request.to_string());
+    fixture.ask("web", &request.to_string());
     let status = fixture.ended("web", "bad", "RolledBack");
     assert_eq!((status["reason"].as_str(), status["step"].as_str()), (Some("Exited"), Some("Rollback")));
     let to = &status["containers"][0]["to"];
@@ -122,7 +122,7 @@ fn what_cannot_be_done_is_refused_with_its_reason_and_touches_nothing() {
     fixture.run("other");
     let before = fixture.instances("web");
     let agent = fixture.agent(&[]);
-    for (request, reason, told) in [
+    for (request, reason, reported) in [
         ("restart nobody", "UnknownContainer", "it has app"),
         ("reboot app", "InvalidRequest", "write `restart NAME"),
         (
@@ -149,10 +149,10 @@ fn what_cannot_be_done_is_refused_with_its_reason_and_touches_nothing() {
         (r#"{"containers":[{"name":"app"}],"deadlineSeconds":3}"#, "DeadlineTooShort", "too short"),
         ("swap app=UPPER:v1", "InvalidRequest", "containers[0].image"),
     ] {
-        fixture.wish("web", request);
+        fixture.ask("web", request);
         let status = eventually(request, || {
             fixture.status("web").filter(|status| {
-                status["reason"] == reason && status["message"].as_str().unwrap().contains(told)
+                status["reason"] == reason && status["message"].as_str().unwrap().contains(reported)
             })
         });
         assert_eq!(status["phase"], "Refused", "{status:#}");
@@ -162,10 +162,10 @@ fn what_cannot_be_done_is_refused_with_its_reason_and_touches_nothing() {
     assert_eq!(fixture.instances("web"), before);
     agent.assert_metric(&["inplace_operations_total", "InvalidRequest"], 4.0);
     // Another pod is not affected.
-    fixture.wish("other", "restart app");
+    fixture.ask("other", "restart app");
     fixture.ended("other", "text-", "Succeeded");
     // A pod that does not exist.
-    fixture.wish("ghost", "restart app");
+    fixture.ask("ghost", "restart app");
     let status = fixture.ended("ghost", "text-", "Refused");
     assert_eq!(
         (status["reason"].as_str(), status["message"].as_str()),
@@ -179,24 +179,24 @@ fn a_bad_file_is_answered_under_its_own_name_and_hurts_no_other() {
     fixture.run("web");
     let agent = fixture.agent(&[]);
     let answer = |file: &str| fixture.state.join(format!("status/{file}.json"));
-    let told = |path: &Path| serde_json::from_slice::<Value>(&fs::read(path).ok()?).ok();
+    let reported = |path: &Path| serde_json::from_slice::<Value>(&fs::read(path).ok()?).ok();
     fixture.write("bad.yaml", "kind: Pod\nmetadata: {name: web\nspec: s3cret-in-a-file\n");
     fixture.write("nameless.yml", "kind: Pod\nmetadata: {}\n");
     fixture.restart("web", "beside");
     fixture.ended("web", "beside", "Succeeded");
-    let bad = eventually("an answer to the bad file", || told(&answer("bad.yaml")));
+    let bad = eventually("an answer to the bad file", || reported(&answer("bad.yaml")));
     assert_eq!((bad["phase"].as_str(), bad["reason"].as_str()), (Some("Refused"), Some("InvalidManifest")));
     let message = bad["message"].as_str().unwrap();
     assert!(
         message.starts_with("bad.yaml: not valid YAML: line ") && !message.contains("s3cret"),
         "{message}"
     );
-    let nameless = eventually("an answer to the other one", || told(&answer("nameless.yml")));
+    let nameless = eventually("an answer to the other one", || reported(&answer("nameless.yml")));
     assert!(nameless["message"].as_str().unwrap().contains("has no metadata.name"), "{nameless:#}");
     agent.assert_metric(&["inplace_unreadable_files"], 2.0);
     // Another error in the same file still counts as one file.
     fixture.write("bad.yaml", "kind: [\n");
-    eventually("the other mistake", || (told(&answer("bad.yaml"))? != bad).then_some(()));
+    eventually("the other mistake", || (reported(&answer("bad.yaml"))? != bad).then_some(()));
     agent.assert_metric(&["inplace_unreadable_files"], 2.0);
     fs::remove_file(fixture.pods.join("bad.yaml")).unwrap();
     fs::remove_file(fixture.pods.join("nameless.yml")).unwrap();
@@ -209,7 +209,7 @@ fn a_bad_file_is_answered_under_its_own_name_and_hurts_no_other() {
         "zweb.yaml",
         "kind: Pod\nmetadata: {name: web, annotations: {inplace.dev/request: restart nobody}}\n",
     );
-    let twice = eventually("an answer to the second file", || told(&answer("zweb.yaml")));
+    let twice = eventually("an answer to the second file", || reported(&answer("zweb.yaml")));
     assert!(twice["message"].as_str().unwrap().contains("pod default/web is in another file"), "{twice:#}");
     assert_eq!(fixture.status("web").unwrap()["id"], "beside");
 }
@@ -229,10 +229,13 @@ fn a_manifest_whose_namespace_is_a_path_writes_nothing_elsewhere() {
             ),
         );
         let answer = fixture.state.join(format!("status/{file}.json"));
-        let told = eventually("an answer to the file", || {
+        let reported = eventually("an answer to the file", || {
             serde_json::from_slice::<Value>(&fs::read(&answer).ok()?).ok()
         });
-        assert!(told["message"].as_str().unwrap().contains("metadata.namespace that is no name"), "{told:#}");
+        assert!(
+            reported["message"].as_str().unwrap().contains("metadata.namespace that is no name"),
+            "{reported:#}"
+        );
     }
     assert!(!fixture.state.join("escaped_web.json").exists());
     assert!(!fixture.folder.path().join("elsewhere_web.json").exists());

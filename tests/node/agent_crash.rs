@@ -122,13 +122,13 @@ fn a_journal_that_cannot_be_read_stops_its_pod_and_no_other() {
     }
     let agent = fixture.agent(&[]);
     agent.await_metric(&["inplace_unreadable_files"], 3.0);
-    for (pod, text, told) in journals {
+    for (pod, text, reported) in journals {
         let before = fixture.instances(pod);
         fixture.restart(pod, "x");
         let status = fixture.ended(pod, "x", "Refused");
         let message = status["message"].as_str().unwrap();
         assert_eq!(status["reason"], "JournalUnreadable");
-        assert!(message.contains(told) && message.contains(file(pod).to_str().unwrap()), "{message}");
+        assert!(message.contains(reported) && message.contains(file(pod).to_str().unwrap()), "{message}");
         assert!(message.contains("move the file away"), "{message}");
         assert_eq!(
             (fixture.instances(pod), fs::read_to_string(file(pod)).unwrap()),
@@ -204,9 +204,12 @@ fn a_full_disk_under_the_journal_ends_it_before_anything_is_touched() {
     // A command reports it at once.
     let output = fixture.node(&["restart", "--pod", "web", "-c", "app", "-o", "json"]);
     assert_eq!(output.status.code(), Some(1));
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((told["phase"].as_str(), told["reason"].as_str()), (Some("Failed"), Some("JournalFailed")));
-    let message = told["message"].as_str().unwrap();
+    let reported: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (reported["phase"].as_str(), reported["reason"].as_str()),
+        (Some("Failed"), Some("JournalFailed"))
+    );
+    let message = reported["message"].as_str().unwrap();
     assert!(message.contains("No space left on device") && message.contains("were not touched"), "{message}");
     // The agent reports it too, and does not repeat what it cannot journal.
     fs::remove_file(disk.0.join("fill")).unwrap();
@@ -243,12 +246,12 @@ fn no_secret_of_the_environment_is_told_anywhere() {
     fixture.ended("web", "a", "Succeeded");
     let image = fixture.lab.image("app:v2");
     let swap = json!({"id": "b", "containers": [{"name": "app", "image": image}]});
-    fixture.wish("web", &swap.to_string());
+    fixture.ask("web", &swap.to_string());
     fixture.ended("web", "b", "Succeeded");
     // Failing operations log more.
     for (id, image) in [("c", "app:noentry"), ("d", "app:alien")] {
         let swap = json!({"id": id, "containers": [{"name": "app", "image": fixture.lab.image(image)}]});
-        fixture.wish("web", &swap.to_string());
+        fixture.ask("web", &swap.to_string());
         eventually(id, || fixture.status("web").filter(|s| s["id"] == id && !s["finishedAt"].is_null()));
     }
     seen.push_str(&agent.metrics());

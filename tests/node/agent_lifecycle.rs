@@ -68,8 +68,8 @@ fn an_agent_has_its_node_for_itself() {
     for args in [vec![], vec!["--state-dir", elsewhere.to_str().unwrap()]] {
         let mut second = fixture.spawn(&args, &[]);
         assert_eq!(second.end().code(), Some(7));
-        let told = second.log();
-        assert!(told.contains("another inplace agent or command is at work on this node"), "{told}");
+        let reported = second.log();
+        assert!(reported.contains("another inplace agent or command is at work on this node"), "{reported}");
     }
     for verb in [
         &["restart", "--pod", "web", "-c", "app"][..],
@@ -77,9 +77,12 @@ fn an_agent_has_its_node_for_itself() {
         &["swap", "--pod", "web", "app=a:v1"],
     ] {
         let refused = fixture.node(&[verb, &["-o", "json"]].concat());
-        let told = String::from_utf8(refused.stderr).unwrap();
-        assert_eq!(refused.status.code(), Some(7), "{told}");
-        assert!(told.contains("write the request into the pod's annotation, or stop the agent"), "{told}");
+        let reported = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(7), "{reported}");
+        assert!(
+            reported.contains("write the request into the pod's annotation, or stop the agent"),
+            "{reported}"
+        );
         let object: Value = serde_json::from_slice(&refused.stdout).unwrap();
         assert_eq!((object["phase"].as_str(), object["reason"].as_str()), (Some("Failed"), Some("Busy")));
     }
@@ -152,13 +155,13 @@ fn everything_is_counted() {
     let swap = |id: &str, image: &str| {
         json!({"id": id, "containers": [{"name": "app", "image": fixture.lab.image(image)}]}).to_string()
     };
-    fixture.wish("web", &swap("c", "app:v2"));
+    fixture.ask("web", &swap("c", "app:v2"));
     fixture.ended("web", "c", "Succeeded");
-    fixture.wish("web", &swap("d", "app:crash"));
+    fixture.ask("web", &swap("d", "app:crash"));
     fixture.ended("web", "d", "RolledBack");
-    fixture.wish("web", &swap("e", "app:none"));
+    fixture.ask("web", &swap("e", "app:none"));
     fixture.ended("web", "e", "Failed");
-    fixture.wish("web", "restart nobody");
+    fixture.ask("web", "restart nobody");
     fixture.ended("web", "text-", "Refused");
     agent.await_metric(&["inplace_open_operations"], 0.0);
     let operations = |action: &str, outcome: &str, reason: &str, engine: &str| {

@@ -55,7 +55,7 @@ fn a_runtime_that_cannot_be_reached_is_told_as_such() {
         &["run", "-f", &manifest],
         &["rm", "--pod", "a"],
     ];
-    for (endpoint, told, verbs) in [
+    for (endpoint, reported, verbs) in [
         (at("none"), "no such file: is the runtime running?", &commands[..]),
         (at("nowhere/none"), "is the runtime running?", &commands[1..2]),
         (dead, "connection refused: the socket is there, but nobody listens", &commands[..]),
@@ -69,7 +69,7 @@ fn a_runtime_that_cannot_be_reached_is_told_as_such() {
             let (code, message) = ended(&output);
             assert_eq!(code, 6, "{endpoint} {verb:?}: {message}");
             assert!(
-                message.starts_with("inplace: ") && message.contains(told),
+                message.starts_with("inplace: ") && message.contains(reported),
                 "{endpoint} {verb:?}: {message}"
             );
             assert_eq!(message.lines().count(), 1, "{message}");
@@ -127,7 +127,7 @@ fn what_is_not_there_or_does_not_run_is_refused() {
         fixture.instances("short").iter().all(|instance| !instance.running).then_some(())
     });
     let before = (fixture.instances("web"), fixture.instances("short"));
-    for (pod, container, reason, told) in [
+    for (pod, container, reason, reported) in [
         ("none", "app", "PodNotFound", "there is no pod default/none on this node"),
         ("other/web", "app", "PodNotFound", "there is no pod other/web"),
         ("web", "none", "UnknownContainer", "has no container none; it has app"),
@@ -149,7 +149,7 @@ fn what_is_not_there_or_does_not_run_is_refused() {
         for verb in verbs {
             let (code, message) = ended(&fixture.node(&verb));
             assert_eq!(code, 3, "{verb:?}: {message}");
-            assert!(message.starts_with("inplace: ") && message.contains(told), "{verb:?}: {message}");
+            assert!(message.starts_with("inplace: ") && message.contains(reported), "{verb:?}: {message}");
             let output = fixture.node(&[&verb[..], &["-o", "json"]].concat());
             let object = object(&output);
             assert_eq!(output.status.code(), Some(3));
@@ -158,7 +158,9 @@ fn what_is_not_there_or_does_not_run_is_refused() {
                 (Some("Refused"), Some(reason)),
                 "{verb:?}"
             );
-            assert!(object["message"].as_str().unwrap().contains(told) && object["containers"] == json!([]));
+            assert!(
+                object["message"].as_str().unwrap().contains(reported) && object["containers"] == json!([])
+            );
         }
     }
     // An ID that has ended.
@@ -174,7 +176,7 @@ fn what_is_not_there_or_does_not_run_is_refused() {
 #[test]
 fn what_is_written_wrongly_is_refused_before_anybody_is_asked() {
     let fixture = Fixture::new();
-    for (verb, told) in [
+    for (verb, reported) in [
         (&["restart", "--pod", "a/b/c", "-c", "x"][..], "write NAMESPACE/NAME"),
         (&["restart", "--pod", "/b", "-c", "x"], "write NAMESPACE/NAME"),
         (&["restart", "--pod", "b"], "--container <NAME>"),
@@ -186,7 +188,7 @@ fn what_is_written_wrongly_is_refused_before_anybody_is_asked() {
     ] {
         let (code, message) = ended(&fixture.node(verb));
         assert_eq!(code, 2, "{verb:?}: {message}");
-        assert!(message.contains(told), "{verb:?}: {message}");
+        assert!(message.contains(reported), "{verb:?}: {message}");
     }
     let (code, message) = ended(&fixture.node(&["restart", "--pod", "b", "-c", "x", "--deadline", "0"]));
     assert_eq!(code, 3);
@@ -231,7 +233,7 @@ fn looking_changes_nothing() {
     let before = (fixture.instances("web"), fs::read(fixture.state.join("journal/uid-web.json")).unwrap());
     let swap = format!("app={}", fixture.lab.image("app:v3"));
     let plan = String::from_utf8(fixture.node(&["plan", "--pod", "web", &swap]).stdout).unwrap();
-    for told in [
+    for reported in [
         "pod default/web: sandbox",
         "stays",
         "Swap app (attempt 1 now)",
@@ -240,7 +242,7 @@ fn looking_changes_nothing() {
         "steps: Pull",
         "nothing was touched",
     ] {
-        assert!(plan.contains(told), "{told}: {plan}");
+        assert!(plan.contains(reported), "{reported}: {plan}");
     }
     let plan = object(&fixture.node(&["plan", "--pod", "web", "app", "-o", "json"]));
     assert_eq!(

@@ -34,7 +34,7 @@ fn a_manifest_that_cannot_be_kept_is_refused_by_place_and_name() {
     let fixture = Fixture::new();
     let pod = |spec: &str| format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n{spec}\n");
     let app = |rest: &str| pod(&format!("  containers: [{{name: app, image: 'app:v1'{rest}}}]"));
-    for (text, told) in [
+    for (text, reported) in [
         ("kind: [\n".to_owned(), "line 1, column 7: expected string"),
         (app(", env: [{name: A, value: 7}]"), "line 5, column"),
         (pod("  containers: []"), "spec.containers: at least one container is needed"),
@@ -49,7 +49,7 @@ fn a_manifest_that_cannot_be_kept_is_refused_by_place_and_name() {
     ] {
         let (code, _, message) = run(&fixture, &text, &[]);
         assert_eq!(code, 3, "{text}: {message}");
-        assert!(message.contains("bad.yaml: ") && message.contains(told), "{text}: {message}");
+        assert!(message.contains("bad.yaml: ") && message.contains(reported), "{text}: {message}");
     }
     let (code, out, _) = run(&fixture, "kind: [\n", &["-o", "json"]);
     let object = json_of(&out);
@@ -127,8 +127,8 @@ fn a_pod_is_run_once_and_removed_only_by_who_made_it() {
     };
     let (code, out, message) = run(&fixture, &manifest("web", "app:v1"), &["-o", "json"]);
     assert_eq!((code, &json_of(&out)["phase"]), (3, &json!("Refused")), "{message}");
-    let told = "pod default/web exists: node run made it; remove it with `inplace node rm`";
-    assert!(message.contains(told), "{message}");
+    let reported = "pod default/web exists: node run made it; remove it with `inplace node rm`";
+    assert!(message.contains(reported), "{message}");
     let (code, _, message) = run(&fixture, &manifest("new", "app:none"), &[]);
     assert_eq!(code, 3, "{message}");
     assert!(message.contains("is not on this node, and imagePullPolicy is Never"), "{message}");
@@ -142,16 +142,16 @@ fn a_pod_is_run_once_and_removed_only_by_who_made_it() {
     let sandbox = foreign(&fixture, "theirs");
     let (code, _, message) = ended(&fixture, &["rm", "--pod", "theirs"]);
     assert_eq!(code, 3, "{message}");
-    let told = "pod default/theirs was not made by node run: neither node run nor a kubelet made it";
-    assert!(message.contains(told), "{message}");
+    let reported = "pod default/theirs was not made by node run: neither node run nor a kubelet made it";
+    assert!(message.contains(reported), "{message}");
     assert!(fixture.lab.ctr(&["containers", "ls", "-q"]).contains(&sandbox));
     // A pod of `node run` with another state folder.
     let elsewhere = fixture.folder.path().join("elsewhere");
     let (code, _, message) =
         ended(&fixture, &["rm", "--pod", "web", "--state-dir", elsewhere.to_str().unwrap()]);
     assert_eq!(code, 3, "{message}");
-    let told = format!("call again with --state-dir {}", fixture.state.display());
-    assert!(message.contains(&told), "{message}");
+    let reported = format!("call again with --state-dir {}", fixture.state.display());
+    assert!(message.contains(&reported), "{message}");
     assert_eq!(fixture.instances("web"), before);
     let (code, out, _) = ended(&fixture, &["rm", "--pod", "web", "-o", "json"]);
     assert_eq!((code, &json_of(&out)["removed"]), (0, &json!(true)));

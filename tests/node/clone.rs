@@ -111,14 +111,14 @@ fn everything_survives_restarts_and_a_swap() {
     }
     let steps =
         [("restart", "-c=app"), ("restart", "-c=app"), ("swap", "app=lab/app:v2"), ("restart", "-c=app")];
-    for (turn, (verb, what)) in (1..).zip(steps) {
+    for (cycle, (verb, what)) in (1..).zip(steps) {
         let status = pod.operate(verb, &[what]).is(Phase::Succeeded);
         // No server listens: the handler is unchanged, and so is its error.
         assert!(status.message.contains("preStop of app failed: GET failed"), "{status:?}");
         let facts = pod.facts().settled();
-        assert_eq!(facts.running("app").attempt, turn);
-        assert_eq!(facts.running("app").version, if turn < 3 { "v1" } else { "v2" });
-        assert_eq!(environ(&facts), environment, "{verb} {turn}");
+        assert_eq!(facts.running("app").attempt, cycle);
+        assert_eq!(facts.running("app").version, if cycle < 3 { "v1" } else { "v2" });
+        assert_eq!(environ(&facts), environment, "{verb} {cycle}");
         for (path, text) in [
             ("/scratch/below/a", "disk"),
             ("/memory/b", "memory"),
@@ -129,10 +129,10 @@ fn everything_survives_restarts_and_a_swap() {
         }
         // The image name is the only field that a swap may change.
         let changed: Vec<_> = compare(&first, &spec(&pod, &facts));
-        let swapped = turn >= 3;
+        let swapped = cycle >= 3;
         assert!(
             changed.iter().all(|line| swapped && line.contains("image-name")),
-            "{verb} {turn}: {changed:#?}"
+            "{verb} {cycle}: {changed:#?}"
         );
     }
 }

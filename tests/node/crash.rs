@@ -72,13 +72,13 @@ impl Wish {
 /// One pod, and the operation to test on it.
 struct Case<'a> {
     pod: Pod<'a>,
-    wish: Wish,
+    request_text: Wish,
 }
 
 impl<'a> Case<'a> {
     /// Runs one round first, so that the next one has an old instance to remove.
-    fn new(lab: &'a Lab, wish: Wish) -> Self {
-        let case = Self { pod: Pod::run(lab, "crash", SPEC), wish };
+    fn new(lab: &'a Lab, request_text: Wish) -> Self {
+        let case = Self { pod: Pod::run(lab, "crash", SPEC), request_text };
         let before = case.before();
         case.command(&before, "first").status().unwrap();
         case.holds(&before, "first", 1..=1);
@@ -102,16 +102,16 @@ impl<'a> Case<'a> {
 
     /// Without output: only the resulting state matters.
     fn command(&self, before: &Facts, id: &str) -> Command {
-        let mut command = self.wish.command(&self.pod, before, id);
+        let mut command = self.request_text.command(&self.pod, before, id);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
 
     /// Runs the command for the last time; it must end as if it had never been killed.
     fn ends(&self, before: &Facts, id: &str, stops: std::ops::RangeInclusive<usize>) {
-        let mut command = self.wish.command(&self.pod, before, id);
+        let mut command = self.request_text.command(&self.pod, before, id);
         let ended = Ended::of(&command.output().unwrap());
-        let status = ended.is(self.wish.phase());
+        let status = ended.is(self.request_text.phase());
         assert_eq!(status.id, id);
         self.holds(before, id, stops);
     }
@@ -119,7 +119,8 @@ impl<'a> Case<'a> {
     /// Verifies that exactly the requested operation has happened since `before`, once.
     fn holds(&self, before: &Facts, id: &str, stops: std::ops::RangeInclusive<usize>) {
         let old = before.running("app");
-        let starts = self.wish.starts(&old.version).iter().map(|&line| line.to_owned()).collect::<Vec<_>>();
+        let starts =
+            self.request_text.starts(&old.version).iter().map(|&line| line.to_owned()).collect::<Vec<_>>();
         let since = |facts: &Facts, file: &str| {
             facts
                 .lines(file)
@@ -164,14 +165,14 @@ fn cut_off_once(started: &[String], expected: &[String]) -> bool {
 }
 
 /// Kills the command at each of its points, and runs it again.
-fn at_every_point(wish: Wish) {
-    let points = Case::new(Lab::shared(), wish).points();
+fn at_every_point(request_text: Wish) {
+    let points = Case::new(Lab::shared(), request_text).points();
     assert!(points.iter().any(|point| point == "after effect Start"), "{points:?}");
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
         for _ in 0..WORKERS {
             scope.spawn(|| {
-                let case = Case::new(Lab::shared(), wish);
+                let case = Case::new(Lab::shared(), request_text);
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(name) = points.get(at) else { break };
@@ -208,8 +209,8 @@ fn a_rollback_killed_at_every_point() {
 /// result of a pull is journalled with the effect that follows.
 #[test]
 fn killed_after_every_second_effect() {
-    for wish in [Wish::Restart, Wish::Swap, Wish::Crash] {
-        let case = Case::new(Lab::shared(), wish);
+    for request_text in [Wish::Restart, Wish::Swap, Wish::Crash] {
+        let case = Case::new(Lab::shared(), request_text);
         let before = case.before();
         let mut instances = 0;
         loop {
@@ -219,7 +220,7 @@ fn killed_after_every_second_effect() {
                 break;
             }
             instances += 1;
-            assert!(instances < 30, "{wish:?} does not come to an end");
+            assert!(instances < 30, "{request_text:?} does not come to an end");
         }
         assert!(instances > 2, "{instances}");
         case.ends(&before, "one-by-one", 1..=1);
@@ -234,18 +235,18 @@ fn killed_at_odd_moments() {
         for worker in 0..WORKERS {
             let next = &next;
             scope.spawn(move || {
-                let wish = [Wish::Restart, Wish::Crash][worker % 2];
-                let case = Case::new(Lab::shared(), wish);
+                let request_text = [Wish::Restart, Wish::Crash][worker % 2];
+                let case = Case::new(Lab::shared(), request_text);
                 loop {
-                    let turn = next.fetch_add(1, Ordering::Relaxed);
-                    if turn >= 40 {
+                    let cycle = next.fetch_add(1, Ordering::Relaxed);
+                    if cycle >= 40 {
                         break;
                     }
                     let before = case.before();
-                    let id = format!("odd-{turn}");
+                    let id = format!("odd-{cycle}");
                     let mut child = case.command(&before, &id).spawn().unwrap();
                     // Not a wait for a condition: the moment of the kill is what varies.
-                    thread::sleep(Duration::from_millis(u64::try_from(20 + turn * 13).unwrap()));
+                    thread::sleep(Duration::from_millis(u64::try_from(20 + cycle * 13).unwrap()));
                     child.kill().unwrap();
                     child.wait().unwrap();
                     case.ends(&before, &id, 0..=1);

@@ -147,10 +147,10 @@ fn the_attempt_after_next_is_held_until_the_new_one_runs() {
 fn beside_a_kubelet_that_races_one_container_runs() {
     let pod = Kubelets::make("raced", "");
     let kubelet = Kubelet::watch(&pod);
-    for turn in 0..8_u32 {
+    for cycle in 0..8_u32 {
         let ended = Ended::of(&pod.program(&["restart", "-c", "app"]).output().unwrap());
         let status = ended.is(Phase::Succeeded);
-        assert_eq!(status.containers[0].to.as_ref().unwrap().attempt, turn + 1, "{status:?}");
+        assert_eq!(status.containers[0].to.as_ref().unwrap().attempt, cycle + 1, "{status:?}");
         assert_eq!(pod.running(), 1, "{:?}", pod.containers());
     }
     let (won, refused) = kubelet.end();

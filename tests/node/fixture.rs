@@ -120,7 +120,7 @@ impl Fixture {
     }
 
     /// Writes a request for a pod.
-    pub(crate) fn wish(&self, pod: &str, request: &str) {
+    pub(crate) fn ask(&self, pod: &str, request: &str) {
         // A JSON string is a quoted string in YAML too.
         let request = Value::from(request);
         self.write(
@@ -138,7 +138,7 @@ impl Fixture {
 
     /// Requests a restart of `app` under an ID.
     pub(crate) fn restart(&self, pod: &str, id: &str) {
-        self.wish(pod, &json!({"id": id, "containers": [{"name": "app"}]}).to_string());
+        self.ask(pod, &json!({"id": id, "containers": [{"name": "app"}]}).to_string());
     }
 
     /// Waits until the agent has read the whole folder again and has processed it. It shows this by answering a file
@@ -151,7 +151,7 @@ impl Fixture {
     pub(crate) fn read_again_beside(&self, agent: &Agent, open: f64) {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let ghost = format!("ghost-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        self.wish(&ghost, "restart app");
+        self.ask(&ghost, "restart app");
         self.ended(&ghost, "text-", "Refused");
         agent.await_metric(&["inplace_open_operations"], open);
     }
@@ -169,7 +169,7 @@ impl Fixture {
     /// The answer for a pod, once it has the phase `phase` and its ID contains `id`.
     pub(crate) fn ended(&self, pod: &str, id: &str, phase: &str) -> Value {
         let mut seen = None;
-        let fits = |status: &Value| status["id"].as_str().is_some_and(|told| told.contains(id));
+        let fits = |status: &Value| status["id"].as_str().is_some_and(|reported| reported.contains(id));
         eventually(&format!("{pod} {id}"), || {
             seen = self.status(pod).filter(fits);
             let status = seen.clone()?;

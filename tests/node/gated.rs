@@ -43,7 +43,7 @@ fn a_hook_in_a_file_gates_a_restart() {
     let before = fixture.running("web");
     let _agent = fixture.agent(&ALLOWED);
     template(&fixture, &hook_server, "drain", &json!({"successfulLimit": 1}));
-    fixture.wish("web", &gated("polled", "drain"));
+    fixture.ask("web", &gated("polled", "drain"));
     eventually("two questions", || (hook_server.asked("web").len() >= 2).then_some(()));
     assert_eq!(fixture.running("web"), before);
     hook_server.say("web", 1);
@@ -58,14 +58,14 @@ fn a_hook_in_a_file_gates_a_restart() {
     let before = fixture.running("web");
     hook_server.say("web", 0);
     template(&fixture, &hook_server, "once", &json!({"count": 1}));
-    fixture.wish("web", &gated("refused", "once"));
+    fixture.ask("web", &gated("refused", "once"));
     let status = fixture.ended("web", "refused", "Failed");
     assert_eq!(status["reason"], "PreHookFailed", "{status:#}");
     fixture.write("bad.yaml", "apiVersion: tkex.tencent.com/v1alpha1\nkind: HookTemplate\nmetadata: {name: bad}\nspec: {metrics: [], metric: []}\n");
     let bad = fixture.state.join("status/bad.yaml.json");
-    let told = eventually("an answer to the bad file", || fs::read_to_string(&bad).ok());
-    assert!(told.contains("HookTemplate: no such field: spec.metric"), "{told}");
-    fixture.wish("web", &gated("missing", "bad"));
+    let reported = eventually("an answer to the bad file", || fs::read_to_string(&bad).ok());
+    assert!(reported.contains("HookTemplate: no such field: spec.metric"), "{reported}");
+    fixture.ask("web", &gated("missing", "bad"));
     assert_eq!(fixture.ended("web", "missing", "Refused")["reason"], "HookTemplateMissing");
     assert_eq!(fixture.running("web"), before);
 }
@@ -89,7 +89,7 @@ fn a_template_that_changed_while_nobody_was_there_is_not_passed() {
     hook_server.say("web", 1);
     let mut agent = fixture.agent(&ALLOWED);
     template(&fixture, &hook_server, "count", &json!({"successfulLimit": 100}));
-    fixture.wish("web", &gated("killed", "count"));
+    fixture.ask("web", &gated("killed", "count"));
     await_measured(&fixture, 1);
     agent.signal(Signal::SIGKILL);
     agent.end();
@@ -109,7 +109,7 @@ fn killed_in_the_middle_it_measures_nothing_twice() {
     hook_server.say("web", 1);
     let mut agent = fixture.agent(&ALLOWED);
     template(&fixture, &hook_server, "count", &json!({"successfulLimit": 4}));
-    fixture.wish("web", &gated("killed", "count"));
+    fixture.ask("web", &gated("killed", "count"));
     for measured in [1, 3] {
         await_measured(&fixture, measured);
         agent.signal(Signal::SIGKILL);

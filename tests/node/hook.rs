@@ -163,5 +163,5 @@ spec:
     assert!(ended.out.contains("names #1 Successful \"app side\""), "{ended:?}");
     let ended = Ended::of(&test("nobody").output().unwrap());
     assert_eq!(ended.exit.code(), Some(3), "{ended:?}");
-    assert!(ended.told.contains("no pod default/nobody runs on this node"), "{ended:?}");
+    assert!(ended.reported.contains("no pod default/nobody runs on this node"), "{ended:?}");
 }

@@ -163,7 +163,7 @@ pub(crate) fn run(command: &mut Command) -> String {
         }
         Err(error) => panic!("{command:?}: {error}"),
     };
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}: {told}", output.status);
+    let reported = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}: {reported}", output.status);
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

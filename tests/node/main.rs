@@ -5,8 +5,8 @@
 mod agent;
 mod agent_crash;
 mod agent_lifecycle;
+mod agent_order;
 mod agent_process;
-mod agent_turns;
 mod bad_input;
 mod bad_manifest;
 mod blackhole;

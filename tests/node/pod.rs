@@ -43,7 +43,7 @@ pub(crate) struct Pod<'a> {
 pub(crate) struct Ended {
     pub(crate) exit: ExitStatus,
     pub(crate) out: String,
-    pub(crate) told: String,
+    pub(crate) reported: String,
 }
 
 impl<'a> Pod<'a> {
@@ -130,7 +130,7 @@ impl Drop for Pod<'_> {
 impl Ended {
     pub(crate) fn of(output: &Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Self { exit: output.status, out: text(&output.stdout), told: text(&output.stderr) }
+        Self { exit: output.status, out: text(&output.stdout), reported: text(&output.stderr) }
     }
 
     /// The status that was printed, which must have this phase, with the exit code for it.

@@ -53,10 +53,10 @@ fn until_stopped(status: &Status) -> i128 {
 fn a_command_runs_in_the_container_once() {
     let handler = "{exec: {command: [sh, -c, 'cat /etc/version >>/dev/shm/stops']}}";
     let pod = pod("exec", handler, "exec app");
-    for turn in 1..=2 {
+    for cycle in 1..=2 {
         let status = pod.restart(&["app"]);
         assert!(!status.message.contains("preStop"), "{status:?}");
-        assert_eq!(pod.facts().settled().lines("stops"), vec!["v1"; turn]);
+        assert_eq!(pod.facts().settled().lines("stops"), vec!["v1"; cycle]);
     }
 }
 

@@ -54,14 +54,14 @@ fn told_truly(status: &Status, before: &Facts, after: &Facts) {
 fn ten_in_a_row_and_one_old_life_is_left() {
     let pod = Pod::run(Lab::shared(), "ten", PAIR);
     let before = pod.facts();
-    for turn in 1..=10 {
+    for cycle in 1..=10 {
         let status = pod.restart(&["app"]);
         let report = &status.containers[0];
-        assert_eq!((report.from.attempt, report.to.as_ref().unwrap().attempt), (turn - 1, turn));
+        assert_eq!((report.from.attempt, report.to.as_ref().unwrap().attempt), (cycle - 1, cycle));
         assert!(report.downtime_ms.is_some(), "{status:?}");
         let facts = pod.facts().settled();
         let attempts: Vec<_> = facts.of("app").map(|instance| instance.attempt).collect();
-        assert_eq!(attempts, [turn - 1, turn]);
+        assert_eq!(attempts, [cycle - 1, cycle]);
         assert_eq!(kept(&facts), kept(&before));
     }
 }
@@ -74,12 +74,12 @@ containers:
 - {name: side, image: lab/app:v1}
 ";
     let pod = Pod::run(Lab::shared(), "logs", spec);
-    for turn in 1..=3 {
-        pod.remember("turn", &turn.to_string());
+    for cycle in 1..=3 {
+        pod.remember("turn", &cycle.to_string());
         pod.restart(&["app"]);
         let log = pod.facts().running("app").log.clone();
-        assert!(log.ends_with(&format!("/app/{turn}.log")), "{log}");
-        let line = format!("stdout F life {turn}\n");
+        assert!(log.ends_with(&format!("/app/{cycle}.log")), "{log}");
+        let line = format!("stdout F life {cycle}\n");
         eventually(&line, || fs::read_to_string(&log).ok().filter(|text| text.ends_with(&line)));
     }
     let log = pod.facts().running("app").log.clone();

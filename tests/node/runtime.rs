@@ -49,17 +49,17 @@ fn a_runtime_that_is_killed_anywhere_delays_and_spoils_nothing() {
     let points =
         ["before effect Fence", "before effect PreStop", "before effect Stop", "before effect Create"];
     let more = ["after effect Create", "before effect Start", "after effect Start", "before effect Remove"];
-    for (turn, point) in (1..).zip(points.into_iter().chain(more)) {
+    for (cycle, point) in (1..).zip(points.into_iter().chain(more)) {
         let child = begin(&pod, "restart", &["-c", "app"]);
         passes(&pod, point);
         lab.kill_containerd();
         lab.start_containerd();
         Ended::of(&child.wait_with_output().unwrap()).is(Phase::Succeeded);
         let facts = pod.facts().settled();
-        assert_eq!(facts.running("app").attempt, turn, "{point}");
+        assert_eq!(facts.running("app").attempt, cycle, "{point}");
         assert_eq!(facts.running("side"), before.running("side"), "{point}");
         let stops = facts.lines("stops").len();
-        assert!(stops <= usize::try_from(turn).unwrap(), "{point}: {stops}");
+        assert!(stops <= usize::try_from(cycle).unwrap(), "{point}: {stops}");
         assert!(facts.of("app").count() <= 2, "{point}: {facts:#?}");
     }
 }
@@ -69,7 +69,7 @@ fn a_runtime_that_is_killed_during_a_swap_and_on_the_way_back() {
     let lab = Lab::own(&Options::default());
     let pod = Pod::run(&lab, "swap", &SPEC.replace("; trap", "; grep -q v3 /etc/version && exit 3; trap"));
     let before = pod.facts().settled();
-    for (turn, (image, point, phase, attempts, version)) in [
+    for (cycle, (image, point, phase, attempts, version)) in [
         ("app=lab/app:v2", "before effect Pull", Phase::Succeeded, 1, "v2"),
         ("app=lab/app:v1", "after effect Stop", Phase::Succeeded, 1, "v1"),
         ("app=lab/app:v3", "before effect Fence", Phase::RolledBack, 2, "v1"),
@@ -87,7 +87,7 @@ fn a_runtime_that_is_killed_during_a_swap_and_on_the_way_back() {
         Ended::of(&child.wait_with_output().unwrap()).is(phase);
         let facts = pod.facts().settled();
         let app = facts.running("app");
-        assert_eq!((app.attempt - old, app.version.as_str()), (attempts, version), "{turn} {point}");
+        assert_eq!((app.attempt - old, app.version.as_str()), (attempts, version), "{cycle} {point}");
         assert_eq!(facts.running("side"), before.running("side"), "{point}");
     }
 }
@@ -109,7 +109,7 @@ fn a_runtime_that_stays_away_ends_it_by_its_deadline() {
     // Without a runtime nothing begins, and there is an exit code for it.
     let ended = pod.operate("restart", &["-c", "app"]);
     assert_eq!(ended.exit.code(), Some(6), "{ended:?}");
-    assert!(ended.told.contains("cannot be reached"), "{ended:?}");
+    assert!(ended.reported.contains("cannot be reached"), "{ended:?}");
     assert!(ended.out.contains(r#""reason":"RuntimeAway""#), "{ended:?}");
 
     // What the first command has left is no obstacle.

@@ -37,7 +37,7 @@ fn by_tag_by_digest_and_one_of_many() {
     let (pod, before) = pod("swap");
     let multi = pod.lab.digest("app:multi");
     let digest = pod.lab.digest("app:v3");
-    for (turn, image, version) in [
+    for (cycle, image, version) in [
         (1, pod.lab.image("app:v2"), "v2"),
         (2, digest.clone(), "v3"),
         (3, pod.lab.image("app:multi"), "multi"),
@@ -50,7 +50,7 @@ fn by_tag_by_digest_and_one_of_many() {
     ] {
         let old = pod.facts().running("app").image.clone();
         let status = swap(&pod, &format!("app={image}"), &[], Phase::Succeeded);
-        assert_eq!(now(&pod, &before), (turn, version.to_owned()));
+        assert_eq!(now(&pod, &before), (cycle, version.to_owned()));
         let report = &status.containers[0];
         let to = report.to.as_ref().unwrap();
         assert_eq!((&report.from.image_id, &to.image_id), (&old, &pod.facts().running("app").image));
@@ -68,17 +68,17 @@ fn by_tag_by_digest_and_one_of_many() {
 fn what_crashes_is_rolled_back() {
     let (pod, before) = pod("crash");
     let image = before.running("app").image.clone();
-    for turn in 0..2 {
+    for cycle in 0..2 {
         let status = swap(&pod, "app=lab/app:crash", &[], Phase::RolledBack);
         assert_eq!(status.reason, "Exited", "{status:?}");
         assert!(status.message.contains("exited with code 3"), "{status:?}");
         let report = &status.containers[0];
         assert!(report.downtime_ms.is_some(), "{status:?}");
-        assert_eq!(report.to.as_ref().unwrap().attempt, 2 * turn + 2, "{status:?}");
-        assert_eq!(now(&pod, &before), (2 * turn + 2, "v1".to_owned()));
+        assert_eq!(report.to.as_ref().unwrap().attempt, 2 * cycle + 2, "{status:?}");
+        assert_eq!(now(&pod, &before), (2 * cycle + 2, "v1".to_owned()));
         let facts = pod.facts();
         assert_eq!(facts.running("app").image, image);
-        let crashed = facts.of("app").find(|instance| instance.attempt == 2 * turn + 1).unwrap();
+        let crashed = facts.of("app").find(|instance| instance.attempt == 2 * cycle + 1).unwrap();
         assert_eq!(crashed.exit_code, 3);
         assert!(facts.of("app").count() <= 3, "{facts:#?}");
     }

@@ -43,7 +43,7 @@ impl Tenant<'_> {
 
     /// The agent's event about a pod of the tenant: reason and message. A kubelet deletes mirror pods that it
     /// does not have, but the events stay.
-    fn told(&self, name: &str) -> Option<(String, String)> {
+    fn reported(&self, name: &str) -> Option<(String, String)> {
         let events = self.cluster.kubectl(&["get", "events", "--namespace", NAMESPACE, "-o", "json"]);
         let events: Value = serde_json::from_str(&events).unwrap();
         let ends =
@@ -67,7 +67,7 @@ fn a_pod_that_calls_itself_the_mirror_of_another_reaches_nothing_of_it() {
     for (name, request) in [("restarts", "restart app"), ("swaps", swap.as_str())] {
         let (reason, message) = eventually(&format!("what becomes of the claim {name}"), || {
             tenant.claim(name, &victim, Some(request));
-            tenant.told(name)
+            tenant.reported(name)
         });
         assert_eq!(reason, "InPlaceRefused", "{message}");
         assert!(message.contains("kubernetes.io/config.mirror"), "{message}");

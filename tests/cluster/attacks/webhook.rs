@@ -104,14 +104,14 @@ impl Fixture {
     }
 
     fn done(&self, args: &[&str], input: &str) -> String {
-        let (done, told) = self.tried(args, input);
-        assert!(done, "{args:?}: {told}\n{}", self.log());
-        told
+        let (done, reported) = self.tried(args, input);
+        assert!(done, "{args:?}: {reported}\n{}", self.log());
+        reported
     }
 
     fn refused(&self, args: &[&str], input: &str, says: &str) {
-        let (done, told) = self.tried(args, input);
-        assert!(!done && told.contains(says), "{args:?} must be refused with {says:?}: {told}");
+        let (done, reported) = self.tried(args, input);
+        assert!(!done && reported.contains(says), "{args:?} must be refused with {says:?}: {reported}");
     }
 
     fn log(&self) -> String {
@@ -180,8 +180,8 @@ impl Fixture {
         let mut curl = curl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         // The server may refuse before everything is sent.
         let _ = curl.stdin.take().unwrap().write_all(body);
-        let told = String::from_utf8(curl.wait_with_output().unwrap().stdout).unwrap();
-        let (answer, code) = told.rsplit_once('\n').unwrap();
+        let reported = String::from_utf8(curl.wait_with_output().unwrap().stdout).unwrap();
+        let (answer, code) = reported.rsplit_once('\n').unwrap();
         (code.to_owned(), serde_json::from_str(answer).unwrap_or_default())
     }
 
@@ -372,8 +372,8 @@ async fn s6_hooks_and_rollouts_need_the_rights_that_they_amount_to() {
     fixture.until("the rights are known", || fixture.tried(&create, &objects(2)[0].0.to_string()).0);
     for (object, _) in &objects(3)[..] {
         fixture.until("it is written by somebody who may", || {
-            let (done, told) = fixture.tried(&create, &object.to_string());
-            assert!(done || told.contains("may not"), "{told}");
+            let (done, reported) = fixture.tried(&create, &object.to_string());
+            assert!(done || reported.contains("may not"), "{reported}");
             done
         });
     }

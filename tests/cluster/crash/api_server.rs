@@ -82,7 +82,7 @@ fn away_in_the_middle_it_delays_and_spoils_nothing() {
         crash_fixture.cluster.start(what);
         for held_operation in held_operations {
             held_operation.ends(1..=1);
-            told(&held_operation);
+            reported(&held_operation);
         }
         assert!(!agent.has_ended());
     }
@@ -117,7 +117,7 @@ fn away_in_the_middle_it_delays_and_spoils_nothing() {
 }
 
 /// One event reports the end, too.
-fn told(held_operation: &HeldOperation<'_>) {
+fn reported(held_operation: &HeldOperation<'_>) {
     let reason =
         if held_operation.tested_pod.way == Way::Back { "InPlaceRolledBack" } else { "InPlaceSucceeded" };
     eventually(&format!("the event of {:?}", held_operation.ask), || {

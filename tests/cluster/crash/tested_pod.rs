@@ -91,7 +91,7 @@ pub(super) struct TestedPod<'a> {
     /// When the node's kubelet was restarted, in seconds.
     kubelets: RefCell<Vec<u64>>,
     /// Number of requests so far.
-    turn: Cell<usize>,
+    cycle: Cell<usize>,
 }
 
 /// The line that an instance writes: its version, and its start in seconds.
@@ -150,7 +150,7 @@ impl<'a> TestedPod<'a> {
             tries: Cell::new(3),
             lost: Cell::new(0),
             kubelets: RefCell::default(),
-            turn: Cell::new(0),
+            cycle: Cell::new(0),
         }
     }
 
@@ -175,9 +175,9 @@ impl<'a> TestedPod<'a> {
 
     /// The same with additional fields.
     pub(super) fn ask_with(&self, round: &str, more: &Value) -> Ask {
-        let turn = self.turn.replace(self.turn.get() + 1);
+        let cycle = self.cycle.replace(self.cycle.get() + 1);
         // Two requests per container: the kubelet does not delay a swap to v2 and back.
-        let name = name_of(if self.way == Way::Respec { turn / 2 } else { turn } % self.way.containers());
+        let name = name_of(if self.way == Way::Respec { cycle / 2 } else { cycle } % self.way.containers());
         let file = format!("starts-{name}");
         let before = eventually("the first line", || {
             let facts = self.pod.facts();
@@ -185,7 +185,7 @@ impl<'a> TestedPod<'a> {
             (last.as_ref() == Some(&facts.running(&name).version)).then_some(facts)
         });
         let before = before.settled();
-        let id = format!("{:?}-{round}-{turn}", self.way);
+        let id = format!("{:?}-{round}-{cycle}", self.way);
         let mut target = json!({"name": name});
         if let Some(image) = self.way.image(&before.running(&name).version) {
             target["image"] = self.pod.cluster.image(&format!("app:{image}")).into();
@@ -219,16 +219,16 @@ impl<'a> TestedPod<'a> {
 
     /// Waits for the end of the request; the result must be as if nothing had happened.
     pub(super) fn ends(&self, ask: &Ask, what: &str, stops: RangeInclusive<usize>) {
-        let told = self.pod.answer_within(LONG, &ask.id);
-        assert_eq!(told.phase, self.way.phase(), "{what}: {told:#?}");
+        let reported = self.pod.answer_within(LONG, &ask.id);
+        assert_eq!(reported.phase, self.way.phase(), "{what}: {reported:#?}");
         let old = ask.before.running(&ask.name);
         let instances =
             self.holds(ask, what, |starts| self.way.are_right(&old.version, starts, self.tries.get()), stops);
         let new = instances.running(&ask.name);
-        let report = &told.containers[0];
+        let report = &reported.containers[0];
         assert_eq!(report.from.container_id, old.id, "{what}");
-        if told.phase == Phase::Succeeded {
-            assert_eq!(report.to.as_ref().unwrap().container_id, new.id, "{what}: {told:#?}");
+        if reported.phase == Phase::Succeeded {
+            assert_eq!(report.to.as_ref().unwrap().container_id, new.id, "{what}: {reported:#?}");
         }
     }
 

@@ -11,7 +11,7 @@ pub(super) const V1: &str = "sha256:11111111111111111111111111111111111111111111
 pub(super) const OTHER: &str = "sha256:2222222222222222222222222222222222222222222222222222222222222222";
 
 /// A pod as it is created.
-pub(super) fn manifest(name: &str, node: &str, request: &str, told: Option<&str>) -> Value {
+pub(super) fn manifest(name: &str, node: &str, request: &str, reported: Option<&str>) -> Value {
     let mut pod = json!({
         "metadata": {"name": name, "labels": {"app": "web"}, "annotations": {"inplace.dev/request": request, "team": "a"}},
         "spec": {
@@ -21,8 +21,8 @@ pub(super) fn manifest(name: &str, node: &str, request: &str, told: Option<&str>
             "initContainers": [{"name": "mesh", "image": "repo/mesh:v1", "restartPolicy": "Always"}],
         }
     });
-    if let Some(told) = told {
-        pod["metadata"]["annotations"]["inplace.dev/status"] = told.into();
+    if let Some(reported) = reported {
+        pod["metadata"]["annotations"]["inplace.dev/status"] = reported.into();
     }
     pod
 }

@@ -30,10 +30,10 @@ pub(super) async fn only_of_its_own_node(world: &World<'_>, agent: &Client) {
         match (case.denied, attempt(&own, case.act).await) {
             (None, Ok(())) => {}
             (Some(why), Err(Error::Api(status))) => {
-                let told = &status.message;
+                let reported = &status.message;
                 assert!(
-                    told.contains("'inplace-agent-hooks'") && told.contains(why),
-                    "{}: {told}",
+                    reported.contains("'inplace-agent-hooks'") && reported.contains(why),
+                    "{}: {reported}",
                     case.what
                 );
             }

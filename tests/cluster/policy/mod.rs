@@ -96,10 +96,10 @@ async fn the_policy_keeps_an_agent_to_its_node_and_to_what_was_asked_for() {
         match (case.denied, done) {
             (None, Ok(_)) => {}
             (Some(why), Err(Error::Api(status))) => {
-                let told = &status.message;
+                let reported = &status.message;
                 assert!(
-                    told.contains("'inplace-agent'") && told.contains(why),
-                    "{}: denied otherwise: {told}",
+                    reported.contains("'inplace-agent'") && reported.contains(why),
+                    "{}: denied otherwise: {reported}",
                     case.what
                 );
                 assert_eq!(status.code, 403, "{}", case.what);
@@ -209,10 +209,10 @@ async fn of_the_webhooks_a_controller_changes_whom_is_trusted_alone() {
         match (case.denied, controller.patch("inplace", &try_it, &patch).await) {
             (None, Ok(_)) => {}
             (Some(why), Err(Error::Api(status))) => {
-                let told = &status.message;
+                let reported = &status.message;
                 assert!(
-                    told.contains("'inplace-controller-webhooks'") && told.contains(why),
-                    "{}: {told}",
+                    reported.contains("'inplace-controller-webhooks'") && reported.contains(why),
+                    "{}: {reported}",
                     case.what
                 );
             }
@@ -239,11 +239,11 @@ async fn exercised(server: &ApiServer) -> bool {
     let known = known.resources.iter().any(|resource| resource.name == "validatingadmissionpolicies");
     assert_eq!(known, minor >= POLICY_SINCE, "{} and the policy API", version.git_version);
     if !known {
-        let told = format!(
+        let reported = format!(
             "\nNOT EXERCISED: the admission policies need Kubernetes 1.{POLICY_SINCE}, this is {}: give newer ones in KUBE_BIN\n",
             version.git_version
         );
-        std::io::stderr().write_all(told.as_bytes()).unwrap();
+        std::io::stderr().write_all(reported.as_bytes()).unwrap();
     }
     known
 }

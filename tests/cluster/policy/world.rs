@@ -46,11 +46,11 @@ impl<'a> World<'a> {
     }
 
     /// Creates a pod that is Running according to its status.
-    pub(super) async fn pod(&self, node: &str, request: &str, told: Option<&str>) -> String {
+    pub(super) async fn pod(&self, node: &str, request: &str, reported: Option<&str>) -> String {
         self.made.set(self.made.get() + 1);
         let name = format!("web-{}", self.made.get());
         let pods = Api::<Pod>::namespaced(self.admin.clone(), NAMESPACE);
-        pods.create(&PostParams::default(), &object(&name, node, request, told)).await.unwrap();
+        pods.create(&PostParams::default(), &object(&name, node, request, reported)).await.unwrap();
         let status = json!({"status": running()});
         pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
         name
@@ -144,8 +144,11 @@ impl<'a> World<'a> {
         let bindings = Api::<ClusterRoleBinding>::all(self.admin.clone());
         bindings.create(&PostParams::default(), &binding).await.unwrap();
         let nothing_else = |what: &str, done: Result<(), Error>| {
-            let told = done.unwrap_err().to_string();
-            assert!(told.contains("changes pods and their status, and nothing else"), "{what}: {told}");
+            let reported = done.unwrap_err().to_string();
+            assert!(
+                reported.contains("changes pods and their status, and nothing else"),
+                "{what}: {reported}"
+            );
         };
         let pods = Api::<Pod>::namespaced(agent.clone(), NAMESPACE);
         let end = Instant::now() + Duration::from_secs(30);
@@ -169,6 +172,6 @@ impl<'a> World<'a> {
 }
 
 /// A [`manifest`] as an object.
-pub(super) fn object(name: &str, node: &str, request: &str, told: Option<&str>) -> Pod {
-    serde_json::from_value(manifest(name, node, request, told)).unwrap()
+pub(super) fn object(name: &str, node: &str, request: &str, reported: Option<&str>) -> Pod {
+    serde_json::from_value(manifest(name, node, request, reported)).unwrap()
 }

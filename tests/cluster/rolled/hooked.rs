@@ -45,8 +45,8 @@ pub(super) fn each_pod_passes_its_hooks_before_and_after(fixture: &Fixture<'_>) 
     for pod in before.keys() {
         hook_server.say(pod, 1);
     }
-    let (code, told) = follower.end();
-    assert_eq!(code, Some(0), "{told}");
+    let (code, reported) = follower.end();
+    assert_eq!(code, Some(0), "{reported}");
     assert_eq!(asked(), 2);
     load.same_but_restarted(&before, 1);
 }

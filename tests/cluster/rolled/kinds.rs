@@ -33,10 +33,10 @@ pub(super) fn a_job_goes_on(fixture: &Fixture<'_>, policy: &str) {
 fn is_spared(load: &Load<'_>) {
     let (before, target) = (load.pods(), format!("job/{}", load.name));
     let output = load.fixture.inplace(&["restart", &target, "--wait=3m"]).output().unwrap();
-    let told = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{told}");
+    let reported = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{reported}");
     let bears = COUNT + 1;
-    assert!(told.contains(&format!("with a backoffLimit of {bears} it bears them")), "{told}");
+    assert!(reported.contains(&format!("with a backoffLimit of {bears} it bears them")), "{reported}");
     load.same_but_restarted(&before, 0);
     let patch = json!({"spec": {"backoffLimit": bears}}).to_string();
     load.fixture.cluster.kubectl(&["patch", "job", load.name, "--type=merge", "-p", &patch]);
@@ -74,9 +74,9 @@ pub(super) fn labels_mean_pods_of_any_owner(fixture: &Fixture<'_>) {
     let before = loads.each_ref().map(Load::pods);
     let image = format!("app={}", fixture.cluster.image("app:v2"));
     let refused = fixture.inplace(&["swap", "-l", "crew=all", &image, "--wait=3m"]).output().unwrap();
-    let told = String::from_utf8(refused.stdout).unwrap();
-    assert_eq!(refused.status.code(), Some(1), "{told}");
-    assert!(told.contains("Failed: the template of ReplicaSet/motley-"), "{told}");
+    let reported = String::from_utf8(refused.stdout).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{reported}");
+    assert!(reported.contains("Failed: the template of ReplicaSet/motley-"), "{reported}");
     fixture.through(&["restart", "-l", "crew=all", "--max-unavailable", "1"], 2 * COUNT);
     for (load, before) in loads.iter().zip(&before) {
         load.same_but_restarted(before, 1);

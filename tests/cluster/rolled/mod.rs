@@ -96,10 +96,10 @@ fn nobody_is_turned_away(fixture: &Fixture<'_>, kind: &str, count: usize) {
 
     let target = format!("{name}/{name}");
     let args = ["restart", &target, "-c", "app", "--max-unavailable", "2", "--grace", "2s"];
-    let (status, told) = fixture.through(&args, count);
+    let (status, reported) = fixture.through(&args, count);
     assert!(status["downtimeMs"]["most"].as_i64() > Some(0), "{status:#}");
     for pod in before.keys() {
-        assert!(told.contains(&format!("pod/{pod}: Running")), "{pod} was shown: {told}");
+        assert!(reported.contains(&format!("pod/{pod}: Running")), "{pod} was shown: {reported}");
     }
 
     load.same_but_restarted(&before, 1);
@@ -141,8 +141,8 @@ impl Fixture<'_> {
     /// output during the wait.
     fn through(&self, args: &[&str], count: usize) -> (Value, String) {
         let output = self.inplace(&[args, &["--wait=4m", "-o", "json"]].concat()).output().unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(0), "{args:?}: {told}");
+        let reported = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {reported}");
         let rollout: Value = serde_json::from_slice(&output.stdout).unwrap();
         let status = &rollout["status"];
         assert_eq!(
@@ -150,31 +150,31 @@ impl Fixture<'_> {
             (&json!("Succeeded"), &json!(count), &json!(0)),
             "{args:?}: {status:#}"
         );
-        (status.clone(), told)
+        (status.clone(), reported)
     }
 
     /// Follows a rollout from another process; some progress was printed there when this returns.
     fn follow(&self, name: &str) -> Follower {
         let mut command = self.inplace(&["rollout", "status", &format!("ipr/{name}"), "--timeout=3m"]);
         let mut child = command.spawn().unwrap();
-        let (mut lines, mut told) = (BufReader::new(child.stderr.take().unwrap()), String::new());
-        assert!(lines.read_line(&mut told).unwrap() > 0, "{name}: {child:?} says nothing");
-        Follower { child, lines, told }
+        let (mut lines, mut reported) = (BufReader::new(child.stderr.take().unwrap()), String::new());
+        assert!(lines.read_line(&mut reported).unwrap() > 0, "{name}: {child:?} says nothing");
+        Follower { child, lines, reported }
     }
 }
 
 struct Follower {
     child: Child,
     lines: BufReader<ChildStderr>,
-    told: String,
+    reported: String,
 }
 
 impl Follower {
     /// The exit code and the whole output.
     fn end(mut self) -> (Option<i32>, String) {
-        self.lines.read_to_string(&mut self.told).unwrap();
+        self.lines.read_to_string(&mut self.reported).unwrap();
         let output = self.child.wait_with_output().unwrap();
-        (output.status.code(), self.told + &String::from_utf8_lossy(&output.stdout))
+        (output.status.code(), self.reported + &String::from_utf8_lossy(&output.stdout))
     }
 }
 

@@ -22,20 +22,20 @@ pub(super) fn one_failed_pod_stops_it_and_has_its_image_back(fixture: &Fixture<'
     let before = load.pods();
     let image = format!("app={}", fixture.cluster.image("app:crash"));
     let refused = fixture.inplace(&["swap", "deploy/broken", &image]).output().unwrap();
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(3), "{told}");
-    assert!(told.contains("--allow-template-drift"), "{told}");
+    let reported = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(3), "{reported}");
+    assert!(reported.contains("--allow-template-drift"), "{reported}");
 
     let flags = ["--allow-template-drift", "--max-unavailable", "1", "--wait=3m"];
     let output =
         fixture.inplace(&[&["swap", "deploy/broken", &image][..], &flags].concat()).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{told}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(told.contains("Failed: ") && told.contains("0/3 done, 0 busy, 1 failed"), "{told}");
+    let reported = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{reported}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(reported.contains("Failed: ") && reported.contains("0/3 done, 0 busy, 1 failed"), "{reported}");
     let after = load.pods();
     let touched: Vec<_> = after.iter().filter(|(_, pod)| restarts(pod) > 0).map(|(name, _)| name).collect();
     assert_eq!(touched.len(), 1, "{touched:?}");
-    assert!(told.contains(&format!("  pod/{}: RolledBack: ", touched[0])), "{told}");
+    assert!(reported.contains(&format!("  pod/{}: RolledBack: ", touched[0])), "{reported}");
     let images = |pods: &std::collections::BTreeMap<String, Value>| -> Vec<_> {
         pods.values().map(|pod| pod["spec"]["containers"][0]["image"].clone()).collect()
     };
@@ -53,12 +53,15 @@ pub(super) fn the_newer_one_of_two_takes_over(fixture: &Fixture<'_>) {
         .inplace(&["restart", "deploy/twice", "--max-unavailable", "1", "--wait=3m"])
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert_eq!(second.status.code(), Some(0), "{told}");
-    assert!(told.contains(&format!("ipr/{first} is under way")), "{told}");
-    let (code, told) = follower.end();
-    assert_eq!(code, Some(5), "{told}");
-    assert!(told.contains("Superseded: ") && told.contains("is newer and has the same target"), "{told}");
+    let reported = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(0), "{reported}");
+    assert!(reported.contains(&format!("ipr/{first} is under way")), "{reported}");
+    let (code, reported) = follower.end();
+    assert_eq!(code, Some(5), "{reported}");
+    assert!(
+        reported.contains("Superseded: ") && reported.contains("is newer and has the same target"),
+        "{reported}"
+    );
     load.same_but_restarted(&before, 1);
 }
 
@@ -69,9 +72,9 @@ pub(super) fn a_target_that_is_deleted_ends_it(fixture: &Fixture<'_>) {
     drains(&load);
     let follower = fixture.follow(&name);
     fixture.cluster.kubectl(&["delete", "deployment", "doomed", "--wait=false"]);
-    let (code, told) = follower.end();
-    assert_eq!(code, Some(1), "{told}");
-    assert_eq!(fixture.rollout(&name)["status"]["reason"], "TargetGone", "{told}");
+    let (code, reported) = follower.end();
+    assert_eq!(code, Some(1), "{reported}");
+    assert_eq!(fixture.rollout(&name)["status"]["reason"], "TargetGone", "{reported}");
 
     // A rollout waits for a target that has never existed, and reports that.
     let never = json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
@@ -80,10 +83,10 @@ pub(super) fn a_target_that_is_deleted_ends_it(fixture: &Fixture<'_>) {
     fixture.cluster.apply(&never.to_string());
     eventually("it is told that the target is not there", || {
         let status = fixture.rollout("never")["status"].clone();
-        let told = status["message"]
+        let reported = status["message"]
             .as_str()
             .is_some_and(|message| message.contains("there is no Deployment/never"));
-        (told && status["phase"] == "Pending").then_some(())
+        (reported && status["phase"] == "Pending").then_some(())
     });
     fixture.cluster.kubectl(&["delete", "ipr", "never"]);
 }
@@ -97,9 +100,9 @@ pub(super) fn what_has_not_begun_when_it_is_cancelled_never_begins(fixture: &Fix
     let follower = fixture.follow(&name);
     let cancelled = fixture.inplace(&["cancel", &format!("ipr/{name}")]).output().unwrap();
     assert!(cancelled.status.success(), "{}", String::from_utf8_lossy(&cancelled.stderr));
-    let (code, told) = follower.end();
-    assert_eq!(code, Some(5), "{told}");
-    assert!(told.contains("is gone: somebody has deleted it"), "{told}");
+    let (code, reported) = follower.end();
+    assert_eq!(code, Some(5), "{reported}");
+    assert!(reported.contains("is gone: somebody has deleted it"), "{reported}");
     load.same_but_restarted(&before, 0);
     for (name, pod) in &load.pods() {
         assert!(
@@ -123,7 +126,7 @@ pub(super) fn nobody_is_restarted_twice_by_two_controllers(fixture: &Fixture<'_>
     first.kill();
     assert_ne!(phase_of(fixture, &name), "Succeeded", "it was killed too late to show anything");
     let _second = Agent::controller(fixture.cluster, "two");
-    let (code, told) = follower.end();
-    assert_eq!(code, Some(0), "{told}");
+    let (code, reported) = follower.end();
+    assert_eq!(code, Some(0), "{reported}");
     load.same_but_restarted(&before, 1);
 }

@@ -154,14 +154,14 @@ impl Shared {
             "target": {"apiVersion": "v1", "kind": "Node", "name": format!("node-{}", number % NODES)},
         });
         {
-            let _turn = self.registry_gate.acquire().await.unwrap();
+            let _cycle = self.registry_gate.acquire().await.unwrap();
             let request = http::Request::post(format!("/api/v1/namespaces/default/pods/{name}/binding"))
                 .header("content-type", "application/json")
                 .body(serde_json::to_vec(&binding).unwrap());
             self.client.request::<Value>(request.unwrap()).await.unwrap();
             self.bindings.fetch_add(1, Ordering::Relaxed);
         }
-        self.tell(&name, "app:v1", 0, true, Some(number)).await;
+        self.report(&name, "app:v1", 0, true, Some(number)).await;
         self.up.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -178,10 +178,10 @@ impl Shared {
         self.answer(&name, &answer, None).await;
         answer.step = Some(Step::Swap);
         self.answer(&name, &answer, Some(&image)).await;
-        self.tell(&name, "app:v1", 0, false, None).await;
+        self.report(&name, "app:v1", 0, false, None).await;
         self.most.subscribe().wait_for(|most| *most >= BUDGET).await.unwrap();
         sleep(START).await;
-        self.tell(&name, &image, 1, true, None).await;
+        self.report(&name, &image, 1, true, None).await;
         answer.phase = Phase::Succeeded;
         answer.finished_at = Some(now());
         // Counted before the write, because the controller may observe the write before this task continues.
@@ -197,7 +197,7 @@ impl Shared {
         if let Some(image) = image {
             patch["spec"] = json!({"containers": [{"name": "app", "image": image}]});
         }
-        let _turn = self.registry_gate.acquire().await.unwrap();
+        let _cycle = self.registry_gate.acquire().await.unwrap();
         let patch = Patch::Strategic(patch);
         self.pods.patch_metadata(name, &PatchParams::default(), &patch).await.unwrap();
         self.patches.fetch_add(1, Ordering::Relaxed);
@@ -205,7 +205,7 @@ impl Shared {
 
     /// Writes what the kubelet would write. For a new pod that includes its address, and the gate that the agent
     /// opens.
-    async fn tell(&self, name: &str, image: &str, restarts: i32, ready: bool, new: Option<usize>) {
+    async fn report(&self, name: &str, image: &str, restarts: i32, ready: bool, new: Option<usize>) {
         let state = if ready { json!({"running": {"startedAt": now()}}) } else { json!({"waiting": {}}) };
         let is = |kind: &str, is: bool| json!({"type": kind, "status": if is { "True" } else { "False" }, "lastTransitionTime": seconds()});
         let mut status = json!({
@@ -220,7 +220,7 @@ impl Shared {
             status["podIP"] = format!("10.{}.{}.1", number / 250, number % 250).into();
             status["conditions"].as_array_mut().unwrap().push(is(GATE, true));
         }
-        let _turn = self.registry_gate.acquire().await.unwrap();
+        let _cycle = self.registry_gate.acquire().await.unwrap();
         let patch = Patch::Strategic(json!({"status": status}));
         self.pods.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
         self.statuses.fetch_add(1, Ordering::Relaxed);

@@ -68,8 +68,8 @@ fn judged(cluster: &Cluster, good: &Value, bad: &Value) -> Result<(), String> {
     let asked = |object: &Value| cluster.try_apply(&["--dry-run=server"], &object.to_string());
     asked(good)?;
     match asked(bad) {
-        Err(told) if told.contains("spec.selector") => Ok(()),
-        Ok(told) | Err(told) => Err(told),
+        Err(reported) if reported.contains("spec.selector") => Ok(()),
+        Ok(reported) | Err(reported) => Err(reported),
     }
 }
 

@@ -85,8 +85,8 @@ async fn a_run_that_is_not_the_controllers_for_this_pod_lets_nobody_go() {
         change(&mut run["metadata"]);
         let made = run["metadata"]["name"].as_str().unwrap().to_owned();
         api.put(run);
-        let told = guard_fixture.deleted(json!({})).await;
-        assert_eq!(told["allowed"], false, "a HookRun {what} lets the pod go");
+        let reported = guard_fixture.deleted(json!({})).await;
+        assert_eq!(reported["allowed"], false, "a HookRun {what} lets the pod go");
         api.store(|store| store.remove_of("hookruns", "shop", &made));
         if made != name && api.get("hookruns", "shop", name).is_some() {
             api.store(|store| store.remove_of("hookruns", "shop", name));
@@ -140,10 +140,13 @@ async fn what_a_review_says_of_its_pod_is_not_believed() {
         change(&mut pod);
         json!({"oldObject": pod})
     };
-    let told = guard_fixture.deleted(with(&|pod| pod["metadata"]["labels"] = json!({}))).await;
-    assert_eq!(told["allowed"], false, "a guarded pod goes because the review says that it is not guarded");
-    let told = guard_fixture.deleted(with(&|pod| pod["metadata"]["uid"] = json!("another"))).await;
-    assert!(no(&told, 403).contains("another pod"), "{told}");
+    let reported = guard_fixture.deleted(with(&|pod| pod["metadata"]["labels"] = json!({}))).await;
+    assert_eq!(
+        reported["allowed"], false,
+        "a guarded pod goes because the review says that it is not guarded"
+    );
+    let reported = guard_fixture.deleted(with(&|pod| pod["metadata"]["uid"] = json!("another"))).await;
+    assert!(no(&reported, 403).contains("another pod"), "{reported}");
     for run in guard_fixture.runs() {
         let name = run["metadata"]["name"].as_str().unwrap().to_owned();
         guard_fixture.fixture.api.store(|store| store.remove_of("hookruns", "shop", &name));
@@ -182,8 +185,8 @@ async fn a_body_that_is_too_large_or_never_ends_is_not_waited_for() {
     let trusted = guard_fixture.fixture.trusted().unwrap();
     let mut large = review("web");
     large["request"]["object"]["metadata"]["annotations"] = json!({"long": "x".repeat(3 << 20)});
-    let told = ask(&trusted, replica.address, &large).await.unwrap_err();
-    assert_eq!(told.status().map(|status| status.as_u16()), Some(413));
+    let reported = ask(&trusted, replica.address, &large).await.unwrap_err();
+    assert_eq!(reported.status().map(|status| status.as_u16()), Some(413));
     large["request"]["object"]["metadata"]["annotations"] = json!({"long": "x".repeat(5 << 19)});
     assert_eq!(ask(&trusted, replica.address, &large).await.unwrap()["response"]["allowed"], true);
 
@@ -258,9 +261,9 @@ async fn hooks_and_rollouts_are_written_by_those_who_have_the_rights_that_they_a
         ("HookRun", &get, "get pods"),
         ("InPlaceRollout", &rollout(), "patch pods"),
     ] {
-        let told = written(&guard_fixture, "ann", kind, Value::Null, object.clone()).await;
-        assert_eq!(told["allowed"], false, "{kind} {object} is made without any right");
-        assert!(no(&told, 403).contains(right), "{told}");
+        let reported = written(&guard_fixture, "ann", kind, Value::Null, object.clone()).await;
+        assert_eq!(reported["allowed"], false, "{kind} {object} is made without any right");
+        assert!(no(&reported, 403).contains(right), "{reported}");
         // The right in another namespace, or another right, does not help.
         for other in [format!("ann {right} other"), "ann list pods shop".to_owned()] {
             api.store(|store| store.rights.insert(other));
@@ -304,8 +307,8 @@ async fn hooks_and_rollouts_are_written_by_those_who_have_the_rights_that_they_a
     }
     // If the rights cannot be checked, the write is refused.
     api.on("POST subjectaccessreview").fault(super::super::api_server::Fault::Answer(500, "etcd is busy"));
-    let told = written(&guard_fixture, "ann", "HookRun", Value::Null, exec.clone()).await;
-    assert!(no(&told, 403).contains("Try again"), "{told}");
+    let reported = written(&guard_fixture, "ann", "HookRun", Value::Null, exec.clone()).await;
+    assert!(no(&reported, 403).contains("Try again"), "{reported}");
     // The controller's own HookRuns come from templates, whose writers were checked.
     let controller = "system:serviceaccount:inplace-system:inplace-controller";
     for (kind, object) in [("HookRun", &exec), ("InPlaceRollout", &rollout())] {
@@ -336,9 +339,9 @@ async fn nobody_but_the_controller_says_what_a_run_lets_pass() {
         let mut run = plain.clone();
         run["metadata"][field] = json!({key: "x"});
         for (old, new) in [(Value::Null, &run), (plain.clone(), &run), (run.clone(), &plain)] {
-            let told = written(&guard_fixture, ann, "HookRun", old.clone(), new.clone()).await;
-            assert_eq!(told["allowed"], false, "{key} is written by anybody");
-            assert!(no(&told, 403).contains(key), "{told}");
+            let reported = written(&guard_fixture, ann, "HookRun", old.clone(), new.clone()).await;
+            assert_eq!(reported["allowed"], false, "{key} is written by anybody");
+            assert!(no(&reported, 403).contains(key), "{reported}");
             no(&written(&guard_fixture, agent, "HookRun", old.clone(), new.clone()).await, 403);
             is_yes(&written(&guard_fixture, controller, "HookRun", old, new.clone()).await);
         }
@@ -354,14 +357,14 @@ async fn nobody_but_the_controller_says_what_a_run_lets_pass() {
     for (new, says) in
         [(&approved, "inplace.dev/approve"), (&ended, "status"), (&shown, "inplace.dev/operation")]
     {
-        let told = written(&guard_fixture, ann, "HookRun", Value::Null, new.clone()).await;
-        assert_eq!(told["allowed"], false, "{says} is written by whoever makes a HookRun");
-        assert!(no(&told, 403).contains(says), "{told}");
+        let reported = written(&guard_fixture, ann, "HookRun", Value::Null, new.clone()).await;
+        assert_eq!(reported["allowed"], false, "{says} is written by whoever makes a HookRun");
+        assert!(no(&reported, 403).contains(says), "{reported}");
         is_yes(&written(&guard_fixture, controller, "HookRun", Value::Null, new.clone()).await);
     }
     for (old, new) in [(&plain, &shown), (&shown, &plain)] {
-        let told = written(&guard_fixture, ann, "HookRun", old.clone(), new.clone()).await;
-        assert_eq!(told["allowed"], false, "a HookRun becomes an operation's, or nobody's, by anybody");
+        let reported = written(&guard_fixture, ann, "HookRun", old.clone(), new.clone()).await;
+        assert_eq!(reported["allowed"], false, "a HookRun becomes an operation's, or nobody's, by anybody");
     }
     is_yes(&written(&guard_fixture, ann, "HookRun", shown.clone(), shown).await);
 
@@ -395,9 +398,12 @@ async fn whoever_the_settings_exempt_is_not_held() {
     let by = |user: &str, groups: &[&str]| json!({"userInfo": {"username": user, "groups": groups}});
     // A preemption is not stopped by a label of a pod of lower priority; a namespace deletion and an
     // administrator are.
-    let told = guard_fixture.deleted(by("system:kube-scheduler", &[])).await;
-    assert_eq!(told["allowed"], true, "{told}");
-    assert!(told["warnings"][0].as_str().unwrap().contains("the guard does not hold this user"), "{told}");
+    let reported = guard_fixture.deleted(by("system:kube-scheduler", &[])).await;
+    assert_eq!(reported["allowed"], true, "{reported}");
+    assert!(
+        reported["warnings"][0].as_str().unwrap().contains("the guard does not hold this user"),
+        "{reported}"
+    );
     assert_eq!((guard_fixture.events("DeleteGuardExempt").len(), guard_fixture.runs().len()), (1, 0));
     no(&guard_fixture.deleted(by("root", &["system:masters"])).await, 403);
     no(&guard_fixture.deleted(by("system:serviceaccount:kube-system:namespace-controller", &[])).await, 403);
@@ -433,11 +439,11 @@ async fn whoever_the_settings_exempt_is_not_held() {
     no(&guard_fixture.deleted(by("gc2", &["gc"])).await, 403);
     // The hook was started too long ago.
     made_at("2026-03-01T12:00:00Z".to_owned());
-    let told = guard_fixture.deleted(json!({})).await;
-    assert_eq!(told["allowed"], true, "{told}");
+    let reported = guard_fixture.deleted(json!({})).await;
+    assert_eq!(reported["allowed"], true, "{reported}");
     assert!(
         guard_fixture.events("DeleteGuardExpired")[0].contains("held since 2026-03-01T12:00:00Z"),
-        "{told}"
+        "{reported}"
     );
 }
 

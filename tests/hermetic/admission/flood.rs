@@ -265,8 +265,8 @@ async fn made_up_reviews_write_few_events() {
     for _ in 0..50 {
         guard_fixture.evicted_by("system:kube-scheduler", &[]).await;
     }
-    let told = guard_fixture.events("DeleteGuardExempt").len();
-    assert!((1..=8).contains(&told), "{told} events of one pod");
+    let reported = guard_fixture.events("DeleteGuardExempt").len();
+    assert!((1..=8).contains(&reported), "{reported} events of one pod");
 }
 
 /// A HookRun by `user` that runs a command and changes a pod.
@@ -296,14 +296,14 @@ async fn an_answer_to_anybody_tells_nothing_about_the_rights_of_others() {
         store.rights.extend(["eve create pods/exec shop", "eve patch pods shop"].map(str::to_owned));
     });
     is_yes(&judged(&guard_fixture, "eve").await);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for user in ["zed", "ann", "bob"] {
-        told.push(no(&judged(&guard_fixture, user).await, 403).replace(user, "USER"));
+        reported.push(no(&judged(&guard_fixture, user).await, 403).replace(user, "USER"));
     }
-    assert!(told.iter().all(|one| *one == told[0]), "which right is lacking is told: {told:#?}");
+    assert!(reported.iter().all(|one| *one == reported[0]), "which right is lacking is told: {reported:#?}");
     // The rights that the object needs are no secret.
-    let needs = |right: &str| told[0].contains(right);
-    assert!(needs("create pods/exec") && needs("namespace shop"), "{}", told[0]);
+    let needs = |right: &str| reported[0].contains(right);
+    assert!(needs("create pods/exec") && needs("namespace shop"), "{}", reported[0]);
     api.on("POST subjectaccessreview").fault(crate::api_server::Fault::Answer(500, "etcd is busy"));
     let unknown = judged(&guard_fixture, "eve").await;
     let unknown = no(&unknown, 403);

@@ -89,8 +89,8 @@ impl GuardFixture {
 
     pub(super) fn events(&self, reason: &str) -> Vec<String> {
         let all = self.fixture.api.events();
-        let told = all.iter().filter(|event| event["reason"] == reason);
-        told.map(|event| event["message"].as_str().unwrap().to_owned()).collect()
+        let reported = all.iter().filter(|event| event["reason"] == reason);
+        reported.map(|event| event["message"].as_str().unwrap().to_owned()).collect()
     }
 }
 
@@ -164,8 +164,8 @@ async fn an_eviction_is_held_as_a_drain_expects_it_and_a_dry_run_changes_nothing
     assert_eq!(held["status"]["details"].get("retryAfterSeconds"), None);
     let [run] = guard_fixture.runs().try_into().unwrap();
     guard_fixture.ends(&run, "Failed");
-    let told = guard_fixture.evicted("web-0", json!({})).await;
-    assert!(no(&told, 429).contains("inplace.dev/delete-guard-retry="), "{told}");
+    let reported = guard_fixture.evicted("web-0", json!({})).await;
+    assert!(no(&reported, 429).contains("inplace.dev/delete-guard-retry="), "{reported}");
     guard_fixture.fixture.api.edit("shop", "web-0", |pod| {
         pod["metadata"]["annotations"]["inplace.dev/delete-guard-retry"] = json!("1");
     });
@@ -219,15 +219,21 @@ async fn what_is_missing_is_named_and_a_person_has_the_last_word() {
         guard_fixture.fixture.api.edit("shop", "web-0", |pod| pod["metadata"]["annotations"] = notes);
         guard_fixture.deleted(json!({})).await
     };
-    let told = deleted(json!({})).await;
-    assert!(no(&told, 403).contains("annotate pod web-0 inplace.dev/pre-delete-hook=TEMPLATE"), "{told}");
-    let told = deleted(json!({"inplace.dev/pre-delete-hook": "other"})).await;
-    assert!(no(&told, 403).contains("HookTemplate shop/other, which it has to pass, is not there"), "{told}");
-    let told = deleted(json!({"inplace.dev/delete-guard-override": "ticket 42"})).await;
-    assert_eq!(told["allowed"], true);
+    let reported = deleted(json!({})).await;
     assert!(
-        told["warnings"][0].as_str().unwrap().contains("ann deletes it without its pre-delete hook"),
-        "{told}"
+        no(&reported, 403).contains("annotate pod web-0 inplace.dev/pre-delete-hook=TEMPLATE"),
+        "{reported}"
+    );
+    let reported = deleted(json!({"inplace.dev/pre-delete-hook": "other"})).await;
+    assert!(
+        no(&reported, 403).contains("HookTemplate shop/other, which it has to pass, is not there"),
+        "{reported}"
+    );
+    let reported = deleted(json!({"inplace.dev/delete-guard-override": "ticket 42"})).await;
+    assert_eq!(reported["allowed"], true);
+    assert!(
+        reported["warnings"][0].as_str().unwrap().contains("ann deletes it without its pre-delete hook"),
+        "{reported}"
     );
     let expected = "ann deletes it without its pre-delete hook, as the pod says: ticket 42";
     assert_eq!(guard_fixture.events("DeleteGuardOverridden"), [expected]);
@@ -241,10 +247,11 @@ async fn what_is_missing_is_named_and_a_person_has_the_last_word() {
     api.edit_of("namespaces", "", "shop", |space| {
         space["metadata"]["deletionTimestamp"] = json!("2026-03-01T12:00:00Z");
     });
-    let told = guard_fixture.deleted(json!({})).await;
+    let reported = guard_fixture.deleted(json!({})).await;
     assert!(
-        no(&told, 403).contains("kubectl annotate namespace shop inplace.dev/delete-guard-override=REASON"),
-        "{told}"
+        no(&reported, 403)
+            .contains("kubectl annotate namespace shop inplace.dev/delete-guard-override=REASON"),
+        "{reported}"
     );
     api.edit_of("namespaces", "", "shop", |space| {
         space["metadata"]["annotations"] = json!({"inplace.dev/delete-guard-override": "closing down"});
@@ -349,8 +356,8 @@ async fn a_pod_whose_hook_cannot_be_started_is_held_no_longer_than_it_may_be() {
     // A dry run writes nothing.
     no(&guard_fixture.deleted(json!({"dryRun": true})).await, 403);
     assert_eq!(held_since(), None);
-    let told = guard_fixture.deleted(json!({})).await;
-    assert!(no(&told, 403).contains("nobody-made-it, which it has to pass, is not there"), "{told}");
+    let reported = guard_fixture.deleted(json!({})).await;
+    assert!(no(&reported, 403).contains("nobody-made-it, which it has to pass, is not there"), "{reported}");
     assert!(held_since().is_some(), "nothing remembers since when the pod is held");
     // The first refusal counts, not later ones.
     let first = ago(9);
@@ -364,8 +371,8 @@ async fn a_pod_whose_hook_cannot_be_started_is_held_no_longer_than_it_may_be() {
     });
     no(&guard_fixture.deleted(json!({})).await, 403);
     set(&ago(11));
-    let told = guard_fixture.deleted(json!({})).await;
-    assert_eq!(told["allowed"], true, "the pod is held for ever: {told}");
+    let reported = guard_fixture.deleted(json!({})).await;
+    assert_eq!(reported["allowed"], true, "the pod is held for ever: {reported}");
     assert_eq!(guard_fixture.events("DeleteGuardExpired").len(), 1);
     assert_eq!(guard_fixture.runs(), Vec::<Value>::new());
 
@@ -410,11 +417,11 @@ async fn a_run_of_the_guards_name_that_is_somebody_elses_holds_up_nobody() {
         runs
     };
     foreign(1);
-    let told = guard_fixture.deleted(json!({})).await;
-    let [run] = ours().try_into().unwrap_or_else(|_| panic!("nothing is started: {told}"));
+    let reported = guard_fixture.deleted(json!({})).await;
+    let [run] = ours().try_into().unwrap_or_else(|_| panic!("nothing is started: {reported}"));
     assert_eq!(run["metadata"]["name"], name(2));
     assert_eq!(run["metadata"]["annotations"]["inplace.dev/task"], "DeleteGuard/leave//2");
-    assert!(no(&told, 403).contains(&name(2)), "{told}");
+    assert!(no(&reported, 403).contains(&name(2)), "{reported}");
     let warned = guard_fixture.events("DeleteGuardNameTaken");
     assert!(warned.len() == 1 && warned[0].contains(&name(1)), "{warned:?}");
     // From now on it is the attempt, and no second one is made.

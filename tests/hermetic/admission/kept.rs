@@ -46,7 +46,7 @@ impl Connection {
             self.0.read_line(&mut line).await.unwrap();
             match line.trim_end().to_ascii_lowercase().split_once(": ") {
                 Some(("connection", "close")) => goes = true,
-                Some(("content-length", told)) => length = told.parse().unwrap(),
+                Some(("content-length", reported)) => length = reported.parse().unwrap(),
                 _ => {}
             }
         }

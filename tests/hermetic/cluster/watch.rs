@@ -214,10 +214,10 @@ async fn a_silent_watch_is_not_trusted_for_ever() {
 async fn once_stopped_nothing_is_current() {
     let Fixture { api, pods, stop } = Fixture::start().await;
     drop(stop);
-    let mut news = pods.clone();
+    let mut updates = pods.clone();
     api.patiently("it is not current", async {
-        while news.is_current() {
-            news.changed().await;
+        while updates.is_current() {
+            updates.changed().await;
         }
     })
     .await;

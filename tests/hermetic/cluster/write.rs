@@ -14,7 +14,7 @@ use super::{Fixture, LONG, NODE, gate, image};
 const V1: &str = "registry.example/team/app:v1";
 const V2: &str = "registry.example/team/app:v2";
 
-fn told(reason: &str, warning: bool, note: &str) -> ObjectEvent {
+fn reported(reason: &str, warning: bool, note: &str) -> ObjectEvent {
     ObjectEvent { reason: reason.into(), warning, note: note.into(), at: inplace::process::clock::now() }
 }
 
@@ -276,11 +276,11 @@ async fn an_event_is_one_write_that_describe_finds() {
     fixture.api.forget();
     let note = "app restarted in place: down 61 ms, attempt 3 -> 4";
     for warning in [false, true] {
-        let told = told("InPlaceSucceeded", warning, note);
-        fixture.pods.event(&fixture.web(), &told).await.unwrap();
+        let reported = reported("InPlaceSucceeded", warning, note);
+        fixture.pods.event(&fixture.web(), &reported).await.unwrap();
         assert_eq!(fixture.api.writes().len(), 1, "{:?}", fixture.api.calls());
         // A writer that does not know whether the event was written writes it again.
-        fixture.pods.event(&fixture.web(), &told).await.unwrap();
+        fixture.pods.event(&fixture.web(), &reported).await.unwrap();
         fixture.api.forget();
     }
     let events = fixture.api.events();
@@ -317,11 +317,11 @@ async fn what_an_answer_means_for_going_on() {
         for call in ["PATCH pod", "PATCH pod/status", "POST event"] {
             fixture.api.on(call).fault(Fault::Answer(code, "said the server"));
         }
-        let told = told("R", false, "");
+        let reported = reported("R", false, "");
         for error in [
             fixture.respec().await.unwrap_err(),
             fixture.pods.set_gate(&fixture.web(), false, "InPlaceDrain", "").await.unwrap_err(),
-            fixture.pods.event(&fixture.web(), &told).await.unwrap_err(),
+            fixture.pods.event(&fixture.web(), &reported).await.unwrap_err(),
         ] {
             assert_eq!(error.class(), class, "{code}: {error}");
             assert!(
@@ -372,7 +372,7 @@ async fn a_server_that_does_not_answer_is_away_within_the_bound() {
     fixture.api.secret("shop", "pull", &[]);
     fixture.api.edit("shop", "web-0", |pod| pod["spec"]["imagePullSecrets"] = json!([{ "name": "pull" }]));
     fixture.caught_up().await;
-    let told = told("R", false, "");
+    let reported = reported("R", false, "");
     // With paused time each wait ends at once, and can still be measured.
     tokio::time::pause();
     let began = tokio::time::Instant::now();
@@ -380,7 +380,7 @@ async fn a_server_that_does_not_answer_is_away_within_the_bound() {
         [
             fixture.respec().await.unwrap_err(),
             fixture.pods.set_gate(&fixture.web(), false, "InPlaceDrain", "").await.unwrap_err(),
-            fixture.pods.event(&fixture.web(), &told).await.unwrap_err(),
+            fixture.pods.event(&fixture.web(), &reported).await.unwrap_err(),
             fixture.pods.pull_credentials(&fixture.web()).await.unwrap_err(),
         ]
     };

@@ -180,8 +180,8 @@ async fn every_cell(job: Job) -> Vec<Cell> {
     }
     if job.what == What::Back {
         // The way forward is the same as in the swap.
-        let turns = places.iter().position(|place| place.about == "fence app#3").unwrap();
-        places.drain(..turns);
+        let cycles = places.iter().position(|place| place.about == "fence app#3").unwrap();
+        places.drain(..cycles);
     }
     let mut cells = Vec::new();
     for place in places {
@@ -201,12 +201,12 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     assert!(cells.len() > 20, "{cells:?}");
-    let turns = Arc::new(Semaphore::new(SIDE_BY_SIDE));
+    let cycles = Arc::new(Semaphore::new(SIDE_BY_SIDE));
     let mut running = JoinSet::new();
     for cell in cells {
-        let (turns, ended) = (Arc::clone(&turns), run(cell));
+        let (cycles, ended) = (Arc::clone(&cycles), run(cell));
         running.spawn(async move {
-            let _turn = turns.acquire().await;
+            let _cycle = cycles.acquire().await;
             ended.await;
         });
     }

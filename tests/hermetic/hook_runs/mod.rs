@@ -91,9 +91,9 @@ impl Drop for Running {
     }
 }
 
-struct Told(watch::Receiver<Ownership>);
+struct Reported(watch::Receiver<Ownership>);
 
-impl Duty for Told {
+impl Duty for Reported {
     fn ownership(&mut self, _run: &Summary) -> Ownership {
         *self.0.borrow_and_update()
     }
@@ -166,7 +166,7 @@ impl Fixture {
             metrics: Metrics::default(),
             stop: stop.clone(),
         };
-        let task = tokio::spawn(Runner::new(context, Told(reported)).run());
+        let task = tokio::spawn(Runner::new(context, Reported(reported)).run());
         Running { ownership, stop, task, _kill: watching.drop_guard() }
     }
 

@@ -31,9 +31,9 @@ fn every_case_is_judged_as_by_an_api_server_and_every_validation_is_needed_by_on
         match (&denied, found) {
             (None, None) => {}
             (Some((policy, why)), Some(denial)) => {
-                let told = &denial.message;
+                let reported = &denial.message;
                 assert!(
-                    denial.policy == *policy && told.contains(why),
+                    denial.policy == *policy && reported.contains(why),
                     "{what}: denied otherwise: {denial:?}"
                 );
                 needed.entry(denial.policy).or_default().insert(denial.validation);
@@ -87,8 +87,8 @@ fn all() -> Vec<Judged> {
     all
 }
 
-fn pod(node: &str, request: &str, told: Option<&str>) -> Value {
-    let mut pod = manifest("web-1", node, request, told);
+fn pod(node: &str, request: &str, reported: Option<&str>) -> Value {
+    let mut pod = manifest("web-1", node, request, reported);
     pod["status"] = running();
     pod
 }

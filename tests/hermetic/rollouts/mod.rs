@@ -172,9 +172,10 @@ async fn every_pod_is_restarted_once_under_the_budget() {
         assert_eq!((&record(&pod)["stage"], &record(&pod)["rollout"]), (&json!("Done"), &json!(uid)));
         assert!(!is_worked_on(&pod), "{pod:#}");
     }
-    let told = |store: &Store| store.events.iter().map(|event| event["reason"].clone()).collect::<Vec<_>>();
+    let reported =
+        |store: &Store| store.events.iter().map(|event| event["reason"].clone()).collect::<Vec<_>>();
     let wanted = ["RolloutStarted", "RolloutSucceeded"];
-    rollout_fixture.fixture.api.until("it is told", |store| told(store) == wanted).await;
+    rollout_fixture.fixture.api.until("it is told", |store| reported(store) == wanted).await;
     // The rollout has ended: nothing is written any more, whatever happens.
     rollout_fixture.fixture.api.forget();
     rollout_fixture.fixture.api.remove("shop", "web-1-0");
@@ -207,14 +208,14 @@ async fn a_pod_that_fails_stops_it_and_a_pause_and_a_partition_hold_it() {
     let failure = &status["failures"][0];
     assert_eq!((&failure["pod"], &failure["message"]), (&json!("web-1-1"), &json!("as the agent says")));
     rollout_fixture.open(&[]).await;
-    let told = |store: &Store| {
+    let reported = |store: &Store| {
         let warnings = store.events.iter().filter(|event| event["type"] == "Warning");
         warnings.map(|event| event["reason"].clone()).collect::<Vec<_>>()
     };
     rollout_fixture
         .fixture
         .api
-        .until("it is told", |store| told(store) == ["PodFailed", "RolloutFailed"])
+        .until("it is told", |store| reported(store) == ["PodFailed", "RolloutFailed"])
         .await;
 }
 

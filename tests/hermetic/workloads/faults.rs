@@ -52,7 +52,7 @@ async fn a_pod_whose_deletion_is_not_answered_is_the_only_one_that_goes() {
         fixture.ready(3).await;
         fixture.api.on("DELETE pod").fault(fault);
         fixture.spec(|spec| spec["replicas"] = json!(2));
-        fixture.told("replicas", 2).await;
+        fixture.reported("replicas", 2).await;
         assert_eq!(fixture.names().len(), 2, "{:#?}", fixture.api.calls());
     }
 }

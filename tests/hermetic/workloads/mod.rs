@@ -100,11 +100,11 @@ impl Fixture {
     async fn ready(&self, many: usize) {
         self.api.until("the pods are there", |store| store.pods().count() == many).await;
         self.kubelet();
-        self.told("readyReplicas", many).await;
+        self.reported("readyReplicas", many).await;
     }
 
     /// Waits for a number in the status of the newest generation.
-    async fn told(&self, field: &str, number: usize) {
+    async fn reported(&self, field: &str, number: usize) {
         let what = format!("{field} is {number}");
         let is = |web: &Value| web["status"][field] == number;
         self.status(&what, is).await;
@@ -138,7 +138,7 @@ impl Fixture {
                 self.api.edit("shop", &name, carry_out);
             }
         }
-        self.told("updatedReadyReplicas", many).await;
+        self.reported("updatedReadyReplicas", many).await;
     }
 }
 

@@ -30,7 +30,7 @@ async fn a_pod_that_nobody_controls_is_adopted_and_one_that_is_not_meant_any_mor
         })
         .await;
     fixture.kubelet();
-    fixture.told("readyReplicas", 2).await;
+    fixture.reported("readyReplicas", 2).await;
     fixture.api.edit("shop", "web-alone", |pod| pod["metadata"]["labels"]["app"] = json!("debug"));
     fixture
         .api
@@ -41,9 +41,9 @@ async fn a_pod_that_nobody_controls_is_adopted_and_one_that_is_not_meant_any_mor
         .await;
     // A pod that appears later is adopted, too; then there is a surplus of one.
     fixture.kubelet();
-    fixture.told("readyReplicas", 2).await;
+    fixture.reported("readyReplicas", 2).await;
     fixture.api.put(orphan("web-late"));
-    fixture.told("replicas", 2).await;
+    fixture.reported("replicas", 2).await;
     let own = |store: &Store| store.pods().filter(|pod| controller_of(pod) == Some(&uid)).count();
     fixture.api.until("one of them has left", |store| own(store) == 2 && store.pods().count() == 3).await;
 }
@@ -53,7 +53,7 @@ async fn nothing_is_adopted_for_a_workload_that_was_deleted_meanwhile() {
     let fixture = Fixture::start().await;
     fixture.deployment(0);
     let _controller = fixture.controller();
-    fixture.told("replicas", 0).await;
+    fixture.reported("replicas", 0).await;
     // The workload is deleted with the objects it owns and created again under its name; the watch has not reported
     // it yet.
     fixture.api.on("GET gamedeployment").first(|store| {
@@ -118,7 +118,7 @@ async fn a_name_that_is_not_to_be_had_is_left_out() {
     let _controller = other.controller();
     other.api.until("two are made beside it", |store| store.pods().count() == 3).await;
     other.kubelet();
-    other.told("readyReplicas", 2).await;
+    other.reported("readyReplicas", 2).await;
 }
 
 /// The object as `kubectl delete --cascade=orphan` leaves it.
@@ -152,11 +152,11 @@ async fn an_orphaned_revision_whose_content_does_not_fit_its_name_is_left_alone(
     // It is reconciled several times and reported once.
     fixture.spec(|spec| spec["replicas"] = json!(2));
     fixture.ready(2).await;
-    let told = |store: &Store| {
+    let reported = |store: &Store| {
         let about = |event: &&Value| event["reason"] == "RevisionNotAdopted";
         store.events.iter().filter(about).cloned().collect::<Vec<_>>()
     };
-    let events = fixture.api.store(|store| told(store));
+    let events = fixture.api.store(|store| reported(store));
     assert_eq!(events.len(), 1, "{events:#?}");
     assert!(events[0]["message"].as_str().unwrap().contains(&name(&forged)), "{events:#?}");
     assert_eq!(events[0]["count"], 1, "{events:#?}");
@@ -238,7 +238,7 @@ async fn what_was_orphaned_is_taken_over_as_it_is() {
             spec["template"] = template("app:2");
             spec["updateStrategy"]["type"] = json!(way);
         });
-        fixture.told("updatedReadyReplicas", 2).await;
+        fixture.reported("updatedReadyReplicas", 2).await;
         let uid = fixture.web()["metadata"]["uid"].as_str().unwrap().to_owned();
         fixture
             .api

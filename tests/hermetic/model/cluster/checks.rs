@@ -112,8 +112,8 @@ impl World {
                 check(instance.attempt > target.from.attempt, "it is not a new life")?;
                 check(instance.image_id == image, "it has another image")?;
                 check(self.is_ready(instance), "it is not ready")?;
-                let wished = target.change.as_ref().map_or(OLD, |change| &change.to);
-                check(spec == wished, "the spec says something else")?;
+                let requested = target.change.as_ref().map_or(OLD, |change| &change.to);
+                check(spec == requested, "the spec says something else")?;
                 check(instance.spec_hash == self.hash(&target.name, &spec), "its kubelet will not keep it")
             }
             Outcome::RolledBack(_) if target.touched => {
@@ -173,7 +173,7 @@ impl World {
             self.violate(format!("{outcome:?}, but it was felt"));
         }
         let closed = |reason: &str| Gate::Closed { reason: reason.into() };
-        let wished = match outcome {
+        let requested = match outcome {
             Outcome::Failed { touched: true, .. } if self.scenario.drain > 0 => closed("InPlaceFailed"),
             _ => Gate::Open,
         };
@@ -181,7 +181,7 @@ impl World {
         // After this time the operation stops its cleanup and leaves the rest to the agent.
         let cleaned_until = operation.deadline_at + SignedDuration::from_secs(15);
         let excused = self.gate_failed || self.now < self.unsynced_until || self.now >= cleaned_until;
-        if self.api.gate != wished && !(owed.is_some() && excused) && !self.api.deleting {
+        if self.api.gate != requested && !(owed.is_some() && excused) && !self.api.deleting {
             self.violate(format!("{outcome:?} leaves the gate {:?}, owed {owed:?}", self.api.gate));
         }
     }

@@ -11,7 +11,7 @@ use inplace::operation::snapshot::{RestartPolicy, State};
 use jiff::{SignedDuration, Timestamp};
 
 use super::scenario::Image;
-use super::world::{Event, Instance, Told, World, image_id, index_of, name_of};
+use super::world::{Event, Instance, Reported, World, image_id, index_of, name_of};
 use crate::model::{ms, within};
 
 /// The kubelet's own state.
@@ -32,7 +32,7 @@ pub(super) struct Kubelet {
     /// Incremented when the kubelet restarts: actions in progress are then lost.
     generation: u32,
     /// The status that it will report. It is built when a sync begins.
-    status: Vec<Told>,
+    status: Vec<Reported>,
     /// By container and image: the back-off, and when it began.
     pub(super) back_off: BTreeMap<(String, String), (i64, Timestamp)>,
 }
@@ -321,13 +321,13 @@ impl World {
             (0..self.scenario.swaps.len()).map(|index| self.report(&name_of(index))).collect();
     }
 
-    fn report(&self, name: &str) -> Told {
+    fn report(&self, name: &str) -> Reported {
         let instances = self.kubelet.cache.iter().filter(|instance| !instance.fence && instance.name == name);
         let Some(newest) = instances.max_by_key(|instance| (instance.created_at, instance.attempt)) else {
             return self.api.reported[index_of(name)].clone();
         };
         let running = newest.state == State::Running;
-        Told {
+        Reported {
             id: Some(newest.id.clone()),
             running,
             ready: running && self.is_ready(newest),

@@ -199,15 +199,16 @@ fn hashes(world: &World) -> Hashes {
 fn tamper(mut snapshot: Snapshot, operation: &Operation) -> Snapshot {
     for target in &operation.targets {
         let Some(change) = &target.change else { continue };
-        let wished = if operation.turned_back.is_some() { &change.from } else { &change.to };
+        let requested = if operation.turned_back.is_some() { &change.from } else { &change.to };
         let right = |instance: &&mut inplace::operation::snapshot::Container| {
             instance.name == target.name
                 && instance.state == State::Running
                 && instance.attempt > target.from.attempt
-                && instance.image_id == image_id(wished)
+                && instance.image_id == image_id(requested)
         };
         for instance in snapshot.containers.iter_mut().filter(right) {
-            instance.spec_hash = change.hash.clone().unwrap_or_else(|| spec_hash::of(&target.name, wished));
+            instance.spec_hash =
+                change.hash.clone().unwrap_or_else(|| spec_hash::of(&target.name, requested));
         }
     }
     snapshot

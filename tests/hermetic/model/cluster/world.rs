@@ -52,12 +52,12 @@ pub(super) struct Api {
     pub(super) images: Vec<String>,
     pub(super) gate: Gate,
     pub(super) deleting: bool,
-    pub(super) reported: Vec<Told>,
+    pub(super) reported: Vec<Reported>,
 }
 
 /// The kubelet's report about one container.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Told {
+pub(super) struct Reported {
     pub(super) id: Option<String>,
     pub(super) running: bool,
     pub(super) ready: bool,
@@ -117,7 +117,7 @@ impl World {
             images: vec![OLD.to_owned(); count],
             gate: Gate::Open,
             deleting: false,
-            reported: vec![Told::default(); count],
+            reported: vec![Reported::default(); count],
         };
         let mut world = Self {
             sabotage,
@@ -519,7 +519,7 @@ impl World {
                 }
             }
             Effect::Gate { gate } => {
-                self.turn(*gate);
+                self.cycle(*gate);
                 Ok(Learned::Nothing)
             }
             Effect::Fence { by_process: true, .. } if self.sabotage.fences_do_not_run => {
@@ -580,7 +580,7 @@ impl World {
         }
     }
 
-    fn turn(&mut self, gate: GateAction) {
+    fn cycle(&mut self, gate: GateAction) {
         let closed = |reason: &str| Gate::Closed { reason: reason.into() };
         let gate = match gate {
             GateAction::Open if self.sabotage.gate_is_not_opened => return,

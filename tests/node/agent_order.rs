@@ -15,7 +15,7 @@ fn deleting_the_annotation_cancels_what_has_touched_nothing() {
     let before = fixture.instances("web");
     let registry = Blackhole::new();
     let agent = fixture.agent(&[]);
-    fixture.wish("web", &registry.swap("slow", 600));
+    fixture.ask("web", &registry.swap("slow", 600));
     registry.await_open(1);
     assert_eq!(fixture.status("web").unwrap()["step"], "Pull");
     fixture.withdraw("web");
@@ -28,11 +28,11 @@ fn deleting_the_annotation_cancels_what_has_touched_nothing() {
     agent
         .assert_metric(&["inplace_operations_total", "Cancelled", "Swap", "Recreate", "RequestDeleted"], 1.0);
     // A cancelled ID has ended too.
-    fixture.wish("web", &registry.swap("slow", 600));
+    fixture.ask("web", &registry.swap("slow", 600));
     fixture.read_again(&agent);
     assert_eq!(fixture.status("web").unwrap(), status);
     // The removal of the manifest cancels a request too.
-    fixture.wish("web", &registry.swap("slow-2", 600));
+    fixture.ask("web", &registry.swap("slow-2", 600));
     registry.await_open(1);
     std::fs::remove_file(fixture.pods.join("web.yaml")).unwrap();
     fixture.ended("web", "slow-2", "Cancelled");
@@ -47,7 +47,7 @@ fn a_wish_withdrawn_while_no_agent_runs_is_cancelled_by_the_next_one() {
     let before = fixture.instances("web");
     let registry = Blackhole::new();
     let mut agent = fixture.agent(&[]);
-    fixture.wish("web", &registry.swap("slow", 600));
+    fixture.ask("web", &registry.swap("slow", 600));
     registry.await_open(1);
     // The agent exits although the pull would take minutes more.
     agent.stop();
@@ -76,7 +76,7 @@ fn a_new_id_takes_the_place_of_one_that_has_touched_nothing() {
     fixture.run("web");
     let registry = Blackhole::new();
     let agent = fixture.agent(&[]);
-    fixture.wish("web", &registry.swap("slow", 600));
+    fixture.ask("web", &registry.swap("slow", 600));
     registry.await_open(1);
     fixture.restart("web", "urgent");
     let status = fixture.ended("web", "urgent", "Succeeded");
@@ -124,14 +124,14 @@ fn a_slow_pull_of_one_pod_delays_no_other() {
     let registry = Blackhole::new();
     // An operation that waits for its pull does not count, and an image on the node waits for no registry.
     let agent = fixture.agent(&["--max-operations", "1", "--max-pulls", "1"]);
-    fixture.wish("slow", &registry.swap("slow", 600));
+    fixture.ask("slow", &registry.swap("slow", 600));
     registry.await_open(1);
     agent.assert_metric(&["inplace_open_pulls"], 1.0);
     for id in ["a", "b"] {
         fixture.restart("quick", id);
         fixture.ended("quick", id, "Succeeded");
     }
-    fixture.wish("quick", &format!("swap app={}", fixture.lab.image("app:v2")));
+    fixture.ask("quick", &format!("swap app={}", fixture.lab.image("app:v2")));
     fixture.ended("quick", "text-", "Succeeded");
     assert_eq!(fixture.status("slow").unwrap()["phase"], "Running");
     assert_eq!(registry.open(), 1);
@@ -148,13 +148,13 @@ fn pulls_beyond_the_limit_wait_and_everything_ends_by_its_deadline() {
     let before = (fixture.instances("one"), fixture.instances("two"), fixture.instances("three"));
     let registry = Blackhole::new();
     let agent = fixture.agent(&["--max-pulls", "1"]);
-    fixture.wish("one", &registry.swap("pulls", 14));
+    fixture.ask("one", &registry.swap("pulls", 14));
     registry.await_open(1);
     for (pod, id, deadline) in [("two", "second", 600), ("three", "waits", 14)] {
-        fixture.wish(pod, &registry.swap(id, deadline));
+        fixture.ask(pod, &registry.swap(id, deadline));
         let waits = || agent.log().matches("waiting for a turn to pull").count();
-        let turn = if pod == "two" { 1 } else { 2 };
-        eventually("it to wait for its turn", || (waits() == turn).then_some(()));
+        let cycle = if pod == "two" { 1 } else { 2 };
+        eventually("it to wait for its turn", || (waits() == cycle).then_some(()));
     }
     assert_eq!(registry.open(), 1);
     agent.assert_metric(&["inplace_open_pulls"], 1.0);
@@ -183,7 +183,7 @@ fn operations_beyond_the_limit_wait_for_their_turn() {
     fixture.restart("one", "slow");
     eventually("the handler to begin", || gate.join("began").exists().then_some(()));
     fixture.restart("two", "later");
-    fixture.wish("three", r#"{"id":"impatient","deadlineSeconds":8,"containers":[{"name":"app"}]}"#);
+    fixture.ask("three", r#"{"id":"impatient","deadlineSeconds":8,"containers":[{"name":"app"}]}"#);
     let waits = fixture.ended("two", "later", "Pending");
     assert_eq!(waits["message"], "waits until another operation of this node ends");
     agent.await_metric(&["inplace_waiting_requests"], 2.0);
