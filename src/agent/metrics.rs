@@ -120,7 +120,11 @@ impl Metrics {
             calls,
         );
         registry.register("open_operations", "Operations under way", open);
-        registry.register("waiting_requests", "Requests that wait for their turn", waiting);
+        registry.register(
+            "waiting_requests",
+            "Requests that wait for a permit, or for the request before on their pod",
+            waiting,
+        );
         registry.register(
             "fences_swept",
             "Fences and half-made containers without an operation, removed",

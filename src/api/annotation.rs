@@ -2,7 +2,7 @@
 //!
 //! Keys only: their values are parsed where they are used.
 
-/// The wish, written by people and programs on a Pod.
+/// Annotation on a Pod: the request, written by people and programs.
 pub const REQUEST: &str = "inplace.dev/request";
 /// The answer, written by the agent only.
 pub const STATUS: &str = "inplace.dev/status";
@@ -25,7 +25,7 @@ pub const RESTART_ON_CHANGE: &str = "inplace.dev/restart-on-change";
 pub const RESTART_ON_CHANGE_SEEN: &str = "inplace.dev/restart-on-change-seen";
 /// Annotation on such a workload: how many pods may be unavailable through the restarts; a number or a share.
 pub const RESTART_ON_CHANGE_MAX_UNAVAILABLE: &str = "inplace.dev/restart-on-change-max-unavailable";
-/// Annotation on a Pod, written by the controller: a mark of the change that its kubelet was told of.
+/// Annotation on a Pod, written by the controller: the change of configuration that makes its kubelet update the pod.
 pub const CONFIGURATION: &str = "inplace.dev/configuration";
 
 /// Label on a Pod, `true`: it is not deleted or evicted before its pre-delete hook has succeeded. On a Namespace: its

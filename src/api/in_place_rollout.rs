@@ -229,7 +229,7 @@ pub enum RolloutPhase {
     /// Not looked at yet, or its target is not there yet.
     #[default]
     Pending,
-    /// Pods are being worked on, or wait for their turn.
+    /// Pods are being updated, or wait for the budget.
     Running,
     /// Nothing more is begun until the spec is changed: paused, or as far as the partition lets it.
     Paused,

@@ -16,7 +16,7 @@ const MAX_CONTAINERS: usize = 64;
 /// Longest id: it is also a label value on the containers that the operation creates.
 const MAX_ID: usize = 128;
 
-/// The wish for one pod, as both spellings express it.
+/// The request for one pod, as both spellings express it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Request {
@@ -254,7 +254,7 @@ impl Request {
                 return Err(value(field, problem));
             }
         }
-        // The default stands for no wish: whoever asks for a short deadline alone gets no more time than that.
+        // The default value counts as not given: a short deadline alone also limits the time to become Ready.
         let seconds = self.ready_timeout_seconds;
         if seconds > self.deadline_seconds && seconds != READY_TIMEOUT_SECONDS {
             let problem = format!(

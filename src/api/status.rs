@@ -77,7 +77,7 @@ pub struct Incarnation {
 /// Where a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Phase {
-    /// Seen, waiting for its turn.
+    /// Seen; waits for a permit, or for the request before on its pod.
     Pending,
     /// Being carried out.
     Running,

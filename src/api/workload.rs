@@ -1,4 +1,4 @@
-//! What `GameDeployment` and `GameStatefulSet` have in common: hooks, canary steps, how pods are updated, and what is told
+//! What `GameDeployment` and `GameStatefulSet` have in common: hooks, canary steps, how pods are updated, and what is reported
 //! about them. Fields and spellings are those that users of bk-bcs know (`tkex.tencent.com/v1alpha1`).
 //!
 //! Shapes only: what they mean is decided in `workload`.
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::hook_template::Argument;
 
-/// A gate that a pod has to pass, and the wish to ask it again.
+/// A gate that a pod has to pass, and the request to run it again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HookStrategy {
     /// Which gate. Absent: none.

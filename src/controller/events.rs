@@ -79,7 +79,7 @@ impl Events {
             }
         };
         if let Err(error) = &written {
-            tracing::debug!("an event is not told: {error}");
+            tracing::debug!("an event was not written: {error}");
         }
         written.is_ok()
     }

@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(pauses[..3], [FIRST_PAUSE, FIRST_PAUSE * 2, FIRST_PAUSE * 4]);
         assert_eq!(pauses[9], LONGEST_PAUSE);
         queue.enqueue(&key("a"), 2, now);
-        assert_eq!(queue.due(), Some(now + SETTLE), "a new wish");
+        assert_eq!(queue.due(), Some(now + SETTLE), "a new generation");
         now = queue.due().unwrap();
         queue.take(now).unwrap();
         queue.end(&key("a"), Outcome { again: Some(Duration::from_secs(9)), ..Outcome::default() }, now);

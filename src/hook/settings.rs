@@ -42,7 +42,7 @@ pub struct HookArgs {
     hook_exec: bool,
     #[arg(skip)]
     own_machine: bool,
-    /// Measurements of hooks at once; more wait for their turn
+    /// Measurements of hooks at once; more wait for a permit
     #[arg(
         long,
         env = "INPLACE_MAX_HOOKS",

@@ -162,11 +162,11 @@ impl EffectExecutor {
         }
         let pulls = self.pulls.clone();
         if pulls.is_full(reference) {
-            progress(format!("waiting for a turn to pull {reference}"));
+            progress(format!("waiting for a permit to pull {reference}"));
         }
         let began = tokio::time::Instant::now();
         let Ok(Some(_permit)) = tokio::time::timeout(limit, pulls.acquire(reference)).await else {
-            let message = "its turn to pull did not come in time".to_owned();
+            let message = "there was no permit to pull in time".to_owned();
             return Err(EffectError { class: Class::Final, message });
         };
         let limit = limit.saturating_sub(began.elapsed());

@@ -34,7 +34,7 @@ pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot
             continue;
         }
         let next = if target.back.is_none() {
-            match turn(operation, target, snapshot, now) {
+            match roll_back(operation, target, snapshot, now) {
                 Some(next) => next,
                 None => continue,
             }
@@ -65,7 +65,7 @@ pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot
 }
 
 /// Prepares the rollback of `target`. `None` when it needs none.
-fn turn(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
+fn roll_back(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
     let instances = snapshot.instances(&target.name);
     if let Some(instance) = never_started(operation, &instances) {
         return Some(Next::Do(remove(instance, Leftover::NeverStarted)));

@@ -266,7 +266,7 @@ fn warnings_in_cluster(declared: &DeclaredContainer, target: &AdmittedTarget) ->
     }
     if engine == Engine::Recreate && !declared.devices.is_empty() {
         warnings.push(format!(
-            "{name}: it uses {}: a device plugin that prepares its device before each start is not told of this one",
+            "{name}: it uses {}: a device plugin that prepares its device before each start does not learn of this start",
             declared.devices.join(", ")
         ));
     }

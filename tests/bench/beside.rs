@@ -30,7 +30,7 @@ const SPEC: &str = "{terminationGracePeriodSeconds: 5, containers: [{name: app, 
 
 /// Runs the part on a private Kubernetes.
 pub(crate) fn beside(scale: &Scale, report: &mut Report) {
-    report.title("F. Restarts beside a live kubelet, in turn with bare calls for the same container");
+    report.title("F. Restarts beside a live kubelet, alternating with bare calls for the same container");
     let cluster = Cluster::own();
     let _agent = Agent::start(&cluster, &[]);
     let endpoint = Endpoint::parse(&cluster.node().endpoint).unwrap();

@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Part A: one restart after the other.
 pub(crate) async fn many(test_node: &TestNode, scale: &Scale, report: &mut Report) {
-    report.title("A. Restarts by the engine, in turn with bare calls for the same container");
+    report.title("A. Restarts by the engine, alternating with bare calls for the same container");
     let pod = test_node.pod("restart", &test_node.lab.image("app:v1")).await;
     let mut run = Run::new(test_node, &pod).await;
     run.cycle().await;

@@ -158,7 +158,10 @@ fn the_wait_is_for_its_own_id_behind_another_one() {
     let output = child.wait_with_output().unwrap();
     let reported = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{reported}");
-    assert!(reported.contains("before is under way (Running, Swap): this one waits its turn"), "{reported}");
+    assert!(
+        reported.contains("before is under way (Running, Swap): this one waits until it has ended"),
+        "{reported}"
+    );
 }
 
 #[test]
@@ -286,13 +289,13 @@ fn status_lists_and_follows() {
 
 #[test]
 fn history_tells_the_events_of_a_pod_oldest_first_also_when_it_is_gone() {
-    let pod = Fixture::set("told");
+    let pod = Fixture::set("reported");
     let events: Api<Event> = Api::namespaced(Cluster::any().client.clone(), "default");
     for (reason, at) in
         [("InPlaceSucceeded", "10:00:05"), ("InPlaceStarted", "10:00:00"), ("Unrelated", "10:00:01")]
     {
         let event = json!({
-            "metadata": {"generateName": "told-"},
+            "metadata": {"generateName": "reported-"},
             "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": pod.name, "uid": pod.uid},
             "reason": reason, "message": format!("said {reason}"), "type": "Normal",
             "eventTime": format!("2026-11-20T{at}.000000Z"), "action": "Test",

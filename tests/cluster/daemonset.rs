@@ -269,7 +269,7 @@ impl<'a> Busy<'a> {
     }
 
     fn id(&self) -> String {
-        format!("turn-{}", self.cycle)
+        format!("cycle-{}", self.cycle)
     }
 
     /// Asserts that everything that was started is finished, once.

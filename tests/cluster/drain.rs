@@ -103,7 +103,7 @@ fn nobody_is_turned_away_over_twenty_restarts_with_a_drain() {
     for cycle in 0..RESTARTS {
         let pod = &served.pods[cycle % 2];
         let since = now();
-        let status = pod.ask(&restart(&format!("turn-{cycle}"), 2), Phase::Succeeded);
+        let status = pod.ask(&restart(&format!("cycle-{cycle}"), 2), Phase::Succeeded);
         let ip = pod.get().status.unwrap().pod_ip.unwrap();
         let (left, back) = served.traffic.absence(&ip, since);
         let container = &status.containers[0];
@@ -198,7 +198,7 @@ fn a_confirmed_drain_waits_for_every_slice_and_turns_nobody_away() {
     // With the slices of the cluster's own controller alone.
     for cycle in 0..4 {
         let pod = &served.pods[cycle % 2];
-        pod.ask(&confirmed(&format!("turn-{cycle}"), 300), Phase::Succeeded);
+        pod.ask(&confirmed(&format!("cycle-{cycle}"), 300), Phase::Succeeded);
         pod.wait("it is Ready again", is_ready);
         let ip = pod.get().status.unwrap().pod_ip.unwrap();
         served.traffic.until("it is back", |cycles| cycles.last().unwrap().addresses.contains(&ip));
@@ -231,7 +231,7 @@ fn without_a_drain_somebody_is_turned_away() {
     Agent::shared();
     let served = Served::new("cut", "[]");
     for cycle in 0..4 {
-        served.pods[cycle % 2].ask(&restart(&format!("turn-{cycle}"), 0), Phase::Succeeded);
+        served.pods[cycle % 2].ask(&restart(&format!("cycle-{cycle}"), 0), Phase::Succeeded);
     }
     let failed = served.traffic.failed();
     eprintln!("4 restarts without a drain: {} of {} requests failed", failed.len(), served.traffic.served());

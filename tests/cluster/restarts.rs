@@ -229,7 +229,7 @@ fn report(what: &str, mut down: Vec<i64>, waits: &[(String, String)]) {
     let at = |percent: usize| down[(down.len() * percent).div_ceil(100) - 1];
     let of = |wanted: &str| waits.iter().filter(|(reason, _)| reason == wanted).count();
     eprintln!(
-        "{what}: {} restarts, down p50 {} ms, p99 {} ms; the kubelet told {} CreateContainerError, {} CrashLoopBackOff",
+        "{what}: {} restarts, down p50 {} ms, p99 {} ms; the kubelet reported {} CreateContainerError, {} CrashLoopBackOff",
         down.len(),
         at(50),
         at(99),

@@ -75,7 +75,7 @@ fn ten_swaps_in_two_minutes_are_short_each_and_the_kubelets_are_not() {
             let status = swap(&ours, image, json!({}), Phase::Succeeded);
             let begun = *first.get_or_insert(status.started_at.unwrap());
             let seconds = status.finished_at.unwrap().duration_since(begun).as_secs();
-            assert!(seconds <= 120, "turn {cycle} ended after {seconds} s");
+            assert!(seconds <= 120, "cycle {cycle} ended after {seconds} s");
             let report = &status.containers[0];
             assert_eq!(report.engine, Engine::Respec);
             assert_eq!(report.to.as_ref().unwrap().attempt, cycle.unsigned_abs());

@@ -88,7 +88,7 @@ async fn a_change_touches_the_pods_and_then_makes_one_rollout() {
     api.edit_of("configmaps", "shop", "app", |map| map["data"]["a"] = json!("3"));
     let second = lead(&api);
     let touched = |pod: &Value| pod["metadata"]["annotations"][annotation::CONFIGURATION].is_string();
-    api.until("the kubelets are told to look", |store| store.pods().all(touched)).await;
+    api.until("the pods are annotated", |store| store.pods().all(touched)).await;
     assert_eq!(api.store(|store| rollouts(store)), Vec::<Value>::new());
     api.until("a rollout", |store| !rollouts(store).is_empty()).await;
     let rollout = &api.store(|store| rollouts(store))[0];

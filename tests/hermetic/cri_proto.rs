@@ -29,7 +29,7 @@ fn ours_has_what_clones_are_made_of() {
 }
 
 fn reference() -> PathBuf {
-    #[expect(clippy::disallowed_methods, reason = "a test is told by the environment where its reference is")]
+    #[expect(clippy::disallowed_methods, reason = "the environment names the place of the reference")]
     let path = std::env::var_os(REFERENCE).filter(|path| !path.is_empty());
     let path = path.unwrap_or_else(|| {
         panic!(

@@ -68,10 +68,10 @@ operate() {
   local label=$1 phase=$2 want=$3 result status=0 game now verdict=ok start took
   shift 3
   start=$(date +%s%3N)
-  result=$("$inplace" node "$@" -o json 2>"$lab/told") || status=$?
+  result=$("$inplace" node "$@" -o json 2>"$lab/stderr") || status=$?
   took=$(($(date +%s%3N) - start))
   if ! jq -e . >/dev/null 2>&1 <<<"$result"; then
-    echo "  $label: no result (exit code $status): $(cat "$lab/told")" >&2
+    echo "  $label: no result (exit code $status): $(cat "$lab/stderr")" >&2
     exit 1
   fi
   game=$(running game)
@@ -83,7 +83,7 @@ operate() {
   jq -e --argjson took "$took" '.containers[0].downtimeMs | numbers | . >= 0 and . <= $took' >/dev/null <<<"$result" || verdict=WRONG
   # Each operation creates a new container, and only one container of the name runs.
   [ "$now" = "$want" ] && [ "$game" != "$last" ] || verdict=WRONG
-  [ "$verdict" = ok ] || { wrong=1 && cat "$lab/told" >&2 && jq -c . >&2 <<<"$result"; }
+  [ "$verdict" = ok ] || { wrong=1 && cat "$lab/stderr" >&2 && jq -c . >&2 <<<"$result"; }
   last=$game
   # shellcheck disable=SC2016
   jq -r --arg what "$label" --arg now "$now" --arg verdict "$verdict" '(.containers[0] // {}) as $c
@@ -117,7 +117,7 @@ in_container "$last" sh -c "echo '$world' >/dev/shm/world"
 before=("$(sandbox)" "$(pod_ip "$sidecar")" "$sidecar" "$(started "$sidecar")" "$world")
 
 printf '\n  %-28s %-10s %-8s %-12s %11s\n' operation attempt runs outcome downtime
-for turn in 1 2 3 4 5; do operate "restart game ($turn)" Succeeded v1 restart --pod "$pod" --container game; done
+for number in 1 2 3 4 5; do operate "restart game ($number)" Succeeded v1 restart --pod "$pod" --container game; done
 operate "swap game to app:v2" Succeeded v2 swap --pod "$pod" "game=$REGISTRY/app:v2"
 operate "swap game to app:crash" RolledBack v2 swap --pod "$pod" "game=$REGISTRY/app:crash"
 

@@ -152,9 +152,9 @@ fn pulls_beyond_the_limit_wait_and_everything_ends_by_its_deadline() {
     registry.await_open(1);
     for (pod, id, deadline) in [("two", "second", 600), ("three", "waits", 14)] {
         fixture.ask(pod, &registry.swap(id, deadline));
-        let waits = || agent.log().matches("waiting for a turn to pull").count();
+        let waits = || agent.log().matches("waiting for a permit to pull").count();
         let cycle = if pod == "two" { 1 } else { 2 };
-        eventually("it to wait for its turn", || (waits() == cycle).then_some(()));
+        eventually("it to wait for a permit", || (waits() == cycle).then_some(()));
     }
     assert_eq!(registry.open(), 1);
     agent.assert_metric(&["inplace_open_pulls"], 1.0);

@@ -35,7 +35,7 @@ const WORKERS: usize = 4;
 
 /// The requested operation, on a pod whose `app` runs v1 or v2.
 #[derive(Clone, Copy, Debug)]
-enum Wish {
+enum Requested {
     Restart,
     /// A swap to v2, or back to v1.
     Swap,
@@ -43,7 +43,7 @@ enum Wish {
     Crash,
 }
 
-impl Wish {
+impl Requested {
     fn command(self, pod: &Pod<'_>, before: &Facts, id: &str) -> Command {
         let image = match (self, before.running("app").version.as_str()) {
             (Self::Restart, _) => return pod.command("restart", &["-c", "app", "--id", id]),
@@ -72,13 +72,13 @@ impl Wish {
 /// One pod, and the operation to test on it.
 struct Case<'a> {
     pod: Pod<'a>,
-    request_text: Wish,
+    requested: Requested,
 }
 
 impl<'a> Case<'a> {
     /// Runs one round first, so that the next one has an old instance to remove.
-    fn new(lab: &'a Lab, request_text: Wish) -> Self {
-        let case = Self { pod: Pod::run(lab, "crash", SPEC), request_text };
+    fn new(lab: &'a Lab, requested: Requested) -> Self {
+        let case = Self { pod: Pod::run(lab, "crash", SPEC), requested };
         let before = case.before();
         case.command(&before, "first").status().unwrap();
         case.holds(&before, "first", 1..=1);
@@ -102,16 +102,16 @@ impl<'a> Case<'a> {
 
     /// Without output: only the resulting state matters.
     fn command(&self, before: &Facts, id: &str) -> Command {
-        let mut command = self.request_text.command(&self.pod, before, id);
+        let mut command = self.requested.command(&self.pod, before, id);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
 
     /// Runs the command for the last time; it must end as if it had never been killed.
     fn ends(&self, before: &Facts, id: &str, stops: std::ops::RangeInclusive<usize>) {
-        let mut command = self.request_text.command(&self.pod, before, id);
+        let mut command = self.requested.command(&self.pod, before, id);
         let ended = Ended::of(&command.output().unwrap());
-        let status = ended.is(self.request_text.phase());
+        let status = ended.is(self.requested.phase());
         assert_eq!(status.id, id);
         self.holds(before, id, stops);
     }
@@ -120,7 +120,7 @@ impl<'a> Case<'a> {
     fn holds(&self, before: &Facts, id: &str, stops: std::ops::RangeInclusive<usize>) {
         let old = before.running("app");
         let starts =
-            self.request_text.starts(&old.version).iter().map(|&line| line.to_owned()).collect::<Vec<_>>();
+            self.requested.starts(&old.version).iter().map(|&line| line.to_owned()).collect::<Vec<_>>();
         let since = |facts: &Facts, file: &str| {
             facts
                 .lines(file)
@@ -165,14 +165,14 @@ fn cut_off_once(started: &[String], expected: &[String]) -> bool {
 }
 
 /// Kills the command at each of its points, and runs it again.
-fn at_every_point(request_text: Wish) {
-    let points = Case::new(Lab::shared(), request_text).points();
+fn at_every_point(requested: Requested) {
+    let points = Case::new(Lab::shared(), requested).points();
     assert!(points.iter().any(|point| point == "after effect Start"), "{points:?}");
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
         for _ in 0..WORKERS {
             scope.spawn(|| {
-                let case = Case::new(Lab::shared(), request_text);
+                let case = Case::new(Lab::shared(), requested);
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(name) = points.get(at) else { break };
@@ -192,25 +192,25 @@ fn at_every_point(request_text: Wish) {
 
 #[test]
 fn a_restart_killed_at_every_point() {
-    at_every_point(Wish::Restart);
+    at_every_point(Requested::Restart);
 }
 
 #[test]
 fn a_swap_killed_at_every_point() {
-    at_every_point(Wish::Swap);
+    at_every_point(Requested::Swap);
 }
 
 #[test]
 fn a_rollback_killed_at_every_point() {
-    at_every_point(Wish::Crash);
+    at_every_point(Requested::Crash);
 }
 
 /// A sequence of processes that run two effects each completes the operation. One effect would not suffice: the
 /// result of a pull is journalled with the effect that follows.
 #[test]
 fn killed_after_every_second_effect() {
-    for request_text in [Wish::Restart, Wish::Swap, Wish::Crash] {
-        let case = Case::new(Lab::shared(), request_text);
+    for requested in [Requested::Restart, Requested::Swap, Requested::Crash] {
+        let case = Case::new(Lab::shared(), requested);
         let before = case.before();
         let mut instances = 0;
         loop {
@@ -220,7 +220,7 @@ fn killed_after_every_second_effect() {
                 break;
             }
             instances += 1;
-            assert!(instances < 30, "{request_text:?} does not come to an end");
+            assert!(instances < 30, "{requested:?} does not come to an end");
         }
         assert!(instances > 2, "{instances}");
         case.ends(&before, "one-by-one", 1..=1);
@@ -235,8 +235,8 @@ fn killed_at_odd_moments() {
         for worker in 0..WORKERS {
             let next = &next;
             scope.spawn(move || {
-                let request_text = [Wish::Restart, Wish::Crash][worker % 2];
-                let case = Case::new(Lab::shared(), request_text);
+                let requested = [Requested::Restart, Requested::Crash][worker % 2];
+                let case = Case::new(Lab::shared(), requested);
                 loop {
                     let cycle = next.fetch_add(1, Ordering::Relaxed);
                     if cycle >= 40 {

@@ -75,7 +75,7 @@ containers:
 ";
     let pod = Pod::run(Lab::shared(), "logs", spec);
     for cycle in 1..=3 {
-        pod.remember("turn", &cycle.to_string());
+        pod.remember("cycle", &cycle.to_string());
         pod.restart(&["app"]);
         let log = pod.facts().running("app").log.clone();
         assert!(log.ends_with(&format!("/app/{cycle}.log")), "{log}");

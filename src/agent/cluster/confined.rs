@@ -56,10 +56,7 @@ fn say(found: &Confinement) {
              Kubernetes 1.30 or newer: kubectl apply -k daemonset/admission-policy"
         ),
         Confinement::Unknown(why) => {
-            tracing::info!(
-                why,
-                "it cannot be told yet whether a policy keeps this agent's token to its node"
-            );
+            tracing::info!(why, "it is not known yet whether a policy keeps this agent's token to its node");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The shape of the YAML, before anything is checked.
 //!
-//! Loose on purpose: whatever is only a wrong value is found by `check`, so that all of them are told at once. What
+//! Loose on purpose: wrong values are found by `check`, which reports all of them at once. What
 //! a kubelet also writes as JSON (ports, preStop) serialises here exactly as Kubernetes does.
 
 use std::collections::BTreeMap;

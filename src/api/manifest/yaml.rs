@@ -66,7 +66,7 @@ fn bad(error: &Error) -> BadYaml {
         Error::AliasError { error, .. } => return BadYaml { line, column, ..bad(error) },
         other => {
             let text = other.to_string();
-            // The place is told already.
+            // Line and column are reported already.
             text.split_once(" at line ").map_or(text.as_str(), |(problem, _)| problem).to_owned()
         }
     };

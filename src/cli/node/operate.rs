@@ -144,13 +144,13 @@ fn on_interrupt() -> Result<ControlHandle, Failed> {
     let mut terminate = watched(SignalKind::terminate())?;
     let cancel = shutdown.clone();
     tokio::spawn(async move {
-        for turn in 0_u32.. {
+        for signals in 0_u32.. {
             let terminated = tokio::select! {
                 _ = interrupt.recv() => false,
                 _ = terminate.recv() => true,
             };
             let _ = withdraw.send(Some(Withdrawal::Interrupted));
-            if terminated || turn > 0 {
+            if terminated || signals > 0 {
                 cancel.cancel();
             } else {
                 output::message(

@@ -43,7 +43,7 @@ pub(super) struct RequestFlags {
     /// What follows when a new image does not come up [default: rollback]
     #[arg(long, value_name = "WHAT")]
     on_failure: Option<OnFailureArg>,
-    /// The way to do it; the agent chooses unless told [default: auto]
+    /// The way to do it; the agent chooses unless it is given [default: auto]
     #[arg(long, value_name = "ENGINE")]
     engine: Option<EngineArg>,
     /// Idempotency key: an id that has ended on a pod is not run again there [default: made up]

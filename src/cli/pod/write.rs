@@ -68,10 +68,10 @@ pub(super) fn about_the_present_one(notes: &Notes, id: &str) -> Option<String> {
     if let Some(other) = notes.under_way().filter(|other| other.id != id) {
         let (then, state) = (progress(other), &other.id);
         return Some(if is_touched(other) {
-            format!("{state} is under way ({then}): this one waits its turn")
+            format!("{state} is under way ({then}): this one waits until it has ended")
         } else {
             format!(
-                "{state} is under way ({then}): this one takes its place if nothing has been touched by then, and waits its turn otherwise"
+                "{state} is under way ({then}): this one replaces it if nothing has been touched by then, and waits until it has ended otherwise"
             )
         });
     }
@@ -235,11 +235,11 @@ mod tests {
         let over = status("old", Phase::Succeeded, None);
         let written = r#"{"id":"old","containers":[{"name":"app"}]}"#;
         for (request, status, says) in [
-            (Some(written), Some(&waiting), Some("takes its place if nothing has been touched")),
+            (Some(written), Some(&waiting), Some("replaces it if nothing has been touched")),
             (
                 Some(written),
                 Some(&touched),
-                Some("old is under way (Running, Swap): this one waits its turn"),
+                Some("old is under way (Running, Swap): this one waits until it has ended"),
             ),
             (Some(written), Some(&over), None),
             (Some(written), None, Some("old, which has not been answered, is replaced")),

@@ -139,12 +139,18 @@ impl CertificateRenewal {
     ) -> Result<(), Error> {
         let bundle = stored.trust();
         if self.server.trust(Webhooks::Validating(CONFIGURATION), &bundle).await? {
-            tracing::info!(configuration = CONFIGURATION, "the API server was told whom to trust");
+            tracing::info!(
+                configuration = CONFIGURATION,
+                "wrote the certificate authority that the API server trusts"
+            );
             *trusted = None;
         }
         match self.server.trust(Webhooks::Mutating(GATE_CONFIGURATION), &bundle).await {
             Ok(true) => {
-                tracing::info!(configuration = GATE_CONFIGURATION, "the API server was told whom to trust");
+                tracing::info!(
+                    configuration = GATE_CONFIGURATION,
+                    "wrote the certificate authority that the API server trusts"
+                );
                 *trusted = None;
             }
             Ok(false) => {}

@@ -152,10 +152,12 @@ impl Rights {
     fn unknown(&self, asked: &Request, why: &str) -> String {
         let by = asked.user_info.printable();
         if self.api_server_only {
-            return format!("whether {by} may write this cannot be told now: {why}. Try again");
+            return format!("whether {by} may write this cannot be determined now: {why}. Try again");
         }
         tracing::debug!(namespace = asked.namespace, by, "a user's rights are not known: {why}");
-        format!("whether {by} may write this cannot be told now: the API server does not answer. Try again")
+        format!(
+            "whether {by} may write this cannot be determined now: the API server does not answer. Try again"
+        )
     }
 }
 

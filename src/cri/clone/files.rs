@@ -129,7 +129,7 @@ mod tests {
     fn a_fresh_termination_log() {
         let folder = tempfile::tempdir().unwrap();
         let old = folder.path().join("0a1b2c3d");
-        std::fs::write(&old, "told").unwrap();
+        std::fs::write(&old, "text").unwrap();
         let mount =
             |path: &Path| v1::Mount { host_path: path.to_str().unwrap().to_owned(), ..Default::default() };
         let mut config = v1::ContainerConfig {
@@ -144,7 +144,7 @@ mod tests {
         assert!(is_kubelets(&Path::new("/pods/u/containers/n").join(fresh.file_name().unwrap()), "u", "n"));
         let meta = std::fs::metadata(&fresh).unwrap();
         assert_eq!((meta.permissions().mode() & 0o777, meta.len()), (0o666, 0));
-        assert_eq!(std::fs::read_to_string(&old).unwrap(), "told");
+        assert_eq!(std::fs::read_to_string(&old).unwrap(), "text");
         assert_eq!(fresh, fresh_termination_log(&old, 4));
         assert_ne!(fresh, fresh_termination_log(&old, 5));
 

@@ -81,7 +81,7 @@ pub(super) fn a_target_that_is_deleted_ends_it(fixture: &Fixture<'_>) {
         "metadata": {"name": "never", "namespace": "default"},
         "spec": {"target": {"workloadRef": {"kind": "Deployment", "name": "never"}}, "containers": [{"name": "app"}]}});
     fixture.cluster.apply(&never.to_string());
-    eventually("it is told that the target is not there", || {
+    eventually("it is reported that the target is not there", || {
         let status = fixture.rollout("never")["status"].clone();
         let reported = status["message"]
             .as_str()

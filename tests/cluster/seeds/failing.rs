@@ -94,7 +94,7 @@ pub(super) fn another_controller_goes_on_where_a_killed_one_stopped(case: &Updat
     let first = usize::from(leads(1));
     assert!(leads(first));
     case.set_image(DEPLOYMENT, "app:v2");
-    case.wait_pods("the first has its turn", |pods| {
+    case.wait_pods("the first is updated", |pods| {
         pods.values().any(|pod| annotation(pod, REQUEST).is_some())
     });
     case.fixture.controllers[first].kill();

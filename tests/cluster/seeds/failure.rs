@@ -19,7 +19,7 @@ pub(super) fn a_failed_hook_holds_the_pod_until_it_is_retried(case: &UpdateCase<
     case.shows(DEPLOYMENT, "5 6 6 6 6");
     let revision = case.json(DEPLOYMENT)["status"]["updateRevision"].as_str().unwrap().to_owned();
     let pod = pod_of(&revision, &run);
-    let watched = case.wait_deployment("the failure is told, and all are available", |object| {
+    let watched = case.wait_deployment("the failure is reported, and all are available", |object| {
         object.status.as_ref().is_some_and(|status| {
             let failed = status.pre_delete_hook_condition.iter().any(|condition| condition.phase == "Failed");
             failed && status.available_replicas == 6
@@ -67,7 +67,7 @@ fn a_failed_hook_keeps_the_old_image(case: &UpdateCase<'_>, pods: &[[String; 4]]
     case.set_image(DEPLOYMENT, "python:3.5");
     case.runs(2, HookPhase::Failed);
     case.shows(DEPLOYMENT, "5 0 0 5 5");
-    case.wait_deployment("both failures are told", |object| {
+    case.wait_deployment("both failures are reported", |object| {
         let watched = object.status.iter().flat_map(|status| &status.pre_delete_hook_condition);
         watched.filter(|condition| condition.phase == "Failed").count() == 2
     });

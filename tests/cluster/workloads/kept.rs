@@ -174,7 +174,7 @@ fn a_pod_waits_for_its_claim(cluster: &Cluster, _: &Asked) {
     let refused = |status: &Value| {
         condition(status, "ScaleFailed")["message"].as_str().is_some_and(|message| message.contains("quota"))
     };
-    fixture.until("the quota is told", refused);
+    fixture.until("the quota is reported", refused);
     assert!(fixture.pods().is_empty(), "no pod without its claim");
     quota(5);
     fixture.until("the pod is there", |status| status["readyReplicas"] == 1);

@@ -300,7 +300,10 @@ async fn an_answer_to_anybody_tells_nothing_about_the_rights_of_others() {
     for user in ["zed", "ann", "bob"] {
         reported.push(no(&judged(&guard_fixture, user).await, 403).replace(user, "USER"));
     }
-    assert!(reported.iter().all(|one| *one == reported[0]), "which right is lacking is told: {reported:#?}");
+    assert!(
+        reported.iter().all(|one| *one == reported[0]),
+        "which right is lacking is reported: {reported:#?}"
+    );
     // The rights that the object needs are no secret.
     let needs = |right: &str| reported[0].contains(right);
     assert!(needs("create pods/exec") && needs("namespace shop"), "{}", reported[0]);

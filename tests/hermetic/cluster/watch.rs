@@ -188,7 +188,7 @@ async fn many_changes_are_one_piece_of_news_for_everybody_who_waits() {
     for waiter in &mut waiters {
         fixture.api.patiently("news", waiter.changed()).await;
         let more = tokio::time::timeout(Duration::from_millis(20), waiter.changed()).await;
-        assert!(more.is_err(), "it was all told at once");
+        assert!(more.is_err(), "everything came at once");
         assert_eq!(waiter.get(&fixture.web()).unwrap().request(), Some("restart app #49"));
     }
     fixture.spec("web-0", "restart app");

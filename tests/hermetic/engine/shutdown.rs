@@ -42,7 +42,7 @@ async fn it_pauses_with_nobody_down_or_it_finishes() {
                     let forbidden = ["Pull", "CreateContainer fence", "Exec"];
                     assert!(
                         !begun.iter().any(|call| forbidden.iter().any(|start| call.starts_with(start))),
-                        "{what}: begun after it was told: {begun:?}"
+                        "{what}: begun after the shutdown began: {begun:?}"
                     );
                     fixture.next_process();
                     fixture.resume().await.unwrap().unwrap()

@@ -91,7 +91,7 @@ async fn what_begins_together_is_told_together() {
     };
     assert_eq!(running(&reported[0]), 3);
     assert!(reported.len() <= 4, "one beginning and at most three ends: {}", reported.len());
-    assert!(reported.windows(2).all(|two| two[0] != two[1]), "told without a change");
+    assert!(reported.windows(2).all(|two| two[0] != two[1]), "reported without a change");
     assert_eq!(reported.last(), Some(&status));
 }
 
@@ -133,7 +133,7 @@ async fn a_run_that_was_dropped_goes_on_and_repeats_nothing_that_had_ended() {
     // The measurement that was running is repeated, since its result is unknown.
     assert_eq!((asked("/age"), asked("/gate")), (1, 5));
     // An ended run does not change.
-    let again = engine.run(&spec, status.clone(), &place, |_| panic!("told")).await;
+    let again = engine.run(&spec, status.clone(), &place, |_| panic!("reported")).await;
     assert_eq!((again, asked("/gate")), (status, 5));
 }
 

@@ -175,7 +175,7 @@ async fn every_pod_is_restarted_once_under_the_budget() {
     let reported =
         |store: &Store| store.events.iter().map(|event| event["reason"].clone()).collect::<Vec<_>>();
     let wanted = ["RolloutStarted", "RolloutSucceeded"];
-    rollout_fixture.fixture.api.until("it is told", |store| reported(store) == wanted).await;
+    rollout_fixture.fixture.api.until("it is reported", |store| reported(store) == wanted).await;
     // The rollout has ended: nothing is written any more, whatever happens.
     rollout_fixture.fixture.api.forget();
     rollout_fixture.fixture.api.remove("shop", "web-1-0");
@@ -215,7 +215,7 @@ async fn a_pod_that_fails_stops_it_and_a_pause_and_a_partition_hold_it() {
     rollout_fixture
         .fixture
         .api
-        .until("it is told", |store| reported(store) == ["PodFailed", "RolloutFailed"])
+        .until("it is reported", |store| reported(store) == ["PodFailed", "RolloutFailed"])
         .await;
 }
 

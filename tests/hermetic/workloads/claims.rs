@@ -37,7 +37,7 @@ async fn a_pod_waits_until_its_claim_can_be_made() {
     fixture.set(1);
     fixture
         .api
-        .until("the refusal is told", |store| {
+        .until("the refusal is reported", |store| {
             scale_failed(store).is_some_and(|message| message.contains("exceeded quota"))
         })
         .await;
@@ -57,7 +57,7 @@ async fn a_pod_waits_while_its_claim_is_being_deleted_and_gets_a_new_one() {
     fixture.set(2);
     fixture
         .api
-        .until("the other pod is made, and it is told what the first one waits for", |store| {
+        .until("the other pod is made, and it is reported what the first one waits for", |store| {
             scale_failed(store).is_some_and(|message| message.contains("waits for its claim data-db-0"))
                 && store.pods().map(name).eq(["db-1".to_owned()])
         })

@@ -19,7 +19,7 @@ async fn a_workload_is_made_updated_and_then_let_alone() {
         fixture.api.edit("shop", &name, |pod| pod["status"]["message"] = json!("still here"));
     }
     fixture.spec(|spec| spec["template"]["spec"]["containers"][0]["image"] = json!("app:2"));
-    fixture.status("the next generation is told", |_| true).await;
+    fixture.status("the next generation is reported", |_| true).await;
     let writes = fixture.api.writes();
     let other = |line: &&String| !line.contains("lease") && !line.starts_with("PATCH gamedeployment/status");
     assert_eq!(writes.iter().find(other), None, "{writes:#?}");
@@ -126,10 +126,10 @@ async fn what_cannot_be_made_is_told_persistently_in_few_events_and_made_once_it
             one["status"] == "True" && one["message"].to_string().contains("exceeded quota")
         })
     };
-    fixture.status("it is told", failed).await;
+    fixture.status("it is reported", failed).await;
     assert!(fixture.api.count("POST pod") <= 24, "not all are tried while none can be made");
     fixture.ready(20).await;
-    fixture.status("and told no more", |web| !failed(web)).await;
+    fixture.status("and not reported any more", |web| !failed(web)).await;
     let events = fixture.api.events();
     assert!(events.len() <= 25, "{} events", events.len());
 }

@@ -169,7 +169,7 @@ impl Way {
 
 fn unknown(asked: &Request, why: &str) -> String {
     format!(
-        "whether pod {} may be deleted cannot be told now: {why}. Try again; the pod is not touched meanwhile",
+        "whether pod {} may be deleted cannot be determined now: {why}. Try again; the pod is not touched meanwhile",
         asked.name()
     )
 }
