@@ -4,8 +4,8 @@
 pub mod image;
 #[path = "../src/api/request.rs"]
 pub mod request;
-#[path = "../src/api/unsaid.rs"]
-mod unsaid;
+#[path = "../src/api/serde_default.rs"]
+mod serde_default;
 
 /// The product's type without its schema.
 pub mod hook_template {

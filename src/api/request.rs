@@ -200,7 +200,7 @@ impl Request {
         u64::from(self.min_ready_seconds) * turns
     }
 
-    /// Reads the value of the annotation. A missing or blank one is `Ok(None)`: nothing is wished.
+    /// Reads the value of the annotation. A missing or blank one is `Ok(None)`: nothing is requested.
     pub fn parse(text: Option<&str>) -> Result<Option<Self>, InvalidRequest> {
         let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else { return Ok(None) };
         if text.len() > MAX_TEXT {

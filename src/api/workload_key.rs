@@ -2,6 +2,8 @@
 //!
 //! Keys only: their values are parsed where they are used.
 
+use std::collections::BTreeMap;
+
 /// Label on pods: the name of the revision they were made from or updated to.
 pub const REVISION: &str = "controller-revision-hash";
 /// Label on pods of a `GameDeployment` and on hooks: the last part of the pod's name, or its ordinal.
@@ -40,7 +42,8 @@ pub const HOOK_STEP: &str = "canary-step-index";
 
 /// Annotation on pods: the controller's task on the pod, the current or the last one. On hooks: the task that the hook approves.
 pub const TASK: &str = "inplace.dev/task";
-/// The name that release 0.1.0 writes in place of [`TASK`]. The next release does not read it any more.
+/// The earlier name of [`TASK`]. This release writes both, so that an earlier build can take over and back; the next
+/// release uses [`TASK`] alone.
 pub const OLD_TASK: &str = "inplace.dev/turn";
 /// Annotation on hooks: the pod that this one is about.
 pub const HOOK_POD: &str = "inplace.dev/pod-uid";
@@ -51,25 +54,29 @@ pub const FAILURE_THRESHOLD: &str = "inplace.dev/failure-threshold";
 /// Annotation on a workload: try again what failed. Taken off when that was done.
 pub const RETRY: &str = "inplace.dev/retry";
 
-/// The value of [`TASK`] among `annotations`, or that of the name before.
-pub fn task(annotations: &std::collections::BTreeMap<String, String>) -> Option<&String> {
-    annotations.get(TASK).or_else(|| annotations.get(OLD_TASK))
+/// The task among `annotations`. Where the two names differ, an earlier build wrote last: it knows only [`OLD_TASK`].
+pub fn task(annotations: &BTreeMap<String, String>) -> Option<&String> {
+    annotations.get(OLD_TASK).or_else(|| annotations.get(TASK))
+}
+
+/// The annotations that hold the task `value`.
+pub fn task_annotations(value: &str) -> [(String, String); 2] {
+    [TASK, OLD_TASK].map(|key| (key.to_owned(), value.to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     #[test]
-    fn a_task_is_read_under_both_names_and_the_new_one_wins() {
+    fn a_task_is_read_under_both_names_and_what_an_earlier_build_wrote_wins() {
         let value = |keys: &[&str]| {
             let entries = keys.iter().map(|key| ((*key).to_owned(), (*key).to_owned()));
             task(&entries.collect::<BTreeMap<_, _>>()).cloned()
         };
         assert_eq!(value(&[]), None);
+        assert_eq!(value(&[TASK]).as_deref(), Some(TASK));
         assert_eq!(value(&[OLD_TASK]).as_deref(), Some(OLD_TASK));
-        assert_eq!(value(&[OLD_TASK, TASK]).as_deref(), Some(TASK));
+        assert_eq!(value(&[OLD_TASK, TASK]).as_deref(), Some(OLD_TASK));
     }
 }

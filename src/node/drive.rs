@@ -187,7 +187,7 @@ fn heed_clock(watch: &mut clock::Watch, operation: &mut Operation) {
     operation.shift(by);
 }
 
-/// Journals and reports the end of `operation`. Returns the permit if the write fails and has to be repeated.
+/// Journals and reports the end of `operation`. Gives the permit back if the write fails and has to be repeated.
 /// Returns when the write is durable or when the process shuts down: the next process that works on the pod must not
 /// find the operation open and carry it out again.
 async fn conclude(
@@ -311,7 +311,7 @@ fn listen(node: &Node, operation: &Operation, slices: &mut Option<PodSlices>) ->
     slices.get_or_insert_with(|| pods.slices(&operation.pod)).serving()
 }
 
-/// Applies every decision that needs no effect, and returns the first one that does. Returns `None` if a decision
+/// Applies every note, and returns the first other decision. Returns `None` if a decision
 /// rests on cached data about the pod that must be `confirmed` first.
 fn settle(
     operation: &mut Operation,

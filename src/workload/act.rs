@@ -234,8 +234,8 @@ impl Planner<'_, '_> {
     /// Writes `task` on the pod, with the annotations that belong to its stage.
     fn patch(&mut self, view: &View<'_>, task: &PodTask, mut patch: PodPatch, why: Why) {
         let text = serde_json::to_string(task).unwrap_or_default();
-        patch.annotations.insert(workload_key::TASK.to_owned(), Some(text));
-        patch.annotations.insert(workload_key::OLD_TASK.to_owned(), None);
+        let annotations = workload_key::task_annotations(&text);
+        patch.annotations.extend(annotations.map(|(key, value)| (key, Some(value))));
         let over = !matches!(task.stage, Stage::Chosen | Stage::Ordered | Stage::Recalled);
         if over && view.pod.leaving {
             patch.annotations.insert(workload_key::LEAVING.to_owned(), None);

@@ -176,13 +176,14 @@ fn report(
         Some(problem) => report.say(SCALE_FAILED, true, "Blocked", problem, now),
         None => report.say(SCALE_FAILED, false, "NoFailure", "", now),
     }
-    let effect_error = status::effect_error(input, survey, problem(false).or_else(|| step.problem.clone()));
-    match &effect_error {
+    let update_failure =
+        status::update_failure(input, survey, problem(false).or_else(|| step.problem.clone()));
+    match &update_failure {
         Some((reason, message)) => report.say(UPDATE_FAILED, true, reason, message.clone(), now),
         None => report.say(UPDATE_FAILED, false, "NoFailure", "", now),
     }
     let (going, reason, message) =
-        status::progress(input, survey, step.held, effect_error, &|held| reached(input, held));
+        status::progress(input, survey, step.held, update_failure, &|held| reached(input, held));
     report.say(PROGRESSING, going, reason, message, now);
     report
 }

@@ -193,10 +193,10 @@ pub fn run(spec: &WorkloadSpec, pod: &Pod, task: &PodTask, modified: &[String]) 
             (workload_key::HOOK_REVISION.to_owned(), bounded(&pod.label)),
             (workload_key::HOOK_INSTANCE.to_owned(), bounded(&pod.instance)),
         ]),
-        annotations: BTreeMap::from([
-            (workload_key::TASK.to_owned(), task.key()),
-            (workload_key::HOOK_POD.to_owned(), pod.uid.clone()),
-        ]),
+        annotations: workload_key::task_annotations(&task.key())
+            .into_iter()
+            .chain([(workload_key::HOOK_POD.to_owned(), pod.uid.clone())])
+            .collect(),
         node: pod.node.clone(),
     })
 }
@@ -230,7 +230,7 @@ pub fn canary_run(hook: &WorkloadHook, revision: &str, index: usize, key: &str) 
             (workload_key::HOOK_REVISION.to_owned(), name::bounded(revision, name::LABEL)),
             (workload_key::HOOK_STEP.to_owned(), index.to_string()),
         ]),
-        annotations: BTreeMap::from([(workload_key::TASK.to_owned(), key.to_owned())]),
+        annotations: workload_key::task_annotations(key).into(),
         node: None,
     }
 }

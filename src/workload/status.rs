@@ -32,7 +32,7 @@ pub fn post_inplace(input: &ReconcileInput<'_>) -> Vec<HookCondition> {
 }
 
 /// What prevents the update from completing, if anything: a reason for programs and a message for people.
-pub fn effect_error(
+pub fn update_failure(
     input: &ReconcileInput<'_>,
     survey: &Survey<'_>,
     gate: Option<String>,
@@ -70,7 +70,7 @@ pub fn progress(
     input: &ReconcileInput<'_>,
     survey: &Survey<'_>,
     held: Held,
-    effect_error: Option<(&'static str, String)>,
+    update_failure: Option<(&'static str, String)>,
     reached: &dyn Fn(Held) -> bool,
 ) -> (bool, &'static str, String) {
     let update = input.update_name();
@@ -83,7 +83,7 @@ pub fn progress(
         return (false, "Paused", far);
     }
     if let Some((reason, _)) =
-        effect_error.filter(|(reason, _)| *reason != "PodsFailed" && *reason != "NoAgent")
+        update_failure.filter(|(reason, _)| *reason != "PodsFailed" && *reason != "NoAgent")
     {
         return (false, reason, far);
     }

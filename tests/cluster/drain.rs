@@ -317,7 +317,10 @@ fn after_a_failure_the_gate_stays_closed_until_something_succeeds() {
 fn a_pod_whose_sandbox_ends_in_the_middle_of_an_operation_takes_traffic_again() {
     let cluster = Cluster::shared();
     Agent::shared();
-    let pod = Pod::make(cluster, "sandbox-ends", json!({"spec": slow_to_stop(&cluster.image("app:v1"))}));
+    let mut spec = slow_to_stop(&cluster.image("app:v1"));
+    let handler = "cat /etc/version >>/dev/shm/stops; sleep 8";
+    spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] = json!(["sh", "-c", handler]);
+    let pod = Pod::make(cluster, "sandbox-ends", json!({"spec": spec}));
     pod.wait("it is Ready", is_ready);
     let before = pod.facts().settled();
     let id = pod.request(&restart("moved", 1));
@@ -328,7 +331,10 @@ fn a_pod_whose_sandbox_ends_in_the_middle_of_an_operation_takes_traffic_again() 
     pod.wait("it takes traffic", |pod| gate_is(pod, "True", "InPlaceReady") && is_ready(pod));
     assert_eq!(cycles(&pod), ["True InPlaceReady", "False InPlaceDrain", "True InPlaceReady"]);
     let running = running(&pod);
-    assert!(matches!(&running[..], [app] if app.pod_sandbox_id != before.sandbox), "{running:#?}");
+    let [app] = &running[..] else { panic!("{running:#?}") };
+    assert_ne!(app.pod_sandbox_id, before.sandbox);
+    // The operation ended in the new sandbox.
+    assert_eq!(status.containers[0].to.as_ref().unwrap().container_id, app.id, "{status:#?}");
 }
 
 /// The running containers of a pod, in any sandbox.

@@ -24,6 +24,7 @@ use crate::{
     lab::run,
     ongoing::{running_fence, slow_to_stop},
     pod::{PAIR, Pod, container, eventually, is, is_ready},
+    traffic::now,
 };
 
 /// The shortest back-off of a kubelet for a container that has crashed before.
@@ -209,11 +210,13 @@ fn an_image_that_is_collected_during_a_drain_is_pulled_before_the_spec_is_change
     let image = "lab/app:multi";
     let gated = format!("readinessGates: [{{conditionType: InPlaceUpdateReady}}]{ONE}");
     let pod = Pod::run(cluster, "collected", &gated);
-    let id = pod.request(&request(cluster, &[("app", Some(image))], json!({"gracePeriodSeconds": 8})));
+    let id = pod.request(&request(cluster, &[("app", Some(image))], json!({"gracePeriodSeconds": 20})));
     pod.reported("it drains", |status| status.id == id && status.step == Some(Step::Drain));
     remove_image(cluster, &cluster.named(image));
+    let removed = now();
     let status = pod.answer(&id);
     assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
+    assert!(status.containers[0].stopped_at.unwrap() > removed, "removed too late: {removed}, {status:#?}");
     assert_eq!(adopted(&pod, "app", image).version, "multi");
     let reported = |event: &Event| {
         let message = event.message.as_deref().unwrap_or_default();
@@ -243,10 +246,12 @@ fn remove_image(cluster: &Cluster, name: &str) {
 /// If the fence were created after the old container's end, a kubelet could keep it as the newest of two exited
 /// containers, and remove the container that the kubelet itself creates.
 #[test]
-fn a_fence_runs_before_the_spec_is_changed() {
+fn the_fence_of_a_swap_runs_while_the_kubelet_stops_the_old_container() {
     let cluster = Cluster::shared();
     Agent::shared();
-    let pod = Pod::make(cluster, "fenced", json!({"spec": slow_to_stop(&cluster.image("app:v1"))}));
+    let mut spec = slow_to_stop(&cluster.image("app:v1"));
+    spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] = json!(["sleep", "8"]);
+    let pod = Pod::make(cluster, "fenced", json!({"spec": spec}));
     pod.wait("it is Ready", is_ready);
     // With a kubelet before 1.27 the agent finishes the swap only if it has observed that kubelet's hashes of
     // both specs.

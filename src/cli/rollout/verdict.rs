@@ -44,7 +44,7 @@ pub(super) fn verdict(workload: &Workload) -> Verdict {
         return Verdict::new(State::Going, "NotSeen", "the controller has not seen the latest change yet");
     };
     let far = format!("{}, {} of them Ready", progress.message, status.updated_ready_replicas);
-    let effect_error = condition(UPDATE_FAILED).filter(|condition| condition.status == "True");
+    let failed = condition(UPDATE_FAILED).filter(|condition| condition.status == "True");
     match progress.reason.as_str() {
         "Complete" => {
             return Verdict::new(State::Done, "Complete", format!("successfully rolled out: {far}"));
@@ -57,26 +57,27 @@ pub(super) fn verdict(workload: &Workload) -> Verdict {
         }
         _ => {}
     }
-    if let Some(stopped) = stopped(workload, progress, effect_error) {
+    if let Some(stopped) = stopped(workload, progress, failed) {
         return stopped;
     }
-    if progress.reason == "PartitionReached" && steps_left(workload).is_none() {
+    // `HeldBack`: the name of that reason in earlier builds.
+    if matches!(progress.reason.as_str(), "PartitionReached" | "HeldBack") && steps_left(workload).is_none() {
         return Verdict::new(
             State::Done,
             "PartitionReached",
             format!("rolled out as far as its partition: {far}"),
         );
     }
-    let also = effect_error.map(|effect_error| format!("; {}", effect_error.message)).unwrap_or_default();
+    let also = failed.map(|failed| format!("; {}", failed.message)).unwrap_or_default();
     Verdict::new(State::Going, &progress.reason, format!("waiting: {far}{also}"))
 }
 
 /// States that need a person: failed pods, failed hooks, a template that does not fit.
-fn stopped(workload: &Workload, progress: &Condition, effect_error: Option<&Condition>) -> Option<Verdict> {
+fn stopped(workload: &Workload, progress: &Condition, failed: Option<&Condition>) -> Option<Verdict> {
     let status = &workload.status;
     // A missing agent is not one of them: it is expected to come back.
-    if let Some(effect_error) = effect_error.filter(|effect_error| effect_error.reason != "NoAgent") {
-        return Some(Verdict::new(State::Stopped, &effect_error.reason, effect_error.message.clone()));
+    if let Some(failed) = failed.filter(|failed| failed.reason != "NoAgent") {
+        return Some(Verdict::new(State::Stopped, &failed.reason, failed.message.clone()));
     }
     let hooks = [
         ("preDelete", &status.pre_delete_hook_condition),

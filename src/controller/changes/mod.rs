@@ -77,7 +77,7 @@ impl Changes {
                     named.extend(references.iter().map(|reference| place(subject, reference)));
                     let most = json!(most);
                     if let Err(error) = self.attend(subject, &references, most).await {
-                        self.effect_error(subject, &error).await;
+                        self.record_failure(subject, &error).await;
                     }
                 }
                 Err(error) => {
@@ -185,7 +185,7 @@ impl Changes {
         content
     }
 
-    async fn effect_error(&mut self, subject: &Subject, error: &Error) {
+    async fn record_failure(&mut self, subject: &Subject, error: &Error) {
         let why = chain(error);
         tracing::debug!(%subject, error = why, "tried again");
         // If the API server is away, its watches report that. If the workload is gone, there is no object to

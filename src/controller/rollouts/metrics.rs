@@ -42,7 +42,7 @@ impl Metrics {
             downtime: Histogram::new([0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0]),
             writes: Family::default(),
         };
-        let reconciles = "What one look at an InPlaceRollout takes, with its writes";
+        let reconciles = "Duration of one reconcile of an InPlaceRollout, with its writes";
         registry.register_with_unit(
             "rollout_reconcile_duration",
             reconciles,

@@ -52,7 +52,7 @@ impl Metrics {
             writes: Family::default(),
         };
         registry.register("workload_queue", "Workloads that are due and wait", metrics.queue.clone());
-        let reconciles = "What one look at a workload takes, with its writes";
+        let reconciles = "Duration of one reconcile of a workload, with its writes";
         registry.register_with_unit(
             "workload_reconcile_duration",
             reconciles,

@@ -161,8 +161,9 @@ impl Writer {
                 }
                 Err(error) if error.class().is_away() => {
                     self.report(&error);
-                    let ends = *ends.get_or_insert_with(|| Instant::now() + LONGEST_WAIT);
-                    if view.fate != Fate::Open && Instant::now() >= ends {
+                    if view.fate != Fate::Open
+                        && Instant::now() >= *ends.get_or_insert_with(|| Instant::now() + LONGEST_WAIT)
+                    {
                         return;
                     }
                     sleep(pause).await;

@@ -20,6 +20,17 @@ fn pre_stop() -> Effect {
     Effect::PreStop { container: "app".into(), id: "app-2".into(), budget_seconds: 30 }
 }
 
+/// A journal file outlives an update of the program, in both directions.
+#[test]
+fn the_journal_keeps_the_names_of_its_fields() {
+    let mut operation = operation(r#"{"containers":[{"name":"app"}]}"#);
+    let effect_error = EffectError { class: Class::Away, message: "away".into() };
+    let (verb, container) = (Verb::Stop, "app".to_owned());
+    operation.last_failure = Some(LastFailure { verb, container, count: 1, at: at(0), effect_error });
+    let json = serde_json::to_value(&operation).unwrap();
+    assert_eq!(json["setback"]["trouble"]["message"], "away", "{json:#}");
+}
+
 #[test]
 fn only_what_a_container_may_feel_touches_it() {
     let image = None;

@@ -165,10 +165,10 @@ pub(super) fn run(namespace: &str, pod: &Pod, hook: &WorkloadHook, retry: &str, 
             (annotation::HOOK_TYPE.to_owned(), annotation::PRE_DELETE.to_owned()),
             (workload_key::HOOK_INSTANCE.to_owned(), instance(pod)),
         ]),
-        annotations: BTreeMap::from([
-            (workload_key::TASK.to_owned(), key(template, retry, number)),
-            (workload_key::HOOK_POD.to_owned(), pod.uid.clone()),
-        ]),
+        annotations: workload_key::task_annotations(&key(template, retry, number))
+            .into_iter()
+            .chain([(workload_key::HOOK_POD.to_owned(), pod.uid.clone())])
+            .collect(),
         node: pod.node.clone(),
     }
 }
@@ -183,7 +183,7 @@ pub fn renumbered(pod: &core::Pod, run: &NewHookRun, number: Option<u32>) -> Opt
     let number = number.unwrap_or(last.saturating_add(1));
     let mut run = run.clone();
     run.name = run_name(&Pod::read(pod), &template, &retry, number);
-    run.annotations.insert(workload_key::TASK.to_owned(), key(&template, &retry, number));
+    run.annotations.extend(workload_key::task_annotations(&key(&template, &retry, number)));
     Some(run)
 }
 
