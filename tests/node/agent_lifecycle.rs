@@ -201,9 +201,12 @@ fn everything_is_counted() {
             count,
         );
     }
-    for (gauge, value) in
-        [("open_pulls", 0.0), ("waiting_requests", 0.0), ("unreadable_files", 0.0), ("swept_total", 0.0)]
-    {
+    for (gauge, value) in [
+        ("open_pulls", 0.0),
+        ("waiting_requests", 0.0),
+        ("unreadable_files", 0.0),
+        ("fences_swept_total", 0.0),
+    ] {
         let name = format!("inplace_{gauge} ");
         assert!(agent.metrics().contains(&name), "{name}");
         agent.assert_metric(&[&name], value);
