@@ -11,6 +11,7 @@ mod cli;
 mod cluster;
 mod crds;
 mod cri_proto;
+mod docs;
 mod engine;
 mod hook;
 mod hook_runs;
