@@ -6,7 +6,7 @@
 
 use inplace::{
     api::{annotation::GATE, status::Phase},
-    cri::proto::v1::{Container, ContainerState},
+    cri::proto::v1::Container,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod as Object, PodCondition};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     agent::{Agent, USER, status},
     cluster::{Cluster, block_on},
-    ongoing::{containers, end_process, slow_to_stop},
+    ongoing::{containers, end_process, is_running, slow_to_stop},
     pod::{PAIR, Pod, eventually, is, is_ready},
     traffic::{SERVING, Traffic, now, service},
 };
@@ -340,7 +340,7 @@ fn a_pod_whose_sandbox_ends_in_the_middle_of_an_operation_takes_traffic_again() 
 /// The running containers of a pod, in any sandbox.
 fn running(pod: &Pod<'_>) -> Vec<Container> {
     let mut containers = containers(pod);
-    containers.retain(|container| container.state() == ContainerState::ContainerRunning);
+    containers.retain(is_running);
     containers
 }
 

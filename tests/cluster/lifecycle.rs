@@ -20,7 +20,7 @@ use crate::{
     cluster::{Cluster, block_on},
     ongoing::{
         ENGINES, FIRST, HANDLER, MOMENTS, Moment, OngoingOperation, containers, has_sandbox, is_fence,
-        remove_sandboxes, running_fence, slow_to_stop, watch_it_go,
+        is_running, remove_sandboxes, running_fence, slow_to_stop, watch_it_go,
     },
     pod::{GOING, Pod, eventually, eventually_within, is_ready},
 };
@@ -156,16 +156,7 @@ fn a_pod_that_is_deleted_goes_in_every_moment() {
 fn of_a_pod_that_is_deleted_the_fence_goes_before_its_container_has_ended() {
     let cluster = Cluster::shared();
     Agent::shared();
-    let mut spec = slow_to_stop(&cluster.image("app:v1"));
-    spec["terminationGracePeriodSeconds"] = json!(30);
-    let handler = "echo begins >>/dev/shm/stops; sleep 15; echo ends >>/dev/shm/stops";
-    spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] = json!(["sh", "-c", handler]);
-    let pod = Pod::make(cluster, "fence-goes", json!({"spec": spec}));
-    pod.wait("it is Ready", is_ready);
-    pod.request("restart app");
-    eventually("the handler beside the fence", || {
-        (running_fence(&pod).is_some() && !pod.facts().lines("stops").is_empty()).then_some(())
-    });
+    let (pod, _) = stopping(cluster, "fence-goes", 15);
     delete(&pod);
     eventually("the fence to go", || running_fence(&pod).is_none().then_some(()));
     let facts = pod.facts();
@@ -187,7 +178,7 @@ fn a_pod_that_is_evicted_goes_in_every_moment() {
 fn stopping<'a>(cluster: &'a Cluster, name: &str, seconds: u32) -> (Pod<'a>, String) {
     let mut spec = slow_to_stop(&cluster.image("app:v1"));
     spec["terminationGracePeriodSeconds"] = json!(2 * seconds);
-    let handler = format!("echo begins >>/dev/shm/stops; sleep {seconds}");
+    let handler = format!("echo begins >>/dev/shm/stops; sleep {seconds}; echo ends >>/dev/shm/stops");
     spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] = json!(["sh", "-c", handler]);
     // A kubelet that starts while its node lacks memory does not admit a pod without a memory request.
     spec["containers"][0]["resources"] = json!({"requests": {"memory": "1Mi"}});
@@ -213,9 +204,8 @@ fn ends_for_good(pod: &Pod<'_>, id: &str, why: &str) {
     let object = eventually_within(GOING, "the end of the pod", || {
         let containers = containers(pod);
         assert!(containers.iter().all(untouched), "{containers:#?}");
-        let runs = |container: &Container| container.state() == ContainerState::ContainerRunning;
         let object = pod.get();
-        let ended = phase(&object) == "Failed" && !containers.iter().any(runs);
+        let ended = phase(&object) == "Failed" && !containers.iter().any(is_running);
         if ended { Ok(object) } else { Err(format!("{containers:#?}")) }
     });
     assert_eq!(object.status.unwrap().reason.as_deref(), Some(why));

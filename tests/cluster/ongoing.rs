@@ -19,6 +19,7 @@ use nix::{
     unistd::Pid as Process,
 };
 use serde_json::{Value, json};
+use tonic::transport::Channel;
 
 use crate::{
     agent::state,
@@ -200,8 +201,18 @@ impl fmt::Display for Shown<'_> {
 
 /// The running fence of a pod.
 pub(crate) fn running_fence(pod: &Pod<'_>) -> Option<Container> {
-    let runs = |container: &Container| container.state() == ContainerState::ContainerRunning;
-    containers(pod).into_iter().find(|container| is_fence(container) && runs(container))
+    containers(pod).into_iter().find(|container| is_fence(container) && is_running(container))
+}
+
+pub(crate) fn is_running(container: &Container) -> bool {
+    container.state() == ContainerState::ContainerRunning
+}
+
+/// A connection to the runtime of the first node, for calls that the product's own client does not make or refuses.
+pub(crate) fn raw_channel(cluster: &Cluster) -> Channel {
+    let endpoint = Endpoint::parse(&cluster.node().endpoint).unwrap();
+    let socket = format!("unix://{}", endpoint.path());
+    tonic::transport::Endpoint::from_shared(socket).unwrap().connect_lazy()
 }
 
 pub(crate) fn is_fence(container: &Container) -> bool {

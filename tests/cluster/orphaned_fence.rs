@@ -21,7 +21,7 @@ use crate::{
     asked::ONE,
     cluster::{Cluster, block_on},
     crash::hold::Holds,
-    ongoing::{containers, end_process, is_fence, running_fence},
+    ongoing::{containers, end_process, is_fence, raw_channel, running_fence},
     pod::{GOING, Pod, container, eventually, eventually_within, is_ready},
 };
 
@@ -117,9 +117,7 @@ fn make_fence(pod: &Pod<'_>, like: &Container, attempt: u32, log_path: &str) {
             sandbox_config: Some(sandbox_config(&sandbox.info).unwrap()),
         };
         // The project's own client refuses to create such a container.
-        let socket = format!("unix://{}", endpoint.path());
-        let channel = tonic::transport::Endpoint::from_shared(socket).unwrap().connect_lazy();
-        let mut runtime = RuntimeServiceClient::new(channel);
+        let mut runtime = RuntimeServiceClient::new(raw_channel(pod.cluster));
         let container_id = runtime.create_container(request).await.unwrap().into_inner().container_id;
         runtime.start_container(StartContainerRequest { container_id }).await.unwrap();
     });

@@ -22,7 +22,7 @@ use crate::{
     asked::{ONE, adopted, event, request, restart, spec_image, swap},
     cluster::{Cluster, block_on},
     lab::run,
-    ongoing::{running_fence, slow_to_stop},
+    ongoing::{raw_channel, running_fence, slow_to_stop},
     pod::{PAIR, Pod, container, eventually, is, is_ready},
     traffic::now,
 };
@@ -235,10 +235,11 @@ fn remove_image(cluster: &Cluster, name: &str) {
     block_on(async {
         let client = Client::new(&endpoint, None);
         assert!(client.image(name, false).await.unwrap().is_some(), "{name} was never there");
-        let socket = format!("unix://{}", endpoint.path());
-        let channel = tonic::transport::Endpoint::from_shared(socket).unwrap().connect_lazy();
         let image = Some(ImageSpec { image: name.to_owned(), ..ImageSpec::default() });
-        ImageServiceClient::new(channel).remove_image(RemoveImageRequest { image }).await.unwrap();
+        ImageServiceClient::new(raw_channel(cluster))
+            .remove_image(RemoveImageRequest { image })
+            .await
+            .unwrap();
         assert!(client.image(name, false).await.unwrap().is_none(), "{name} is still there");
     });
 }

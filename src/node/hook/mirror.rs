@@ -258,8 +258,8 @@ impl Writer {
             }
         }
         let status = self.written.as_ref().map(|(status, _)| status);
-        let updates = |seen: &View| seen.fate != Fate::Open || Some(&seen.status) != status;
-        self.updates.wait_for(|seen| updates(seen)).await.is_ok()
+        let is_update = |seen: &View| seen.fate != Fate::Open || Some(&seen.status) != status;
+        self.updates.wait_for(|seen| is_update(seen)).await.is_ok()
     }
 
     fn report(&mut self, error: &Error) {
