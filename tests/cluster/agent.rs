@@ -299,7 +299,8 @@ impl Pod<'_> {
     /// Writes a request and waits until it ends; the phase must be `phase`.
     pub(crate) fn ask(&self, text: &str, phase: Phase) -> Status {
         let status = self.answer(&self.request(text));
-        assert_eq!(status.phase, phase, "{self:?}, {text}: {status:#?}");
+        let events = || self.events().into_iter().filter_map(|event| event.message).collect::<Vec<_>>();
+        assert_eq!(status.phase, phase, "{self:?}, {text}: {status:#?}; events: {:#?}", events());
         status
     }
 }

@@ -40,8 +40,8 @@ containers:
     readOnlyRootFilesystem: true
     allowPrivilegeEscalation: false
     capabilities: {add: [NET_ADMIN], drop: [CHOWN, MKNOD]}
-  startupProbe: {exec: {command: ['true']}}
-  livenessProbe: {exec: {command: ['true']}, periodSeconds: 30}
+  startupProbe: {exec: {command: ['true']}, timeoutSeconds: 30}
+  livenessProbe: {exec: {command: ['true']}, periodSeconds: 30, timeoutSeconds: 30}
   readinessProbe: {exec: {command: ['true']}, periodSeconds: 1}
   lifecycle: {preStop: {exec: {command: [sh, -c, 'echo stopped >>/scratch/prestop']}}}
   env:

@@ -50,14 +50,15 @@ fn the_log_of_the_life_before_is_there_to_be_read() {
     assert!(read >= 2, "only {read} of three were there");
 }
 
-/// Fails its liveness probe as soon as the file exists; each instance starts without it.
+/// Fails its liveness probe as soon as the file exists; each instance starts without it. Under load an exec takes
+/// more than the default timeout of one second, which the kubelet counts as a failure.
 const MORTAL: &str = "
 terminationGracePeriodSeconds: 1
 containers:
 - name: app
   image: lab/app:v1
   command: [sh, -c, 'rm -f /dev/shm/dead; exec app']
-  livenessProbe: {exec: {command: [sh, -c, '! test -e /dev/shm/dead']}, periodSeconds: 1, failureThreshold: 1}
+  livenessProbe: {exec: {command: [sh, -c, '! test -e /dev/shm/dead']}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 1}
 ";
 
 /// A pod whose v2 fails its liveness probe from the start.
@@ -66,7 +67,7 @@ terminationGracePeriodSeconds: 1
 containers:
 - name: app
   image: lab/app:v1
-  livenessProbe: {exec: {command: [grep, -qv, v2, /etc/version]}, periodSeconds: 1, failureThreshold: 1}
+  livenessProbe: {exec: {command: [grep, -qv, v2, /etc/version]}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 1}
 ";
 
 #[test]

@@ -66,7 +66,7 @@ pub(crate) fn slow_to_stop(image: &str) -> Value {
             "image": image,
             "imagePullPolicy": "IfNotPresent",
             "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", handler]}}},
-            "readinessProbe": {"exec": {"command": ["grep", "-qv", "v3", "/etc/version"]}, "periodSeconds": 1},
+            "readinessProbe": {"exec": {"command": ["grep", "-qv", "v3", "/etc/version"]}, "periodSeconds": 1, "timeoutSeconds": 30},
         }],
     })
 }

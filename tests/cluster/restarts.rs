@@ -107,7 +107,7 @@ fn a_restart_beside_the_kubelet_is_answered() {
 
 #[test]
 fn each_container_waits_for_the_one_before_where_that_is_asked_for() {
-    let probe = "readinessProbe: {exec: {command: [\"true\"]}, initialDelaySeconds: 2, periodSeconds: 1}";
+    let probe = "readinessProbe: {exec: {command: [\"true\"]}, initialDelaySeconds: 2, periodSeconds: 1, timeoutSeconds: 30}";
     let spec = PAIR.replace("name: app,", &format!("name: app, {probe},"));
     let pod = Pod::run(Cluster::shared(), "each", &spec);
     Agent::shared();

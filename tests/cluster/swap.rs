@@ -120,7 +120,7 @@ terminationGracePeriodSeconds: 2
 containers:
 - name: app
   image: lab/app:v1
-  readinessProbe: {exec: {command: [grep, -qv, v3, /etc/version]}, periodSeconds: 1}
+  readinessProbe: {exec: {command: [grep, -qv, v3, /etc/version]}, periodSeconds: 1, timeoutSeconds: 30}
 ";
 
 #[test]
