@@ -16,16 +16,19 @@
 //! |---|---|---|
 //! | [`api`] | the contract: annotations, request, status, manifests. Pure | - |
 //! | [`operation`] | decisions of an operation on one pod. Pure: no async, no clock, no I/O | api |
-//! | [`workload`] | decisions of `GameDeployment`, `GameStatefulSet` and delete guard. Pure | api |
-//! | [`rollout`] | decisions of InPlaceRollout, over the pods of any workload. Pure | api workload |
+//! | [`podtask`] | the task of a controller on one pod: record, request, answer, end, budget. Pure | api |
+//! | [`workload`] | decisions of `GameDeployment` and `GameStatefulSet`. Pure | api podtask |
+//! | [`rollout`] | decisions of InPlaceRollout, over the pods of any workload. Pure | api podtask |
+//! | [`guard`] | decisions of the delete guard. Pure | api podtask workload |
+//! | [`config_restart`] | decisions of the restart after a change of configuration. Pure | api |
 //! | [`cri`] | the container runtime: endpoint, client, clone, conversion | api operation process |
 //! | [`hook`] | hooks: template, condition, schedule, verdict (pure); `provider`, `engine` (I/O) | api cri cluster process |
-//! | [`cluster`] | the API server: client, pods, workloads, patches, events | api operation workload rollout process |
+//! | [`cluster`] | the API server: client, pods, workloads, patches, events | api operation podtask workload rollout guard `config_restart` process |
 //! | [`process`] | services of a process: clock, logs, signals, files, admin endpoints | - |
 //! | [`node`] | engine on a node: journal, loop, effects | api operation hook cri cluster process |
 //! | [`agent`] | role: carries out the requests in pod annotations | api operation hook node cri cluster process |
-//! | [`controller`] | role: reconciles workloads and rollouts; runs the hooks that no agent runs | api workload rollout hook cluster process |
-//! | [`cli`] | role: the command line tool | api operation workload hook node cri cluster process |
+//! | [`controller`] | role: reconciles workloads and rollouts; runs the hooks that no agent runs | api podtask workload rollout guard `config_restart` hook cluster process |
+//! | [`cli`] | role: the command line tool | api operation podtask workload hook node cri cluster process |
 //!
 //! The roles never import each other; `main.rs` selects one. A test checks the imports against this table.
 
@@ -33,11 +36,14 @@ pub mod agent;
 pub mod api;
 pub mod cli;
 pub mod cluster;
+pub mod config_restart;
 pub mod controller;
 pub mod cri;
+pub mod guard;
 pub mod hook;
 pub mod node;
 pub mod operation;
+pub mod podtask;
 pub mod process;
 pub mod rollout;
 pub mod workload;

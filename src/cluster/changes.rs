@@ -30,8 +30,8 @@ use crate::cluster::server::{MANAGER, Selection, Server};
 use crate::cluster::store::{Cached, Store};
 use crate::cluster::workloads::Trimmed;
 use crate::cluster::workloads::trim::Trim;
-use crate::workload::changes::{Content, Seen, Source};
-use crate::workload::selector;
+use crate::config_restart::{Content, Seen, Source};
+use crate::podtask::selector;
 
 /// The group of workloads that carry the annotation.
 const MARKED: &str = "marked";

@@ -19,8 +19,8 @@ use crate::cluster::event::{self, ObjectEvent};
 use crate::cluster::guarded::{AttemptRun, GuardedPod, Leaving};
 use crate::cluster::hooks::Run;
 use crate::cluster::server::{MANAGER, Selection, Server};
+use crate::guard::{self, Attempt, Namespace};
 use crate::operation::snapshot::PodRef;
-use crate::workload::guard::{self, Attempt, Namespace};
 
 /// The page size for lists of HookRuns: each may be as large as the API server allows.
 const PAGE: u32 = 10;

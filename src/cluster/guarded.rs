@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::api::hook_run::{HookRun, HookRunStatus};
 use crate::api::workload::WorkloadHook;
-use crate::workload::guard::Attempt;
+use crate::guard::Attempt;
 
 /// The fields of a pod that decide about its deletion.
 #[derive(Deserialize)]

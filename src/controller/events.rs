@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use crate::cluster::event::ObjectEvent;
 use crate::cluster::server::Server;
+use crate::podtask::write::Event;
 use crate::process::clock;
-use crate::workload::action::Event;
 
 /// Within one window, at most this many messages with the same object and reason get an Event of their own.
 const OWN_LINES: usize = 10;

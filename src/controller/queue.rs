@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::workload::action::PodRef;
+use crate::podtask::write::PodRef;
 
 /// Delay between a change and the reconciliation: changes often come in bursts.
 const SETTLE: Duration = Duration::from_millis(50);

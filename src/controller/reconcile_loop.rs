@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use crate::controller::queue::{Outcome, Queue};
-use crate::workload::action::PodRef;
+use crate::podtask::write::PodRef;
 
 /// Reconciliations at the same time.
 const AT_ONCE: usize = 8;

@@ -7,8 +7,9 @@
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::api::in_place_rollout::InPlaceRolloutSpec;
+use crate::podtask::amount::Amount;
+use crate::podtask::budget::Budget;
 use crate::rollout::view::{State, View};
-use crate::workload::amount::Amount;
 
 /// The limits of a spec, for a given number of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,47 +33,21 @@ impl Bounds {
             failures: at_least_one(&spec.failure_threshold),
         }
     }
-}
 
-/// The remaining budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Budget {
-    limit: usize,
-    /// Pods that are with their agents.
-    busy: usize,
-    /// Pods that are unavailable or with an agent.
-    out: usize,
-    /// How many more pods may be begun at all.
-    rest: usize,
-}
+    /// How many more pods may be begun in all: partition and pods that are begun or over already.
+    pub(super) fn remaining(self, views: &[View<'_>]) -> usize {
+        let begun = views.iter().filter(|view| view.is_busy() || view.outcome().is_some()).count();
+        views.len().saturating_sub(self.held).saturating_sub(begun)
+    }
 
-impl Budget {
-    pub(super) fn of(bounds: Bounds, views: &[View<'_>]) -> Self {
-        let count = |is: &dyn Fn(&View<'_>) -> bool| views.iter().filter(|view| is(view)).count();
-        let busy = count(&|view| view.is_busy());
-        let begun = busy + count(&|view| view.outcome().is_some());
-        Self {
-            limit: bounds.unavailable,
-            busy,
-            out: count(&|view| !view.available || view.is_busy() || view.state == State::Taken),
-            rest: views.len().saturating_sub(bounds.held).saturating_sub(begun),
+    /// The budget for the next pods.
+    pub(super) fn budget(self, views: &[View<'_>]) -> Budget {
+        let busy = views.iter().filter(|view| view.is_busy()).count();
+        let is_out = |view: &&View<'_>| !view.available || view.is_busy() || view.state == State::Taken;
+        let out = views.iter().filter(is_out).count();
+        Budget {
+            tasks: self.remaining(views).min(self.unavailable.saturating_sub(busy)),
+            available: self.unavailable.saturating_sub(out),
         }
-    }
-
-    /// How many more pods may be begun at all.
-    pub(super) fn rest(self) -> usize {
-        self.rest
-    }
-
-    /// True when `view` may be begun.
-    pub(super) fn allows(self, view: &View<'_>) -> bool {
-        self.rest > 0 && self.busy < self.limit && (!view.available || self.out < self.limit)
-    }
-
-    /// Counts `view` as begun.
-    pub(super) fn spend(&mut self, view: &View<'_>) {
-        self.busy += 1;
-        self.out += usize::from(view.available);
-        self.rest = self.rest.saturating_sub(1);
     }
 }

@@ -8,8 +8,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutSpec, RolloutTarget};
 use crate::api::request::{InvalidRequest, is_dns_subdomain};
 use crate::api::workload_kind::{KINDS, Kind};
+use crate::podtask::amount::Amount;
 use crate::rollout::desired::request;
-use crate::workload::amount::Amount;
 
 /// All problems of a rollout, and of the change from `old` to it.
 pub fn rollout(old: Option<&InPlaceRollout>, new: &InPlaceRollout) -> Vec<String> {

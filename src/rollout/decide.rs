@@ -4,20 +4,22 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::api::annotation;
 use crate::api::in_place_rollout::{InPlaceRolloutStatus, RolloutPhase};
-use crate::rollout::budget::{Bounds, Budget};
+use crate::podtask::budget::Budget;
+use crate::podtask::state::{End, Stage};
+use crate::podtask::time::later;
+use crate::podtask::write::{Event, PodPatch, PodRef};
+use crate::rollout::budget::Bounds;
 use crate::rollout::check;
 use crate::rollout::desired::Rollout;
 use crate::rollout::disruption::DisruptionAllowance;
 use crate::rollout::order;
 use crate::rollout::pod::Pod;
 use crate::rollout::reach::ReadyAgents;
-use crate::rollout::record::{End, PodRecord, Stage};
+use crate::rollout::record::PodRecord;
 use crate::rollout::report;
 use crate::rollout::stop_reason::{self, StopReason, stop_reason};
 use crate::rollout::target::Target;
 use crate::rollout::view::{State, View};
-use crate::workload::action::{Event, PodPatch, PodRef};
-use crate::workload::task::later;
 
 /// How long after its creation a rollout waits for a target that does not exist.
 const UNTIL_THERE: SignedDuration = SignedDuration::from_secs(60);
@@ -161,7 +163,7 @@ fn begin(rollout: &Rollout, seen: &Seen<'_>) -> Decision {
 /// The stop reason when the remaining restarts would reach the owner's backoff limit, because it counts them as
 /// failures.
 fn given_up(rollout: &Rollout, target: &Target, views: &[View<'_>], bounds: Bounds) -> Option<StopReason> {
-    let more = Budget::of(bounds, views).rest() * rollout.spec.containers.len();
+    let more = bounds.remaining(views) * rollout.spec.containers.len();
     let why = target.gives_up(rollout, views.iter().map(|view| view.pod), more)?;
     Some(StopReason::failed("BackoffLimit", why))
 }
@@ -186,7 +188,7 @@ fn carry_on(rollout: &Rollout, mut seen: Seen<'_>, started: Timestamp) -> Decisi
         planner.wake(view);
     }
     if stop_reason.is_none() && !rollout.spec.paused {
-        planner.begin(&views, Budget::of(bounds, &views), &mut seen.allowance);
+        planner.begin(&views, bounds.budget(&views), &mut seen.allowance);
     }
     let Planner { mut decision, waits, .. } = planner;
     let begun = decision.writes.iter().filter(|write| matches!(write.what, What::Begin(_))).count();
@@ -251,8 +253,8 @@ impl Planner<'_> {
             self.at(later(since, min_ready));
         }
         if let Some(record) = self.record(view).filter(|_| view.is_busy()) {
-            self.at(record.silent_at());
-            self.at(record.lost_at());
+            self.at(record.sent().silent_at());
+            self.at(record.sent().lost_at());
         }
     }
 
@@ -261,19 +263,19 @@ impl Planner<'_> {
             views.iter().filter(|view| view.state == State::Waiting && view.reach.is_given()).collect();
         next.sort_by(|one, other| order::compare(one, other));
         for view in next {
-            if budget.rest() == 0 {
+            if budget.tasks == 0 {
                 break;
             }
             if allowance.is_disrupted(view.pod) {
                 self.waits.taken += 1;
                 continue;
             }
-            if !budget.allows(view) {
+            if !budget.allows(view.available) {
                 continue;
             }
             match allowance.claim(view.pod, view.ready) {
                 Ok(claims) => {
-                    budget.spend(view);
+                    budget.spend(view.available);
                     let record = PodRecord::new(self.rollout, self.now, claims.clone());
                     self.decision.writes.push(begin_of(self.rollout, view.pod, &record, claims));
                 }
@@ -318,16 +320,14 @@ fn marked(record: &PodRecord, label: Option<String>) -> PodPatch {
 
 fn begin_of(rollout: &Rollout, pod: &Pod, record: &PodRecord, claims: Vec<String>) -> Write {
     let mut patch = marked(record, Some(rollout.uid.clone()));
-    patch.annotations.insert(annotation::REQUEST.to_owned(), serde_json::to_string(&rollout.request()).ok());
+    patch.send(&rollout.request());
     Write { pod: PodRef::of(&pod.base), patch, what: What::Begin(claims) }
 }
 
 /// Withdraws the request of `record`, if it is still on the pod.
 pub(super) fn recall_of(pod: &Pod, record: &PodRecord) -> Write {
     let mut patch = marked(&record.at_stage(Stage::Recalled), Some(record.rollout.clone()));
-    if pod.base.request.as_ref() == Some(&record.rollout) {
-        patch.annotations.insert(annotation::REQUEST.to_owned(), None);
-    }
+    patch.withdraw(&pod.base, &record.rollout);
     Write { pod: PodRef::of(&pod.base), patch, what: What::Recall }
 }
 
@@ -336,8 +336,8 @@ pub(super) fn end_of(pod: &Pod, record: &PodRecord, end: &End) -> Write {
     let mut patch = marked(&record.ended(end), None);
     let answer = pod.base.answer.as_ref().filter(|answer| answer.id == record.rollout);
     let answered = answer.is_some_and(|answer| answer.phase.is_terminal());
-    if pod.base.request.as_ref() == Some(&record.rollout) && !answered {
-        patch.annotations.insert(annotation::REQUEST.to_owned(), None);
+    if end.stage.withdraws(answered) {
+        patch.withdraw(&pod.base, &record.rollout);
     }
     Write { pod: PodRef::of(&pod.base), patch, what: What::End(end.clone(), record.claims.clone()) }
 }

@@ -7,7 +7,7 @@ use crate::api::in_place_rollout::{
 };
 use crate::api::request::{HookArg, HookRef, Request, Target};
 use crate::api::workload::WorkloadHook;
-use crate::workload::selector;
+use crate::podtask::selector;
 
 /// A rollout.
 #[derive(Clone, Debug, PartialEq)]

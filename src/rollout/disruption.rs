@@ -8,10 +8,10 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::Deserialize;
 
+use crate::podtask::pod::PodPhase;
+use crate::podtask::selector;
+use crate::podtask::time::later;
 use crate::rollout::pod::Pod;
-use crate::workload::pods::PodPhase;
-use crate::workload::selector;
-use crate::workload::task::later;
 
 /// Age at which an entry is renewed; the disruption controller removes it after two minutes.
 pub const RENEW: SignedDuration = SignedDuration::from_secs(60);

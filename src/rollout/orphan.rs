@@ -3,25 +3,28 @@
 
 use jiff::Timestamp;
 
+use crate::podtask::state::{Stage, TaskState};
 use crate::rollout::decide::{Write, end_of, recall_of};
 use crate::rollout::pod::Pod;
-use crate::rollout::record::{Stage, TaskState, task_state};
 
 /// The write for `pod`, and when to reconcile it again.
 pub fn orphan(pod: &Pod, now: Timestamp) -> (Option<Write>, Option<Timestamp>) {
-    let Some(record) = pod.record.as_ref().filter(|record| record.is_live()) else { return (None, None) };
+    let Some(record) = pod.record.as_ref().filter(|record| record.stage.is_live()) else {
+        return (None, None);
+    };
     if !pod.base.is_active() {
         return (None, None);
     }
     let base = &pod.base;
-    match task_state(&record.rollout, Some(record), base.request.as_deref(), base.answer.as_ref(), now) {
+    match record.state(base.request.as_deref(), base.answer.as_ref(), now) {
         TaskState::Ended(end) => (Some(end_of(pod, record, &end)), None),
         TaskState::Busy { touched: false } if record.stage == Stage::Ordered => {
             (Some(recall_of(pod, record)), None)
         }
         TaskState::Busy { .. } => {
-            (None, [record.silent_at(), record.lost_at()].into_iter().filter(|at| *at > now).min())
+            let sent = record.sent();
+            (None, [sent.silent_at(), sent.lost_at()].into_iter().filter(|at| *at > now).min())
         }
-        TaskState::New | TaskState::Over(_) => (None, None),
+        TaskState::Over | TaskState::Asking => (None, None),
     }
 }

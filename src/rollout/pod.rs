@@ -6,14 +6,14 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use crate::api::annotation;
+use crate::podtask::pod;
 use crate::rollout::record::PodRecord;
-use crate::workload::pods;
 
 /// What a rollout reads from a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pod {
     /// What all controllers of this project read.
-    pub base: pods::Pod,
+    pub base: pod::Pod,
     /// Labels of the pod.
     pub labels: BTreeMap<String, String>,
     /// The owner reference of its controller.
@@ -39,7 +39,7 @@ impl Pod {
             pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
         let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
         Self {
-            base: pods::Pod::read(pod),
+            base: pod::Pod::read(pod),
             owner: owners.clone().find(|owner| owner.controller == Some(true)).cloned(),
             record: annotation(annotation::ROLLOUT).and_then(|text| serde_json::from_str(text).ok()),
             worked_on: labels.get(annotation::ROLLOUT_UID).cloned(),
@@ -54,7 +54,7 @@ impl Pod {
     /// True when nothing but the resource version differs from `before`.
     pub fn says_the_same(&self, before: &Self) -> bool {
         let unversioned = |pod: &Self| {
-            let base = pods::Pod { version: String::new(), ..pod.base.clone() };
+            let base = pod::Pod { version: String::new(), ..pod.base.clone() };
             Self { base, ..pod.clone() }
         };
         unversioned(self) == unversioned(before)

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use crate::podtask::state::SILENCE;
+use crate::podtask::time::later;
 use crate::rollout::pod::Pod;
-use crate::workload::task::{SILENCE, later};
 
 /// The nodes whose agent is ready, and since when.
 pub type ReadyAgents = BTreeMap<String, Timestamp>;

@@ -7,13 +7,13 @@ use jiff::Timestamp;
 
 use crate::api::in_place_rollout::{Downtime, InPlaceRolloutStatus, PodFailure, RolloutPhase};
 use crate::api::workload::Condition;
+use crate::podtask::state::Stage;
+use crate::podtask::time::whole_seconds;
+use crate::podtask::write::Event;
 use crate::rollout::budget::Bounds;
 use crate::rollout::desired::Rollout;
-use crate::rollout::record::Stage;
 use crate::rollout::stop_reason::StopReason;
 use crate::rollout::view::{State, View};
-use crate::workload::action::Event;
-use crate::workload::report::whole_seconds;
 
 /// Maximum number of failures with details.
 const MOST_FAILURES: usize = 100;

@@ -4,10 +4,10 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::in_place_rollout::RolloutPhase;
+use crate::podtask::time::later;
 use crate::rollout::decide::Seen;
 use crate::rollout::desired::Rollout;
 use crate::rollout::target::Target;
-use crate::workload::task::later;
 
 /// Why a rollout stops.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,12 +2,11 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::podtask::state::{End, NO_AGENT, Stage, TaskState};
 use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
 use crate::rollout::reach::{Reach, ReadyAgents};
-use crate::rollout::record::{End, NO_AGENT, Stage, TaskState, task_state};
-use crate::workload::pods::PodPhase;
-use crate::workload::task::{self, later};
+use crate::rollout::record::task_state;
 
 /// A pod and what follows from it at this time.
 #[derive(Clone, Debug)]
@@ -52,27 +51,25 @@ impl<'a> View<'a> {
     ) -> Self {
         let reach = Reach::of(pod, agents);
         let base = &pod.base;
-        let ready = base.phase == PodPhase::Running && base.ready_since.is_some();
         let min_ready = SignedDuration::from_secs(rollout.spec.pod.min_ready_seconds.into());
-        let available = ready && base.ready_since.is_some_and(|since| later(since, min_ready) <= now);
-        let state = match task_state(
-            &rollout.uid,
-            pod.record.as_ref(),
-            base.request.as_deref(),
-            base.answer.as_ref(),
-            now,
-        ) {
-            TaskState::Busy { touched } => State::Busy { touched },
-            TaskState::Ended(end) if end.reason == NO_AGENT && reach.excuses_silence(now) => {
+        let (ready, available) = (base.is_ready(), base.is_available(min_ready, now));
+        let record = pod.record.as_ref().filter(|record| record.rollout == rollout.uid);
+        let recorded = record.map(|record| record.stage);
+        let state = match task_state(&rollout.uid, record, base.request.as_deref(), base.answer.as_ref(), now)
+        {
+            Some(TaskState::Busy { touched }) => State::Busy { touched },
+            Some(TaskState::Ended(end)) if end.reason == NO_AGENT && reach.excuses_silence(now) => {
                 State::Busy { touched: false }
             }
-            TaskState::Ended(end) => State::Ended(end),
-            TaskState::Over(Stage::Done) => State::Done,
-            TaskState::Over(Stage::Dropped) => State::Dropped,
-            TaskState::Over(_) => State::Failed,
-            TaskState::New if is_right(pod, rollout, started) => State::Done,
-            TaskState::New if is_taken(pod, rollout, now) => State::Taken,
-            TaskState::New => State::Waiting,
+            Some(TaskState::Ended(end)) => State::Ended(end),
+            Some(TaskState::Over | TaskState::Asking) => match recorded {
+                Some(Stage::Done) => State::Done,
+                Some(Stage::Dropped) => State::Dropped,
+                _ => State::Failed,
+            },
+            None if is_right(pod, rollout, started) => State::Done,
+            None if is_taken(pod, rollout, now) => State::Taken,
+            None => State::Waiting,
         };
         Self { pod, state, ready, available, reach }
     }
@@ -108,10 +105,7 @@ fn is_right(pod: &Pod, rollout: &Rollout, started: Timestamp) -> bool {
 /// True while an agent carries out another client's request or is about to, or the pod is about to be evicted.
 fn is_taken(pod: &Pod, rollout: &Rollout, now: Timestamp) -> bool {
     let base = &pod.base;
-    let answered =
-        |id: &str| base.answer.as_ref().is_some_and(|answer| answer.id == id && answer.phase.is_terminal());
-    let asked = base.request.as_deref().is_some_and(|id| !answered(id));
     let runs = base.answer.as_ref().is_some_and(|answer| !answer.phase.is_terminal());
     let rollout = pod.worked_on.as_ref().is_some_and(|uid| *uid != rollout.uid);
-    asked || runs || rollout || pod.evicted || base.task_state(now) != task::TaskState::Over
+    base.is_taken(None) || runs || rollout || pod.evicted || base.task_state(now) != TaskState::Over
 }

@@ -9,18 +9,22 @@ use jiff::Timestamp;
 
 use crate::api::request::Target;
 use crate::api::workload::HookCondition;
-use crate::api::{annotation, workload_key};
-use crate::workload::action::{Action, PodPatch, PodRef, Why};
+use crate::api::workload_key;
+use crate::podtask::budget::Budget;
+use crate::podtask::state::{End, Stage, TaskState};
+use crate::podtask::task::{AGAIN, PodTask, Purpose};
+use crate::podtask::time::later;
+use crate::podtask::time::whole_seconds;
+use crate::podtask::write::{PodPatch, PodRef};
+use crate::workload::action::{Action, Why};
 use crate::workload::diff::Change;
 use crate::workload::hooks::{self, Gate, HookType};
 use crate::workload::input::{ClaimState, ReconcileInput};
 use crate::workload::new_pod;
-use crate::workload::pods::View;
-use crate::workload::report::whole_seconds;
 use crate::workload::request;
 use crate::workload::scale::{Clear, Scaling};
-use crate::workload::task::{AGAIN, PodTask, Purpose, SILENCE, Stage, TaskState, later};
-use crate::workload::update::{Picks, Spare, Wanted};
+use crate::workload::update::{Picks, Wanted, spare};
+use crate::workload::view::View;
 
 /// What follows for all pods.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,7 +44,7 @@ pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<
     let pool: Vec<_> =
         input.views.iter().filter(|view| !scaling.leave.contains(view.pod.name.as_str())).collect();
     let mut planner =
-        Planner { input, spare: Spare::of(input, &pool), keys: BTreeSet::new(), acts: Acts::default() };
+        Planner { input, spare: spare(input, &pool), keys: BTreeSet::new(), acts: Acts::default() };
     planner.clear(scaling);
     for view in &input.views {
         let name = view.pod.name.as_str();
@@ -60,7 +64,8 @@ pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<
 
 struct Planner<'s, 'a> {
     input: &'s ReconcileInput<'a>,
-    spare: Spare,
+    /// How many available pods may still become unavailable.
+    spare: Budget,
     /// Pod uid and key of the open tasks: their `HookRun`s are kept.
     keys: BTreeSet<(String, String)>,
     acts: Acts,
@@ -74,7 +79,7 @@ impl Planner<'_, '_> {
                 self.proceed(view, &task.clone(), false);
             }
             // The end of a task is recorded before anything else.
-            (TaskState::Ended(stage, note), Some(task), _) => self.end(view, task, *stage, note),
+            (TaskState::Ended(end), Some(task), _) => self.end(view, task, end),
             (TaskState::Busy { touched }, Some(task), wanted) => {
                 self.keys.insert((view.pod.uid.clone(), task.key()));
                 let right = task.target == self.input.update_name() || task.target == view.pod.label;
@@ -132,9 +137,9 @@ impl Planner<'_, '_> {
         self.keys.insert((view.pod.uid.clone(), task.key()));
         let hook = hooks::of(input.spec, task.purpose);
         let gate = hooks::gate(view.pod, task, hook, input.runs_of(view.pod), input.templates);
-        let allowed = task.purpose == Purpose::ScaleIn || self.spare.allows(view);
+        let allowed = task.purpose == Purpose::ScaleIn || self.spare.allows(view.available);
         if gate == Gate::Open && allowed {
-            self.spare.commit(view);
+            self.spare.spend(view.available);
             return self.execute(view, task);
         }
         if fresh {
@@ -193,14 +198,11 @@ impl Planner<'_, '_> {
         let targets = self.targets(view, task);
         if targets.is_empty() {
             // No container differs any more: another client has made the change in the meantime.
-            return self.end(view, task, Stage::Done, "");
+            return self.end(view, task, &End::done());
         }
         let request = request::build(input.spec, view.pod, task, targets);
-        let text = serde_json::to_string(&request).unwrap_or_default();
-        let patch = PodPatch {
-            annotations: BTreeMap::from([(annotation::REQUEST.to_owned(), Some(text))]),
-            ..PodPatch::default()
-        };
+        let mut patch = PodPatch::default();
+        patch.send(&request);
         let (at, seconds) = (whole_seconds(input.now), request.deadline_seconds);
         let ordered = PodTask { at, seconds, ..task.at_stage(Stage::Ordered, "") };
         self.patch(view, &ordered, patch, why);
@@ -212,9 +214,9 @@ impl Planner<'_, '_> {
     }
 
     /// Records how a task ended.
-    fn end(&mut self, view: &View<'_>, task: &PodTask, stage: Stage, note: &str) {
-        let ended = task.at_stage(stage, note);
-        let (patch, why) = match stage {
+    fn end(&mut self, view: &View<'_>, task: &PodTask, end: &End) {
+        let ended = task.at_stage(end.stage, end.line());
+        let (patch, why) = match end.stage {
             Stage::Done => (self.change(view, &task.target), Why::Updated),
             Stage::Dropped => (PodPatch::default(), Why::Dropped),
             _ => (PodPatch::default(), Why::NotUpdated),
@@ -240,12 +242,11 @@ impl Planner<'_, '_> {
         if over && view.pod.leaving {
             patch.annotations.insert(workload_key::LEAVING.to_owned(), None);
         }
-        // The request of the last task is removed, unless this write ends that task or the request still applies.
-        let last = view.pod.task.as_ref().filter(|last| !last.deletes()).map(PodTask::id);
-        let ours = last.is_some() && view.pod.request == last;
-        let taken_back = !matches!(task.stage, Stage::Done | Stage::Failed | Stage::Ordered);
-        if ours && taken_back {
-            patch.annotations.insert(annotation::REQUEST.to_owned(), None);
+        if let Some(last) = view.pod.task.as_ref().filter(|last| !last.deletes()).map(PodTask::id) {
+            let answer = view.pod.answer.as_ref().filter(|answer| answer.id == last);
+            if task.stage.withdraws(answer.is_some_and(|answer| answer.phase.is_terminal())) {
+                patch.withdraw(view.pod, &last);
+            }
         }
         self.write(view, patch, why);
     }
@@ -343,7 +344,7 @@ pub fn requeue_at(input: &ReconcileInput<'_>) -> Option<Timestamp> {
         let available =
             view.pod.ready_since.filter(|_| view.ready).map(|since| later(since, input.spec.min_ready));
         let task = view.pod.task.as_ref();
-        let silent = task.filter(|task| task.stage == Stage::Ordered).map(|task| later(task.at, SILENCE));
+        let silent = task.filter(|task| task.stage == Stage::Ordered).map(PodTask::silent_at);
         let lost = task.filter(|_| matches!(view.task_state, TaskState::Busy { .. })).map(PodTask::lost_at);
         let again = task.filter(|task| task.stage == Stage::Unanswered).map(|task| later(task.at, AGAIN));
         [available, silent, lost, again]

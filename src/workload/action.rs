@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::api::request::HookArg;
+use crate::podtask::write::{Event, PodPatch, PodRef};
 use crate::workload::hooks::HookType;
-use crate::workload::pods::Pod;
 use crate::workload::revision::{Revision, Write};
 
 /// One write.
@@ -63,26 +63,6 @@ pub enum Action {
     Tell(Event),
 }
 
-/// A pod, or another object that is written once, and the version of it that was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodRef {
-    /// Name of the object.
-    pub name: String,
-    /// Uid of the object: another object of the same name is not written.
-    pub uid: String,
-    /// Resource version that was read.
-    pub version: String,
-}
-
-/// Labels and annotations to set, or to remove where the value is `None`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodPatch {
-    /// Changes of labels.
-    pub labels: BTreeMap<String, Option<String>>,
-    /// Changes of annotations.
-    pub annotations: BTreeMap<String, Option<String>>,
-}
-
 /// The purpose of a write on a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Why {
@@ -134,24 +114,6 @@ pub struct NewHookRun {
     pub node: Option<String>,
 }
 
-/// An event on the workload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// The reason: one word for programs.
-    pub reason: &'static str,
-    /// One line for people.
-    pub message: String,
-    /// True for type Warning: a person should check.
-    pub warning: bool,
-}
-
-impl PodRef {
-    /// Reference to a pod as it was read.
-    pub fn of(pod: &Pod) -> Self {
-        Self { name: pod.name.clone(), uid: pod.uid.clone(), version: pod.version.clone() }
-    }
-}
-
 impl Action {
     /// The event once the action was applied, or failed with `error`. None for actions that have no event.
     pub fn event(&self, error: Option<&str>) -> Option<Event> {
@@ -177,7 +139,7 @@ impl Action {
                         ("SuccessfulUpdatePodInPlace", "FailedUpdatePodInPlace", "without a restart")
                     }
                     Why::HotPatch => ("SuccessfulUpdatePodHotPatch", "FailedUpdatePodHotPatch", "at once"),
-                    Why::NotUpdated => return Some(Event::not_updated(pod)),
+                    Why::NotUpdated => return Some(not_updated(pod)),
                     _ => {
                         return error
                             .map(|error| Event::warning("FailedUpdate", format!("{}: {error}", pod.name)));
@@ -212,17 +174,12 @@ impl Action {
     }
 }
 
-impl Event {
-    pub(crate) fn warning(reason: &'static str, message: String) -> Self {
-        Self { reason, message, warning: true }
-    }
-
-    fn not_updated(pod: &PodRef) -> Self {
-        let message = format!(
-            "pod {} was not updated in place: its annotation inplace.dev/status says why; it is tried again with \
-             the next template, or when retry is set",
-            pod.name
-        );
-        Self::warning("FailedUpdatePodInPlace", message)
-    }
+/// The event about a pod whose update in place failed.
+fn not_updated(pod: &PodRef) -> Event {
+    let message = format!(
+        "pod {} was not updated in place: its annotation inplace.dev/status says why; it is tried again with \
+         the next template, or when retry is set",
+        pod.name
+    );
+    Event::warning("FailedUpdatePodInPlace", message)
 }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::podtask::pod::ordinal;
+use crate::podtask::selector;
+use crate::workload::revision;
 use crate::workload::spec::{Kind, WorkloadSpec};
-use crate::workload::{revision, selector};
 
 /// What ownership of a pod depends on.
 #[derive(Clone, Copy, Debug)]
@@ -56,14 +58,6 @@ fn is_named_like_one(spec: &WorkloadSpec, name: &str) -> bool {
         Kind::Deployment(_) => true,
         Kind::StatefulSet(_) => ordinal(&spec.name, name).is_some(),
     }
-}
-
-/// The ordinal in the name of a pod of `set`.
-pub fn ordinal(set: &str, name: &str) -> Option<u32> {
-    let digits = name.strip_prefix(set)?.strip_prefix('-')?;
-    let plain =
-        digits.bytes().all(|byte| byte.is_ascii_digit()) && (digits == "0" || !digits.starts_with('0'));
-    digits.parse().ok().filter(|_| plain)
 }
 
 #[cfg(test)]

@@ -7,12 +7,14 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::workload::{Canary, CanaryStep, PauseCondition, PauseReason};
-use crate::workload::action::{Action, Event};
-use crate::workload::amount::Amount;
+use crate::podtask::amount::Amount;
+use crate::podtask::time::later;
+use crate::podtask::time::whole_seconds;
+use crate::podtask::write::Event;
+use crate::workload::action::Action;
 use crate::workload::hooks::{self, HookTemplates, HookType, Run, TemplateState};
 use crate::workload::name;
-use crate::workload::report::{Steps, whole_seconds};
-use crate::workload::task::later;
+use crate::workload::report::Steps;
 
 /// What the partition holds back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use crate::api::game_deployment::{GameDeployment, UpdateType};
 use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::pod_template::PodTemplate;
 use crate::api::workload::Canary;
-use crate::workload::amount::Amount;
+use crate::podtask::amount::Amount;
+use crate::podtask::selector;
 use crate::workload::diff::Change;
-use crate::workload::selector;
 use crate::workload::spec::WorkloadSpec;
 
 /// The problems of a `GameDeployment`, and of the change from `old` to it.

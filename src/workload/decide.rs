@@ -5,21 +5,22 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
+use crate::podtask::selector;
+use crate::podtask::task::Purpose;
 use crate::workload::act::{self, Acts};
 use crate::workload::action::Action;
 use crate::workload::canary::{self, Held, Look, Step};
 use crate::workload::hooks::HookType;
 use crate::workload::input::{ReconcileInput, Seen};
-use crate::workload::pods::View;
 use crate::workload::report::{AVAILABLE, Counts, PROGRESSING, Report, SCALE_FAILED, Steps, UPDATE_FAILED};
 use crate::workload::revision::{self, Found};
 use crate::workload::scale::{self, Scaling};
 use crate::workload::spec::{Kind, WorkloadSpec};
 use crate::workload::stateful::{self, Ordinals, threshold};
+use crate::workload::status;
 use crate::workload::survey::Survey;
-use crate::workload::task::Purpose;
 use crate::workload::update;
-use crate::workload::{selector, status};
+use crate::workload::view::View;
 
 /// The result of one reconcile.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -13,11 +13,11 @@ use crate::api::hook_template::Argument;
 use crate::api::request::HookArg;
 use crate::api::workload::{HookCondition, WorkloadHook};
 use crate::api::{annotation, workload_key};
+use crate::podtask::pod::{Pod, PodPhase};
+use crate::podtask::task::{PodTask, Purpose};
 use crate::workload::action::NewHookRun;
 use crate::workload::name;
-use crate::workload::pods::{Pod, PodPhase};
 use crate::workload::spec::WorkloadSpec;
-use crate::workload::task::{PodTask, Purpose};
 
 /// The action that a hook gates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -202,7 +202,7 @@ pub fn run(spec: &WorkloadSpec, pod: &Pod, task: &PodTask, modified: &[String]) 
 }
 
 /// The arguments about the pod that every hook gets. An unknown value is omitted: the template's default applies.
-pub(super) fn injected(namespace: &str, pod: &Pod) -> Vec<HookArg> {
+pub(crate) fn injected(namespace: &str, pod: &Pod) -> Vec<HookArg> {
     let address = |ip: &Option<String>| ip.clone().unwrap_or_default();
     let known = [
         ("PodName", pod.name.clone()),
@@ -236,7 +236,7 @@ pub fn canary_run(hook: &WorkloadHook, revision: &str, index: usize, key: &str) 
 }
 
 /// The arguments that the user gives. An argument without a value is omitted: the template's default applies.
-pub(super) fn given(hook: &WorkloadHook) -> Vec<HookArg> {
+pub(crate) fn given(hook: &WorkloadHook) -> Vec<HookArg> {
     let value = |arg: &Argument| Some(HookArg { name: arg.name.clone(), value: arg.value.clone()? });
     hook.args.iter().filter_map(value).collect()
 }

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use crate::api::pod_template::PodTemplate;
+use crate::podtask::pod::Pod;
 use crate::workload::hooks::{self, HookTemplates, Run};
 use crate::workload::order::Nodes;
-use crate::workload::pods::{Pod, Templates, View};
 use crate::workload::revision::{Record, Revision};
 use crate::workload::spec::WorkloadSpec;
+use crate::workload::view::{Templates, View};
 
 /// State of a volume claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@
 //!        → status     counters and conditions
 //! ```
 //!
-//! All state is in the API objects: what the controller does with a pod is its [`task::PodTask`], an annotation. The
+//! All state is in the API objects: what the controller does with a pod is its [`PodTask`](crate::podtask::task::PodTask), an annotation. The
 //! same input gives the same decision on every replica of the controller. A decision that was applied only in part is
 //! made again for the rest.
 //!
@@ -33,30 +33,25 @@
 pub mod act;
 pub mod action;
 pub mod adoption;
-pub mod amount;
 pub mod canary;
-pub mod changes;
 pub mod check;
 pub mod decide;
 pub mod diff;
-pub mod guard;
 pub mod hooks;
 pub mod input;
-mod name;
+pub(crate) mod name;
 pub mod new_pod;
 pub mod order;
-pub mod pods;
 pub mod report;
 pub mod request;
 pub mod revision;
 pub mod scale;
-pub mod selector;
 pub mod spec;
 pub mod stateful;
 pub mod status;
 pub mod survey;
-pub mod task;
 pub mod update;
+pub mod view;
 
 #[cfg(test)]
 mod fixtures;

@@ -1,30 +1,30 @@
 //! Generated names: safe characters, bounded lengths, the same for the same input.
 
 /// Maximum length of a label value.
-pub(super) const LABEL: usize = 63;
+pub(crate) const LABEL: usize = 63;
 /// Maximum length of an object's name.
-pub(super) const NAME: usize = 253;
+pub(crate) const NAME: usize = 253;
 
 /// Letters and digits that form no words and are not mistaken for one another.
 const SAFE: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// FNV-1a, 32 bit.
-pub(super) fn hash(text: &str) -> u32 {
+pub(crate) fn hash(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 /// `text` with every byte mapped to a letter or digit that is safe in a name.
-pub(super) fn safe(text: &str) -> String {
+pub(crate) fn safe(text: &str) -> String {
     text.bytes().map(|byte| char::from(SAFE[usize::from(byte) % SAFE.len()])).collect()
 }
 
 /// A hash for use in names: at most ten safe letters.
-pub(super) fn safe_hash(text: &str) -> String {
+pub(crate) fn safe_hash(text: &str) -> String {
     safe(&hash(text).to_string())
 }
 
 /// Five safe letters derived from `text`: they distinguish the pods of one workload.
-pub(super) fn instance(text: &str) -> String {
+pub(crate) fn instance(text: &str) -> String {
     let base = u32::try_from(SAFE.len()).unwrap_or(1);
     let mut rest = hash(text);
     let mut letters = String::with_capacity(5);
@@ -36,7 +36,7 @@ pub(super) fn instance(text: &str) -> String {
 }
 
 /// `text` if it is no longer than `most`, otherwise its beginning and a hash of the whole.
-pub(super) fn bounded(text: &str, most: usize) -> String {
+pub(crate) fn bounded(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
     }

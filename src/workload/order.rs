@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::workload::pods::{PodPhase, View};
-use crate::workload::task::TaskState;
+use crate::podtask::pod::PodPhase;
+use crate::podtask::state::TaskState;
+use crate::workload::view::View;
 
 /// What the cache holds of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use crate::api::game_deployment::GameDeploymentStatus;
 use crate::api::game_stateful_set::GameStatefulSetStatus;
 use crate::api::workload::{CanaryStatus, Condition, HookCondition, PauseCondition};
-use crate::workload::pods::View;
+use crate::podtask::time::whole_seconds;
+use crate::workload::view::View;
 
 /// The status of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -209,11 +210,6 @@ pub const AVAILABLE: &str = "Available";
 pub const UPDATE_FAILED: &str = "UpdateFailed";
 /// Condition: pods could not be created or deleted.
 pub const SCALE_FAILED: &str = "ScaleFailed";
-
-/// Times of the API have whole seconds.
-pub(crate) fn whole_seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
-}
 
 fn number(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)

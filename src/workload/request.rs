@@ -4,10 +4,11 @@
 use crate::api::pod_template::PodTemplate;
 use crate::api::request::{DEADLINE_SECONDS, HookRef, Request, Target};
 use crate::api::workload::ContainerOrder;
+use crate::podtask::pod::Pod;
+use crate::podtask::task::{PodTask, Purpose};
 use crate::workload::hooks;
-use crate::workload::pods::{Pod, Templates, View, is_off, left_closed};
 use crate::workload::spec::WorkloadSpec;
-use crate::workload::task::{PodTask, Purpose};
+use crate::workload::view::{Templates, View, is_off, left_closed};
 
 /// Maximum grace period of a request, in seconds.
 const MOST_GRACE: u32 = 43_200;

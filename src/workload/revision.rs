@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::api::pod_template::PodTemplate;
+use crate::podtask::pod::Pod;
 use crate::workload::name;
-use crate::workload::pods::Pod;
 
 /// Maximum length of the workload's part in the name of a revision: the name is a label value of pods, too.
 const STEM: usize = name::LABEL - 11;

@@ -13,15 +13,16 @@ use std::iter::Peekable;
 use std::vec::IntoIter;
 
 use crate::api::game_deployment::UpdateType;
+use crate::podtask::pod::PodPhase;
+use crate::podtask::task::Purpose;
 use crate::workload::canary::Held;
 use crate::workload::input::ReconcileInput;
 use crate::workload::name;
 use crate::workload::new_pod::NewPod;
 use crate::workload::order::Deletion;
-use crate::workload::pods::{PodPhase, View};
 use crate::workload::spec::Deployment;
 use crate::workload::survey::Survey;
-use crate::workload::task::Purpose;
+use crate::workload::view::View;
 
 /// The pods to create and to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use crate::api::game_stateful_set::{
 use crate::api::pod_template::{ClaimTemplate, PodTemplate};
 use crate::api::workload::{Canary, ContainerOrder, HookStrategy, WorkloadHook};
 use crate::api::workload_key;
-use crate::workload::amount::{Amount, Bounds};
+use crate::podtask::amount::{Amount, Bounds};
 
 /// The spec of a workload.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,13 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::game_deployment::UpdateType;
+use crate::podtask::pod::{Pod, PodPhase};
 use crate::workload::canary::Held;
 use crate::workload::input::ReconcileInput;
 use crate::workload::new_pod::NewPod;
-use crate::workload::pods::{Pod, PodPhase, View};
 use crate::workload::scale::{Clear, Scaling, free_places};
 use crate::workload::spec::{StatefulSet, WorkloadSpec};
 use crate::workload::survey::Survey;
+use crate::workload::view::View;
 
 /// The ordinals of a set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

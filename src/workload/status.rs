@@ -3,12 +3,12 @@
 use crate::api::game_deployment::UpdateType;
 use crate::api::status::{Phase, Step};
 use crate::api::workload::HookCondition;
+use crate::podtask::state::{Stage, TaskState};
+use crate::podtask::time::whole_seconds;
 use crate::workload::canary::Held;
 use crate::workload::input::ReconcileInput;
-use crate::workload::pods::View;
-use crate::workload::report::whole_seconds;
 use crate::workload::survey::Survey;
-use crate::workload::task::{Stage, TaskState};
+use crate::workload::view::View;
 
 /// Pods whose post-inplace hook has not succeeded, as their agents report. It runs before the pod takes traffic
 /// again.
@@ -47,7 +47,7 @@ pub fn update_failure(
     let of_stage =
         |wanted: Stage| input.views.iter().filter(move |view| view.last_failure(update) == Some(wanted));
     let note = |view: &View<'_>| match (&view.task_state, &view.pod.task) {
-        (TaskState::Ended(_, note), _) => note.clone(),
+        (TaskState::Ended(end), _) => end.line(),
         (_, Some(task)) => task.note.clone(),
         _ => String::new(),
     };

@@ -4,13 +4,15 @@
 use std::collections::BTreeMap;
 
 use crate::api::game_deployment::UpdateType;
+use crate::podtask::pod::PodPhase;
+use crate::podtask::state::Stage;
+use crate::podtask::task::Purpose;
 use crate::workload::canary::Held;
 use crate::workload::diff::Change;
 use crate::workload::input::ReconcileInput;
-use crate::workload::pods::{PodPhase, View, left_closed};
 use crate::workload::request;
 use crate::workload::stateful::threshold;
-use crate::workload::task::{Purpose, Stage};
+use crate::workload::view::{View, left_closed};
 
 /// How one pod gets to the newest revision.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,12 +8,16 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::game_deployment::UpdateType;
+use crate::podtask::budget::Budget;
+use crate::podtask::pod::PodPhase;
+use crate::podtask::state::{Stage, TaskState};
+use crate::podtask::task::{AGAIN, PodTask, Purpose};
+use crate::podtask::time::later;
 use crate::workload::canary::Held;
 use crate::workload::input::ReconcileInput;
 use crate::workload::order;
-use crate::workload::pods::{PodPhase, View};
 use crate::workload::survey::{Route, Survey, mends};
-use crate::workload::task::{AGAIN, PodTask, Purpose, Stage, TaskState, later};
+use crate::workload::view::View;
 
 /// A task that a pod is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +77,7 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, leave: &BTreeSe
     next.sort_by(|one, other| compare(input, one, other));
     for view in next {
         match allocation.wanted(view) {
-            Some(wanted) if allocation.spare.allows(view) => allocation.keep(view, wanted),
+            Some(wanted) if allocation.budget.allows(view.available) => allocation.keep(view, wanted),
             Some(_) => {}
             None => allocation.relabel(view),
         }
@@ -90,12 +94,8 @@ struct Allocation<'s, 'a> {
     all_held: bool,
     /// How many more pods may go to the newest revision.
     allowance: usize,
-    /// How many tasks are in progress.
-    under_way: usize,
-    /// How many tasks may be in progress.
-    limit: usize,
-    /// How many available pods may be taken.
-    spare: Spare,
+    /// How many more tasks may begin, and on how many available pods.
+    budget: Budget,
 }
 
 impl<'s, 'a> Allocation<'s, 'a> {
@@ -112,15 +112,14 @@ impl<'s, 'a> Allocation<'s, 'a> {
             Held::Part(_) => old.saturating_sub(survey.held + coming),
         };
         let more = pool.len().saturating_sub(input.spec.replicas);
+        let limit = (input.spec.bounds().unavailable + more).max(1);
         Self {
             input,
             survey,
             picks: Picks::default(),
             all_held: old <= survey.held,
             allowance,
-            under_way: busy().count(),
-            limit: (input.spec.bounds().unavailable + more).max(1),
-            spare: Spare::of(input, pool),
+            budget: Budget { tasks: limit.saturating_sub(busy().count()), ..spare(input, pool) },
         }
     }
 
@@ -142,11 +141,10 @@ impl<'s, 'a> Allocation<'s, 'a> {
     /// Gives `view` its task if the budget allows it.
     fn keep(&mut self, view: &View<'a>, wanted: Wanted<'a>) {
         let held = self.is_held(view);
-        if self.under_way < self.limit && (held || self.allowance > 0) {
+        if self.budget.tasks > 0 && (held || self.allowance > 0) {
             self.picks.tasks.insert(&view.pod.name, wanted);
             self.allowance = self.allowance.saturating_sub(usize::from(!held));
-            self.under_way += 1;
-            self.spare.commit(view);
+            self.budget.spend(view.available);
         }
     }
 
@@ -191,28 +189,11 @@ fn compare(input: &ReconcileInput<'_>, one: &View<'_>, other: &View<'_>) -> Orde
     base.then_with(|| one.available.cmp(&other.available)).then_with(|| ordinal(other).cmp(&ordinal(one)))
 }
 
-/// How many available pods may still be taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spare {
-    left: usize,
-}
-
-impl Spare {
-    /// The number for the pods in `pool`. Pods whose request the agent has count as unavailable.
-    pub fn of(input: &ReconcileInput<'_>, pool: &[&View<'_>]) -> Self {
-        let busy = |view: &View<'_>| matches!(view.task_state, TaskState::Busy { .. });
-        let serving = pool.iter().filter(|view| view.available && !busy(view)).count();
-        let floor = input.spec.replicas.saturating_sub(input.spec.bounds().unavailable);
-        Self { left: serving.saturating_sub(floor) }
-    }
-
-    /// True when `view` may be taken.
-    pub fn allows(self, view: &View<'_>) -> bool {
-        !view.available || self.left > 0
-    }
-
-    /// Takes `view`.
-    pub fn commit(&mut self, view: &View<'_>) {
-        self.left = self.left.saturating_sub(usize::from(view.available));
-    }
+/// How many available pods in `pool` may still become unavailable, whatever the number of tasks. A pod whose request
+/// the agent has counts as unavailable.
+pub fn spare(input: &ReconcileInput<'_>, pool: &[&View<'_>]) -> Budget {
+    let busy = |view: &View<'_>| matches!(view.task_state, TaskState::Busy { .. });
+    let serving = pool.iter().filter(|view| view.available && !busy(view)).count();
+    let floor = input.spec.replicas.saturating_sub(input.spec.bounds().unavailable);
+    Budget { tasks: usize::MAX, available: serving.saturating_sub(floor) }
 }

@@ -55,7 +55,7 @@ const LESSONS: [(u8, &str, &[&str]); 29] = [
         "everything ends by a deadline, and too many failures stop a rollout",
         &[
             "the_deadline_ends_it_untouched_or_turns_it_back",
-            "a_request_that_nobody_takes_up_ends",
+            "a_request_without_an_answer_ends_after_two_minutes",
             "failures_stop_a_rollout_at_the_threshold",
         ],
     ),

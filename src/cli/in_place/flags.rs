@@ -6,7 +6,7 @@ use clap::Args;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::cli::span::Seconds;
-use crate::workload::amount::Amount;
+use crate::podtask::amount::Amount;
 
 /// How it goes through the pods of a workload.
 #[derive(Clone, Debug, Default, Args)]

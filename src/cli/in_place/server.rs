@@ -16,7 +16,7 @@ use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cli::cluster::{ClusterArgs, Failed, PAGE, bounded, listed};
 use crate::cli::in_place::names::{RolloutName, WorkloadName, resource};
 use crate::operation::effect::Class;
-use crate::workload::selector;
+use crate::podtask::selector;
 
 /// Number of existing names that the error about a missing workload lists.
 const NAMES: u32 = 20;

@@ -21,10 +21,10 @@ use crate::cluster::server::{MANAGER, Server};
 use crate::cluster::version::{Moved, Served};
 use crate::cluster::workloads::Trimmed;
 use crate::cluster::workloads::trim::controller;
+use crate::podtask::selector;
 use crate::rollout::desired::Rollout;
 use crate::rollout::disruption::Disruption;
 use crate::rollout::target::{Target, Template};
-use crate::workload::selector;
 
 const DISRUPTIONS: Moved = Moved { group: "policy", plural: "poddisruptionbudgets" };
 

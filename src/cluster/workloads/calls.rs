@@ -20,7 +20,7 @@ use crate::cluster::workloads::kinds::{CachedPod, CachedRevision, Deployment, St
 use crate::cluster::workloads::trim::Trim;
 use crate::cluster::workloads::{Key, Kind, Trimmed, Workloads};
 use crate::operation::effect::Class;
-use crate::workload::action::{PodPatch, PodRef};
+use crate::podtask::write::{PodPatch, PodRef};
 use crate::workload::revision;
 
 /// How a pod is deleted.

@@ -19,9 +19,9 @@ use crate::api::hook_run::{HookRun, HookRunSpec, HookRunStatus};
 use crate::api::hook_template::{HookTemplate, HookTemplateSpec};
 use crate::api::workload_key;
 use crate::cluster::workloads::trim::{Trim, controller};
+use crate::podtask::pod;
 use crate::workload::hooks::Run;
 use crate::workload::order;
-use crate::workload::pods;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Record};
 use crate::workload::spec::WorkloadSpec;
@@ -61,7 +61,7 @@ pub(super) struct CachedWorkload<K>(pub Option<Arc<Workload>>, PhantomData<K>);
 #[derive(Clone, Debug)]
 pub struct CachedPod {
     /// The fields that decisions use.
-    pub pod: Option<pods::Pod>,
+    pub pod: Option<pod::Pod>,
     /// The labels of the pod.
     pub labels: BTreeMap<String, String>,
 }
@@ -213,7 +213,7 @@ impl Trim for CachedPod {
 
     fn trim(source: Pod) -> (ObjectMeta, Self) {
         let needed = controller(&source.metadata).is_none_or(is_workload);
-        let pod = needed.then(|| pods::Pod::read(&source));
+        let pod = needed.then(|| pod::Pod::read(&source));
         let labels = source.metadata.labels.clone().filter(|_| needed).unwrap_or_default();
         (source.metadata, Self { pod, labels })
     }
@@ -229,7 +229,7 @@ impl Trim for CachedPod {
     }
 
     fn says_the_same(&self, before: &Self) -> bool {
-        let unversioned = |pod: &pods::Pod| pods::Pod { version: String::new(), ..pod.clone() };
+        let unversioned = |pod: &pod::Pod| pod::Pod { version: String::new(), ..pod.clone() };
         self.labels == before.labels
             && self.pod.as_ref().map(unversioned) == before.pod.as_ref().map(unversioned)
     }

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::annotation;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::Store;
-use crate::workload::action::PodRef;
+use crate::podtask::write::PodRef;
 use crate::workload::adoption::{self, Candidate, Claim as Whose, claim};
 use crate::workload::hooks::{HookTemplates, Run, TemplateState};
 use crate::workload::input::{ClaimState, Claims};

@@ -1,7 +1,7 @@
 //! Restarts containers when a `ConfigMap` or `Secret` that their workload names has changed.
 //!
 //! What was handled is recorded on the workload. A change that was observed but not handled yet is observed again
-//! by the next leader. Must not decide when a restart is due (`workload::changes` does), and touches no
+//! by the next leader. Must not decide when a restart is due (`config_restart` does), and touches no
 //! container: it creates `InPlaceRollout`s.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -16,12 +16,12 @@ use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cluster::changes::{Subject, Subjects, Watched};
 use crate::cluster::error::{Class, Error};
 use crate::cluster::server::Server;
+use crate::config_restart::{self, Change, Content, Reference, Source, Step, containers, decide};
 use crate::controller::Common;
 use crate::controller::events::Events;
+use crate::podtask::write::Event;
 use crate::process::clock;
 use crate::process::log::chain;
-use crate::workload::action::Event;
-use crate::workload::changes::{self, Change, Content, Reference, Source, Step, containers, decide};
 
 /// Interval between two reconciliations. They compare the contents in the cache and ask the API server for
 /// nothing.
@@ -69,8 +69,8 @@ impl Changes {
         let subjects = self.subjects.list();
         let mut named = BTreeSet::new();
         for subject in &subjects {
-            let read = changes::parse(&subject.text).and_then(|references| {
-                Ok((references, changes::max_unavailable(subject.max_unavailable.as_deref())?))
+            let read = config_restart::parse(&subject.text).and_then(|references| {
+                Ok((references, config_restart::max_unavailable(subject.max_unavailable.as_deref())?))
             });
             match read {
                 Ok((references, most)) => {

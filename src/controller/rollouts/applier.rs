@@ -14,13 +14,13 @@ use crate::cluster::error::{Class, Error};
 use crate::cluster::rollouts::{Key, TargetPods};
 use crate::controller::queue::Outcome;
 use crate::controller::rollouts::Context;
+use crate::podtask::state::Stage;
+use crate::podtask::write::PodRef;
 use crate::process::clock;
 use crate::process::log::chain;
 use crate::rollout::decide::{Decision, What, Write};
 use crate::rollout::desired::Rollout;
 use crate::rollout::disruption::{Disruption, DisruptionAllowance};
-use crate::rollout::record::Stage;
-use crate::workload::action::PodRef;
 
 /// Writes at the same time.
 const AT_ONCE: usize = 8;

@@ -9,7 +9,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::api::in_place_rollout::RolloutPhase;
 use crate::api::status::Status;
 use crate::cluster::error::Error;
-use crate::rollout::record::Stage;
+use crate::podtask::state::Stage;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Ended {

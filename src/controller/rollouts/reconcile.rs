@@ -14,13 +14,13 @@ use crate::controller::queue::Outcome;
 use crate::controller::rollouts::Context;
 use crate::controller::rollouts::applier::Applier;
 use crate::controller::rollouts::follow::Follow;
+use crate::podtask::write::PodRef;
 use crate::process::clock;
 use crate::process::log::chain;
 use crate::rollout::decide::{Decision, Seen, decide};
 use crate::rollout::desired::Rollout;
 use crate::rollout::disruption::DisruptionAllowance;
 use crate::rollout::target::Target;
-use crate::workload::action::PodRef;
 
 /// The longest time between two reconciliations of an active rollout: its target is not watched, so its deletion
 /// causes no event.

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::cluster::error::Error;
 use crate::cluster::workloads::{Key, SeenPod, Workload};
 use crate::controller::workloads::Context;
-use crate::workload::action::Event;
+use crate::podtask::write::Event;
 use crate::workload::revision::{self, Record, Revision};
 
 /// The most bytes of templates, as text, that one reconciliation loads. A revision beyond this limit counts as

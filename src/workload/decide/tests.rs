@@ -7,12 +7,13 @@ use crate::api::hook_run::HookPhase;
 use crate::api::request::Request;
 use crate::api::status::{Phase, Step};
 use crate::api::workload_key;
+use crate::podtask::pod::{Pod, PodPhase};
+use crate::podtask::state::Stage;
+use crate::podtask::task::{PodTask, Purpose};
 use crate::workload::action::{Action, NewHookRun, Why};
 use crate::workload::decide::Decision;
 use crate::workload::fixtures::{Draft, Sight, answer, at, deployment, pod, sight, stateful_set};
 use crate::workload::hooks::{HookType, Run};
-use crate::workload::pods::{Pod, PodPhase};
-use crate::workload::task::{PodTask, Purpose, Stage};
 
 mod faults;
 mod scale;
@@ -67,7 +68,7 @@ fn made(run: &NewHookRun, now: jiff::Timestamp) -> Run {
     }
 }
 
-fn write(pod: &mut Pod, patch: &crate::workload::action::PodPatch) {
+fn write(pod: &mut Pod, patch: &crate::podtask::write::PodPatch) {
     if let Some(Some(label)) = patch.labels.get(workload_key::REVISION) {
         pod.label.clone_from(label);
     }

@@ -10,17 +10,19 @@ use crate::api::hook_run::HookPhase;
 use crate::api::request::Request;
 use crate::api::status::{Phase, Step};
 use crate::api::workload_key;
-use crate::workload::action::{Action, PodPatch, Why};
+use crate::podtask::pod::{Pod, PodPhase};
+use crate::podtask::state::{Stage, TaskState};
+use crate::podtask::task::{PodTask, Purpose};
+use crate::podtask::write::PodPatch;
+use crate::workload::action::{Action, Why};
 use crate::workload::decide::{Decision, decide};
 use crate::workload::fixtures::{Draft, answer, at, history};
 use crate::workload::hooks::{self, HookTemplates, Run, TemplateState};
 use crate::workload::input::{ClaimState, Claims, Seen};
 use crate::workload::order::Nodes;
-use crate::workload::pods::{Pod, PodPhase};
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Revision};
 use crate::workload::spec::WorkloadSpec;
-use crate::workload::task::{PodTask, Purpose, Stage, TaskState};
 
 use super::{AgentMove, Move, PRE_DELETE, PRE_INPLACE};
 

@@ -13,11 +13,11 @@ use crate::cluster::error::{Class, Error};
 use crate::cluster::event::ObjectEvent;
 use crate::controller::admission::guard::Guard;
 use crate::controller::admission::review::Request;
+use crate::guard::{self, Attempt, Verdict};
 use crate::hook::check::prepare;
 use crate::process::clock;
 use crate::process::log::chain;
 use crate::workload::action::NewHookRun;
-use crate::workload::guard::{self, Attempt, Verdict};
 
 /// Attempts at a free name: the first ones in a fixed order, so that concurrent requests try the same names, the
 /// rest with random names that cannot be taken in advance.

@@ -21,9 +21,9 @@ use crate::cluster::hooks::{HookRuns, Summary};
 use crate::cluster::server::Server;
 use crate::cluster::workloads::Deletion;
 use crate::controller::admission::guard::{Guard, is_evicted};
+use crate::guard;
+use crate::podtask::write::PodRef;
 use crate::process::clock;
-use crate::workload::action::PodRef;
-use crate::workload::guard;
 
 /// Interval between two attempts while the deletion is refused.
 const AGAIN: Duration = Duration::from_secs(15);

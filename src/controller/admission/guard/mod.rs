@@ -1,7 +1,7 @@
 //! `/guard`: a guarded pod is not deleted or evicted before its pre-delete hook has succeeded.
 //!
 //! Every process answers, and none has state: requests and their progress are HookRuns. Must not decide:
-//! `workload::guard` does. A dry run is judged and has no effect. If the facts cannot be read in time, the answer
+//! `guard` does. A dry run is judged and has no effect. If the facts cannot be read in time, the answer
 //! is a refusal.
 //!
 //! Only names are taken from a review: the pod, its namespace and the taints of its node are read from the API
@@ -25,9 +25,9 @@ use crate::cluster::error::Error;
 use crate::cluster::server::Server;
 use crate::controller::admission::guard::limit::Limit;
 use crate::controller::admission::review::{Answer, Refusal, Request, UserInfo};
+use crate::guard::{self, Attempt, Seen};
 use crate::process::clock;
 use crate::process::log::chain;
-use crate::workload::guard::{self, Attempt, Seen};
 
 /// Time limit of a decision. The API server waits 5 s, and its own timeout message is less helpful.
 const IN_TIME: Duration = Duration::from_secs(3);

@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 
 use crate::api::annotation::{DELETE_GUARD, DELETE_GUARD_OVERRIDE, DELETE_GUARD_RETRY, PRE_DELETE_HOOK};
+use crate::guard::Attempt;
+use crate::podtask::pod::Pod;
 use crate::workload::action::NewHookRun;
-use crate::workload::guard::Attempt;
-use crate::workload::pods::Pod;
 
 /// A client that retries in a loop needs no advice.
 const AGAIN: &str = "Delete it again then; a controller does so by itself";

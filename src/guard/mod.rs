@@ -18,9 +18,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::api::annotation;
 use crate::api::hook_run::{HookPhase, HookRunStatus};
 use crate::api::workload::WorkloadHook;
+use crate::podtask::pod::{Pod, PodPhase};
+use crate::podtask::time::later;
 use crate::workload::action::NewHookRun;
-use crate::workload::pods::{Pod, PodPhase};
-use crate::workload::task::later;
 
 pub use attempt::{Attempt, renumbered};
 pub use taint::is_evicted;

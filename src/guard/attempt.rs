@@ -10,10 +10,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::api::hook_run::{HookPhase, HookRunStatus, MetricResult};
 use crate::api::workload::WorkloadHook;
 use crate::api::{annotation, workload_key};
+use crate::podtask::pod::Pod;
 use crate::workload::action::NewHookRun;
 use crate::workload::hooks::{self, HookType};
 use crate::workload::name;
-use crate::workload::pods::Pod;
 
 /// First part of the key of the guard's attempts; those of workloads begin with a purpose.
 const GUARD: &str = "DeleteGuard";

@@ -1,0 +1,153 @@
+//! The view of a pod by its workload: at which revision it is, whether it serves, what its task does. Decides nothing.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::api::pod_template::PodTemplate;
+use crate::api::status::{Phase, Step};
+use crate::podtask::pod::Pod;
+use crate::podtask::state::{Stage, TaskState};
+use crate::podtask::task::{PodTask, Purpose};
+
+/// A pod and what follows from it at this time.
+#[derive(Clone, Debug)]
+pub struct View<'a> {
+    /// The pod as it was read.
+    pub pod: &'a Pod,
+    /// The state of the pod's task.
+    pub task_state: TaskState,
+    /// The revision of the pod: its label, or the target of a task that has succeeded.
+    pub revision: &'a str,
+    /// True when a task left the pod between two revisions: the label does not say what runs.
+    pub torn: bool,
+    /// True when the pod is Running and Ready.
+    pub ready: bool,
+    /// True when the pod has been Ready for `minReadySeconds`.
+    pub available: bool,
+}
+
+/// Templates of the existing revisions by name.
+pub type Templates<'a> = BTreeMap<&'a str, &'a PodTemplate>;
+
+impl<'a> View<'a> {
+    /// Derives the view of a pod.
+    pub fn of(pod: &'a Pod, templates: &Templates<'_>, min_ready: SignedDuration, now: Timestamp) -> Self {
+        let task_state = pod.task_state(now);
+        let target = pod.task.as_ref().map(|task| task.target.as_str());
+        let revision = match (&task_state, target) {
+            (TaskState::Ended(end), Some(target)) if end.stage == Stage::Done => target,
+            _ => &pod.label,
+        };
+        let (ready, available) = (pod.is_ready(), pod.is_available(min_ready, now));
+        let torn = revision == pod.label && is_torn(pod, &task_state, templates);
+        Self { pod, task_state, revision, torn, ready, available }
+    }
+
+    /// True when the pod is at `revision` and nothing has to be repaired.
+    pub fn is_at(&self, revision: &str) -> bool {
+        self.revision == revision && !self.torn
+    }
+
+    /// True when the pod was created before `revision` and updated to it in place.
+    pub fn was_brought_to(&self, revision: &str) -> bool {
+        let task = self.pod.task.as_ref();
+        self.revision == revision && task.is_some_and(|task| task.target == revision && !task.deletes())
+    }
+
+    /// The pod's task while it is open.
+    pub fn live(&self) -> Option<&'a PodTask> {
+        matches!(self.task_state, TaskState::Asking | TaskState::Busy { .. })
+            .then_some(self.pod.task.as_ref())
+            .flatten()
+    }
+
+    /// True when the pod's task has this `purpose` and nothing is touched yet.
+    pub fn asks(&self, purpose: Purpose) -> bool {
+        self.task_state == TaskState::Asking
+            && self.pod.task.as_ref().is_some_and(|task| task.purpose == purpose)
+    }
+
+    /// How the last task towards `revision` ended, if it did not get there.
+    pub fn last_failure(&self, revision: &str) -> Option<Stage> {
+        let task = self.pod.task.as_ref().filter(|task| task.target == revision)?;
+        let stage = match &self.task_state {
+            TaskState::Ended(end) => end.stage,
+            TaskState::Over => task.stage,
+            TaskState::Asking | TaskState::Busy { .. } => return None,
+        };
+        matches!(stage, Stage::Failed | Stage::Unanswered).then_some(stage)
+    }
+
+    /// True while an agent carries out a request of another client.
+    pub fn is_taken(&self) -> bool {
+        let own = self.pod.task.as_ref().filter(|task| !task.deletes()).map(PodTask::id);
+        self.pod.is_taken(own.as_deref())
+    }
+}
+
+/// True when a task of the controller changed the pod and did not complete: it failed with the readiness gate closed,
+/// or a container runs the image of another revision than the pod's own. An image that another client set is left
+/// alone.
+fn is_torn(pod: &Pod, task_state: &TaskState, templates: &Templates<'_>) -> bool {
+    let Some(task) = &pod.task else { return false };
+    let off = || pod.images.iter().any(|(name, _)| is_off(pod, name, templates));
+    let stage = match task_state {
+        TaskState::Over | TaskState::Asking => task.stage,
+        TaskState::Ended(end) => end.stage,
+        // A task towards the pod's own revision repairs it. The agent's answer to the failed request is gone by then,
+        // so the pod counts as torn until the task ends.
+        TaskState::Busy { .. } => return task.target == pod.label || off(),
+    };
+    stage != Stage::Done && (left_closed(pod, templates) || off())
+}
+
+/// True when the last request of the controller failed midway and left the readiness gate closed. Before the swap
+/// nothing is touched, and the gate is open again.
+pub(super) fn left_closed(pod: &Pod, templates: &Templates<'_>) -> bool {
+    let (Some(task), Some(answer)) = (&pod.task, &pod.answer) else { return false };
+    let Some((hash, number)) = answer.id.rsplit_once('-') else { return false };
+    let ours = number.parse().is_ok_and(|number: u32| number <= task.number)
+        && templates.keys().any(|revision| revision.rsplit('-').next() == Some(hash));
+    let touched = answer.step.is_some_and(|step| step >= Step::Swap);
+    ours && answer.phase == Phase::Failed && touched && task.stage != Stage::Done
+}
+
+/// True when the container `name` has the image of another revision than the pod's own.
+pub(super) fn is_off(pod: &Pod, name: &str, templates: &Templates<'_>) -> bool {
+    let own = templates.get(pod.label.as_str()).and_then(|own| own.image(name));
+    let runs = pod.image(name);
+    own.is_some()
+        && own != runs
+        && templates.values().any(|other| runs.is_some() && other.image(name) == runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(value: serde_json::Value) -> Pod {
+        Pod::read(&serde_json::from_value(value).unwrap())
+    }
+
+    #[test]
+    fn what_failed_before_the_swap_left_nothing_closed() {
+        let failed_in = |step: &str| {
+            let task = json!({"purpose": "InPlace", "target": "web-2", "number": 1, "at": "2026-01-01T00:00:00Z", "stage": "Failed"});
+            let status = json!({"id": "2-1", "phase": "Failed", "step": step, "reason": "", "message": "", "startedAt": null,
+                "finishedAt": null, "containers": []});
+            let reported =
+                json!({"inplace.dev/task": task.to_string(), "inplace.dev/status": status.to_string()});
+            read(json!({"metadata": {"annotations": reported}}))
+        };
+        let template = PodTemplate(json!({}));
+        let templates = Templates::from([("web-2", &template)]);
+        for (step, closed) in
+            [("Pull", false), ("PreHook", false), ("Drain", false), ("Swap", true), ("PostHook", true)]
+        {
+            assert_eq!(left_closed(&failed_in(step), &templates), closed, "{step}");
+        }
+    }
+}
