@@ -15,20 +15,21 @@
 //! | module | is | may import |
 //! |---|---|---|
 //! | [`api`] | the contract: annotations, request, status, manifests. Pure | - |
-//! | [`operation`] | decisions of an operation on one pod. Pure: no async, no clock, no I/O | api |
+//! | [`failure`] | the classes of failed calls. Pure | - |
+//! | [`operation`] | decisions of an operation on one pod. Pure: no async, no clock, no I/O | api failure |
 //! | [`podtask`] | the task of a controller on one pod: record, request, answer, end, budget. Pure | api |
 //! | [`workload`] | decisions of `GameDeployment` and `GameStatefulSet`. Pure | api podtask |
 //! | [`rollout`] | decisions of InPlaceRollout, over the pods of any workload. Pure | api podtask |
 //! | [`guard`] | decisions of the delete guard. Pure | api podtask workload |
 //! | [`config_restart`] | decisions of the restart after a change of configuration. Pure | api |
-//! | [`cri`] | the container runtime: endpoint, client, clone, conversion | api operation process |
+//! | [`cri`] | the container runtime: endpoint, client, clone, conversion | api operation process failure |
 //! | [`hook`] | hooks: template, condition, schedule, verdict (pure); `provider`, `engine` (I/O) | api cri cluster process |
-//! | [`cluster`] | the API server: client, pods, workloads, patches, events | api operation podtask workload rollout guard `config_restart` process |
+//! | [`cluster`] | the API server: client, caches, leases, pods, hooks, events; no workloads or rollouts | api failure operation process |
 //! | [`process`] | services of a process: clock, logs, signals, files, admin endpoints | - |
-//! | [`node`] | engine on a node: journal, loop, effects | api operation hook cri cluster process |
-//! | [`agent`] | role: carries out the requests in pod annotations | api operation hook node cri cluster process |
-//! | [`controller`] | role: reconciles workloads and rollouts; runs the hooks that no agent runs | api podtask workload rollout guard `config_restart` hook cluster process |
-//! | [`cli`] | role: the command line tool | api operation podtask workload hook node cri cluster process |
+//! | [`node`] | engine on a node: journal, loop, effects | api operation hook cri cluster process failure |
+//! | [`agent`] | role: carries out the requests in pod annotations | api operation hook node cri cluster process failure |
+//! | [`controller`] | role: reconciles workloads and rollouts; runs the hooks that no agent runs | api podtask workload rollout guard `config_restart` hook cluster process failure |
+//! | [`cli`] | role: the command line tool | api operation podtask workload hook node cri cluster process failure |
 //!
 //! The roles never import each other; `main.rs` selects one. A test checks the imports against this table.
 
@@ -39,6 +40,7 @@ pub mod cluster;
 pub mod config_restart;
 pub mod controller;
 pub mod cri;
+pub mod failure;
 pub mod guard;
 pub mod hook;
 pub mod node;

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::announce::{self, Announcement};
 use crate::agent::metrics::Metrics;
 use crate::agent::request_source::{Key, PodRequest, RequestSource, StatusSink, View};
+use crate::api::pod_ref::PodRef;
 use crate::api::request::Request;
 use crate::api::status::{Phase, Status};
 use crate::cri::error::Error;
@@ -27,7 +28,6 @@ use crate::node::{self, Node, sweep};
 use crate::operation::outcome::Withdrawal;
 use crate::operation::preflight::Refusal;
 use crate::operation::report;
-use crate::operation::snapshot::PodRef;
 use crate::process::clock;
 use crate::process::log::chain;
 

@@ -13,8 +13,9 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::api::status::Status;
 use crate::cri::client::Observer;
+use crate::failure::Class;
 use crate::node::pulls::Pulls;
-use crate::operation::effect::{Class, Verb};
+use crate::operation::effect::Verb;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Ended {

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use tokio::time::Instant;
 
 use crate::agent::announce::Announcement;
+use crate::api::pod_ref::PodRef;
 use crate::api::request::{InvalidRequest, Request};
 use crate::api::status::Status;
-use crate::operation::effect::{Class, Verb};
-use crate::operation::snapshot::PodRef;
+use crate::failure::Class;
+use crate::operation::effect::Verb;
 
 /// Identifies a pod. If the uid is known, a pod that is created again under the same name is a different one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

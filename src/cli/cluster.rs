@@ -15,7 +15,7 @@ use crate::cli::exit::Exit;
 use crate::cluster;
 use crate::cluster::client::{Target, connect};
 use crate::cluster::error::Error;
-use crate::operation::effect::Class;
+use crate::failure::Class;
 
 /// Timeout of one API call.
 const CALL: Duration = Duration::from_secs(10);

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::cluster::error::Error;
 use crate::cluster::pod::{MIRROR, Pod};
 use crate::cluster::server::{Change, Server};
-use crate::operation::effect::Class;
+use crate::failure::Class;
 
 /// The number of attempts when other writers change the pod at the same time.
 const LOOKS: u32 = 3;

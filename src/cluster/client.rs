@@ -9,7 +9,7 @@ use std::time::Duration;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use crate::cluster::error::Error;
-use crate::operation::effect::Class;
+use crate::failure::Class;
 
 /// The limit for TCP connect and TLS handshake. If it takes longer, the load balancer in front of the API server is
 /// faulty.

@@ -9,8 +9,7 @@ use std::{io, iter};
 use hyper_util::client::legacy;
 use kube::core::Status;
 
-pub use crate::operation::effect::Class;
-use crate::operation::effect::EffectError;
+pub use crate::failure::Class;
 use crate::process::cause;
 
 /// A call that failed: without an answer, or with an error status.
@@ -45,7 +44,7 @@ impl Error {
     }
 
     /// True if the patch was made for another object or version (a JSON patch's `test` failed, or the uid differs).
-    pub(super) fn is_test_failed(&self) -> bool {
+    pub(crate) fn is_test_failed(&self) -> bool {
         self.test_failed
     }
 
@@ -77,14 +76,8 @@ impl Error {
     }
 
     /// An error that this crate detects itself, without a `kube::Error` as its source.
-    pub(super) fn own(doing: &str, class: Class, message: String) -> Self {
+    pub(crate) fn own(doing: &str, class: Class, message: String) -> Self {
         Self { doing: doing.to_owned(), class, message, test_failed: false, source: None }
-    }
-}
-
-impl From<Error> for EffectError {
-    fn from(error: Error) -> Self {
-        Self { class: error.class, message: error.to_string() }
     }
 }
 
@@ -192,9 +185,9 @@ mod tests {
             assert_eq!(error.class(), Class::Away);
             assert!(error.to_string().contains(says), "{error}");
         }
-        let effect_error = EffectError::from(Error::late("writing", Duration::from_secs(10)));
+        let late = Error::late("writing", Duration::from_secs(10));
         assert_eq!(
-            (effect_error.class, effect_error.message.as_str()),
+            (late.class(), late.to_string().as_str()),
             (Class::Away, "writing: the API server did not answer within 10 s")
         );
     }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
-use crate::operation::snapshot::PodRef;
+use crate::api::pod_ref::PodRef;
 
 /// The reporting controller of the events.
 const CONTROLLER: &str = "inplace.dev/agent";
@@ -34,7 +34,7 @@ pub struct ObjectEvent {
 
 /// The event object for the API server. `host` is the reporting instance. It is in the core group, which every tool
 /// reads.
-pub(super) fn event(about: ObjectReference, host: &str, reported: &ObjectEvent) -> Event {
+pub(crate) fn event(about: ObjectReference, host: &str, reported: &ObjectEvent) -> Event {
     let mark = format!(".{:x}", reported.at.as_nanosecond());
     let name = about.name.as_deref().unwrap_or_default();
     let stem = upto(name, LONGEST_NAME.saturating_sub(mark.len())).trim_end_matches(['.', '-']);
@@ -60,7 +60,7 @@ pub(super) fn event(about: ObjectReference, host: &str, reported: &ObjectEvent) 
 
 /// The reference to a pod. It has the uid that kubelets use in their events, also for a static pod, because kubectl
 /// selects events by it.
-pub(super) fn pod(pod: &PodRef) -> ObjectReference {
+pub(crate) fn pod(pod: &PodRef) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Pod".to_owned()),

@@ -22,7 +22,7 @@ use crate::cluster::error::Error;
 use crate::cluster::event::{self, ObjectEvent};
 use crate::cluster::server::{MANAGER, Selection, Server};
 use crate::cluster::store::{Cached, Store};
-use crate::operation::effect::Class;
+use crate::failure::Class;
 
 pub use run::{Run, Subject, Summary, Unreadable};
 

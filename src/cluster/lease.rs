@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::error::Error;
 use crate::cluster::jitter;
 use crate::cluster::server::{MANAGER, Server};
-use crate::operation::effect::Class;
+use crate::failure::Class;
 use crate::process::clock;
 use crate::process::log::chain;
 

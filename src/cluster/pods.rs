@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::api::pod_ref::PodRef;
 use crate::cluster::pod::Pod;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::slices::{PodSlices, Slices};
 use crate::cluster::store::{Cached, Share, Store};
-use crate::operation::snapshot::{Declared, Origin, PodRef};
+use crate::operation::snapshot::{Declared, Origin};
 use crate::process::clock;
 
 /// The limit for the cached pods of one namespace on the node, in bytes. It is more than its kubelet runs, plus

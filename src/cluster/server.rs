@@ -20,13 +20,13 @@ use serde_json::Value;
 use crate::cluster::error::Error;
 use crate::cluster::items::Splitter;
 use crate::cluster::pod::Pod;
-use crate::operation::effect::Class;
+use crate::failure::Class;
 
 /// The deadline of every call except a watch. The API server's own limit is a minute; a server that takes longer
 /// than this is not healthy.
 const CALL: Duration = Duration::from_secs(10);
 /// The field manager of all writes.
-pub(super) const MANAGER: &str = "inplace";
+pub(crate) const MANAGER: &str = "inplace";
 /// The API server ends a watch after this many seconds; that is not a failure.
 const WATCH_SECONDS: u32 = 290;
 
@@ -55,27 +55,27 @@ pub enum Change {
 
 /// The objects of a kind to list and watch.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Selection {
+pub(crate) struct Selection {
     /// What the objects are called in messages: `the pods of node a`.
-    pub(super) what: String,
+    pub(crate) what: String,
     /// `None`: all namespaces.
-    pub(super) namespace: Option<String>,
-    pub(super) fields: Option<String>,
-    pub(super) labels: Option<String>,
+    pub(crate) namespace: Option<String>,
+    pub(crate) fields: Option<String>,
+    pub(crate) labels: Option<String>,
     /// The API version to use instead of the version of the type.
-    pub(super) version: Option<&'static str>,
+    pub(crate) version: Option<&'static str>,
     /// True if lists may come from the API server's watch cache (as kubelets do). Otherwise every agent would make
     /// the server read all pods of the cluster from its database. If the first list is old, the watch delivers the
     /// rest.
-    pub(super) from_memory: bool,
+    pub(crate) from_memory: bool,
     /// The page size of lists; 0: one page. It limits the size of an answer, which the API server holds in memory
     /// as a whole, for kinds whose objects may be as large as the server allows.
-    pub(super) page: u32,
+    pub(crate) page: u32,
 }
 
 /// How old a list may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Age {
+pub(crate) enum Age {
     /// Any age: from the API server's watch cache.
     Any,
     /// From the watch cache, once it is as new as this version, so that an API server that lags behind does not
@@ -86,10 +86,10 @@ pub(super) enum Age {
 }
 
 /// The objects at one moment.
-pub(super) struct Listed<T> {
-    pub(super) items: Vec<T>,
+pub(crate) struct Listed<T> {
+    pub(crate) items: Vec<T>,
     /// The version from which a watch continues.
-    pub(super) version: String,
+    pub(crate) version: String,
 }
 
 /// A list without its items.
@@ -114,12 +114,12 @@ impl Server {
     }
 
     /// Whether the server last served only the older version of `group`.
-    pub(super) fn is_older(&self, group: &str) -> bool {
+    pub(crate) fn is_older(&self, group: &str) -> bool {
         self.older.lock().unwrap_or_else(PoisonError::into_inner).contains(group)
     }
 
     /// Records which version of `group` the server served.
-    pub(super) fn set_older(&self, group: Cow<'static, str>, older: bool) {
+    pub(crate) fn set_older(&self, group: Cow<'static, str>, older: bool) {
         let mut groups = self.older.lock().unwrap_or_else(PoisonError::into_inner);
         if older {
             groups.insert(group)
@@ -157,7 +157,7 @@ impl Server {
     }
 
     /// Writes an event.
-    pub(super) async fn report(&self, doing: &str, namespace: &str, event: &Event) -> Result<(), Error> {
+    pub(crate) async fn report(&self, doing: &str, namespace: &str, event: &Event) -> Result<(), Error> {
         let body = serde_json::to_vec(event)
             .map_err(|error| Error::own(doing, Class::Final, format!("no event: {error}")))?;
         let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
@@ -173,7 +173,7 @@ impl Server {
     }
 
     /// All objects of a selection in their newest state.
-    pub(super) async fn list<T>(&self, selection: &Selection) -> Result<Listed<T>, Error>
+    pub(crate) async fn list<T>(&self, selection: &Selection) -> Result<Listed<T>, Error>
     where
         T: Resource<DynamicType = ()> + DeserializeOwned,
     {
@@ -181,7 +181,7 @@ impl Server {
     }
 
     /// The objects of a selection that `kept` accepts, in a state of this age.
-    pub(super) async fn list_of_age<T>(
+    pub(crate) async fn list_of_age<T>(
         &self,
         selection: &Selection,
         age: &Age,
@@ -264,7 +264,7 @@ impl Server {
     }
 
     /// The changes after `version`. The stream lasts until one side ends it.
-    pub(super) async fn watch<T>(
+    pub(crate) async fn watch<T>(
         &self,
         selection: &Selection,
         version: &str,
@@ -289,7 +289,7 @@ impl Server {
     }
 
     /// Makes one call. The text of an unreadable answer is dropped, because kube would log it.
-    pub(super) async fn ask<T: DeserializeOwned>(
+    pub(crate) async fn ask<T: DeserializeOwned>(
         &self,
         doing: &str,
         request: Result<http::Request<Vec<u8>>, request::Error>,

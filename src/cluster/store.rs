@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::quota::Quota;
 
-pub(super) use quota::Share;
+pub(crate) use quota::Share;
 
 /// A kind of objects that can be cached.
-pub(super) trait Cached:
+pub(crate) trait Cached:
     Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static
 {
     /// The older API version of the kind, for releases that do not have the version of this type.
@@ -46,7 +46,7 @@ pub(super) trait Cached:
 
 /// The cached objects. Clones share them, but each clone tracks its own [`Self::changed`].
 #[derive(Clone)]
-pub(super) struct Store<T> {
+pub(crate) struct Store<T> {
     shared: Arc<Shared<T>>,
     updates: tokio::sync::watch::Receiver<()>,
 }
@@ -129,7 +129,7 @@ impl<T> Debug for Store<T> {
 
 impl<T: Cached> Store<T> {
     /// Watches until `stop`. The cache is empty when this returns; see [`Self::has_synced`].
-    pub(super) fn watch(server: Server, selection: Selection, stop: CancellationToken) -> Self {
+    pub(crate) fn watch(server: Server, selection: Selection, stop: CancellationToken) -> Self {
         let (sender, updates) = tokio::sync::watch::channel(());
         let shared = Arc::new(Shared { server, selection, view: RwLock::default(), updates: sender });
         tokio::spawn(follow::run(Arc::clone(&shared), stop));
@@ -137,16 +137,16 @@ impl<T: Cached> Store<T> {
     }
 
     /// All cached objects, by key.
-    pub(super) fn list(&self) -> Vec<Arc<T>> {
+    pub(crate) fn list(&self) -> Vec<Arc<T>> {
         self.shared.read(|view| view.objects.values().cloned().collect())
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<Arc<T>> {
+    pub(crate) fn get(&self, key: &str) -> Option<Arc<T>> {
         self.shared.read(|view| view.objects.get(key).cloned())
     }
 
     /// The objects of a group, by key. The cost does not depend on objects outside the group.
-    pub(super) fn group(&self, group: &str) -> Vec<Arc<T>> {
+    pub(crate) fn group(&self, group: &str) -> Vec<Arc<T>> {
         self.shared.read(|view| {
             let keys = view.groups.get(group).into_iter().flatten();
             keys.filter_map(|key| view.objects.get(key).cloned()).collect()
@@ -154,7 +154,7 @@ impl<T: Cached> Store<T> {
     }
 
     /// The objects whose keys have this prefix.
-    pub(super) fn beginning(&self, with: &str) -> Vec<Arc<T>> {
+    pub(crate) fn beginning(&self, with: &str) -> Vec<Arc<T>> {
         self.shared.read(|view| {
             let from = view.objects.range(with.to_owned()..);
             from.take_while(|(key, _)| key.starts_with(with)).map(|(_, object)| Arc::clone(object)).collect()
@@ -162,12 +162,12 @@ impl<T: Cached> Store<T> {
     }
 
     /// True if there are no objects.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.shared.read(|view| view.objects.is_empty())
     }
 
     /// The groups that have changed since the last call. Only one caller may use it.
-    pub(super) fn touched(&self) -> BTreeSet<String> {
+    pub(crate) fn touched(&self) -> BTreeSet<String> {
         let mut touched = BTreeSet::new();
         if self.shared.read(|view| !view.touched.is_empty()) {
             self.shared.alter(|view| std::mem::swap(&mut touched, &mut view.touched));
@@ -176,18 +176,18 @@ impl<T: Cached> Store<T> {
     }
 
     /// True while the watch is connected: the cache is then as new as the API server can deliver it.
-    pub(super) fn is_current(&self) -> bool {
+    pub(crate) fn is_current(&self) -> bool {
         self.shared.read(|view| view.current)
     }
 
     /// True once the objects have been listed: an object that is not in the cache did not exist then.
-    pub(super) fn has_synced(&self) -> bool {
+    pub(crate) fn has_synced(&self) -> bool {
         self.shared.read(|view| view.synced)
     }
 
     /// Returns when anything has changed since the last call on this clone: an object, or whether the cache is
     /// current. Several changes may be combined into one.
-    pub(super) async fn changed(&mut self) {
+    pub(crate) async fn changed(&mut self) {
         // The sender exists as long as this value does, so that this never fails.
         if self.updates.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -196,12 +196,12 @@ impl<T: Cached> Store<T> {
 
     /// Stores an object that a write returned, before the watch delivers it. An object that is not in the cache
     /// (any more) is not added.
-    pub(super) fn learn(&self, object: T) {
+    pub(crate) fn learn(&self, object: T) {
         self.shared.learn(object);
     }
 
     /// Removes an object that is known to be gone, before the watch reports it.
-    pub(super) fn forget(&self, key: &str, uid: &str) {
+    pub(crate) fn forget(&self, key: &str, uid: &str) {
         self.shared.remove(key, Some(uid));
     }
 }
@@ -288,7 +288,7 @@ impl<T: Cached> Shared<T> {
 
 /// True unless `other` is known to be the newer state. Versions have always been numbers, and by contract since
 /// 1.35.
-pub(super) fn is_not_older<T: Cached>(object: &T, other: &T) -> bool {
+pub(crate) fn is_not_older<T: Cached>(object: &T, other: &T) -> bool {
     let version = |object: &T| object.meta().resource_version.as_deref().and_then(|v| v.parse::<u64>().ok());
     match (version(object), version(other)) {
         (Some(mine), Some(theirs)) => mine >= theirs,

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::cluster::error::Error;
 use crate::cluster::server::Server;
-use crate::operation::effect::Class;
+use crate::failure::Class;
 
 /// In the order in which they are tried.
 const VERSIONS: [&str; 2] = ["v1", "v1beta1"];

@@ -5,7 +5,7 @@
 //! talks to a node.
 
 pub mod admission;
-mod changes;
+mod config_restart;
 mod events;
 mod hook_runs;
 mod queue;
@@ -102,7 +102,7 @@ fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'stat
         hook_runs::run(common.clone(), agents.clone(), stop.clone()).boxed(),
         workloads::run(common.clone(), agents.clone(), stop.clone()).boxed(),
         rollouts::run(common.clone(), agents, stop.clone()).boxed(),
-        changes::run(common.clone(), stop.clone()).boxed(),
+        config_restart::run(common.clone(), stop.clone()).boxed(),
         admission::lead(common.webhooks.clone(), stop.clone()).boxed(),
     ]
 }

@@ -130,7 +130,7 @@ impl<K: Clone + Ord + Hash> Queue<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::workloads::{Key, Kind};
+    use crate::controller::workloads::cache::{Key, Kind};
 
     fn key(name: &str) -> Key {
         Key { kind: Kind::Deployment, namespace: "shop".into(), name: name.into() }

@@ -14,7 +14,7 @@ use crate::cri::endpoint::Endpoint;
 use crate::cri::error::Error;
 use crate::cri::log_path;
 use crate::cri::proto::v1::{self, image_service_client as image, runtime_service_client as runtime};
-use crate::operation::effect::Class;
+use crate::failure::Class;
 use crate::operation::preflight::Runtime;
 
 /// The kubelet's limit for an answer. The verbose status of a container with a large environment is large.

@@ -10,11 +10,12 @@ use jiff::Timestamp;
 use tokio::task::JoinSet;
 
 use crate::api::annotation;
+use crate::api::pod_ref::PodRef;
 use crate::cri::client::Client;
 use crate::cri::error::Error;
 use crate::cri::identity::{self, Asked};
 use crate::cri::proto::v1;
-use crate::operation::snapshot::{Container, Owner, PodRef, Sandbox, Snapshot, State};
+use crate::operation::snapshot::{Container, Owner, Sandbox, Snapshot, State};
 
 /// Kubernetes' default grace period.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
-use crate::operation::effect::{Class, EffectError};
+use crate::failure::Class;
+use crate::operation::effect::EffectError;
 use crate::process::cause;
 
 /// Part of containerd's message when another container has the name.

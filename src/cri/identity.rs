@@ -14,7 +14,8 @@ use crate::cri::error::Error;
 use crate::cri::proto::v1;
 use crate::operation::snapshot::Owner;
 
-pub use crate::operation::snapshot::{Origin, PodRef};
+pub use crate::api::pod_ref::PodRef;
+pub use crate::operation::snapshot::Origin;
 
 /// The pod that a caller asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]

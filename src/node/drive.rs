@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::status::Status;
 use crate::cluster::slices::PodSlices;
+use crate::failure::Class;
 use crate::node::Node;
 use crate::node::execute::EffectExecutor;
 use crate::node::fences;
@@ -20,7 +21,7 @@ use crate::node::journal::{Entry, JournalError};
 use crate::node::journal_writer::JournalWriter;
 use crate::node::lost_time::LostTime;
 use crate::node::reread::Reread;
-use crate::operation::effect::{Class, Effect, EffectError, Verb};
+use crate::operation::effect::{Effect, EffectError, Verb};
 use crate::operation::next::{Next, next, unseen};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};

@@ -7,12 +7,14 @@ use std::sync::Once;
 use std::time::Duration;
 
 use crate::api::annotation;
+use crate::api::pod_ref::PodRef;
 use crate::cluster;
 use crate::cluster::credentials::{self, Credential};
 use crate::cluster::pods::NodePods;
 use crate::cri::client::Client;
 use crate::cri::clone::{self, Source};
 use crate::cri::proto::v1;
+use crate::failure::Class;
 use crate::node::Node;
 use crate::node::fence;
 use crate::node::files;
@@ -21,9 +23,8 @@ use crate::node::image::{self, Wanted};
 use crate::node::permit::Permit;
 use crate::node::pre_stop;
 use crate::node::pulls::Pulls;
-use crate::operation::effect::{Class, Effect, EffectError, ImageChoice, Learned, Leftover};
+use crate::operation::effect::{Effect, EffectError, ImageChoice, Learned, Leftover};
 use crate::operation::report;
-use crate::operation::snapshot::PodRef;
 use crate::operation::state::Operation;
 use crate::process::clock;
 
@@ -372,4 +373,10 @@ pub(super) async fn read_source(client: &Client, id: &str) -> Result<Source, Eff
     let status = answer.status.ok_or_else(gone)?;
     Source::read(&status, &answer.info)
         .map_err(|error| EffectError { class: Class::Final, message: error.to_string() })
+}
+
+impl From<cluster::error::Error> for EffectError {
+    fn from(error: cluster::error::Error) -> Self {
+        Self { class: error.class(), message: error.to_string() }
+    }
 }

@@ -13,9 +13,10 @@ use crate::cri::convert;
 use crate::cri::error::Error;
 use crate::cri::identity::Asked;
 use crate::cri::log_path;
+use crate::failure::Class;
 use crate::node::execute::EffectExecutor;
 use crate::node::files;
-use crate::operation::effect::{Class, EffectError, ImageChoice, Learned};
+use crate::operation::effect::{EffectError, ImageChoice, Learned};
 use crate::operation::replace::is_overtaken;
 use crate::operation::snapshot::Origin;
 

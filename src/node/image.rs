@@ -14,7 +14,8 @@ use crate::api::image::ImageRef;
 use crate::cri::client::Client;
 use crate::cri::error::Error;
 use crate::cri::proto::v1;
-use crate::operation::effect::{Class, EffectError, ImageChoice};
+use crate::failure::Class;
+use crate::operation::effect::{EffectError, ImageChoice};
 use crate::process::clock;
 use crate::process::disk::Disk;
 

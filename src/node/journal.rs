@@ -37,10 +37,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
+use crate::api::pod_ref::PodRef;
 use crate::api::status::Status;
 use crate::operation::effect::{Effect, GateAction};
 use crate::operation::preflight::Hashes;
-use crate::operation::snapshot::PodRef;
 use crate::operation::state::Operation;
 use crate::process::disk::Disk;
 use crate::process::file::{self, Durability};

@@ -8,22 +8,24 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::api::annotation;
+use crate::api::pod_ref::PodRef;
 use crate::api::request::Request;
 use crate::api::status::{Phase, Status};
 use crate::cluster::pods::NodePods;
 use crate::cri::client::Client;
 use crate::cri::convert;
 use crate::cri::identity::{self, Asked};
+use crate::failure::Class;
 use crate::node::drive::{ControlHandle, Observer};
 use crate::node::holder::Holder;
 use crate::node::hook::Hooks;
 use crate::node::journal::{Entry, File, Journal, JournalError, PodLock};
 use crate::node::permit::Permit;
 use crate::node::pulls::Pulls;
-use crate::operation::effect::{Class, EffectError};
+use crate::operation::effect::EffectError;
 use crate::operation::plan::Plan;
 use crate::operation::preflight::{self, Refusal, Situation, Source};
-use crate::operation::snapshot::{Origin, PodRef, Snapshot, State};
+use crate::operation::snapshot::{Origin, Snapshot, State};
 use crate::process::clock;
 
 mod alias;

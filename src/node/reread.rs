@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
+use crate::api::pod_ref::PodRef;
+use crate::failure::Class;
 use crate::node::Node;
-use crate::operation::effect::Class;
-use crate::operation::snapshot::{Declared, PodRef, Snapshot};
+use crate::operation::snapshot::{Declared, Snapshot};
 
 /// Time limit of a read: the loop must manage containers meanwhile.
 const LIMIT: Duration = Duration::from_secs(2);

@@ -5,6 +5,7 @@
 //! together with all other operations, and an operation that another release has begun and this release cannot
 //! parse.
 
+use crate::api::pod_ref::PodRef;
 use crate::api::status::{Phase, Status};
 use crate::node::drive::{self, ControlHandle, Observer, OperationEvent};
 use crate::node::journal::{Entry, File, Foreign, Journal, JournalError};
@@ -12,7 +13,6 @@ use crate::node::journal_writer::JournalWriter;
 use crate::node::{Node, sweep};
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::report;
-use crate::operation::snapshot::PodRef;
 use crate::process::clock;
 use crate::process::log::chain;
 

@@ -8,14 +8,14 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crate::api::annotation;
+use crate::api::pod_ref::PodRef;
 use crate::cri::client::Client;
 use crate::cri::convert::{self, is_fence};
 use crate::cri::error::Error;
 use crate::cri::proto::v1::{ContainerState, ContainerStatus};
+use crate::failure::Class;
 use crate::node::fence;
 use crate::node::journal::{File, Journal, JournalError, PodLock};
-use crate::operation::effect::Class;
-use crate::operation::snapshot::PodRef;
 
 /// Time limit of one call. A container that cannot be removed now is tried again in the next sweep.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::api::pod_ref::PodRef;
 use crate::api::request::RequestedEngine;
 use crate::api::status::{Engine, Incarnation};
 use crate::operation::preflight::{Refusal, Runtime, Source};
 use crate::operation::snapshot::{
-    Container, DeclaredContainer, Owner, PodRef, PullPolicy, RestartPolicy, Snapshot, State,
+    Container, DeclaredContainer, Owner, PullPolicy, RestartPolicy, Snapshot, State,
 };
 use crate::operation::spec_hash;
 

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::api::pod_ref::PodRef;
 use crate::api::request::Request;
-use crate::operation::effect::{Class, Effect, EffectError, GateAction, ImageChoice, Learned, Verb};
+use crate::failure::Class;
+use crate::operation::effect::{Effect, EffectError, GateAction, ImageChoice, Learned, Verb};
 use crate::operation::next::{Next, next};
 use crate::operation::outcome::Outcome;
 use crate::operation::plan::Plan;
 use crate::operation::preflight::{Admitted, Hashes, Hooks, Refusal, Runtime, Situation, Source, admit};
 use crate::operation::snapshot::{
-    Container, Declared, DeclaredContainer, Gate, Owner, PodRef, PullPolicy, RestartPolicy, Sandbox,
-    Snapshot, State,
+    Container, Declared, DeclaredContainer, Gate, Owner, PullPolicy, RestartPolicy, Sandbox, Snapshot, State,
 };
 use crate::operation::spec_hash;
 use crate::operation::state::Operation;

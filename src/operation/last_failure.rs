@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::request::OnFailure;
 use crate::api::status::Action;
-use crate::operation::effect::{Class, Effect, EffectError, Verb};
+use crate::failure::Class;
+use crate::operation::effect::{Effect, EffectError, Verb};
 use crate::operation::state::Operation;
 
 /// A failed effect that is being retried.

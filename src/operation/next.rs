@@ -6,11 +6,12 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::status::{Action, Engine, Step};
+use crate::failure::Class;
 use crate::operation::answer::overdue;
 pub use crate::operation::answer::{Next, Waiting};
 use crate::operation::back::back;
 use crate::operation::drain::{close, unconfirmed};
-use crate::operation::effect::{Class, Effect, Verb};
+use crate::operation::effect::{Effect, Verb};
 use crate::operation::end::end;
 use crate::operation::hook::{Moment, Passage, pass};
 use crate::operation::moved::moved;

@@ -8,12 +8,13 @@ use serde::Serialize;
 
 use crate::api::hook_template::Argument;
 use crate::api::image::ImageRef;
+use crate::api::pod_ref::PodRef;
 use crate::api::request::Request;
 use crate::api::status::{Action, Engine, Incarnation, Step};
 use crate::operation::engine::{Choice, LONGEST_BACK_OFF};
 use crate::operation::hook::{Hook, Moment};
 use crate::operation::preflight::{Admitted, AdmittedTarget};
-use crate::operation::snapshot::{Container, DeclaredContainer, Owner, PodRef, PullPolicy, RestartPolicy};
+use crate::operation::snapshot::{Container, DeclaredContainer, Owner, PullPolicy, RestartPolicy};
 use crate::operation::state::{Operation, Target};
 
 /// What will be done, and how.

@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use crate::api::hook_run::HookRunSpec;
+use crate::api::pod_ref::PodRef;
 use crate::api::request::{InvalidRequest, Request, RequestedEngine};
 use crate::api::status::Incarnation;
 use crate::operation::engine::{Choice, Facts, choose};
 use crate::operation::hook::{Hook, Moment};
-use crate::operation::snapshot::{Container, Declared, Gate, Owner, PodRef, Sandbox, Snapshot, State};
+use crate::operation::snapshot::{Container, Declared, Gate, Owner, Sandbox, Snapshot, State};
 use crate::operation::state::{BACK_SPARE_SECONDS, stopping_seconds};
 
 /// Seconds that an operation needs in addition to the containers' grace periods and proving times.

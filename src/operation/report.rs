@@ -156,7 +156,8 @@ fn join(parts: impl Iterator<Item = String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation::effect::{Class, Effect, Verb};
+    use crate::failure::Class;
+    use crate::operation::effect::{Effect, Verb};
     use crate::operation::fixtures::{Answer, Bench, ask, at, pod, situation};
     use crate::operation::snapshot::{Owner, Snapshot};
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::api::annotation;
+use crate::api::pod_ref::PodRef;
 use crate::api::status::Incarnation;
 
 /// One pod as observed in the runtime and, where there is one, in the API server.
@@ -24,23 +25,6 @@ pub struct Snapshot {
     pub absent: bool,
     /// The names of the `EndpointSlice`s that list the pod as serving; `None` when this is unknown or was not queried.
     pub serving: Option<Vec<String>>,
-}
-
-/// The identity of a pod.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-pub struct PodRef {
-    /// The pod's namespace.
-    pub namespace: String,
-    /// The pod's name.
-    pub name: String,
-    /// The pod's uid. A pod that is created again under the same name is a different pod.
-    pub uid: String,
-}
-
-impl std::fmt::Display for PodRef {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
 }
 
 /// Where a pod comes from, according to the API server. Not proof by itself: users can write

@@ -10,15 +10,17 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::api::pod_ref::PodRef;
 use crate::api::request::Request;
 use crate::api::status::{Action, Engine, Incarnation, Step};
+use crate::failure::Class;
 use crate::operation::drain::Drain;
-use crate::operation::effect::{Class, Effect, EffectError, ImageChoice, Learned, Leftover, Verb};
+use crate::operation::effect::{Effect, EffectError, ImageChoice, Learned, Leftover, Verb};
 use crate::operation::engine::{Choice, SpecChange};
 use crate::operation::hook::Hook;
 use crate::operation::last_failure::LastFailure;
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
-use crate::operation::snapshot::{Container, PodRef, Snapshot};
+use crate::operation::snapshot::{Container, Snapshot};
 
 /// The maximum number of remarks stored for the report.
 const MAX_REMARKS: usize = 8;

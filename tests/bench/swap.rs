@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
+use inplace::api::pod_ref::PodRef;
 use inplace::api::status::Phase;
 use inplace::cri::proto::v1::ContainerState;
 use inplace::operation::effect::Verb;
-use inplace::operation::snapshot::PodRef;
 
 use crate::Scale;
 use crate::lab::run;

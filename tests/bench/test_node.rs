@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use inplace::api::annotation;
 use inplace::api::manifest::Manifest;
+use inplace::api::pod_ref::PodRef;
 use inplace::api::request::Request;
 use inplace::api::status::{Phase, Status};
 use inplace::cri::client::Client;
@@ -15,7 +16,6 @@ use inplace::node::Node;
 use inplace::node::drive::{ControlHandle, Observer, OperationEvent};
 use inplace::node::launch::{self, Dirs, Started};
 use inplace::operation::effect::Verb;
-use inplace::operation::snapshot::PodRef;
 use inplace::process::clock;
 use jiff::Timestamp;
 use tokio::sync::watch;

@@ -21,8 +21,8 @@ use inplace::{
         endpoint::Endpoint,
         proto::v1::{Container, ContainerState},
     },
+    failure::Class,
     node::launch::{self, Dirs},
-    operation::effect::Class,
 };
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};

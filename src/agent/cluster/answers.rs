@@ -17,14 +17,15 @@ use crate::agent::cluster::metrics::Writes;
 use crate::agent::cluster::outbox::{Next, Outbox};
 use crate::agent::cluster::recall;
 use crate::agent::request_source::{Key, StatusSink};
+use crate::api::pod_ref::PodRef;
 use crate::api::request::Request;
 use crate::api::status::Status;
 use crate::cluster::error::Error;
 use crate::cluster::event::ObjectEvent;
 use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
-use crate::operation::effect::{Class, Verb};
-use crate::operation::snapshot::PodRef;
+use crate::failure::Class;
+use crate::operation::effect::Verb;
 use crate::process::clock;
 use crate::process::log::chain;
 

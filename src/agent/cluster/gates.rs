@@ -15,12 +15,13 @@ use crate::agent::cluster::answers::{FIRST_PAUSE, LONGEST_PAUSE};
 use crate::agent::cluster::gate::{self, GateRepair};
 use crate::agent::cluster::metrics::Writes;
 use crate::agent::request_source::Key;
+use crate::api::pod_ref::PodRef;
 use crate::cluster::error::Error;
 use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
+use crate::failure::Class;
 use crate::node::journal::{Entry, Journal};
-use crate::operation::effect::{Class, GateAction};
-use crate::operation::snapshot::PodRef;
+use crate::operation::effect::GateAction;
 use crate::process::log::chain;
 
 /// The time after the end of an operation during which its gate is not changed: the operation's own last write has

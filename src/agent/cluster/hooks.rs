@@ -11,6 +11,7 @@ use kube::ResourceExt as _;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::api::pod_ref::PodRef;
 use crate::cluster::hooks::{HookRuns, Subject, Summary};
 use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
@@ -18,7 +19,6 @@ use crate::cluster::server::Server;
 use crate::hook::engine::Engine;
 use crate::hook::place::{HookPod, Place};
 use crate::hook::runner::{Duty, Identity, Metrics, Ownership, Runner, RunnerContext, Terms};
-use crate::operation::snapshot::PodRef;
 
 /// The number of concurrent HookRuns. Most of them only wait for their next measurement.
 const MAX_RUNS: usize = 512;

@@ -8,7 +8,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
 use crate::cluster::pods::NodePods;
-use crate::operation::effect::Class;
+use crate::failure::Class;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Written {

@@ -9,11 +9,11 @@ use crate::agent::cluster::answers::Answers;
 use crate::agent::cluster::gates::Gates;
 use crate::agent::cluster::metrics::Writes;
 use crate::agent::request_source::{Key, PodRequest, RequestSource, View};
+use crate::api::pod_ref::PodRef;
 use crate::api::request::Request;
 use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
 use crate::node::journal::Journal;
-use crate::operation::snapshot::PodRef;
 
 /// The request source of an agent in a cluster: the cached pods of the node.
 #[derive(Debug)]

@@ -8,10 +8,10 @@ use std::path::Path;
 
 use crate::agent::request_source::{Key, RequestSource, StatusSink, View};
 use crate::agent::standalone::pods_dir::PodsDir;
+use crate::api::pod_ref::PodRef;
 use crate::api::status::{Phase, Status};
 use crate::node::hook::TemplateCache;
 use crate::operation::report;
-use crate::operation::snapshot::PodRef;
 use crate::process::clock;
 
 mod pods_dir;

@@ -11,8 +11,8 @@ use crate::api::hook_template::HookTemplate;
 use crate::cli::exit::Exit;
 use crate::cli::output::{self, message};
 use crate::cluster;
+use crate::failure::Class;
 use crate::hook::check;
-use crate::operation::effect::Class;
 
 mod explain;
 mod pod;

@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cli::cluster::{ClusterArgs, Failed, PAGE, bounded, listed};
 use crate::cli::in_place::names::{RolloutName, WorkloadName, resource};
-use crate::operation::effect::Class;
+use crate::failure::Class;
 use crate::podtask::selector;
 
 /// Number of existing names that the error about a missing workload lists.

@@ -3,16 +3,16 @@
 
 use clap::{Args, Subcommand};
 
+use crate::api::pod_ref::PodRef;
 use crate::api::status::{Phase, Status};
 use crate::cli::exit::Exit;
 use crate::cli::output::{self, Format, message};
+use crate::failure::Class;
 use crate::node::launch::{RmError, RunError};
 use crate::node::lock::{LockError, NodeLock};
 use crate::node::settings::NodeArgs;
 use crate::node::{self, Node};
-use crate::operation::effect::Class;
 use crate::operation::report;
-use crate::operation::snapshot::PodRef;
 use crate::process::clock;
 use crate::process::log::chain;
 

@@ -38,7 +38,7 @@ pub(super) struct Rm {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct StartedView<'a> {
-    pod: &'a crate::operation::snapshot::PodRef,
+    pod: &'a crate::api::pod_ref::PodRef,
     #[serde(rename = "sandboxID")]
     sandbox_id: &'a str,
     ip: &'a str,

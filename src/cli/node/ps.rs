@@ -4,6 +4,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::api::pod_ref::PodRef;
 use crate::api::status::{ContainerReport, Incarnation, Status, millis};
 use crate::cli::exit::Exit;
 use crate::cli::node::{Failed, PodName, engine};
@@ -12,7 +13,6 @@ use crate::cri::convert;
 use crate::cri::identity::{Asked, Origin};
 use crate::node::Node;
 use crate::node::settings::NodeArgs;
-use crate::operation::snapshot::PodRef;
 use crate::process::clock;
 
 /// Arguments of `node ps`.

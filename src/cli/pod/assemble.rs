@@ -13,9 +13,10 @@ use k8s_openapi::api::core::v1::{
 };
 
 use crate::api::image::ImageRef;
+use crate::api::pod_ref::PodRef;
 use crate::operation::preflight::{Hashes, Hooks};
 use crate::operation::preflight::{Runtime, Situation, Source};
-use crate::operation::snapshot::{Container, Declared, Owner, PodRef, Sandbox, Snapshot, State};
+use crate::operation::snapshot::{Container, Declared, Owner, Sandbox, Snapshot, State};
 use crate::operation::spec_hash;
 
 /// Kubernetes' default for `terminationGracePeriodSeconds`.

@@ -12,7 +12,7 @@ use crate::cli::pod::answer::{Notes, progress};
 use crate::cli::pod::names::PodName;
 use crate::cli::pod::server::Server;
 use crate::cli::pod::{ClusterArgs, Data, Failed};
-use crate::operation::effect::Class;
+use crate::failure::Class;
 use crate::process::clock;
 
 /// Prefix of the event reasons of this project.

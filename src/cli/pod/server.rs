@@ -15,7 +15,7 @@ use crate::cli::pod::names::PodName;
 use crate::cli::pod::{ClusterArgs, Failed};
 use crate::cluster;
 use crate::cluster::error::Error;
-use crate::operation::effect::Class;
+use crate::failure::Class;
 
 /// A pod without spec and status.
 type Meta = PartialObjectMeta<Pod>;

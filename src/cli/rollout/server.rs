@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::cli::cluster::{ClusterArgs, Failed, bounded, listed};
 use crate::cli::rollout::workload::{Name, Workload};
-use crate::operation::effect::Class;
+use crate::failure::Class;
 
 /// The API server and the selected namespace.
 pub(super) struct Server {

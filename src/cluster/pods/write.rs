@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::api::annotation;
+use crate::api::pod_ref::PodRef;
 use crate::api::status::Status;
 use crate::cluster::credentials::{self, Credential};
 use crate::cluster::error::Error;
@@ -15,8 +16,7 @@ use crate::cluster::event::{self, ObjectEvent};
 use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
 use crate::cluster::server::Change;
-use crate::operation::effect::Class;
-use crate::operation::snapshot::PodRef;
+use crate::failure::Class;
 use crate::process::clock;
 
 /// How a write fits the state of a pod.
@@ -194,7 +194,7 @@ impl NodePods {
 
     /// The uid of a pod at the API server. For a static pod, which the cache holds, it differs from the uid at the
     /// runtime.
-    pub(super) fn api_uid(&self, pod: &PodRef) -> String {
+    pub(crate) fn api_uid(&self, pod: &PodRef) -> String {
         self.get(pod).map_or_else(|| pod.uid.clone(), |seen| seen.api_uid().to_owned())
     }
 }

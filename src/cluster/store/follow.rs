@@ -18,7 +18,7 @@ use crate::cluster::jitter;
 use crate::cluster::server::{Age, Listed, Selection};
 use crate::cluster::store::quota::Quota;
 use crate::cluster::store::{Cached, Shared};
-use crate::operation::effect::Class;
+use crate::failure::Class;
 use crate::process::log::chain;
 
 /// The server sends a bookmark every minute if nothing happens. After a longer silence the connection is considered
@@ -37,7 +37,7 @@ const UNTIL_INSTALLED: Duration = Duration::from_secs(60);
 const TRUSTED_FAILURES: u32 = 3;
 
 /// Runs until `stop`. After that the cache is not current.
-pub(super) async fn run<T: Cached>(shared: Arc<Shared<T>>, stop: CancellationToken) {
+pub(crate) async fn run<T: Cached>(shared: Arc<Shared<T>>, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
         () = follow(&shared) => {}

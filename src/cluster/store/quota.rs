@@ -4,16 +4,16 @@
 use std::collections::{BTreeSet, HashMap};
 
 /// The size of one object and the limit that it counts towards.
-pub(in crate::cluster) struct Share {
-    pub(in crate::cluster) namespace: String,
-    pub(in crate::cluster) bytes: usize,
+pub(crate) struct Share {
+    pub(crate) namespace: String,
+    pub(crate) bytes: usize,
     /// The limit for the objects of one namespace.
-    pub(in crate::cluster) most: usize,
+    pub(crate) most: usize,
 }
 
 /// The size of the cached objects, by namespace.
 #[derive(Default)]
-pub(super) struct Quota {
+pub(crate) struct Quota {
     bytes: HashMap<String, usize>,
     /// Namespaces whose limit has been logged as exceeded.
     full: BTreeSet<String>,
@@ -21,7 +21,7 @@ pub(super) struct Quota {
 
 impl Quota {
     /// Counts an object of this kind; false if it must not be cached.
-    pub(super) fn admits(&mut self, kind: &str, share: Option<Share>) -> bool {
+    pub(crate) fn admits(&mut self, kind: &str, share: Option<Share>) -> bool {
         let Some(Share { namespace, bytes, most }) = share else { return true };
         let kept = self.bytes.get(&namespace).copied().unwrap_or_default();
         if kept.saturating_add(bytes) > most {
@@ -40,7 +40,7 @@ impl Quota {
     }
 
     /// Subtracts an admitted object that is gone.
-    pub(super) fn give_back(&mut self, share: Option<Share>) {
+    pub(crate) fn give_back(&mut self, share: Option<Share>) {
         let Some(Share { namespace, bytes, .. }) = share else { return };
         self.full.remove(&namespace);
         if let Some(kept) = self.bytes.get_mut(&namespace) {

@@ -11,9 +11,9 @@ use futures_util::stream::{self, StreamExt as _};
 
 use crate::api::status::Status;
 use crate::cluster::error::{Class, Error};
-use crate::cluster::rollouts::{Key, TargetPods};
 use crate::controller::queue::Outcome;
 use crate::controller::rollouts::Context;
+use crate::controller::rollouts::cache::{Key, TargetPods};
 use crate::podtask::state::Stage;
 use crate::podtask::write::PodRef;
 use crate::process::clock;

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::cluster::error::Error;
-use crate::cluster::rollouts::{Found, Key, TargetPods};
 use crate::cluster::server::Server;
+use crate::controller::rollouts::cache::{Found, Key, TargetPods};
 use crate::rollout::desired::Rollout;
 use crate::rollout::target::{Target, Template};
 

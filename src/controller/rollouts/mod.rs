@@ -11,6 +11,7 @@
 //! anything itself, and never talks to a node.
 
 mod applier;
+mod cache;
 mod follow;
 mod metrics;
 mod orphans;
@@ -22,11 +23,11 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::agents::Agents;
-use crate::cluster::rollouts::{Key, Rollouts};
 use crate::cluster::server::Server;
 use crate::controller::Common;
 use crate::controller::events::Events;
 use crate::controller::reconcile_loop::ReconcileLoop;
+use crate::controller::rollouts::cache::{Key, Rollouts};
 use follow::Follows;
 
 pub(super) use metrics::Metrics;

@@ -10,9 +10,9 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::error::{Class, Error};
-use crate::cluster::rollouts::{Key, TargetPods};
 use crate::controller::rollouts::Context;
 use crate::controller::rollouts::applier::Budgets;
+use crate::controller::rollouts::cache::{Key, TargetPods};
 use crate::process::clock;
 use crate::process::log::chain;
 use crate::rollout::decide::What;

@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 use crate::api::in_place_rollout::InPlaceRolloutStatus;
 use crate::cluster::error::{Class, Error};
-use crate::cluster::rollouts::Key;
 use crate::controller::queue::Outcome;
 use crate::controller::rollouts::Context;
 use crate::controller::rollouts::applier::Applier;
+use crate::controller::rollouts::cache::Key;
 use crate::controller::rollouts::follow::Follow;
 use crate::podtask::write::PodRef;
 use crate::process::clock;

@@ -9,7 +9,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::api::status::Status;
 use crate::cluster::error::Error;
-use crate::cluster::workloads::Kind;
+use crate::controller::workloads::cache::Kind;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfKind {

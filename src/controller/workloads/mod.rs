@@ -9,6 +9,7 @@
 //! anything itself, and never talks to a node.
 
 mod applier;
+pub(in crate::controller) mod cache;
 mod metrics;
 mod reconcile;
 mod revisions;
@@ -19,10 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::agents::Agents;
 use crate::cluster::server::Server;
-use crate::cluster::workloads::{Contents, Workloads};
 use crate::controller::Common;
 use crate::controller::events::Events;
 use crate::controller::reconcile_loop::ReconcileLoop;
+use crate::controller::workloads::cache::{Contents, Workloads};
 
 pub(super) use metrics::Metrics;
 

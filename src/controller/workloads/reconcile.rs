@@ -8,10 +8,10 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::cluster::error::{Class, Error};
-use crate::cluster::workloads::{Key, Kind, SeenPod, Workload};
 use crate::controller::queue::Outcome;
 use crate::controller::workloads::Context;
 use crate::controller::workloads::applier::Applier;
+use crate::controller::workloads::cache::{Key, Kind, SeenPod, Workload};
 use crate::controller::workloads::revisions::{History, history, report_misfits};
 use crate::podtask::write::PodRef;
 use crate::process::clock;

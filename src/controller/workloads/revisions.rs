@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use crate::cluster::error::Error;
-use crate::cluster::workloads::{Key, SeenPod, Workload};
 use crate::controller::workloads::Context;
+use crate::controller::workloads::cache::{Key, SeenPod, Workload};
 use crate::podtask::write::Event;
 use crate::workload::revision::{self, Record, Revision};
 

@@ -9,8 +9,8 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use crate::api::pod_ref::PodRef;
 use crate::cri::proto::v1;
-use crate::operation::snapshot::PodRef;
 
 /// The path of the termination message inside the container if the pod does not specify it.
 pub(super) const DEFAULT_TERMINATION_LOG: &str = "/dev/termination-log";

@@ -6,6 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use crate::api::hook_run::HookRunSpec;
+use crate::api::pod_ref::PodRef;
 use crate::api::request::{HookRef, Request};
 use crate::cri::client::Client;
 use crate::hook::args::Injected;
@@ -13,7 +14,7 @@ use crate::hook::check;
 use crate::node::hook::Hooks;
 use crate::node::{Error, Node};
 use crate::operation::preflight::{self, BadHook};
-use crate::operation::snapshot::{PodRef, Snapshot};
+use crate::operation::snapshot::Snapshot;
 
 impl Node {
     /// Resolves the hooks that `request` names, for the preflight.

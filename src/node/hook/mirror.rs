@@ -17,7 +17,7 @@ use crate::api::request::label_value;
 use crate::cluster::error::Error;
 use crate::cluster::hooks::HookRuns;
 use crate::cluster::server::Server;
-use crate::operation::effect::Class;
+use crate::failure::Class;
 use crate::operation::hook::{Hook, Moment};
 use crate::operation::state::Operation;
 use crate::process::log::chain;

@@ -10,12 +10,13 @@ use tokio::task::JoinSet;
 
 use super::{BadFile, Dirs, files, owned_by};
 use crate::api::annotation;
+use crate::api::pod_ref::PodRef;
 use crate::cri::client::Client;
 use crate::cri::convert::{owner, sandboxes_of};
 use crate::cri::error::Error;
 use crate::cri::proto::v1;
-use crate::operation::effect::Class;
-use crate::operation::snapshot::{Owner, PodRef};
+use crate::failure::Class;
+use crate::operation::snapshot::Owner;
 
 /// Kubernetes' default termination grace period.
 const GRACE: Duration = Duration::from_secs(30);

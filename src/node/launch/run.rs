@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use super::{BadFile, Dirs, RmError, config, files, owned_by, rm};
 use crate::api::manifest::{Container, Manifest, PullPolicy, Volume, VolumeSource};
+use crate::api::pod_ref::PodRef;
 use crate::cri::client::Client;
 use crate::cri::convert::owner;
 use crate::cri::error::Error;
 use crate::cri::proto::v1;
-use crate::operation::snapshot::PodRef;
 
 /// The kernel's source of random UUIDs.
 const UUID: &str = "/proc/sys/kernel/random/uuid";

@@ -1,7 +1,8 @@
 //! Unit tests of `drain`: when the grace period counts, and the state of the gate at each end.
 
 use super::*;
-use crate::operation::effect::{Class, Learned};
+use crate::failure::Class;
+use crate::operation::effect::Learned;
 use crate::operation::fixtures::{Answer, Bench, Kubelet, at, pod};
 use crate::operation::outcome::Withdrawal;
 use crate::operation::snapshot::{Declared, Gate, Owner};

@@ -3,7 +3,8 @@
 use jiff::SignedDuration;
 
 use crate::api::annotation;
-use crate::operation::effect::{Class, Effect, Verb};
+use crate::failure::Class;
+use crate::operation::effect::{Effect, Verb};
 use crate::operation::fixtures::{Answer, Bench, Kubelet, at, find, instance, pod};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};

@@ -1,7 +1,7 @@
 //! Unit tests of `replace`: lost responses, failed starts, and kubelets that act at the same time.
 
 use super::*;
-use crate::operation::effect::Class;
+use crate::failure::Class;
 use crate::operation::fixtures::{Answer, Bench, at, find, instance, pod};
 use crate::operation::outcome::Outcome;
 use crate::operation::snapshot::Owner;

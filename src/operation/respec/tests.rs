@@ -1,7 +1,7 @@
 //! Unit tests of `respec`: the kubelet makes the replacement, delays it, or is overtaken.
 
 use super::*;
-use crate::operation::effect::Class;
+use crate::failure::Class;
 use crate::operation::fixtures::{
     ALIAS, Answer, Bench, Kubelet, at, declared, find, instance, pod_in_cluster, situation_in_cluster,
 };

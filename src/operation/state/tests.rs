@@ -1,8 +1,9 @@
 //! Unit tests of `state`: deadlines and the journal, and what a process restart or a clock change does to them.
 
 use super::*;
+use crate::failure::Class;
 use crate::operation::effect::Leftover;
-use crate::operation::effect::{Class, Verb};
+use crate::operation::effect::Verb;
 use crate::operation::fixtures::{Answer, Bench, at, pod};
 use crate::operation::last_failure::LastFailure;
 use crate::operation::note::Note;

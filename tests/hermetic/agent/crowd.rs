@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use inplace::api::pod_ref::PodRef;
 use inplace::node::journal::Journal;
-use inplace::operation::snapshot::PodRef;
 use serde_json::{Value, json};
 
 use super::super::runtime::{Fault, Pod};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inplace::api::annotation;
+use inplace::api::pod_ref::PodRef;
 use inplace::node::journal::Journal;
-use inplace::operation::snapshot::PodRef;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use serde_json::json;

@@ -2,9 +2,9 @@
 //! left alone.
 
 use inplace::api::annotation;
+use inplace::api::pod_ref::PodRef;
 use inplace::node::journal::{Entry, Journal};
 use inplace::operation::effect::GateAction;
-use inplace::operation::snapshot::PodRef;
 
 use super::super::api_server::Fault as ApiFault;
 use super::{Fixture, close, gate};

@@ -3,7 +3,7 @@
 use inplace::cluster::client::{Target, connect};
 use inplace::cluster::error::Error;
 use inplace::cluster::server::Server;
-use inplace::operation::effect::Class;
+use inplace::failure::Class;
 
 use super::super::api_server::ApiServer;
 

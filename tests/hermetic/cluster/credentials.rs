@@ -1,7 +1,7 @@
 //! Registry credentials come from the secrets that the pod names, and are never printed.
 
 use inplace::cluster::credentials::for_image;
-use inplace::operation::effect::Class;
+use inplace::failure::Class;
 use serde_json::json;
 
 use super::super::api_server::Fault;

@@ -7,9 +7,9 @@ mod write;
 
 use std::time::Duration;
 
+use inplace::api::pod_ref::PodRef;
 use inplace::cluster::client::{Target, connect};
 use inplace::cluster::pods::NodePods;
-use inplace::operation::snapshot::PodRef;
 use serde_json::Value;
 use tokio_util::sync::{CancellationToken, DropGuard};
 

@@ -1,11 +1,13 @@
 //! Images, gates, statuses and events are written once and to the intended pod, or not at all.
 
 use inplace::api::annotation;
+use inplace::api::pod_ref::PodRef;
 use inplace::api::status::{Phase, Status};
 use inplace::cluster::error::Error;
 use inplace::cluster::event::ObjectEvent;
-use inplace::operation::effect::{Class, EffectError};
-use inplace::operation::snapshot::{Gate, PodRef};
+use inplace::failure::Class;
+use inplace::operation::effect::EffectError;
+use inplace::operation::snapshot::Gate;
 use serde_json::json;
 
 use super::super::api_server::{Fault, pods};

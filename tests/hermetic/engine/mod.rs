@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inplace::api::annotation;
+use inplace::api::pod_ref::PodRef;
 use inplace::api::request::Request;
 use inplace::api::status::{Phase, Status};
 use inplace::cri::client::Client;
@@ -34,7 +35,7 @@ use inplace::node::drive::{ControlHandle, Observer};
 use inplace::node::holder::{Holder, HolderArgs};
 use inplace::node::{Error, Node};
 use inplace::operation::outcome::Withdrawal;
-use inplace::operation::snapshot::{Owner, PodRef};
+use inplace::operation::snapshot::Owner;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

@@ -1,8 +1,8 @@
 //! HookRuns that an agent has left at the API server when it was killed at the wrong moment.
 
+use inplace::api::pod_ref::PodRef;
 use inplace::node::hook::Forgotten;
 use inplace::node::journal::{Entry, Journal};
-use inplace::operation::snapshot::PodRef;
 
 use super::*;
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use inplace::operation::snapshot::PodRef;
+use inplace::api::pod_ref::PodRef;
 use inplace::operation::state::Operation;
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;

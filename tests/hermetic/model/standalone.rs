@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use inplace::api::request::{HookRef, OnFailure, Request, Target};
 use inplace::api::status::Action;
-use inplace::operation::effect::{Class, Effect, EffectError, ImageChoice, Learned, Leftover, Verb};
+use inplace::failure::Class;
+use inplace::operation::effect::{Effect, EffectError, ImageChoice, Learned, Leftover, Verb};
 use inplace::operation::hook::Moment;
 use inplace::operation::next::{Next, next, unseen};
 use inplace::operation::note::Note;

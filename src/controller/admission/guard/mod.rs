@@ -8,7 +8,9 @@
 //! server. The sender of a review is not authenticated (unless the API server presents a certificate), so the
 //! content of a review has no effect of its own.
 
+mod calls;
 mod effect;
+mod fields;
 pub(super) mod finish;
 mod limit;
 

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use inplace::operation::effect::{Class, Effect, EffectError, GateAction, ImageChoice, Learned, Verb};
+use inplace::failure::Class;
+use inplace::operation::effect::{Effect, EffectError, GateAction, ImageChoice, Learned, Verb};
 use inplace::operation::snapshot::{
     Container, Declared, DeclaredContainer, Gate, Owner, PullPolicy, Sandbox, Snapshot, State,
 };

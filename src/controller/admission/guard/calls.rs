@@ -13,21 +13,21 @@ use crate::api::annotation;
 use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::hook_run::{HookRun, HookRunStatus};
+use crate::api::pod_ref::PodRef;
 use crate::api::workload::WorkloadHook;
 use crate::cluster::error::{Class, Error};
 use crate::cluster::event::{self, ObjectEvent};
-use crate::cluster::guarded::{AttemptRun, GuardedPod, Leaving};
 use crate::cluster::hooks::Run;
 use crate::cluster::server::{MANAGER, Selection, Server};
+use crate::controller::admission::guard::fields::{AttemptRun, GuardedPod, Leaving};
 use crate::guard::{self, Attempt, Namespace};
-use crate::operation::snapshot::PodRef;
 
 /// The page size for lists of HookRuns: each may be as large as the API server allows.
 const PAGE: u32 = 10;
 
 impl Server {
     /// Reads the fields of a pod that decide about its deletion; `None` if it does not exist.
-    pub async fn guarded_pod(&self, namespace: &str, name: &str) -> Result<Option<core::Pod>, Error> {
+    pub(crate) async fn guarded_pod(&self, namespace: &str, name: &str) -> Result<Option<core::Pod>, Error> {
         let request = Request::new(core::Pod::url_path(&(), Some(namespace)));
         let request = request.get(name, &GetParams::default());
         let found: Option<GuardedPod> =
@@ -36,7 +36,7 @@ impl Server {
     }
 
     /// Reads the fields of a namespace that the guard needs.
-    pub async fn guarded_namespace(&self, name: &str) -> Result<Namespace, Error> {
+    pub(crate) async fn guarded_namespace(&self, name: &str) -> Result<Namespace, Error> {
         let request = Request::new(core::Namespace::url_path(&(), None)).get(name, &GetParams::default());
         let found: core::Namespace = self.ask(&format!("reading namespace {name}"), request).await?;
         let overridden = found.annotations().get(annotation::DELETE_GUARD_OVERRIDE);
@@ -49,7 +49,7 @@ impl Server {
     }
 
     /// The current taints of a node; empty if the node does not exist.
-    pub async fn taints(&self, node: &str) -> Result<Vec<core::Taint>, Error> {
+    pub(crate) async fn taints(&self, node: &str) -> Result<Vec<core::Taint>, Error> {
         let selection = Selection {
             what: format!("node {node}"),
             fields: Some(format!("metadata.name={node}")),
@@ -60,7 +60,7 @@ impl Server {
     }
 
     /// The pre-delete HookRuns in a namespace for pods with this instance label.
-    pub async fn attempts(&self, namespace: &str, instance: &str) -> Result<Vec<Attempt>, Error> {
+    pub(crate) async fn attempts(&self, namespace: &str, instance: &str) -> Result<Vec<Attempt>, Error> {
         let (of_type, of_instance) = (annotation::HOOK_TYPE, crate::api::workload_key::HOOK_INSTANCE);
         let selection = Selection {
             what: format!("the HookRuns before deletions in {namespace}"),
@@ -79,7 +79,7 @@ impl Server {
     }
 
     /// Whether the guard created the HookRun of this name for `pod`; `None` if there is no such HookRun.
-    pub async fn is_guards_run(&self, pod: &core::Pod, name: &str) -> Result<Option<bool>, Error> {
+    pub(crate) async fn is_guards_run(&self, pod: &core::Pod, name: &str) -> Result<Option<bool>, Error> {
         let namespace = pod.namespace().unwrap_or_default();
         let request = Request::new(HookRun::url_path(&(), Some(&namespace)));
         let request = request.get(name, &GetParams::default());
@@ -92,7 +92,7 @@ impl Server {
 
     /// Records in the status of `pod` that its deletion is refused since `since`. Another pod of the same name is
     /// not touched.
-    pub async fn hold_pod(&self, pod: &core::Pod, since: Timestamp) -> Result<(), Error> {
+    pub(crate) async fn hold_pod(&self, pod: &core::Pod, since: Timestamp) -> Result<(), Error> {
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
         let condition = json!({"type": annotation::DELETE_GUARD_HELD, "status": "True", "reason": "DeletionRefused",
             "message": "--guard-longest-hold counts from lastTransitionTime",
@@ -106,7 +106,7 @@ impl Server {
     }
 
     /// The pre-delete hook of a `GameDeployment` or `GameStatefulSet`; `None` if it has none or does not exist.
-    pub async fn pre_delete_hook(
+    pub(crate) async fn pre_delete_hook(
         &self,
         namespace: &str,
         (kind, name): (&str, &str),
@@ -122,7 +122,12 @@ impl Server {
     }
 
     /// Writes an event about a pod; `host` is the reporting instance. An event that exists already is not an error.
-    pub async fn pod_event(&self, pod: &core::Pod, host: &str, reported: &ObjectEvent) -> Result<(), Error> {
+    pub(crate) async fn pod_event(
+        &self,
+        pod: &core::Pod,
+        host: &str,
+        reported: &ObjectEvent,
+    ) -> Result<(), Error> {
         let pod = PodRef {
             namespace: pod.namespace().unwrap_or_default(),
             name: pod.name_any(),

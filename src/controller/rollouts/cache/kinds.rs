@@ -7,18 +7,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use crate::api::in_place_rollout::InPlaceRollout;
-use crate::cluster::workloads::kinds::{meta_of, readable, within};
-use crate::cluster::workloads::trim::Trim;
+use crate::cluster::trim::Trim;
+use crate::cluster::trim::{meta_of, readable, within};
 use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
 
 /// A rollout; `None` if it is unreadable.
 #[derive(Clone, Debug)]
-pub struct CachedRollout(pub(super) Option<Arc<Rollout>>);
+pub(crate) struct CachedRollout(pub(super) Option<Arc<Rollout>>);
 
 /// A pod of a rollout's target.
 #[derive(Clone, Debug)]
-pub struct CachedPod(pub(super) Arc<Pod>);
+pub(crate) struct CachedPod(pub(super) Arc<Pod>);
 
 impl Trim for CachedRollout {
     type Kind = InPlaceRollout;

@@ -4,6 +4,8 @@
 //! by the next leader. Must not decide when a restart is due (`config_restart` does), and touches no
 //! container: it creates `InPlaceRollout`s.
 
+mod cache;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
@@ -13,11 +15,11 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::in_place_rollout::InPlaceRollout;
-use crate::cluster::changes::{Subject, Subjects, Watched};
 use crate::cluster::error::{Class, Error};
 use crate::cluster::server::Server;
 use crate::config_restart::{self, Change, Content, Reference, Source, Step, containers, decide};
 use crate::controller::Common;
+use crate::controller::config_restart::cache::{Subject, Subjects, Watched};
 use crate::controller::events::Events;
 use crate::podtask::write::Event;
 use crate::process::clock;

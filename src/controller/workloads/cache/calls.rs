@@ -16,16 +16,16 @@ use crate::api::pod_template::PodTemplate;
 use crate::cluster::error::Error;
 use crate::cluster::event::{self, ObjectEvent};
 use crate::cluster::server::{MANAGER, Server};
-use crate::cluster::workloads::kinds::{CachedPod, CachedRevision, Deployment, StatefulSet};
-use crate::cluster::workloads::trim::Trim;
-use crate::cluster::workloads::{Key, Kind, Trimmed, Workloads};
-use crate::operation::effect::Class;
+use crate::cluster::trim::Trim;
+use crate::controller::workloads::cache::kinds::{CachedPod, CachedRevision, Deployment, StatefulSet};
+use crate::controller::workloads::cache::{Key, Kind, Trimmed, Workloads};
+use crate::failure::Class;
 use crate::podtask::write::{PodPatch, PodRef};
 use crate::workload::revision;
 
 /// How a pod is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deletion {
+pub(crate) enum Deletion {
     /// With its own grace period.
     Graceful,
     /// At once, because there is no kubelet that could end it.
@@ -34,7 +34,7 @@ pub enum Deletion {
 
 impl Server {
     /// Creates a pod.
-    pub async fn create_pod(
+    pub(crate) async fn create_pod(
         &self,
         namespace: &str,
         name: &str,
@@ -45,14 +45,18 @@ impl Server {
     }
 
     /// Creates a volume claim.
-    pub async fn create_claim(&self, namespace: &str, name: &str, body: &Value) -> Result<(), Error> {
+    pub(crate) async fn create_claim(&self, namespace: &str, name: &str, body: &Value) -> Result<(), Error> {
         let doing = format!("making claim {namespace}/{name}");
         let request = of::<PersistentVolumeClaim>(namespace).create(&by_us(), bytes(body));
         self.ask::<IgnoredAny>(&doing, request).await.map(drop)
     }
 
     /// Reads a pod; `None` if it is gone or another pod has its name.
-    pub async fn see_pod<T: Trim>(&self, namespace: &str, pod: &PodRef) -> Result<Option<Trimmed<T>>, Error> {
+    pub(crate) async fn see_pod<T: Trim>(
+        &self,
+        namespace: &str,
+        pod: &PodRef,
+    ) -> Result<Option<Trimmed<T>>, Error> {
         let doing = format!("reading pod {namespace}/{}", pod.name);
         let request = of::<Pod>(namespace).get(&pod.name, &GetParams::default());
         match self.ask::<Trimmed<T>>(&doing, request).await {
@@ -64,7 +68,7 @@ impl Server {
 
     /// Deletes a pod, provided that it is unchanged since it was read. Returns the resulting pod if the API server
     /// returns it.
-    pub async fn delete_pod(
+    pub(crate) async fn delete_pod(
         &self,
         namespace: &str,
         pod: &PodRef,
@@ -85,7 +89,7 @@ impl Server {
     }
 
     /// Changes labels and annotations of a pod, provided that it is unchanged since it was read.
-    pub async fn patch_pod<T: Trim>(
+    pub(crate) async fn patch_pod<T: Trim>(
         &self,
         namespace: &str,
         pod: &PodRef,
@@ -100,7 +104,7 @@ impl Server {
     }
 
     /// Makes a workload the controller of a pod by an owner reference, or (`own` false) removes that reference.
-    pub async fn own_pod(
+    pub(crate) async fn own_pod(
         &self,
         namespace: &str,
         pod: &PodRef,
@@ -118,7 +122,7 @@ impl Server {
 
     /// Makes a workload the controller of a revision without a controller, provided that the revision is unchanged
     /// since it was read.
-    pub async fn adopt_revision(
+    pub(crate) async fn adopt_revision(
         &self,
         namespace: &str,
         revision: &PodRef,
@@ -133,7 +137,7 @@ impl Server {
     }
 
     /// The template in the revision with this uid; `None` if the revision is gone or has no template.
-    pub async fn revision_template(
+    pub(crate) async fn revision_template(
         &self,
         namespace: &str,
         name: &str,
@@ -151,7 +155,7 @@ impl Server {
     }
 
     /// Creates a revision.
-    pub async fn create_revision(&self, revision: &ControllerRevision) -> Result<(), Error> {
+    pub(crate) async fn create_revision(&self, revision: &ControllerRevision) -> Result<(), Error> {
         let meta = &revision.metadata;
         let (namespace, name) =
             (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
@@ -163,7 +167,7 @@ impl Server {
     }
 
     /// Changes the number of a revision, provided that the revision is unchanged since it was read.
-    pub async fn number_revision(
+    pub(crate) async fn number_revision(
         &self,
         namespace: &str,
         name: &str,
@@ -177,7 +181,7 @@ impl Server {
     }
 
     /// Deletes a revision. It is not an error if it is gone.
-    pub async fn delete_revision(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
+    pub(crate) async fn delete_revision(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
         let doing = format!("deleting ControllerRevision {namespace}/{name}");
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
@@ -189,7 +193,7 @@ impl Server {
     }
 
     /// Reads the uid of a workload; `None` if it is gone or being deleted.
-    pub async fn workload_uid(&self, key: &Key) -> Result<Option<String>, Error> {
+    pub(crate) async fn workload_uid(&self, key: &Key) -> Result<Option<String>, Error> {
         let doing = format!("reading {key}");
         let request = workloads(key).get(&key.name, &GetParams::default());
         match self.ask::<Value>(&doing, request).await {
@@ -205,7 +209,7 @@ impl Server {
 
     /// Changes a workload, provided that it is unchanged since it was read; stores the result in the cache `known`.
     /// Returns its new version.
-    pub async fn patch_workload(
+    pub(crate) async fn patch_workload(
         &self,
         known: &Workloads,
         key: &Key,
@@ -224,7 +228,7 @@ impl Server {
 
     /// Writes the status of a workload, provided that it is unchanged since it was read; stores the result in the
     /// cache `known`. Returns its new version.
-    pub async fn workload_status(
+    pub(crate) async fn workload_status(
         &self,
         known: &Workloads,
         key: &Key,
@@ -245,7 +249,7 @@ impl Server {
     }
 
     /// Writes an event about an object; `host` is the reporting instance. Returns the name of the event.
-    pub async fn object_event(
+    pub(crate) async fn object_event(
         &self,
         about: ObjectReference,
         host: &str,
@@ -261,7 +265,7 @@ impl Server {
     }
 
     /// Sets the count of an event, with the text and time of `reported` as its last occurrence.
-    pub async fn count_event(
+    pub(crate) async fn count_event(
         &self,
         namespace: &str,
         name: &str,
@@ -302,7 +306,7 @@ impl Server {
 
 impl Key {
     /// The reference to the workload in events.
-    pub fn reference(&self, uid: &str) -> ObjectReference {
+    pub(crate) fn reference(&self, uid: &str) -> ObjectReference {
         ObjectReference {
             api_version: Some(GameDeployment::api_version(&()).into_owned()),
             kind: Some(self.kind.name().to_owned()),

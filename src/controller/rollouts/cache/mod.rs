@@ -18,22 +18,22 @@ use crate::api::annotation;
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::Store;
-use crate::cluster::workloads::Trimmed;
-use crate::cluster::workloads::kinds::within;
-use crate::cluster::workloads::trim;
+use crate::cluster::trim;
+use crate::cluster::trim::Trimmed;
+use crate::cluster::trim::within;
 use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
 
-pub use calls::Found;
-pub use kinds::{CachedPod, CachedRollout};
+pub(crate) use calls::Found;
+pub(crate) use kinds::{CachedPod, CachedRollout};
 
 /// Identifies a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
+pub(crate) struct Key {
     /// The namespace of the rollout.
-    pub namespace: String,
+    pub(crate) namespace: String,
     /// The name of the rollout.
-    pub name: String,
+    pub(crate) name: String,
 }
 
 impl std::fmt::Display for Key {
@@ -48,7 +48,7 @@ impl Key {
     }
 
     /// The reference to the rollout in events.
-    pub fn reference(&self, uid: &str) -> ObjectReference {
+    pub(crate) fn reference(&self, uid: &str) -> ObjectReference {
         ObjectReference {
             api_version: Some(InPlaceRollout::api_version(&()).into_owned()),
             kind: Some("InPlaceRollout".to_owned()),
@@ -62,30 +62,30 @@ impl Key {
 
 /// All rollouts. Clones share the cache.
 #[derive(Clone, Debug)]
-pub struct Rollouts {
+pub(crate) struct Rollouts {
     store: Store<Trimmed<CachedRollout>>,
 }
 
 impl Rollouts {
     /// Watches until `stop`. The cache is empty when this returns; see [`Self::is_current`].
-    pub fn watch(server: &Server, stop: &CancellationToken) -> Self {
+    pub(crate) fn watch(server: &Server, stop: &CancellationToken) -> Self {
         let selection = Selection { what: "InPlaceRollouts".to_owned(), ..Selection::default() };
         Self { store: Store::watch(server.clone(), selection, stop.clone()) }
     }
 
     /// True if the rollouts have been listed and are as new as the API server can deliver them.
-    pub fn is_current(&self) -> bool {
+    pub(crate) fn is_current(&self) -> bool {
         self.store.has_synced() && (self.store.is_current() || self.store.is_empty())
     }
 
     /// Returns when anything has changed since the last call on this clone.
-    pub async fn changed(&mut self) {
+    pub(crate) async fn changed(&mut self) {
         self.store.changed().await;
     }
 
     /// The rollouts that have changed since the last call, each with its generation. It includes deleted rollouts,
     /// and active rollouts of a namespace in which any rollout has changed. Only one caller may use it.
-    pub fn updates(&self) -> Vec<(Key, i64)> {
+    pub(crate) fn updates(&self) -> Vec<(Key, i64)> {
         let mut updates = Vec::new();
         for group in self.store.touched() {
             if let Some((namespace, name)) = group.strip_prefix("of/").and_then(|key| key.split_once('/')) {
@@ -105,12 +105,12 @@ impl Rollouts {
     }
 
     /// The cached rollout; `None` if it is gone or unreadable.
-    pub fn get(&self, key: &Key) -> Option<Arc<Rollout>> {
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<Rollout>> {
         self.store.get(&trim::key(&key.namespace, &key.name))?.value.0.clone()
     }
 
     /// The name of the newest rollout with the same target, if it is newer than `rollout`.
-    pub fn newer(&self, rollout: &Rollout) -> Option<String> {
+    pub(crate) fn newer(&self, rollout: &Rollout) -> Option<String> {
         let others = self.store.group(&within(&rollout.namespace));
         let others = others.iter().filter_map(|kept| kept.value.0.as_ref());
         others
@@ -120,7 +120,7 @@ impl Rollouts {
     }
 
     /// The uids of the rollouts in progress.
-    pub fn active(&self) -> BTreeSet<String> {
+    pub(crate) fn active(&self) -> BTreeSet<String> {
         let all = self.store.list();
         let active =
             all.iter().filter_map(|kept| kept.value.0.as_ref()).filter(|rollout| rollout.is_active());
@@ -130,13 +130,13 @@ impl Rollouts {
 
 /// The cached pods of a target, or the pods that any rollout works on. Clones share the cache.
 #[derive(Clone, Debug)]
-pub struct TargetPods {
+pub(crate) struct TargetPods {
     store: Store<Trimmed<CachedPod>>,
 }
 
 impl TargetPods {
     /// Watches the pods of `namespace` with `labels` until `stop`.
-    pub fn watch(server: &Server, namespace: &str, labels: &str, stop: &CancellationToken) -> Self {
+    pub(crate) fn watch(server: &Server, namespace: &str, labels: &str, stop: &CancellationToken) -> Self {
         let selection = Selection {
             what: format!("the pods {labels} of namespace {namespace}"),
             namespace: Some(namespace.to_owned()),
@@ -147,7 +147,7 @@ impl TargetPods {
     }
 
     /// Watches the pods that any rollout works on until `stop`.
-    pub fn worked_on(server: &Server, stop: &CancellationToken) -> Self {
+    pub(crate) fn worked_on(server: &Server, stop: &CancellationToken) -> Self {
         let selection = Selection {
             what: "the pods that a rollout works on".to_owned(),
             labels: Some(annotation::ROLLOUT_UID.to_owned()),
@@ -157,17 +157,17 @@ impl TargetPods {
     }
 
     /// True if the pods have been listed and are as new as the API server can deliver them.
-    pub fn is_current(&self) -> bool {
+    pub(crate) fn is_current(&self) -> bool {
         self.store.has_synced() && self.store.is_current()
     }
 
     /// Returns when anything has changed since the last call on this clone.
-    pub async fn changed(&mut self) {
+    pub(crate) async fn changed(&mut self) {
         self.store.changed().await;
     }
 
     /// All cached pods, each with its namespace.
-    pub fn list(&self) -> Vec<(String, Arc<Pod>)> {
+    pub(crate) fn list(&self) -> Vec<(String, Arc<Pod>)> {
         let all = self.store.list();
         all.iter()
             .map(|kept| (kept.meta.namespace.clone().unwrap_or_default(), Arc::clone(&kept.value.0)))
@@ -175,12 +175,12 @@ impl TargetPods {
     }
 
     /// Stores a pod that a write returned, before the watch delivers it.
-    pub fn learn(&self, pod: Trimmed<CachedPod>) {
+    pub(crate) fn learn(&self, pod: Trimmed<CachedPod>) {
         self.store.learn(pod);
     }
 
     /// Removes a pod that is known to be gone.
-    pub fn forget(&self, namespace: &str, name: &str, uid: &str) {
+    pub(crate) fn forget(&self, namespace: &str, name: &str, uid: &str) {
         self.store.forget(&trim::key(namespace, name), uid);
     }
 }

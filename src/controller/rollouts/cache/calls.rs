@@ -16,11 +16,11 @@ use crate::api::annotation;
 use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutStatus, WorkloadRef};
 use crate::api::workload_kind::{Kind, REPLICA_SET};
 use crate::cluster::error::{Class, Error};
-use crate::cluster::rollouts::{CachedRollout, Key, Rollouts, seconds};
 use crate::cluster::server::{MANAGER, Server};
+use crate::cluster::trim::Trimmed;
+use crate::cluster::trim::controller;
 use crate::cluster::version::{Moved, Served};
-use crate::cluster::workloads::Trimmed;
-use crate::cluster::workloads::trim::controller;
+use crate::controller::rollouts::cache::{CachedRollout, Key, Rollouts, seconds};
 use crate::podtask::selector;
 use crate::rollout::desired::Rollout;
 use crate::rollout::disruption::Disruption;
@@ -30,11 +30,11 @@ const DISRUPTIONS: Moved = Moved { group: "policy", plural: "poddisruptionbudget
 
 /// A rollout's target as it was found.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub(crate) struct Found {
     /// The label selector of its pods.
-    pub labels: String,
+    pub(crate) labels: String,
     /// The owners and templates of its pods.
-    pub target: Target,
+    pub(crate) target: Target,
 }
 
 /// The fields that all kinds of workloads have in common.
@@ -90,7 +90,7 @@ impl Server {
     ///
     /// # Errors
     /// As any call. A missing target is not an error.
-    pub async fn find_target(&self, rollout: &Rollout) -> Result<Found, Error> {
+    pub(crate) async fn find_target(&self, rollout: &Rollout) -> Result<Found, Error> {
         let target = &rollout.spec.target;
         let absent = || Found {
             labels: format!("{}={}", annotation::ROLLOUT_UID, rollout.uid),
@@ -122,7 +122,7 @@ impl Server {
     ///
     /// # Errors
     /// As any call.
-    pub async fn template_of(
+    pub(crate) async fn template_of(
         &self,
         namespace: &str,
         owner: &OwnerReference,
@@ -174,7 +174,7 @@ impl Server {
     ///
     /// # Errors
     /// As any call.
-    pub async fn is_under_way(&self, key: &Key, uid: &str) -> Result<bool, Error> {
+    pub(crate) async fn is_under_way(&self, key: &Key, uid: &str) -> Result<bool, Error> {
         let request = rollouts(&key.namespace).get(&key.name, &GetParams::default());
         match self.ask::<Trimmed<CachedRollout>>(&format!("reading {key}"), request).await {
             Ok(seen) => Ok(seen.value.0.is_some_and(|rollout| rollout.uid == uid && rollout.is_active())),
@@ -188,7 +188,7 @@ impl Server {
     ///
     /// # Errors
     /// As any call.
-    pub async fn rollout_status(
+    pub(crate) async fn rollout_status(
         &self,
         known: &Rollouts,
         rollout: &Rollout,
@@ -213,7 +213,7 @@ impl Server {
     ///
     /// # Errors
     /// As any call.
-    pub async fn delete_rollout(&self, rollout: &Rollout) -> Result<(), Error> {
+    pub(crate) async fn delete_rollout(&self, rollout: &Rollout) -> Result<(), Error> {
         let doing = format!("deleting {}", Key::of(rollout));
         let preconditions = Preconditions { uid: Some(rollout.uid.clone()), resource_version: None };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
@@ -232,7 +232,7 @@ impl Server {
     ///
     /// # Errors
     /// As any call.
-    pub async fn disruptions(&self, namespace: &str) -> Result<Served<Disruption>, Error> {
+    pub(crate) async fn disruptions(&self, namespace: &str) -> Result<Served<Disruption>, Error> {
         match self.list_moved(&DISRUPTIONS, namespace, None).await {
             Err(error) if error.class() == Class::Gone => Ok(Served { version: "v1", items: Vec::new() }),
             listed => listed,
@@ -243,7 +243,7 @@ impl Server {
     ///
     /// # Errors
     /// `Refused` if the budget was modified concurrently.
-    pub async fn claim_disruption(
+    pub(crate) async fn claim_disruption(
         &self,
         (version, namespace): (&str, &str),
         budget: &Disruption,
@@ -268,7 +268,7 @@ impl Server {
     ///
     /// # Errors
     /// As any call.
-    pub async fn note_disruption(
+    pub(crate) async fn note_disruption(
         &self,
         at: (&str, &str),
         budget: &Disruption,

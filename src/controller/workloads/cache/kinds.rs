@@ -18,7 +18,7 @@ use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::hook_run::{HookRun, HookRunSpec, HookRunStatus};
 use crate::api::hook_template::{HookTemplate, HookTemplateSpec};
 use crate::api::workload_key;
-use crate::cluster::workloads::trim::{Trim, controller};
+use crate::cluster::trim::{Trim, controller, meta_of, namespace, readable, within};
 use crate::podtask::pod;
 use crate::workload::hooks::Run;
 use crate::workload::order;
@@ -38,15 +38,15 @@ const MOST_REVISION_BYTES: usize = 8 << 20;
 
 /// A cached workload.
 #[derive(Debug)]
-pub struct Workload {
+pub(crate) struct Workload {
     /// The spec of the workload.
-    pub spec: WorkloadSpec,
+    pub(crate) spec: WorkloadSpec,
     /// The last status, as far as decisions use it.
-    pub report: Report,
+    pub(crate) report: Report,
     /// The complete last status, as it is in the object.
-    pub status: Value,
+    pub(crate) status: Value,
     /// The resource version that was read.
-    pub version: String,
+    pub(crate) version: String,
 }
 
 pub(super) type Deployment = CachedWorkload<GameDeployment>;
@@ -59,17 +59,17 @@ pub(super) struct CachedWorkload<K>(pub Option<Arc<Workload>>, PhantomData<K>);
 
 /// A pod. If another kind of object controls it, only its name is cached.
 #[derive(Clone, Debug)]
-pub struct CachedPod {
+pub(crate) struct CachedPod {
     /// The fields that decisions use.
-    pub pod: Option<pod::Pod>,
+    pub(crate) pod: Option<pod::Pod>,
     /// The labels of the pod.
-    pub labels: BTreeMap<String, String>,
+    pub(crate) labels: BTreeMap<String, String>,
 }
 
 /// A `ControllerRevision`. Users of any namespace can create them, each as large as the API server allows and with
 /// any workload as its controller, so the content of a revision is never cached.
 #[derive(Clone, Debug)]
-pub struct CachedRevision {
+pub(crate) struct CachedRevision {
     /// The cached part of a revision that a workload controls.
     pub(super) record: Option<Record>,
     /// The cached part of a revision without a controller.
@@ -90,7 +90,7 @@ pub(super) struct Claim;
 
 /// The cached part of a node.
 #[derive(Clone, Debug)]
-pub(super) struct CachedNode(pub order::Node);
+pub(super) struct CachedNode(pub(crate) order::Node);
 
 /// A `HookRun` of a workload.
 #[derive(Clone, Debug)]
@@ -98,7 +98,7 @@ pub(super) struct CachedRun(pub Option<Run>);
 
 /// A `HookTemplate`; `None` if it is unreadable.
 #[derive(Clone, Debug)]
-pub struct Template(pub Option<HookTemplateSpec>);
+pub(crate) struct Template(pub Option<HookTemplateSpec>);
 
 /// The group of objects without a controller.
 pub(super) fn orphans(namespace: &str) -> String {
@@ -115,15 +115,6 @@ pub(super) fn claims(namespace: &str, beginning: &str) -> String {
     format!("claims/{namespace}/{beginning}")
 }
 
-/// The group of the objects in a namespace.
-pub(in crate::cluster) fn within(namespace: &str) -> String {
-    format!("in/{namespace}")
-}
-
-fn namespace(meta: &ObjectMeta) -> &str {
-    meta.namespace.as_deref().unwrap_or_default()
-}
-
 /// The group of the objects that a workload controls: the workload's uid.
 fn owned(meta: &ObjectMeta) -> Vec<String> {
     controller(meta).filter(|owner| is_workload(owner)).map(|owner| owner.uid.clone()).into_iter().collect()
@@ -134,30 +125,8 @@ pub(super) fn is_workload(owner: &OwnerReference) -> bool {
         && matches!(owner.kind.as_str(), "GameDeployment" | "GameStatefulSet")
 }
 
-pub(in crate::cluster) fn meta_of(value: &Value) -> ObjectMeta {
-    value.get("metadata").and_then(|meta| ObjectMeta::deserialize(meta).ok()).unwrap_or_default()
-}
-
 fn version(meta: &ObjectMeta) -> String {
     meta.resource_version.clone().unwrap_or_default()
-}
-
-/// Parses an object; logs if it is unreadable. The parser's message is not logged, because it contains values.
-pub(in crate::cluster) fn readable<T: Resource<DynamicType = ()> + DeserializeOwned>(
-    meta: &ObjectMeta,
-    source: Value,
-) -> Option<T> {
-    let read = serde_json::from_value(source).ok();
-    if read.is_none() {
-        let name = meta.name.as_deref().unwrap_or_default();
-        tracing::warn!(
-            "{} {}/{name} cannot be read and is left alone: is the definition of its kind that of this release? \
-             `inplace crds` prints it",
-            T::kind(&()),
-            namespace(meta)
-        );
-    }
-    read
 }
 
 /// A kind of workloads.
@@ -379,7 +348,7 @@ mod tests {
 
     use super::*;
     use crate::api::pod_template::PodTemplate;
-    use crate::cluster::workloads::Trimmed;
+    use crate::cluster::trim::Trimmed;
 
     fn kept(mut revision: Value) -> Trimmed<CachedRevision> {
         revision["revision"] = json!(1);

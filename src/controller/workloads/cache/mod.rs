@@ -7,7 +7,6 @@
 mod calls;
 mod contents;
 pub(super) mod kinds;
-pub(super) mod trim;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::annotation;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::Store;
+use crate::cluster::trim::{self, Trimmed};
 use crate::podtask::write::PodRef;
 use crate::workload::adoption::{self, Candidate, Claim as Whose, claim};
 use crate::workload::hooks::{HookTemplates, Run, TemplateState};
@@ -29,17 +29,16 @@ use crate::workload::order::Nodes;
 use crate::workload::revision::Record;
 use crate::workload::spec::WorkloadSpec;
 
-pub use calls::Deletion;
-pub use contents::Contents;
-pub use kinds::{CachedPod, CachedRevision, Template, Workload};
-pub use trim::Trimmed;
+pub(crate) use calls::Deletion;
+pub(crate) use contents::Contents;
+pub(crate) use kinds::{CachedPod, CachedRevision, Template, Workload};
 
 /// The page size for kinds whose objects any user can create, each as large as the API server allows.
 const PAGE: u32 = 20;
 
 /// The kinds of workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// `GameDeployment`.
     Deployment,
     /// `GameStatefulSet`.
@@ -48,7 +47,7 @@ pub enum Kind {
 
 impl Kind {
     /// The name of the kind in the API.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Deployment => "GameDeployment",
             Self::StatefulSet => "GameStatefulSet",
@@ -58,13 +57,13 @@ impl Kind {
 
 /// Identifies a workload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
+pub(crate) struct Key {
     /// The kind of the workload.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// The namespace of the workload.
-    pub namespace: String,
+    pub(crate) namespace: String,
     /// The name of the workload.
-    pub name: String,
+    pub(crate) name: String,
 }
 
 impl std::fmt::Display for Key {
@@ -74,11 +73,11 @@ impl std::fmt::Display for Key {
 }
 
 /// A cached pod.
-pub type SeenPod = Arc<Trimmed<CachedPod>>;
+pub(crate) type SeenPod = Arc<Trimmed<CachedPod>>;
 
 /// All cached objects. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Workloads {
+pub(crate) struct Workloads {
     deployments: Store<Trimmed<kinds::Deployment>>,
     sets: Store<Trimmed<kinds::StatefulSet>>,
     pods: Store<Trimmed<CachedPod>>,
@@ -91,7 +90,7 @@ pub struct Workloads {
 
 /// An object that was created and must be in the cache before the next reconcile.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Made {
+pub(crate) enum Made {
     /// A pod of this name; if a uid is given, with this uid.
     Pod(String, Option<String>),
     /// A revision of this name.
@@ -104,7 +103,7 @@ pub enum Made {
 
 impl Workloads {
     /// Watches until `stop`. The cache is empty when this returns; see [`Self::is_current`].
-    pub fn watch(server: &Server, stop: &CancellationToken) -> Self {
+    pub(crate) fn watch(server: &Server, stop: &CancellationToken) -> Self {
         let all = |what: &str| Selection { what: what.to_owned(), ..Selection::default() };
         let of_workloads = format!("{},!{}", annotation::HOOK_TYPE, annotation::OPERATION);
         let paged = |what: &str| Selection { page: PAGE, ..all(what) };
@@ -124,7 +123,7 @@ impl Workloads {
 
     /// True if all kinds have been listed, and workloads, pods and revisions are as new as the API server can
     /// deliver them.
-    pub fn is_current(&self) -> bool {
+    pub(crate) fn is_current(&self) -> bool {
         // A kind that is not installed is not watched, and has no objects.
         let deployments = self.deployments.is_current() || self.deployments.is_empty();
         let sets = self.sets.is_current() || self.sets.is_empty();
@@ -142,7 +141,7 @@ impl Workloads {
 
     /// Returns when anything has changed since the last call on this clone. Several changes may be combined into
     /// one.
-    pub async fn changed(&mut self) {
+    pub(crate) async fn changed(&mut self) {
         tokio::select! {
             () = self.deployments.changed() => {}
             () = self.sets.changed() => {}
@@ -157,7 +156,7 @@ impl Workloads {
 
     /// The workloads that are affected by any change since the last call, each with its generation. Only one caller
     /// may use it.
-    pub fn updates(&self) -> BTreeMap<Key, i64> {
+    pub(crate) fn updates(&self) -> BTreeMap<Key, i64> {
         let mut updates = BTreeMap::new();
         let mut owners = self.deployments.touched();
         owners.append(&mut self.sets.touched());
@@ -204,7 +203,7 @@ impl Workloads {
     }
 
     /// The cached workload; `None` if it is gone or unreadable.
-    pub fn get(&self, key: &Key) -> Option<Arc<Workload>> {
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<Workload>> {
         let at = trim::key(&key.namespace, &key.name);
         match key.kind {
             Kind::Deployment => self.deployments.get(&at)?.value.0.clone(),
@@ -213,21 +212,21 @@ impl Workloads {
     }
 
     /// The pods that the workload controls or could adopt, each with the decision about its ownership.
-    pub fn pods(&self, spec: &WorkloadSpec) -> Vec<(Whose, SeenPod)> {
+    pub(crate) fn pods(&self, spec: &WorkloadSpec) -> Vec<(Whose, SeenPod)> {
         let own = self.pods.group(&spec.uid);
         let orphans = self.pods.group(&kinds::orphans(&spec.namespace));
         own.into_iter().chain(orphans).map(|pod| (whose(spec, &pod), pod)).collect()
     }
 
     /// The names of pods that have the prefix of the workload's pods but are not controlled by it.
-    pub fn taken(&self, spec: &WorkloadSpec) -> BTreeSet<String> {
+    pub(crate) fn taken(&self, spec: &WorkloadSpec) -> BTreeSet<String> {
         let alike = self.pods.beginning(&trim::key(&spec.namespace, &format!("{}-", spec.name)));
         let others = alike.into_iter().filter(|pod| owner(pod) != Some(&spec.uid));
         others.filter_map(|pod| pod.meta.name.clone()).collect()
     }
 
     /// The revisions of the workload, each with its uid.
-    pub fn revisions(&self, spec: &WorkloadSpec) -> Vec<(String, Record)> {
+    pub(crate) fn revisions(&self, spec: &WorkloadSpec) -> Vec<(String, Record)> {
         let own = self.revisions.group(&spec.uid);
         let record = |kept: &Arc<Trimmed<CachedRevision>>| {
             Some((kept.meta.uid.clone().unwrap_or_default(), kept.value.record.clone()?))
@@ -237,13 +236,13 @@ impl Workloads {
 
     /// Revisions without a controller that were created for a workload like this one: their names, uids and
     /// versions.
-    pub fn orphaned_revisions(&self, spec: &WorkloadSpec) -> Vec<PodRef> {
+    pub(crate) fn orphaned_revisions(&self, spec: &WorkloadSpec) -> Vec<PodRef> {
         self.orphans_like(spec, |orphan| orphan.fits)
     }
 
     /// Revisions without a controller whose names and labels are like those of this workload, but whose content
     /// does not match their name.
-    pub fn misfits(&self, spec: &WorkloadSpec) -> Vec<PodRef> {
+    pub(crate) fn misfits(&self, spec: &WorkloadSpec) -> Vec<PodRef> {
         self.orphans_like(spec, |orphan| !orphan.fits)
     }
 
@@ -265,7 +264,7 @@ impl Workloads {
 
     /// True if the revision of this name has no controller, or will have none: it can be adopted, or the workload
     /// that controls it no longer exists and garbage collection has not processed the revision yet.
-    pub fn is_left_behind(&self, spec: &WorkloadSpec, name: &str) -> bool {
+    pub(crate) fn is_left_behind(&self, spec: &WorkloadSpec, name: &str) -> bool {
         let Some(kept) = self.revisions.get(&trim::key(&spec.namespace, name)) else { return false };
         match trim::controller(&kept.meta) {
             None => self.orphaned_revisions(spec).iter().any(|orphan| orphan.name == name),
@@ -274,28 +273,28 @@ impl Workloads {
     }
 
     /// Stores a revision that a write returned, before the watch delivers it.
-    pub fn learn_revision(&self, revision: Trimmed<CachedRevision>) {
+    pub(crate) fn learn_revision(&self, revision: Trimmed<CachedRevision>) {
         self.revisions.learn(revision);
     }
 
     /// The HookRuns of the workload.
-    pub fn runs(&self, spec: &WorkloadSpec) -> Vec<Run> {
+    pub(crate) fn runs(&self, spec: &WorkloadSpec) -> Vec<Run> {
         self.runs.group(&spec.uid).iter().filter_map(|kept| kept.value.0.clone()).collect()
     }
 
     /// The uid of the HookRun of this name.
-    pub fn run_uid(&self, namespace: &str, name: &str) -> Option<String> {
+    pub(crate) fn run_uid(&self, namespace: &str, name: &str) -> Option<String> {
         self.runs.get(&trim::key(namespace, name))?.meta.uid.clone()
     }
 
     /// The uid and the version of the revision of this name.
-    pub fn revision_at(&self, namespace: &str, name: &str) -> Option<(String, String)> {
+    pub(crate) fn revision_at(&self, namespace: &str, name: &str) -> Option<(String, String)> {
         let meta = &self.revisions.get(&trim::key(namespace, name))?.meta;
         meta.uid.clone().zip(meta.resource_version.clone())
     }
 
     /// The cached state of the `HookTemplate`s of a namespace.
-    pub fn templates(&self, namespace: &str) -> HookTemplates {
+    pub(crate) fn templates(&self, namespace: &str) -> HookTemplates {
         let state = |kept: &Arc<Trimmed<Template>>| {
             let odd = "it cannot be read: is the definition of its kind that of this release?";
             let state = match kept.value.0 {
@@ -304,23 +303,23 @@ impl Workloads {
             };
             (kept.meta.name.clone().unwrap_or_default(), state)
         };
-        self.templates.group(&kinds::within(namespace)).iter().map(state).collect()
+        self.templates.group(&trim::within(namespace)).iter().map(state).collect()
     }
 
     /// The cached `HookTemplate` of this name.
-    pub fn template(&self, namespace: &str, name: &str) -> Option<Arc<Trimmed<Template>>> {
+    pub(crate) fn template(&self, namespace: &str, name: &str) -> Option<Arc<Trimmed<Template>>> {
         self.templates.get(&trim::key(namespace, name))
     }
 
     /// The cached nodes of these names.
-    pub fn nodes<'a>(&self, names: impl Iterator<Item = &'a str>) -> Nodes {
+    pub(crate) fn nodes<'a>(&self, names: impl Iterator<Item = &'a str>) -> Nodes {
         let names: BTreeSet<&str> = names.collect();
         let node = |name: &str| Some((name.to_owned(), self.nodes.get(&trim::key("", name))?.value.0));
         names.into_iter().filter_map(node).collect()
     }
 
     /// The volume claims whose names fit the workload's claim templates.
-    pub fn claims(&self, spec: &WorkloadSpec) -> Claims {
+    pub(crate) fn claims(&self, spec: &WorkloadSpec) -> Claims {
         let claims = spec.stateful().map_or(&[][..], |set| &set.claims);
         let alike = claims.iter().flat_map(|claim| {
             let beginning = format!("{}-{}-", claim.name(), spec.name);
@@ -335,12 +334,12 @@ impl Workloads {
     }
 
     /// Stores a pod that a write returned, before the watch delivers it.
-    pub fn learn_pod(&self, pod: Trimmed<CachedPod>) {
+    pub(crate) fn learn_pod(&self, pod: Trimmed<CachedPod>) {
         self.pods.learn(pod);
     }
 
     /// Stores a pod that a deletion returned. It counts as being deleted from now on, whatever the answer says.
-    pub fn learn_deleted(&self, mut pod: Trimmed<CachedPod>, now: Timestamp) {
+    pub(crate) fn learn_deleted(&self, mut pod: Trimmed<CachedPod>, now: Timestamp) {
         pod.meta.deletion_timestamp.get_or_insert(Time(now));
         if let Some(kept) = &mut pod.value.pod {
             kept.deleting = true;
@@ -349,12 +348,12 @@ impl Workloads {
     }
 
     /// Removes a pod that is known to be gone.
-    pub fn forget_pod(&self, namespace: &str, name: &str, uid: &str) {
+    pub(crate) fn forget_pod(&self, namespace: &str, name: &str, uid: &str) {
         self.pods.forget(&trim::key(namespace, name), uid);
     }
 
     /// Waits until the object is in the cache, at most for `limit`. Returns false after the limit.
-    pub async fn hold(&self, namespace: &str, made: &Made, limit: Duration) -> bool {
+    pub(crate) async fn hold(&self, namespace: &str, made: &Made, limit: Duration) -> bool {
         let mut all = self.clone();
         let held = async {
             while !all.holds(namespace, made) {
@@ -388,7 +387,7 @@ impl Workloads {
     }
 
     fn within(&self, namespace: &str) -> Vec<Arc<Workload>> {
-        let group = kinds::within(namespace);
+        let group = trim::within(namespace);
         let deployments = self.deployments.group(&group).into_iter().filter_map(|kept| kept.value.0.clone());
         let sets = self.sets.group(&group).into_iter().filter_map(|kept| kept.value.0.clone());
         deployments.chain(sets).collect()

@@ -28,8 +28,8 @@ use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cluster::error::{Class, Error};
 use crate::cluster::server::{MANAGER, Selection, Server};
 use crate::cluster::store::{Cached, Store};
-use crate::cluster::workloads::Trimmed;
-use crate::cluster::workloads::trim::Trim;
+use crate::cluster::trim::Trim;
+use crate::cluster::trim::Trimmed;
 use crate::config_restart::{Content, Seen, Source};
 use crate::podtask::selector;
 
@@ -38,24 +38,24 @@ const MARKED: &str = "marked";
 
 /// A workload with the annotation.
 #[derive(Clone, Debug)]
-pub struct Subject {
+pub(crate) struct Subject {
     /// The kind, for example `Deployment`.
-    pub kind: &'static str,
+    pub(crate) kind: &'static str,
     api_version: String,
     plural: String,
     /// The namespace of the workload.
-    pub namespace: String,
+    pub(crate) namespace: String,
     /// The name of the workload.
-    pub name: String,
+    pub(crate) name: String,
     /// The uid of the workload.
-    pub uid: String,
+    pub(crate) uid: String,
     /// The value of the annotation: which objects restart which containers.
-    pub text: String,
+    pub(crate) text: String,
     /// The configuration that was handled last, from the workload's annotation. `None` if it is absent or
     /// unreadable.
-    pub seen: Option<Seen>,
+    pub(crate) seen: Option<Seen>,
     /// How many pods may be unavailable during a restart.
-    pub max_unavailable: Option<String>,
+    pub(crate) max_unavailable: Option<String>,
 }
 
 /// The cached part of a workload.
@@ -96,7 +96,7 @@ where
 
 /// All workloads that carry the annotation.
 #[derive(Debug)]
-pub struct Subjects {
+pub(crate) struct Subjects {
     deployments: Store<Trimmed<Marks<Deployment>>>,
     stateful_sets: Store<Trimmed<Marks<StatefulSet>>>,
     daemon_sets: Store<Trimmed<Marks<DaemonSet>>>,
@@ -106,7 +106,7 @@ pub struct Subjects {
 
 impl Subjects {
     /// Watches all kinds until `stop`.
-    pub fn watch(server: &Server, stop: &CancellationToken) -> Self {
+    pub(crate) fn watch(server: &Server, stop: &CancellationToken) -> Self {
         Self {
             deployments: store(server, "Deployments", stop),
             stateful_sets: store(server, "StatefulSets", stop),
@@ -117,7 +117,7 @@ impl Subjects {
     }
 
     /// The workloads of all kinds whose watch is current.
-    pub fn list(&self) -> Vec<Subject> {
+    pub(crate) fn list(&self) -> Vec<Subject> {
         let mut all = subjects("Deployment", &self.deployments);
         all.extend(subjects("StatefulSet", &self.stateful_sets));
         all.extend(subjects("DaemonSet", &self.daemon_sets));
@@ -164,7 +164,7 @@ where
 
 /// One `ConfigMap` or `Secret`, watched until this is dropped.
 #[derive(Debug)]
-pub struct Watched {
+pub(crate) struct Watched {
     store: Configuration,
     _stop: DropGuard,
 }
@@ -177,7 +177,7 @@ enum Configuration {
 
 impl Watched {
     /// Watches this one object only, so that the right to read it is enough.
-    pub fn new(server: &Server, source: Source, namespace: &str, name: &str) -> Self {
+    pub(crate) fn new(server: &Server, source: Source, namespace: &str, name: &str) -> Self {
         let stop = CancellationToken::new();
         let (server, selection, token) = (server.clone(), one(source, namespace, name), stop.clone());
         let store = match source {
@@ -188,7 +188,7 @@ impl Watched {
     }
 
     /// The cached state of the object.
-    pub fn content(&self) -> Content {
+    pub(crate) fn content(&self) -> Content {
         match &self.store {
             Configuration::ConfigMap(store) => content(store),
             Configuration::Secret(store) => content(store),
@@ -305,11 +305,11 @@ struct List {
 
 /// The parts of a workload that a restart needs.
 #[derive(Clone, Debug)]
-pub struct WorkloadTemplate {
+pub(crate) struct WorkloadTemplate {
     /// The pod spec of the workload's pod template.
-    pub pod: PodSpec,
+    pub(crate) pod: PodSpec,
     /// The label selector of the workload's pods; if empty, its pods cannot be found.
-    pub labels: String,
+    pub(crate) labels: String,
 }
 
 fn merged() -> PatchParams {
@@ -326,12 +326,12 @@ impl Subject {
     }
 
     /// The API version (group and version) of the workload.
-    pub fn api_version(&self) -> &str {
+    pub(crate) fn api_version(&self) -> &str {
         &self.api_version
     }
 
     /// The reference to the workload in events.
-    pub fn reference(&self) -> ObjectReference {
+    pub(crate) fn reference(&self) -> ObjectReference {
         ObjectReference {
             api_version: Some(self.api_version.clone()),
             kind: Some(self.kind.to_owned()),
@@ -351,7 +351,7 @@ impl std::fmt::Display for Subject {
 
 impl Server {
     /// The error that prevents reading a referenced object; `None` if it can be read.
-    pub async fn unreadable(&self, source: Source, namespace: &str, name: &str) -> Option<Error> {
+    pub(crate) async fn unreadable(&self, source: Source, namespace: &str, name: &str) -> Option<Error> {
         let selection = one(source, namespace, name);
         match source {
             Source::ConfigMap => self.list::<Hashed<ConfigMap>>(&selection).await.err(),
@@ -363,7 +363,7 @@ impl Server {
     ///
     /// # Errors
     /// As any call.
-    pub async fn workload_template(&self, subject: &Subject) -> Result<WorkloadTemplate, Error> {
+    pub(crate) async fn workload_template(&self, subject: &Subject) -> Result<WorkloadTemplate, Error> {
         let doing = format!("reading {subject}");
         let found: Workload =
             self.ask(&doing, subject.request().get(&subject.name, &GetParams::default())).await?;
@@ -376,7 +376,7 @@ impl Server {
     ///
     /// # Errors
     /// As any call.
-    pub async fn pods_with(&self, namespace: &str, labels: &str) -> Result<Vec<String>, Error> {
+    pub(crate) async fn pods_with(&self, namespace: &str, labels: &str) -> Result<Vec<String>, Error> {
         let doing = format!("listing the pods {labels} of namespace {namespace}");
         let params = ListParams { label_selector: Some(labels.to_owned()), ..ListParams::default() };
         let list: List = self.ask(&doing, pods(namespace).list(&params)).await?;
@@ -388,7 +388,7 @@ impl Server {
     ///
     /// # Errors
     /// As any call.
-    pub async fn touch_pod(&self, namespace: &str, name: &str, mark: &str) -> Result<(), Error> {
+    pub(crate) async fn touch_pod(&self, namespace: &str, name: &str, mark: &str) -> Result<(), Error> {
         let doing = format!("having the kubelet of pod {namespace}/{name} refresh its volumes");
         let body = json!({ "metadata": { "annotations": { annotation::CONFIGURATION: mark } } });
         match self
@@ -404,7 +404,7 @@ impl Server {
     ///
     /// # Errors
     /// As any call. `Refused` if another object has the name.
-    pub async fn note_seen(&self, subject: &Subject, seen: &Seen) -> Result<(), Error> {
+    pub(crate) async fn note_seen(&self, subject: &Subject, seen: &Seen) -> Result<(), Error> {
         let doing = format!("writing to {subject} which configuration was seen");
         let text = json!(seen).to_string();
         let body = json!({ "metadata": { "uid": subject.uid,
@@ -417,7 +417,7 @@ impl Server {
     ///
     /// # Errors
     /// As any call.
-    pub async fn make_rollout(&self, rollout: &InPlaceRollout) -> Result<(), Error> {
+    pub(crate) async fn make_rollout(&self, rollout: &InPlaceRollout) -> Result<(), Error> {
         let (namespace, name) = (rollout.namespace().unwrap_or_default(), rollout.name_any());
         let doing = format!("making InPlaceRollout {namespace}/{name}");
         let body = serde_json::to_vec(rollout)

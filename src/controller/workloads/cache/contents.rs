@@ -15,7 +15,7 @@ const MOST: usize = 32 << 20;
 
 /// Templates by the uids of their revisions.
 #[derive(Debug, Default)]
-pub struct Contents(Mutex<Cache>);
+pub(crate) struct Contents(Mutex<Cache>);
 
 #[derive(Debug, Default)]
 struct Cache {
@@ -33,7 +33,7 @@ struct Cached {
 
 impl Contents {
     /// The template of the revision with this uid, and its size as text in bytes.
-    pub fn get(&self, uid: &str) -> Option<(PodTemplate, usize)> {
+    pub(crate) fn get(&self, uid: &str) -> Option<(PodTemplate, usize)> {
         let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         cache.clock += 1;
         let now = cache.clock;
@@ -43,7 +43,7 @@ impl Contents {
     }
 
     /// Caches a template; evicts the least recently used ones if needed. Returns its size as text in bytes.
-    pub fn put(&self, namespace: &str, uid: &str, template: &PodTemplate) -> usize {
+    pub(crate) fn put(&self, namespace: &str, uid: &str, template: &PodTemplate) -> usize {
         let text = template.0.to_string();
         let bytes = text.len();
         let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
 use crate::cluster::store::{Cached, Share};
 
@@ -16,7 +17,7 @@ const LONGEST_OF_OWNER: usize = 253;
 const OVERHEAD: usize = 512;
 
 /// The cached part of a kind of objects.
-pub trait Trim: Clone + std::fmt::Debug + Send + Sync + Sized + 'static {
+pub(crate) trait Trim: Clone + std::fmt::Debug + Send + Sync + Sized + 'static {
     /// The kind of the objects.
     type Kind: Resource<DynamicType = ()>;
     /// The type that an object is parsed into first.
@@ -44,7 +45,7 @@ pub trait Trim: Clone + std::fmt::Debug + Send + Sync + Sized + 'static {
 
 /// A cached object.
 #[derive(Clone, Debug)]
-pub struct Trimmed<T> {
+pub(crate) struct Trimmed<T> {
     /// Name, namespace, uid, version, deletion, and the controller.
     pub meta: ObjectMeta,
     /// The cached part of the rest.
@@ -140,11 +141,42 @@ impl<T: Trim> Resource for Trimmed<T> {
 }
 
 /// The cache key of an object.
-pub(in crate::cluster) fn key(namespace: &str, name: &str) -> String {
+pub(crate) fn key(namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
 }
 
 /// The controller in the object's owner references.
-pub(in crate::cluster) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
+pub(crate) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
+}
+
+/// The group of the objects in a namespace.
+pub(crate) fn within(namespace: &str) -> String {
+    format!("in/{namespace}")
+}
+
+pub(crate) fn meta_of(value: &Value) -> ObjectMeta {
+    value.get("metadata").and_then(|meta| ObjectMeta::deserialize(meta).ok()).unwrap_or_default()
+}
+
+/// Parses an object; logs if it is unreadable. The parser's message is not logged, because it contains values.
+pub(crate) fn readable<T: Resource<DynamicType = ()> + DeserializeOwned>(
+    meta: &ObjectMeta,
+    source: Value,
+) -> Option<T> {
+    let read = serde_json::from_value(source).ok();
+    if read.is_none() {
+        let name = meta.name.as_deref().unwrap_or_default();
+        tracing::warn!(
+            "{} {}/{name} cannot be read and is left alone: is the definition of its kind that of this release? \
+             `inplace crds` prints it",
+            T::kind(&()),
+            namespace(meta)
+        );
+    }
+    read
+}
+
+pub(crate) fn namespace(meta: &ObjectMeta) -> &str {
+    meta.namespace.as_deref().unwrap_or_default()
 }
