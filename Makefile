@@ -16,7 +16,7 @@ CLUSTER := /tmp/inplace-cluster
 
 FUZZ_SECONDS ?= 20
 
-.PHONY: setup kubernetes build release image check fmt clippy doc deny test fuzz demo cluster cluster-down bench clean
+.PHONY: setup kubernetes build release image check fmt clippy doc deny reference test fuzz demo cluster cluster-down bench clean
 
 setup: ## installs missing packages and fetches the published CRI definition for the tests
 	@bash tests/lab/install.sh
@@ -67,6 +67,9 @@ test: setup kubernetes check release ## all checks and tests: hermetic, on a rea
 	cargo test --locked --features faults --test cluster
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
 	@if [ -e "$(UNCHECKED)" ]; then echo "Not exercised by this run:"; cat "$(UNCHECKED)"; fi
+
+reference: ## writes the generated pages of docs/reference
+	INPLACE_WRITE_REFERENCE=1 cargo test --locked --bin inplace --test hermetic reference_of
 
 fuzz: ## runs each fuzz target for FUZZ_SECONDS, on the stable toolchain
 	bash fuzz/run.sh "$(CARGO_TARGET_DIR)" "$(FUZZ_SECONDS)"

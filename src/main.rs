@@ -11,6 +11,9 @@ use inplace::node::lock::LockError;
 use inplace::process::log::{self, LogArgs};
 use inplace::{agent, controller};
 
+#[cfg(test)]
+mod reference;
+
 /// Number of threads for blocking work. The largest user is the journal's disk: at most 12 threads for writes and
 /// 4 for the rest. Containers' files take 3, the disk of the images 3. The remaining ones stay free for others,
 /// such as name lookups, when a disk hangs.

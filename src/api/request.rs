@@ -17,7 +17,7 @@ const MAX_CONTAINERS: usize = 64;
 const MAX_ID: usize = 128;
 
 /// The request for one pod, as both spellings express it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Request {
     /// The idempotency key. Never empty once parsed.
@@ -61,7 +61,7 @@ pub struct Request {
 }
 
 /// One container of a request: with an image it is a swap, without one a restart.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
     /// Name in the pod spec.
@@ -72,7 +72,7 @@ pub struct Target {
 }
 
 /// A hook by the name of its template.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HookRef {
     /// Name of a `HookTemplate` in the pod's namespace.
@@ -83,7 +83,7 @@ pub struct HookRef {
 }
 
 /// One argument of a hook.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HookArg {
     /// Its name in the template.

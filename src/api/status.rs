@@ -3,10 +3,11 @@
 //! Plain data with its spelling; what goes in is decided by `operation::report`.
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How far a request is, and how it ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// The id of the request that this answers.
@@ -22,16 +23,18 @@ pub struct Status {
     pub message: String,
     /// When the request was taken up.
     #[serde(with = "millis")]
+    #[schemars(with = "Option<Timestamp>")]
     pub started_at: Option<Timestamp>,
     /// When it reached its last phase.
     #[serde(with = "millis")]
+    #[schemars(with = "Option<Timestamp>")]
     pub finished_at: Option<Timestamp>,
     /// One entry per container of the request, in its order.
     pub containers: Vec<ContainerReport>,
 }
 
 /// What became of one container.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerReport {
     /// Name in the pod spec.
@@ -47,12 +50,15 @@ pub struct ContainerReport {
     pub to: Option<Incarnation>,
     /// When the old one had finished, by the runtime's clock.
     #[serde(default, with = "millis", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Timestamp>")]
     pub stopped_at: Option<Timestamp>,
     /// When the new one started, by the runtime's clock.
     #[serde(default, with = "millis", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Timestamp>")]
     pub started_at: Option<Timestamp>,
     /// When the new one had proven itself.
     #[serde(default, with = "millis", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Timestamp>")]
     pub ready_at: Option<Timestamp>,
     /// Milliseconds from `stopped_at` to `started_at`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,7 +66,7 @@ pub struct ContainerReport {
 }
 
 /// One life of a container.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Incarnation {
     /// The runtime's id.
     #[serde(rename = "containerID")]
@@ -75,7 +81,7 @@ pub struct Incarnation {
 }
 
 /// Where a request stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
     /// Seen; waits for a permit, or for the request before on its pod.
     Pending,
@@ -94,7 +100,7 @@ pub enum Phase {
 }
 
 /// The stages of an operation, in their order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Step {
     /// Get the images onto the node.
     Pull,
@@ -115,7 +121,7 @@ pub enum Step {
 }
 
 /// What is done to a container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Action {
     /// The same image again.
     Restart,
@@ -124,7 +130,7 @@ pub enum Action {
 }
 
 /// The way it is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Engine {
     /// Fence, stop, create a clone and start it over the runtime's socket.
     Recreate,

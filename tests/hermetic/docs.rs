@@ -10,7 +10,8 @@ const LONGEST_README: usize = 150;
 
 /// The pages, below the root of the project.
 fn pages() -> Vec<PathBuf> {
-    let docs = fs::read_dir("docs").unwrap().map(|entry| entry.unwrap().path());
+    let folders = ["docs", "docs/reference"].into_iter();
+    let docs = folders.flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
     let pages = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
     let mut pages: Vec<_> = pages.chain(["README.md", "daemonset/README.md"].map(PathBuf::from)).collect();
     pages.sort();

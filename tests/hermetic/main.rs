@@ -21,6 +21,7 @@ mod lessons;
 mod manifests;
 mod model;
 mod policy;
+mod reference;
 mod rollout;
 mod rollouts;
 mod runtime;
