@@ -87,19 +87,21 @@ fn answer(status: &Status) -> (Class, String, bool) {
     let causes = status.details.as_ref().map_or(&[][..], |details| &details.causes);
     let text = |what: &str| if said.is_empty() { what.to_owned() } else { format!("{what}: {said}") };
     match status.code {
-        404 | 410 => (Class::Gone, text("not there (any more)"), false),
-        409 => (Class::Refused, text("somebody else was faster"), true),
+        404 | 410 => (Class::Gone, text("the object does not exist"), false),
+        409 => (Class::Refused, text("conflict: the object was modified or created concurrently"), true),
         // A failed `test` of a JSON patch names no field (apiserver, patch.go); the error for an invalid object
         // does.
-        422 if causes.is_empty() => (Class::Refused, text("it is not as it was"), true),
+        422 if causes.is_empty() => {
+            (Class::Refused, text("precondition failed: the object has changed"), true)
+        }
         422 if causes.iter().any(|cause| cause.field == "metadata.uid") => {
             (Class::Refused, text("another object has the name"), true)
         }
-        401 => (Class::Final, text("the API server does not know who asks"), false),
+        401 => (Class::Final, text("the API server does not accept the credentials"), false),
         403 => (Class::Denied, text("not allowed"), false),
-        429 => (Class::Away, text("the API server asks for patience"), false),
+        429 => (Class::Away, text("the API server limits requests"), false),
         code if code >= 500 => (Class::Away, text("the API server failed"), false),
-        code => (Class::Final, text(&format!("the API server said no ({code})")), false),
+        code => (Class::Final, text(&format!("the API server refused the call ({code})")), false),
     }
 }
 
@@ -113,8 +115,8 @@ fn is_unsent(error: &(dyn StdError + 'static)) -> bool {
 fn bottom(error: &(dyn StdError + 'static)) -> String {
     let (bottom, kind) = cause::bottom(error);
     match kind {
-        Some(io::ErrorKind::ConnectionRefused) => "connection refused: nobody listens there".to_owned(),
-        Some(io::ErrorKind::TimedOut) => "no connection in time".to_owned(),
+        Some(io::ErrorKind::ConnectionRefused) => "connection refused: no process listens there".to_owned(),
+        Some(io::ErrorKind::TimedOut) => "the connection timed out".to_owned(),
         _ => bottom.to_string(),
     }
 }
@@ -178,7 +180,7 @@ mod tests {
     fn what_happens_on_the_way_there_says_what_it_is() {
         for (kind, says) in [
             (io::ErrorKind::ConnectionRefused, "connection refused"),
-            (io::ErrorKind::TimedOut, "no connection in time"),
+            (io::ErrorKind::TimedOut, "the connection timed out"),
             (io::ErrorKind::BrokenPipe, "broken pipe"),
         ] {
             let error = Error::of("writing", kube::Error::Service(Box::new(io::Error::from(kind))));

@@ -8,8 +8,9 @@ pub mod admission;
 mod config_restart;
 mod events;
 mod hook_runs;
+mod pods;
 mod queue;
-mod reconcile_loop;
+mod reconciler;
 mod rollouts;
 mod workloads;
 

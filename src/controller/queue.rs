@@ -1,6 +1,7 @@
 //! Decides which object of a kind (workloads, rollouts) is reconciled next. Each object is in the queue at most
 //! once, however many changes arrive, and is never reconciled twice at the same time. After a failed write an
-//! object rests, with exponential back-off.
+//! object rests, with exponential back-off. After a conflict it is requeued soon: another client was writing, and
+//! the next reconciliation observes the result.
 //!
 //! Must not read anything but keys and times.
 
@@ -17,12 +18,16 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// Back-off of an object whose writes fail: the first delay, then the longest one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// The longest delay after a conflict. A change ends it.
+const LONGEST_AFTER_CONFLICT: Duration = Duration::from_secs(2);
 
 /// The result of one reconciliation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Outcome {
     /// At least one write failed.
     pub(super) failed: bool,
+    /// Conflict: at least one object was not in the observed state.
+    pub(super) stale: bool,
     /// Requeue after this duration at the latest.
     pub(super) again: Option<Duration>,
     /// Pods whose last write has no confirmed result.
@@ -35,6 +40,8 @@ struct Entry {
     running: bool,
     generation: i64,
     failures: u32,
+    /// Reconciliations with a conflict, one after the other.
+    conflicts: u32,
     /// No reconciliation before this time (back-off).
     rest: Option<Instant>,
     unconfirmed: Vec<PodRef>,
@@ -92,6 +99,13 @@ impl<K: Clone + Ord + Hash> Queue<K> {
             again = entry.rest;
         } else {
             (entry.failures, entry.rest) = (0, None);
+        }
+        if outcome.stale {
+            let pause = FIRST_PAUSE.saturating_mul(1 << entry.conflicts.min(10)).min(LONGEST_AFTER_CONFLICT);
+            entry.conflicts = entry.conflicts.saturating_add(1);
+            again = Some(again.map_or(now + pause, |again| again.min(now + pause)));
+        } else {
+            entry.conflicts = 0;
         }
         for due in [heard, again].into_iter().flatten() {
             self.set(key, due);
@@ -178,6 +192,23 @@ mod tests {
         assert_eq!(queue.due(), Some(now + Duration::from_secs(9)));
         queue.enqueue(&key("a"), 1, now);
         assert_eq!(queue.due(), Some(now + SETTLE), "sooner counts");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_conflict_never_leads_to_a_long_back_off() {
+        let (mut queue, mut now) = (Queue::default(), Instant::now());
+        queue.enqueue(&key("a"), 1, now);
+        let mut pauses = Vec::new();
+        for _ in 0..20 {
+            now = queue.due().unwrap();
+            queue.take(now).unwrap();
+            let again = Some(Duration::from_secs(60));
+            queue.end(&key("a"), Outcome { stale: true, again, ..Outcome::default() }, now);
+            pauses.push(queue.due().unwrap() - now);
+        }
+        assert_eq!((pauses[0], pauses[19]), (FIRST_PAUSE, LONGEST_AFTER_CONFLICT));
+        queue.enqueue(&key("a"), 1, now);
+        assert_eq!(queue.due(), Some(now + SETTLE), "a change is not delayed");
     }
 
     #[tokio::test(start_paused = true)]

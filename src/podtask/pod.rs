@@ -155,9 +155,18 @@ impl Pod {
         self.phase == PodPhase::Running && self.ready_since.is_some() && !self.deleting
     }
 
+    /// When the pod has been Ready for `min_ready`; `None` while it is not Ready. The time counts from the restart of
+    /// a container, too: its pod may have stayed Ready.
+    pub fn available_at(&self, min_ready: SignedDuration) -> Option<Timestamp> {
+        let since = self.ready_since.filter(|_| self.is_ready())?;
+        let reports = self.answer.iter().flat_map(|answer| &answer.containers);
+        let restarted = reports.filter_map(|report| report.ready_at).max();
+        Some(later(since.max(restarted.unwrap_or(since)), min_ready))
+    }
+
     /// True when the pod has been Ready for `min_ready`.
     pub fn is_available(&self, min_ready: SignedDuration, now: Timestamp) -> bool {
-        self.is_ready() && self.ready_since.is_some_and(|since| later(since, min_ready) <= now)
+        self.available_at(min_ready).is_some_and(|at| at <= now)
     }
 
     /// True while an agent carries out a request other than `own`, or is about to.

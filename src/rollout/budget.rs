@@ -2,7 +2,8 @@
 //!
 //! At most `maxUnavailable` pods are with their agents. An available pod is begun only if, including it, no more than
 //! `maxUnavailable` pods are unavailable or with an agent, requests of other clients included. A pod that is not
-//! available is exempt, so that broken pods never block their own repair.
+//! available is exempt, so that broken pods never block their own repair. A pod that the target is to have and that is
+//! missing or being deleted counts as unavailable.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
@@ -40,11 +41,11 @@ impl Bounds {
         views.len().saturating_sub(self.held).saturating_sub(begun)
     }
 
-    /// The budget for the next pods.
-    pub(super) fn budget(self, views: &[View<'_>]) -> Budget {
+    /// The budget for the next pods, when `missing` pods of the target do not exist or are being deleted.
+    pub(super) fn budget(self, views: &[View<'_>], missing: usize) -> Budget {
         let busy = views.iter().filter(|view| view.is_busy()).count();
         let is_out = |view: &&View<'_>| !view.available || view.is_busy() || view.state == State::Taken;
-        let out = views.iter().filter(is_out).count();
+        let out = missing + views.iter().filter(is_out).count();
         Budget {
             tasks: self.remaining(views).min(self.unavailable.saturating_sub(busy)),
             available: self.unavailable.saturating_sub(out),

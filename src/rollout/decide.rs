@@ -104,9 +104,10 @@ pub fn decide(rollout: &Rollout, mut seen: Seen<'_>) -> Decision {
     if !problems.is_empty() {
         return refused(rollout, &StopReason::failed("Invalid", problems.join("; ")), seen.now);
     }
+    let missing = seen.target.missing(rollout, &seen.pods);
     seen.pods.retain(|pod| pod.base.is_active() && seen.target.has(rollout, pod));
     let Some(started) = before.started_at else { return begin(rollout, &seen) };
-    carry_on(rollout, seen, started)
+    carry_on(rollout, seen, started, missing)
 }
 
 /// A rollout that has ended is kept until its TTL is over.
@@ -168,7 +169,7 @@ fn given_up(rollout: &Rollout, target: &Target, views: &[View<'_>], bounds: Boun
     Some(StopReason::failed("BackoffLimit", why))
 }
 
-fn carry_on(rollout: &Rollout, mut seen: Seen<'_>, started: Timestamp) -> Decision {
+fn carry_on(rollout: &Rollout, mut seen: Seen<'_>, started: Timestamp, missing: usize) -> Decision {
     let now = seen.now;
     let pods = std::mem::take(&mut seen.pods);
     let views: Vec<_> = pods.iter().map(|pod| View::of(pod, rollout, seen.agents, started, now)).collect();
@@ -188,7 +189,8 @@ fn carry_on(rollout: &Rollout, mut seen: Seen<'_>, started: Timestamp) -> Decisi
         planner.wake(view);
     }
     if stop_reason.is_none() && !rollout.spec.paused {
-        planner.begin(&views, bounds.budget(&views), &mut seen.allowance);
+        planner.waits.unavailable = missing;
+        planner.begin(&views, bounds.budget(&views, missing), &mut seen.allowance);
     }
     let Planner { mut decision, waits, .. } = planner;
     let begun = decision.writes.iter().filter(|write| matches!(write.what, What::Begin(_))).count();
@@ -249,8 +251,8 @@ impl Planner<'_> {
     /// Requeues for the time when the pod's state changes without an event.
     fn wake(&mut self, view: &View<'_>) {
         let min_ready = SignedDuration::from_secs(self.rollout.spec.pod.min_ready_seconds.into());
-        if let Some(since) = view.pod.base.ready_since.filter(|_| view.ready && !view.available) {
-            self.at(later(since, min_ready));
+        if let Some(at) = view.pod.base.available_at(min_ready).filter(|_| !view.available) {
+            self.at(at);
         }
         if let Some(record) = self.record(view).filter(|_| view.is_busy()) {
             self.at(record.sent().silent_at());
@@ -287,7 +289,7 @@ impl Planner<'_> {
         self.waits.taken += views.iter().filter(|view| view.state == State::Taken).count();
         self.waits.unreachable = report::unreachable(views);
         let holds_up = |view: &&View<'_>| !view.available && !view.is_busy() && !view.is_unreachable();
-        self.waits.unavailable = views.iter().filter(holds_up).count();
+        self.waits.unavailable += views.iter().filter(holds_up).count();
         if !self.waits.budgets.is_empty() || self.waits.taken > 0 {
             self.at(later(self.now, ASK_AGAIN));
         }

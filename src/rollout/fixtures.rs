@@ -48,7 +48,12 @@ pub(super) fn read(pod: &Value) -> Pod {
 pub(super) fn target() -> Target {
     let images = BTreeMap::from([("app".to_owned(), "app:1".to_owned())]);
     let template = Template { owner: "Deployment/web".to_owned(), images };
-    Target::There { owners: Some(["rs".to_owned()].into()), templates: vec![template], gives_up_at: None }
+    Target::There {
+        owners: Some(["rs".to_owned()].into()),
+        templates: vec![template],
+        desired: None,
+        gives_up_at: None,
+    }
 }
 
 pub(super) fn seen<'a>(

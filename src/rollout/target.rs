@@ -16,6 +16,8 @@ pub enum Target {
         owners: Option<BTreeSet<String>>,
         /// The templates of those owners.
         templates: Vec<Template>,
+        /// The number of pods that the owner is to have; `None`: unknown.
+        desired: Option<usize>,
         /// The number of container restarts at which the owner ends all its pods; `None`: it does not count restarts.
         gives_up_at: Option<usize>,
     },
@@ -39,6 +41,17 @@ impl Target {
             Self::There { owners: Some(owners), .. } => {
                 pod.owner.as_ref().is_some_and(|owner| owners.contains(&owner.uid))
             }
+        }
+    }
+
+    /// How many of its pods are missing: not created yet, or being deleted. `pods` are all pods that may belong to it.
+    pub fn missing(&self, rollout: &Rollout, pods: &[&Pod]) -> usize {
+        let own = || pods.iter().filter(|pod| self.has(rollout, pod));
+        match self {
+            Self::There { desired: Some(desired), .. } => {
+                desired.saturating_sub(own().filter(|pod| pod.base.is_active()).count())
+            }
+            _ => own().filter(|pod| pod.base.deleting).count(),
         }
     }
 

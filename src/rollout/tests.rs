@@ -36,6 +36,25 @@ fn what_serves_nobody_goes_first_and_costs_nothing_then_what_is_cheap_then_by_na
 }
 
 #[test]
+fn a_pod_that_is_missing_or_being_deleted_counts_against_the_budget() {
+    let mut pods: Vec<_> = (0..3).map(pod).collect();
+    let begun_of = |target: &Target, pods: &[Value]| {
+        let pods: Vec<Pod> = pods.iter().map(read).collect();
+        let decision = decide(&rollout(&json!({})), seen(target, &pods, &[], at(1)));
+        begun(&decision).len()
+    };
+    let mut wants_three = target();
+    let Target::There { desired, .. } = &mut wants_three else { unreachable!() };
+    *desired = Some(3);
+    assert_eq!((begun_of(&wants_three, &pods), begun_of(&target(), &pods)), (1, 1));
+    assert_eq!(begun_of(&wants_three, &pods[..2]), 0, "one is not created yet");
+    pods[1]["metadata"]["deletionTimestamp"] = json!(at(1));
+    assert_eq!((begun_of(&wants_three, &pods), begun_of(&target(), &pods)), (0, 0), "one is being deleted");
+    ready(&mut pods[2], false, at(0));
+    assert_eq!(begun_of(&wants_three, &pods), 1, "a pod that is not available is exempt");
+}
+
+#[test]
 fn what_is_right_already_is_let_alone() {
     let mut pods: Vec<_> = (0..3).map(pod).collect();
     pods[0]["metadata"]["creationTimestamp"] = json!(at(5));

@@ -341,8 +341,7 @@ impl Planner<'_, '_> {
 pub fn requeue_at(input: &ReconcileInput<'_>) -> Option<Timestamp> {
     let later_than_now = |time: Timestamp| (time > input.now).then_some(time);
     let times = input.views.iter().flat_map(|view| {
-        let available =
-            view.pod.ready_since.filter(|_| view.ready).map(|since| later(since, input.spec.min_ready));
+        let available = view.pod.available_at(input.spec.min_ready);
         let task = view.pod.task.as_ref();
         let silent = task.filter(|task| task.stage == Stage::Ordered).map(PodTask::silent_at);
         let lost = task.filter(|_| matches!(view.task_state, TaskState::Busy { .. })).map(PodTask::lost_at);

@@ -47,7 +47,7 @@ fn an_api_server_that_is_away_has_its_own_exit_code() {
         let output = inplace(&server, args);
         let reported = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(6), "{args:?}: {reported}");
-        assert!(reported.contains("connection refused: nobody listens there"), "{args:?}: {reported}");
+        assert!(reported.contains("connection refused: no process listens there"), "{args:?}: {reported}");
         assert!(output.stdout.is_empty(), "{args:?}");
     }
 }

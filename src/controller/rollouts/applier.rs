@@ -11,6 +11,7 @@ use futures_util::stream::{self, StreamExt as _};
 
 use crate::api::status::Status;
 use crate::cluster::error::{Class, Error};
+use crate::controller::pods;
 use crate::controller::queue::Outcome;
 use crate::controller::rollouts::Context;
 use crate::controller::rollouts::cache::{Key, TargetPods};
@@ -85,7 +86,8 @@ impl<'a> Applier<'a> {
 
     /// The outcome for the queue.
     pub(super) fn outcome(self, again: Option<Duration>) -> Outcome {
-        Outcome { failed: self.stale || self.failure.is_some(), again, unconfirmed: self.unconfirmed }
+        let failed = self.failure.is_some();
+        Outcome { failed, stale: self.stale, again, unconfirmed: self.unconfirmed }
     }
 
     async fn claim_and_write(&mut self, write: &Write) -> Result<(), Error> {
@@ -139,11 +141,10 @@ impl<'a> Applier<'a> {
 }
 
 /// Patches a pod, and puts the answer into the cache.
-async fn patch(context: &Context, key: &Key, pods: &TargetPods, write: &Write) -> Result<(), Error> {
-    let done = context.server.patch_pod(&key.namespace, &write.pod, &write.patch).await;
+async fn patch(context: &Context, key: &Key, cached: &TargetPods, write: &Write) -> Result<(), Error> {
+    let done = pods::patch(&context.server, &key.namespace, cached, &write.pod, &write.patch).await;
     context.metrics.wrote("pod", &done);
-    pods.learn(done?);
-    Ok(())
+    done
 }
 
 /// The `PodDisruptionBudget`s, each in the version that the last write on it returned.

@@ -26,7 +26,7 @@ use crate::cluster::agents::Agents;
 use crate::cluster::server::Server;
 use crate::controller::Common;
 use crate::controller::events::Events;
-use crate::controller::reconcile_loop::ReconcileLoop;
+use crate::controller::reconciler::{self, Changes};
 use crate::controller::rollouts::cache::{Key, Rollouts};
 use follow::Follows;
 
@@ -53,32 +53,36 @@ pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken)
     let follows = Follows::new(server.clone(), updates, stop.clone());
     let events = Events::new(server.clone(), identity);
     let context = Arc::new(Context { server, known, follows, agents, events, metrics });
-    tokio::join!(bring_about(&context, pods, &stop), orphans::run(&context, &stop));
+    let changes = RolloutChanges { known: context.known.clone(), pods, changed: Vec::new() };
+    tokio::join!(reconciler::run(&context, changes, &stop), orphans::run(&context, &stop));
 }
 
-async fn bring_about(context: &Arc<Context>, mut pods: mpsc::Receiver<Key>, stop: &CancellationToken) {
-    let mut known = context.known.clone();
-    let mut reconciles = ReconcileLoop::new();
-    loop {
-        for (key, generation) in known.updates() {
-            reconciles.enqueue(&key, generation);
+/// Changes of rollouts and of the pods that they work on.
+struct RolloutChanges {
+    known: Rollouts,
+    pods: mpsc::Receiver<Key>,
+    /// Rollouts whose pods have changed.
+    changed: Vec<Key>,
+}
+
+impl Changes<Key> for RolloutChanges {
+    fn take(&mut self) -> Vec<(Key, i64)> {
+        let mut all = self.known.updates();
+        for key in self.changed.drain(..) {
+            let generation = self.known.get(&key).map_or(0, |rollout| rollout.generation);
+            all.push((key, generation));
         }
-        let current = known.is_current();
-        if current {
-            reconciles.begin(|key, unconfirmed| {
-                let context = Arc::clone(context);
-                async move { reconcile::reconcile(&context, &key, unconfirmed).await }
-            });
-        }
+        all
+    }
+
+    fn is_current(&self) -> bool {
+        self.known.is_current()
+    }
+
+    async fn changed(&mut self) {
         tokio::select! {
-            () = stop.cancelled() => break,
-            () = known.changed() => {}
-            Some(key) = pods.recv() => {
-                let generation = known.get(&key).map_or(0, |rollout| rollout.generation);
-                reconciles.enqueue(&key, generation);
-            }
-            () = reconciles.turned(current) => {}
+            () = self.known.changed() => {}
+            Some(key) = self.pods.recv() => self.changed.push(key),
         }
     }
-    reconciles.shutdown().await;
 }

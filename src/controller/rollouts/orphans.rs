@@ -10,6 +10,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::error::{Class, Error};
+use crate::controller::pods::patch;
 use crate::controller::rollouts::Context;
 use crate::controller::rollouts::applier::Budgets;
 use crate::controller::rollouts::cache::{Key, TargetPods};
@@ -51,7 +52,7 @@ async fn reconcile(context: &Context, pods: &TargetPods) -> Option<Timestamp> {
         if pod.worked_on.as_ref().is_some_and(|uid| active.contains(uid)) {
             continue;
         }
-        let next = match mend(context, pods, &namespace, &pod).await {
+        let next = match close(context, pods, &namespace, &pod).await {
             Ok(next) => next,
             Err(error) => {
                 if !matches!(error.class(), Class::Refused | Class::Gone) {
@@ -65,7 +66,7 @@ async fn reconcile(context: &Context, pods: &TargetPods) -> Option<Timestamp> {
     again
 }
 
-async fn mend(
+async fn close(
     context: &Context,
     pods: &TargetPods,
     namespace: &str,
@@ -87,10 +88,10 @@ async fn mend(
         let allowance = DisruptionAllowance::new(served.items, served.version);
         Budgets::new(context, namespace, served.version, &allowance).release(claims, &pod.base.name).await?;
     }
-    let done = context.server.patch_pod(namespace, &write.pod, &write.patch).await;
+    let done = patch(&context.server, namespace, pods, &write.pod, &write.patch).await;
     context.metrics.wrote("pod", &done);
-    tracing::info!("pod {namespace}/{}: what {key} left on it is cleared away", pod.base.name);
-    pods.learn(done?);
+    done?;
+    tracing::info!("pod {namespace}/{}: closed the record that {key} had left", pod.base.name);
     // A pod whose request was recalled is reconciled once more.
     Ok(Some(now).filter(|_| write.what == What::Recall))
 }

@@ -8,15 +8,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::api::in_place_rollout::InPlaceRolloutStatus;
-use crate::cluster::error::{Class, Error};
+use crate::cluster::error::Error;
+use crate::controller::pods::confirm;
 use crate::controller::queue::Outcome;
+use crate::controller::reconciler::Reconciler;
 use crate::controller::rollouts::Context;
 use crate::controller::rollouts::applier::Applier;
 use crate::controller::rollouts::cache::Key;
 use crate::controller::rollouts::follow::Follow;
 use crate::podtask::write::PodRef;
 use crate::process::clock;
-use crate::process::log::chain;
 use crate::rollout::decide::{Decision, Seen, decide};
 use crate::rollout::desired::Rollout;
 use crate::rollout::disruption::DisruptionAllowance;
@@ -26,29 +27,26 @@ use crate::rollout::target::Target;
 /// causes no event.
 const LOOK_ANEW: Duration = Duration::from_secs(10);
 
-/// Reconciles `key` once. `unconfirmed` are pods whose last write has no confirmed result.
-pub(super) async fn reconcile(context: &Context, key: &Key, unconfirmed: Vec<PodRef>) -> Outcome {
-    let began = Instant::now();
-    let rollout = context.known.get(key).filter(|rollout| !rollout.deleting);
-    let looked = match &rollout {
-        Some(rollout) if rollout.is_active() => bring_about(context, key, rollout, unconfirmed).await,
-        Some(rollout) => {
-            context.follows.forget(key);
-            forget_in_time(context, rollout).await
-        }
-        None => {
-            context.follows.forget(key);
-            Ok(Outcome::default())
-        }
-    };
-    context.metrics.looked(began.elapsed().as_secs_f64());
-    looked.unwrap_or_else(|error| {
-        // Conflict, or the object is gone: the next reconciliation observes which.
-        if !matches!(error.class(), Class::Refused | Class::Gone) {
-            tracing::info!("{key}: {}", chain(&error));
-        }
-        Outcome { failed: true, ..Outcome::default() }
-    })
+impl Reconciler for Context {
+    type Key = Key;
+
+    async fn reconcile(&self, key: &Key, unconfirmed: Vec<PodRef>) -> Result<Outcome, Error> {
+        let began = Instant::now();
+        let rollout = self.known.get(key).filter(|rollout| !rollout.deleting);
+        let outcome = match &rollout {
+            Some(rollout) if rollout.is_active() => bring_about(self, key, rollout, unconfirmed).await,
+            Some(rollout) => {
+                self.follows.forget(key);
+                forget_in_time(self, rollout).await
+            }
+            None => {
+                self.follows.forget(key);
+                Ok(Outcome::default())
+            }
+        };
+        self.metrics.looked(began.elapsed().as_secs_f64());
+        outcome
+    }
 }
 
 async fn bring_about(
@@ -62,7 +60,7 @@ async fn bring_about(
         // The watch enqueues it again when its cache is current.
         return Ok(Outcome { unconfirmed, ..Outcome::default() });
     }
-    let unconfirmed = settle(context, key, &follow, unconfirmed).await;
+    let unconfirmed = confirm(&context.server, &key.namespace, &follow.pods, unconfirmed).await;
     if !unconfirmed.is_empty() {
         return Ok(Outcome { failed: true, unconfirmed, ..Outcome::default() });
     }
@@ -133,22 +131,6 @@ async fn forget_in_time(context: &Context, rollout: &Rollout) -> Result<Outcome,
         context.server.delete_rollout(rollout).await?;
     }
     Ok(Outcome { again: decision.requeue_at.map(clock::until), ..Outcome::default() })
-}
-
-/// Reads the pods whose last write has no confirmed result. Returns those that could not be read.
-async fn settle(context: &Context, key: &Key, follow: &Follow, unconfirmed: Vec<PodRef>) -> Vec<PodRef> {
-    let mut left = Vec::new();
-    for pod in unconfirmed {
-        match context.server.see_pod(&key.namespace, &pod).await {
-            Ok(Some(seen)) => follow.pods.learn(seen),
-            Ok(None) => follow.pods.forget(&key.namespace, &pod.name, &pod.uid),
-            Err(error) => {
-                tracing::debug!("{key}: {}", chain(&error));
-                left.push(pod);
-            }
-        }
-    }
-    left
 }
 
 /// The status after a failed write: the failure, and nothing that the decision only planned.

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::api::hook_run::HookRun;
 use crate::api::{annotation, workload_key};
 use crate::cluster::error::{Class, Error};
+use crate::controller::pods;
 use crate::controller::queue::Outcome;
 use crate::controller::workloads::Context;
 use crate::controller::workloads::cache::{Deletion, Key, Made, SeenPod, Workload};
@@ -74,7 +75,7 @@ pub(super) struct Applier<'a> {
     /// At least one object was not in the observed state.
     pub(super) stale: bool,
     /// The first failure, and whether it was a failure of scaling.
-    failure: Option<(bool, String)>,
+    pub(super) failure: Option<(bool, String)>,
     /// The name of a revision is taken by a `ControllerRevision` of another owner.
     collided: bool,
     made: Vec<Made>,
@@ -193,11 +194,11 @@ impl<'a> Applier<'a> {
 
     /// The outcome for the queue. Waits until the caches contain everything that was created.
     pub(super) async fn outcome(self, again: Option<Duration>) -> Outcome {
-        let mut failed = self.stale || self.failure.is_some();
+        let mut failed = self.failure.is_some();
         for made in &self.made {
             failed |= !self.context.known.hold(&self.key.namespace, made, UNTIL_SEEN).await;
         }
-        Outcome { failed, again, unconfirmed: self.unconfirmed }
+        Outcome { failed, stale: self.stale, again, unconfirmed: self.unconfirmed }
     }
 
     async fn carry(&self, action: &Action) -> Result<Done, Not> {
@@ -270,10 +271,10 @@ impl<'a> Applier<'a> {
     }
 
     async fn patch_pod(&self, pod: &PodRef, patch: &PodPatch) -> Result<Done, Not> {
-        let done = self.context.server.patch_pod(&self.key.namespace, pod, patch).await;
-        self.context.metrics.wrote("patch", &done);
-        self.context.known.learn_pod(done.map_err(|error| not(&error, pod))?);
-        Ok(Done::Written)
+        let context = self.context;
+        let done = pods::patch(&context.server, &self.key.namespace, &context.known, pod, patch).await;
+        context.metrics.wrote("patch", &done);
+        done.map(|()| Done::Written).map_err(|error| not(&error, pod))
     }
 
     // ---- revisions ----

@@ -22,7 +22,7 @@ use crate::cluster::agents::Agents;
 use crate::cluster::server::Server;
 use crate::controller::Common;
 use crate::controller::events::Events;
-use crate::controller::reconcile_loop::ReconcileLoop;
+use crate::controller::reconciler;
 use crate::controller::workloads::cache::{Contents, Workloads};
 
 pub(super) use metrics::Metrics;
@@ -41,29 +41,10 @@ struct Context {
 
 pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken) {
     let Common { server, identity, workload_metrics: metrics, .. } = common;
-    let mut known = Workloads::watch(&server, &stop);
+    let known = Workloads::watch(&server, &stop);
     let events = Events::new(server.clone(), identity);
     let (contents, misfits) = (Contents::default(), revisions::Misfits::default());
     let context =
         Arc::new(Context { server, known: known.clone(), contents, misfits, agents, events, metrics });
-    let mut reconciles = ReconcileLoop::new();
-    loop {
-        for (key, generation) in known.updates() {
-            reconciles.enqueue(&key, generation);
-        }
-        let current = known.is_current();
-        if current {
-            reconciles.begin(|key, unconfirmed| {
-                let context = Arc::clone(&context);
-                async move { reconcile::reconcile(&context, &key, unconfirmed).await }
-            });
-        }
-        context.metrics.queue.set(i64::try_from(reconciles.depth()).unwrap_or(i64::MAX));
-        tokio::select! {
-            () = stop.cancelled() => break,
-            () = known.changed() => {}
-            () = reconciles.turned(current) => {}
-        }
-    }
-    reconciles.shutdown().await;
+    reconciler::run(&context, known, &stop).await;
 }

@@ -8,7 +8,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::cluster::error::{Class, Error};
+use crate::controller::pods::{PodCache as _, confirm};
 use crate::controller::queue::Outcome;
+use crate::controller::reconciler::Reconciler;
 use crate::controller::workloads::Context;
 use crate::controller::workloads::applier::Applier;
 use crate::controller::workloads::cache::{Key, Kind, SeenPod, Workload};
@@ -22,65 +24,44 @@ use crate::workload::input::Seen;
 use crate::workload::new_pod;
 use crate::workload::report::Report;
 
-/// Reconciles `key` once. `unconfirmed` are pods whose last write has no confirmed result.
-pub(super) async fn reconcile(context: &Context, key: &Key, unconfirmed: Vec<PodRef>) -> Outcome {
-    let began = Instant::now();
-    let outcome = match settle(context, key, unconfirmed).await {
-        Some(outcome) => outcome,
-        None => match context.known.get(key) {
-            Some(workload) => bring_about(context, key, &workload).await,
+impl Reconciler for Context {
+    type Key = Key;
+
+    async fn reconcile(&self, key: &Key, unconfirmed: Vec<PodRef>) -> Result<Outcome, Error> {
+        let began = Instant::now();
+        let unconfirmed = confirm(&self.server, &key.namespace, &self.known, unconfirmed).await;
+        let outcome = match self.known.get(key) {
+            _ if !unconfirmed.is_empty() => Ok(Outcome { failed: true, unconfirmed, ..Outcome::default() }),
+            Some(workload) => bring_about(self, key, &workload).await,
             // It is gone, or cannot be decoded.
-            None => Outcome::default(),
-        },
-    };
-    context.metrics.looked(key.kind, began.elapsed().as_secs_f64());
-    outcome
-}
-
-/// Reads the pods whose last write has no confirmed result. Returns an outcome if one cannot be read.
-async fn settle(context: &Context, key: &Key, unconfirmed: Vec<PodRef>) -> Option<Outcome> {
-    let mut left = Vec::new();
-    for pod in unconfirmed {
-        match context.server.see_pod(&key.namespace, &pod).await {
-            Ok(Some(seen)) => context.known.learn_pod(seen),
-            Ok(None) => context.known.forget_pod(&key.namespace, &pod.name, &pod.uid),
-            Err(error) => {
-                tracing::debug!("{key}: {}", chain(&error));
-                left.push(pod);
-            }
-        }
+            None => Ok(Outcome::default()),
+        };
+        self.metrics.looked(key.kind, began.elapsed().as_secs_f64());
+        outcome
     }
-    (!left.is_empty()).then(|| Outcome { failed: true, unconfirmed: left, ..Outcome::default() })
+
+    fn observe_depth(&self, due: usize) {
+        self.metrics.queue.set(i64::try_from(due).unwrap_or(i64::MAX));
+    }
 }
 
-async fn bring_about(context: &Context, key: &Key, workload: &Workload) -> Outcome {
+async fn bring_about(context: &Context, key: &Key, workload: &Workload) -> Result<Outcome, Error> {
     let spec = &workload.spec;
     if spec.deleting {
         // The garbage collector deletes its objects.
-        return Outcome::default();
+        return Ok(Outcome::default());
     }
     let pods = context.known.pods(spec);
     let (own, others): (Vec<_>, Vec<_>) = pods.into_iter().partition(|(whose, _)| *whose == Claim::Own);
     let revisions = context.known.orphaned_revisions(spec);
     if !revisions.is_empty() || others.iter().any(|(whose, _)| *whose != Claim::Leave) {
-        match hand_over(context, key, workload, &revisions, &others).await {
-            // The next reconciliation observes what was adopted.
-            Ok(()) => return Outcome { again: Some(std::time::Duration::ZERO), ..Outcome::default() },
-            Err(error) => {
-                tracing::info!("{key}: {}", chain(&error));
-                return Outcome { failed: true, ..Outcome::default() };
-            }
-        }
+        hand_over(context, key, workload, &revisions, &others).await?;
+        // The next reconciliation observes what was adopted.
+        return Ok(Outcome { again: Some(std::time::Duration::ZERO), ..Outcome::default() });
     }
     let own: Vec<_> = own.into_iter().map(|(_, pod)| pod).collect();
     report_misfits(context, key, workload).await;
-    let history = match history(context, workload, &own).await {
-        Ok(history) => history,
-        Err(error) => {
-            tracing::info!("{key}: {}", chain(&error));
-            return Outcome { failed: true, ..Outcome::default() };
-        }
-    };
+    let history = history(context, workload, &own).await?;
     let now = clock::now();
     let decision = decision(context, workload, &own, history, now);
     let Decision { actions, report, requeue_at } = decision;
@@ -91,7 +72,7 @@ async fn bring_about(context: &Context, key: &Key, workload: &Workload) -> Outco
         write_report(&mut applier, &report).await;
     }
     let again = requeue_at.map(clock::until);
-    applier.outcome(again).await
+    Ok(applier.outcome(again).await)
 }
 
 fn decision(
@@ -149,7 +130,7 @@ async fn hand_over(
         let done = context.server.own_pod(&key.namespace, &PodRef::of(kept), &owner, adopt).await;
         context.metrics.wrote("patch", &done);
         match done {
-            Ok(seen) => context.known.learn_pod(seen),
+            Ok(seen) => context.known.upsert(seen),
             Err(error) if error.class() == Class::Gone => {}
             Err(error) => return Err(error),
         }
@@ -174,11 +155,10 @@ async fn write_report(applier: &mut Applier<'_>, report: &Report) {
     match reported {
         Ok(_) => {}
         Err(error) if error.class() == Class::Gone => {}
+        Err(error) if error.class() == Class::Refused => applier.stale = true,
         Err(error) => {
-            if error.class() != Class::Refused {
-                tracing::info!("{}: {}", applier.key, chain(&error));
-            }
-            applier.stale = true;
+            tracing::info!("{}: {}", applier.key, chain(&error));
+            applier.failure.get_or_insert((false, chain(&error)));
         }
     }
 }

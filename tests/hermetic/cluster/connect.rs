@@ -23,7 +23,10 @@ async fn a_kubeconfig_names_server_and_namespace() {
     assert_eq!(namespace, "shop");
     let error = Server::new(client).pod("shop", "none").await.unwrap_err();
     assert_eq!(error.class(), Class::Gone);
-    assert_eq!(error.to_string(), "reading pod shop/none: not there (any more): pods \"none\" not found");
+    assert_eq!(
+        error.to_string(),
+        "reading pod shop/none: the object does not exist: pods \"none\" not found"
+    );
 }
 
 /// An error distinguishes a call that the server cannot have received from one that it may have.

@@ -42,6 +42,15 @@ pub(crate) struct Found {
 struct Workload {
     metadata: ObjectMeta,
     spec: Spec,
+    #[serde(default)]
+    status: WorkloadStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WorkloadStatus {
+    /// Only a `DaemonSet` has it.
+    desired_number_scheduled: Option<usize>,
 }
 
 #[derive(Deserialize)]
@@ -50,6 +59,8 @@ struct Spec {
     selector: Option<LabelSelector>,
     #[serde(default)]
     template: Value,
+    /// A `Job` and a `DaemonSet` have none.
+    replicas: Option<usize>,
     /// Only a `Job` has it.
     backoff_limit: Option<usize>,
 }
@@ -98,7 +109,8 @@ impl Server {
         };
         let Some(reference) = &target.workload_ref else {
             let labels = target.selector.as_ref().map(selector::text).unwrap_or_default();
-            let target = Target::There { owners: None, templates: Vec::new(), gives_up_at: None };
+            let target =
+                Target::There { owners: None, templates: Vec::new(), desired: None, gives_up_at: None };
             return Ok(Found { labels, target });
         };
         let Some(kind) = Kind::of(reference) else { return Ok(absent()) };
@@ -114,7 +126,8 @@ impl Server {
         };
         let template = Template { owner: rollout.target(), images: images(&workload.spec.template) };
         let (owners, templates) = (Some(owners), vec![template]);
-        let target = Target::There { owners, templates, gives_up_at: workload.spec.gives_up_at() };
+        let desired = workload.spec.replicas.or(workload.status.desired_number_scheduled);
+        let target = Target::There { owners, templates, desired, gives_up_at: workload.spec.gives_up_at() };
         Ok(Found { labels, target })
     }
 

@@ -21,6 +21,7 @@ use crate::cluster::store::Store;
 use crate::cluster::trim;
 use crate::cluster::trim::Trimmed;
 use crate::cluster::trim::within;
+use crate::controller::pods::PodCache;
 use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
 
@@ -173,14 +174,16 @@ impl TargetPods {
             .map(|kept| (kept.meta.namespace.clone().unwrap_or_default(), Arc::clone(&kept.value.0)))
             .collect()
     }
+}
 
-    /// Stores a pod that a write returned, before the watch delivers it.
-    pub(crate) fn learn(&self, pod: Trimmed<CachedPod>) {
+impl PodCache for TargetPods {
+    type Pod = CachedPod;
+
+    fn upsert(&self, pod: Trimmed<CachedPod>) {
         self.store.learn(pod);
     }
 
-    /// Removes a pod that is known to be gone.
-    pub(crate) fn forget(&self, namespace: &str, name: &str, uid: &str) {
+    fn remove(&self, namespace: &str, name: &str, uid: &str) {
         self.store.forget(&trim::key(namespace, name), uid);
     }
 }

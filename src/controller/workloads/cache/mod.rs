@@ -21,6 +21,8 @@ use crate::api::annotation;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::Store;
 use crate::cluster::trim::{self, Trimmed};
+use crate::controller::pods::PodCache;
+use crate::controller::reconciler::Changes;
 use crate::podtask::write::PodRef;
 use crate::workload::adoption::{self, Candidate, Claim as Whose, claim};
 use crate::workload::hooks::{HookTemplates, Run, TemplateState};
@@ -333,11 +335,6 @@ impl Workloads {
         alike.filter_map(state).collect()
     }
 
-    /// Stores a pod that a write returned, before the watch delivers it.
-    pub(crate) fn learn_pod(&self, pod: Trimmed<CachedPod>) {
-        self.pods.learn(pod);
-    }
-
     /// Stores a pod that a deletion returned. It counts as being deleted from now on, whatever the answer says.
     pub(crate) fn learn_deleted(&self, mut pod: Trimmed<CachedPod>, now: Timestamp) {
         pod.meta.deletion_timestamp.get_or_insert(Time(now));
@@ -345,11 +342,6 @@ impl Workloads {
             kept.deleting = true;
         }
         self.pods.learn(pod);
-    }
-
-    /// Removes a pod that is known to be gone.
-    pub(crate) fn forget_pod(&self, namespace: &str, name: &str, uid: &str) {
-        self.pods.forget(&trim::key(namespace, name), uid);
     }
 
     /// Waits until the object is in the cache, at most for `limit`. Returns false after the limit.
@@ -414,4 +406,30 @@ fn key_of(workload: &Arc<Workload>) -> (Key, i64) {
     let spec = &workload.spec;
     let kind = if spec.stateful().is_some() { Kind::StatefulSet } else { Kind::Deployment };
     (Key { kind, namespace: spec.namespace.clone(), name: spec.name.clone() }, spec.generation)
+}
+
+impl PodCache for Workloads {
+    type Pod = CachedPod;
+
+    fn upsert(&self, pod: Trimmed<CachedPod>) {
+        self.pods.learn(pod);
+    }
+
+    fn remove(&self, namespace: &str, name: &str, uid: &str) {
+        self.pods.forget(&trim::key(namespace, name), uid);
+    }
+}
+
+impl Changes<Key> for Workloads {
+    fn take(&mut self) -> Vec<(Key, i64)> {
+        self.updates().into_iter().collect()
+    }
+
+    fn is_current(&self) -> bool {
+        self.is_current()
+    }
+
+    async fn changed(&mut self) {
+        self.changed().await;
+    }
 }

@@ -46,6 +46,33 @@ fn no_part_of_an_update_is_lost_when_another_one_follows_within_its_grace_period
     assert_eq!(wanted, vec![vec!["a=a:2".to_owned(), "b=b:3".to_owned()]; 3]);
 }
 
+/// An image that exits after a few seconds must not reach the next batch before that.
+#[test]
+fn an_updated_pod_is_available_only_min_ready_seconds_after_its_restart() {
+    let one = in_place().with("/minReadySeconds", json!(30)).with("/updateStrategy/maxUnavailable", json!(1));
+    let two = other_image(&one, 0, "app:2");
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &one.revision());
+    sight.now += jiff::SignedDuration::from_secs(60);
+    assert_eq!(requests(&step(&mut sight, &two)).len(), 1);
+    // The pod has no readiness gate and no probe: its Ready condition never changes.
+    agents_succeed(&mut sight, "app:2");
+    let restarted = Some(sight.now);
+    for pod in sight.pods.iter_mut().filter(|pod| pod.answer.is_some()) {
+        pod.answer.as_mut().unwrap().containers =
+            serde_json::from_value(json!([{"name": "app", "action": "Swap",
+            "engine": "Respec", "from": {"containerID": "a", "attempt": 0, "image": "app:1", "imageID": ""},
+            "to": null, "stoppedAt": null, "startedAt": null, "readyAt": restarted, "downtimeMs": null}]))
+            .unwrap();
+    }
+    let recorded = step(&mut sight, &two);
+    assert!(requests(&recorded).is_empty());
+    let waits = sight.decide(&two);
+    assert!(requests(&waits).is_empty(), "{:?}", waits.actions);
+    assert_eq!(waits.requeue_at, restarted.map(|at| at + jiff::SignedDuration::from_secs(30)));
+    sight.now += jiff::SignedDuration::from_secs(30);
+    assert_eq!(requests(&step(&mut sight, &two)).len(), 1);
+}
+
 #[test]
 fn containers_wait_for_one_another_where_the_user_says_so() {
     for (policy, waits) in [("DisOrdered", false), ("OrderedUpdated", false), ("OrderedReady", true)] {
