@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     // The TLS provider of hooks and handlers is selected explicitly, so that it does not depend on crate
     // features.
     if rustls::crypto::ring::default_provider().install_default().is_err() {
-        return fail("another TLS provider is in place");
+        return fail("a TLS provider is already installed");
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
         .build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
-        Err(error) => return fail(&format!("the process cannot begin: {error}")),
+        Err(error) => return fail(&format!("the async runtime cannot be created: {error}")),
     };
     let code = match role {
         Role::Pod(command) => runtime.block_on(command.run()).into(),

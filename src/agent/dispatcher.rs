@@ -167,7 +167,7 @@ impl<B: StatusSink> Dispatcher<B> {
         }
         self.sweeping.abort_all();
         self.listing.abort_all();
-        tracing::info!(open = self.tasks.len(), "stopping: what is in flight is brought to a safe point");
+        tracing::info!(open = self.tasks.len(), "stopping: running operations continue to a safe point");
         while let Some(ended) = self.tasks.join_next().await {
             self.ended(ended);
         }
@@ -185,11 +185,11 @@ impl<B: StatusSink> Dispatcher<B> {
         match listed {
             Ok(Ok(entries)) => self.take_up(entries, requests, is_first),
             Ok(Err(error)) => {
-                tracing::error!(error = chain(&error), "the journal cannot be listed, trying again");
+                tracing::error!(error = chain(&error), "the journal cannot be listed: retrying");
                 true
             }
             Err(error) => {
-                tracing::error!(%error, "the listing of the journal broke off: stopping, to be started again");
+                tracing::error!(%error, "the task that lists the journal failed: the agent exits to be restarted");
                 self.stop.cancel();
                 false
             }
@@ -219,7 +219,10 @@ impl<B: StatusSink> Dispatcher<B> {
                 Err(error) => {
                     self.damaged += 1;
                     again |= error.may_pass();
-                    tracing::error!(error = chain(&error), "nothing is done to this pod");
+                    tracing::error!(
+                        error = chain(&error),
+                        "the journal of a pod cannot be read: no request is executed on this pod"
+                    );
                 }
             }
         }
@@ -240,10 +243,10 @@ impl<B: StatusSink> Dispatcher<B> {
                 match node.resume(&pod, control.clone(), &observer).await {
                     Err(node::Error::Interrupted) => return Ended::Paused,
                     Err(node::Error::Journal(error)) if error.may_pass() => {
-                        tracing::warn!(%pod, error = chain(&error), "an open operation cannot be taken up yet");
+                        tracing::warn!(%pod, error = chain(&error), "an open operation cannot be resumed yet: retrying");
                     }
                     Err(error) => {
-                        tracing::error!(%pod, error = chain(&error), "an open operation cannot be taken up");
+                        tracing::error!(%pod, error = chain(&error), "an open operation cannot be resumed");
                         return Ended::Answered;
                     }
                     Ok(_) => return Ended::Answered,
@@ -336,11 +339,11 @@ impl<B: StatusSink> Dispatcher<B> {
             return;
         }
         if waits.is_some_and(|waiting| waiting.ends <= now) {
-            self.not_yet(&key, &request, now, "another operation of this pod or node had not ended");
+            self.not_yet(&key, &request, now, "another operation on this pod or node had not ended");
             return;
         }
         let Some(permit) = self.permits.take() else {
-            self.not_yet(&key, &request, now, "waits until another operation of this node ends");
+            self.not_yet(&key, &request, now, "waiting for another operation on this node to end");
             return;
         };
         let waited = waits.map_or(Duration::ZERO, |waiting| now.duration_since(waiting.since));
@@ -434,7 +437,7 @@ impl<B: StatusSink> Dispatcher<B> {
             Ok(ended) => ended,
             Err(error) => {
                 // This is a bug. The journal holds the operation; a new process resumes it.
-                tracing::error!(%error, "the work on a pod broke off: stopping, to be started again");
+                tracing::error!(%error, "the task of an operation failed: the agent exits to be restarted");
                 self.stop.cancel();
                 return;
             }
@@ -458,7 +461,8 @@ impl<B: StatusSink> Dispatcher<B> {
             status.phase = Phase::Failed;
             "DeadlineExceeded".clone_into(&mut status.reason);
             status.finished_at = Some(clock::now());
-            status.message = format!("it could not begin before its deadline: {why}. Nothing was touched");
+            status.message =
+                format!("the request could not start before its deadline: {why}. Nothing was touched");
             self.answer(key, &status);
             return;
         }
@@ -481,7 +485,7 @@ impl<B: StatusSink> Dispatcher<B> {
         self.sweeping.spawn(async move {
             let removed = sweep::sweep(&client, &journal, None).await?;
             if let Err(error) = sweep::forget_gone(&client, &journal).await {
-                tracing::debug!(error = chain(&error), "pods that are gone are forgotten later");
+                tracing::debug!(error = chain(&error), "the journals of deleted pods are removed later");
             }
             Ok(removed)
         });
@@ -493,11 +497,11 @@ impl<B: StatusSink> Dispatcher<B> {
                 self.metrics.swept.inc_by(u64::try_from(removed).unwrap_or(u64::MAX));
             }
             Ok(Err(error)) => {
-                tracing::debug!(error = chain(&error), "the sweep has to wait");
+                tracing::debug!(error = chain(&error), "the sweep failed: retrying later");
                 sweeps.reset_after(AGAIN);
             }
             Err(error) => {
-                tracing::error!(%error, "a sweep broke off: stopping, to be started again");
+                tracing::error!(%error, "the task of a sweep failed: the agent exits to be restarted");
                 self.stop.cancel();
             }
         }
@@ -514,7 +518,7 @@ impl Work {
 /// Reports the final status of a request that ended before it started.
 fn answer(sink: &impl StatusSink, metrics: &Metrics, key: &Key, status: &Status) {
     let (phase, reason) = (status.phase, &status.reason);
-    tracing::warn!(pod = %key, id = status.id, %phase, reason, message = status.message, "not carried out");
+    tracing::warn!(pod = %key, id = status.id, %phase, reason, message = status.message, "request not executed");
     metrics.ended(status);
     sink.report(key, status);
     if let Some(end) = announce::ended(status, clock::now()) {

@@ -104,13 +104,13 @@ impl Metrics {
         registry.register("operations", "Containers of ended requests", operations);
         registry.register_with_unit(
             "downtime",
-            "Old container finished to new one started",
+            "Time from the end of the old container to the start of the new one",
             Unit::Seconds,
             downtime,
         );
         registry.register_with_unit(
             "step_duration",
-            "Effects on the runtime, pulls among them",
+            "Duration of effects, including pulls",
             Unit::Seconds,
             steps,
         );
@@ -123,14 +123,10 @@ impl Metrics {
         registry.register("open_operations", "Operations under way", open);
         registry.register(
             "waiting_requests",
-            "Requests that wait for a permit, or for the request before on their pod",
+            "Requests that wait for a permit or for an earlier request on their pod",
             waiting,
         );
-        registry.register(
-            "fences_swept",
-            "Fences and half-made containers without an operation, removed",
-            swept,
-        );
+        registry.register("fences_swept", "Orphaned fences and containers that were removed", swept);
         registry.register("unreadable_files", "Manifests and journal files that cannot be read", unreadable);
         metrics
     }

@@ -43,8 +43,7 @@ mod standalone;
 
 /// The pause between two checks whether the folder of the runtime's socket exists.
 const SOCKET_PAUSE: Duration = Duration::from_secs(1);
-
-/// Carry out the requests in pods' annotations, until stopped
+/// Run the agent of a node: execute the requests in the annotations of its pods
 #[derive(Debug, clap::Args)]
 // A DaemonSet's own arguments follow the shipped ones and override them.
 #[command(args_override_self = true)]
@@ -58,17 +57,17 @@ pub struct Args {
     /// Work without an API server, from the files in --pods-dir
     #[arg(long, requires = "pods_dir")]
     standalone: bool,
-    /// Folder with Pod manifests; the annotation inplace.dev/request in them is the request
+    /// Folder with Pod manifests; their annotation inplace.dev/request is the request
     #[arg(long, env = "INPLACE_PODS_DIR", value_name = "DIR")]
     pods_dir: Option<PathBuf>,
     /// Address for /healthz, /readyz and /metrics
     #[arg(long, env = "INPLACE_LISTEN", default_value = "127.0.0.1:9464", value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// Operations that may change containers at once on this node; more wait. One that waits for a drain, a hook or a pull does
-    /// not count
+    /// Maximum number of operations that change containers at the same time on this node. An operation that waits for
+    /// a drain, a hook or a pull does not count
     #[arg(long, env = "INPLACE_MAX_OPERATIONS", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
     max_operations: u16,
-    /// Images pulled at once from one registry
+    /// Maximum number of images pulled from one registry at the same time
     #[arg(long, env = "INPLACE_MAX_PULLS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     max_pulls: u16,
 }
@@ -77,7 +76,7 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Cluster")]
 struct ClusterArgs {
-    /// Name of this node: its pods are served
+    /// Name of this node; the agent manages the pods of this node
     #[arg(
         long,
         env = "INPLACE_NODE_NAME",
@@ -88,13 +87,13 @@ struct ClusterArgs {
     /// The name that Kubernetes' own examples give it in the environment.
     #[arg(long, env = "NODE_NAME", hide = true)]
     downward_node_name: Option<String>,
-    /// Kubeconfig; without it $KUBECONFIG, ~/.kube/config, or the service account of the pod
+    /// The kubeconfig [default: $KUBECONFIG, ~/.kube/config, or the service account of the pod]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Context in the kubeconfig
+    /// The context of the kubeconfig [default: its current one]
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// Read the secrets that a pod names to pull its images; takes the right to do so
+    /// Use the imagePullSecrets of a pod to pull its images; requires RBAC permission to read them
     #[arg(long, env = "INPLACE_ALLOW_PULL_SECRETS")]
     allow_pull_secrets: bool,
     #[command(flatten)]
@@ -154,7 +153,7 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
         AgentContext { listen, runtime, max_operations, hook_runs: std::future::ready(()).boxed(), stop };
     if let (true, Some(folder)) = (standalone, pods_dir) {
         let results = Results::open(&settings.state_dir)
-            .map_err(io(format!("results cannot be kept in {}", settings.state_dir.display())))?;
+            .map_err(io(format!("results cannot be stored in {}", settings.state_dir.display())))?;
         let template_cache = TemplateCache::default();
         let requests = Manifests::watch(&folder, results.clone(), template_cache.clone())
             .map_err(io(format!("--pods-dir {}", folder.display())))?;
@@ -251,7 +250,10 @@ async fn lock(socket: &std::path::Path, stop: &CancellationToken) -> Result<Opti
             Ok(lock) => return Ok(Some(lock)),
             Err(LockError::NoFolder(folder)) => {
                 if !reported {
-                    tracing::warn!(folder = %folder.display(), "the runtime's folder is not there yet, waiting");
+                    tracing::warn!(
+                        folder = %folder.display(),
+                        "the folder of the runtime's socket does not exist yet: waiting"
+                    );
                     reported = true;
                 }
             }

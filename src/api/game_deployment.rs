@@ -15,8 +15,7 @@ use crate::api::workload::{
     Canary, CanaryStatus, Condition, HookCondition, HookStrategy, InPlaceUpdateStrategy, PauseCondition,
     everything, nothing, one, quarter, ten,
 };
-
-/// What is wanted of a set of pods that are alike.
+/// The desired state of a set of interchangeable pods.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "tkex.tencent.com",
@@ -30,94 +29,94 @@ use crate::api::workload::{
         status_replicas_path = ".status.replicas",
         label_selector_path = ".status.labelSelector"
     ),
-    printcolumn = r#"{"name":"DESIRED","type":"integer","jsonPath":".spec.replicas","description":"Pods that are wanted"}"#,
+    printcolumn = r#"{"name":"DESIRED","type":"integer","jsonPath":".spec.replicas","description":"Desired number of pods"}"#,
     printcolumn = r#"{"name":"UPDATED","type":"integer","jsonPath":".status.updatedReplicas","description":"Pods at the newest revision"}"#,
     printcolumn = r#"{"name":"UPDATED_READY","type":"integer","jsonPath":".status.updatedReadyReplicas","description":"Pods at the newest revision that are Ready"}"#,
     printcolumn = r#"{"name":"READY","type":"integer","jsonPath":".status.readyReplicas","description":"Pods that are Ready"}"#,
-    printcolumn = r#"{"name":"TOTAL","type":"integer","jsonPath":".status.replicas","description":"Pods that are there"}"#,
+    printcolumn = r#"{"name":"TOTAL","type":"integer","jsonPath":".status.replicas","description":"Number of existing pods"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct GameDeploymentSpec {
-    /// How many pods are wanted.
+    /// Desired number of pods.
     #[serde(default = "one")]
     #[schemars(range(min = 0))]
     pub replicas: i32,
-    /// Which pods are its own. It must match the labels of the template.
+    /// Selects the pods of the workload. It must match the labels of the template.
     pub selector: LabelSelector,
-    /// What the pods look like.
+    /// The template of the pods.
     pub template: PodTemplate,
-    /// Accepted and not used: manifests of a `GameStatefulSet` are often copied.
+    /// Accepted for manifests that are copied from a `GameStatefulSet`; not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_name: Option<String>,
-    /// Seconds that a pod must be Ready before a rollout counts on it.
+    /// Seconds that a pod must be Ready before it counts as available.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub min_ready_seconds: i32,
-    /// How many old revisions are kept to go back to.
+    /// Number of old revisions that are kept for a rollback.
     #[serde(default = "ten")]
     #[schemars(range(min = 0))]
     pub revision_history_limit: i32,
-    /// Which pods go first, and how many come at once.
+    /// Which pods are deleted first, and how many are created at the same time.
     #[serde(default)]
     pub scale_strategy: ScaleStrategy,
-    /// Without the readiness gate `InPlaceUpdateReady` in its pods: nothing takes them out of traffic before an update.
+    /// True if the pods do not get the readiness gate `InPlaceUpdateReady`: they are then not taken out of traffic
+    /// before an update.
     #[serde(default)]
     pub disable_readiness_gate: bool,
-    /// How pods get from one revision to another.
+    /// How pods are updated from one revision to another.
     #[serde(default)]
     pub update_strategy: UpdateStrategy,
-    /// The gate before a pod is deleted by the workload; also before an update in place without a gate of its own.
+    /// The hook before the workload deletes a pod; also before an in-place update if `preInplaceUpdateStrategy` is
+    /// not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_delete_update_strategy: Option<HookStrategy>,
-    /// The gate before a pod is updated in place.
+    /// The hook before a pod is updated in place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_inplace_update_strategy: Option<HookStrategy>,
-    /// The gate after a pod was updated in place, before it takes traffic again.
+    /// The hook after a pod was updated in place, before it takes traffic again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub post_inplace_update_strategy: Option<HookStrategy>,
 }
-
-/// Which pods go first, and how many come at once.
+/// Which pods are deleted first, and how many are created at the same time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScaleStrategy {
-    /// Names of pods that are deleted before all others, and replaced if they are still wanted.
+    /// Names of pods that are deleted before all others. They are replaced if `replicas` still requires them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods_to_delete: Vec<String>,
-    /// How many new pods may be on their way at once; a number or a share of `replicas`.
+    /// How many new pods may be starting at the same time; a number or a percentage of `replicas`.
     #[serde(default = "everything")]
     #[schemars(extend("nullable" = false))]
     pub create_batch: IntOrString,
 }
-
-/// How pods get from one revision to another.
+/// How pods are updated from one revision to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStrategy {
-    /// The way.
+    /// How a pod is updated.
     #[serde(default, rename = "type")]
     pub kind: UpdateType,
-    /// How many pods stay at the old revision; a number or a share of `replicas`, rounded up.
+    /// How many pods stay at the old revision; a number or a percentage of `replicas`, rounded up.
     #[serde(default = "nothing")]
     #[schemars(extend("nullable" = false))]
     pub partition: IntOrString,
-    /// How many of `replicas` may be unavailable through an update; a number or a share, rounded up, or down when
-    /// `maxSurge` is above 0.
+    /// How many of `replicas` may be unavailable during an update; a number or a percentage, rounded up, or rounded
+    /// down if `maxSurge` is above 0.
     #[serde(default = "quarter")]
     #[schemars(extend("nullable" = false))]
     pub max_unavailable: IntOrString,
-    /// How many pods above `replicas` an update may make; a number or a share, rounded up.
+    /// How many pods above `replicas` an update may create; a number or a percentage, rounded up.
     #[serde(default = "nothing")]
     #[schemars(extend("nullable" = false))]
     pub max_surge: IntOrString,
-    /// Begin no more updates. Scaling goes on.
+    /// True if no further updates are started. Scaling continues.
     #[serde(default)]
     pub paused: bool,
     /// How a pod is updated in place.
     #[serde(default)]
     pub in_place_update_strategy: InPlaceUpdateStrategy,
-    /// A rollout in steps; its partitions stand in for the one above.
+    /// A rollout in steps. Its partitions replace `partition`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
 }
@@ -125,46 +124,45 @@ pub struct UpdateStrategy {
 /// The ways to update a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum UpdateType {
-    /// Delete the pod and make another one.
+    /// Delete the pod and create a new one.
     #[default]
     RollingUpdate,
     /// Change images and metadata of the running pod.
     InplaceUpdate,
-    /// As `InplaceUpdate`, at once: no hooks, no drain.
+    /// As `InplaceUpdate`, but without hooks and without a drain.
     HotPatchUpdate,
-    /// Wait until somebody deletes the pod.
+    /// Wait until the pod is deleted by another client.
     OnDelete,
 }
-
-/// What became of it.
+/// The observed state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GameDeploymentStatus {
-    /// The generation of the spec that this tells of.
+    /// The generation of the spec that this status is based on.
     pub observed_generation: i64,
-    /// Pods that are there.
+    /// Number of existing pods.
     pub replicas: i32,
-    /// Those that are Ready.
+    /// Number of pods that are Ready.
     pub ready_replicas: i32,
-    /// Those that are Ready for `minReadySeconds`.
+    /// Number of pods that have been Ready for `minReadySeconds`.
     pub available_replicas: i32,
-    /// Those at `updateRevision`.
+    /// Number of pods at `updateRevision`.
     pub updated_replicas: i32,
-    /// Those at `updateRevision` that are Ready.
+    /// Number of pods at `updateRevision` that are Ready.
     pub updated_ready_replicas: i32,
-    /// The revision of the pods that the partition holds back.
+    /// The revision of the pods that the partition excludes from the update.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub current_revision: String,
     /// The revision of the template.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub update_revision: String,
-    /// How often the name of a revision was taken by another one.
+    /// Number of hash collisions of revision names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collision_count: Option<i32>,
     /// The selector as text.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub label_selector: String,
-    /// What is true of it.
+    /// The conditions of the workload.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
     /// Why a canary rollout waits.
@@ -173,10 +171,10 @@ pub struct GameDeploymentStatus {
     /// The step of the canary rollout, from 0; the number of steps when it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_step_index: Option<i32>,
-    /// Tells whether the steps were changed.
+    /// Hash of the steps, to detect changes.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub current_step_hash: String,
-    /// Where the canary rollout stands.
+    /// The state of the canary rollout.
     #[serde(skip_serializing_if = "is_default")]
     pub canary: CanaryStatus,
     /// Pods whose pre-delete hook has not succeeded.

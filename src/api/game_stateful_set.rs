@@ -16,8 +16,7 @@ use crate::api::workload::{
     Canary, CanaryStatus, Condition, HookCondition, HookStrategy, InPlaceUpdateStrategy, PauseCondition,
     everything, nothing, one, quarter, ten,
 };
-
-/// What is wanted of a set of pods with ordinals.
+/// The desired state of a set of pods with ordinals.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "tkex.tencent.com",
@@ -31,7 +30,7 @@ use crate::api::workload::{
         status_replicas_path = ".status.replicas",
         label_selector_path = ".status.labelSelector"
     ),
-    printcolumn = r#"{"name":"Replicas","type":"integer","jsonPath":".spec.replicas","description":"Pods that are wanted"}"#,
+    printcolumn = r#"{"name":"Replicas","type":"integer","jsonPath":".spec.replicas","description":"Desired number of pods"}"#,
     printcolumn = r#"{"name":"ReadyReplicas","type":"integer","jsonPath":".status.readyReplicas","description":"Pods that are Ready"}"#,
     printcolumn = r#"{"name":"CurrentReplicas","type":"integer","jsonPath":".status.currentReplicas","description":"Pods at the current revision"}"#,
     printcolumn = r#"{"name":"UpdatedReplicas","type":"integer","jsonPath":".status.updatedReplicas","description":"Pods at the newest revision"}"#,
@@ -40,142 +39,140 @@ use crate::api::workload::{
 )]
 #[serde(rename_all = "camelCase")]
 pub struct GameStatefulSetSpec {
-    /// How many pods are wanted.
+    /// Desired number of pods.
     #[serde(default = "one")]
     #[schemars(range(min = 0))]
     pub replicas: i32,
-    /// Which pods are its own. It must match the labels of the template.
+    /// Selects the pods of the workload. It must match the labels of the template.
     pub selector: LabelSelector,
-    /// What the pods look like.
+    /// The template of the pods.
     pub template: PodTemplate,
-    /// The Service that gives the pods their host names; it need not be there.
+    /// The Service that gives the pods their host names; it need not exist.
     pub service_name: String,
-    /// Volume claims that each pod gets for itself.
+    /// Volume claims that are created for each pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_claim_templates: Vec<ClaimTemplate>,
-    /// Whether pods come, go and change one after the other.
+    /// Whether pods are created, deleted and updated one after the other.
     #[serde(default)]
     pub pod_management_policy: PodManagementPolicy,
-    /// Seconds that a pod must be Ready before a rollout counts on it.
+    /// Seconds that a pod must be Ready before it counts as available.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub min_ready_seconds: i32,
-    /// How many old revisions are kept to go back to.
+    /// Number of old revisions that are kept for a rollback.
     #[serde(default = "ten")]
     #[schemars(range(min = 0))]
     pub revision_history_limit: i32,
-    /// How many come at once.
+    /// How many pods are created at the same time.
     #[serde(default)]
     pub scale_strategy: StatefulScaleStrategy,
-    /// Ordinals that are left out: 3 replicas and `[1]` are the pods 0, 2 and 3.
+    /// Ordinals that are skipped: 3 replicas and `[1]` give the pods 0, 2 and 3.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reserve_orders: Vec<i32>,
-    /// Without the readiness gate `InPlaceUpdateReady` in its pods: nothing takes them out of traffic before an update.
+    /// True if the pods do not get the readiness gate `InPlaceUpdateReady`: they are then not taken out of traffic
+    /// before an update.
     #[serde(default)]
     pub disable_readiness_gate: bool,
-    /// How pods get from one revision to another.
+    /// How pods are updated from one revision to another.
     #[serde(default)]
     pub update_strategy: StatefulUpdateStrategy,
-    /// The gate before a pod is deleted by the workload; also before an update in place without a gate of its own.
+    /// The hook before the workload deletes a pod; also before an in-place update if `preInplaceUpdateStrategy` is
+    /// not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_delete_update_strategy: Option<HookStrategy>,
-    /// The gate before a pod is updated in place.
+    /// The hook before a pod is updated in place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_inplace_update_strategy: Option<HookStrategy>,
-    /// The gate after a pod was updated in place, before it takes traffic again.
+    /// The hook after a pod was updated in place, before it takes traffic again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub post_inplace_update_strategy: Option<HookStrategy>,
 }
-
-/// Whether pods come, go and change one after the other.
+/// Whether pods are created, deleted and updated one after the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum PodManagementPolicy {
-    /// One after the other, each waiting for the one before.
+    /// One after the other; each waits for the previous one.
     #[default]
     OrderedReady,
-    /// Together, updates too, within `maxUnavailable`.
+    /// At the same time; updates as well, within `maxUnavailable`.
     Parallel,
 }
-
-/// How many come at once.
+/// How many pods are created at the same time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StatefulScaleStrategy {
-    /// How many new pods may be on their way at once under `Parallel`; a number or a share of `replicas`.
+    /// How many new pods may be starting at the same time under `Parallel`; a number or a percentage of `replicas`.
     #[serde(default = "everything")]
     #[schemars(extend("nullable" = false))]
     pub create_batch: IntOrString,
 }
-
-/// How pods get from one revision to another.
+/// How pods are updated from one revision to another.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StatefulUpdateStrategy {
-    /// The way.
+    /// How a pod is updated.
     #[serde(default, rename = "type")]
     pub kind: UpdateType,
-    /// How many, and which; for updates in place as well.
+    /// How many pods are updated, and which; for in-place updates as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolling_update: Option<RollingUpdate>,
-    /// Begin no more updates. Scaling goes on.
+    /// True if no further updates are started. Scaling continues.
     #[serde(default)]
     pub paused: bool,
     /// How a pod is updated in place.
     #[serde(default)]
     pub in_place_update_strategy: InPlaceUpdateStrategy,
-    /// A rollout in steps; its partitions stand in for the one above.
+    /// A rollout in steps. Its partitions replace `partition`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
 }
-
-/// How many, and which.
+/// How many pods are updated, and which.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RollingUpdate {
-    /// Pods with this ordinal or a higher one are updated; a number or a share of `replicas`, rounded up.
+    /// Pods with this ordinal or a higher one are updated; a number or a percentage of `replicas`, rounded up.
     #[serde(default = "nothing")]
     #[schemars(extend("nullable" = false))]
     pub partition: IntOrString,
-    /// How many of `replicas` may be unavailable through an update under `Parallel`; a number or a share, rounded up, or
-    /// down when `maxSurge` is above 0.
+    /// How many of `replicas` may be unavailable during an update under `Parallel`; a number or a percentage, rounded
+    /// up, or rounded down if `maxSurge` is above 0.
     #[serde(default = "quarter")]
     #[schemars(extend("nullable" = false))]
     pub max_unavailable: IntOrString,
-    /// How many pods with further ordinals an update may make under `Parallel`; a number or a share, rounded up.
+    /// How many pods with further ordinals an update may create under `Parallel`; a number or a percentage, rounded
+    /// up.
     #[serde(default = "nothing")]
     #[schemars(extend("nullable" = false))]
     pub max_surge: IntOrString,
 }
-
-/// What became of it.
+/// The observed state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GameStatefulSetStatus {
-    /// The generation of the spec that this tells of.
+    /// The generation of the spec that this status is based on.
     pub observed_generation: i64,
-    /// Pods that are there.
+    /// Number of existing pods.
     pub replicas: i32,
-    /// Those that are Ready.
+    /// Number of pods that are Ready.
     pub ready_replicas: i32,
-    /// Those at `currentRevision`.
+    /// Number of pods at `currentRevision`.
     pub current_replicas: i32,
-    /// Those at `updateRevision`.
+    /// Number of pods at `updateRevision`.
     pub updated_replicas: i32,
-    /// Those at `updateRevision` that are Ready.
+    /// Number of pods at `updateRevision` that are Ready.
     pub updated_ready_replicas: i32,
-    /// The revision of the pods that the partition holds back.
+    /// The revision of the pods that the partition excludes from the update.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub current_revision: String,
     /// The revision of the template.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub update_revision: String,
-    /// How often the name of a revision was taken by another one.
+    /// Number of hash collisions of revision names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collision_count: Option<i32>,
     /// The selector as text.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub label_selector: String,
-    /// What is true of it.
+    /// The conditions of the workload.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
     /// Why a canary rollout waits.
@@ -184,10 +181,10 @@ pub struct GameStatefulSetStatus {
     /// The step of the canary rollout, from 0; the number of steps when it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_step_index: Option<i32>,
-    /// Tells whether the steps were changed.
+    /// Hash of the steps, to detect changes.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub current_step_hash: String,
-    /// Where the canary rollout stands.
+    /// The state of the canary rollout.
     #[serde(skip_serializing_if = "is_default")]
     pub canary: CanaryStatus,
     /// Pods whose pre-delete hook has not succeeded.

@@ -21,7 +21,8 @@ pub enum BadTemplate {
     #[error(transparent)]
     Yaml(#[from] BadYaml),
     /// It is another object.
-    #[error("it is a {kind:?} of {api_version:?}; a hook is a {:?} of {:?}", HookTemplate::kind(&()), HookTemplate::api_version(&()))]
+    #[error("it is a {kind:?} of {api_version:?}; a hook must be a {:?} of \
+             {:?}", HookTemplate::kind(&()), HookTemplate::api_version(&()))]
     Kind {
         /// What it says of itself.
         api_version: String,
@@ -29,7 +30,7 @@ pub enum BadTemplate {
         kind: String,
     },
     /// Fields that a hook does not have.
-    #[error("no such field: {}", .0.join(", "))]
+    #[error("unknown field: {}", .0.join(", "))]
     Unknown(Vec<String>),
     /// It has no name.
     #[error("metadata.name is missing")]
@@ -143,9 +144,9 @@ spec:
     #[test]
     fn what_a_hook_does_not_have_is_refused_by_its_path() {
         let error = refused("      count: 3\n", "      counts: 3\n      Interval: 60s\n");
-        assert_eq!(error, "no such field: spec.metrics[0].counts, spec.metrics[0].Interval");
+        assert_eq!(error, "unknown field: spec.metrics[0].counts, spec.metrics[0].Interval");
         let error = refused("  name: test\n", "  name: test\n  lables: {}\n");
-        assert_eq!(error, "no such field: metadata.lables");
+        assert_eq!(error, "unknown field: metadata.lables");
         assert!(refused("kind: HookTemplate", "kind: HookRun").contains("\"HookRun\""));
         assert!(refused("tkex.tencent.com/v1alpha1", "v1").contains("tkex.tencent.com/v1alpha1"));
         assert_eq!(refused("name: test", "namespace: test"), "metadata.name is missing");

@@ -20,7 +20,7 @@ pub const LARGEST_SPEC: usize = 128 << 10;
     group = "tkex.tencent.com",
     version = "v1alpha1",
     kind = "HookRun",
-    doc = "One run of a gate, with what was measured so far.",
+    doc = "One run of a hook, with its measurements so far.",
     namespaced,
     status = "HookRunStatus",
     derive = "PartialEq",
@@ -29,14 +29,14 @@ pub const LARGEST_SPEC: usize = 128 << 10;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct HookRunSpec {
-    /// What is measured.
+    /// The metrics to measure.
     #[schemars(length(min = 1, max = 64))]
     pub metrics: Vec<Metric>,
-    /// What `{{ args.NAME }}` stands for.
+    /// The values of `{{ args.NAME }}`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub args: Vec<Argument>,
-    /// Stop measuring. It approves nothing: see the annotation `inplace.dev/approve`.
+    /// True to stop measuring. This does not approve the run: see the annotation `inplace.dev/approve`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminate: bool,
     /// The order of the metrics.
@@ -52,37 +52,35 @@ impl HookRunSpec {
         providers().any(Provider::sets_annotations) && providers().all(|provider| provider.exec.is_none())
     }
 }
-
-/// How far it is.
+/// The progress and the verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HookRunStatus {
-    /// Absent until somebody has taken it up.
+    /// Absent until a runner has started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<HookPhase>,
-    /// Why, when it did not succeed.
+    /// Why it did not succeed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// When it was taken up.
+    /// When it was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// One entry per metric that has begun, in no order that matters.
+    /// One entry per metric that has started, in no particular order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metric_results: Vec<MetricResult>,
 }
-
-/// Where a run, a metric or a measurement stands. Ordered from best to worst, as the worst metric decides.
+/// The phase of a run, a metric or a measurement. Ordered from best to worst: the worst metric decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum HookPhase {
     /// Passed.
     Successful,
     /// Being measured.
     Running,
-    /// Not begun.
+    /// Not started.
     Pending,
-    /// Neither the one nor the other condition held too often.
+    /// Neither condition held, more often than tolerated.
     Inconclusive,
-    /// It could not be measured too often, or is not valid.
+    /// Measurements ended with an error more often than tolerated, or the hook is not valid.
     Error,
     /// Not passed.
     Failed,
@@ -94,40 +92,39 @@ impl HookPhase {
         !matches!(self, Self::Running | Self::Pending)
     }
 }
-
-/// One metric's measurements.
+/// The measurements of one metric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricResult {
-    /// Which.
+    /// The name of the metric.
     pub name: String,
-    /// Where it stands.
+    /// The phase.
     pub phase: HookPhase,
-    /// Why, when it did not succeed.
+    /// Why it did not succeed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Measurements that have ended, without errors.
+    /// Measurements that have ended, excluding errors.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub count: i32,
-    /// Those that were successful.
+    /// Successful measurements.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub successful: i32,
-    /// Those that failed.
+    /// Failed measurements.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failed: i32,
-    /// Those that were neither.
+    /// Inconclusive measurements.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub inconclusive: i32,
-    /// Those that could not be made.
+    /// Measurements that ended with an error.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub error: i32,
-    /// The last ones that could not be made, in a row.
+    /// The number of most recent measurements in a row that ended with an error.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub consecutive_error: i32,
-    /// The last ones that were successful, in a row.
+    /// The number of most recent measurements in a row that were successful.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub consecutive_successful: i32,
-    /// The last ten, oldest first.
+    /// The last ten measurements, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measurements: Vec<Measurement>,
 }
@@ -136,17 +133,17 @@ pub struct MetricResult {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Measurement {
-    /// Where it stands.
+    /// The phase.
     pub phase: HookPhase,
-    /// Why, when it is no success.
+    /// Why it is not successful.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// When it began.
+    /// When it started.
     pub started_at: Timestamp,
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-    /// What was measured, always as text.
+    /// The measured value, always as text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub value: String,
 }

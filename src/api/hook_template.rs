@@ -11,23 +11,22 @@ use crate::api::request::HookArg;
 
 /// How Go spells a duration. An empty one is none.
 const DURATION: &str = r"^(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*)$";
-
-/// A gate that can be used again and again.
+/// A reusable hook.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "tkex.tencent.com",
     version = "v1alpha1",
     kind = "HookTemplate",
-    doc = "What a gate measures, how often, and what counts as passed.",
+    doc = "What a hook measures, how often, and when it has passed.",
     namespaced,
     derive = "PartialEq"
 )]
 #[serde(rename_all = "camelCase")]
 pub struct HookTemplateSpec {
-    /// The measurements; each has its own verdict, the worst one counts.
+    /// The metrics; each has its own verdict, and the worst verdict decides.
     #[schemars(length(min = 1, max = 64))]
     pub metrics: Vec<Metric>,
-    /// Arguments that `{{ args.NAME }}` stands for. One without a value gets it when the hook is run.
+    /// Arguments for `{{ args.NAME }}`. An argument without a value must be set for each run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub args: Vec<Argument>,
@@ -39,10 +38,10 @@ pub struct HookTemplateSpec {
 /// One declared argument.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Argument {
-    /// Its name.
+    /// The name.
     #[schemars(length(min = 1, max = 256))]
     pub name: String,
-    /// Its value; absent in a template where it is given for each run.
+    /// The value; absent in a template if it is set for each run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16_384))]
     pub value: Option<String>,
@@ -60,26 +59,25 @@ pub enum Policy {
     /// All at the same time.
     #[default]
     Parallel,
-    /// Each begins when the one before it has ended.
+    /// Each starts when the previous one has ended.
     Ordered,
 }
-
-/// One thing that is measured.
+/// One metric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Metric {
-    /// Its name, once per hook.
+    /// The name, unique in the hook.
     #[schemars(length(min = 1, max = 256))]
     pub name: String,
-    /// From the end of a measurement to the next one, as `90s` or `1m30s`.
+    /// The time from the end of a measurement to the start of the next one, as `90s` or `1m30s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64), regex(pattern = DURATION))]
     pub interval: Option<String>,
-    /// From the start of the run to the first measurement.
+    /// The time from the start of the run to the first measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64), regex(pattern = DURATION))]
     pub initial_delay: Option<String>,
-    /// Measurements at most; 0 or absent: one without an interval, any number with one.
+    /// Maximum number of measurements; 0 or absent: one without an interval, unlimited with an interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub count: Option<i32>,
@@ -91,31 +89,31 @@ pub struct Metric {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     pub failure_condition: Option<String>,
-    /// Failed measurements that are borne. Absent: none, unless a limit of successes says that this polls.
+    /// Number of failed measurements that are tolerated. Absent: none, or any number if a limit of successful
+    /// measurements is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub failure_limit: Option<i32>,
-    /// Successful measurements that are enough; 0 or absent: no such limit.
+    /// Number of successful measurements that make the metric successful; 0 or absent: no such limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub successful_limit: Option<i32>,
-    /// Inconclusive measurements that are borne.
+    /// Number of inconclusive measurements that are tolerated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub inconclusive_limit: Option<i32>,
-    /// Errors in a row that are borne; absent: 4.
+    /// Number of errors in a row that are tolerated; absent: 4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub consecutive_error_limit: Option<i32>,
-    /// Successful measurements in a row that are enough.
+    /// Number of successful measurements in a row that make the metric successful.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub consecutive_successful_limit: Option<i32>,
-    /// What is asked.
+    /// The source of the measurement.
     pub provider: Provider,
 }
-
-/// What is asked: exactly one of them.
+/// The source of the measurement: exactly one of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Provider {
     /// An HTTP server.
@@ -124,7 +122,7 @@ pub struct Provider {
     /// A Prometheus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prometheus: Option<Prometheus>,
-    /// The pod as the API server shows it.
+    /// The annotations of the pod in the API server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes: Option<Kubernetes>,
     /// A command in a container of the pod.
@@ -146,30 +144,30 @@ pub struct Web {
     /// `http://` or `https://`.
     #[schemars(length(min = 1, max = 4096))]
     pub url: String,
-    /// GET unless another one is named (ours).
+    /// Default: GET. An extension of this project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<Method>,
-    /// Sent along.
+    /// The headers of the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub headers: Vec<Header>,
-    /// Sent as it is (ours).
+    /// The body of the request. An extension of this project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 65_536))]
     pub body: Option<String>,
-    /// For the whole exchange, 60 at most; 0 or absent: 10.
+    /// Timeout of the whole exchange, 60 at most; 0 or absent: 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 60))]
     pub timeout_seconds: Option<i32>,
-    /// Where the result is in the JSON of the answer, as `{$.age}` or `$.age`. Absent: the whole body.
+    /// The JSON path of the result in the response, as `{$.age}` or `$.age`. Absent: the whole body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     pub json_path: Option<String>,
-    /// Status codes that are an answer (ours); empty: 200 to 299.
+    /// Accepted status codes; empty: 200 to 299. An extension of this project.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(range(min = 200, max = 599)))]
     pub status_codes: Vec<u16>,
-    /// How the server proves who it is (ours).
+    /// How the server is authenticated. An extension of this project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
 }
@@ -191,10 +189,10 @@ pub enum Method {
 /// A header; its value is a template, its key is not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Header {
-    /// Its name.
+    /// The name.
     #[schemars(length(min = 1, max = 256))]
     pub key: String,
-    /// Its value.
+    /// The value.
     #[schemars(length(max = 16_384))]
     pub value: String,
 }
@@ -203,26 +201,25 @@ pub struct Header {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Tls {
-    /// Certificates (PEM) that are trusted instead of the public ones.
+    /// CA certificates (PEM) that are trusted instead of the public ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 65_536))]
     pub ca_bundle: Option<String>,
-    /// The name to expect in the server's certificate, when it is not the one in the URL.
+    /// The expected name in the server's certificate, if it differs from the host in the URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub server_name: Option<String>,
-    /// Take any certificate.
+    /// True to accept any certificate.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub insecure_skip_verify: bool,
 }
-
-/// An instant query. `query` is a template; so is `address` (ours).
+/// An instant query. `query` is a template; so is `address`, an extension of this project.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Prometheus {
-    /// Its base URL.
+    /// The base URL of the Prometheus server.
     #[schemars(length(min = 1, max = 4096))]
     pub address: String,
-    /// `PromQL`; a scalar or a vector comes back.
+    /// `PromQL` that returns a scalar or a vector.
     #[schemars(length(min = 1, max = 16_384))]
     pub query: String,
 }
@@ -233,7 +230,7 @@ pub struct Kubernetes {
     /// All of them must hold.
     #[schemars(length(min = 1, max = 64))]
     pub fields: Vec<Field>,
-    /// What is done with them.
+    /// Whether the fields are compared or set.
     pub function: Function,
 }
 
@@ -243,12 +240,11 @@ pub struct Field {
     /// `metadata.annotations.KEY`.
     #[schemars(length(max = 512), regex(pattern = r"^metadata\.annotations\..+"))]
     pub path: String,
-    /// Its value.
+    /// The value.
     #[schemars(length(max = 16_384))]
     pub value: String,
 }
-
-/// What is done with fields.
+/// What is done with the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Function {
@@ -262,13 +258,13 @@ pub enum Function {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Exec {
-    /// Which container of the pod.
+    /// The container of the pod.
     #[schemars(length(min = 1, max = 253))]
     pub container: String,
-    /// The program and its arguments; each is a template (ours).
+    /// The program and its arguments; each is a template. An extension of this project.
     #[schemars(length(min = 1, max = 256), inner(length(max = 16_384)))]
     pub command: Vec<String>,
-    /// 60 at most; 0 or absent: 10 (ours).
+    /// Timeout, 60 at most; 0 or absent: 10. An extension of this project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 60))]
     pub timeout_seconds: Option<i32>,

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::api::request::{DEADLINE_SECONDS, Drain, OnFailure, READY_TIMEOUT_SECONDS, RequestedEngine};
 use crate::api::serde_default::is_default;
 use crate::api::workload::{Condition, WorkloadHook, nothing, quarter};
-
-/// What is done once to every pod of a target. Only `maxUnavailable`, `partition`, `paused`, `failureThreshold`,
-/// `deadlineSeconds` and `ttlSecondsAfterFinished` can be changed afterwards: for anything else make another one.
+/// A restart or swap that is done once in every pod of a target. Only `maxUnavailable`, `partition`, `paused`,
+/// `failureThreshold`, `deadlineSeconds` and `ttlSecondsAfterFinished` can be changed later; for any other change
+/// create a new rollout.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "inplace.dev",
@@ -24,64 +24,63 @@ use crate::api::workload::{Condition, WorkloadHook, nothing, quarter};
     namespaced,
     status = "InPlaceRolloutStatus",
     derive = "PartialEq",
-    printcolumn = r#"{"name":"TARGET","type":"string","jsonPath":".status.target","description":"Whose pods"}"#,
-    printcolumn = r#"{"name":"PHASE","type":"string","jsonPath":".status.phase","description":"Where it stands"}"#,
+    printcolumn = r#"{"name":"TARGET","type":"string","jsonPath":".status.target","description":"Target of the rollout"}"#,
+    printcolumn = r#"{"name":"PHASE","type":"string","jsonPath":".status.phase","description":"Phase of the rollout"}"#,
     printcolumn = r#"{"name":"PODS","type":"integer","jsonPath":".status.pods","description":"Pods of the target"}"#,
-    printcolumn = r#"{"name":"DONE","type":"integer","jsonPath":".status.done","description":"Pods that are through"}"#,
-    printcolumn = r#"{"name":"BUSY","type":"integer","jsonPath":".status.busy","description":"Pods that are being worked on"}"#,
-    printcolumn = r#"{"name":"FAILED","type":"integer","jsonPath":".status.failed","description":"Pods that did not come through"}"#,
+    printcolumn = r#"{"name":"DONE","type":"integer","jsonPath":".status.done","description":"Pods that are done"}"#,
+    printcolumn = r#"{"name":"BUSY","type":"integer","jsonPath":".status.busy","description":"Pods in progress"}"#,
+    printcolumn = r#"{"name":"FAILED","type":"integer","jsonPath":".status.failed","description":"Pods that failed"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
-    printcolumn = r#"{"name":"MESSAGE","type":"string","priority":1,"jsonPath":".status.message","description":"One line for people"}"#
+    printcolumn = r#"{"name":"MESSAGE","type":"string","priority":1,"jsonPath":".status.message","description":"Human-readable message"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct InPlaceRolloutSpec {
-    /// Whose pods.
+    /// The target whose pods are restarted or swapped.
     pub target: RolloutTarget,
-    /// What is done in each pod, in this order: with an image it is a swap, without one a restart.
+    /// The containers of each pod, in this order: with an image the container is swapped, without one it is
+    /// restarted.
     #[schemars(length(min = 1, max = 64))]
     pub containers: Vec<RolloutContainer>,
-    /// How many of the target's pods may be unavailable through this at once; a number or a share, rounded up, and at
-    /// least one. Pods that are unavailable anyway count.
+    /// How many of the target's pods may be unavailable at the same time; a number or a percentage, rounded up, and
+    /// at least one. Pods that are unavailable for other reasons count.
     #[serde(default = "quarter")]
     #[schemars(extend("nullable" = false))]
     pub max_unavailable: IntOrString,
-    /// How many pods are left as they are; a number or a share, rounded up.
+    /// How many pods are not changed; a number or a percentage, rounded up.
     #[serde(default = "nothing")]
     #[schemars(extend("nullable" = false))]
     pub partition: IntOrString,
-    /// Begin with no more pods.
+    /// True to start no further pods.
     #[serde(default)]
     pub paused: bool,
-    /// How many pods may fail: when so many have, no other one is begun with. A number or a share, rounded up, and at
-    /// least one.
+    /// Start no further pods after this many failures. A number or a percentage, rounded up, and at least one.
     #[serde(default = "first")]
     #[schemars(extend("nullable" = false))]
     pub failure_threshold: IntOrString,
-    /// True allows a swap to an image that the template of a pod's owner does not name: the next pod that the owner makes
-    /// has the template's image again.
+    /// True to allow a swap to an image that differs from the template of the pod's owner: the next pod that the
+    /// owner creates has the template's image again.
     #[serde(default)]
     pub allow_template_drift: bool,
-    /// Seconds until it has ended, paused or not. Absent: no limit.
+    /// Seconds until the rollout must have ended, paused or not. Absent: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub deadline_seconds: Option<i32>,
-    /// Seconds after which it is deleted when it has ended. Absent: never.
+    /// Seconds after the end of the rollout until it is deleted. Absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub ttl_seconds_after_finished: Option<i32>,
-    /// How it is done in each pod.
+    /// The parameters of the request for each pod.
     #[serde(default)]
     pub pod: PodTerms,
 }
-
-/// Whose pods: exactly one of the two.
+/// The target: exactly one of the two.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutTarget {
-    /// A workload in the same namespace: its own pods, now and while this goes on.
+    /// A workload in the same namespace: its own pods, including those that it creates during the rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload_ref: Option<WorkloadRef>,
-    /// All pods in the same namespace with these labels, whoever controls them.
+    /// All pods in the same namespace with these labels, whatever their owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
 }
@@ -91,60 +90,58 @@ pub struct RolloutTarget {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadRef {
-    /// Group and version. Absent: that of the kind.
+    /// Group and version. Absent: those of the kind.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub api_version: String,
-    /// As in its manifest.
+    /// As in the manifest of the workload.
     #[schemars(length(min = 1))]
     pub kind: String,
-    /// As in its manifest.
+    /// As in the manifest of the workload.
     #[schemars(length(min = 1))]
     pub name: String,
 }
-
-/// One container: with an image it is a swap, without one a restart.
+/// One container: with an image it is swapped, without one it is restarted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutContainer {
     /// Name in the pod spec.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// The image to run from now on.
+    /// The new image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
 }
-
-/// How it is done in each pod: what a request says of one pod, with the same names, bounds and defaults.
+/// The parameters of the request for each pod, with the names, bounds and defaults of a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodTerms {
-    /// Each container is touched only once the one before is Ready.
+    /// True if each container is replaced only once the previous one is Ready.
     pub each_ready: bool,
     /// Seconds that a pod is out of traffic before its first container is stopped.
     #[schemars(range(min = 0, max = 43_200))]
     pub grace_period_seconds: i32,
     /// When a pod counts as drained.
     pub drain: Drain,
-    /// The gate while the pod is still serving.
+    /// The hook while the pod still takes traffic.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pre_hook: Option<WorkloadHook>,
-    /// The gate before the pod takes traffic again.
+    /// The hook before the pod takes traffic again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub post_hook: Option<WorkloadHook>,
-    /// Seconds that the new containers must stay up, and the pod Ready, before it counts as available.
+    /// Seconds that the new containers must stay up and the pod must be Ready before the pod counts as available.
     #[schemars(range(min = 0))]
     pub min_ready_seconds: i32,
     /// Seconds that the new containers may take to become Ready.
     #[schemars(range(min = 1))]
     pub ready_timeout_seconds: i32,
-    /// Seconds until one pod has ended, one way or the other.
+    /// Seconds until the request of one pod must have ended.
     #[schemars(range(min = 1, max = 86_400))]
     pub deadline_seconds: i32,
-    /// What follows when a swap does not come up.
+    /// What happens if the new image of a swap does not come up.
     pub on_failure: OnFailure,
-    /// The way to do it.
+    /// The engine.
     pub engine: RequestedEngine,
-    /// Free text for the people who read the history.
+    /// Free text for the history.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
@@ -166,25 +163,24 @@ impl Default for PodTerms {
         }
     }
 }
-
-/// What became of it.
+/// The observed state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InPlaceRolloutStatus {
-    /// The generation of the spec that this tells of.
+    /// The generation of the spec that this status is based on.
     pub observed_generation: i64,
-    /// Where it stands.
+    /// The phase.
     pub phase: RolloutPhase,
-    /// One word for programs: why.
+    /// Machine-readable reason.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// One line for people.
+    /// Human-readable message.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Whose pods, as people write it: `Deployment/web`.
+    /// The target in short form: `Deployment/web`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub target: String,
-    /// When the first look was taken. Pods that are younger are not restarted: they are fresh.
+    /// When the controller first observed the rollout. Pods that were created later are not restarted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// When it ended.
@@ -192,50 +188,48 @@ pub struct InPlaceRolloutStatus {
     pub finished_at: Option<Timestamp>,
     /// Pods of the target.
     pub pods: i32,
-    /// Those that the partition does not leave out.
+    /// Pods that the partition does not exclude.
     pub wanted: i32,
-    /// Those that are through.
+    /// Pods that are done.
     pub done: i32,
-    /// Those that are being worked on.
+    /// Pods in progress.
     pub busy: i32,
-    /// Those that did not come through, gone ones too.
+    /// Pods that failed, including deleted ones.
     pub failed: i32,
     /// Pods of the target that are not available now.
     pub unavailable: i32,
-    /// The pods that did not come through and why; the first hundred.
+    /// The pods that failed, with the reason; at most one hundred.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<PodFailure>,
     /// `Progressing`, `Complete` and `Failed`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// Milliseconds that a container was down, over the containers of the pods that are through and still there.
+    /// Downtime in milliseconds, over the containers of the pods that are done and still exist.
     #[serde(skip_serializing_if = "is_default")]
     pub downtime_ms: Downtime,
 }
-
-/// How long containers were down, in milliseconds.
+/// The downtime of containers, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Downtime {
-    /// Half of them were down for no longer.
+    /// The median.
     pub median: i64,
-    /// None of them was down for longer.
+    /// The maximum.
     pub most: i64,
 }
-
-/// Where a rollout stands.
+/// The phase of a rollout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum RolloutPhase {
-    /// Not looked at yet, or its target is not there yet.
+    /// Not observed yet, or its target does not exist yet.
     #[default]
     Pending,
     /// Pods are being updated, or wait for the budget.
     Running,
-    /// Nothing more is begun until the spec is changed: paused, or as far as the partition lets it.
+    /// No further pod is started until the spec is changed: paused, or complete up to the partition.
     Paused,
-    /// All pods are through.
+    /// All pods are done.
     Succeeded,
-    /// Some are not: the failures, the reason and the message say why.
+    /// Some pods are not done: see the failures, the reason and the message.
     Failed,
     /// A newer one has the same target.
     Superseded,
@@ -247,20 +241,19 @@ impl RolloutPhase {
         matches!(self, Self::Succeeded | Self::Failed | Self::Superseded)
     }
 }
-
-/// A pod that did not come through.
+/// A pod that failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodFailure {
-    /// Its name.
+    /// The name of the pod.
     pub pod: String,
-    /// Its uid.
+    /// The uid of the pod.
     pub uid: String,
-    /// One word for programs: the phase or reason of its request.
+    /// Machine-readable: the phase or reason of its request.
     pub reason: String,
-    /// One line for people.
+    /// Human-readable message.
     pub message: String,
-    /// When it was seen.
+    /// When the failure was observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
 }

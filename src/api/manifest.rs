@@ -161,7 +161,7 @@ pub enum InvalidManifest {
     #[error("the manifest is not valid: {0}")]
     Yaml(#[from] BadYaml),
     /// Another kind of object.
-    #[error("the manifest is {api_version} {kind}: node run takes apiVersion v1, kind Pod")]
+    #[error("the manifest is {api_version} {kind}: `inplace node run` accepts apiVersion v1, kind Pod")]
     NotAPod {
         /// As written.
         api_version: String,
@@ -177,7 +177,8 @@ pub enum InvalidManifest {
 }
 
 fn unsupported(paths: &[String]) -> String {
-    let lines: Vec<_> = paths.iter().map(|path| format!("{path} is not supported by node run")).collect();
+    let lines: Vec<_> =
+        paths.iter().map(|path| format!("{path} is not supported by `inplace node run`")).collect();
     lines.join("\n")
 }
 

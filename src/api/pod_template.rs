@@ -73,7 +73,7 @@ impl ClaimTemplate {
 /// Metadata of which labels and annotations are checked to be texts.
 fn metadata() -> Value {
     serde_json::json!({
-        "description": "Metadata of the pods. Every field is kept.",
+        "description": "Metadata of the pods. All fields are preserved.",
         "type": "object",
         "x-kubernetes-preserve-unknown-fields": true,
         "properties": {
@@ -83,7 +83,7 @@ fn metadata() -> Value {
                 "additionalProperties": {"type": "string"},
             },
             "annotations": {
-                "description": "They change without a restart.",
+                "description": "A change does not restart the pods.",
                 "type": "object",
                 "additionalProperties": {"type": "string"},
             },
@@ -102,13 +102,13 @@ impl JsonSchema for PodTemplate {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "The template of the pods, as in a Deployment. Every field of a pod is kept.",
+            "description": "The template of the pods, as in a Deployment. All fields of a pod are preserved.",
             "type": "object",
             "required": ["spec"],
             "properties": {
                 "metadata": metadata(),
                 "spec": {
-                    "description": "The pods. Every field is kept.",
+                    "description": "The spec of the pods. All fields are preserved.",
                     "type": "object",
                     "required": ["containers"],
                     "x-kubernetes-preserve-unknown-fields": true,
@@ -122,8 +122,8 @@ impl JsonSchema for PodTemplate {
                                 "required": ["name"],
                                 "x-kubernetes-preserve-unknown-fields": true,
                                 "properties": {
-                                    "name": {"description": "Its name.", "type": "string"},
-                                    "image": {"description": "Its image.", "type": "string"},
+                                    "name": {"description": "The name of the container.", "type": "string"},
+                                    "image": {"description": "The image of the container.", "type": "string"},
                                 },
                             },
                         },
@@ -145,22 +145,22 @@ impl JsonSchema for ClaimTemplate {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "A volume claim, made for each pod as CLAIM-SET-ORDINAL.",
+            "description": "A volume claim, created for each pod as CLAIM-SET-ORDINAL.",
             "type": "object",
             "required": ["metadata", "spec"],
             "x-kubernetes-preserve-unknown-fields": true,
             "properties": {
                 "metadata": {
-                    "description": "Metadata of the claims. Every field is kept.",
+                    "description": "Metadata of the claims. All fields are preserved.",
                     "type": "object",
                     "required": ["name"],
                     "x-kubernetes-preserve-unknown-fields": true,
                     "properties": {
-                        "name": {"description": "A volume of the pods by this name is this claim.", "type": "string"},
+                        "name": {"description": "The volume of the pods with this name uses this claim.", "type": "string"},
                     },
                 },
                 "spec": {
-                    "description": "The claims. Every field is kept.",
+                    "description": "The spec of the claims. All fields are preserved.",
                     "type": "object",
                     "x-kubernetes-preserve-unknown-fields": true,
                 },

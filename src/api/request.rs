@@ -95,10 +95,10 @@ pub struct HookArg {
 /// What follows when a swap does not come up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnFailure {
-    /// Back to the image that ran before, once.
+    /// Roll back to the previous image, once.
     #[default]
     Rollback,
-    /// Leave everything as it is for somebody to look at.
+    /// Leave everything in its current state for inspection.
     Keep,
 }
 
@@ -108,21 +108,21 @@ pub enum Drain {
     /// When the grace period is over.
     #[default]
     Fixed,
-    /// When no `EndpointSlice` says any more that the pod serves, and the grace period after that is over.
+    /// When no `EndpointSlice` sends traffic to the pod any more, and the grace period after that is over.
     Confirmed,
 }
 
 /// The engine that a request asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RequestedEngine {
-    /// The plan chooses.
+    /// The agent chooses.
     #[default]
     Auto,
-    /// Over the runtime's socket.
+    /// Create the container through the runtime's socket.
     Recreate,
-    /// Through the pod's spec.
+    /// Change the pod's spec.
     Respec,
-    /// Stop and leave the start to the kubelet.
+    /// Stop the container and let the kubelet start it.
     Stop,
 }
 
@@ -258,7 +258,7 @@ impl Request {
         let seconds = self.ready_timeout_seconds;
         if seconds > self.deadline_seconds && seconds != READY_TIMEOUT_SECONDS {
             let problem = format!(
-                "{seconds} does not fit into deadlineSeconds {}: ask for less, or for a later deadline",
+                "{seconds} does not fit into deadlineSeconds {}: use a smaller value or a longer deadline",
                 self.deadline_seconds
             );
             return Err(value("readyTimeoutSeconds", problem));
@@ -290,7 +290,7 @@ fn parse_line(text: &str) -> Result<Request, InvalidRequest> {
     };
     if let Some(extra) = words.next().or(mark.filter(|mark| !mark.starts_with('#'))) {
         let hint = "separate containers by commas without spaces, and put `#MARK` last";
-        return Err(InvalidRequest::Line(format!("`{extra}` is not understood: {hint}")));
+        return Err(InvalidRequest::Line(format!("`{extra}` is not valid here: {hint}")));
     }
     let containers = list.split(',').map(|item| parse_item(verb, item)).collect::<Result<_, _>>()?;
     Ok(Request::new(String::new(), containers))
@@ -426,7 +426,7 @@ mod tests {
             ("swap app", "NAME=IMAGE"),
             ("swap app=", "containers[0].image"),
             ("swap app=Repo:v", "containers[0].image"),
-            ("restart app, side", "is not understood"),
+            ("restart app, side", "is not valid here"),
             ("restart app #2 #3", "`#3`"),
             ("restart app,", "containers[1].name"),
             ("restart App", "`App`"),

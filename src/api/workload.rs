@@ -9,14 +9,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::hook_template::Argument;
-
-/// A gate that a pod has to pass, and the request to run it again.
+/// A hook that a pod must pass, and the request to run it again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HookStrategy {
-    /// Which gate. Absent: none.
+    /// The hook. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook: Option<WorkloadHook>,
-    /// Set to true to run the hooks again that did not succeed; it goes back to false by itself.
+    /// Set to true to run again the hooks that did not succeed. The controller resets it to false.
     #[serde(default)]
     pub retry: bool,
 }
@@ -49,32 +48,31 @@ pub struct InPlaceUpdateStrategy {
 /// The order of the containers inside one pod. All of them follow the order of the template.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ContainerOrder {
-    /// None waits for another one.
+    /// No container waits for another one.
     #[default]
     DisOrdered,
-    /// The next one when the one before is Ready.
+    /// A container is updated when the previous one is Ready.
     OrderedReady,
-    /// The next one when the one before runs its new image.
+    /// A container is updated when the previous one runs its new image.
     OrderedUpdated,
 }
 
 /// A rollout in steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Canary {
-    /// One after the other.
+    /// The steps, in their order.
     pub steps: Vec<CanaryStep>,
 }
-
-/// One step; normally with one member. With several they are passed in this order: partition, hook, pause.
+/// One step, normally with one field. Several fields are processed in this order: partition, hook, pause.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CanaryStep {
-    /// How much stays at the old revision until a later step says otherwise.
+    /// How many pods stay at the old revision, until a later step changes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<IntOrString>,
-    /// A gate for the rollout as a whole.
+    /// A hook for the rollout as a whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook: Option<WorkloadHook>,
-    /// Wait.
+    /// A pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<CanaryPause>,
 }
@@ -82,13 +80,12 @@ pub struct CanaryStep {
 /// A pause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CanaryPause {
-    /// Seconds; absent: until somebody sets `paused` to false.
+    /// The duration in seconds; absent: until `paused` is set to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub duration: Option<i32>,
 }
-
-/// One thing that is true or false of a workload, and why.
+/// One condition of a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
@@ -97,18 +94,17 @@ pub struct Condition {
     pub kind: String,
     /// `True` or `False`.
     pub status: String,
-    /// When `status` became what it is.
+    /// When `status` changed last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Timestamp>,
-    /// One word for programs.
+    /// Machine-readable reason.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// One line for people.
+    /// Human-readable message.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
-
-/// Why a canary rollout waits, and since when.
+/// A reason why a canary rollout waits, with its start time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PauseCondition {
@@ -121,7 +117,7 @@ pub struct PauseCondition {
 /// Why a canary rollout waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PauseReason {
-    /// A step says so.
+    /// A step of the canary rollout pauses.
     PausedByCanaryPauseStep,
     /// The hook of a step did not succeed.
     PausedByStepBasedHook,
@@ -139,15 +135,14 @@ pub struct HookCondition {
     /// As in the `HookRun`.
     pub phase: String,
 }
-
-/// Where a canary rollout stands.
+/// The state of a canary rollout.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CanaryStatus {
-    /// The revision that was last rolled out to the end.
+    /// The revision of the last completed rollout.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revision: String,
-    /// Never set; there for programs that look for it.
+    /// Never set; it exists for clients that read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_start_time: Option<Timestamp>,
     /// The `HookRun` of the step.

@@ -36,12 +36,12 @@ Exit codes:
   0  done, and observed on the runtime
   1  failed; the message says what was touched
   2  the command line is wrong
-  3  refused: it cannot be done as written, nothing was touched
+  3  refused: the request cannot be executed as written, nothing was touched
   4  rolled back: the new image did not come up, the old one runs again
-  5  interrupted, cancelled or replaced: before anything was touched, or what is left is in the journal
+  5  interrupted, cancelled or replaced: nothing was touched, or the remaining work is in the journal
   6  the container runtime, or the API server, cannot be reached
-  7  an inplace agent or another command is at work
-  8  it has not ended in the time of --wait, and goes on";
+  7  an inplace agent or another command is running
+  8  not finished within the time of --wait; it continues";
 
 impl Exit {
     /// Returns the more serious of two results. A command with several results exits with it.

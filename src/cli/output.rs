@@ -46,7 +46,7 @@ pub(super) enum Form {
     Json,
     /// A document
     Yaml,
-    /// The name of what was made for a workload
+    /// The name of the rollout that was created for a workload
     Name,
 }
 

@@ -103,7 +103,7 @@ impl Client {
         Ok(match conditions.into_iter().find(|condition| condition.r#type == "RuntimeReady") {
             Some(condition) if condition.status => Readiness::Ready,
             Some(condition) => Readiness::NotReady(format!("{}: {}", condition.reason, condition.message)),
-            None => Readiness::NotReady("the runtime does not tell".to_owned()),
+            None => Readiness::NotReady("the runtime reports no condition RuntimeReady".to_owned()),
         })
     }
 

@@ -33,7 +33,9 @@ pub struct Endpoint {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoEndpoint {
     /// The given text is not a socket.
-    #[error("{given:?} is no runtime endpoint: {why}; write it like unix:///run/containerd/containerd.sock")]
+    #[error(
+        "{given:?} is not a runtime endpoint: {why}; use the form unix:///run/containerd/containerd.sock"
+    )]
     Invalid {
         /// The given text.
         given: String,
@@ -54,16 +56,16 @@ impl Endpoint {
             return Err(invalid("it names no socket"));
         }
         if path.contains("://") {
-            return Err(invalid("only a unix socket of this node can be used"));
+            return Err(invalid("only a Unix socket of this node can be used"));
         }
         if !path.starts_with('/') {
-            return Err(invalid("the path has to be absolute"));
+            return Err(invalid("the path must be absolute"));
         }
         if path.len() > LONGEST {
-            return Err(invalid("the path is longer than the 107 bytes a socket may have"));
+            return Err(invalid("the path is longer than 107 bytes, the limit for a socket"));
         }
         if path.contains('\0') {
-            return Err(invalid("there is a zero byte in it"));
+            return Err(invalid("the path contains a zero byte"));
         }
         let address = tonic::transport::Endpoint::from_shared(format!("unix://{path}"))
             .map_err(|_| invalid("the path cannot be used"))?;
@@ -131,8 +133,8 @@ mod tests {
         for (given, why) in [
             ("", "names no socket"),
             ("unix://", "names no socket"),
-            ("tcp://127.0.0.1:1", "only a unix socket"),
-            ("npipe:////./pipe/x", "only a unix socket"),
+            ("tcp://127.0.0.1:1", "only a Unix socket"),
+            ("npipe:////./pipe/x", "only a Unix socket"),
             ("run/x.sock", "absolute"),
             ("unix://run/x.sock", "absolute"),
             ("/run/\0", "zero byte"),

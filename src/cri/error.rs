@@ -51,13 +51,13 @@ impl Error {
             match status.code() {
                 Code::NotFound => (Class::Gone, reported.to_owned()),
                 Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded => {
-                    (Class::Away, format!("the runtime at {path} gave up: {reported}"))
+                    (Class::Away, format!("the runtime at {path} did not complete the call: {reported}"))
                 }
                 Code::Unimplemented => (
                     Class::Final,
                     format!(
-                        "{path} does not offer this call: {reported}; is it a runtime's socket, with CRI version 1 \
-                         switched on?"
+                        "{path} does not implement this call: {reported}; check that it is a runtime's socket \
+                         and that CRI version 1 is enabled"
                     ),
                 ),
                 Code::InvalidArgument => (Class::Final, reported.to_owned()),
@@ -82,7 +82,7 @@ impl Error {
 
     /// An answer that cannot be used.
     pub(super) fn nonsense(call: &'static str) -> Self {
-        let message = "the runtime's answer holds no id".to_owned();
+        let message = "the runtime's answer contains no ID".to_owned();
         Self { call, class: Class::Refused, message, source: None }
     }
 
@@ -112,13 +112,14 @@ fn cause(local: &(dyn StdError + 'static)) -> String {
     let (bottom, kind) = cause::bottom(local);
     match kind {
         Some(io::ErrorKind::NotFound) => {
-            "no such file: is the runtime running? Another socket is named with --runtime-endpoint".to_owned()
+            "no such file: check that the runtime runs, or name another socket with --runtime-endpoint"
+                .to_owned()
         }
         Some(io::ErrorKind::ConnectionRefused) => {
-            "connection refused: the socket is there, but nobody listens".to_owned()
+            "connection refused: the socket exists, but no process listens on it".to_owned()
         }
         Some(io::ErrorKind::PermissionDenied) => "permission denied: run as root".to_owned(),
-        _ => format!("{bottom}: it went away, or this is no runtime's socket"),
+        _ => format!("{bottom}: the connection was closed, or this is not a runtime's socket"),
     }
 }
 

@@ -29,8 +29,8 @@ pub struct Asked {
 /// The sandbox on this node under the requested uid belongs to another pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the sandbox that this node has under the uid given for pod {0} is not that pod's. The annotation \
-     kubernetes.io/config.mirror counts only on the copy that a kubelet makes of a static pod: remove it from any other pod"
+    "the sandbox with the uid of pod {0} on this node belongs to another pod. The annotation \
+     kubernetes.io/config.mirror is valid only on the mirror pod of a static pod: remove it from any other pod"
 )]
 pub struct Mismatch(pub PodRef);
 

@@ -18,8 +18,8 @@ const ENDING: &str = ".log";
 /// The container must not be created beside a kubelet, because its log path is not its own.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "container {name} (attempt {attempt}) is not created: a kubelet that collects a container with the log path {path:?} \
-     in the log folder {folder:?} deletes files of others"
+    "container {name} (attempt {attempt}) is not created: a kubelet that removes a container with the log path \
+     {path:?} in the log folder {folder:?} deletes unrelated files"
 )]
 pub struct NoLogOfItsOwn {
     name: String,

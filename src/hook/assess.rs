@@ -25,7 +25,7 @@ pub(crate) fn measurement(conditions: &Conditions, measured: &Measured) -> (Hook
         Measured::Error(problem) => return (HookPhase::Error, problem.clone()),
     };
     if value.has_nan() {
-        return (HookPhase::Inconclusive, "the result is NaN: there is nothing to judge".to_owned());
+        return (HookPhase::Inconclusive, "the result is NaN and cannot be evaluated".to_owned());
     }
     match verdict(conditions, value) {
         Ok(verdict) => verdict,
@@ -93,20 +93,20 @@ impl Limits {
             Some(count) => format!("{number} of {}", many(count, "measurement")),
             None => many(number, "measurement"),
         };
-        if let Some(borne) = self.failures.filter(|borne| failed > *borne) {
-            return (HookPhase::Failed, why(format!("{} failed, {}", of(failed), are_borne(borne))));
+        if let Some(tolerated) = self.failures.filter(|tolerated| failed > *tolerated) {
+            return (HookPhase::Failed, why(format!("{} failed, {}", of(failed), tolerance(tolerated))));
         }
         if self.successes.is_some_and(|enough| successful >= enough) {
             return (HookPhase::Successful, String::new());
         }
         if inconclusive > self.inconclusive {
-            let borne = are_borne(self.inconclusive);
-            return (HookPhase::Inconclusive, why(format!("{} inconclusive, {borne}", of(inconclusive))));
+            let tolerated = tolerance(self.inconclusive);
+            return (HookPhase::Inconclusive, why(format!("{} inconclusive, {tolerated}", of(inconclusive))));
         }
         if consecutive_error > self.errors_in_a_row {
             let errors = many(consecutive_error, "measurement");
-            let borne = are_borne(self.errors_in_a_row);
-            return (HookPhase::Error, why(format!("{errors} in a row could not be made, {borne}")));
+            let tolerated = tolerance(self.errors_in_a_row);
+            return (HookPhase::Error, why(format!("{errors} in a row ended with an error, {tolerated}")));
         }
         if self.successes_in_a_row.is_some_and(|enough| result.consecutive_successful >= enough) {
             return (HookPhase::Successful, String::new());
@@ -125,17 +125,14 @@ impl Limits {
         why: impl Fn(String) -> String,
     ) -> (HookPhase, String) {
         let all = match most {
-            1 => "the only measurement is made".to_owned(),
-            _ => format!("all {most} measurements are made"),
+            1 => "the only measurement is finished".to_owned(),
+            _ => format!("all {most} measurements are finished"),
         };
         let good = result.successful;
         if let Some(enough) = self.successes_in_a_row {
-            (
-                HookPhase::Failed,
-                why(format!("{all}, {good} successful, never {enough} in a row as it must be")),
-            )
+            (HookPhase::Failed, why(format!("{all}, {good} successful, never {enough} in a row as required")))
         } else if let Some(enough) = self.successes {
-            (HookPhase::Failed, why(format!("{all}, {good} successful where {enough} must be")))
+            (HookPhase::Failed, why(format!("{all}, {good} successful, {enough} required")))
         } else if good > 0 {
             (HookPhase::Successful, String::new())
         } else if result.failed > 0 {
@@ -150,10 +147,10 @@ fn many(number: i32, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-fn are_borne(borne: i32) -> String {
-    match borne {
-        0 => "none is borne".to_owned(),
-        1 => "1 is borne".to_owned(),
-        more => format!("{more} are borne"),
+fn tolerance(tolerated: i32) -> String {
+    match tolerated {
+        0 => "none is tolerated".to_owned(),
+        1 => "1 is tolerated".to_owned(),
+        more => format!("{more} are tolerated"),
     }
 }

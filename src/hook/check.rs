@@ -74,8 +74,9 @@ pub fn for_agent(
     injected: &Injected,
 ) -> Result<HookRunSpec, Invalid> {
     if let Some(metric) = template.metrics.iter().find(|metric| metric.provider.sets_annotations()) {
-        let problem = "the agent, which runs the hooks of a request, sets no annotations of pods: use `function: get`, \
-                       `web` or `exec` here. Hooks of workloads and of the delete guard may use it: the controller runs those";
+        let problem = "the agent, which runs the hooks of a request, may not set annotations of pods: use `function: \
+                       get`, `web` or `exec` here. Hooks of workloads and of the delete guard may use it: the \
+                       controller runs those";
         return Err(Check { metric: &metric.name, args: &[] }.wrong("provider.kubernetes.function", problem));
     }
     prepare(template, given, Some(injected))
@@ -154,7 +155,7 @@ pub(crate) fn gauges(spec: &HookRunSpec) -> Result<Vec<Gauge>, Invalid> {
             return Err(Invalid::Hook(format!("metrics[{index}].name: it must not be empty")));
         }
         if spec.metrics[..index].iter().any(|earlier| earlier.name == metric.name) {
-            return Err(Invalid::Hook(format!("metrics[{index}].name: `{}` is there twice", metric.name)));
+            return Err(Invalid::Hook(format!("metrics[{index}].name: `{}` is used twice", metric.name)));
         }
     }
     spec.metrics.iter().map(|metric| gauge(metric, &spec.args)).collect()
@@ -296,7 +297,8 @@ impl Check<'_> {
                 return Err(self.wrong(&field, "its key is not the name of an HTTP header"));
             }
             if http::HeaderValue::from_str(&self.rendered(&field, &header.value)?).is_err() {
-                return Err(self.wrong(&field, "its value holds characters that no HTTP header may hold"));
+                return Err(self
+                    .wrong(&field, "its value contains characters that are not allowed in an HTTP header"));
             }
         }
         if let Some(body) = &web.body {
@@ -436,7 +438,7 @@ mod tests {
             ),
             (
                 json!({ "failureCondition": "x" }),
-                "failureCondition: `x` is not a condition: line 1, column 1: `x` is not known",
+                "failureCondition: `x` is not a condition: line 1, column 1: `x` is unknown",
             ),
             (json!({ "provider": {} }), "provider: there must be exactly one"),
             (
@@ -447,7 +449,7 @@ mod tests {
             (web(json!({ "url": "a/b" })), "provider.web.url: it must be a URL"),
             (
                 web(json!({ "url": "http://{{ args.nobody }}" })),
-                "provider.web.url: `args.nobody` is not known",
+                "provider.web.url: `args.nobody` is not declared",
             ),
             (web(json!({ "url": "http://{{ args.ip" })), "provider.web.url: `{{` at byte 7 is never closed"),
             (
@@ -460,11 +462,11 @@ mod tests {
             ),
             (
                 web(json!({ "url": "http://a", "headers": [{ "key": "a", "value": "{{ args.token }}" }] })),
-                "headers[0]: its value holds",
+                "headers[0]: its value contains",
             ),
             (
                 web(json!({ "url": "http://a", "body": "{{ x }}" })),
-                "provider.web.body: `{{ x }}` is not understood",
+                "provider.web.body: `{{ x }}` is not valid",
             ),
             (web(json!({ "url": "http://a", "statusCodes": [99] })), "statusCodes"),
             (
@@ -494,7 +496,7 @@ mod tests {
             ),
             (
                 json!({ "provider": { "exec": { "container": "a", "command": ["a", "{{ args.b }}"] } } }),
-                "exec.command[1]: `args.b` is not known",
+                "exec.command[1]: `args.b` is not declared",
             ),
         ] {
             let error = refused(fields.clone());
@@ -556,7 +558,7 @@ mod tests {
             (json!([]), "metrics: there must be 1 to 64"),
             (json!(many), "metrics: there must be 1 to 64"),
             (json!([metric("")]), "metrics[0].name: it must not be empty"),
-            (json!([metric("a"), metric("b"), metric("a")]), "metrics[2].name: `a` is there twice"),
+            (json!([metric("a"), metric("b"), metric("a")]), "metrics[2].name: `a` is used twice"),
         ] {
             let error = prepared(metrics).unwrap_err().to_string();
             assert!(error.contains(expect), "{error}");

@@ -92,7 +92,10 @@ impl Engine {
                     changed = true;
                 }
                 Next::Wait(None) if measuring.is_empty() => {
-                    return fail(status, "nothing is left to wait for: please report this".to_owned());
+                    return fail(
+                        status,
+                        "internal error: the hook has no next step; please report this".to_owned(),
+                    );
                 }
                 Next::Wait(until) => {
                     if std::mem::take(&mut changed) {

@@ -39,10 +39,10 @@ pub enum PathError {
     #[error("the body has nothing at `{0}`")]
     Nothing(String),
     /// The path visits too many values of this body.
-    #[error("`{0}` looks at more than {MAX_STEPS} values of this body")]
+    #[error("`{0}` visits more than {MAX_STEPS} values of this body")]
     TooMuch(String),
     /// The result is too long.
-    #[error("what is at `{0}` is longer than {MAX_RESULT} bytes")]
+    #[error("the value at `{0}` is longer than {MAX_RESULT} bytes")]
     TooLong(String),
 }
 
@@ -79,10 +79,10 @@ impl Path {
         };
         let path = if inner.starts_with(['.', '[']) { format!("${inner}") } else { inner.to_owned() };
         if !path.starts_with('$') {
-            return Err(wrong("it begins with `$`, as in `{$.name}` or `$.name`"));
+            return Err(wrong("it must begin with `$`, as in `{$.name}` or `$.name`"));
         }
         if nesting(&path) > MAX_NESTING {
-            return Err(wrong("too many brackets within brackets"));
+            return Err(wrong("too many nested brackets"));
         }
         let query = parse_json_path(&path).map_err(|_| wrong(&hint(&path)))?;
         if query.segments.iter().any(has_function) {
@@ -134,7 +134,7 @@ fn hint(path: &str) -> String {
     if path.contains('-') || path.contains('\\') {
         "a name with other characters than letters, digits and `_` is written as `$['my-name']`".to_owned()
     } else {
-        "it follows RFC 9535, as in `$.a.b`, `$.list[0]`, `$['my-name']`, `$.list[?@.ready == true].name`"
+        "it must follow RFC 9535, as in `$.a.b`, `$.list[0]`, `$['my-name']`, `$.list[?@.ready == true].name`"
             .to_owned()
     }
 }
@@ -483,8 +483,8 @@ mod tests {
             ("$.list[7]", "nothing"),
             ("{$.age", "write one path"),
             ("{.a} {.b}", "is not valid"),
-            ("age", "it begins with `$`"),
-            ("", "it begins with `$`"),
+            ("age", "it must begin with `$`"),
+            ("", "it must begin with `$`"),
             ("$.", "is not valid"),
             ("$.my-name", "`$['my-name']`"),
             ("$.list[?length(@) > 1]", "functions are not supported"),
@@ -492,7 +492,7 @@ mod tests {
         ] {
             assert!(error(path).contains(expect), "{path} -> {}", error(path));
         }
-        assert!(error(&format!("${}", "[?(@".repeat(100))).contains("brackets within brackets"));
+        assert!(error(&format!("${}", "[?(@".repeat(100))).contains("nested brackets"));
         assert!(error(&format!("$.{}", "a".repeat(600))).contains("longer than 512"));
         assert_eq!(
             select(b"<html>", "$.a").unwrap_err().to_string(),

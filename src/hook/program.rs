@@ -137,7 +137,7 @@ impl Program {
         self.end_metrics(status, "terminated before it had a verdict");
         let worst = status.metric_results.iter().map(|result| result.phase).max();
         status.phase = Some(worst.unwrap_or(HookPhase::Inconclusive).max(HookPhase::Inconclusive));
-        "terminated before it had passed: this approves nothing".clone_into(&mut status.message);
+        "terminated before it had passed: this is no approval".clone_into(&mut status.message);
     }
 
     /// Passes the run by hand, whatever was measured.

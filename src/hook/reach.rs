@@ -62,7 +62,7 @@ pub enum Unreachable {
         why: &'static str,
     },
     /// Denied by the operator (`--hook-deny`).
-    #[error("{0} may not be reached by a hook: --hook-deny says so")]
+    #[error("{0} may not be reached by a hook: --hook-deny forbids it")]
     Forbidden(IpAddr),
     /// The name has no address.
     #[error("{host} cannot be resolved: {why}")]
@@ -177,8 +177,9 @@ pub(super) fn literal(host: &str) -> Option<IpAddr> {
 fn special(address: IpAddr) -> Option<&'static str> {
     const METADATA_WHY: &str = "a cloud's metadata service";
     const LINK_LOCAL: &str = "link-local, where clouds serve metadata and credentials";
-    const LOOPBACK: &str = "the loopback of where the hook runs (a pod is reached by its pod IP)";
-    const NOBODY: &str = "no address of a host";
+    const LOOPBACK: &str =
+        "the loopback address of the machine that runs the hook (use the pod IP to reach a pod)";
+    const NOBODY: &str = "not an address of a host";
     match address {
         IpAddr::V4(ip) if ip.is_loopback() => Some(LOOPBACK),
         IpAddr::V4(ip) if ip.is_link_local() => Some(LINK_LOCAL),
@@ -292,13 +293,13 @@ mod tests {
             ("127.0.0.1", "loopback"),
             ("127.255.0.1", "loopback"),
             ("::1", "loopback"),
-            ("0.0.0.0", "no address"),
-            ("0.1.2.3", "no address"),
-            ("::", "no address"),
-            ("224.0.0.1", "no address"),
-            ("255.255.255.255", "no address"),
-            ("240.0.0.1", "no address"),
-            ("ff02::1", "no address"),
+            ("0.0.0.0", "not an address"),
+            ("0.1.2.3", "not an address"),
+            ("::", "not an address"),
+            ("224.0.0.1", "not an address"),
+            ("255.255.255.255", "not an address"),
+            ("240.0.0.1", "not an address"),
+            ("ff02::1", "not an address"),
             // The same addresses, embedded in IPv6.
             ("::ffff:169.254.169.254", "link-local"),
             ("::ffff:0:127.0.0.1", "loopback"),
@@ -307,7 +308,7 @@ mod tests {
             ("64:ff9b:1::a9fe:a9fe", "link-local"),
             ("2002:a9fe:a9fe::1", "link-local"),
             ("::ffff:100.100.100.200", "metadata"),
-            ("::ffff:0.0.0.0", "no address"),
+            ("::ffff:0.0.0.0", "not an address"),
         ] {
             let denied = Reach::default().check(ip(address)).unwrap_err().to_string();
             assert!(denied.contains(why), "{address}: {denied}");

@@ -156,7 +156,7 @@ impl<D: Duty> Runner<D> {
                 () = self.duty.changed() => {}
                 Some(ended) = self.tasks.join_next() => {
                     if let Err(error) = ended {
-                        tracing::error!(%error, "the work on a HookRun broke off, it is taken up again");
+                        tracing::error!(%error, "the task of a HookRun failed: it is started again");
                     }
                 }
             }

@@ -25,10 +25,11 @@ pub struct Settings {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Hooks")]
 pub struct HookArgs {
-    /// Addresses that hooks may reach though they are denied by default: link-local, cloud metadata, those of the node
+    /// Addresses that hooks may reach although they are denied by default: link-local, cloud metadata, those of the
+    /// node
     #[arg(long, env = "INPLACE_HOOK_ALLOW", value_name = "CIDR,...", value_delimiter = ',')]
     hook_allow: Vec<Cidr>,
-    /// Addresses that hooks may not reach, whatever --hook-allow says: the nodes' network, say
+    /// Addresses that hooks may not reach, even if --hook-allow allows them: for example the nodes' network
     #[arg(long, env = "INPLACE_HOOK_DENY", value_name = "CIDR,...", value_delimiter = ',')]
     hook_deny: Vec<Cidr>,
     /// Whether hooks may run commands in the containers of their pod
@@ -42,7 +43,7 @@ pub struct HookArgs {
     hook_exec: bool,
     #[arg(skip)]
     own_machine: bool,
-    /// Measurements of hooks at once; more wait for a permit
+    /// Maximum number of measurements of hooks at the same time; more wait for a permit
     #[arg(
         long,
         env = "INPLACE_MAX_HOOKS",

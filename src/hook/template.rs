@@ -13,10 +13,10 @@ pub enum TemplateError {
     #[error("`{{{{` at byte {0} is never closed by `}}}}`")]
     Unclosed(usize),
     /// A placeholder that is not `args.NAME`.
-    #[error("`{{{{ {0} }}}}` is not understood: write `{{{{ args.NAME }}}}`")]
+    #[error("`{{{{ {0} }}}}` is not valid: write `{{{{ args.NAME }}}}`")]
     Tag(String),
     /// No such argument, or it has no value.
-    #[error("`args.{0}` is not known: declare it in `args` and give it a value")]
+    #[error("`args.{0}` is not declared: declare it in `args` and set its value")]
     Unknown(String),
     /// The rendered text is longer than a hook may send.
     #[error("it becomes longer than {MAX_RENDERED} bytes")]
@@ -142,13 +142,13 @@ mod tests {
     fn what_is_wrong_is_said_and_nothing_is_rendered() {
         for (text, expect) in [
             ("a{{ args.PodIP", "`{{` at byte 1 is never closed by `}}`"),
-            ("{{ args.Nobody }}", "`args.Nobody` is not known"),
-            ("{{ args.bare }}", "`args.bare` is not known"),
-            ("{{ PodIP }}", "`{{ PodIP }}` is not understood"),
-            ("{{}}", "is not understood"),
-            ("{{ args. }}", "is not understood"),
-            ("{{ args.a b }}", "is not understood"),
-            ("{{ {{ args.PodIP }} }}", "is not understood"),
+            ("{{ args.Nobody }}", "`args.Nobody` is not declared"),
+            ("{{ args.bare }}", "`args.bare` is not declared"),
+            ("{{ PodIP }}", "`{{ PodIP }}` is not valid"),
+            ("{{}}", "is not valid"),
+            ("{{ args. }}", "is not valid"),
+            ("{{ args.a b }}", "is not valid"),
+            ("{{ {{ args.PodIP }} }}", "is not valid"),
         ] {
             let error = render(text, &args()).unwrap_err().to_string();
             assert!(error.contains(expect), "{text} -> {error}");

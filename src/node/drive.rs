@@ -142,7 +142,11 @@ pub(super) async fn drive(
             // The node does not show when the grace period began, so the journal must hold it.
             entry.open = Some(operation.clone());
             if let Err(error) = write(&mut journal, &entry, &operation).await {
-                tracing::warn!(pod = %operation.pod, %error, "should this process die, the pod is drained anew");
+                tracing::warn!(
+                    pod = %operation.pod,
+                    %error,
+                    "the journal cannot be written: if this process dies, the pod is drained again"
+                );
             }
         }
         if control.shutdown.is_cancelled() && may_pause(&operation, &snapshot, &next) {
@@ -150,7 +154,7 @@ pub(super) async fn drive(
         }
         match next {
             Next::Do(effect) if !has_permit(node, &operation, &effect) => {
-                observer(OperationEvent::Progress("waits until another operation of this node ends"));
+                observer(OperationEvent::Progress("waiting for another operation on this node to end"));
                 let end = clock::until(operation.forward_until());
                 tokio::select! {
                     () = node.permit.acquire() => {}
@@ -184,7 +188,11 @@ pub(super) async fn drive(
 /// it records a time of the present clock in the operation; otherwise that time would be shifted too.
 fn heed_clock(watch: &mut clock::Watch, operation: &mut Operation) {
     let Some(by) = watch.jumped() else { return };
-    tracing::warn!(pod = %operation.pod, ?by, "the clock was set in the middle of an operation: its deadline moves along");
+    tracing::warn!(
+        pod = %operation.pod,
+        ?by,
+        "the clock was set during an operation: its deadline is shifted by the same amount"
+    );
     operation.shift(by);
 }
 
@@ -227,14 +235,14 @@ pub(super) async fn persist(
     if !is_late
         && node.load(pod).await.is_ok_and(|on_disk| on_disk.open.is_none() && on_disk.foreign.is_none())
     {
-        tracing::error!(%pod, %error, "the end of the operation is not in the journal, nor is its begin");
+        tracing::error!(%pod, %error, "neither the start nor the end of the operation is in the journal");
         return;
     }
-    tracing::error!(%pod, %error, "the end of the operation is not in the journal: trying again until it is");
+    tracing::error!(%pod, %error, "the end of the operation cannot be written to the journal: retrying");
     if shutdown.run_until_cancelled(journal.persist(entry, error)).await.is_some() {
-        tracing::info!(%pod, "the end of the operation is in the journal");
+        tracing::info!(%pod, "the end of the operation was written to the journal");
     } else {
-        tracing::error!(%pod, "the process ends, and the journal still holds the operation open");
+        tracing::error!(%pod, "the process exits while the operation is still open in the journal");
     }
 }
 
@@ -266,7 +274,11 @@ async fn hear(
     if updates.finished {
         entry.open = Some(operation.clone());
         if let Err(error) = write(journal, entry, operation).await {
-            tracing::warn!(pod = %operation.pod, %error, "should this process die, a hook measures again");
+            tracing::warn!(
+                pod = %operation.pod,
+                %error,
+                "the journal cannot be written: if this process dies, the hook's measurements are repeated"
+            );
         }
     }
     if updates.any {
@@ -376,7 +388,7 @@ async fn act(
             operation.note(Note::End(Outcome::Failed { failure, then: None, touched: false }));
             return;
         }
-        tracing::error!(pod = %operation.pod, %error, "going on without the journal");
+        tracing::error!(pod = %operation.pod, %error, "the journal cannot be written: continuing without it");
     }
     // The API server may be slow; do not hold the permit meanwhile.
     if effect.verb() == Verb::Gate {
@@ -421,7 +433,7 @@ async fn act(
     if matches!(effect.verb(), Verb::Gate | Verb::Respec) {
         entry.open = Some(operation.clone());
         if let Err(error) = write(journal, entry, operation).await {
-            tracing::error!(pod = %operation.pod, %error, "what was done is not in the journal");
+            tracing::error!(pod = %operation.pod, %error, "the effect cannot be written to the journal");
         }
     }
 }
@@ -439,7 +451,7 @@ async fn outdated(
     }
     let snapshot = observe(node, operation).await.ok()?;
     let running = snapshot.running(effect.container()).first()?.attempt;
-    let message = format!("attempt {running} was started by somebody else meanwhile");
+    let message = format!("another client started attempt {running} in the meantime");
     Some(EffectError { class: Class::Away, message })
 }
 

@@ -167,7 +167,7 @@ impl EffectExecutor {
         }
         let began = tokio::time::Instant::now();
         let Ok(Some(_permit)) = tokio::time::timeout(limit, pulls.acquire(reference)).await else {
-            let message = "there was no permit to pull in time".to_owned();
+            let message = "no permit to pull was available in time".to_owned();
             return Err(EffectError { class: Class::Final, message });
         };
         let limit = limit.saturating_sub(began.elapsed());
@@ -207,7 +207,7 @@ impl EffectExecutor {
     }
 
     fn cluster(&self) -> Result<&NodePods, EffectError> {
-        let message = "there is no API server to ask".to_owned();
+        let message = "there is no API server".to_owned();
         self.cluster.as_ref().ok_or(EffectError { class: Class::Final, message })
     }
 
@@ -248,13 +248,18 @@ impl EffectExecutor {
                 Ok(Some(fresh)) => log.replace_by(&fresh, &mut config),
                 Ok(None) => UNSEEN.call_once(|| {
                     tracing::warn!(
-                        container, file,
-                        "the kubelet's folder is not to be seen under its own path: containers made here get the file for \
-                         the termination message of those before them"
+                        container,
+                        file,
+                        "the kubelet's folder is not visible under its own path: a new container shares the \
+                         termination message file of the old one"
                     );
                 }),
                 Err(error) => {
-                    tracing::warn!(container, %error, "no fresh file for the termination message: the old one is used");
+                    tracing::warn!(
+                        container,
+                        %error,
+                        "a new termination message file cannot be created: the old file is used"
+                    );
                 }
             }
         }
@@ -274,7 +279,7 @@ impl EffectExecutor {
         let Some(Link { old, new, target, .. }) = self.link.take_if(|link| link.id == id) else { return };
         let file = new.display().to_string();
         if let Err(error) = files::beside(&file, move || clone::link_like(&old, &new, &target)).await {
-            tracing::warn!(pod = %self.pod, container, %error, "the link for log shippers could not be made");
+            tracing::warn!(pod = %self.pod, container, %error, "the symbolic link for log shippers could not be created");
         }
     }
 

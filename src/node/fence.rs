@@ -63,7 +63,7 @@ impl EffectExecutor {
     ) -> Result<Learned, EffectError> {
         let Some(holder) = self.holder(client).await? else {
             if wanted.by_process {
-                let message = "no image for a process that holds a name is on the node".to_owned();
+                let message = "no image for the fence process is on the node (--holder-image)".to_owned();
                 return Err(EffectError { class: Class::Final, message });
             }
             self.clone_holds(client, wanted, wanted.attempt).await?;
@@ -80,7 +80,11 @@ impl EffectExecutor {
             }
             Err(effect_error) if wanted.by_process => Err(effect_error),
             Err(effect_error) => {
-                tracing::warn!(pod = %self.pod, effect_error = effect_error.message, "no process can hold the name: a clone does");
+                tracing::warn!(
+                    pod = %self.pod,
+                    effect_error = effect_error.message,
+                    "the fence process cannot be created: a clone is used as fence"
+                );
                 self.clone_holds(client, wanted, wanted.attempt).await?;
                 Ok(Learned::Nothing)
             }

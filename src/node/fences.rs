@@ -34,7 +34,7 @@ pub(super) async fn kept<T>(
         if let Some(fence) = while_it_starts(operation, &snapshot, container, id) {
             let mut own = EffectExecutor::new(node, operation);
             let made = Box::pin(own.execute(operation, &fence, LEAST_LIMIT, &|_| {})).await;
-            tracing::debug!(pod = %operation.pod, container, effect_error = ?made.err(), "fence made again");
+            tracing::debug!(pod = %operation.pod, container, effect_error = ?made.err(), "fence created again");
         }
     }
 }
@@ -69,7 +69,11 @@ pub(super) async fn released<T>(
         for fence in fences {
             let mut own = EffectExecutor::new(node, operation);
             let removed = Box::pin(own.execute(operation, &fence, LEAST_LIMIT, &|_| {})).await;
-            tracing::debug!(pod = %operation.pod, effect_error = ?removed.err(), "the pod is ended: fence removed");
+            tracing::debug!(
+                pod = %operation.pod,
+                effect_error = ?removed.err(),
+                "the pod is being terminated: fence removed"
+            );
         }
     }
 }

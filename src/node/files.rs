@@ -33,6 +33,6 @@ pub(super) async fn remove(log: PathBuf) {
     if let Err(error) = removed
         && error.kind() != ErrorKind::NotFound
     {
-        tracing::warn!(log = %log.display(), %error, "a log is left behind");
+        tracing::warn!(log = %log.display(), %error, "a log file cannot be removed");
     }
 }

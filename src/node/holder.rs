@@ -19,8 +19,8 @@ const AGENT: &str = "agent";
 /// How an agent finds the image.
 #[derive(Clone, Debug, clap::Args)]
 pub struct HolderArgs {
-    /// Image with this program as /inplace that is on the node, for the process that holds a container's name while it is
-    /// replaced; without it the agent's own image, where the agent is a pod
+    /// Image on the node that contains this program as /inplace, for the fence process that reserves a container's
+    /// name during its replacement [default: the agent's own image, if the agent is a pod]
     #[arg(long, env = "INPLACE_HOLDER_IMAGE", value_name = "IMAGE")]
     pub holder_image: Option<String>,
     /// The uid of the agent's own pod.
@@ -62,12 +62,12 @@ impl Holder {
             (None, None) => None,
         };
         if let Some(image) = &found {
-            tracing::info!(image, "names are held by a process from this image");
+            tracing::info!(image, "fence processes use this image");
         } else if !self.reported.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 wanted = ?self.wanted,
-                "no image for what holds a name is on the node (--holder-image): a kubelet that collects dead containers \
-                 in the middle of a start may start one beside it"
+                "no image for fence processes is on the node (--holder-image): a kubelet that removes dead \
+                 containers during a start may start a second instance"
             );
         }
         Ok(found)

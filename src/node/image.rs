@@ -84,8 +84,10 @@ pub(super) fn same_as(
 ) -> Result<ImageChoice, EffectError> {
     let Some(before) = before.filter(|before| before.id != arrived.id) else { return Ok(arrived) };
     let ImageChoice { reference, id, .. } = arrived;
-    let message =
-        format!("{reference} was {} before, which is not on the node any more, and is {id} now", before.id);
+    let message = format!(
+        "{reference} resolved to {} before, which is no longer on the node, and resolves to {id} now",
+        before.id
+    );
     Err(EffectError { class: Class::Final, message })
 }
 
@@ -134,7 +136,7 @@ pub(super) async fn fetch(
     }
     let arrived = client.image(wanted.reference, true).await.map_err(EffectError::from)?;
     if let Some(disk) = disk {
-        progress(format!("waiting until {image} is on the disk"));
+        progress(format!("waiting until {image} is written to disk"));
         let spent = Duration::try_from(clock::now().duration_since(started)).unwrap_or_default();
         come_to_rest(wanted.reference, disk, wanted.limit.saturating_sub(spent).min(FLUSH)).await;
     }
@@ -142,7 +144,7 @@ pub(super) async fn fetch(
         Some(present) => check(&image, present),
         None => Err(EffectError {
             class: Class::Refused,
-            message: "the runtime says it pulled the image, but does not have it".to_owned(),
+            message: "the runtime reported a successful pull, but does not have the image".to_owned(),
         }),
     }
 }
@@ -178,7 +180,7 @@ pub(super) fn wants_credentials(message: &str) -> bool {
 async fn come_to_rest(reference: &str, disk: PathBuf, limit: Duration) {
     let sync = move || File::open(&disk).map(syncfs);
     if SYNCS.run(reference, limit, sync).await.is_err() {
-        tracing::warn!("the image disk is busy, the container may be down for longer");
+        tracing::warn!("the image disk was not flushed in time: the downtime may be longer");
     }
 }
 
@@ -208,7 +210,7 @@ fn check(image: &ImageRef, present: v1::ImageStatusResponse) -> Result<ImageChoi
         let (here_system, here_machine) = (std::env::consts::OS, go_arch(std::env::consts::ARCH));
         if (!system.is_empty() && system != here_system) || (!machine.is_empty() && machine != here_machine) {
             return final_(format!(
-                "it is for {system}/{machine}, this node is {here_system}/{here_machine}"
+                "it is built for {system}/{machine}, this node is {here_system}/{here_machine}"
             ));
         }
     }
@@ -250,7 +252,7 @@ async fn free(reference: &str, disk: &Path) -> Option<u64> {
 
 async fn room(client: &Client, wanted: &Wanted<'_>, disk: &Path) -> Result<(), EffectError> {
     let Some(free) = free(wanted.reference, disk).await else {
-        tracing::debug!(disk = %disk.display(), "the image disk cannot be seen from here, its room is not checked");
+        tracing::debug!(disk = %disk.display(), "the image disk is not visible here: its free space is not checked");
         return Ok(());
     };
     let like = client.image(wanted.like, false).await.map_err(EffectError::from)?;
@@ -262,7 +264,7 @@ async fn room(client: &Client, wanted: &Wanted<'_>, disk: &Path) -> Result<(), E
     Err(EffectError {
         class: Class::Final,
         message: format!(
-            "the image disk {} has {} MiB free, {} MiB are wanted: remove unused images or make room",
+            "the image disk {} has {} MiB free, {} MiB are needed: remove unused images or free some space",
             disk.display(),
             free >> 20,
             needed >> 20

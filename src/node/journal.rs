@@ -133,8 +133,8 @@ pub enum JournalError {
     },
     /// The file is torn or is not a journal file.
     #[error(
-        "the journal {path} is damaged ({what}): look at the pod, then move the file away; until then nothing is done \
-         to this pod"
+        "the journal {path} is damaged ({what}): check the pod, then move the file away; until then no request \
+         is executed on this pod"
     )]
     Damaged {
         /// The damaged file.
@@ -154,7 +154,7 @@ pub enum JournalError {
         found: u64,
     },
     /// The file belongs to another pod.
-    #[error("the journal {path} is that of pod {of}, not of {pod}: nothing is done to either by it")]
+    #[error("the journal {path} belongs to pod {of}, not to pod {pod}: it is used for neither")]
     OtherPod {
         /// The file that was read.
         path: PathBuf,
@@ -164,13 +164,13 @@ pub enum JournalError {
         pod: Box<PodRef>,
     },
     /// The disk has not answered in time.
-    #[error("the journal {path} is not there in time: the disk is slow or hangs")]
+    #[error("the disk did not answer in time for the journal {path}: it is slow or hangs")]
     Late {
         /// The file of the call that is late.
         path: PathBuf,
     },
     /// Another process works on the pod.
-    #[error("another inplace command is at work on pod {0}: wait for it to end")]
+    #[error("another inplace process is working on pod {0}: wait until it ends")]
     Busy(PodRef),
 }
 
@@ -238,7 +238,7 @@ impl Journal {
             .and_then(|()| std::fs::set_permissions(&folder, Permissions::from_mode(0o700)));
         made.map_err(|source| JournalError::Io {
             path: folder.clone(),
-            doing: "made (run as root, or name another folder with --state-dir)",
+            doing: "created (run as root, or set another folder with --state-dir)",
             source,
         })?;
         Ok(Self { folder, disk: Disk::new(MAX_CALLS), writes: Arc::new(Semaphore::new(MAX_WRITES)) })
@@ -402,7 +402,7 @@ fn read(path: &Path) -> Result<Option<Entry>, JournalError> {
     }
     match value {
         Value::Object(fields) => entry(fields).map(Some).map_err(damaged),
-        _ => Err(damaged("it is no object".to_owned())),
+        _ => Err(damaged("it is not a JSON object".to_owned())),
     }
 }
 
@@ -451,7 +451,7 @@ fn said(error: &serde_json::Error) -> String {
         let (name, _) = text.strip_prefix(start)?.split_once('`')?;
         Some(format!("{start}{name}`"))
     });
-    named.unwrap_or_else(|| "something in it is of another kind".to_owned())
+    named.unwrap_or_else(|| "a value has the wrong type".to_owned())
 }
 
 #[cfg(test)]
@@ -508,11 +508,7 @@ mod tests {
             ("empty", b"", "damaged"),
             ("future", br#"{"version":7}"#, "version 7"),
             ("other", br#"{"hello":1}"#, "no version"),
-            (
-                "list",
-                br#"{"version":1,"pod":["hunter2"],"finished":[]}"#,
-                "pod: something in it is of another",
-            ),
+            ("list", br#"{"version":1,"pod":["hunter2"],"finished":[]}"#, "pod: a value has the wrong type"),
             ("ids", br#"{"version":1,"pod":{"namespace":"a","name":"b","uid":"c"}}"#, "finished"),
             (
                 "open",

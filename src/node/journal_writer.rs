@@ -78,7 +78,7 @@ impl JournalWriter {
         if self.under_way.is_some()
             && let Err(error) = self.finish().await
         {
-            tracing::error!(%error, "the journal lags behind");
+            tracing::error!(%error, "a delayed write of the journal failed");
         }
         std::future::pending::<()>().await;
     }

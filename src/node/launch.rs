@@ -60,10 +60,12 @@ impl Dirs {
 /// Describes the owner of a sandbox, and how to remove it.
 fn owned_by(owner: Owner) -> &'static str {
     match owner {
-        Owner::Kubelet => "the kubelet made it for the API server; delete it there (kubectl delete pod)",
-        Owner::KubeletStatic => "the kubelet made it from a file or URL of this node; delete it there",
-        Owner::NodeRun => "node run made it; remove it with `inplace node rm`",
-        Owner::Nobody => "neither node run nor a kubelet made it; remove it with the tool that did",
+        Owner::Kubelet => "the kubelet created it for the API server; delete it there (kubectl delete pod)",
+        Owner::KubeletStatic => "the kubelet created it from a file or URL of this node; delete it there",
+        Owner::NodeRun => "`inplace node run` created it; remove it with `inplace node rm`",
+        Owner::Nobody => {
+            "neither `inplace node run` nor a kubelet created it; remove it with the tool that did"
+        }
     }
 }
 

@@ -19,7 +19,7 @@ pub struct NodeLock(#[expect(dead_code, reason = "held for its drop")] Flock<Fil
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another process holds it.
-    #[error("{holder} is at work on this node (it holds {folder}): {advice}")]
+    #[error("{holder} is running on this node (it holds the lock on {folder}): {advice}")]
     Held {
         /// The locked folder.
         folder: PathBuf,
@@ -30,11 +30,11 @@ pub enum LockError {
     },
     /// The folder does not exist, so there is no runtime.
     #[error(
-        "there is no folder {0}: is the runtime running? Another socket is named with --runtime-endpoint"
+        "folder {0} does not exist: check that the runtime runs, or name another socket with --runtime-endpoint"
     )]
     NoFolder(PathBuf),
     /// The folder cannot be opened or locked.
-    #[error("the folder {folder} of the runtime's socket cannot be locked, which takes root: {source}")]
+    #[error("the folder {folder} of the runtime's socket cannot be locked (root is required): {source}")]
     Io {
         /// The folder of the runtime's socket.
         folder: PathBuf,

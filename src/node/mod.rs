@@ -95,7 +95,7 @@ pub enum Error {
     Journal(#[from] JournalError),
     /// The process shuts down; the journal holds what remains to be done.
     #[error(
-        "interrupted: what is left to do is in the journal and is done when inplace runs on this node again"
+        "interrupted: the remaining work is in the journal and is done when inplace runs on this node again"
     )]
     Interrupted,
 }
@@ -304,7 +304,7 @@ impl Node {
             return Ok(Some(Box::pin(self.set_operation_aside(entry, &control, observer)).await));
         }
         operation.resume(clock::now());
-        tracing::info!(%pod, id, step = %operation.step, "taking up an unfinished operation");
+        tracing::info!(%pod, id, step = %operation.step, "resuming an unfinished operation");
         let work = Box::pin(drive::drive(self, entry, control, observer));
         self.journal.note_panics(pod, &id, work).await.map(Some).ok_or(Error::Interrupted)
     }
@@ -327,7 +327,7 @@ impl Node {
             Ok(())
         };
         if let Err(error) = self.journal.beside(File::Panics, &pod.uid, forget).await {
-            tracing::warn!(%pod, %error, "earlier panics are not forgotten");
+            tracing::warn!(%pod, %error, "the count of earlier panics cannot be reset");
         }
     }
 

@@ -105,7 +105,9 @@ pub(super) async fn run(client: &Client, place: Place<'_>, budget: Duration) -> 
     let handler: Handler = serde_json::from_str(place.handler)
         .map_err(|error| format!("the handler cannot be read: {}", kind(&error)))?;
     let ended = timeout(budget, dispatch(client, place, handler, budget)).await;
-    ended.unwrap_or_else(|_| Err(format!("the handler took longer than the {} s of grace", budget.as_secs())))
+    ended.unwrap_or_else(|_| {
+        Err(format!("the handler did not finish within the grace period of {} s", budget.as_secs()))
+    })
 }
 
 async fn dispatch(
@@ -121,7 +123,7 @@ async fn dispatch(
                 Ok(answer) if answer.exit_code == 0 => Ok(()),
                 Ok(answer) => Err(format!("the command exited with {}", answer.exit_code)),
                 Err(error) if is_too_large(&error) => Err(format!(
-                    "the command printed more than {} KiB, so that its exit code is not known",
+                    "the command printed more than {} KiB: its exit code is unknown",
                     LARGEST_ANSWER >> 10
                 )),
                 Err(error) => Err(error.to_string()),
@@ -139,7 +141,7 @@ async fn dispatch(
             Ok(())
         }
         Handler { exec: None, http_get: None, tcp_socket: None, sleep: None } => {
-            Err("the handler is of a kind this program does not know".to_owned())
+            Err("the handler has an unknown type".to_owned())
         }
     }
 }
@@ -184,7 +186,7 @@ fn same_host() -> Policy {
         let same = attempt.previous().first().is_some_and(|first| first.host() == attempt.url().host());
         match attempt.previous().len() {
             _ if !same => attempt.stop(),
-            REDIRECTS.. => attempt.error("it redirects too often"),
+            REDIRECTS.. => attempt.error("too many redirects"),
             _ => attempt.follow(),
         }
     })

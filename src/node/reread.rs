@@ -67,7 +67,7 @@ impl Reread {
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("the API server did not answer within {} s", LIMIT.as_secs()),
         };
-        tracing::debug!(%pod, why, "whether the pod is Ready is not known now");
+        tracing::debug!(%pod, why, "the pod cannot be read now: its readiness is unknown");
         self.not_before = Some(Instant::now() + PAUSE);
         Answer::NotNow
     }

@@ -71,8 +71,8 @@ impl Node {
         observer: &Observer,
     ) -> Status {
         let message = format!(
-            "another release of inplace has begun this, and this one cannot carry it on ({}): the containers were left as \
-             they are; look at the pod, then make another request",
+            "another release of inplace started this operation, and this release cannot continue it ({}): the \
+             containers were left in their current state; check the pod, then make a new request",
             foreign.why
         );
         let status = Status {
@@ -97,7 +97,11 @@ impl Node {
         control: &ControlHandle,
     ) -> Status {
         let pod = entry.pod.clone();
-        tracing::warn!(%pod, id = status.id, "the end of this operation was published and is not in the journal: it is not carried on");
+        tracing::warn!(
+            %pod,
+            id = status.id,
+            "the end of this operation was published but is not in the journal: the operation is not continued"
+        );
         entry.conclude(status.clone());
         self.write_end(&entry, control).await;
         status
@@ -110,7 +114,12 @@ impl Node {
         control: &ControlHandle,
         observer: &Observer,
     ) -> Status {
-        tracing::error!(pod = %entry.pod, id = status.id, message = status.message, "set aside");
+        tracing::error!(
+            pod = %entry.pod,
+            id = status.id,
+            message = status.message,
+            "operation set aside: it is not continued"
+        );
         entry.conclude(status.clone());
         observer(OperationEvent::Status(&status));
         self.write_end(&entry, control).await;
@@ -126,7 +135,11 @@ impl Node {
         }
         self.forget_panics(pod).await;
         if let Err(error) = sweep::sweep(&self.client, &self.journal, Some(pod)).await {
-            tracing::warn!(%pod, error = chain(&error), "its fences are removed later");
+            tracing::warn!(
+                %pod,
+                error = chain(&error),
+                "the fences of the pod cannot be removed now: a later sweep removes them"
+            );
         }
     }
 }

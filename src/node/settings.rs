@@ -9,7 +9,7 @@ use crate::cri::endpoint::{Endpoint, NoEndpoint};
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Node")]
 pub struct NodeArgs {
-    /// Socket of the container runtime; without it the known places are looked through
+    /// Socket of the container runtime [default: the first of the well-known sockets that exists]
     #[arg(long, env = "INPLACE_RUNTIME_ENDPOINT", global = true, value_name = "unix:///PATH")]
     pub runtime_endpoint: Option<String>,
     /// Folder for the journal, results, and the pods of `node run`
@@ -21,7 +21,7 @@ pub struct NodeArgs {
         value_name = "DIR"
     )]
     pub state_dir: PathBuf,
-    /// MiB that a pull must leave free on the image disk, beside the room for the image itself
+    /// MiB that must stay free on the image disk in addition to the space for the pulled image
     #[arg(long, env = "INPLACE_IMAGE_RESERVE", default_value_t = 256, global = true, value_name = "MIB")]
     pub image_reserve: u64,
 }

@@ -40,7 +40,7 @@ pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) ->
             },
         };
         if has_no_operation(journal, &pod).await && is_still_ours(client, &pod, &container.id).await? {
-            removed += usize::from(remove(client, &pod, &container.id, "removed a forgotten fence").await);
+            removed += usize::from(remove(client, &pod, &container.id, "removed an orphaned fence").await);
         }
     }
     Ok(removed)
@@ -59,7 +59,7 @@ async fn remove_unsafe_fences(client: &Client, only: Option<&PodRef>) -> Result<
         }
         let status = read(client, &pod, &container.id).await?;
         if status.is_some_and(|status| status.log_path.is_empty()) {
-            let done = "removed a fence of an earlier release, which endangered files of this node";
+            let done = "removed an unsafe fence of an earlier release: it had no log path";
             removed += usize::from(remove(client, &pod, &container.id, done).await);
         }
     }
@@ -71,7 +71,9 @@ async fn remove(client: &Client, pod: &PodRef, id: &str, done: &str) -> bool {
     let removed = fence::remove(client, id).await;
     match &removed {
         Ok(()) => tracing::warn!(%pod, id, "{done}"),
-        Err(error) => tracing::warn!(%pod, id, %error, "a fence cannot be removed now"),
+        Err(error) => {
+            tracing::warn!(%pod, id, %error, "a fence cannot be removed now: the next sweep retries");
+        }
     }
     removed.is_ok()
 }
@@ -83,7 +85,7 @@ pub async fn forget_gone(client: &Client, journal: &Journal) -> Result<(), Error
     let entries = match journal.all().await {
         Ok(entries) => entries,
         Err(error) => {
-            tracing::warn!(%error, "pods that are gone are forgotten later");
+            tracing::warn!(%error, "the journal cannot be listed: the journals of deleted pods are removed later");
             return Ok(());
         }
     };
@@ -94,8 +96,8 @@ pub async fn forget_gone(client: &Client, journal: &Journal) -> Result<(), Error
         }
         let of = pod.clone();
         match journal.beside(File::Entry, &pod.uid, move |journal| journal.forget(&of)).await {
-            Ok(()) => tracing::debug!(%pod, "forgot a pod that is gone"),
-            Err(error) => tracing::warn!(%pod, %error, "a pod that is gone cannot be forgotten"),
+            Ok(()) => tracing::debug!(%pod, "removed the journal of a deleted pod"),
+            Err(error) => tracing::warn!(%pod, %error, "the journal of a deleted pod cannot be removed"),
         }
     }
     Ok(())
@@ -137,7 +139,7 @@ async fn read(client: &Client, pod: &PodRef, id: &str) -> Result<Option<Containe
         Ok(answer) => Ok(answer.and_then(|answer| answer.status)),
         Err(error) if error.class == Class::Unreached => Err(error),
         Err(error) => {
-            tracing::warn!(%pod, id, %error, "a container cannot be read now: whether it is to be removed is not known");
+            tracing::warn!(%pod, id, %error, "the status of a container cannot be read now: the sweep skips it");
             Ok(None)
         }
     }

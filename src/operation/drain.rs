@@ -65,7 +65,7 @@ impl Drain {
 pub(super) fn close(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
     let drain = operation.drain.as_ref().filter(|_| operation.request.drained_by().is_some())?;
     if drain.begun && drain.left_at.is_none() && operation.in_cluster && snapshot.declared.is_none() {
-        let on = "the API server to show the pod".to_owned();
+        let on = "waiting for the API server to report the pod".to_owned();
         return Some(Next::Wait(Waiting { until: later(now, REQUEUE), on }));
     }
     let Some(closed_at) = drain.closed_at.or_else(|| found_closed(operation, snapshot)) else {
@@ -90,7 +90,7 @@ pub(super) fn close(operation: &Operation, snapshot: &Snapshot, now: Timestamp) 
             return Some(Next::Note(Note::Drained(until)));
         }
         let until = until.min(later(now, REQUEUE));
-        let on = "the kubelet to take the pod out of traffic".to_owned();
+        let on = "waiting for the kubelet to take the pod out of traffic".to_owned();
         return Some(Next::Wait(Waiting { until, on }));
     };
     let mut since = left_at;
@@ -108,7 +108,7 @@ pub(super) fn close(operation: &Operation, snapshot: &Snapshot, now: Timestamp) 
     }
     let grace = SignedDuration::from_secs(i64::from(operation.request.grace_period_seconds));
     let until = later(since, grace);
-    let on = || "connections to end elsewhere".to_owned();
+    let on = || "waiting for the grace period to end".to_owned();
     (now < until).then(|| Next::Wait(Waiting { until, on: on() }))
 }
 
@@ -126,15 +126,15 @@ fn is_to_be_confirmed(operation: &Operation) -> bool {
 /// A message that names what sends the pod traffic.
 fn sends(serving: Option<&[String]>) -> String {
     let Some(serving) = serving.filter(|serving| !serving.is_empty()) else {
-        return "what its EndpointSlices say is not known: the API server is away, or does not let the agent list and watch \
-                endpointslices"
+        return "its EndpointSlices cannot be read: the API server is unreachable, or the agent has no permission \
+                to list and watch endpointslices"
             .to_owned();
     };
     let more = if serving.len() > NAMED { " and more" } else { "" };
     let names = serving[..serving.len().min(NAMED)].join(", ");
     format!(
-        "EndpointSlice {names}{more} still sends it traffic (a Service with publishNotReadyAddresses always does, and a \
-         slice that somebody else writes until they change it)"
+        "EndpointSlice {names}{more} still sends it traffic (a Service with publishNotReadyAddresses always \
+         does; a slice that another client manages does until that client changes it)"
     )
 }
 

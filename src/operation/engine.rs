@@ -154,10 +154,10 @@ fn recreate(facts: &Facts<'_>) -> Result<&'static str, Refusal> {
     }
     clone(facts)?;
     Ok(match (facts.image, facts.in_cluster()) {
-        (Some(_), true) => "the pod's spec names this image already, only what it stands for is another one",
+        (Some(_), true) => "the pod's spec already names this image, but it now resolves to another image ID",
         (_, true) => "its configuration can be cloned, and its kubelet adopts the clone",
         (_, false) => {
-            "the runtime tells the whole configuration and refuses a taken name; no API server is needed"
+            "the runtime reports the whole configuration and rejects duplicate names; no API server is needed"
         }
     })
 }
@@ -169,30 +169,34 @@ fn clone(facts: &Facts<'_>) -> Result<(), Refusal> {
     }
     let name = || facts.container.name.clone();
     let not = |why: &str| Err(Refusal::NotCloneable { pod: facts.pod(), name: name(), why: why.to_owned() });
-    let Some(source) = facts.source else { return not("the runtime did not tell its configuration") };
+    let Some(source) = facts.source else { return not("the runtime did not report its configuration") };
     if let Some(why) = &source.not_cloneable {
         return not(why);
     }
     if source.has_assigned_cpus && facts.owner.is_kubelet() {
-        return not("its kubelet assigns CPUs to it by number");
+        return not("its kubelet has assigned exclusive CPUs to it");
     }
     if let Some(declared) = facts.declared() {
         if declared.restart_policy != RestartPolicy::Always {
-            return not("its restartPolicy is not Always: its kubelet might call it finished in between");
+            return not(
+                "its restartPolicy is not Always: its kubelet might treat it as finished between stop and start",
+            );
         }
         if declared.has_restart_rules {
-            return not("its exit code decides what its kubelet does (restartPolicyRules)");
+            return not("its kubelet acts on its exit code (restartPolicyRules)");
         }
         if declared.has_post_start {
             return not("it has a postStart handler, which its kubelet runs");
         }
         if declared.env_from_objects {
             return not(
-                "its environment comes from objects that may have changed, which its kubelet reads anew",
+                "its environment comes from objects that may have changed, which its kubelet reads again",
             );
         }
         if declared.sub_path_of_objects {
-            return not("it mounts a subPath of objects that may have changed, which its kubelet binds anew");
+            return not(
+                "it mounts a subPath of objects that may have changed, which its kubelet mounts again",
+            );
         }
     }
     if !source.image_present {
@@ -209,20 +213,21 @@ fn respec(facts: &Facts<'_>) -> Result<Choice, Refusal> {
         return not("it changes the pod's spec, which needs an API server");
     };
     if facts.owner == Owner::KubeletStatic {
-        return not("the pod comes from a file on its node, where its spec is to be changed");
+        return not("the pod is a static pod: change its spec in the manifest on its node");
     }
     let alias = facts.source.and_then(|source| source.alias.as_deref());
     let (to, why) = match (facts.image, alias) {
         (Some(image), _) if image == declared.image => {
-            return not("the spec names this image already, its kubelet would see no change");
+            return not("the spec already names this image, so its kubelet would see no change");
         }
         (Some(image), _) => (image, "the pod's spec names the image, and its kubelet replaces the container"),
-        (None, Some(alias)) => {
-            (alias, "the spec gets another name of the same image, and its kubelet replaces the container")
-        }
+        (None, Some(alias)) => (
+            alias,
+            "the spec gets another reference to the same image, and its kubelet replaces the container",
+        ),
         (None, None) => {
             return not(
-                "the node knows no second name for the image that runs, in the repository that the spec names",
+                "the node has no second reference to the running image in the repository that the spec names",
             );
         }
     };
@@ -230,8 +235,8 @@ fn respec(facts: &Facts<'_>) -> Result<Choice, Refusal> {
         // Such a container is lost if a start fails after the stop.
         if declared.pull_policy == PullPolicy::Always {
             return not(
-                "its kubelet would ask the registry while it is down (imagePullPolicy Always), and with its \
-                 restartPolicy it would be lost when the registry does not answer",
+                "its kubelet would contact the registry while it is down (imagePullPolicy Always), and with its \
+                 restartPolicy it would not start again if the registry does not answer",
             );
         }
         if let Some(seconds) = held_back(facts) {
@@ -278,13 +283,13 @@ fn stop(facts: &Facts<'_>) -> Result<&'static str, Refusal> {
         return not("it starts the same image again");
     }
     if !facts.owner.is_kubelet() {
-        return not("nothing here would start the container again");
+        return not("there is no kubelet that would start the container again");
     }
     let Some(declared) = facts.declared() else {
-        return not("whether its kubelet starts it again is not known without an API server");
+        return not("without an API server it is unknown whether its kubelet starts it again");
     };
     if declared.restart_policy != RestartPolicy::Always || declared.has_restart_rules {
-        return not("its kubelet does not start it again whatever its exit code (restartPolicy)");
+        return not("its kubelet does not start it again after every exit code (restartPolicy)");
     }
     Ok("its kubelet starts it again after a stop")
 }

@@ -136,7 +136,7 @@ fn without_providers<S: Serializer>(spec: &HookRunSpec, serializer: S) -> Result
 /// `webtest: 2 of 3 successful, 1 error`.
 fn progress(metric: &Metric, result: Option<&MetricResult>) -> String {
     let name = &metric.name;
-    let Some(result) = result else { return format!("{name}: not begun") };
+    let Some(result) = result else { return format!("{name}: not started") };
     if result.phase.is_completed() {
         return format!("{name}: {:?}", result.phase);
     }
@@ -201,7 +201,7 @@ pub(super) fn pass(operation: &Operation, moment: Moment, now: Timestamp) -> Pas
             };
             let again = later(now, REQUEUE);
             let until = if limit > now { again.min(limit) } else { again };
-            Passage::Next(Next::Wait(Waiting { until, on: format!("hook {}", hook.template) }))
+            Passage::Next(Next::Wait(Waiting { until, on: format!("waiting for hook {}", hook.template) }))
         }
     }
 }

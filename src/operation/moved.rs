@@ -23,7 +23,7 @@ const REQUEUE: SignedDuration = SignedDuration::from_millis(250);
 /// requested image. Nothing is created in the new sandbox.
 pub(super) fn moved(operation: &Operation, sandbox: &Sandbox, snapshot: &Snapshot, now: Timestamp) -> Next {
     let is_another = sandbox.id != operation.sandbox_id;
-    let what = if is_another { "another one" } else { "not ready" };
+    let what = if is_another { "replaced" } else { "not ready" };
     let follows = operation.touched() && operation.in_cluster && sandbox.owner.is_kubelet();
     if !follows || now >= operation.deadline_at {
         return Next::Note(Note::End(operation.lost(what)));
@@ -50,7 +50,7 @@ pub(super) fn moved(operation: &Operation, sandbox: &Sandbox, snapshot: &Snapsho
     if instances.len() == operation.targets.len() {
         return Next::Note(Note::Moved(sandbox.id.clone(), instances));
     }
-    let on = "the kubelet to start the containers in a new sandbox".to_owned();
+    let on = "waiting for the kubelet to start the containers in a new sandbox".to_owned();
     Next::Wait(Waiting { until: later(now, REQUEUE).min(operation.deadline_at), on })
 }
 

@@ -44,10 +44,10 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
         }
         _ if ending(snapshot).is_some() => {
             let why = ending(snapshot).unwrap_or_default();
-            Next::Note(Note::End(operation.lost(&format!("about to be stopped, for the pod is {why}"))))
+            Next::Note(Note::End(operation.lost(&format!("about to be stopped because the pod is {why}"))))
         }
         _ if is_deleted_by_force(operation, snapshot) => {
-            Next::Note(Note::End(operation.lost("about to be stopped, for the pod was deleted by force")))
+            Next::Note(Note::End(operation.lost("about to be stopped because the pod was force-deleted")))
         }
         Some(sandbox) if sandbox.id != operation.sandbox_id || !sandbox.ready => {
             moved(operation, sandbox, snapshot, now)
@@ -189,7 +189,7 @@ fn still_free(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Opt
         if let Some(failure) = unconfirmed(operation, snapshot) {
             return Some(fail(operation, failure));
         }
-        let what = if waits { "Pull".to_owned() } else { during(operation, "Swap had not begun") };
+        let what = if waits { "Pull".to_owned() } else { during(operation, "Swap had not started") };
         return Some(fail(operation, operation.late(&what)));
     }
     for target in &operation.targets {
@@ -285,7 +285,7 @@ fn changed(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Optio
     let foreign =
         |instance: &&Container| instance.attempt >= target.forward.attempt && !operation.made(instance);
     let newer = snapshot.instances(&target.name).into_iter().find(foreign)?;
-    Some(format!("attempt {} is there and {}", newer.attempt, newer.state))
+    Some(format!("attempt {} exists and is {}", newer.attempt, newer.state))
 }
 
 /// Delays an effect that failed a moment ago.
@@ -304,7 +304,7 @@ fn pace(operation: &Operation, next: Next, now: Timestamp) -> Next {
     if now >= again {
         return next;
     }
-    let on = format!("another try: {}", last_failure.effect_error.message);
+    let on = format!("retrying: {}", last_failure.effect_error.message);
     // Do not wait past a limit at which the decision changes.
     let limits = [operation.touch_until(), operation.forward_until(), operation.deadline_at];
     let until = limits.into_iter().filter(|limit| now < *limit).fold(again, Timestamp::min);

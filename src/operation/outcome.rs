@@ -55,9 +55,9 @@ pub enum Failure {
     },
     /// The pod names credentials for the image, but this program may not read them.
     #[error(
-        "image {image} for {container} cannot be had with the node's own credentials: {message}. The pod names \
-         imagePullSecrets, which this agent does not read: give the runtime credentials for that registry, pull the image \
-         onto the node beforehand, or run the agent with --allow-pull-secrets"
+        "image {image} for {container} cannot be pulled with the node's own credentials: {message}. The pod names \
+         imagePullSecrets, which this agent does not read: configure credentials for that registry in the runtime, \
+         pull the image onto the node first, or run the agent with --allow-pull-secrets"
     )]
     PullSecrets {
         /// The container that needs the image.
@@ -94,7 +94,7 @@ pub enum Failure {
         message: String,
     },
     /// The pod still receives traffic.
-    #[error("the pod was not drained before there was no time left to go on: {message}")]
+    #[error("the pod was not drained in time: {message}")]
     NotDrained {
         /// What sends it traffic, or why that is unknown.
         message: String,
@@ -116,13 +116,13 @@ pub enum Failure {
         message: String,
     },
     /// The pod's sandbox is gone, stopped, or another one.
-    #[error("the pod's sandbox is {what}: the pod is being deleted or made again")]
+    #[error("the pod's sandbox is {what}: the pod is being deleted or recreated")]
     Sandbox {
-        /// `gone`, `not ready`, `another one`, or `about to be stopped` with the reason.
+        /// `gone`, `not ready`, `replaced`, or `about to be stopped` with the reason.
         what: String,
     },
     /// Another program replaced, created or removed the container that was to be replaced, or its replacement.
-    #[error("somebody else changed {container}: {what}")]
+    #[error("another client changed {container}: {what}")]
     Changed {
         /// The name of the container.
         container: String,
@@ -130,7 +130,10 @@ pub enum Failure {
         what: String,
     },
     /// Another program or user set another image during the operation; the later change has precedence.
-    #[error("somebody else set the image of {container} to {image} meanwhile, which its kubelet runs now")]
+    #[error(
+        "another client set the image of {container} to {image} during the operation, and its kubelet runs \
+         that image now"
+    )]
     Overruled {
         /// The name of the container.
         container: String,
@@ -172,7 +175,7 @@ pub enum Failure {
         lived_ms: i64,
     },
     /// More than one instance of a container runs. Nothing more is done.
-    #[error("{count} containers named {container} run at once; nothing more was done to them")]
+    #[error("{count} containers named {container} run at the same time; nothing more was done to them")]
     Duplicate {
         /// The name of the container.
         container: String,
@@ -180,15 +183,15 @@ pub enum Failure {
         count: usize,
     },
     /// The deadline passed.
-    #[error("the deadline passed while {during}")]
+    #[error("the deadline passed ({during})")]
     Deadline {
         /// What the operation was doing.
         during: String,
     },
     /// This program itself panicked each time it executed the operation.
     #[error(
-        "inplace itself failed {panics} times while it carried this out (see the agent's log), so it is not tried again; \
-         the containers were left as they are"
+        "inplace panicked {panics} times during this operation (see the agent's log), so it is not retried; the \
+         containers were left in their current state"
     )]
     SetAside {
         /// How often it panicked.

@@ -111,8 +111,8 @@ impl Plan {
         let mut warnings = Vec::new();
         if owner.is_kubelet() && declared.is_none() {
             warnings.push(
-                "this pod belongs to a kubelet: safe with restartPolicy Always; with another policy the kubelet may \
-                 call the pod finished while the container is down"
+                "a kubelet manages this pod: safe with restartPolicy Always; with another policy the kubelet may \
+                 treat the pod as finished while the container is down"
                     .to_owned(),
             );
         }
@@ -200,10 +200,10 @@ fn in_cluster(action: Action, owner: Owner) -> (Engine, &'static str) {
             "its configuration can be cloned, if the pod's spec allows it too (restartPolicy Always)",
         ),
         (Action::Swap, Owner::KubeletStatic) => {
-            (Engine::Stop, "a static pod's image is changed in its file, the API server cannot")
+            (Engine::Stop, "the image of a static pod is changed in its manifest, not through the API server")
         }
         (Action::Swap, Owner::Kubelet | Owner::NodeRun | Owner::Nobody) => {
-            (Engine::Respec, "the pod's spec names the image, and the kubelet carries it out")
+            (Engine::Respec, "the image in the pod's spec is changed, and the kubelet replaces the container")
         }
     }
 }
@@ -215,12 +215,12 @@ fn warnings_of(container: &Container, image: Option<&str>) -> Vec<String> {
     )];
     if container.grace.as_secs() > 60 {
         let grace = container.grace.as_secs();
-        warnings.push(format!("{}: it may take up to its {grace} s of grace to stop", container.name));
+        warnings.push(format!("{}: it may take up to its grace period of {grace} s to stop", container.name));
     }
     if let Some(image) = image.and_then(|image| ImageRef::parse(image).ok())
         && image.digest().is_none()
     {
-        warnings.push(format!("{}: {image} is a tag and may move, a digest does not", container.name));
+        warnings.push(format!("{}: {image} is a tag and may move; a digest does not", container.name));
     }
     if image.is_some_and(|image| image == container.image) {
         warnings.push(format!(
@@ -233,8 +233,8 @@ fn warnings_of(container: &Container, image: Option<&str>) -> Vec<String> {
 
 fn shared_termination_log(name: &str) -> String {
     format!(
-        "{name}: it keeps the file for its termination message, with what is in it: the kubelet's folder is not visible to \
-         inplace under its own path (mount it there)"
+        "{name}: the new container shares the termination message file of the old one, with its content: the \
+         kubelet's folder is not visible to inplace under its own path (mount it there)"
     )
 }
 
@@ -248,8 +248,8 @@ fn warnings_in_cluster(declared: &DeclaredContainer, target: &AdmittedTarget) ->
     let is_tag = ImageRef::parse(next_image).is_ok_and(|image| image.digest().is_none());
     if declared.pull_policy == PullPolicy::Always && engine != Engine::Recreate {
         warnings.push(format!(
-            "{name}: imagePullPolicy Always: its kubelet asks the registry while {name} is down{}",
-            if is_tag { ", and takes whatever the tag stands for then" } else { "" }
+            "{name}: imagePullPolicy Always: its kubelet contacts the registry while {name} is down{}",
+            if is_tag { ", and uses the image to which the tag resolves then" } else { "" }
         ));
     }
     let grace = target.container.grace;
@@ -258,40 +258,41 @@ fn warnings_in_cluster(declared: &DeclaredContainer, target: &AdmittedTarget) ->
         && (grace > liveness.kills_after || liveness.grace.is_some_and(|own| own < grace))
     {
         let (grace, after) = (grace.as_secs(), liveness.kills_after.as_secs());
-        let own = liveness.grace.map(|own| format!(", and gives it {} s then", own.as_secs()));
+        let own = liveness.grace.map(|own| format!(" with a grace period of {} s", own.as_secs()));
         warnings.push(format!(
-            "{name}: its liveness probe goes on while it stops: where that fails for {after} s its kubelet ends it too{}, although \
-             its {grace} s of grace are not over",
+            "{name}: its liveness probe continues while it stops: if the probe fails for {after} s, its kubelet \
+             kills it{} before its grace period of {grace} s is over",
             own.unwrap_or_default()
         ));
     }
     if engine == Engine::Recreate && !declared.devices.is_empty() {
         warnings.push(format!(
-            "{name}: it uses {}: a device plugin that prepares its device before each start does not learn of this start",
+            "{name}: it uses {}: a device plugin that prepares its device before each start is not called for this start",
             declared.devices.join(", ")
         ));
     }
     if engine == Engine::Stop {
         let longest = LONGEST_BACK_OFF.as_secs();
         warnings.push(format!(
-            "{name}: its kubelet takes the stop for a crash: about 1 s the first time, 10 s to {longest} s when it had been \
-             restarted within 10 minutes"
+            "{name}: its kubelet treats the stop as a crash and waits about 1 s the first time, 10 s to \
+             {longest} s if it was restarted within 10 minutes"
         ));
     }
     if let (Engine::Respec, None, Some(alias)) = (engine, &target.image, spec_image) {
         warnings
-            .push(format!("{name}: the pod's spec will say {alias}, which its owner's template does not"));
+            .push(format!("{name}: the pod's spec will name {alias}, which its owner's template does not"));
     }
     if let Some(change) = &target.choice.change
         && !(change.cloneable && change.hash.is_some())
     {
         warnings.push(format!(
-            "{name}: a fourth change of its image within 10 minutes may be held back by its kubelet for 10 s and more"
+            "{name}: its kubelet may delay a fourth change of its image within 10 minutes by 10 s or more"
         ));
     }
     if target.image.is_some() && declared.restart_policy != RestartPolicy::Always {
         warnings.push(format!(
-            "{name}: its restartPolicy is not Always: an image that ends by itself ends the pod, and there is no way back"
+            "{name}: its restartPolicy is not Always: an image that exits by itself ends the pod, and no \
+             rollback is possible"
         ));
     }
     warnings
@@ -342,8 +343,8 @@ mod tests {
             (&digest, Owner::Nobody, "is a tag", false),
             ("swap app=repo/app:v1", Owner::Nobody, "app: it already runs repo/app:v1", true),
             ("swap app=repo/app:v2", Owner::Nobody, "it already runs", false),
-            ("restart app", Owner::Nobody, "s of grace", false),
-            ("restart side", Owner::Nobody, "side: it may take up to its 61 s of grace", true),
+            ("restart app", Owner::Nobody, "its grace period of", false),
+            ("restart side", Owner::Nobody, "side: it may take up to its grace period of 61 s", true),
         ] {
             let mut snapshot = pod(owner);
             find(&mut snapshot, "side-2").grace = std::time::Duration::from_secs(61);
@@ -418,28 +419,28 @@ mod tests {
         let probed_long: Change = |s| declared(s).liveness = Some(liveness(3600, None));
         let probed_grace: Change = |s| declared(s).liveness = Some(liveness(3600, Some(1)));
         for (text, change, warning, said) in [
-            ("restart app", keep as Change, "belongs to a kubelet", false),
+            ("restart app", keep as Change, "a kubelet manages this pod", false),
             ("restart app", device, "uses gpu.example/card: a device plugin", true),
             (respec, device, "a device plugin", false),
             ("restart app", keep, "a device plugin", false),
-            ("restart app", probed, "where that fails for 1 s its kubelet ends it too", true),
-            ("restart app", probed_grace, "gives it 1 s then", true),
+            ("restart app", probed, "if the probe fails for 1 s, its kubelet kills it", true),
+            ("restart app", probed_grace, "kills it with a grace period of 1 s", true),
             ("restart app", probed_long, "liveness", false),
             (respec, probed, "liveness", false),
             ("restart app", keep, "liveness", false),
-            ("restart app", always, "asks the registry", false),
-            (respec, always, "asks the registry", true),
-            (respec, always, "takes whatever the tag stands for", false),
-            (stop, always, "takes whatever the tag stands for", true),
-            (&digest, always, "takes whatever the tag stands for", false),
+            ("restart app", always, "contacts the registry", false),
+            (respec, always, "contacts the registry", true),
+            (respec, always, "uses the image to which the tag resolves", false),
+            (stop, always, "uses the image to which the tag resolves", true),
+            (&digest, always, "uses the image to which the tag resolves", false),
             (respec, keep, "which its owner's template does not", true),
             ("swap app=repo/app:v2", keep, "which its owner's template does not", false),
-            (stop, keep, "takes the stop for a crash", true),
-            (respec, keep, "takes the stop for a crash", false),
-            ("swap app=repo/app:v2", keep, "held back by its kubelet", false),
-            ("swap app=repo/app:v2", older, "held back by its kubelet", true),
-            ("swap app=repo/app:v2", on_failure, "there is no way back", true),
-            ("swap app=repo/app:v2", keep, "there is no way back", false),
+            (stop, keep, "treats the stop as a crash", true),
+            (respec, keep, "treats the stop as a crash", false),
+            ("swap app=repo/app:v2", keep, "its kubelet may delay", false),
+            ("swap app=repo/app:v2", older, "its kubelet may delay", true),
+            ("swap app=repo/app:v2", on_failure, "no rollback is possible", true),
+            ("swap app=repo/app:v2", keep, "no rollback is possible", false),
         ] {
             let mut snapshot = pod_in_cluster();
             change(&mut snapshot);

@@ -103,7 +103,9 @@ pub enum Refusal {
     #[error("{0}")]
     Invalid(#[from] InvalidRequest),
     /// The ID was executed before. Each ID is executed once.
-    #[error("request {0} has ended on this pod before and is not run again: use another id (`#2` in a line)")]
+    #[error(
+        "request {0} has already ended on this pod and is not run again: use another id (`#2` in the line form)"
+    )]
     AlreadyEnded(String),
     /// The pod does not exist on this node.
     #[error("there is no pod {0} on this node")]
@@ -112,7 +114,7 @@ pub enum Refusal {
     #[error("{0}")]
     IdentityMismatch(String),
     /// The sandbox does not run.
-    #[error("the sandbox of pod {0} is not ready: the pod is stopping, or has to be made again")]
+    #[error("the sandbox of pod {0} is not ready: the pod is stopping, or its sandbox must be recreated")]
     SandboxNotReady(Box<PodRef>),
     /// The pod has no such container.
     #[error("pod {pod} has no container {name}; it has {known}")]
@@ -127,8 +129,8 @@ pub enum Refusal {
     /// The spec does not declare the container as one that keeps running. A container that a kubelet runs once, or
     /// that another program added, would not be started again.
     #[error(
-        "container {name} of pod {pod} is not one that its spec declares to keep running (an init or ephemeral container, \
-         say): only these can be replaced in place: {declared}"
+        "container {name} of pod {pod} is not declared in its spec as a container that keeps running (it may be \
+         an init or ephemeral container): only these can be replaced in place: {declared}"
     )]
     UndeclaredContainer {
         /// The pod that was requested.
@@ -151,7 +153,7 @@ pub enum Refusal {
         advice: &'static str,
     },
     /// More than one instance of the container runs: something else failed earlier.
-    #[error("{count} containers named {name} run in pod {pod}: stop all but one, then ask again")]
+    #[error("{count} containers named {name} run in pod {pod}: stop all but one, then make a new request")]
     Duplicate {
         /// The pod that was requested.
         pod: Box<PodRef>,
@@ -187,7 +189,8 @@ pub enum Refusal {
     HooksUnavailable(&'static str),
     /// The HookTemplate does not exist.
     #[error(
-        "{field} names the HookTemplate {name}, which is not there: create it in namespace {namespace}, or correct the name"
+        "{field} names the HookTemplate {name}, which does not exist: create it in namespace {namespace}, or \
+         correct the name"
     )]
     HookTemplateMissing {
         /// `preHook` or `postHook`.
@@ -233,8 +236,8 @@ pub enum Refusal {
     },
     /// The kubelet may delay the container (back-off) and, with its restartPolicy, would then treat it as finished.
     #[error(
-        "container {name} of pod {pod} ended not long ago, and its kubelet may hold it back: with its restartPolicy it \
-         would be lost. Ask again in {seconds} s"
+        "container {name} of pod {pod} ended recently, and its kubelet may delay its start: with its \
+         restartPolicy it would then count as finished. Try again in {seconds} s"
     )]
     BackOff {
         /// The pod that was requested.
@@ -246,12 +249,12 @@ pub enum Refusal {
     },
     /// The runtime is not supported. Holds its name.
     #[error(
-        "the runtime is {0}: creating a replacement is safe on containerd only, elsewhere it takes a cluster, where \
-         the kubelet does it"
+        "the runtime is {0}: creating a replacement is safe on containerd only; with other runtimes a cluster is \
+         required, where the kubelet creates it"
     )]
     RuntimeUnsupported(String),
     /// The container's configuration cannot be cloned without loss.
-    #[error("container {name} of pod {pod} cannot be made again faithfully: {why}")]
+    #[error("container {name} of pod {pod} cannot be cloned without loss: {why}")]
     NotCloneable {
         /// The pod that was requested.
         pod: Box<PodRef>,
@@ -275,8 +278,8 @@ pub enum Refusal {
     /// The image cannot be changed here, because the kubelet takes images from the API server or from a static
     /// manifest and would not know about the change.
     #[error(
-        "pod {0} belongs to a kubelet, whose API server names its images: swap it there, or change the manifest of a \
-         static pod"
+        "pod {0} is managed by a kubelet, which takes its images from the API server: swap the image there, or \
+         change the manifest of a static pod"
     )]
     KubeletNamesImages(Box<PodRef>),
     /// The deadline is shorter than stopping and observing the containers may take.
@@ -478,9 +481,9 @@ fn replaceable<'a>(
                 state => state.to_string(),
             };
             let advice = if sandbox.owner.is_kubelet() {
-                "Its kubelet will start it; ask again then"
+                "Its kubelet will start it; try again then"
             } else {
-                "Nothing supervises it: remove the pod and run it again"
+                "No kubelet manages it: remove the pod and run it again"
             };
             Err(Refusal::NotRunning { pod: pod(), name: name.to_owned(), state, advice })
         }

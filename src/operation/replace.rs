@@ -115,7 +115,7 @@ pub(super) fn make<'a>(
     let spare = guard.filter(|fence| !fence.holder);
     let source = source_of(target, replacement, snapshot).or(spare).map(|instance| &instance.id);
     let Some(source) = source.or(target.touched.then_some(&target.from.container_id)) else {
-        let message = "every earlier container of that name is gone, with the configuration to clone";
+        let message = "no earlier container of that name is left whose configuration could be cloned";
         return Progress::Failed(Failure::Create { container: container(), message: message.to_owned() });
     };
     // A source other than the replaced instance may have another image.
@@ -236,7 +236,8 @@ pub(super) fn settle<'a>(
                 if ours && let Some(next) = give_way(operation, target, snapshot, new, other) {
                     return Progress::Next(next);
                 }
-                let what = format!("attempt {} runs beside the created {}", other.attempt, new.attempt);
+                let what =
+                    format!("attempt {} runs although attempt {} was created", other.attempt, new.attempt);
                 return Progress::Failed(Failure::Changed { container: container(), what });
             }
             // A container in an unknown state may be running. An old one whose state nothing can
@@ -304,7 +305,7 @@ pub(super) fn clear_up(operation: &Operation, target: &Target, instance: &Contai
     if operation.unsupervised && may_remove && is_over(since, UNCLEAR, now) {
         return Next::Do(remove(instance, Leftover::NeverStarted));
     }
-    let on = format!("the runtime to tell the state of {}", target.name);
+    let on = format!("waiting for the runtime to report the state of {}", target.name);
     Next::Wait(Waiting { until: later(now, REQUEUE), on })
 }
 
@@ -446,7 +447,7 @@ fn cut_off(operation: &Operation, target: &Target, instance: &Container, now: Ti
         }
         let until = later(last_failure.at, CUT_OFF_PAUSE);
         if now < until {
-            let on = format!("another try to start {}: {}", target.name, last_failure.effect_error.message);
+            let on = format!("retrying to start {}: {}", target.name, last_failure.effect_error.message);
             return Some(Next::Wait(Waiting { until, on }));
         }
     }
@@ -475,7 +476,7 @@ fn held(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timest
     let unseen =
         running.iter().find(|instance| operation.made(instance) && !is_reported(snapshot, instance))?;
     let since = unseen.started_at.filter(|since| *since <= now)?;
-    let on = format!("the kubelet to see {}", target.name);
+    let on = format!("waiting for the kubelet to observe {}", target.name);
     (now < later(since, FENCE_HOLDS_AT_MOST)).then(|| Waiting { until: later(now, REQUEUE * 3), on })
 }
 
@@ -490,7 +491,7 @@ fn held_shortly(
     let until = later(started.max(operation.removed_at)?, FENCE_HOLDS);
     // Ignored when the clock was set back.
     let soon = now < until && until < later(now, FENCE_HOLDS * 2);
-    soon.then(|| Waiting { until, on: format!("{} to be seen by others", target.name) })
+    soon.then(|| Waiting { until, on: format!("waiting for other clients to observe {}", target.name) })
 }
 
 /// True when the kubelet has reported `instance` as running. It reports when it begins to act on what it observed,
@@ -505,7 +506,7 @@ fn is_reported(snapshot: &Snapshot, instance: &Container) -> bool {
 pub(super) fn foreign_start(instance: &Container, now: Timestamp) -> Option<Waiting> {
     (!is_over(instance.created_at, FOREIGN_START, now)).then(|| Waiting {
         until: later(now, REQUEUE),
-        on: format!("the kubelet to start {}", instance.name),
+        on: format!("waiting for the kubelet to start {}", instance.name),
     })
 }
 
@@ -537,7 +538,7 @@ pub(super) fn ended(operation: &Operation, target: &Target, instance: &Container
     let reported =
         operation.last_failure.as_ref().filter(|s| s.verb == Verb::Start && s.container == target.name);
     let message = reported.map_or_else(
-        || format!("the runtime gave up with code {}", instance.exit_code),
+        || format!("the runtime reports exit code {} without a start", instance.exit_code),
         |last_failure| last_failure.effect_error.message.clone(),
     );
     Failure::Start { container, message }

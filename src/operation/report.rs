@@ -85,7 +85,7 @@ fn message(operation: &Operation) -> String {
     let mut text = match &operation.outcome {
         None => match &operation.last_failure {
             Some(last_failure) => {
-                format!("{}: trying again: {}", operation.step, last_failure.effect_error.message)
+                format!("{}: retrying: {}", operation.step, last_failure.effect_error.message)
             }
             None => match operation.hook_progress() {
                 Some(hook) => format!("waiting for {hook}"),
@@ -105,11 +105,11 @@ fn message(operation: &Operation) -> String {
             format!("{failure}. {}", left_behind(operation))
         }
         Some(Outcome::Failed { failure, then: Some(then), .. }) => {
-            format!("{failure}; going back failed too: {then}. {}", left_behind(operation))
+            format!("{failure}; the rollback failed as well: {then}. {}", left_behind(operation))
         }
         Some(Outcome::Cancelled(withdrawal)) => match withdrawal {
             Withdrawal::Deleted => "the request was withdrawn before anything was touched".to_owned(),
-            Withdrawal::Replaced => "another request took its place before anything was touched".to_owned(),
+            Withdrawal::Replaced => "another request replaced it before anything was touched".to_owned(),
             Withdrawal::Interrupted => "interrupted before anything was touched".to_owned(),
         },
     };
@@ -133,7 +133,7 @@ fn returned(target: &Target) -> String {
         (Some(_), _) => format!("{} is back on {}: {}", target.name, target.from.image, instances(target)),
         (None, Action::Restart) if target.reached.is_none() => format!("{} runs as before", target.name),
         (None, Action::Restart) => succeeded(target),
-        (None, Action::Swap) => format!("{} never left {}", target.name, target.from.image),
+        (None, Action::Swap) => format!("{} was not replaced and keeps {}", target.name, target.from.image),
     }
 }
 
@@ -146,7 +146,7 @@ fn instances(target: &Target) -> String {
 
 fn left_behind(operation: &Operation) -> String {
     let names = operation.targets.iter().filter(|t| t.touched).map(|t| t.name.as_str()).collect::<Vec<_>>();
-    format!("Nothing more is done by itself: look at {} now", names.join(", "))
+    format!("No further action is taken automatically: check {} now", names.join(", "))
 }
 
 fn join(parts: impl Iterator<Item = String>) -> String {
@@ -207,7 +207,7 @@ mod tests {
                 no_stop,
                 Phase::RolledBack,
                 "StopFailed",
-                "app never left repo/app:v1: app did not stop: the runtime said so",
+                "app was not replaced and keeps repo/app:v1: app did not stop: the runtime said so",
             ),
             (
                 SWAP,
@@ -221,15 +221,17 @@ mod tests {
                 no_create,
                 Phase::Failed,
                 "CreateFailed",
-                "the new app could not be created: the runtime said so. Nothing more is done by itself: look at app now",
+                "the new app could not be created: the runtime said so. No further action is taken \
+                 automatically: check app now",
             ),
             (
                 SWAP,
                 no_create,
                 Phase::Failed,
                 "CreateFailed",
-                "the new app could not be created: the runtime said so; going back failed too: the new app could not be \
-                 created: the runtime said so. Nothing more is done by itself: look at app now",
+                "the new app could not be created: the runtime said so; the rollback failed as well: the new app \
+                 could not be \
+                 created: the runtime said so. No further action is taken automatically: check app now",
             ),
         ];
         for (text, world, phase, reason, message) in cases {
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_operation_tells_its_step_and_its_trouble() {
+    fn an_open_operation_reports_its_step_and_its_last_failure() {
         let mut bench = Bench::new("restart app", pod(Owner::Nobody));
         let open = status(&bench.operation);
         assert_eq!((open.phase, open.message.as_str()), (Phase::Running, "Swap is under way"));
@@ -253,7 +255,7 @@ mod tests {
         while bench.operation.last_failure.is_none() {
             bench.step(&mut |_, _| Answer::No(Class::Away));
         }
-        assert_eq!(status(&bench.operation).message, "Swap: trying again: the runtime said so");
+        assert_eq!(status(&bench.operation).message, "Swap: retrying: the runtime said so");
     }
 
     #[test]
@@ -282,7 +284,7 @@ mod tests {
         assert_eq!(pending(&request, "waits for another").phase, Phase::Pending);
         for (withdrawal, says) in [
             (Withdrawal::Deleted, "the request was withdrawn before anything was touched"),
-            (Withdrawal::Replaced, "another request took its place before anything was touched"),
+            (Withdrawal::Replaced, "another request replaced it before anything was touched"),
             (Withdrawal::Interrupted, "interrupted before anything was touched"),
         ] {
             let mut bench = Bench::new("restart app", pod(Owner::Nobody));

@@ -51,7 +51,8 @@ pub(super) fn respec<'a>(
             return Progress::Failed(Failure::Respec { container, message });
         }
         if !change.settled && now < later(operation.begun_at, CHANGE_OF_MIND) {
-            let on = format!("the kubelet to bring {} to what the pod's spec says", target.name);
+            let on =
+                format!("waiting for the kubelet to bring {} to the state in the pod's spec", target.name);
             return Progress::Next(Next::Wait(Waiting { until: later(now, REQUEUE), on }));
         }
         if let Some(effect) = fence_ahead(operation, target, change, snapshot) {
@@ -112,7 +113,7 @@ pub(super) fn respec<'a>(
     let help_from = later(ended.map_or(changed_at, |ended| ended.max(changed_at)), head_start);
     if now < help_from {
         let until = help_from.min(later(now, REQUEUE));
-        let on = format!("the kubelet to start {}", target.name);
+        let on = format!("waiting for the kubelet to start {}", target.name);
         return Progress::Next(Next::Wait(Waiting { until, on }));
     }
     make(operation, target, replacement, snapshot, now)
@@ -269,7 +270,7 @@ fn fits(target: &Target, change: &SpecChange, returns: bool, instance: &Containe
 
 fn wait(target: &Target, since: Timestamp, now: Timestamp) -> Waiting {
     let pause = if now < later(since, SOON) { REQUEUE } else { REQUEUE_LATER };
-    Waiting { until: later(now, pause), on: format!("the kubelet to replace {}", target.name) }
+    Waiting { until: later(now, pause), on: format!("waiting for the kubelet to replace {}", target.name) }
 }
 
 #[cfg(test)]

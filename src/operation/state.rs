@@ -454,7 +454,7 @@ impl Operation {
         let lately = |last_failure: &LastFailure| {
             let LastFailure { verb, container, effect_error, .. } = last_failure;
             let of = if container.is_empty() { String::new() } else { format!(" of {container}") };
-            format!("{what} ({verb:?}{of} had failed: {})", effect_error.message)
+            format!("{what}; last failure: {verb:?}{of}: {}", effect_error.message)
         };
         Failure::Deadline { during: self.last_failure.as_ref().map_or_else(|| what.to_owned(), lately) }
     }

@@ -66,7 +66,10 @@ pub(super) fn verify<'a>(
                 }
                 if now < proven_at {
                     let until = proven_at.min(later(now, WATCH));
-                    wait.get_or_insert(Waiting { until, on: format!("{} to stay up", target.name) });
+                    wait.get_or_insert(Waiting {
+                        until,
+                        on: format!("waiting for {} to stay up", target.name),
+                    });
                     continue;
                 }
                 match readiness(operation, target, snapshot, proven_at, now) {
@@ -89,7 +92,7 @@ pub(super) fn verify<'a>(
             }
             Some(instance) => return Verdict::Failed(ended(operation, target, instance)),
             None => {
-                let what = "the new one was removed by somebody else".to_owned();
+                let what = "the new container was removed".to_owned();
                 return Verdict::Failed(Failure::Changed { container: target.name.clone(), what });
             }
         }
@@ -131,9 +134,9 @@ fn readiness(
     if now >= until && declared.is_some_and(|declared| declared.current) {
         return Readiness::Late(Failure::NotReady { container: target.name.clone(), seconds });
     }
-    let look_again = later(now, WATCH_READY);
-    let until = if now < until { until.min(look_again) } else { look_again };
-    Readiness::Awaited(Waiting { until, on: format!("{} to become Ready", target.name) })
+    let requeue_at = later(now, WATCH_READY);
+    let until = if now < until { until.min(requeue_at) } else { requeue_at };
+    Readiness::Awaited(Waiting { until, on: format!("waiting for {} to become Ready", target.name) })
 }
 
 #[cfg(test)]

@@ -25,13 +25,13 @@ pub async fn point(pod: &str, name: impl FnOnce() -> String) {
     break_at(&name);
     let Some(held) = hold(pod, &name) else { return };
     while held.exists() {
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
 /// The interval at which suspended work checks whether it may continue.
 #[cfg(feature = "faults")]
-const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(5);
+const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
 
 /// Records that a point is passed, and kills the process there if the environment says so.
 #[cfg(feature = "faults")]

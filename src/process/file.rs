@@ -19,8 +19,8 @@ pub enum Durability {
 /// # Errors
 /// Any error of the file system. The old file is then unchanged, and no partial file is left.
 pub fn replace(path: &Path, content: &[u8], durability: Durability) -> io::Result<()> {
-    let folder = path.parent().ok_or_else(|| io::Error::other("a file needs a folder"))?;
-    let name = path.file_name().ok_or_else(|| io::Error::other("a file needs a name"))?;
+    let folder = path.parent().ok_or_else(|| io::Error::other("the path has no folder"))?;
+    let name = path.file_name().ok_or_else(|| io::Error::other("the path has no file name"))?;
     let fresh = folder.join(format!(".{}.new", name.to_string_lossy()));
     let written = write(&fresh, content, durability).and_then(|()| std::fs::rename(&fresh, path));
     if let Err(error) = written {

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use crate::process::shutdown;
-
-/// Do nothing for so many seconds, or until SIGTERM: what runs where a container's name is to be held.
+/// Sleep for the given number of seconds or until SIGTERM: the process of a fence
 #[derive(Debug, clap::Args)]
 pub struct HoldCommand {
-    /// How long at most: nobody may be left to take it away.
+    /// Maximum number of seconds, in case no process removes the fence
     seconds: u64,
 }
 

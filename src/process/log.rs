@@ -23,7 +23,7 @@ pub struct LogArgs {
         value_name = "FILTER"
     )]
     pub log: String,
-    /// One JSON object per line instead of text
+    /// Log one JSON object per line instead of text
     #[arg(long, env = "INPLACE_LOG_JSON", global = true)]
     pub log_json: bool,
 }

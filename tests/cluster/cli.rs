@@ -159,7 +159,7 @@ fn the_wait_is_for_its_own_id_behind_another_one() {
     let reported = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{reported}");
     assert!(
-        reported.contains("before is under way (Running, Swap): this one waits until it has ended"),
+        reported.contains("before is under way (Running, Swap): the new request waits until it has ended"),
         "{reported}"
     );
 }
@@ -170,7 +170,10 @@ fn a_request_that_nobody_answers_stays_until_it_is_cancelled() {
     let waited = inplace(&["restart", &pod.name, "-c", "app", "--id", "lost", "--wait=1s"]);
     let reported = text(&waited.stderr);
     assert_eq!(waited.status.code(), Some(8), "{reported}");
-    assert!(reported.contains(&format!("is the inplace agent running on node {}?", pod.node)), "{reported}");
+    assert!(
+        reported.contains(&format!("check that the inplace agent is running on node {}:", pod.node)),
+        "{reported}"
+    );
     let wrong = inplace(&["cancel", &pod.name, "--id", "other"]);
     assert_eq!((wrong.status.code(), text(&wrong.stderr).contains("is lost, not other")), (Some(3), true));
     assert!(annotation(&pod.get(), REQUEST).is_some());
@@ -255,8 +258,8 @@ fn a_slip_in_one_name_changes_no_pod() {
     for (args, code, says) in [
         (["restart", &pod.name, "no-such-pod", "-c", "app"], 3, "no-such-pod"),
         (["restart", &pod.name, &pod.name, "-c", "db"], 3, "has no container db; it has app, side"),
-        (["restart", &pod.name, &pod.name, "--grace", "3s"], 2, "say which with -c (app, side)"),
-        (["swap", &pod.name, &pod.name, "--grace", "3s"], 2, "which image?"),
+        (["restart", &pod.name, &pod.name, "--grace", "3s"], 2, "select with -c (app, side)"),
+        (["swap", &pod.name, &pod.name, "--grace", "3s"], 2, "the image is missing"),
         (["restart", &pod.name, &pod.name, "--context", "none"], 3, "kubeconfig"),
     ] {
         let output = inplace(&args);

@@ -100,14 +100,14 @@ fn kept_alive(policy: &str) {
 
     for (pod, reason, says) in [
         // The kubelet might be in back-off now, and count the pod as finished.
-        (&pod, "BackOff", "Ask again in "),
-        (&asking, "NoEngine", "would ask the registry while it is down (imagePullPolicy Always)"),
+        (&pod, "BackOff", "Try again in "),
+        (&asking, "NoEngine", "would contact the registry while it is down (imagePullPolicy Always)"),
     ] {
         let (before, image) = (pod.facts().settled(), spec_image(&pod.get(), "app"));
         let status = restart(pod, "app", json!({}), Phase::Refused);
         assert_eq!(status.reason, reason, "{status:#?}");
         assert!(status.message.contains(says), "{}", status.message);
-        if let Some((_, rest)) = status.message.split_once("Ask again in ") {
+        if let Some((_, rest)) = status.message.split_once("Try again in ") {
             let seconds: u64 = rest.split(' ').next().unwrap().parse().unwrap();
             assert!((200..=300).contains(&seconds), "{}", status.message);
         }
@@ -150,7 +150,7 @@ fn an_image_without_another_name_leaves_the_stop_or_nothing() {
     let before = once.facts().settled();
     let status = restart(&once, "app", json!({}), Phase::Refused);
     assert_eq!(status.reason, "NoEngine", "{status:#?}");
-    assert!(status.message.contains("no second name for the image"), "{}", status.message);
+    assert!(status.message.contains("no second reference to the running image"), "{}", status.message);
     assert_eq!(once.facts(), before);
 
     let post_start = spec(", lifecycle: {postStart: {exec: {command: ['true']}}}", "");
@@ -158,7 +158,7 @@ fn an_image_without_another_name_leaves_the_stop_or_nothing() {
     let plan = cluster.inplace(&["plan", &pod.name, "-c", "app", "-o", "json"]).output().unwrap();
     let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
     assert_eq!(plan[0]["containers"][0]["engine"], "Stop", "{plan}");
-    assert!(plan[0]["warnings"].to_string().contains("takes the stop for a crash"), "{plan}");
+    assert!(plan[0]["warnings"].to_string().contains("treats the stop as a crash"), "{plan}");
     let status = restart(&pod, "app", json!({}), Phase::Succeeded);
     assert_eq!(status.containers[0].engine, Engine::Stop, "{status:#?}");
     assert_eq!(adopted(&pod, "app", "localhost/bare:v1").attempt, 1);
@@ -217,10 +217,10 @@ fn a_static_pod_is_restarted_through_its_copy_and_never_swapped() {
     for more in [json!({}), json!({"engine": "Respec"}), json!({"engine": "Recreate"})] {
         let status = swap(&pod, "lab/app:v2", more, Phase::Refused);
         eprintln!("{}: {}", status.reason, status.message);
-        assert!(status.message.contains("file on its node") || status.message.contains("static pod"));
+        assert!(status.message.contains("manifest on its node") || status.message.contains("static pod"));
     }
     let status = restart(&pod, "app", json!({"engine": "Respec"}), Phase::Refused);
-    assert!(status.message.contains("file on its node"), "{}", status.message);
+    assert!(status.message.contains("manifest on its node"), "{}", status.message);
     assert_eq!(adopted(&pod, "app", "lab/app:v1"), instance);
     fs::remove_file(&file).unwrap();
     pod.await_gone();

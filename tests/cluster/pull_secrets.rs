@@ -106,7 +106,11 @@ fn secrets_of_a_pod_are_read_only_by_an_agent_that_may() {
     // The agent has the secret's name, but not the right to read it.
     let status = swap(&pod, &private.image("app:v2"), json!({}), Phase::Refused);
     assert_eq!((status.reason.as_str(), status.step), ("PullSecretsNeeded", Some(Step::Pull)), "{status:#?}");
-    for way_out in ["give the runtime credentials", "onto the node beforehand", "--allow-pull-secrets"] {
+    for way_out in [
+        "configure credentials for that registry in the runtime",
+        "onto the node first",
+        "--allow-pull-secrets",
+    ] {
         assert!(status.message.contains(way_out), "{}", status.message);
     }
     assert!(status.message.ends_with("Nothing was touched"), "{}", status.message);

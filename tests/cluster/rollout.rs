@@ -105,7 +105,7 @@ async fn an_update_is_followed_held_and_taken_back() {
         // No status has been written yet.
         let (code, reported) = fixture.rollout(&["status", name, "--timeout=1s"]);
         assert_eq!(code, Some(8), "{reported}");
-        assert!(reported.contains("has not seen the latest change yet"), "{reported}");
+        assert!(reported.contains("has not observed the latest change yet"), "{reported}");
         fixture.report(name, "Complete").await;
         assert!(fixture.done(&["status", name, "-w"]).contains("successfully rolled out"));
 

@@ -193,7 +193,7 @@ fn what_failed_is_kept_on_request_and_a_crash_loop_is_ended_by_a_swap() {
             let pod = Pod::run(cluster, "kept", ONE);
             let status = swap(&pod, "lab/app:crash", json!({"onFailure": "Keep"}), Phase::Failed);
             assert_eq!(status.reason, "Exited", "{status:#?}");
-            assert!(status.message.ends_with("Nothing more is done by itself: look at app now"));
+            assert!(status.message.ends_with("No further action is taken automatically: check app now"));
             assert_eq!(event(&pod, "InPlaceFailed"), status.message);
             rescued(&pod);
         });

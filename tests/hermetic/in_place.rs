@@ -105,7 +105,9 @@ async fn a_workload_gets_a_rollout_with_all_that_the_flags_say() {
     let (code, out, err) = inplace(&api, &["restart", "deploy/web", "-c", "proxy,app", "-o", "json"]);
     assert_eq!(code, Some(0), "{err}");
     assert!(
-        err.contains(&format!("ipr/{name} is under way for deployment.apps/web: this one takes its place")),
+        err.contains(&format!(
+            "ipr/{name} is under way for deployment.apps/web: the new rollout replaces it"
+        )),
         "{err}"
     );
     let second: Value = serde_json::from_str(&out).unwrap();
@@ -141,13 +143,13 @@ async fn what_is_wrong_is_told_with_what_there_is_and_nothing_is_made() {
             "the template of deployment.apps/web has no container db; it has app, side, proxy",
         ),
         ("restart deploy/web -c setup", 3, "has no container setup"),
-        ("restart deploy/web", 2, "say which with -c (app, side, proxy)"),
-        ("swap deploy/web app=repo/app:v2", 3, "says app=repo/app:v1, not repo/app:v2"),
+        ("restart deploy/web", 2, "select with -c (app, side, proxy)"),
+        ("swap deploy/web app=repo/app:v2", 3, "names app=repo/app:v1, not repo/app:v2"),
         ("swap deploy/web app=repo/app:v2", 3, "--allow-template-drift"),
-        ("swap deploy/web", 2, "which image?"),
-        ("restart deploy/web deploy/api -c app", 2, "one workload at a time"),
-        ("restart deploy/web web-0 -c app", 2, "pods and workloads do not go together"),
-        ("restart deploy/web -c app -l app=web", 2, "one workload at a time"),
+        ("swap deploy/web", 2, "the image is missing"),
+        ("restart deploy/web deploy/api -c app", 2, "only one workload per command"),
+        ("restart deploy/web web-0 -c app", 2, "pods and workloads cannot be combined"),
+        ("restart deploy/web -c app -l app=web", 2, "only one workload per command"),
         ("restart deploy/web -c app --id x", 2, "--id is for pods"),
         ("restart web-0 -c app --max-unavailable 1", 2, "--max-unavailable is for workloads"),
         ("restart web-0 -c app --paused", 2, "--paused is for workloads"),
@@ -156,7 +158,7 @@ async fn what_is_wrong_is_told_with_what_there_is_and_nothing_is_made() {
         ("restart -l app=web -c db", 3, "pod/web-0 has no container db; it has app"),
         ("restart -l app=nobody -c app", 3, "no pod in namespace shop has the labels app=nobody"),
         ("restart deploy/web -c app --grace 20m", 3, "deadlineSeconds 600"),
-        ("plan deploy/web -c app", 2, "a plan is for pods"),
+        ("plan deploy/web -c app", 2, "`plan` accepts only pods"),
     ] {
         let (ended, out, err) = inplace(&api, &line.split_whitespace().collect::<Vec<_>>());
         assert_eq!(ended, Some(code), "{line}: {err}");
@@ -169,7 +171,7 @@ async fn what_is_wrong_is_told_with_what_there_is_and_nothing_is_made() {
     assert!(err.contains("`inplace crds | kubectl apply -f -`"), "{err}");
     let (code, out, err) = inplace(&api, &["restart", "deploy/web", "-c", "app", "--dry-run"]);
     assert_eq!(code, Some(0), "{err}");
-    assert!(out.contains("kind: InPlaceRollout") && err.contains("nothing was made"), "{out}{err}");
+    assert!(out.contains("kind: InPlaceRollout") && err.contains("nothing was created"), "{out}{err}");
     assert!(api.store(|store| store.all(ROLLOUTS).next().is_none()), "nothing was made");
 }
 
@@ -198,7 +200,7 @@ async fn a_rollout_is_followed_through_broken_watches_to_its_end() {
     assert_eq!(out, format!("inplacerollout.inplace.dev/{name}: Succeeded: so it is Succeeded; {far}\n"));
     assert!(err.contains("pod/web-0: Running: Drain is under way\n"), "{err}");
     assert!(err.contains("Running: so it is Running; 0/2 done"), "{err}");
-    assert_eq!(err.lines().filter(|line| line.contains("has not seen")).count(), 1, "said once: {err}");
+    assert_eq!(err.lines().filter(|line| line.contains("has not observed")).count(), 1, "said once: {err}");
 }
 
 #[tokio::test]
@@ -231,11 +233,11 @@ async fn a_wait_ends_with_a_code_of_its_own_and_names_who_failed() {
     api.store(|store| store.remove_of(ROLLOUTS, "shop", &name));
     let (code, _, err) = ended(child);
     assert_eq!(code, Some(5), "{err}");
-    assert!(err.contains("is gone: somebody has deleted it"), "{err}");
+    assert!(err.contains("was deleted; no further pod is started"), "{err}");
 
     let (code, _, err) = inplace(&api, &["restart", "deploy/web", "-c", "app", "--wait=1s"]);
     assert_eq!(code, Some(8), "{err}");
-    assert!(err.contains("it goes on"), "{err}");
+    assert!(err.contains("it continues"), "{err}");
 }
 
 #[tokio::test]
@@ -243,7 +245,7 @@ async fn an_interrupt_leaves_it_running_and_says_how_to_look_again() {
     let api = shop().await;
     let (mut child, name) = waiting(&api, &[]).await;
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.any(|line| line.contains("has not seen the latest change yet")));
+    assert!(lines.any(|line| line.contains("has not observed the latest change yet")));
     kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
     assert!(lines.any(|line| line.contains(&format!("`inplace rollout status ipr/{name}`"))));
     assert_eq!(child.wait().unwrap().code(), Some(5));
@@ -258,9 +260,9 @@ async fn a_rollout_is_told_held_and_ended() {
     let rollout = format!("ipr/{name}");
     report(&api, &name, &status("Running", 1, &json!([])));
     for (verb, says, paused) in [
-        ("pause", "paused: what has begun is brought to its end", true),
-        ("pause", "was paused already", true),
-        ("resume", "resumed: it goes on", false),
+        ("pause", "paused: pods in progress are completed", true),
+        ("pause", "was already paused", true),
+        ("resume", "resumed: it continues", false),
     ] {
         let (code, out, err) = inplace(&api, &["rollout", verb, &rollout]);
         assert_eq!(code, Some(0), "{err}");
@@ -270,15 +272,15 @@ async fn a_rollout_is_told_held_and_ended() {
     assert_eq!(api.count("PATCH inplacerollout"), 2);
     let (code, out, err) = inplace(&api, &["rollout", "status", "inplacerollout", &name, "--watch=false"]);
     assert_eq!(code, Some(0), "{err}");
-    assert!(out.contains("has not seen the latest change yet"), "the generation has moved on: {out}");
+    assert!(out.contains("has not observed the latest change yet"), "the generation has moved on: {out}");
     for verb in ["undo", "history"] {
         let (code, _, err) = inplace(&api, &["rollout", verb, &rollout]);
         assert_eq!(code, Some(2), "{err}");
-        assert!(err.contains("what is done in place is not taken back"), "{err}");
+        assert!(err.contains("an InPlaceRollout is not undone"), "{err}");
     }
     let (code, out, err) = inplace(&api, &["cancel", &rollout]);
     assert_eq!(code, Some(0), "{err}");
-    assert!(out.contains("no other one is begun"), "{out}");
+    assert!(out.contains("no further pod is started"), "{out}");
     assert!(api.get(ROLLOUTS, "shop", &name).is_none());
 
     inplace(&api, &["restart", "deploy/web", "-c", "app"]);

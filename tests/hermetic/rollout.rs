@@ -87,7 +87,7 @@ async fn an_undo_looks_again_when_somebody_else_was_faster() {
     assert_eq!((&undone["changed"], &undone["revision"]), (&json!(false), &json!(1)));
     let (code, text) = rollout(&api, &["undo", "gamedeployment/web", "--to-revision=3"]);
     assert_eq!(code, Some(3), "another workload's: {text}");
-    assert!(text.contains("no revision 3; there are 1, 2; nothing was changed"), "{text}");
+    assert!(text.contains("no revision 3; the revisions are 1, 2; nothing was changed"), "{text}");
     assert_eq!(api.count("PATCH gamedeployment"), 2);
 }
 
@@ -116,8 +116,8 @@ async fn a_status_ends_with_a_code_of_its_own() {
     let api = ApiServer::start().await;
     web(&api);
     for (change, code, says) in [
-        (progress("Updating", 1), Some(8), "not done in the time of --timeout"),
-        (progress("OnDelete", 2), Some(1), "waits until somebody deletes the pods"),
+        (progress("Updating", 1), Some(8), "not done within the time of --timeout"),
+        (progress("OnDelete", 2), Some(1), "waits until the pods that are not updated are deleted"),
     ] {
         edit(&api, |object| object["status"] = change);
         let (ended, text) = rollout(&api, &["status", "gamedeployment/web", "--timeout=1s"]);
@@ -136,7 +136,7 @@ async fn a_status_ends_with_a_code_of_its_own() {
     api.store(|store| store.remove_of("gamedeployments", "shop", "web"));
     let (code, text) = ended(child);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("it is gone"), "{text}");
+    assert!(text.contains("it was deleted or recreated"), "{text}");
     let (code, text) = rollout(&api, &["status", "gamedeployment/web"]);
     assert_eq!(code, Some(3), "{text}");
 }
@@ -146,10 +146,10 @@ async fn a_pause_is_written_once() {
     let api = ApiServer::start().await;
     web(&api);
     for (verb, says, paused) in [
-        ("pause", "web paused: updates that have begun", true),
-        ("pause", "was paused already", true),
-        ("resume", "web resumed: updates go on", false),
-        ("resume", "was not paused already", false),
+        ("pause", "web paused: updates in progress", true),
+        ("pause", "was already paused", true),
+        ("resume", "web resumed: updates continue", false),
+        ("resume", "was already not paused", false),
     ] {
         let (code, text) = rollout(&api, &[verb, "gamedeployment", "web"]);
         assert_eq!(code, Some(0), "{text}");

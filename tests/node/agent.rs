@@ -210,7 +210,10 @@ fn a_bad_file_is_answered_under_its_own_name_and_hurts_no_other() {
         "kind: Pod\nmetadata: {name: web, annotations: {inplace.dev/request: restart nobody}}\n",
     );
     let twice = eventually("an answer to the second file", || reported(&answer("zweb.yaml")));
-    assert!(twice["message"].as_str().unwrap().contains("pod default/web is in another file"), "{twice:#}");
+    assert!(
+        twice["message"].as_str().unwrap().contains("pod default/web is also in another file"),
+        "{twice:#}"
+    );
     assert_eq!(fixture.status("web").unwrap()["id"], "beside");
 }
 
@@ -233,7 +236,7 @@ fn a_manifest_whose_namespace_is_a_path_writes_nothing_elsewhere() {
             serde_json::from_slice::<Value>(&fs::read(&answer).ok()?).ok()
         });
         assert!(
-            reported["message"].as_str().unwrap().contains("metadata.namespace that is no name"),
+            reported["message"].as_str().unwrap().contains("metadata.namespace that is not a valid name"),
             "{reported:#}"
         );
     }

@@ -177,7 +177,7 @@ fn a_disk_that_hangs_under_the_journal_keeps_no_container_down() {
     assert_eq!(fixture.running_amid("web").attempt, 1);
     let down = status["containers"][0]["downtimeMs"].as_u64().unwrap();
     assert!(down < 5000, "{down} ms: {status:#}");
-    assert!(agent.log().contains("going on without the journal"), "{}", agent.log());
+    assert!(agent.log().contains("the journal cannot be written: continuing without it"), "{}", agent.log());
     let journal = || fs::read_to_string(fixture.state.join("journal/uid-web.json")).unwrap();
     let is_open = || !serde_json::from_str::<Value>(&journal()).unwrap()["open"].is_null();
     assert!(is_open());

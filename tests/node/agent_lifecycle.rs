@@ -45,14 +45,16 @@ fn an_agent_that_is_there_before_its_runtime_begins_when_that_comes() {
     let endpoint = late.join("containerd.sock");
     fixture.restart("web", "early");
     let agent = fixture.spawn(&["--runtime-endpoint", endpoint.to_str().unwrap()], &[]);
-    eventually("it to wait", || agent.log().contains("the runtime's folder is not there yet").then_some(()));
+    eventually("it to wait", || {
+        agent.log().contains("the folder of the runtime's socket does not exist yet").then_some(())
+    });
     let made = fixture.folder.path().join("made");
     fs::create_dir(&made).unwrap();
     symlink(&socket, made.join("containerd.sock")).unwrap();
     fs::rename(made, &late).unwrap();
     let (code, why) = eventually("it to listen", || agent.try_get("/readyz"));
     assert_eq!(code, 503);
-    assert!(why.contains("is the runtime running?"), "{why}");
+    assert!(why.contains("check that the runtime runs"), "{why}");
     fixture.lab.start_containerd();
     fixture.ended("web", "early", "Succeeded");
     assert_eq!(fixture.running("web").attempt, 1);
@@ -69,7 +71,7 @@ fn an_agent_has_its_node_for_itself() {
         let mut second = fixture.spawn(&args, &[]);
         assert_eq!(second.end().code(), Some(7));
         let reported = second.log();
-        assert!(reported.contains("another inplace agent or command is at work on this node"), "{reported}");
+        assert!(reported.contains("another inplace agent or command is running on this node"), "{reported}");
     }
     for verb in [
         &["restart", "--pod", "web", "-c", "app"][..],
@@ -124,7 +126,7 @@ fn what_is_under_way_at_sigterm_is_finished_once_by_the_next_agent() {
     fixture.restart("web", "cut");
     eventually("the handler to begin", || gate.join("began").exists().then_some(()));
     agent.signal(Signal::SIGTERM);
-    eventually("it to hear", || agent.log().contains("brought to a safe point").then_some(()));
+    eventually("it to hear", || agent.log().contains("continue to a safe point").then_some(()));
     // Nothing new begins.
     fixture.restart("idle", "late");
     // A handler that has begun is not interrupted.

@@ -185,13 +185,13 @@ fn operations_beyond_the_limit_wait_for_their_turn() {
     fixture.restart("two", "later");
     fixture.ask("three", r#"{"id":"impatient","deadlineSeconds":8,"containers":[{"name":"app"}]}"#);
     let waits = fixture.ended("two", "later", "Pending");
-    assert_eq!(waits["message"], "waits until another operation of this node ends");
+    assert_eq!(waits["message"], "waiting for another operation on this node to end");
     agent.await_metric(&["inplace_waiting_requests"], 2.0);
     // The wait is bounded as well.
     let status = fixture.ended("three", "impatient", "Failed");
     assert_eq!(status["reason"], "DeadlineExceeded");
     assert!(
-        status["message"].as_str().unwrap().starts_with("it could not begin before its deadline"),
+        status["message"].as_str().unwrap().starts_with("the request could not start before its deadline"),
         "{status:#}"
     );
     assert_eq!((fixture.running("two").attempt, fixture.running("three").attempt), (0, 0));

@@ -56,13 +56,13 @@ fn a_runtime_that_cannot_be_reached_is_told_as_such() {
         &["rm", "--pod", "a"],
     ];
     for (endpoint, reported, verbs) in [
-        (at("none"), "no such file: is the runtime running?", &commands[..]),
-        (at("nowhere/none"), "is the runtime running?", &commands[1..2]),
-        (dead, "connection refused: the socket is there, but nobody listens", &commands[..]),
-        (closing, "this is no runtime's socket", &commands[..2]),
-        (chatty, "this is no runtime's socket", &commands[..2]),
+        (at("none"), "no such file: check that the runtime runs", &commands[..]),
+        (at("nowhere/none"), "check that the runtime runs", &commands[1..2]),
+        (dead, "connection refused: the socket exists, but no process listens on it", &commands[..]),
+        (closing, "this is not a runtime's socket", &commands[..2]),
+        (chatty, "this is not a runtime's socket", &commands[..2]),
         (silent, "did not answer within 10 s", &commands[1..2]),
-        ("tcp://127.0.0.1:1".to_owned(), "only a unix socket of this node can be used", &commands[..]),
+        ("tcp://127.0.0.1:1".to_owned(), "only a Unix socket of this node can be used", &commands[..]),
     ] {
         for verb in verbs {
             let output = fixture.node(&[&["--runtime-endpoint", &endpoint, "-o", "json"], *verb].concat());
@@ -114,7 +114,7 @@ fn who_is_not_root_is_told_so() {
     let (code, message) = nobody(&theirs, &restart);
     open(&fixture.lab.dir, 0o755);
     assert_eq!(code, 6, "{message}");
-    assert!(message.contains("takes root: Permission denied"), "{message}");
+    assert!(message.contains("root is required): Permission denied"), "{message}");
     assert_eq!(fixture.instances("web"), before);
 }
 
@@ -137,7 +137,7 @@ fn what_is_not_there_or_does_not_run_is_refused() {
             "short",
             "app",
             "NotRunning",
-            "it is exited with code 4. Nothing supervises it: remove the pod and run it again",
+            "it is exited with code 4. No kubelet manages it: remove the pod and run it again",
         ),
     ] {
         let swap = format!("{container}={}", fixture.lab.image("app:v2"));
@@ -205,7 +205,7 @@ fn help_tells_the_exit_codes_and_every_flag() {
         let output = fixture.lab.inplace(&words);
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(
-            output.status.success() && text.contains("7  an inplace agent or another command is at work"),
+            output.status.success() && text.contains("7  an inplace agent or another command is running"),
             "{path}: {text}"
         );
         let lines: Vec<_> = text.lines().collect();

@@ -37,13 +37,13 @@ fn a_manifest_that_cannot_be_kept_is_refused_by_place_and_name() {
     for (text, reported) in [
         ("kind: [\n".to_owned(), "line 1, column 7: expected string"),
         (app(", env: [{name: A, value: 7}]"), "line 5, column"),
-        (pod("  containers: []"), "spec.containers: at least one container is needed"),
+        (pod("  containers: []"), "spec.containers: at least one container is required"),
         (pod("  containers: [{name: A_b, image: 'a:b'}]"), "spec.containers[0].name: `A_b` is not a name"),
         (pod("  containers: [{name: app, image: 'UP:v1'}]"), "spec.containers[0].image: "),
         (app("}]\n  restartPolicy: Always\n  volumes: [{name: a"), "spec.restartPolicy: "),
         (
             "apiVersion: apps/v1\nkind: Deployment\n".to_owned(),
-            "is apps/v1 Deployment: node run takes apiVersion v1, kind Pod",
+            "is apps/v1 Deployment: `inplace node run` accepts apiVersion v1, kind Pod",
         ),
         (app("").replace("{name: web}", "{name: Web}"), "metadata.name: `Web` is not a name"),
     ] {
@@ -106,8 +106,10 @@ fn every_field_outside_the_subset_is_refused_by_its_name() {
     let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec});
     let (code, _, message) = run(&fixture, &manifest.to_string(), &[]);
     assert_eq!(code, 3);
-    let refused: Vec<_> =
-        message.lines().filter_map(|line| line.strip_suffix(" is not supported by node run")).collect();
+    let refused: Vec<_> = message
+        .lines()
+        .filter_map(|line| line.strip_suffix(" is not supported by `inplace node run`"))
+        .collect();
     for field in &wanted {
         assert!(refused.iter().any(|line| line.ends_with(field)), "{field} is not in {message}");
     }
@@ -127,14 +129,14 @@ fn a_pod_is_run_once_and_removed_only_by_who_made_it() {
     };
     let (code, out, message) = run(&fixture, &manifest("web", "app:v1"), &["-o", "json"]);
     assert_eq!((code, &json_of(&out)["phase"]), (3, &json!("Refused")), "{message}");
-    let reported = "pod default/web exists: node run made it; remove it with `inplace node rm`";
+    let reported = "pod default/web exists: `inplace node run` created it; remove it with `inplace node rm`";
     assert!(message.contains(reported), "{message}");
     let (code, _, message) = run(&fixture, &manifest("new", "app:none"), &[]);
     assert_eq!(code, 3, "{message}");
     assert!(message.contains("is not on this node, and imagePullPolicy is Never"), "{message}");
     assert!(fixture.instances("new").is_empty());
     // Removing a missing pod succeeds.
-    let gone = (0, "pod default/none was not there\n".to_owned(), String::new());
+    let gone = (0, "pod default/none did not exist\n".to_owned(), String::new());
     assert_eq!(ended(&fixture, &["rm", "--pod", "none"]), gone);
     let (code, out, _) = ended(&fixture, &["rm", "--pod", "none", "-o", "json"]);
     assert_eq!((code, &json_of(&out)["removed"]), (0, &json!(false)));
@@ -142,7 +144,8 @@ fn a_pod_is_run_once_and_removed_only_by_who_made_it() {
     let sandbox = foreign(&fixture, "theirs");
     let (code, _, message) = ended(&fixture, &["rm", "--pod", "theirs"]);
     assert_eq!(code, 3, "{message}");
-    let reported = "pod default/theirs was not made by node run: neither node run nor a kubelet made it";
+    let reported = "pod default/theirs was not created by `inplace node run`: neither `inplace node run` nor a \
+                    kubelet created it";
     assert!(message.contains(reported), "{message}");
     assert!(fixture.lab.ctr(&["containers", "ls", "-q"]).contains(&sandbox));
     // A pod of `node run` with another state folder.
@@ -150,7 +153,7 @@ fn a_pod_is_run_once_and_removed_only_by_who_made_it() {
     let (code, _, message) =
         ended(&fixture, &["rm", "--pod", "web", "--state-dir", elsewhere.to_str().unwrap()]);
     assert_eq!(code, 3, "{message}");
-    let reported = format!("call again with --state-dir {}", fixture.state.display());
+    let reported = format!("run the command again with --state-dir {}", fixture.state.display());
     assert!(message.contains(&reported), "{message}");
     assert_eq!(fixture.instances("web"), before);
     let (code, out, _) = ended(&fixture, &["rm", "--pod", "web", "-o", "json"]);

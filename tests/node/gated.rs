@@ -64,7 +64,7 @@ fn a_hook_in_a_file_gates_a_restart() {
     fixture.write("bad.yaml", "apiVersion: tkex.tencent.com/v1alpha1\nkind: HookTemplate\nmetadata: {name: bad}\nspec: {metrics: [], metric: []}\n");
     let bad = fixture.state.join("status/bad.yaml.json");
     let reported = eventually("an answer to the bad file", || fs::read_to_string(&bad).ok());
-    assert!(reported.contains("HookTemplate: no such field: spec.metric"), "{reported}");
+    assert!(reported.contains("HookTemplate: unknown field: spec.metric"), "{reported}");
     fixture.ask("web", &gated("missing", "bad"));
     assert_eq!(fixture.ended("web", "missing", "Refused")["reason"], "HookTemplateMissing");
     assert_eq!(fixture.running("web"), before);
@@ -97,7 +97,7 @@ fn a_template_that_changed_while_nobody_was_there_is_not_passed() {
     let _agent = fixture.agent(&ALLOWED);
     let status = fixture.ended("web", "killed", "Failed");
     let message = status["message"].as_str().unwrap();
-    assert!(message.contains("HookTemplate count was changed or removed"), "{message}");
+    assert!(message.contains("HookTemplate count was changed or deleted"), "{message}");
     assert_eq!((&status["reason"], fixture.running("web")), (&json!("PreHookFailed"), before));
 }
 

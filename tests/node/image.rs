@@ -79,7 +79,7 @@ fn a_disk_that_is_full() {
     let pod = Pod::run(&lab, "full", PAIR);
     // Detected before the pull, if the required space is missing.
     let status = untouched(&pod, "lab/app:v2", &["--image-reserve", "100"]);
-    assert!(status.message.contains("MiB are wanted: remove unused images or make room"), "{status:?}");
+    assert!(status.message.contains("MiB are needed: remove unused images or free some space"), "{status:?}");
     // Detected by the pull, if the image is larger than estimated.
     let made = tempfile::tempdir().unwrap();
     let maker = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lab/big-image.sh");
@@ -113,9 +113,11 @@ fn no_way_forward_and_no_way_back() {
     }
     let status = Ended::of(&child.wait_with_output().unwrap()).is(Phase::Failed);
     assert_eq!(status.reason, "Exited", "{status:?}");
-    for part in
-        ["exited with code 1", "going back failed too", "Nothing more is done by itself: look at app now"]
-    {
+    for part in [
+        "exited with code 1",
+        "the rollback failed as well",
+        "No further action is taken automatically: check app now",
+    ] {
         assert!(status.message.contains(part), "{part}: {status:?}");
     }
     let facts = pod.facts();

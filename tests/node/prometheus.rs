@@ -112,8 +112,8 @@ fn what_a_real_prometheus_cannot_answer_is_an_error_with_its_words() {
     for (query, why) in [
         ("up{", "Prometheus cannot answer the query: invalid parameter \"query\""),
         ("no_such_function(1)", "unknown function"),
-        ("\"text\"", "the query has to give a scalar or a vector, not a string"),
-        ("up[5m]", "the query has to give a scalar or a vector, not a range vector"),
+        ("\"text\"", "the query must return a scalar or a vector, not a string"),
+        ("up[5m]", "the query must return a scalar or a vector, not a range vector"),
     ] {
         let (phase, measurement) = prometheus.ask(query, &json!({}));
         assert_eq!(phase, HookPhase::Error, "{query}");

@@ -102,7 +102,7 @@ fn a_runtime_that_stays_away_ends_it_by_its_deadline() {
     let status = Ended::of(&child.wait_with_output().unwrap()).is(Phase::Failed);
     assert_eq!(status.reason, "DeadlineExceeded", "{status:?}");
     assert!(status.message.contains("the runtime could not be reached"), "{status:?}");
-    assert!(status.message.contains("look at app now"), "{status:?}");
+    assert!(status.message.contains("check app now"), "{status:?}");
     let took = status.finished_at.unwrap().duration_since(status.started_at.unwrap()).as_secs();
     assert!((20..40).contains(&took), "{took} s");
 

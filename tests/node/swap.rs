@@ -131,7 +131,7 @@ fn without_a_rollback_it_is_left_as_it_failed() {
     let (pod, before) = pod("keep");
     let status = swap(&pod, "app=lab/app:crash", &["--no-rollback"], Phase::Failed);
     assert_eq!(status.reason, "Exited", "{status:?}");
-    assert!(status.message.contains("Nothing more is done by itself: look at app now"), "{status:?}");
+    assert!(status.message.contains("No further action is taken automatically: check app now"), "{status:?}");
     let facts = pod.facts();
     assert!(facts.fences.is_empty(), "{facts:#?}");
     let instances: Vec<_> =

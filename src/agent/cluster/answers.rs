@@ -99,7 +99,11 @@ impl Answers {
                 if !self.0.knows(&pod)
                     && recall::is_missing(&last, shown.status().as_ref(), requested(&shown).as_deref())
                 {
-                    tracing::info!(%pod, id = last.id, "an earlier process did not get to tell the end");
+                    tracing::info!(
+                        %pod,
+                        id = last.id,
+                        "an earlier process did not write this final status: writing it now"
+                    );
                     self.0.report(&pod, &last);
                 }
             }
@@ -133,7 +137,10 @@ impl Answers {
         let done = timeout(LAST_WRITES, writing.wait_for(|tasks| *tasks == 0)).await.is_ok();
         if !done {
             let left = *self.0.writing.borrow();
-            tracing::warn!(pods = left, "answers are left to write: the next process writes them");
+            tracing::warn!(
+                pods = left,
+                "not all statuses and events were written: the next process writes the statuses"
+            );
         }
     }
 }
@@ -241,7 +248,7 @@ impl Shared {
                     self.done_with(&pod, &next);
                 }
                 Err(error) if self.is_gone(&pod, &error) => {
-                    tracing::debug!(%pod, error = chain(&error), "the pod is gone, its answers are dropped");
+                    tracing::debug!(%pod, error = chain(&error), "the pod is gone: its status and events are dropped");
                     self.give_up(&pod);
                 }
                 // An event that the API server rejects, for example for lack of permission, is dropped: it is not
@@ -253,7 +260,7 @@ impl Shared {
                 Err(error) => {
                     // An unreachable API server is logged once, by the watch of the pods.
                     if !error.class().is_away() && pause == FIRST_PAUSE {
-                        tracing::error!(%pod, error = chain(&error), "an answer cannot be written, trying again");
+                        tracing::error!(%pod, error = chain(&error), "a status cannot be written: retrying");
                     }
                     sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);

@@ -35,7 +35,7 @@ pub(in crate::agent) async fn watch(server: Server, namespace: String, registere
 pub(in crate::agent) fn register(registry: &mut Registry) -> Gauge {
     let gauge = Gauge::default();
     gauge.set(-1);
-    let help = "1 while an admission policy keeps this agent's token to its node, 0 while none does, -1 while that is not known";
+    let help = "1 if an admission policy restricts this agent's token to its node, 0 if none does, -1 if this is unknown";
     registry.register("confined", help, gauge.clone());
     gauge
 }
@@ -50,13 +50,18 @@ fn number(found: &Confinement) -> i64 {
 
 fn say(found: &Confinement) {
     match found {
-        Confinement::Confined => tracing::info!("an admission policy keeps this agent's token to its node"),
+        Confinement::Confined => {
+            tracing::info!("an admission policy restricts this agent's token to its node");
+        }
         Confinement::Open => tracing::warn!(
-            "no admission policy keeps this agent's token to its node: whoever takes it may change every pod of the cluster. \
-             Kubernetes 1.30 or newer: kubectl apply -k daemonset/admission-policy"
+            "no admission policy restricts this agent's token to its node: with a stolen token every pod of the \
+             cluster can be changed. Kubernetes 1.30 or newer: kubectl apply -k daemonset/admission-policy"
         ),
         Confinement::Unknown(why) => {
-            tracing::info!(why, "it is not known yet whether a policy keeps this agent's token to its node");
+            tracing::info!(
+                why,
+                "it is unknown whether an admission policy restricts this agent's token to its node"
+            );
         }
     }
 }

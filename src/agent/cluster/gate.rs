@@ -24,7 +24,7 @@ impl GateRepair {
     pub(super) fn condition(self) -> (bool, &'static str, &'static str) {
         match self {
             Self::OpenNew => (true, annotation::GATE_READY, "no operation is under way"),
-            Self::OpenLeft => (true, annotation::GATE_READY, "the operation that drained the pod is over"),
+            Self::OpenLeft => (true, annotation::GATE_READY, "the operation that drained the pod has ended"),
             Self::KeepClosed => GateAction::Failed.condition(),
         }
     }

@@ -28,7 +28,7 @@ use crate::process::log::chain;
 /// to reach the cache first.
 const SETTLES: Duration = Duration::from_secs(3);
 /// The interval after which the journal is read again for a gate that stays closed on purpose.
-const LOOK_AGAIN: Duration = Duration::from_secs(300);
+const REQUEUE: Duration = Duration::from_secs(300);
 /// How long a write may take to appear in the watch before it is repeated.
 const SHOWS: Duration = Duration::from_secs(10);
 /// Results that wait to be taken in; a task that has one more waits.
@@ -153,7 +153,7 @@ impl Gates {
             Ended::Written(result) => result,
             Ended::Kept => {
                 // The end of an operation schedules the next check earlier.
-                wait.not_before = Instant::now() + LOOK_AGAIN;
+                wait.not_before = Instant::now() + REQUEUE;
                 return;
             }
             Ended::NotNow => {
@@ -169,7 +169,11 @@ impl Gates {
             Err(error) => {
                 let may_pass = error.class().is_away() || error.class() == Class::Gone;
                 if !may_pass && wait.pause == FIRST_PAUSE {
-                    tracing::error!(%pod, error = chain(&error), "the readiness gate cannot be turned, trying again");
+                    tracing::error!(
+                        %pod,
+                        error = chain(&error),
+                        "the condition of the readiness gate cannot be written: retrying"
+                    );
                 }
                 wait.not_before = Instant::now() + wait.pause;
                 wait.pause = (wait.pause * 2).min(LONGEST_PAUSE);
@@ -181,7 +185,7 @@ impl Gates {
 /// Writes one gate, after waiting for a permit.
 async fn write(pods: &NodePods, permits: &Semaphore, pod: &PodRef, repair: GateRepair) -> Result<(), Error> {
     let (open, reason, message) = repair.condition();
-    tracing::info!(%pod, open, reason, message, "turning the readiness gate");
+    tracing::info!(%pod, open, reason, message, "setting the condition of the readiness gate");
     // The semaphore is never closed.
     let _permit = permits.acquire().await;
     pods.set_gate(pod, open, reason, message).await

@@ -91,7 +91,7 @@ impl Duty for OwnNode {
         let namespace = run.namespace().unwrap_or_default();
         // Without this check, the author of a run could choose the node from whose network its requests are sent.
         let Some((of, name)) = subject(run) else {
-            return Err("it names no pod: what the agent of a node runs needs the argument PodName, a pod of that node"
+            return Err("the HookRun names no pod: an agent runs only HookRuns with the argument PodName, a pod of its node"
                 .to_owned());
         };
         if of != namespace {
@@ -101,12 +101,12 @@ impl Duty for OwnNode {
         let Some(shown) = shown else {
             let node = self.pods.node();
             return Err(format!(
-                "there is no pod {namespace}/{name} on node {node}, whose agent is to run this"
+                "there is no pod {namespace}/{name} on node {node}, whose agent runs this HookRun"
             ));
         };
         let others = |owner: &OwnerReference| owner.kind == "Pod" && owner.uid != shown.api_uid();
         if run.owner_references().iter().any(others) {
-            return Err(format!("the HookRun belongs to another pod than the {namespace}/{name} of now"));
+            return Err(format!("the HookRun belongs to another pod than the current {namespace}/{name}"));
         }
         let (origin, PodRef { name, uid, .. }) = (shown.origin(), shown.reference());
         Ok(Place { namespace, pod: Some(HookPod { name, uid, origin }) })

@@ -30,7 +30,7 @@ impl Writes {
         let writes = Self::default();
         let attempts = "Attempts to write to the API server";
         registry.register("api_writes", attempts, writes.writes.clone());
-        let pending = "Pods whose answers are not all written yet";
+        let pending = "Pods with statuses or events that are not written yet";
         registry.register("pending_answers", pending, writes.pending.clone());
         writes
     }
@@ -49,7 +49,7 @@ struct Cache(NodePods);
 impl Collector for Cache {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let gauge = ConstGauge::new(i64::from(self.0.is_current()));
-        let help = "1 while the watch of this node's pods is heard, 0 while it is cut off";
+        let help = "1 while the watch of this node's pods is connected, 0 while it is not";
         gauge.encode(encoder.encode_descriptor("watch_connected", help, None, gauge.metric_type())?)
     }
 }

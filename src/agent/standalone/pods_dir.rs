@@ -149,8 +149,9 @@ impl PodsDir {
                 let name = name.as_deref().unwrap_or_default();
                 let key = (namespace.to_owned(), name.to_owned());
                 if scan.templates.contains_key(&key) {
-                    let problem =
-                        format!("HookTemplate {namespace}/{name} is there twice: the first one counts");
+                    let problem = format!(
+                        "HookTemplate {namespace}/{name} is defined twice: the first definition is used"
+                    );
                     scan.problems.insert(file.clone(), problem);
                     continue;
                 }
@@ -165,7 +166,7 @@ impl PodsDir {
                     Err(error) => Err(error),
                 };
                 if scan.requests.contains_key(&key) {
-                    let problem = format!("pod {key} is in another file too, which counts");
+                    let problem = format!("pod {key} is also in another file, which is used instead");
                     scan.problems.insert(file.clone(), problem);
                     continue;
                 }

@@ -34,7 +34,7 @@ impl Results {
             }
             Err(error) => {
                 let path = self.path(name);
-                tracing::error!(path = %path.display(), %error, "the status cannot be written, it is kept until it can");
+                tracing::error!(path = %path.display(), %error, "the status cannot be written: retrying later");
                 self.unwritten().insert(name.to_owned(), status.clone());
             }
         }

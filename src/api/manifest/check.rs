@@ -26,7 +26,7 @@ impl Problems {
     }
 
     fn label(&mut self, path: &str, name: &str) {
-        self.unless(is_dns_label(name), path, format_args!("`{name}` is not a name: {DNS_LABEL}"));
+        self.unless(is_dns_label(name), path, format_args!("`{name}` is not a valid name: {DNS_LABEL}"));
     }
 }
 
@@ -42,27 +42,23 @@ pub(super) fn checked(document: Document) -> Result<Manifest, Vec<String>> {
     problems.label("metadata.namespace", &namespace);
     let uid = metadata.uid.filter(|uid| !uid.is_empty());
     let uid_ok = |uid: &String| uid.len() <= 63 && uid.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-    let uid_hint = "letters, digits and `-`, at most 63; leave it out to have one made";
+    let uid_hint = "letters, digits and `-`, at most 63; without a value one is generated";
     problems.unless(uid.as_ref().is_none_or(uid_ok), "metadata.uid", uid_hint);
     if metadata.annotations.contains_key(annotation::CONFIG_SOURCE) {
         let path = format!("metadata.annotations[{}]", annotation::CONFIG_SOURCE);
-        problems.add(&path, "this is how a kubelet marks its own pods: leave it out");
+        problems.add(&path, "a kubelet sets this on its own pods: remove it");
     }
     match spec.restart_policy.as_deref() {
         None | Some("Never") => {}
         Some(_) => problems.add(
             "spec.restartPolicy",
-            "nothing starts a container again by itself under node run: leave it out or write Never",
+            "`inplace node run` does not restart containers: remove it or set it to Never",
         ),
     }
     let grace = u32::try_from(spec.termination_grace_period_seconds.unwrap_or(30));
-    problems.unless(
-        grace.is_ok(),
-        "spec.terminationGracePeriodSeconds",
-        "seconds, from 0 on; 30 when left out",
-    );
+    problems.unless(grace.is_ok(), "spec.terminationGracePeriodSeconds", "seconds, 0 or more; 30 by default");
     let volumes = volumes(spec.volumes, &mut problems);
-    problems.unless(!spec.containers.is_empty(), "spec.containers", "at least one container is needed");
+    problems.unless(!spec.containers.is_empty(), "spec.containers", "at least one container is required");
     let mut names = BTreeSet::new();
     let mut containers = Vec::new();
     for (at, raw) in spec.containers.into_iter().enumerate() {
@@ -90,7 +86,7 @@ pub(super) fn checked(document: Document) -> Result<Manifest, Vec<String>> {
 fn unique(names: &mut BTreeSet<String>, name: &str, path: &str, problems: &mut Problems) {
     let path = format!("{path}.name");
     problems.label(&path, name);
-    problems.unless(names.insert(name.to_owned()), &path, format_args!("`{name}` is there twice"));
+    problems.unless(names.insert(name.to_owned()), &path, format_args!("`{name}` is used twice"));
 }
 
 fn container(
@@ -113,7 +109,7 @@ fn container(
     };
     for (at, env) in raw.env.iter().enumerate() {
         let right = !env.name.is_empty() && !env.name.contains(['=', '\0']);
-        problems.unless(right, &format!("{path}.env[{at}].name"), "a name without `=` is needed");
+        problems.unless(right, &format!("{path}.env[{at}].name"), "a name without `=` is required");
     }
     let mut paths = BTreeSet::new();
     for (at, mount) in raw.volume_mounts.iter().enumerate() {
@@ -127,7 +123,7 @@ fn container(
         let path = format!("{path}.mountPath");
         let right = mount.mount_path.starts_with('/') && !mount.mount_path.contains(':');
         problems.unless(right, &path, "an absolute path without `:`");
-        problems.unless(paths.insert(&mount.mount_path), &path, "something is mounted there already");
+        problems.unless(paths.insert(&mount.mount_path), &path, "another volume is already mounted there");
     }
     let ports = ports(raw.ports, path, problems);
     let pre_stop = raw
@@ -184,9 +180,9 @@ fn ports(mut raw: Vec<ContainerPort>, path: &str, problems: &mut Problems) -> Ve
 fn handler(mut raw: Handler, path: &str, ports: &[ContainerPort], problems: &mut Problems) -> Handler {
     let given = [raw.exec.is_some(), raw.http_get.is_some(), raw.tcp_socket.is_some(), raw.sleep.is_some()];
     let one = given.iter().filter(|given| **given).count() == 1;
-    problems.unless(one, path, "exactly one of exec, httpGet, tcpSocket and sleep is needed");
+    problems.unless(one, path, "exactly one of exec, httpGet, tcpSocket and sleep is required");
     if let Some(exec) = &raw.exec {
-        problems.unless(!exec.command.is_empty(), &format!("{path}.exec.command"), "a command is needed");
+        problems.unless(!exec.command.is_empty(), &format!("{path}.exec.command"), "a command is required");
     }
     let mut port_ok = |port: &Port, path: String| match port {
         Port::Number(number) => problems.unless(is_port(*number), &path, PORT),
@@ -210,7 +206,7 @@ fn handler(mut raw: Handler, path: &str, ports: &[ContainerPort], problems: &mut
         problems.unless(scheme_ok, &format!("{path}.httpGet.scheme"), "HTTP or HTTPS");
     }
     if let Some(sleep) = &raw.sleep {
-        problems.unless(sleep.seconds >= 0, &format!("{path}.sleep.seconds"), "seconds, from 0 on");
+        problems.unless(sleep.seconds >= 0, &format!("{path}.sleep.seconds"), "seconds, 0 or more");
     }
     raw
 }
@@ -231,7 +227,7 @@ fn volumes(raw: Vec<document::Volume>, problems: &mut Problems) -> Vec<Volume> {
                 None | Some("") => VolumeSource::Directory,
                 Some("Memory") => VolumeSource::Memory,
                 Some(_) => {
-                    problems.add(&format!("{path}.emptyDir.medium"), "Memory, or nothing");
+                    problems.add(&format!("{path}.emptyDir.medium"), "Memory, or empty");
                     VolumeSource::Directory
                 }
             },
@@ -254,7 +250,8 @@ fn host_path(raw: document::HostPath, path: &str, problems: &mut Problems) -> Vo
         "CharDevice" => HostPathKind::CharDevice,
         "BlockDevice" => HostPathKind::BlockDevice,
         _ => {
-            let kinds = "DirectoryOrCreate, Directory, FileOrCreate, File, Socket, CharDevice, BlockDevice, or nothing";
+            let kinds =
+                "DirectoryOrCreate, Directory, FileOrCreate, File, Socket, CharDevice, BlockDevice, or empty";
             problems.add(&format!("{path}.type"), kinds);
             HostPathKind::Any
         }

@@ -33,10 +33,10 @@ pub enum InvalidPodsFile {
     #[error("not valid YAML: {0}")]
     Yaml(#[from] BadYaml),
     /// A Pod that cannot be found on the node.
-    #[error("Pod number {0} of the file has no metadata.name: give it one")]
+    #[error("Pod number {0} of the file has no metadata.name: set it")]
     NoName(usize),
     /// A name that no pod can have. It is not quoted: it may be long, and hold anything.
-    #[error("Pod number {pod} of the file has a {field} that is no name: {DNS_NAME}")]
+    #[error("Pod number {pod} of the file has a {field} that is not a valid name: {DNS_NAME}")]
     BadName {
         /// Which of them, from 1.
         pod: usize,

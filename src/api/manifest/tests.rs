@@ -125,15 +125,18 @@ fn everything_else_is_refused_by_its_path_and_at_once() {
         ]
     );
     let one = refusal(&pod("{containers: [{name: a, image: a, resources: {}}]}"));
-    assert_eq!(one, "spec.containers[0].resources is not supported by node run");
+    assert_eq!(one, "spec.containers[0].resources is not supported by `inplace node run`");
     let post = refusal(&pod("{containers: [{name: a, image: a, lifecycle: {postStart: {}}}]}"));
-    assert_eq!(post, "spec.containers[0].lifecycle.postStart is not supported by node run");
+    assert_eq!(post, "spec.containers[0].lifecycle.postStart is not supported by `inplace node run`");
 }
 
 #[test]
 fn another_kind_is_named_before_its_fields() {
     let error = refusal("{apiVersion: apps/v1, kind: Deployment, spec: {replicas: 1}}");
-    assert_eq!(error, "the manifest is apps/v1 Deployment: node run takes apiVersion v1, kind Pod");
+    assert_eq!(
+        error,
+        "the manifest is apps/v1 Deployment: `inplace node run` accepts apiVersion v1, kind Pod"
+    );
 }
 
 #[test]
@@ -149,7 +152,7 @@ fn wrong_values_are_told_all_at_once() {
           {name: w, emptyDir: {}, hostPath: {path: /x}}]}"#);
     let error = refusal(&text);
     for expected in [
-        "spec.restartPolicy: nothing starts",
+        "spec.restartPolicy: `inplace node run` does not restart",
         "spec.terminationGracePeriodSeconds: ",
         "spec.containers[0].name: `A`",
         "spec.containers[0].image: `a b`",
@@ -158,16 +161,16 @@ fn wrong_values_are_told_all_at_once() {
         "spec.containers[0].volumeMounts[0].name: the pod has no volume `none`",
         "spec.containers[0].volumeMounts[0].mountPath: ",
         "spec.containers[1].ports[0].containerPort: ",
-        "spec.containers[1].ports[1].name: `p` is there twice",
+        "spec.containers[1].ports[1].name: `p` is used twice",
         "spec.containers[1].ports[1].protocol: ",
         "spec.containers[1].lifecycle.preStop: exactly one",
         "spec.containers[1].lifecycle.preStop.exec.command: ",
         "spec.containers[1].lifecycle.preStop.httpGet.port: the container has no port `q`",
         "spec.containers[1].lifecycle.preStop.httpGet.scheme: ",
-        "spec.containers[2].name: `a` is there twice",
+        "spec.containers[2].name: `a` is used twice",
         "spec.containers[2].lifecycle.preStop: exactly one",
         "spec.volumes[0].emptyDir.medium: ",
-        "spec.volumes[1].name: `v` is there twice",
+        "spec.volumes[1].name: `v` is used twice",
         "spec.volumes[1].hostPath.path: ",
         "spec.volumes[1].hostPath.type: ",
         "spec.volumes[2]: ",
@@ -261,7 +264,7 @@ fn a_broken_pods_file_is_told_by_line() {
     };
     assert!(bad.line >= 4, "{bad}");
     let error = PodEntry::parse("kind: Pod\nmetadata: {generateName: a}\n").unwrap_err().to_string();
-    assert_eq!(error, "Pod number 1 of the file has no metadata.name: give it one");
+    assert_eq!(error, "Pod number 1 of the file has no metadata.name: set it");
 }
 
 /// Names become the names of files.

@@ -57,10 +57,10 @@ fn bad(error: &Error) -> BadYaml {
     let (line, column) = error.location().map_or((0, 0), |at| (at.line(), at.column()));
     let problem = match error.without_snippet() {
         Error::QuotingRequired { .. } => {
-            "a number or boolean where a text belongs: put it in quotes".to_owned()
+            "a number or boolean where a text is expected: put it in quotes".to_owned()
         }
         Error::SerdeInvalidType { expected, .. } | Error::SerdeInvalidValue { expected, .. } => {
-            format!("here belongs {expected}")
+            format!("{expected} is expected here")
         }
         Error::NonFiniteFloat { .. } => "not a finite number".to_owned(),
         Error::AliasError { error, .. } => return BadYaml { line, column, ..bad(error) },

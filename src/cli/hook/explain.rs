@@ -88,7 +88,7 @@ fn passed(metric: &Metric) -> String {
     match (given(&metric.success_condition), given(&metric.failure_condition)) {
         (Some(success), _) => format!("successCondition {success} holds"),
         (None, Some(failure)) => format!("failureCondition {failure} does not hold"),
-        (None, None) => "there was an answer, and no condition asks for more".to_owned(),
+        (None, None) => "an answer was received, and no condition is set".to_owned(),
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
             line("web", 1, &measured(HookPhase::Successful, "43"), Some(&metric(Some("asInt(result) > 30"))));
         assert_eq!(reported, "web #1 Successful \"43\" in 12 ms: successCondition asInt(result) > 30 holds");
         let reported = line("web", 2, &measured(HookPhase::Successful, ""), Some(&metric(None)));
-        assert!(reported.ends_with("no condition asks for more"), "{reported}");
+        assert!(reported.ends_with("an answer was received, and no condition is set"), "{reported}");
     }
 
     #[test]

@@ -17,8 +17,7 @@ use crate::hook::check;
 mod explain;
 mod pod;
 mod test;
-
-/// Try hooks out
+/// Test hooks
 #[derive(Debug, Args)]
 pub struct HookCommand {
     #[command(subcommand)]
@@ -29,7 +28,7 @@ pub struct HookCommand {
 enum Verb {
     /// Run a HookTemplate from a file, and explain its verdict
     Test(Box<test::TestArgs>),
-    /// Tell whether a HookTemplate is valid, and measure nothing
+    /// Check whether a HookTemplate is valid, without a measurement
     Check(CheckArgs),
 }
 
@@ -98,7 +97,7 @@ fn check(args: &CheckArgs) -> Result<Exit, Failed> {
     output::line(&format!("HookTemplate {name} is valid: {} metric(s)", spec.metrics.len()));
     if !open.is_empty() {
         let names: Vec<_> = open.iter().map(|arg| arg.name.as_str()).collect();
-        output::line(&format!("to be given for each run: {}", names.join(", ")));
+        output::line(&format!("arguments to set for each run: {}", names.join(", ")));
     }
     Ok(Exit::Done)
 }

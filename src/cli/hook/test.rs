@@ -27,10 +27,10 @@ pub(super) struct TestArgs {
     /// The HookTemplate; `-` for standard input
     #[arg(short, long, value_name = "TEMPLATE.YAML")]
     file: PathBuf,
-    /// An argument of the template, again for each
+    /// An argument of the template; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     arg: Vec<NamedValue>,
-    /// Measure each metric once, at once, instead of its whole schedule
+    /// Measure each metric once and immediately, instead of by its schedule
     #[arg(long)]
     once: bool,
     /// Form of the result
@@ -46,7 +46,7 @@ pub(super) struct TestArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Pod")]
 pub(super) struct AboutArgs {
-    /// The pod that gives name, addresses and container names, and that `kubernetes` and `exec` work on
+    /// The pod of the hook: it provides name, addresses and container names, and `kubernetes` and `exec` use it
     #[arg(long, value_name = "NAME")]
     pub(super) pod: Option<String>,
     /// Its namespace [default: the context's; with --runtime-endpoint: default]
@@ -58,7 +58,7 @@ pub(super) struct AboutArgs {
     /// The context of the kubeconfig [default: its current one]
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// Socket of this node's runtime, for `exec`; without a kubeconfig the pod is looked up there too
+    /// Socket of this node's runtime, for `exec`; without a kubeconfig the pod is read from it as well
     #[arg(long, env = "INPLACE_RUNTIME_ENDPOINT", value_name = "unix:///PATH")]
     runtime_endpoint: Option<String>,
 }

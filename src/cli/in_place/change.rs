@@ -19,14 +19,14 @@ pub(in crate::cli) async fn pause(
     let changed = now.spec.paused != paused;
     let now = if changed { server.pause(name, paused).await? } else { now };
     let (state, already, then) = if paused {
-        ("paused", "paused", "what has begun is brought to its end, no other pod is begun")
+        ("paused", "paused", "pods in progress are completed, no further pod is started")
     } else {
-        ("resumed", "not paused", "it goes on")
+        ("resumed", "not paused", "it continues")
     };
     match output {
         Some(form) => form.print(&now),
         None if changed => line(&format!("{name} {state}: {then}")),
-        None => line(&format!("{name} was {already} already")),
+        None => line(&format!("{name} was already {already}")),
     }
     Ok(Exit::Done)
 }
@@ -43,7 +43,7 @@ pub(in crate::cli) async fn cancel(
     match output {
         Some(form) => form.print(&now),
         None => line(&format!(
-            "{name} deleted: pods that have been touched are brought to their end, no other one is begun"
+            "{name} deleted: pods that have been touched are completed, no further pod is started"
         )),
     }
     Ok(Exit::Done)
@@ -57,7 +57,7 @@ async fn open(
     let now = server.rollout(name).await?;
     match now.status.as_ref().filter(|status| status.phase.is_terminal()) {
         Some(status) => Err(Failed::Refused(format!(
-            "{name} has ended ({:?}): nothing was changed; make another one with `inplace restart` or `inplace swap`",
+            "{name} has ended ({:?}): nothing was changed; create a new one with `inplace restart` or `inplace swap`",
             status.phase
         ))),
         None => Ok(now),

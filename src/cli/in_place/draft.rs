@@ -157,7 +157,7 @@ pub(super) fn restarts(
     let target = |name: &str| Target { name: name.to_owned(), image: None };
     match (named, known) {
         ([], [(only, _)]) => Ok(vec![target(only)]),
-        ([], many) => Err(format!("{whose} has several containers: say which with -c ({})", names(many))),
+        ([], many) => Err(format!("{whose} has several containers: select with -c ({})", names(many))),
         (named, _) => Ok(named.iter().map(|name| target(name)).collect()),
     }
 }
@@ -184,8 +184,8 @@ pub(super) fn check_drift(
     });
     match drift.filter(|_| !allowed) {
         Some((name, in_template, wanted)) => Err(format!(
-            "the template of {whose} says {name}={in_template}, not {wanted}: every pod that it makes from now on would have \
-             {in_template} again. --allow-template-drift swaps nevertheless; nothing was made"
+            "the template of {whose} names {name}={in_template}, not {wanted}: every new pod would have \
+             {in_template} again. Nothing was created; set --allow-template-drift to swap anyway"
         )),
         None => Ok(()),
     }

@@ -10,30 +10,30 @@ use crate::podtask::amount::Amount;
 
 /// How it goes through the pods of a workload.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Through the pods of a workload")]
+#[command(next_help_heading = "Rollout to the pods of a workload")]
 pub(in crate::cli) struct RolloutFlags {
-    /// All pods with these labels, whoever controls them, instead of the pods of a workload: KEY=VALUE[,KEY=VALUE]
+    /// All pods with these labels, whatever their owner, instead of the pods of a workload: KEY=VALUE[,KEY=VALUE]
     #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "id")]
     pub(in crate::cli) selector: Option<Labels>,
-    /// How many pods may be unavailable at once: a number or a share [default: 25%]
+    /// How many pods may be unavailable at the same time: a number or a percentage [default: 25%]
     #[arg(long, value_name = "AMOUNT")]
     pub(super) max_unavailable: Option<Share>,
-    /// How many pods are left as they are: a number or a share [default: 0]
+    /// How many pods are not changed: a number or a percentage [default: 0]
     #[arg(long, value_name = "AMOUNT")]
     pub(super) partition: Option<Share>,
-    /// How many pods may fail before no other one is begun: a number or a share [default: 1]
+    /// Start no further pods after this many failures: a number or a percentage [default: 1]
     #[arg(long, value_name = "AMOUNT")]
     pub(super) failure_threshold: Option<Share>,
-    /// When all of it must have ended [default: no limit; --deadline is that of each pod]
+    /// Time until the whole rollout must have ended [default: no limit; --deadline applies to each pod]
     #[arg(long, value_name = "TIME")]
     pub(super) rollout_deadline: Option<Seconds>,
-    /// How long it stays to be looked at when it has ended; or `never` to keep it [default: 24h]
+    /// Time after the end until the rollout is deleted; or `never` to keep it [default: 24h]
     #[arg(long, value_name = "TIME|never")]
     pub(super) ttl: Option<Ttl>,
-    /// Begin with no pod before `inplace rollout resume`
+    /// Start no pod before `inplace rollout resume`
     #[arg(long)]
     pub(super) paused: bool,
-    /// Swap although the workload's template names another image, which its next pods will have
+    /// Swap although the workload's template names another image, which new pods will have
     #[arg(long)]
     pub(super) allow_template_drift: bool,
 }
@@ -106,7 +106,9 @@ impl FromStr for Labels {
             (!key.is_empty() && plain(key) && plain(value)).then(|| (key.to_owned(), value.to_owned()))
         };
         text.split(',').map(|term| pair(term).ok_or(term)).collect::<Result<_, _>>().map(Self).map_err(
-            |term| format!("`{term}` is not KEY=VALUE; for other selectors write an InPlaceRollout as YAML"),
+            |term| {
+                format!("`{term}` is not KEY=VALUE; for other selectors create an InPlaceRollout from YAML")
+            },
         )
     }
 }

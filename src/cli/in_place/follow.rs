@@ -68,7 +68,7 @@ pub(super) async fn follow(
                     }
                     Err(error) => {
                         if !blind {
-                            progress_view.remark(&format!("inplace: the pods cannot be watched, trying again: {error}"));
+                            progress_view.remark(&format!("inplace: the watch of the pods failed, retrying: {error}"));
                         }
                         blind = true;
                     }
@@ -79,27 +79,32 @@ pub(super) async fn follow(
             () = sleep_until(hint_at.unwrap_or(until)), if hint_at.is_some() => {
                 hint_at = None;
                 if latest.status.as_ref().is_none_or(|status| status.observed_generation == 0) {
-                    progress_view.remark(&format!("{name}: nobody has looked at it for {} s: does the inplace controller run?", LOOK.as_secs()));
+                    progress_view.remark(&format!(
+                        "{name}: the controller has not observed it for {} s: check that the inplace controller is \
+                         running",
+                        LOOK.as_secs()
+                    ));
                 }
                 continue;
             }
             () = sleep_until(until) => {
-                return end(latest, Exit::TimedOut, Some("has not ended in the time that was given; it goes on".to_owned()));
+                return end(latest, Exit::TimedOut, Some("has not ended within the given time; it continues".to_owned()));
             }
             _ = interrupt.recv() => {
                 let note = format!(
-                    "not waiting any longer; it goes on. Look again with `inplace rollout status ipr/{}`, end it with `inplace cancel ipr/{0}`",
+                    "stopped waiting; the rollout continues. Run `inplace rollout status ipr/{}` to see the \
+                     current state, `inplace cancel ipr/{0}` to end it",
                     name.0
                 );
                 return end(latest, Exit::Interrupted, Some(note));
             }
         };
-        let gone = "is gone: somebody has deleted it; no other pod is begun";
+        let gone = "was deleted; no further pod is started";
         let (next, deleted) = match event {
             Some(Err(error)) => {
                 if !away {
                     progress_view
-                        .remark(&format!("inplace: the API server cannot be asked, trying again: {error}"));
+                        .remark(&format!("inplace: the watch of the rollout failed, retrying: {error}"));
                 }
                 away = true;
                 continue;

@@ -57,7 +57,7 @@ pub(in crate::cli) async fn run(
         let ended = open.status.as_ref().is_some_and(|status| status.phase.is_terminal());
         if !ended && whose.is_target_of(&open) {
             let name = open.metadata.name.unwrap_or_default();
-            message(&format!("ipr/{name} is under way for {whose}: this one takes its place"));
+            message(&format!("ipr/{name} is under way for {whose}: the new rollout replaces it"));
         }
     }
     if order.dry_run {
@@ -66,7 +66,7 @@ pub(in crate::cli) async fn run(
             Some(form) => print(form, &made),
             None => yaml(&draft),
         }
-        message("nothing was made: the API server would take this");
+        message("nothing was created (dry run): the API server accepts this object");
         return Ok(Exit::Done);
     }
     // From here on Ctrl-C is handled, so that the user always learns what was created.
@@ -81,7 +81,7 @@ pub(in crate::cli) async fn run(
                 Some(form) => print(form, &made),
                 None => line(&format!("{name} created")),
             }
-            message(&how_to_look(&name, &whose, cluster));
+            message(&how_to_follow(&name, &whose, cluster));
             return Ok(Exit::Done);
         }
     };
@@ -140,10 +140,11 @@ async fn targets(server: &Server, whose: &Whose, order: &Order<'_>) -> Result<Ve
     }
 }
 
-fn how_to_look(name: &RolloutName, whose: &Whose, cluster: &ClusterArgs) -> String {
+fn how_to_follow(name: &RolloutName, whose: &Whose, cluster: &ClusterArgs) -> String {
     let namespace = cluster.namespace.as_ref().map(|name| format!(" -n {name}")).unwrap_or_default();
     format!(
-        "for {whose}; follow it with `inplace rollout status ipr/{}{namespace}`, end it with `inplace cancel ipr/{0}{namespace}`",
+        "for {whose}; run `inplace rollout status ipr/{}{namespace}` to follow it, `inplace cancel \
+         ipr/{0}{namespace}` to end it",
         name.0
     )
 }

@@ -70,8 +70,8 @@ impl Server {
         let doing = format!("listing the InPlaceRollouts in namespace {}", self.namespace);
         match listed(&doing, &self.rollouts_api(), ListParams::default()).await {
             Err(Failed::Cluster(error)) if error.class() == Class::Gone => Err(Failed::Refused(
-                "this cluster does not know InPlaceRollouts (inplace.dev/v1alpha1): install their definition, \
-                 `inplace crds | kubectl apply -f -`, and the controller that brings them about (daemonset/README.md)"
+                "the definition of InPlaceRollouts (inplace.dev/v1alpha1) is not installed in this cluster: run \
+                 `inplace crds | kubectl apply -f -` and install the controller (daemonset/README.md)"
                     .to_owned(),
             )),
             rollouts => rollouts,
@@ -84,7 +84,7 @@ impl Server {
         draft: &InPlaceRollout,
         dry_run: bool,
     ) -> Result<InPlaceRollout, Failed> {
-        let doing = format!("making an InPlaceRollout in namespace {}", self.namespace);
+        let doing = format!("creating an InPlaceRollout in namespace {}", self.namespace);
         let params = PostParams { dry_run, field_manager: Some(MANAGER.to_owned()) };
         bounded(&doing, self.rollouts_api().create(&params, draft)).await
     }

@@ -35,17 +35,17 @@ pub(super) fn verdict(rollout: &InPlaceRollout) -> Verdict {
     if is_unseen(rollout) {
         return Verdict {
             end: None,
-            message: "the controller has not seen the latest change yet".to_owned(),
+            message: "the controller has not observed the latest change yet".to_owned(),
         };
     }
     match phase {
         RolloutPhase::Paused if rollout.spec.paused => Verdict {
             end: Some(Exit::Failed),
-            message: format!("Paused (`inplace rollout resume ipr/{name}` goes on): {far}"),
+            message: format!("Paused (run `inplace rollout resume ipr/{name}` to continue): {far}"),
         },
         RolloutPhase::Paused => Verdict {
             end: Some(Exit::Done),
-            message: format!("as far as its partition ({}) lets it: {far}", amount(&rollout.spec.partition)),
+            message: format!("complete up to its partition ({}): {far}", amount(&rollout.spec.partition)),
         },
         _ => Verdict { end: None, message: format!("{phase:?}: {far}") },
     }
@@ -121,14 +121,9 @@ mod tests {
             (none(), status("Superseded", 2), Some(Exit::Interrupted), "Superseded: it is so"),
             (none(), status("Running", 2), None, "Running: it is so"),
             (none(), status("Pending", 2), None, "Pending: it is so"),
-            (none(), status("Paused", 1), None, "has not seen the latest change"),
-            (none(), Value::Null, None, "has not seen the latest change"),
-            (
-                none(),
-                status("Paused", 2),
-                Some(Exit::Done),
-                "as far as its partition (50%) lets it: it is so",
-            ),
+            (none(), status("Paused", 1), None, "has not observed the latest change"),
+            (none(), Value::Null, None, "has not observed the latest change"),
+            (none(), status("Paused", 2), Some(Exit::Done), "complete up to its partition (50%): it is so"),
             (
                 json!({"paused": true}),
                 status("Paused", 2),

@@ -20,8 +20,7 @@ mod operate;
 mod plan;
 mod pods;
 mod ps;
-
-/// Work on this node's containers directly
+/// Operate on this node's containers directly
 #[derive(Debug, Args)]
 pub struct NodeCommand {
     #[command(flatten)]
@@ -39,7 +38,7 @@ enum Verb {
     Ps(ps::Ps),
     /// Restart containers of a running pod in place
     Restart(operate::Restart),
-    /// Give containers of a running pod another image, with a way back
+    /// Swap the image of containers of a running pod, with a rollback on failure
     Swap(operate::Swap),
     /// Show what a restart or swap would do, and touch nothing
     Plan(plan::PlanArgs),

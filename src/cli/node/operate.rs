@@ -41,7 +41,7 @@ pub(super) struct Swap {
     images: Vec<Target>,
     #[command(flatten)]
     how: How,
-    /// Leave a swap that failed as it is, instead of going back to the image from before
+    /// Leave a failed swap as it is, instead of rolling back to the previous image
     #[arg(long)]
     no_rollback: bool,
 }
@@ -49,13 +49,13 @@ pub(super) struct Swap {
 /// What restart and swap have in common.
 #[derive(Debug, Args)]
 struct How {
-    /// Seconds the new container must stay up before it counts
+    /// Seconds that the new container must stay up
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     min_ready: u32,
-    /// Seconds until it has ended, one way or the other
+    /// Seconds until the operation must have ended
     #[arg(long, value_name = "SECONDS", default_value_t = DEADLINE_SECONDS)]
     deadline: u32,
-    /// Why, for the people who read the history
+    /// Reason, shown in the history
     #[arg(long, default_value = "")]
     reason: String,
     /// Idempotency key: an id that has ended on this pod is not run again
@@ -154,7 +154,8 @@ fn on_interrupt() -> Result<ControlHandle, Failed> {
                 cancel.cancel();
             } else {
                 output::message(
-                    "ending; what has been touched is brought to its end (again: leave it to the journal)",
+                    "stopping; an operation that has touched a container is completed (press Ctrl-C again to \
+                     leave it in the journal)",
                 );
             }
         }

@@ -62,7 +62,8 @@ fn print(plan: &Plan, pulls: &[(String, bool)]) {
         }
     }
     for (image, present) in pulls {
-        let where_ = if *present { "is on the node" } else { "is pulled first, while everything runs on" };
+        let where_ =
+            if *present { "is on the node" } else { "is pulled first, while all containers keep running" };
         output::line(&format!("  image {image} {where_}"));
     }
     let steps = plan.steps.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");

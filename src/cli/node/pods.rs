@@ -21,7 +21,7 @@ pub(super) struct Run {
     /// The manifest; `-` for standard input
     #[arg(short, long, value_name = "POD.YAML")]
     file: PathBuf,
-    /// Seconds that each image may take to come
+    /// Timeout of each image pull, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pull_timeout: u64,
 }
@@ -97,7 +97,7 @@ pub(super) async fn rm(settings: &NodeArgs, format: Format, args: Rm) -> Result<
     match format {
         Format::Json => output::json(&RemovedView { namespace, name, removed: !removed.nothing() }),
         Format::Text => {
-            let text = if removed.nothing() { "was not there" } else { "is removed" };
+            let text = if removed.nothing() { "did not exist" } else { "was removed" };
             output::line(&format!("pod {namespace}/{name} {text}"));
         }
     }
@@ -107,7 +107,7 @@ pub(super) async fn rm(settings: &NodeArgs, format: Format, args: Rm) -> Result<
 fn dirs(settings: &NodeArgs) -> Result<Dirs, Failed> {
     let absolute = std::path::absolute(&settings.state_dir)
         .map_err(|error| Failed::Other(format!("--state-dir {}: {error}", settings.state_dir.display())))?;
-    Dirs::new(absolute).ok_or_else(|| Failed::Other("--state-dir has to be a path in plain text".to_owned()))
+    Dirs::new(absolute).ok_or_else(|| Failed::Other("--state-dir must be a UTF-8 path".to_owned()))
 }
 
 fn read(file: &PathBuf) -> std::io::Result<String> {

@@ -81,11 +81,13 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
     if !reported {
         unseen.insert(
             0,
-            "the node's runtime and kubelet (nodes cannot be read from here): containerd and a kubelet of 1.31 or newer are assumed".to_owned(),
+            "the node's runtime and kubelet (the node cannot be read): containerd and a kubelet of 1.31 or newer \
+             are assumed"
+                .to_owned(),
         );
     }
     if pod.spec.as_ref().is_some_and(may_own_cpus) {
-        unseen.push("whether the node's CPU manager has given a container CPUs of its own".to_owned());
+        unseen.push("whether the node's CPU manager has assigned exclusive CPUs to a container".to_owned());
     }
     let snapshot = Snapshot {
         sandbox: Some(sandbox),
@@ -355,7 +357,7 @@ pub(super) mod tests {
         };
         assert!(about(None, "containerd and a kubelet"));
         assert!(!about(Some(&node("containerd://2.1.9")), "containerd and a kubelet"));
-        assert!(about(None, "CPUs of its own"), "side has a whole CPU");
+        assert!(about(None, "exclusive CPUs"), "side has a whole CPU");
         let reported =
             assemble(&pod, declared.clone(), Some(&node("cri-o://1.30.0")), now()).situation.runtime;
         assert_eq!((reported.name.as_str(), reported.version.as_str()), ("cri-o", "1.30.0"));

@@ -90,21 +90,21 @@ async fn cancel(server: &Server, name: &PodName, only: Option<&str>) -> Result<(
         if server.patch(name, write::patch(&meta, None)).await? {
             let touched = notes.status.as_ref().is_some_and(|status| status.id == id && is_touched(status));
             let then = if touched {
-                "it has touched containers already and is brought to its end"
+                "it has already touched containers and is completed"
             } else {
-                "if nothing has been touched by now, it ends here"
+                "it ends now, unless it has touched a container in the meantime"
             };
             return Ok((id.clone(), format!("{name}: request {id} is withdrawn; {then}")));
         }
         meta = write::again(server, name, &meta).await?;
     }
-    Err(Failed::Other(format!("{name}: others keep on changing the pod; nothing was withdrawn")))
+    Err(Failed::Other(format!("{name}: other clients keep changing the pod; nothing was withdrawn")))
 }
 
 /// The id of the request to remove, or why there is none.
 fn to_cancel(name: &PodName, notes: &Notes, only: Option<&str>) -> Result<String, String> {
     if notes.request.is_none() {
-        return Err(format!("{name} has no request that could be withdrawn"));
+        return Err(format!("{name} has no request to withdraw"));
     }
     let id = notes.requested.clone().unwrap_or_else(|| "that cannot be read".to_owned());
     if let Some(only) = only
@@ -114,7 +114,7 @@ fn to_cancel(name: &PodName, notes: &Notes, only: Option<&str>) -> Result<String
     }
     match &notes.status {
         Some(status) if status.id == id && status.phase.is_terminal() => {
-            Err(format!("request {id} of {name} has ended already ({}): {}", status.phase, status.message))
+            Err(format!("request {id} of {name} has already ended ({}): {}", status.phase, status.message))
         }
         _ => Ok(id),
     }
@@ -138,7 +138,7 @@ mod tests {
             (written, Some(&open), None, Ok("a")),
             (written, Some(&open), Some("a"), Ok("a")),
             (written, Some(&open), Some("b"), Err("is a, not b")),
-            (written, Some(&over), None, Err("has ended already (Succeeded)")),
+            (written, Some(&over), None, Err("has already ended (Succeeded)")),
             (Some(r#"{"id":"b","containers":[{"name":"app"}]}"#), Some(&over), None, Ok("b")),
             (Some("reboot"), None, None, Ok("that cannot be read")),
             (None, Some(&open), None, Err("no request")),

@@ -11,45 +11,45 @@ use crate::cli::span::Seconds;
 
 /// How to do it.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "How")]
+#[command(next_help_heading = "Request")]
 pub(super) struct RequestFlags {
-    /// Take the pod out of traffic and wait so long before the first stop (needs the readiness gate)
+    /// Take the pod out of traffic and wait this long before the first stop (requires the readiness gate)
     #[arg(long, value_name = "TIME")]
     grace: Option<Seconds>,
-    /// When the pod counts as drained (needs the readiness gate) [default: fixed]
+    /// When the pod counts as drained (requires the readiness gate) [default: fixed]
     #[arg(long, value_name = "WHEN")]
     drain: Option<DrainArg>,
-    /// Hook (the name of its template) to pass while the pod is still serving
+    /// Hook (the name of its HookTemplate) that must pass while the pod still takes traffic
     #[arg(long, value_name = "NAME")]
     pre_hook: Option<String>,
-    /// Hook (the name of its template) to pass before the pod takes traffic again
+    /// Hook (the name of its HookTemplate) that must pass before the pod takes traffic again
     #[arg(long, value_name = "NAME")]
     post_hook: Option<String>,
-    /// Value for an argument of the hooks; given to both, may be repeated
+    /// Value of an argument for both hooks; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     hook_arg: Vec<NamedValue>,
-    /// How long the new container must stay up before it counts
+    /// How long the new container must stay up
     #[arg(long, value_name = "TIME")]
     min_ready: Option<Seconds>,
-    /// Touch each container only once the one before is Ready
+    /// Replace each container only once the previous one is Ready
     #[arg(long)]
     each_ready: bool,
     /// How long the new container may take to become Ready [default: 2m]
     #[arg(long, value_name = "TIME")]
     ready_timeout: Option<Seconds>,
-    /// When it must have ended, one way or the other [default: 10m]
+    /// Time until the request must have ended [default: 10m]
     #[arg(long, value_name = "TIME")]
     deadline: Option<Seconds>,
-    /// What follows when a new image does not come up [default: rollback]
+    /// What happens if a new image does not come up [default: rollback]
     #[arg(long, value_name = "WHAT")]
     on_failure: Option<OnFailureArg>,
-    /// The way to do it; the agent chooses unless it is given [default: auto]
+    /// The engine [default: auto]
     #[arg(long, value_name = "ENGINE")]
     engine: Option<EngineArg>,
-    /// Idempotency key: an id that has ended on a pod is not run again there [default: made up]
+    /// Idempotency key: an id that has ended on a pod is not run again there [default: generated]
     #[arg(long)]
     id: Option<String>,
-    /// Why, for the people who read the history
+    /// Reason, shown in the history
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
@@ -58,15 +58,15 @@ pub(super) struct RequestFlags {
 enum DrainArg {
     /// When the time of --grace is over
     Fixed,
-    /// When no `EndpointSlice` sends it traffic any more, and the time of --grace after that is over
+    /// When no `EndpointSlice` sends traffic to the pod any more, and the time of --grace after that is over
     Confirmed,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OnFailureArg {
-    /// Back to the image from before, once
+    /// Roll back to the previous image, once
     Rollback,
-    /// Leave it for somebody to look at
+    /// Leave the pod as it is for inspection
     Keep,
 }
 
@@ -74,11 +74,11 @@ enum OnFailureArg {
 enum EngineArg {
     /// The agent chooses
     Auto,
-    /// Over the runtime's socket
+    /// Create the container through the runtime's socket
     Recreate,
-    /// Through the pod's spec
+    /// Change the pod's spec
     Respec,
-    /// Stop, and leave the start to the kubelet
+    /// Stop the container and let the kubelet start it
     Stop,
 }
 
@@ -203,7 +203,8 @@ mod tests {
     #[test]
     fn every_flag_is_a_field_of_the_contract() {
         let request = request(
-            "--grace 30s --drain confirmed --pre-hook drain --post-hook check --hook-arg k=v --hook-arg x=a=b --min-ready 5 \
+            "--grace 30s --drain confirmed --pre-hook drain --post-hook check --hook-arg k=v --hook-arg x=a=b \
+             --min-ready 5 \
              --ready-timeout 1m --deadline 5m --on-failure keep --engine respec --reason ticket-42 --id other",
         );
         let hook = |name| json!({"templateName": name, "args": [{"name": "k", "value": "v"}, {"name": "x", "value": "a=b"}]});

@@ -21,7 +21,7 @@ const OURS: &str = "InPlace";
 /// Arguments of `history`.
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
-    /// The pod: NAME or pod/NAME; one that is gone is remembered as long as its events are
+    /// The pod: NAME or pod/NAME; a deleted pod is shown as long as its events exist
     #[arg(value_name = "POD")]
     pod: PodName,
     /// Form of the result
@@ -75,7 +75,7 @@ pub(super) async fn run(args: HistoryArgs) -> Result<Exit, Failed> {
     let events = ours(server.events(&pod).await?, &pod.0, uid.as_deref());
     if meta.is_none() && events.is_empty() {
         return Err(Failed::Refused(format!(
-            "there is no {pod} in namespace {}, and no event tells of one",
+            "there is no {pod} in namespace {}, and there are no events about it",
             server.namespace
         )));
     }
@@ -127,7 +127,7 @@ fn print(history: &History, now: Timestamp) {
     }
     match (&history.status, &history.uid) {
         (Some(status), _) => line(&format!("now: request {}: {}", status.id, progress(status))),
-        (None, Some(_)) => line("now: no request has been answered on this pod"),
+        (None, Some(_)) => line("now: the pod has no request status"),
         (None, None) => line("now: the pod is gone"),
     }
 }

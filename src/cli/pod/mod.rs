@@ -28,11 +28,11 @@ mod write;
 pub enum PodCommand {
     /// Restart containers of running pods in place
     Restart(operate::Restart),
-    /// Give containers of running pods another image, with a way back
+    /// Swap the image of containers of running pods, with a rollback on failure
     Swap(operate::Swap),
     /// Show what a restart or swap would do, and touch nothing
     Plan(plan::PlanArgs),
-    /// Show how far requests are, and how they ended
+    /// Show the progress and results of requests
     Status(status::StatusArgs),
     /// Show what was done to a pod in place
     History(history::HistoryArgs),

@@ -21,9 +21,7 @@ impl FromStr for PodName {
             None => text,
             Some(("pod" | "pods" | "po", name)) => name,
             Some((kind, _)) => {
-                return Err(format!(
-                    "`{kind}` is not understood: write pod/NAME, and the namespace after -n"
-                ));
+                return Err(format!("`{kind}` is not valid: write pod/NAME, and the namespace after -n"));
             }
         };
         if is_name(name) { Ok(Self(name.to_owned())) } else { Err(format!("`{name}` is not a pod's name")) }
@@ -54,7 +52,7 @@ impl FromStr for Subject {
             Some(kind) if is_name(name) => Ok(Self::Workload(WorkloadName { kind, name: name.to_owned() })),
             Some(_) => Err(format!("`{name}` is not a workload's name")),
             None => text.parse().map(Self::Pod).map_err(|why| {
-                format!("{why}; of workloads deploy, sts, ds, rs, job, gdeploy and gsts are known")
+                format!("{why}; the workload kinds are deploy, sts, ds, rs, job, gdeploy and gsts")
             }),
         }
     }
@@ -113,7 +111,7 @@ mod tests {
             assert_eq!(text.parse::<PodName>().unwrap().to_string(), "pod/web.0", "{text}");
         }
         for (text, says) in [
-            ("deploy/web", "`deploy` is not understood"),
+            ("deploy/web", "`deploy` is not valid"),
             ("default/web", "the namespace after -n"),
             ("pod/", "not a pod's name"),
             ("Web", "not a pod's name"),
@@ -153,8 +151,8 @@ mod tests {
         for (text, says) in [
             ("deploy/", "not a workload's name"),
             ("deploy/a/b", "not a workload's name"),
-            ("deployment.batch/web", "is not understood"),
-            ("svc/web", "of workloads deploy, sts, ds"),
+            ("deployment.batch/web", "is not valid"),
+            ("svc/web", "the workload kinds are deploy, sts, ds"),
         ] {
             let why = text.parse::<Subject>().unwrap_err();
             assert!(why.contains(says), "{text}: {why}");

@@ -32,10 +32,10 @@ const SPARE: Duration = Duration::from_secs(60);
 /// Arguments of `restart`.
 #[derive(Debug, Args)]
 pub struct Restart {
-    /// The pods: NAME or pod/NAME; or the workload whose pods they are: deploy/NAME, sts/NAME, ds/NAME, ...
+    /// The pods: NAME or pod/NAME; or their workload: deploy/NAME, sts/NAME, ds/NAME, ...
     #[arg(value_name = "POD|WORKLOAD", required_unless_present = "selector")]
     subjects: Vec<Subject>,
-    /// The containers, in the order to restart them; not needed where there is only one
+    /// The containers, in the order to restart them; not required if the pod has only one
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     container: Vec<String>,
     #[command(flatten)]
@@ -55,10 +55,11 @@ pub struct Swap {
 /// What both have in common.
 #[derive(Debug, Args)]
 struct Common {
-    /// Wait until it has ended, at most so long [default: its deadline and a minute; a workload: as long as it takes]
+    /// Wait until it has ended, at most this long [default: its deadline plus one minute; for a workload: no limit]
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     wait: Option<Patience>,
-    /// Show what would happen, as `plan` does, and touch nothing; of a workload: what would be made
+    /// Show what would happen, as `plan` does, and touch nothing; for a workload: show the rollout that would be
+    /// created
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
     /// Form of the result
@@ -126,13 +127,15 @@ pub(super) async fn swap(args: Swap) -> Result<Exit, Failed> {
     let Swap { words, common } = args;
     let Named { pods, mut workloads, images } = sorted(words);
     if images.is_empty() {
-        return Err(Failed::Usage("which image? write CONTAINER=IMAGE after the pods".to_owned()));
+        return Err(Failed::Usage("the image is missing: write CONTAINER=IMAGE after the pods".to_owned()));
     }
     if is_rollout(&pods, &workloads, &common)? {
         return roll_out("swap", workloads.pop(), Vec::new(), images, common).await;
     }
     if pods.is_empty() {
-        return Err(Failed::Usage("which pod? write pod/NAME or deploy/NAME before the images".to_owned()));
+        return Err(Failed::Usage(
+            "the pod is missing: write pod/NAME or deploy/NAME before the images".to_owned(),
+        ));
     }
     operate("swap", pods, common, |_, _| Ok(images.clone())).await
 }
@@ -142,7 +145,7 @@ fn is_rollout(pods: &[PodName], workloads: &[WorkloadName], common: &Common) -> 
     let named = workloads.len() + usize::from(common.rollout.selector.is_some());
     let wrong = match (pods, named) {
         ([], 1) if common.flags.has_id() => {
-            "--id is for pods: of a workload each command makes a rollout of its own".to_owned()
+            "--id is for pods: for a workload each command creates a new rollout".to_owned()
         }
         ([], 1) => return Ok(true),
         (_, 0) => match (common.rollout.given(), common.output) {
@@ -150,8 +153,8 @@ fn is_rollout(pods: &[PodName], workloads: &[WorkloadName], common: &Common) -> 
             (None, Some(Form::Name)) => "-o name is for workloads; use json or yaml".to_owned(),
             (None, _) => return Ok(false),
         },
-        ([], _) => "one workload at a time: each is a rollout of its own".to_owned(),
-        (_, _) => "pods and workloads do not go together: use two commands".to_owned(),
+        ([], _) => "only one workload per command: each needs its own rollout".to_owned(),
+        (_, _) => "pods and workloads cannot be combined: use two commands".to_owned(),
     };
     Err(Failed::Usage(wrong))
 }
@@ -249,7 +252,7 @@ async fn take_up(server: &Server, job: &Job) -> (Written, Exit) {
     match Notes::of(&pod.metadata).about(&request.id) {
         Answer::Given(status) if status.phase.is_terminal() => {
             message(&format!(
-                "{name}: request {} has ended on this pod before and is not run again",
+                "{name}: request {} has already ended on this pod and is not run again",
                 request.id
             ));
             let exit = status.phase.into();
@@ -259,7 +262,7 @@ async fn take_up(server: &Server, job: &Job) -> (Written, Exit) {
         _ => {}
     }
     if let Some(why) = plan::likely_refusal(server, pod, request).await {
-        message(&format!("{name}: from here it looks as if the agent will refuse this: {why}"));
+        message(&format!("{name}: the agent will probably refuse this request: {why}"));
     }
     match write::write(server, name, &pod.metadata, request).await {
         Ok(()) => {
@@ -310,7 +313,10 @@ async fn follow(
                 live.clear();
                 let open = views.iter().filter(|view| view.status.is_none() && view.problem.is_none());
                 let open = open.map(|view| format!("pod/{}", view.name)).collect::<Vec<_>>().join(" ");
-                message(&format!("not waiting any longer; the request goes on. See `inplace status`, end it with `inplace cancel {open}`"));
+                message(&format!(
+                    "stopped waiting; the request continues. Run `inplace status` to see the current state, \
+                     `inplace cancel {open}` to withdraw it"
+                ));
                 return exit.worse(Exit::Interrupted);
             }
         };

@@ -22,7 +22,7 @@ pub struct PlanArgs {
     /// The pods, and with a new image the containers to swap
     #[arg(value_name = "POD|CONTAINER=IMAGE", required = true)]
     words: Vec<Word>,
-    /// Containers to restart; not needed where there is only one
+    /// Containers to restart; not required if the pod has only one
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     container: Vec<String>,
     /// Form of the result
@@ -39,11 +39,12 @@ pub(super) async fn run(args: PlanArgs) -> Result<Exit, Failed> {
     let Named { pods, workloads, images } = sorted(words);
     if let Some(workload) = workloads.first() {
         return Err(Failed::Usage(format!(
-            "a plan is for pods: name one of {workload}; --dry-run of restart and swap checks what they would make for all of them"
+            "`plan` accepts only pods: name a pod of {workload}, or use --dry-run of restart and swap to check \
+             the rollout for all of them"
         )));
     }
     if pods.is_empty() {
-        return Err(Failed::Usage("which pod? write pod/NAME".to_owned()));
+        return Err(Failed::Usage("the pod is missing: write pod/NAME".to_owned()));
     }
     let server = Server::connect(&cluster).await?;
     let mut asked = Vec::with_capacity(pods.len());

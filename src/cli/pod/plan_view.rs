@@ -115,7 +115,7 @@ impl PlanView {
             lines.push(format!("  {action} {name}: {image}"));
             lines.push(format!("      engine    {engine}: {why}"));
             if let Some(spec_image) = spec_image {
-                lines.push(format!("      spec      will say {spec_image}"));
+                lines.push(format!("      spec      will name {spec_image}"));
             }
             lines.push(format!("      down      {downtime}"));
             lines.push(format!("      RESTARTS  {restarts} -> {restarts_then}"));
@@ -130,7 +130,7 @@ impl PlanView {
         }
         lines.extend(self.warnings.iter().map(|warning| format!("  note: {warning}")));
         let unseen = self.decided_on_the_node.join("; ");
-        lines.push(format!("  the agent on the node decides finally; not to be seen from here: {unseen}"));
+        lines.push(format!("  the agent on the node makes the final decision; unknown here: {unseen}"));
         lines
     }
 }
@@ -166,10 +166,10 @@ fn expected(planned: &Planned) -> Expected {
 /// The expected downtime, as measured on a small machine.
 fn downtime(engine: Engine) -> &'static str {
     match engine {
-        Engine::Recreate => "as long as it takes to stop, and about 0.1 s",
-        Engine::Respec => "as long as it takes to stop, and about 0.1 s; more when its kubelet holds it back",
+        Engine::Recreate => "the time to stop, plus about 0.1 s",
+        Engine::Respec => "the time to stop, plus about 0.1 s; more if its kubelet delays it",
         Engine::Stop => {
-            "as long as it takes to stop, and 1 s; 10 to 300 s when it ended within the last ten minutes \
+            "the time to stop, plus 1 s; 10 to 300 s if it ended within the last ten minutes \
              (CrashLoopBackOff counts a stop as a crash)"
         }
     }
@@ -183,11 +183,11 @@ fn gate(request: &Request, snapshot: &Snapshot) -> Option<String> {
             Some(format!("the pod is out of traffic already (InPlaceUpdateReady is False: {reason})"))
         }
         Gate::Absent => Some(
-            "the pod has no readiness gate InPlaceUpdateReady: it is not taken out of traffic before"
+            "the pod has no readiness gate InPlaceUpdateReady: it is not taken out of traffic first"
                 .to_owned(),
         ),
         Gate::Unset | Gate::Open if request.drained_by().is_none() => {
-            Some("without --grace it is not taken out of traffic before".to_owned())
+            Some("without --grace it is not taken out of traffic first".to_owned())
         }
         Gate::Unset | Gate::Open => None,
     }
@@ -216,7 +216,7 @@ mod tests {
             "stays: the pod, its address",
             "without --grace it is not taken out of traffic",
             "files it wrote outside its volumes are lost",
-            "the agent on the node decides finally",
+            "the agent on the node makes the final decision",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }

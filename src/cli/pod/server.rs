@@ -81,7 +81,7 @@ impl Server {
     pub(super) async fn patch(&self, name: &PodName, patch: Value) -> Result<bool, Failed> {
         let params = PatchParams { field_manager: Some("inplace-cli".to_owned()), ..PatchParams::default() };
         let patch = serde_json::from_value(patch).map(Patch::Json::<()>);
-        let patch = patch.map_err(|error| Failed::Other(format!("the patch is none: {error}")))?;
+        let patch = patch.map_err(|error| Failed::Other(format!("the patch is not valid: {error}")))?;
         let pods = self.metas();
         match bounded(&self.doing("annotating", name), pods.patch(&name.0, &params, &patch)).await {
             Ok(_) => Ok(true),

@@ -22,7 +22,7 @@ use crate::process::clock;
 /// Arguments of `status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// The pods; without one all that have a request or an answer
+    /// The pods [default: all that have a request or a status]
     #[arg(value_name = "POD", conflicts_with_all = ["selector", "all_namespaces"])]
     pods: Vec<PodName>,
     /// Only pods with these labels
@@ -115,7 +115,7 @@ pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
     if let Some(form) = data {
         form.print(&views);
     } else if views.is_empty() {
-        message("no pod here has a request or an answer");
+        message("no pod has a request or a status");
     } else {
         let rows: Vec<_> = views.iter().map(|view| columns.row(view, clock::now())).collect();
         output::table(&columns.headings(), &rows);
@@ -148,7 +148,7 @@ async fn follow(
             None => return Ok(Exit::Done),
             Some(Err(error)) => {
                 if !away {
-                    message(&format!("inplace: the API server cannot be asked, trying again: {error}"));
+                    message(&format!("inplace: the watch of the pods failed, retrying: {error}"));
                 }
                 away = true;
                 continue;
@@ -225,7 +225,7 @@ impl Columns {
     }
 
     fn unanswered(self, id: &str) -> Vec<String> {
-        self.blank(id, "not answered yet")
+        self.blank(id, "no status yet")
     }
 
     fn blank(self, id: &str, message: &str) -> Vec<String> {
@@ -312,8 +312,8 @@ mod tests {
 POD  ID     PHASE      STEP   CONTAINERS  DOWN    AGE  MESSAGE
 a    web-1  Succeeded  Ready  app,side    61ms,-  30s  app restarted in place: down 61 ms
 b    old    Running    Swap   -           -       -    request next waits
-c    next   -          -      -           -       -    not answered yet
-d    ?      -          -      -           -       -    not answered yet
+c    next   -          -      -           -       -    no status yet
+d    ?      -          -      -           -       -    no status yet
 e    -      -          -      -           -       -    -"
         );
     }

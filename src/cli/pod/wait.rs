@@ -68,13 +68,15 @@ impl std::fmt::Display for End {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Ended(status) => write!(f, "{}: {}", status.phase, status.message),
-            Self::Replaced(Some(by)) => write!(f, "not done: request {by} took its place"),
+            Self::Replaced(Some(by)) => write!(f, "not done: request {by} replaced it"),
             Self::Replaced(None) => f.write_str("not done: the request was withdrawn"),
-            Self::Gone => f.write_str("the pod is gone; the request went with it"),
+            Self::Gone => f.write_str("the pod is gone, and the request with it"),
             Self::TimedOut(Some(status)) => {
-                write!(f, "has not ended in the time of --wait and goes on ({})", progress(status))
+                write!(f, "has not ended within the time of --wait and continues ({})", progress(status))
             }
-            Self::TimedOut(None) => f.write_str("was not answered in the time of --wait and stays written"),
+            Self::TimedOut(None) => {
+                f.write_str("got no status within the time of --wait; the request stays on the pod")
+            }
         }
     }
 }
@@ -94,19 +96,19 @@ pub(super) async fn wait(server: &Server, awaited: &Awaited, mut line: Line) -> 
             event = timeout_at(until, changes.next()) => event,
             () = sleep_until(hint_at.unwrap_or(until)), if hint_at.is_some() => {
                 hint_at = None;
-                line.remark(&nobody_answers(&awaited.node, ANSWER));
+                line.remark(&no_agent_hint(&awaited.node, ANSWER));
                 continue;
             }
         };
         let meta = match event {
             Err(_) | Ok(None) => {
                 if hint_at.is_some() {
-                    line.remark(&nobody_answers(&awaited.node, begun.elapsed()));
+                    line.remark(&no_agent_hint(&awaited.node, begun.elapsed()));
                 }
                 return End::TimedOut(last);
             }
             Ok(Some(Err(error))) => {
-                line.show(&format!("the API server cannot be asked, trying again: {error}"));
+                line.show(&format!("the watch of the pod failed, retrying: {error}"));
                 continue;
             }
             Ok(Some(Ok(Event::Apply(pod) | Event::InitApply(pod)))) => pod.metadata,
@@ -145,10 +147,10 @@ fn is_it(meta: &ObjectMeta, awaited: &Awaited) -> bool {
 }
 
 /// The hint when no agent reports within `within`.
-fn nobody_answers(node: &str, within: Duration) -> String {
+fn no_agent_hint(node: &str, within: Duration) -> String {
     format!(
-        "no answer within {} s: is the inplace agent running on node {node}? See \
-         `kubectl get pods -A -o wide -l app.kubernetes.io/name=inplace --field-selector spec.nodeName={node}`",
+        "no status within {} s: check that the inplace agent is running on node {node}: `kubectl get pods -A -o \
+         wide -l app.kubernetes.io/name=inplace --field-selector spec.nodeName={node}`",
         within.as_secs()
     )
 }

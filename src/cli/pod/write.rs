@@ -26,10 +26,9 @@ pub(super) fn restarts(name: &PodName, pod: &Pod, containers: &[String]) -> Resu
     let regular: Vec<_> = replaceable(pod).into_iter().map(|(container, _)| container.name.clone()).collect();
     match regular.as_slice() {
         [only] => Ok(vec![Target { name: only.clone(), image: None }]),
-        many => Err(Failed::Usage(format!(
-            "{name} has several containers: say which with -c ({})",
-            many.join(", ")
-        ))),
+        many => {
+            Err(Failed::Usage(format!("{name} has several containers: select with -c ({})", many.join(", "))))
+        }
     }
 }
 
@@ -42,7 +41,7 @@ pub(super) fn check(name: &PodName, pod: &Pod, request: &Request) -> Result<(), 
         }
         let init = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
         let why = if init.into_iter().any(|container| container.name == target.name) {
-            format!("{} of {name} is an init container, which has done its work", target.name)
+            format!("{} of {name} is an init container, which does not run any more", target.name)
         } else {
             format!("{name} has no container {}", target.name)
         };
@@ -50,12 +49,10 @@ pub(super) fn check(name: &PodName, pod: &Pod, request: &Request) -> Result<(), 
     }
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
     if matches!(phase, "Succeeded" | "Failed") {
-        return Err(Failed::Refused(format!(
-            "{name} has ended ({phase}): nothing of it can be restarted in place"
-        )));
+        return Err(Failed::Refused(format!("{name} has ended ({phase}): it cannot be restarted in place")));
     }
     if pod.spec.as_ref().is_none_or(|spec| spec.node_name.is_none()) {
-        return Err(Failed::Refused(format!("{name} is on no node yet: nothing of it runs")));
+        return Err(Failed::Refused(format!("{name} is not scheduled to a node yet: it does not run")));
     }
     if pod.metadata.deletion_timestamp.is_some() {
         return Err(Failed::Refused(format!("{name} is being deleted")));
@@ -68,15 +65,16 @@ pub(super) fn about_the_present_one(notes: &Notes, id: &str) -> Option<String> {
     if let Some(other) = notes.under_way().filter(|other| other.id != id) {
         let (then, state) = (progress(other), &other.id);
         return Some(if is_touched(other) {
-            format!("{state} is under way ({then}): this one waits until it has ended")
+            format!("{state} is under way ({then}): the new request waits until it has ended")
         } else {
             format!(
-                "{state} is under way ({then}): this one replaces it if nothing has been touched by then, and waits until it has ended otherwise"
+                "{state} is under way ({then}): the new request replaces it if it has not touched anything by \
+                 then, and otherwise waits until it has ended"
             )
         });
     }
     let other = notes.requested.as_deref().unwrap_or("a request that cannot be read");
-    (notes.unanswered() && other != id).then(|| format!("{other}, which has not been answered, is replaced"))
+    (notes.unanswered() && other != id).then(|| format!("{other}, which has no status yet, is replaced"))
 }
 
 /// Writes `request` onto the pod that `meta` was read from.
@@ -102,7 +100,7 @@ pub(super) async fn write(
         }
         meta = again(server, name, &meta).await?;
     }
-    Err(Failed::Other(format!("{name}: others keep on changing the pod; nothing was written")))
+    Err(Failed::Other(format!("{name}: other clients keep changing the pod; nothing was written")))
 }
 
 /// Reads the pod's metadata again; an error if it is no longer the same pod.
@@ -115,9 +113,7 @@ pub(super) async fn again(
     if now.uid == before.uid {
         Ok(now)
     } else {
-        Err(Failed::Refused(format!(
-            "{name} has been made again meanwhile: this is another pod, look at it first"
-        )))
+        Err(Failed::Refused(format!("{name} was recreated in the meantime: check the new pod first")))
     }
 }
 
@@ -188,7 +184,7 @@ mod tests {
         for (text, says) in [
             ("restart db", "pod/web has no container db; it has app, side, proxy"),
             ("restart app,db", "no container db"),
-            ("restart setup", "is an init container, which has done its work; it has app, side, proxy"),
+            ("restart setup", "is an init container, which does not run any more; it has app, side, proxy"),
         ] {
             let failed = check(&name(), &pod(), &request(text)).unwrap_err();
             assert!(failed.to_string().contains(says), "{text}: {failed}");
@@ -202,7 +198,7 @@ mod tests {
         type Change = fn(&mut Pod);
         let cases: [(Change, &str); 3] = [
             (|pod| pod.status.as_mut().unwrap().phase = Some("Succeeded".into()), "has ended (Succeeded)"),
-            (|pod| pod.spec.as_mut().unwrap().node_name = None, "on no node yet"),
+            (|pod| pod.spec.as_mut().unwrap().node_name = None, "not scheduled to a node yet"),
             (
                 |pod| pod.metadata.deletion_timestamp = pod.metadata.creation_timestamp.clone(),
                 "is being deleted",
@@ -219,7 +215,7 @@ mod tests {
     #[test]
     fn the_container_may_be_left_out_where_there_is_one() {
         let failed = restarts(&name(), &pod(), &[]).unwrap_err();
-        assert!(failed.to_string().contains("say which with -c (app, side, proxy)"), "{failed}");
+        assert!(failed.to_string().contains("select with -c (app, side, proxy)"), "{failed}");
         let mut one = pod();
         let spec = one.spec.as_mut().unwrap();
         spec.containers.truncate(1);
@@ -235,14 +231,14 @@ mod tests {
         let over = status("old", Phase::Succeeded, None);
         let written = r#"{"id":"old","containers":[{"name":"app"}]}"#;
         for (request, status, says) in [
-            (Some(written), Some(&waiting), Some("replaces it if nothing has been touched")),
+            (Some(written), Some(&waiting), Some("replaces it if it has not touched anything")),
             (
                 Some(written),
                 Some(&touched),
-                Some("old is under way (Running, Swap): this one waits until it has ended"),
+                Some("old is under way (Running, Swap): the new request waits until it has ended"),
             ),
             (Some(written), Some(&over), None),
-            (Some(written), None, Some("old, which has not been answered, is replaced")),
+            (Some(written), None, Some("old, which has no status yet, is replaced")),
             (Some("reboot app"), Some(&over), Some("a request that cannot be read")),
             (None, None, None),
         ] {

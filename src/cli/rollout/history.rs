@@ -73,7 +73,7 @@ pub(super) async fn run(args: HistoryArgs) -> Result<Exit, Failed> {
     output::table(&["REVISION", "NAME", "IMAGES", "CHANGE-CAUSE"], &rows.collect::<Vec<_>>());
     match entries.iter().rfind(|entry| entry.current) {
         Some(entry) => line(&format!("now: revision {}", entry.revision)),
-        None => line("now: a template that is no revision yet"),
+        None => line("now: a template that has no revision yet"),
     }
     Ok(Exit::Done)
 }

@@ -19,8 +19,7 @@ mod status;
 mod undo;
 mod verdict;
 mod workload;
-
-/// Follow, take back or hold the updates of workloads
+/// Follow, undo or pause the updates of workloads
 #[derive(Debug, Args)]
 pub struct RolloutCommand {
     #[command(subcommand)]
@@ -29,15 +28,15 @@ pub struct RolloutCommand {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Follow an update to its end; fails when it has failed or stands still
+    /// Follow an update to its end; fails if the update has failed or is stopped
     Status(status::StatusArgs),
-    /// Show the revisions that can be gone back to
+    /// Show the revisions of a workload
     History(history::HistoryArgs),
-    /// Go back to the template of an earlier revision
+    /// Roll back to the template of an earlier revision
     Undo(undo::UndoArgs),
-    /// Begin no more updates; scaling goes on
+    /// Start no further updates; scaling continues
     Pause(About),
-    /// Go on with updates, and end the pause of a canary step
+    /// Continue with updates, and end the pause of a canary step
     Resume(About),
 }
 
@@ -65,8 +64,8 @@ impl About {
         match self.in_place()? {
             None => Ok(()),
             Some(name) => Err(Failed::Usage(format!(
-                "{name} has no {what}: what is done in place is not taken back; `inplace restart` and `inplace swap` make another \
-                 one, `inplace cancel` ends this one"
+                "{name} has no {what}: an InPlaceRollout is not undone; `inplace restart` and `inplace swap` \
+                 create a new one, `inplace cancel` ends this one"
             ))),
         }
     }

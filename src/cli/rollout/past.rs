@@ -55,7 +55,7 @@ pub(super) fn way<'a>(past: &'a [Past], now: &PodTemplate, wanted: Option<i64>) 
             .iter()
             .rfind(|past| !is_now(past))
             .map(Way::Back)
-            .ok_or_else(|| "there is no earlier revision to go back to".to_owned()),
+            .ok_or_else(|| "there is no earlier revision to roll back to".to_owned()),
     }
 }
 
@@ -64,8 +64,8 @@ pub(super) fn numbered(past: &[Past], number: i64) -> Result<&Past, String> {
     past.iter().find(|past| past.revision.number == number).ok_or_else(|| {
         let known: Vec<_> = past.iter().map(|past| past.revision.number.to_string()).collect();
         match known.as_slice() {
-            [] => format!("there is no revision {number}, and no other one"),
-            known => format!("there is no revision {number}; there are {}", known.join(", ")),
+            [] => format!("there is no revision {number}, and there are no other revisions"),
+            known => format!("there is no revision {number}; the revisions are {}", known.join(", ")),
         }
     })
 }
@@ -128,11 +128,11 @@ mod tests {
             ("app:4", None, Ok(Way::Back(&past[2]))),
             ("app:3", Some(1), Ok(Way::Back(&past[0]))),
             ("app:3", Some(3), Ok(Way::There(&past[2]))),
-            ("app:3", Some(7), Err("there is no revision 7; there are 1, 2, 3".to_owned())),
+            ("app:3", Some(7), Err("there is no revision 7; the revisions are 1, 2, 3".to_owned())),
         ] {
             assert_eq!(way(&past, &template(now), wanted), expect, "{now} {wanted:?}");
         }
         assert!(way(&past[..1], &template("app:1"), None).unwrap_err().contains("no earlier revision"));
-        assert!(way(&[], &template("app:1"), Some(1)).unwrap_err().contains("no other one"));
+        assert!(way(&[], &template("app:1"), Some(1)).unwrap_err().contains("no other revisions"));
     }
 }

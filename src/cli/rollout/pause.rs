@@ -31,9 +31,9 @@ pub(super) async fn run(about: About, paused: bool) -> Result<Exit, Failed> {
         )));
     }
     let (state, then) = if paused {
-        ("paused", "updates that have begun are brought to their end, scaling goes on")
+        ("paused", "updates in progress are completed, scaling continues")
     } else {
-        ("resumed", "updates go on")
+        ("resumed", "updates continue")
     };
     let already = if paused { "paused" } else { "not paused" };
     match about.output {
@@ -42,7 +42,7 @@ pub(super) async fn run(about: About, paused: bool) -> Result<Exit, Failed> {
             form.print(&Set { namespace: server.namespace, workload, paused, changed });
         }
         None if changed => line(&format!("{} {state}: {then}", workload.name)),
-        None => line(&format!("{} was {already} already", workload.name)),
+        None => line(&format!("{} was already {already}", workload.name)),
     }
     Ok(Exit::Done)
 }

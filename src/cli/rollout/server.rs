@@ -38,7 +38,7 @@ impl Server {
     pub(super) async fn patch(&self, name: &Name, operations: Value) -> Result<Option<Workload>, Failed> {
         let params = PatchParams { field_manager: Some("inplace-cli".to_owned()), ..PatchParams::default() };
         let patch = serde_json::from_value(operations).map(Patch::Json::<()>);
-        let patch = patch.map_err(|error| Failed::Other(format!("the patch is none: {error}")))?;
+        let patch = patch.map_err(|error| Failed::Other(format!("the patch is not valid: {error}")))?;
         let doing = format!("changing {name} in namespace {}", self.namespace);
         match bounded(&doing, self.api(name).patch(&name.name, &params, &patch)).await {
             Ok(object) => Workload::of(name, object).map(Some),

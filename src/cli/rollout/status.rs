@@ -23,11 +23,11 @@ use crate::cli::span::Seconds;
 /// Arguments of `rollout status`.
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
-    /// Follow it until it is done or stands still; --watch=false tells how far it is
+    /// Follow the update until it is done or stopped; --watch=false prints the current state and exits
     #[arg(short, long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value_t = true, default_missing_value = "true", value_name = "BOOL")]
     watch: bool,
-    /// Follow it no longer than this, as 30s or 5m; 0 for as long as it takes
+    /// Follow the update at most this long, as 30s or 5m; 0 for no limit
     #[arg(long, value_name = "SPAN", default_value = "0")]
     timeout: Seconds,
     #[command(flatten)]
@@ -91,7 +91,7 @@ async fn follow(
     report_change: &mut impl FnMut(&Workload, &Verdict),
 ) -> Result<(Workload, Verdict, Exit), Failed> {
     let name = first.name.clone();
-    let gone = || Failed::Other(format!("{name}: it is gone, or another one has its name"));
+    let gone = || Failed::Other(format!("{name}: it was deleted or recreated"));
     let until = patience.map(|patience| Instant::now() + patience);
     let mut changes = pin!(server.watch(&name));
     let mut latest = first;
@@ -110,11 +110,11 @@ async fn follow(
         };
         let object = match event {
             Err(_) | Ok(None) => {
-                message(&format!("inplace: {name}: not done in the time of --timeout; it goes on"));
+                message(&format!("inplace: {name}: not done within the time of --timeout; it continues"));
                 return Ok((latest, now, Exit::TimedOut));
             }
             Ok(Some(Err(error))) => {
-                message(&format!("inplace: the API server cannot be asked, trying again: {error}"));
+                message(&format!("inplace: the watch of the workload failed, retrying: {error}"));
                 continue;
             }
             Ok(Some(Ok(Event::Apply(object) | Event::InitApply(object)))) => object,

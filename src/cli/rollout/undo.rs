@@ -18,7 +18,7 @@ const TURNS: u32 = 8;
 /// Arguments of `rollout undo`.
 #[derive(Debug, Args)]
 pub(super) struct UndoArgs {
-    /// The revision to go back to; 0 for the one before
+    /// The revision to roll back to; 0 for the previous one
     #[arg(long, value_name = "N", default_value_t = 0)]
     to_revision: i64,
     #[command(flatten)]
@@ -41,7 +41,7 @@ struct Undone {
 pub(super) async fn run(args: UndoArgs) -> Result<Exit, Failed> {
     let UndoArgs { to_revision, about } = args;
     let wanted = (to_revision != 0).then_some(to_revision);
-    about.no_rollout("revision to go back to")?;
+    about.no_rollout("revision to roll back to")?;
     let (server, mut workload) = about.open().await?;
     for _ in 0..TURNS {
         let past = past::of(&workload.spec.uid, server.revisions().await?);
@@ -75,18 +75,18 @@ pub(super) async fn run(args: UndoArgs) -> Result<Exit, Failed> {
         }
         workload = server.workload(&workload.name).await?;
     }
-    Err(Failed::Other(format!("{}: others keep on changing it; nothing was done", workload.name)))
+    Err(Failed::Other(format!("{}: other clients keep changing it; nothing was changed", workload.name)))
 }
 
 fn message(workload: &Workload, target: &past::Past, changed: bool) -> String {
     let revision = &target.revision;
     let which = format!("revision {} ({})", revision.number, revision.name);
     if !changed {
-        return format!("{}: skipped: its template is that of {which} already", workload.name);
+        return format!("{}: skipped: its template is already that of {which}", workload.name);
     }
     let (before, now) = (images(&workload.spec.template), images(&revision.template));
     let what = if before == now { format!("{now}, other fields") } else { format!("{before} -> {now}") };
     let paused =
-        if workload.spec.update.paused { "; it is paused: no pod changes before a resume" } else { "" };
+        if workload.spec.update.paused { "; it is paused: no pod changes until it is resumed" } else { "" };
     format!("{} rolled back to {which}: {what}{paused}", workload.name)
 }

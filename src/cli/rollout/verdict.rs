@@ -41,7 +41,11 @@ pub(super) fn verdict(workload: &Workload) -> Verdict {
     let condition = |kind: &str| status.conditions.iter().find(|condition| condition.kind == kind);
     let progress = condition(PROGRESSING).filter(|_| status.observed_generation >= spec.generation);
     let Some(progress) = progress else {
-        return Verdict::new(State::Going, "NotSeen", "the controller has not seen the latest change yet");
+        return Verdict::new(
+            State::Going,
+            "NotSeen",
+            "the controller has not observed the latest change yet",
+        );
     };
     let far = format!("{}, {} of them Ready", progress.message, status.updated_ready_replicas);
     let failed = condition(UPDATE_FAILED).filter(|condition| condition.status == "True");
@@ -51,8 +55,7 @@ pub(super) fn verdict(workload: &Workload) -> Verdict {
         }
         "Paused" => return paused(workload, &far),
         "OnDelete" => {
-            let message =
-                format!("waits until somebody deletes the pods that are not updated (OnDelete): {far}");
+            let message = format!("waits until the pods that are not updated are deleted (OnDelete): {far}");
             return Verdict::new(State::Stopped, "OnDelete", message);
         }
         _ => {}
@@ -65,7 +68,7 @@ pub(super) fn verdict(workload: &Workload) -> Verdict {
         return Verdict::new(
             State::Done,
             "PartitionReached",
-            format!("rolled out as far as its partition: {far}"),
+            format!("rolled out up to its partition: {far}"),
         );
     }
     let also = failed.map(|failed| format!("; {}", failed.message)).unwrap_or_default();
@@ -89,7 +92,7 @@ fn stopped(workload: &Workload, progress: &Condition, failed: Option<&Condition>
         hooks.filter(|(_, hook)| matches!(hook.phase.as_str(), "Failed" | "Error" | "Inconclusive"));
     if let Some((field, hook)) = failed.next() {
         let message = format!(
-            "the {field} hook of pod {} is {}; set spec.{field}UpdateStrategy.retry to ask it again",
+            "the {field} hook of pod {} is {}; set spec.{field}UpdateStrategy.retry to run it again",
             hook.pod_name, hook.phase
         );
         return Some(Verdict::new(State::Stopped, "HookFailed", message));
@@ -110,7 +113,7 @@ fn paused(workload: &Workload, far: &str) -> Verdict {
     let why = match pause {
         None => "it is paused".to_owned(),
         Some(PauseReason::PausedByCanaryPauseStep) => {
-            format!("canary step {step} pauses until somebody goes on")
+            format!("canary step {step} pauses until it is resumed")
         }
         Some(PauseReason::PausedByStepBasedHook) => format!("the hook of canary step {step} did not succeed"),
     };
@@ -167,17 +170,17 @@ mod tests {
                 json!([reported("True", "PartitionReached")]),
                 State::Done,
                 "PartitionReached",
-                "as far as its partition",
+                "up to its partition",
             ),
             (none(), json!([reported("True", "Updating")]), State::Going, "Updating", "1 of them Ready"),
             (running, json!([reported("True", "Updating")]), State::Going, "Updating", "waiting"),
-            (none(), json!([]), State::Going, "NotSeen", "has not seen"),
+            (none(), json!([]), State::Going, "NotSeen", "has not observed"),
             (
                 json!({"observedGeneration": 1}),
                 json!([reported("True", "Complete")]),
                 State::Going,
                 "NotSeen",
-                "not seen",
+                "not observed",
             ),
             (
                 none(),
@@ -186,7 +189,13 @@ mod tests {
                 "Paused",
                 "inplace rollout resume game",
             ),
-            (none(), json!([reported("True", "OnDelete")]), State::Stopped, "OnDelete", "deletes the pods"),
+            (
+                none(),
+                json!([reported("True", "OnDelete")]),
+                State::Stopped,
+                "OnDelete",
+                "until the pods that are not updated are deleted",
+            ),
             (none(), failed("PodsFailed", "2 pods"), State::Stopped, "PodsFailed", "2 pods"),
             (none(), failed("NoAgent", "pod web-x"), State::Going, "Updating", "1 of them Ready; pod web-x"),
             (
@@ -228,7 +237,7 @@ mod tests {
                 State::Going,
                 "step 1 pauses for 60 s",
             ),
-            (spec(json!({})), at(1, "PausedByCanaryPauseStep"), State::Stopped, "until somebody goes on"),
+            (spec(json!({})), at(1, "PausedByCanaryPauseStep"), State::Stopped, "until it is resumed"),
             (spec(json!({})), at(0, "PausedByStepBasedHook"), State::Stopped, "hook of canary step 0"),
         ] {
             let verdict = judged(spec, status, paused());

@@ -65,8 +65,7 @@ impl Name {
             [kind, name] => (kind.as_str(), name.as_str()),
             _ => return Err(WANTED.to_owned()),
         };
-        let known = Kind::read(kind)
-            .ok_or_else(|| format!("`{kind}` has no rollouts that are known here: {WANTED}"))?;
+        let known = Kind::read(kind).ok_or_else(|| format!("`{kind}` is not a supported kind: {WANTED}"))?;
         let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
         if name.is_empty() || !name.chars().all(|c| edge(c) || c == '-' || c == '.') {
             return Err(format!("`{name}` is not a workload's name: {WANTED}"));
@@ -169,7 +168,7 @@ pub(super) mod tests {
         assert_eq!(name(&["gamestatefulset", "db"]).unwrap(), "gamestatefulset.tkex.tencent.com/db");
         for (words, says) in [
             (&["web"][..], "`web` has no kind"),
-            (&["deploy/web"], "`deploy` has no rollouts that are known here"),
+            (&["deploy/web"], "`deploy` is not a supported kind"),
             (&["gamedeployment/"], "is not a workload's name"),
             (&["gamedeployment", "a/b"], "is not a workload's name"),
         ] {

@@ -60,7 +60,7 @@ impl NodePods {
                 return Fit::Done;
             }
             if image != from {
-                let message = format!("somebody else changed the image of {container} to {image}");
+                let message = format!("another client changed the image of {container} to {image}");
                 return Fit::Never(Class::Refused, message);
             }
             let at = place.pointer();

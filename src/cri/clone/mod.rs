@@ -32,7 +32,7 @@ pub struct Source {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotCloneable {
     /// The verbose status does not contain the configuration.
-    #[error("this runtime does not tell the configuration (not containerd?)")]
+    #[error("this runtime does not report the configuration (not containerd?)")]
     NotReported,
     /// A field that this program does not know, and would lose.
     #[error("the configuration has a field that this version of inplace does not know and would lose: {0}")]
@@ -41,7 +41,7 @@ pub enum NotCloneable {
     #[error("the configuration cannot be read: {0}")]
     Unreadable(String),
     /// A configured variable that is missing in the process's environment, or whose value is lost.
-    #[error("the value of environment variable {0} is not to be had from the runtime")]
+    #[error("the runtime does not report the value of environment variable {0}")]
     Environment(String),
     /// Windows containers are not supported.
     #[error("it is a Windows container")]
@@ -180,8 +180,8 @@ fn refusal(error: &serde_json::Error) -> NotCloneable {
         return NotCloneable::UnknownField(field.to_owned());
     }
     NotCloneable::Unreadable(match text.rsplit_once(", expected ") {
-        Some((_, expected)) if error.is_data() => format!("something in it is not {expected}"),
-        _ => "it is not the JSON it should be".to_owned(),
+        Some((_, expected)) if error.is_data() => format!("a field is not {expected}"),
+        _ => "it is not the expected JSON".to_owned(),
     })
 }
 

@@ -94,7 +94,7 @@ fn as_int(value: &Value) -> Result<Value, ExecutionError> {
         Value::String(text) => text.trim().parse().ok(),
         _ => None,
     };
-    whole.map(Value::Int).ok_or_else(|| error(format!("asInt: {} is no integer of 64 bits", shown(value))))
+    whole.map(Value::Int).ok_or_else(|| error(format!("asInt: {} is not a 64-bit integer", shown(value))))
 }
 
 /// The integer that a float without a fraction stands for.
@@ -108,7 +108,7 @@ fn as_float(value: &Value) -> Result<Value, ExecutionError> {
         Value::String(text) => text.trim().parse().ok(),
         other => float(other),
     };
-    number.map(Value::Float).ok_or_else(|| error(format!("asFloat: {} is no number", shown(value))))
+    number.map(Value::Float).ok_or_else(|| error(format!("asFloat: {} is not a number", shown(value))))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "that is what a fraction is")]
@@ -151,14 +151,14 @@ fn numbers(
         return match result.map(|result| (i64::try_from(result), u64::try_from(result))) {
             Some((Ok(number), _)) => Ok(Value::Int(number)),
             Some((_, Ok(number))) => Ok(Value::UInt(number)),
-            Some(_) => Err(error(format!("{a} {operator} {b} is beyond 64 bits"))),
+            Some(_) => Err(error(format!("{a} {operator} {b} exceeds 64 bits"))),
             None => Err(error("division by zero".to_owned())),
         };
     }
     match (float(a), float(b)) {
         (Some(a), Some(b)) => Ok(Value::Float(fraction(a, b))),
         _ => Err(error(format!(
-            "{} {operator} {} are not two numbers: use asInt(...) or asFloat(...) on a text",
+            "the operands of {} {operator} {} are not both numbers: use asInt(...) or asFloat(...) on a text",
             shown(a),
             shown(b)
         ))),

@@ -24,7 +24,7 @@ pub(super) fn brackets(source: &str) -> Result<(), String> {
             _ => {}
         }
         if depth > MAX_BRACKETS {
-            return Err(format!("column {}: more than {MAX_BRACKETS} brackets within brackets", index + 1));
+            return Err(format!("column {}: more than {MAX_BRACKETS} nested brackets", index + 1));
         }
     }
     Ok(())
@@ -43,7 +43,7 @@ pub(super) fn expression(expression: &IdedExpr, source: &str) -> Result<(), Stri
     while let Some(Left { expression, depth, variables }) = left.pop() {
         let wrong = |problem: &str| Err(problem.to_owned());
         if depth > MAX_DEPTH {
-            return Err(format!("the expression is deeper than {MAX_DEPTH} levels"));
+            return Err(format!("the expression is nested deeper than {MAX_DEPTH} levels"));
         }
         let mut inside: Vec<&IdedExpr> = Vec::new();
         let mut within_macro: Option<&ComprehensionExpr> = None;
@@ -52,21 +52,21 @@ pub(super) fn expression(expression: &IdedExpr, source: &str) -> Result<(), Stri
             Expr::Ident(name) if is_known(name, &variables) => {}
             Expr::Ident(name) => {
                 let place = place(source, name);
-                return Err(format!("{place}`{name}` is not known: what was measured is called `result`"));
+                return Err(format!("{place}`{name}` is unknown: the measured value is called `result`"));
             }
             Expr::Call(call) => {
                 let name = call.func_name.as_str();
                 if !FUNCTIONS.contains(&name) && !is_operator(name) {
                     let known = FUNCTIONS.join(", ");
                     let place = place(source, name);
-                    return Err(format!("{place}there is no function `{name}`; there are {known}"));
+                    return Err(format!("{place}there is no function `{name}`; the functions are {known}"));
                 }
                 inside.extend(call.target.as_deref());
                 inside.extend(&call.args);
             }
             Expr::Comprehension(all) => {
                 if variables.len() >= MAX_MACROS {
-                    return Err(format!("more than {MAX_MACROS} macros within each other"));
+                    return Err(format!("more than {MAX_MACROS} nested macros"));
                 }
                 inside.extend([&all.iter_range, &all.accu_init]);
                 within_macro = Some(all);
@@ -75,13 +75,13 @@ pub(super) fn expression(expression: &IdedExpr, source: &str) -> Result<(), Stri
             Expr::Map(map) => {
                 for entry in &map.entries {
                     let EntryExpr::MapEntry(entry) = &entry.expr else {
-                        return wrong("objects with types are not supported");
+                        return wrong("typed objects are not supported");
                     };
                     inside.extend([&entry.key, &entry.value]);
                 }
             }
             Expr::Select(select) => inside.push(&select.operand),
-            Expr::Struct(_) => return wrong("objects with types are not supported"),
+            Expr::Struct(_) => return wrong("typed objects are not supported"),
             Expr::Unspecified => return wrong("an expression is missing"),
         }
         if let Some(all) = within_macro {

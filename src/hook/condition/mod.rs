@@ -70,7 +70,7 @@ impl Condition {
         check::expression(&expression, source).map_err(wrong)?;
         arithmetic::widen(&mut expression);
         if work::bound(&expression, 1) > work::MOST {
-            return Err(wrong("it is too much work even for one number".to_owned()));
+            return Err(wrong("it is too expensive even for one number".to_owned()));
         }
         Ok(Self { source: source.to_owned(), expression: Arc::new(expression) })
     }
@@ -90,7 +90,7 @@ impl Condition {
         let (result, size) = convert(result)?;
         if work::bound(&self.expression, size) > work::MOST {
             return Err(
-                "it is too much work for a result of this size: shorten the list, or nest fewer macros"
+                "it is too expensive for a result of this size: shorten the list, or nest fewer macros"
                     .into(),
             );
         }
@@ -100,7 +100,7 @@ impl Condition {
         context.add_variable_from_value("result", result);
         match cel::Value::resolve(&self.expression, &context) {
             Ok(cel::Value::Bool(yes)) => Ok(yes),
-            Ok(other) => Err(format!("it is neither true nor false, but {}", arithmetic::shown(&other))),
+            Ok(other) => Err(format!("it evaluates to {}, not to true or false", arithmetic::shown(&other))),
             Err(error) => Err(problem(&error)),
         }
     }
@@ -124,7 +124,7 @@ fn problem(error: &ExecutionError) -> String {
             format!("`{operator}` cannot be applied to {} and {}", shown(left), shown(right))
         }
         ExecutionError::Overflow(operator, left, right) => {
-            format!("`{operator}` of {} and {} is beyond 64 bits", shown(left), shown(right))
+            format!("`{operator}` of {} and {} exceeds 64 bits", shown(left), shown(right))
         }
         ExecutionError::UnsupportedTargetType { target } => format!("{} is of the wrong type", shown(target)),
         ExecutionError::NotSupportedAsMethod { method, target } => {
@@ -133,10 +133,10 @@ fn problem(error: &ExecutionError) -> String {
         ExecutionError::UnsupportedKeyType(key) => format!("{} cannot be the name of a member", shown(key)),
         ExecutionError::DuplicateKey(key) => format!("the member {} is given twice", shown(key)),
         ExecutionError::UnsupportedIndex(index, of) => {
-            format!("{} is no index of {}", shown(index), shown(of))
+            format!("{} is not an index of {}", shown(index), shown(of))
         }
         ExecutionError::NoSuchOverload(_) => {
-            format!("{error}: use asInt(...) or asFloat(...) to make a number of a text")
+            format!("{error}: use asInt(...) or asFloat(...) to convert a text to a number")
         }
         ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => {
             "division by zero".to_owned()
@@ -148,7 +148,7 @@ fn problem(error: &ExecutionError) -> String {
 /// The value for CEL, and its size in the units of `work`.
 fn convert(value: &Value) -> Result<(cel::Value, u64), String> {
     let too_large =
-        |what: &str, most: usize| format!("the result is too large to be judged: over {most} {what}");
+        |what: &str, most: usize| format!("the result is too large to evaluate: more than {most} {what}");
     let converted = match value {
         Value::Text(text) if text.len() > MAX_TEXT => return Err(too_large("bytes", MAX_TEXT)),
         Value::Text(text) => cel::Value::String(Arc::new(text.clone())),
@@ -287,20 +287,20 @@ mod tests {
     #[test]
     fn what_cannot_be_evaluated_is_neither_yes_nor_no() {
         for (source, result, expect) in [
-            ("asInt(result) > 1", text("1.5"), "asInt: \"1.5\" is no integer"),
-            ("asInt(result) > 1", text(""), "asInt: \"\" is no integer"),
-            ("asInt(result) > 1", text("9223372036854775808"), "is no integer of 64 bits"),
-            ("asInt(result) > 1", Value::Number(1.5), "asInt: 1.5 is no integer"),
-            ("asFloat(result) > 1.0", text("abc"), "asFloat: \"abc\" is no number"),
+            ("asInt(result) > 1", text("1.5"), "asInt: \"1.5\" is not a 64-bit integer"),
+            ("asInt(result) > 1", text(""), "asInt: \"\" is not a 64-bit integer"),
+            ("asInt(result) > 1", text("9223372036854775808"), "is not a 64-bit integer"),
+            ("asInt(result) > 1", Value::Number(1.5), "asInt: 1.5 is not a 64-bit integer"),
+            ("asFloat(result) > 1.0", text("abc"), "asFloat: \"abc\" is not a number"),
             ("result > 30", text("45"), "asInt(...)"),
             ("result.a > 1", json(r#"{"b":1}"#), "the result has no `a`"),
             ("result[3] == 0", Value::Numbers(vec![]), "the list has no element 3"),
-            ("result", text("true"), "neither true nor false, but \"true\""),
-            ("asInt(result)", text("1"), "neither true nor false, but 1"),
+            ("result", text("true"), "evaluates to \"true\", not to true or false"),
+            ("asInt(result)", text("1"), "evaluates to 1, not to true or false"),
             ("1 / asInt(result) > 0", text("0"), "division by zero"),
             ("1 % asInt(result) > 0", text("0"), "division by zero"),
-            ("result.a * result.b > 0", json(r#"{"a":"x","b":1}"#), "are not two numbers"),
-            ("result * result * result * result > 0", json("9223372036854775807"), "beyond 64 bits"),
+            ("result.a * result.b > 0", json(r#"{"a":"x","b":1}"#), "are not both numbers"),
+            ("result * result * result * result > 0", json("9223372036854775807"), "exceeds 64 bits"),
             ("result == 'x'", text(&"x".repeat(70_000)), "too large"),
             ("size(result) > 0", json(&format!("[{}0]", "0,".repeat(20_000))), "too large"),
         ] {
@@ -340,11 +340,11 @@ mod tests {
     fn what_does_not_compile_is_refused_with_its_place() {
         for (source, expect) in [
             ("asInt(result) >", "line 1, column 16"),
-            ("asInt(result) > 30 &&\n foo == 1", "line 2, column 2: `foo` is not known"),
+            ("asInt(result) > 30 &&\n foo == 1", "line 2, column 2: `foo` is unknown"),
             ("asint(result) > 1", "line 1, column 1: there is no function `asint`"),
             ("", "line 1"),
-            ("result.map(x, y) == [1]", "`y` is not known"),
-            ("result.exists(x, x > 1) && x > 2", "`x` is not known"),
+            ("result.map(x, y) == [1]", "`y` is unknown"),
+            ("result.exists(x, x > 1) && x > 2", "`x` is unknown"),
             ("[1].all(1, true)", "argument must be a simple name"),
             ("result == 99999999999999999999", "invalid int literal"),
             ("a.B{c: 1} == 1", "is not supported"),
@@ -362,14 +362,14 @@ mod tests {
     #[test]
     fn nothing_that_is_written_makes_it_work_for_long() {
         for (source, expect) in [
-            ("(".repeat(2000), "brackets within brackets"),
-            ("[".repeat(2000), "brackets within brackets"),
-            ("true?".repeat(400), "brackets within brackets"),
+            ("(".repeat(2000), "nested brackets"),
+            ("[".repeat(2000), "nested brackets"),
+            ("true?".repeat(400), "nested brackets"),
             (format!("{}1 > 0", "1+".repeat(1000)), "deeper than"),
             (format!("result{} > 0", ".a".repeat(1000)), "deeper than"),
             (format!("result{} > 0", "[0]".repeat(600)), "deeper than"),
             (format!("{}1", "1<".repeat(900)), "deeper than"),
-            ("result.all(a, a.all(b, b.all(c, c)))".to_owned(), "macros within each other"),
+            ("result.all(a, a.all(b, b.all(c, c)))".to_owned(), "nested macros"),
             (" ".repeat(4000), "longer than 2048"),
         ] {
             let error = refused(&source);
@@ -378,10 +378,10 @@ mod tests {
         let list = Value::Numbers(vec![1.0; 10_000]);
         assert!(holds("result.all(x, x > 0)", &list));
         let nested = undecided("result.all(x, result.exists(y, y == x + 1.0))", &list);
-        assert!(nested.contains("too much work"), "{nested}");
+        assert!(nested.contains("too expensive"), "{nested}");
         let doubled =
             undecided(&format!("size({}result) > 0", "result + ".repeat(90)), &text(&"x".repeat(60_000)));
-        assert!(doubled.contains("too much work"), "{doubled}");
+        assert!(doubled.contains("too expensive"), "{doubled}");
         let few = Value::Numbers((0_u8..100).map(f64::from).collect());
         assert!(holds("result.all(x, result.exists(y, y == x))", &few));
     }

@@ -98,15 +98,15 @@ fn every_row_of_the_table() {
             Failed,
             3,
             120,
-            "m: 3 of 3 measurements failed, 2 are borne: result == 'F' was true for \"F\"",
+            "m: 3 of 3 measurements failed, 2 are tolerated: result == 'F' was true for \"F\"",
         ),
         (&three, "SSS", Successful, 3, 120, ""),
         (&three, "SFF", Successful, 3, 120, ""),
         // failureLimit 0 is strict, and so is an absent one.
-        (&strict, "F", Failed, 1, 0, "m: 1 of 2 measurements failed, none is borne"),
-        (&once, "F", Failed, 1, 0, "m: 1 of 1 measurement failed, none is borne"),
+        (&strict, "F", Failed, 1, 0, "m: 1 of 2 measurements failed, none is tolerated"),
+        (&once, "F", Failed, 1, 0, "m: 1 of 1 measurement failed, none is tolerated"),
         (&once, "S", Successful, 1, 0, ""),
-        (&count, "SF", Failed, 2, 1, "m: 1 of 3 measurements failed, none is borne"),
+        (&count, "SF", Failed, 2, 1, "m: 1 of 3 measurements failed, none is tolerated"),
         (&count, "SSS", Successful, 3, 2, ""),
         // An unreachable target approves nothing and is not counted; without an interval it is measured again
         // after 10 s.
@@ -116,11 +116,11 @@ fn every_row_of_the_table() {
             Error,
             5,
             240,
-            "m: 5 measurements in a row could not be made, 4 are borne: connection refused",
+            "m: 5 measurements in a row ended with an error, 4 are tolerated: connection refused",
         ),
         (&three, "EEEESEEEESEEEES", Successful, 15, 840, ""),
         (&once, "EES", Successful, 3, 20, ""),
-        (&once, "EEEEE", Error, 5, 40, "m: 5 measurements in a row could not be made"),
+        (&once, "EEEEE", Error, 5, 40, "m: 5 measurements in a row ended with an error"),
         // Polling tolerates failures, and is no success when the count is used up.
         (
             &poll,
@@ -128,12 +128,12 @@ fn every_row_of_the_table() {
             Failed,
             10,
             45,
-            "m: all 10 measurements are made, 0 successful where 1 must be",
+            "m: all 10 measurements are finished, 0 successful, 1 required",
         ),
         (&poll, "FFFS", Successful, 4, 15, ""),
         (&for_ever, "FFFFFFFFFFFFFFFFFFFFFFFFFFFFFF", Running, 30, 150, ""),
         (&for_ever, "FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFS", Successful, 31, 150, ""),
-        (&for_ever, "EEEEE", Error, 5, 20, "m: 5 measurements in a row could not be made"),
+        (&for_ever, "EEEEE", Error, 5, 20, "m: 5 measurements in a row ended with an error"),
         (&in_a_row, "SFSFSS", Successful, 6, 5, ""),
         (&in_a_row, "SESS", Successful, 4, 3, ""),
         // Neither condition holds.
@@ -143,10 +143,10 @@ fn every_row_of_the_table() {
             Inconclusive,
             1,
             0,
-            "m: 1 of 1 measurement inconclusive, none is borne: neither result == 'S' nor",
+            "m: 1 of 1 measurement inconclusive, none is tolerated: neither result == 'S' nor",
         ),
         (&bears, "ISSS", Successful, 4, 3, ""),
-        (&bears, "ISI", Inconclusive, 3, 2, "m: 2 of 4 measurements inconclusive, 1 is borne"),
+        (&bears, "ISI", Inconclusive, 3, 2, "m: 2 of 4 measurements inconclusive, 1 is tolerated"),
         // A limit that tolerates every failure does not approve a metric that never succeeded.
         (
             &json!({ "count": 2, "interval": "1s", "failureLimit": 2 }),
@@ -154,7 +154,7 @@ fn every_row_of_the_table() {
             Failed,
             2,
             1,
-            "m: all 2 measurements are made, none was successful",
+            "m: all 2 measurements are finished, none was successful",
         ),
         (
             &json!({ "count": 1, "inconclusiveLimit": 1 }),
@@ -162,7 +162,7 @@ fn every_row_of_the_table() {
             Inconclusive,
             1,
             0,
-            "m: the only measurement is made, none was successful",
+            "m: the only measurement is finished, none was successful",
         ),
         // An explicit failureLimit is strict while polling as well.
         (
@@ -171,7 +171,7 @@ fn every_row_of_the_table() {
             Failed,
             2,
             1,
-            "m: 2 measurements failed, 1 is borne",
+            "m: 2 measurements failed, 1 is tolerated",
         ),
         (
             &json!({ "interval": "1s", "successfulLimit": 2, "consecutiveErrorLimit": 0 }),
@@ -179,7 +179,7 @@ fn every_row_of_the_table() {
             Error,
             2,
             1,
-            "m: 1 measurement in a row could not be made, none is borne",
+            "m: 1 measurement in a row ended with an error, none is tolerated",
         ),
         (&json!({ "initialDelay": "30s" }), "S", Successful, 1, 30, ""),
     ] {
@@ -341,7 +341,7 @@ fn terminated_is_ended_and_approves_nothing() {
     run_of.program.terminate(&mut run_of.status, run_of.now);
     assert_eq!(run_of.phase(), HookPhase::Inconclusive);
     assert_eq!(run_of.program.next(&run_of.status, &[], run_of.now), Next::Ended(HookPhase::Inconclusive));
-    assert!(run_of.status.message.contains("approves nothing"));
+    assert!(run_of.status.message.contains("this is no approval"));
     assert_eq!(run_of.status.metric_results[0].phase, HookPhase::Inconclusive);
     // An ended run does not change, whatever results still arrive.
     let before = run_of.status.clone();

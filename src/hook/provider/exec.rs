@@ -35,7 +35,7 @@ pub(super) async fn measure(
     settings: &Settings,
 ) -> Result<Measured, String> {
     if !settings.exec {
-        return Err(format!("exec: {} runs no commands of hooks (--hook-exec=false)", settings.role));
+        return Err(format!("exec: {} does not run commands of hooks (--hook-exec=false)", settings.role));
     }
     let Some(runtime) = &settings.runtime else {
         return Err(format!(

@@ -46,7 +46,7 @@ pub(super) fn url(text: &str) -> Result<Url, String> {
     let url = Url::parse(text.trim()).map_err(|error| format!("the URL cannot be read: {error}"))?;
     match url.scheme() {
         "http" | "https" if url.has_host() => Ok(url),
-        scheme => Err(format!("the URL has to begin with http:// or https://, not {scheme}:")),
+        scheme => Err(format!("the URL must begin with http:// or https://, not {scheme}:")),
     }
 }
 
@@ -68,7 +68,7 @@ pub(super) async fn exchange(
     wanted: impl Fn(StatusCode) -> bool,
 ) -> Result<Answer, String> {
     let asked = shown(&request.url);
-    let late = format!("{asked} did not answer in full within {} s", limit.as_secs_f32());
+    let late = format!("{asked} did not answer completely within {} s", limit.as_secs_f32());
     let reported = tokio::time::timeout(limit, Box::pin(follow(reach, request, wanted))).await;
     reported.unwrap_or(Err(late))
 }
@@ -97,22 +97,22 @@ fn moved(response: &Response) -> Option<Result<&str, String>> {
         return None;
     }
     let location = response.headers().get(LOCATION)?;
-    Some(location.to_str().map_err(|_| format!("{} redirects to no URL", shown(response.url()))))
+    Some(location.to_str().map_err(|_| format!("{} redirects to an invalid URL", shown(response.url()))))
 }
 
 /// The request that follows a redirect.
 fn next<'a>(request: Request<'a>, location: &str) -> Result<Request<'a>, String> {
     let from = shown(&request.url);
-    let to = request.url.join(location).map_err(|_| format!("{from} redirects to no URL"))?;
+    let to = request.url.join(location).map_err(|_| format!("{from} redirects to an invalid URL"))?;
     let refused = |why: &str| Err(format!("{from} redirects to {}: {why}", shown(&to)));
     if !matches!(to.scheme(), "http" | "https") || !to.has_host() {
-        return Err(format!("{from} redirects to another scheme than http"));
+        return Err(format!("{from} redirects to a scheme other than http and https"));
     }
     if request.url.scheme() == "https" && to.scheme() == "http" {
-        return refused("not followed, it would leave TLS");
+        return refused("not followed, because it leaves TLS");
     }
     if request.method != Method::GET && request.method != Method::HEAD {
-        return refused("only GET and HEAD follow, name that URL in the hook");
+        return refused("only GET and HEAD requests follow a redirect: use that URL in the hook");
     }
     let same_host = to.host_str() == request.url.host_str();
     let upgrade = (request.url.port_or_known_default(), to.port_or_known_default()) == (Some(80), Some(443));
@@ -142,7 +142,7 @@ async fn send(reach: &Reach, request: &Request<'_>) -> Result<Response, String> 
         let authority = HeaderValue::from_str(&authority).map_err(|_| "the URL's host cannot be sent")?;
         let named = url.set_host(Some(name)).is_ok() && literal(url.host_str().unwrap_or_default()).is_none();
         if !named {
-            return Err(format!("tls.serverName {name:?} is no DNS name"));
+            return Err(format!("tls.serverName {name:?} is not a DNS name"));
         }
         headers.entry(HOST).or_insert(authority);
     }
@@ -172,15 +172,18 @@ fn client(https: bool, tls: Option<&Tls>, addresses: Vec<SocketAddr>) -> Result<
         Some(bundle) => {
             let certificates = Certificate::from_pem_bundle(bundle.as_bytes()).unwrap_or_default();
             if certificates.is_empty() {
-                return Err("tls.caBundle holds no certificate in PEM".to_owned());
+                return Err("tls.caBundle contains no PEM certificate".to_owned());
             }
             builder.tls_certs_only(certificates)
         }
         None => builder,
     };
     builder.build().map_err(|error| {
-        let hint =
-            if https && bundle.is_none() { " (where no public ones are, give tls.caBundle)" } else { "" };
+        let hint = if https && bundle.is_none() {
+            " (if no public certificates are installed, set tls.caBundle)"
+        } else {
+            ""
+        };
         format!("TLS cannot be used: {}{hint}", bottom(&error))
     })
 }
@@ -214,7 +217,7 @@ impl Resolve for Checked {
 }
 
 fn failed(url: &Url, error: &reqwest::Error) -> String {
-    let what = if error.is_connect() { "cannot be reached" } else { "gave no usable answer" };
+    let what = if error.is_connect() { "cannot be reached" } else { "returned no usable answer" };
     format!("{} {what}: {}", shown(url), bottom(error))
 }
 
@@ -222,7 +225,7 @@ fn failed(url: &Url, error: &reqwest::Error) -> String {
 fn bottom(error: &(dyn StdError + 'static)) -> String {
     let (bottom, kind) = cause::bottom(error);
     match kind {
-        Some(io::ErrorKind::ConnectionRefused) => "connection refused, nobody listens there".to_owned(),
+        Some(io::ErrorKind::ConnectionRefused) => "connection refused: no process listens there".to_owned(),
         _ => bottom.to_string(),
     }
 }
@@ -276,9 +279,9 @@ mod tests {
     #[test]
     fn not_every_redirect_is_followed() {
         for (method, from, to, why) in [
-            (Method::GET, "https://a.example/", "http://a.example/", "leave TLS"),
-            (Method::GET, "http://a.example/", "file:///etc/shadow", "another scheme"),
-            (Method::GET, "http://a.example/", "http://", "no URL"),
+            (Method::GET, "https://a.example/", "http://a.example/", "leaves TLS"),
+            (Method::GET, "http://a.example/", "file:///etc/shadow", "a scheme other than http"),
+            (Method::GET, "http://a.example/", "http://", "an invalid URL"),
             (Method::POST, "http://a.example/", "/y", "only GET and HEAD"),
         ] {
             let request = Request { method, ..get(from) };

@@ -37,7 +37,7 @@ pub(super) async fn measure(
     match kubernetes.function {
         // On a node: an API server with the admission policy would refuse this write.
         Function::Patch if settings.runtime.is_some() => Err(format!(
-            "kubernetes: {} sets no annotations of pods; the controller does, in a HookRun without exec",
+            "kubernetes: {} may not set annotations of pods; the controller sets them, in a HookRun without exec",
             settings.role
         )),
         Function::Get => get(server, &target, &fields).await,
@@ -60,7 +60,7 @@ async fn get(server: &Server, target: &Target<'_>, fields: &[(&str, &str)]) -> R
                 return Ok(Measured::Failed { value: Value::Text(value.clone()), why });
             }
             None => {
-                let why = format!("metadata.annotations.{key} is not there");
+                let why = format!("metadata.annotations.{key} is not set");
                 return Ok(Measured::Failed { value: Value::None, why });
             }
         }
@@ -81,7 +81,7 @@ async fn patch(server: &Server, target: &Target<'_>, fields: &[(&str, &str)]) ->
 fn target<'a>(args: &'a [Argument], place: &'a Place) -> Result<Target<'a>, String> {
     let arg = |name: &str| args.iter().find(|arg| arg.name == name).and_then(|arg| arg.value.as_deref());
     if let Some(kind) = arg("Kind").filter(|kind| *kind != "Pod") {
-        return Err(format!("kubernetes: only the pod can be looked at, not a {kind} (argument Kind)"));
+        return Err(format!("kubernetes: only the pod can be read, not a {kind} (argument Kind)"));
     }
     if let Some(other) = arg("PodNamespace").filter(|namespace| *namespace != place.namespace) {
         return Err(format!("kubernetes: the hook is in namespace {}, not in {other}", place.namespace));
@@ -89,7 +89,7 @@ fn target<'a>(args: &'a [Argument], place: &'a Place) -> Result<Target<'a>, Stri
     let (name, uid) = match (&place.pod, arg("PodName")) {
         (Some(pod), _) => (pod.name.as_str(), Some(pod.uid.as_str())),
         (None, Some(name)) if !name.is_empty() => (name, None),
-        (None, _) => return Err("kubernetes: the hook has no pod: give the argument PodName".to_owned()),
+        (None, _) => return Err("kubernetes: the hook has no pod: set the argument PodName".to_owned()),
     };
     Ok(Target { namespace: &place.namespace, name, uid })
 }
@@ -129,8 +129,8 @@ mod tests {
         for (args, why) in [
             (vec![arg("PodNamespace", "kube-system"), arg("PodName", "x")], "not in kube-system"),
             (vec![arg("Kind", "Secret"), arg("PodName", "x")], "not a Secret"),
-            (vec![], "give the argument PodName"),
-            (vec![arg("PodName", "")], "give the argument PodName"),
+            (vec![], "set the argument PodName"),
+            (vec![arg("PodName", "")], "set the argument PodName"),
         ] {
             assert!(target(&args, &none).is_err_and(|error| error.contains(why)), "{why}");
         }

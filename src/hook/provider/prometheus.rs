@@ -64,7 +64,7 @@ pub(super) async fn measure(
     // The body of an error status explains what is wrong with the query; a redirect has no such body.
     let answer = http::exchange(reach, request, LIMIT, |status| !status.is_redirection()).await?;
     let Ok(reported) = serde_json::from_slice::<Answer>(&answer.body) else {
-        return Err(format!("{asked} answered {}, and not as Prometheus does", answer.status));
+        return Err(format!("{asked} answered {}, but not with a Prometheus response", answer.status));
     };
     if reported.status != "success" {
         return Err(format!("Prometheus cannot answer the query: {}", cut(&reported.error, LONGEST_MESSAGE)));
@@ -73,7 +73,7 @@ pub(super) async fn measure(
 }
 
 fn value(data: Option<Data>) -> Result<Value, String> {
-    const KIND: &str = "the query has to give a scalar or a vector, not a";
+    const KIND: &str = "the query must return a scalar or a vector, not a";
     match data {
         Some(Data::Scalar(sample)) => number(&sample).map(Value::Number),
         Some(Data::Vector(mut series)) => {
@@ -85,12 +85,12 @@ fn value(data: Option<Data>) -> Result<Value, String> {
         }
         Some(Data::String(_)) => Err(format!("{KIND} string")),
         Some(Data::Matrix(_)) => Err(format!("{KIND} range vector")),
-        None => Err("Prometheus' answer holds no result".to_owned()),
+        None => Err("Prometheus' answer contains no result".to_owned()),
     }
 }
 
 fn number(Sample(_, text): &Sample) -> Result<f64, String> {
-    text.parse().map_err(|_| "Prometheus' answer holds a value that is no number".to_owned())
+    text.parse().map_err(|_| "Prometheus' answer contains a value that is not a number".to_owned())
 }
 
 #[cfg(test)]

@@ -65,13 +65,13 @@ fn headers(given: &[Header], args: &[Argument]) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for Header { key, value } in given {
         let name =
-            HeaderName::from_bytes(key.as_bytes()).map_err(|_| format!("{key:?} is no header name"))?;
+            HeaderName::from_bytes(key.as_bytes()).map_err(|_| format!("{key:?} is not a header name"))?;
         if FRAMING.contains(&name) {
-            return Err(format!("the header {key} is not for a hook to set"));
+            return Err(format!("a hook may not set the header {key}"));
         }
         let value = rendered(&format!("header {key}"), value, args)?;
         let mut value = HeaderValue::from_str(&value).map_err(|_| {
-            format!("the value of header {key} cannot be sent: there is a line end or the like in it")
+            format!("the value of header {key} cannot be sent: it contains a line break or another control character")
         })?;
         value.set_sensitive(true);
         headers.append(name, value);

@@ -38,7 +38,7 @@ impl Metrics {
     /// Registers all metrics in `registry`.
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        registry.register("hook_runs", "HookRuns that are run here, by phase", metrics.runs.clone());
+        registry.register("hook_runs", "HookRuns that this process runs, by phase", metrics.runs.clone());
         let waiting = "HookRuns that wait until another one has ended";
         registry.register("waiting_hook_runs", waiting, metrics.waiting.clone());
         let measurements = "Measurements of HookRuns, by their outcome";

@@ -47,7 +47,7 @@ impl Progress {
 }
 
 /// Returns when no measurement is running.
-pub(super) async fn heard_out(mut reported: watch::Receiver<HookRunStatus>) {
+pub(super) async fn measurements_finished(mut reported: watch::Receiver<HookRunStatus>) {
     let is_quiet = |status: &HookRunStatus| {
         let mut measurements = status.metric_results.iter().flat_map(|result| &result.measurements);
         measurements.all(|measurement| measurement.finished_at.is_some())
@@ -102,9 +102,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_being_measured_is_heard_out() {
+    async fn running_measurements_are_awaited() {
         let (reported, heard) = watch::channel(status(&[true, false]));
-        let mut waiting = Box::pin(heard_out(heard));
+        let mut waiting = Box::pin(measurements_finished(heard));
         assert!(waiting.as_mut().now_or_never().is_none());
         reported.send_replace(status(&[true, true]));
         assert_eq!(waiting.as_mut().now_or_never(), Some(()));

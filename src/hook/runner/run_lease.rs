@@ -91,7 +91,7 @@ impl HookRunLease {
         match stopped {
             Ok(()) | Err(Stop::Shutdown) => {}
             Err(Stop::Release) => self.release(&name).await,
-            Err(why) => tracing::debug!(hook_run = name, ?why, "not run here any more"),
+            Err(why) => tracing::debug!(hook_run = name, ?why, "the HookRun is no longer run here"),
         }
     }
 
@@ -118,7 +118,7 @@ impl HookRunLease {
             };
             match taken {
                 Ok(Some(run)) => {
-                    self.learn(&run);
+                    self.upsert(&run);
                     if self.is_named() {
                         self.heard = began;
                         let run = if is_foreign { self.fence().await? } else { run };
@@ -133,7 +133,7 @@ impl HookRunLease {
                         self.run = seen.ok_or(Stop::Lost)?.summary();
                     }
                 }
-                Err(error) => self.report("cannot be taken up", &error, pause),
+                Err(error) => self.report("the HookRun cannot be acquired: retrying", &error, pause),
             }
             self.wait(Instant::now() + pause).await?;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -153,7 +153,7 @@ impl HookRunLease {
         let began = Instant::now();
         match self.context.server.look_at_hook_run(&self.run).await {
             Ok(Some(run)) => {
-                self.learn(&run);
+                self.upsert(&run);
                 self.heard = began;
                 Ok(run)
             }
@@ -183,12 +183,12 @@ impl HookRunLease {
         while self.is_named() && !self.context.stop.is_cancelled() {
             match self.context.server.hand_hook_run(&self.run, None).await {
                 Ok(run) => {
-                    self.learn(&run);
-                    tracing::info!(hook_run = name, "let go: somebody else runs it now");
+                    self.upsert(&run);
+                    tracing::info!(hook_run = name, "HookRun released: another runner may run it");
                 }
                 Err(error) if matches!(error.class(), Class::Gone | Class::Refused) => return,
                 Err(error) => {
-                    self.report("cannot be let go", &error, pause);
+                    self.report("the HookRun cannot be released: retrying", &error, pause);
                     sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
@@ -216,7 +216,7 @@ impl HookRunLease {
                     .await;
             }
         };
-        tracing::info!(hook_run = name, "taken up");
+        tracing::info!(hook_run = name, "HookRun acquired");
         let mut written = Some(status.clone());
         let (reported, _) = watch::channel(status);
         loop {
@@ -237,7 +237,7 @@ impl HookRunLease {
                     // The next runner measures at once: so wait for the measurements that are running.
                     tokio::select! {
                         ended = running => return self.end(name, &ended).await,
-                        _ = timeout(LAST_WORDS, progress::heard_out(reported.subscribe())) => {}
+                        _ = timeout(LAST_WORDS, progress::measurements_finished(reported.subscribe())) => {}
                     }
                 }
                 stop
@@ -249,8 +249,11 @@ impl HookRunLease {
                     return self.end(name, &approved).await;
                 }
                 Stop::Lapse => {
-                    tracing::warn!(hook_run = name, "the API server is silent: measuring waits for it");
-                    self.hear_again().await?;
+                    tracing::warn!(
+                        hook_run = name,
+                        "the API server does not answer: measurements wait for it"
+                    );
+                    self.await_confirmation().await?;
                 }
                 Stop::Release | Stop::Shutdown => {
                     let last = reported.borrow().clone();
@@ -303,7 +306,7 @@ impl HookRunLease {
                         }
                         Ok(Err(Failure::Stop(stop))) => return stop,
                         Ok(Err(Failure::Call(error))) => {
-                            self.report("cannot be written", &error, pause);
+                            self.report("the status of the HookRun cannot be written: retrying", &error, pause);
                             again = Instant::now() + pause;
                             pause = (pause * 2).min(LONGEST_PAUSE);
                         }
@@ -314,7 +317,7 @@ impl HookRunLease {
     }
 
     /// Waits until the API server confirms again that the HookRun is ours.
-    async fn hear_again(&mut self) -> Result<(), Stop> {
+    async fn await_confirmation(&mut self) -> Result<(), Stop> {
         let mut pause = FIRST_PAUSE;
         loop {
             match self.confirm().await {
@@ -334,7 +337,7 @@ impl HookRunLease {
                 Ok(()) => break,
                 Err(Failure::Stop(stop)) => return Err(stop),
                 Err(Failure::Call(error)) => {
-                    self.report("cannot be written", &error, pause);
+                    self.report("the status of the HookRun cannot be written: retrying", &error, pause);
                     tokio::select! {
                         () = sleep(pause) => {}
                         () = self.context.stop.cancelled() => {
@@ -368,7 +371,9 @@ impl HookRunLease {
                     sleep(pause).await;
                     pause *= 2;
                 }
-                Err(error) => return self.report("has an event that cannot be written", &error, FIRST_PAUSE),
+                Err(error) => {
+                    return self.report("an event of the HookRun cannot be written", &error, FIRST_PAUSE);
+                }
                 Ok(()) => return,
             }
         }
@@ -405,7 +410,7 @@ impl HookRunLease {
         }
     }
 
-    fn learn(&mut self, run: &Run) {
+    fn upsert(&mut self, run: &Run) {
         self.run = run.summary();
         self.context.runs.learn(self.run.clone());
     }
@@ -427,7 +432,7 @@ impl HookRunLease {
         let me = &self.context.identity.runner;
         match self.context.server.hook_run_progress(&self.run, me, status).await {
             Ok(run) => {
-                self.learn(&run);
+                self.upsert(&run);
                 self.heard = began;
                 Ok(())
             }

@@ -30,7 +30,10 @@ impl Forgotten {
     pub async fn of(journal: &Journal) -> Self {
         let mut ended = HashSet::new();
         let entries = journal.all().await.unwrap_or_else(|error| {
-            tracing::warn!(error = chain(&error), "the HookRuns of ended operations stay");
+            tracing::warn!(
+                error = chain(&error),
+                "the journal cannot be listed: the HookRuns of ended operations are not deleted"
+            );
             Vec::new()
         });
         for entry in entries.into_iter().flatten() {
@@ -50,7 +53,10 @@ impl Forgotten {
             let uid = run.uid().unwrap_or_default();
             while let Err(error) = server.delete_hook_run(&namespace, &name, &uid).await {
                 if !error.class().is_away() {
-                    tracing::warn!(error = chain(&error), "the HookRun of an ended operation stays");
+                    tracing::warn!(
+                        error = chain(&error),
+                        "the HookRun of an ended operation cannot be deleted"
+                    );
                     break;
                 }
                 sleep(AGAIN).await;

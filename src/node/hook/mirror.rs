@@ -213,7 +213,8 @@ impl Writer {
                     tracing::warn!(
                         namespace,
                         name,
-                        "there is a HookRun of this name that is not ours: it is left alone"
+                        "the HookRun cannot be created: another one of this name exists that does not belong \
+                         to this operation"
                     );
                 }
                 found.filter(ours)
@@ -236,7 +237,7 @@ impl Writer {
             let uid = run.uid().unwrap_or_default();
             if earlier && let Err(error) = self.server.delete_hook_run(namespace, &run.name_any(), &uid).await
             {
-                tracing::warn!(error = chain(&error), "a HookRun of an earlier operation stays");
+                tracing::warn!(error = chain(&error), "a HookRun of an earlier operation cannot be deleted");
             }
         }
     }
@@ -264,7 +265,7 @@ impl Writer {
 
     fn report(&mut self, error: &Error) {
         if !std::mem::replace(&mut self.reported, true) {
-            tracing::warn!(error = chain(error), "a hook is not shown as it is");
+            tracing::warn!(error = chain(error), "the HookRun of a hook cannot be updated");
         }
     }
 }

@@ -35,8 +35,8 @@ pub(super) async fn restore(
                 }
                 if Instant::now() >= until {
                     return Err(format!(
-                        "HookTemplate {} was changed or removed after this hook had begun, and the process that \
-                         knew it has ended: ask again",
+                        "HookTemplate {} was changed or deleted after this hook had started, and the process \
+                         that had read it has ended: make a new request",
                         hook.template
                     ));
                 }
@@ -45,7 +45,7 @@ pub(super) async fn restore(
                 tracing::warn!(
                     hook = hook.template,
                     error = chain(&error),
-                    "the hook waits for its template"
+                    "the HookTemplate cannot be read: retrying"
                 );
             }
             Err(error) => return Err(error.to_string()),

@@ -48,7 +48,7 @@ impl Removed {
 #[derive(Debug, thiserror::Error)]
 pub enum RmError {
     /// The pod of that name was not created by `run`.
-    #[error("pod {pod} was not made by node run: {owner}")]
+    #[error("pod {pod} was not created by `inplace node run`: {owner}")]
     NotOurs {
         /// The pod as `namespace/name`.
         pod: String,
@@ -56,7 +56,7 @@ pub enum RmError {
         owner: &'static str,
     },
     /// The pod's files are in another state directory.
-    #[error("pod {pod} keeps its files in {dir}: call again with --state-dir {dir}")]
+    #[error("the files of pod {pod} are in {dir}: run the command again with --state-dir {dir}")]
     OtherState {
         /// The pod as `namespace/name`.
         pod: String,
@@ -64,13 +64,15 @@ pub enum RmError {
         dir: String,
     },
     /// The text is no valid name or uid; it is not used as a path.
-    #[error("`{0}` is not the name of a pod that node run can have made: letters, digits and `-`")]
+    #[error(
+        "`{0}` is not a name or uid of a pod of `inplace node run`: only letters, digits and `-` are allowed"
+    )]
     Name(String),
     /// A file or folder cannot be removed.
-    #[error("{0}; call again when that is solved")]
+    #[error("{0}; fix this and run the command again")]
     File(#[from] BadFile),
     /// A call to the runtime failed.
-    #[error("{0}; what is gone is gone, call again for the rest")]
+    #[error("{0}; the pod may be partly removed: run the command again")]
     Runtime(#[from] Error),
 }
 

@@ -53,10 +53,12 @@ pub enum RunError {
         owner: &'static str,
     },
     /// The name is claimed and no sandbox exists.
-    #[error("another run of {0} is under way or did not end: wait, or clear up with `inplace node rm {0}`")]
+    #[error(
+        "another `inplace node run` of {0} is running or did not end: wait, or clean up with `inplace node rm {0}`"
+    )]
     Claimed(String),
     /// Another pod has the uid.
-    #[error("uid {uid} belongs to pod {pod}: leave metadata.uid out")]
+    #[error("uid {uid} belongs to pod {pod}: remove metadata.uid from the manifest")]
     UidTaken {
         /// The uid of the manifest.
         uid: String,
@@ -67,7 +69,7 @@ pub enum RunError {
     #[error(transparent)]
     File(#[from] BadFile),
     /// No uid could be generated.
-    #[error("no uid can be made: {path}: {source}; set metadata.uid", path = .path.display())]
+    #[error("no uid can be generated: {path}: {source}; set metadata.uid", path = .path.display())]
     NoUid {
         /// The file that was read.
         path: PathBuf,
@@ -87,7 +89,7 @@ pub enum RunError {
     },
     /// The image was pulled and is not on the node.
     #[error(
-        "container {container}: the runtime pulled {image} and does not have it; something is removing images"
+        "container {container}: the runtime pulled {image}, but no longer has it: another program may be removing images"
     )]
     Vanished {
         /// The name of the container.
@@ -97,8 +99,8 @@ pub enum RunError {
     },
     /// The runtime did not find a memory volume.
     #[error(
-        "volume {volume}: the runtime does not see the memory that was mounted for it: run this in the mount \
-         namespace of the runtime, which is that of the node and not that of a container"
+        "volume {volume}: the runtime does not see the memory that was mounted for it: run this command in the \
+         mount namespace of the runtime (the node's, not a container's)"
     )]
     HiddenMemory {
         /// The name of the volume.
@@ -116,7 +118,7 @@ pub enum RunError {
     #[error(transparent)]
     Runtime(#[from] Error),
     /// The start failed, and so did the cleanup.
-    #[error("{why}; and what was made could not all be removed: {then}; repeat `inplace node rm {pod}`")]
+    #[error("{why}; the cleanup failed as well: {then}; run `inplace node rm {pod}` again")]
     Unclean {
         /// The pod as `namespace/name`.
         pod: String,

@@ -323,7 +323,7 @@ fn a_drain_that_is_not_confirmed_in_time_touches_nothing_and_names_what_still_se
     for (serving, says, hides) in [
         (Some(slices(&["web-a", "web-b"])), "EndpointSlice web-a, web-b still sends it traffic", "and more"),
         (Some(many), "web-3, web-4 and more still", "web-5"),
-        (None, "not known: the API server is away", "publishNotReadyAddresses"),
+        (None, "cannot be read: the API server is unreachable", "publishNotReadyAddresses"),
     ] {
         let mut bench = confirming(CONFIRMED, serving);
         let outcome = bench.obey();

@@ -56,7 +56,7 @@ const RESTARTS: [Row; 15] = [
         "configuration unknown",
         |s| drop(s.sources.remove("app")),
         ["Stop", "NotCloneable", "EngineUnavailable", "Stop"],
-        "did not tell its configuration",
+        "did not report its configuration",
     ),
     (
         "image gone",
@@ -68,7 +68,7 @@ const RESTARTS: [Row; 15] = [
         "assigned CPUs",
         |s| source(s).has_assigned_cpus = true,
         ["Respec", "NotCloneable", "Respec", "Stop"],
-        "assigns CPUs",
+        "assigned exclusive CPUs",
     ),
     (
         "postStart",
@@ -110,19 +110,19 @@ const RESTARTS: [Row; 15] = [
         "imagePullPolicy Always",
     ),
     (
-        "no second name",
+        "no second reference",
         |s| source(s).alias = None,
         ["Recreate", "Recreate", "EngineUnavailable", "Stop"],
         "adopts the clone",
     ),
     (
-        "no second name and not cloneable",
+        "no second reference and not cloneable",
         |s| {
             source(s).alias = None;
             source(s).not_cloneable = Some("field 99".into());
         },
         ["Stop", "NotCloneable", "EngineUnavailable", "Stop"],
-        "no second name",
+        "no second reference",
     ),
     (
         "a runtime without fences",
@@ -131,7 +131,7 @@ const RESTARTS: [Row; 15] = [
         "the runtime is cri-o",
     ),
     (
-        "no second name on a runtime without fences",
+        "no second reference on a runtime without fences",
         |s| {
             source(s).alias = None;
             s.runtime.name = "cri-o".into();
@@ -175,13 +175,13 @@ fn a_swap_is_told_to_the_spec() {
             "spec names",
         ),
         (
-            "the spec says so already",
+            "the spec already says so",
             |s| declared(&mut s.snapshot).image = "repo/app:v2".into(),
             ["Recreate", "Recreate", "EngineUnavailable", "EngineUnavailable"],
-            "names this image already",
+            "already names this image",
         ),
         (
-            "the spec says so already, and it may not be cloned",
+            "the spec already says so, and it may not be cloned",
             |s| {
                 declared(&mut s.snapshot).image = "repo/app:v2".into();
                 declared(&mut s.snapshot).has_post_start = true;
@@ -193,7 +193,7 @@ fn a_swap_is_told_to_the_spec() {
             "from a file",
             |s| owned_by(Owner::KubeletStatic)(s),
             ["EngineUnavailable", "KubeletNamesImages", "EngineUnavailable", "EngineUnavailable"],
-            "file on its node",
+            "manifest on its node",
         ),
     ];
     for (case, change, engines, says) in cases {
@@ -250,7 +250,7 @@ fn what_its_kubelet_might_hold_back_is_not_put_at_risk() {
         });
         let (found, why) = outcome("Auto", image, &situation);
         assert_eq!(found, engine, "{policy:?} {ended} {image:?}: {why}");
-        assert!(found != "BackOff" || why.contains("Ask again in 2 s"), "{why}");
+        assert!(found != "BackOff" || why.contains("Try again in 2 s"), "{why}");
     }
 }
 

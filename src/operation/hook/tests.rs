@@ -252,7 +252,7 @@ fn a_template_that_cannot_be_run_is_refused() {
     let (reason, text) = refuse(Some(Err(BadHook::Missing)));
     assert_eq!(reason, "HookTemplateMissing");
     assert!(
-        text.contains("HookTemplate drain, which is not there: create it in namespace default"),
+        text.contains("HookTemplate drain, which does not exist: create it in namespace default"),
         "{text}"
     );
     let (reason, text) = refuse(Some(Err(BadHook::Invalid("args.url was not resolved".into()))));
@@ -268,7 +268,7 @@ fn a_line_tells_how_far_each_metric_is() {
         change(&mut metric, &mut result);
         progress(&metric, Some(&result))
     };
-    assert_eq!(progress(&metric("m"), None), "m: not begun");
+    assert_eq!(progress(&metric("m"), None), "m: not started");
     assert_eq!(of(|_, _| ()), "m: 2 of 3 successful");
     assert_eq!(
         of(|_, result| (result.failed, result.error) = (4, 1)),
@@ -282,7 +282,7 @@ fn a_line_tells_how_far_each_metric_is() {
     let metrics = ["a", "b", "c", "d", "e"].map(metric).into();
     let spec = HookRunSpec { metrics, ..spec() };
     let hook = Hook::new(Moment::Before, "web", "1", "t", spec);
-    assert_eq!(hook.progress(), "a: not begun; b: not begun; c: not begun; and 2 more");
+    assert_eq!(hook.progress(), "a: not started; b: not started; c: not started; and 2 more");
 }
 
 #[test]

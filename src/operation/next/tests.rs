@@ -316,11 +316,7 @@ fn the_sandbox_decides_whether_there_is_anything_to_do() {
     let cases: [(Change, &str, &[&str]); 3] = [
         (|s| s.sandbox = None, "gone", &[]),
         (|s| s.sandbox.iter_mut().for_each(|b| b.ready = false), "not ready", &["Remove app-fence-4"]),
-        (
-            |s| s.sandbox.iter_mut().for_each(|b| b.id = "other".into()),
-            "another one",
-            &["Remove app-fence-4"],
-        ),
+        (|s| s.sandbox.iter_mut().for_each(|b| b.id = "other".into()), "replaced", &["Remove app-fence-4"]),
     ];
     for (change, what, after) in cases {
         let mut bench = bench(RESTART);

@@ -66,7 +66,7 @@ fn every_refusal_has_its_word_and_says_what_to_change() {
             "swap app=repo/app:v2",
             |s| s.snapshot.sandbox.iter_mut().for_each(|b| b.owner = Owner::Kubelet),
             "KubeletNamesImages",
-            "swap it there",
+            "swap the image there",
         ),
         (
             "swap app=repo/app:v2",
@@ -74,7 +74,7 @@ fn every_refusal_has_its_word_and_says_what_to_change() {
             "KubeletNamesImages",
             "manifest",
         ),
-        ("restart app", |s| s.sources.clear(), "NotCloneable", "did not tell"),
+        ("restart app", |s| s.sources.clear(), "NotCloneable", "did not report"),
         (
             "restart side",
             |s| {

@@ -102,7 +102,7 @@ pub(super) fn what_has_not_begun_when_it_is_cancelled_never_begins(fixture: &Fix
     assert!(cancelled.status.success(), "{}", String::from_utf8_lossy(&cancelled.stderr));
     let (code, reported) = follower.end();
     assert_eq!(code, Some(5), "{reported}");
-    assert!(reported.contains("is gone: somebody has deleted it"), "{reported}");
+    assert!(reported.contains("was deleted; no further pod is started"), "{reported}");
     load.same_but_restarted(&before, 0);
     for (name, pod) in &load.pods() {
         assert!(

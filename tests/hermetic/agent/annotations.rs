@@ -64,7 +64,7 @@ async fn a_hook_run_that_sets_an_annotation_is_run_by_the_controller_where_a_nod
     );
     assert_eq!(fixture.ended("both").await, (json!("Error"), json!("node/node-1")));
     let run = fixture.api.get("hookruns", "shop", "both").unwrap();
-    assert!(run["status"].to_string().contains("sets no annotations of pods"), "{run:#}");
+    assert!(run["status"].to_string().contains("may not set annotations of pods"), "{run:#}");
     // A hook that only reads is run by the agent.
     fixture.run_of_node("look", &[kubernetes("get")]);
     assert_eq!(fixture.ended("look").await, (json!("Successful"), json!("node/node-1")));
@@ -86,7 +86,7 @@ async fn a_request_that_names_a_hook_that_sets_an_annotation_is_refused_and_says
         let reported = fixture.reported("web-0", moment, "Refused").await;
         let message = reported["message"].as_str().unwrap();
         assert!(message.contains("metric `marks`: provider.kubernetes.function"), "{message}");
-        assert!(message.contains("sets no annotations of pods"), "{message}");
+        assert!(message.contains("may not set annotations of pods"), "{message}");
     }
     assert_eq!(fixture.runtime.only("web-0/app").id, before);
     assert!(fixture.api.pod("shop", "web-0")["metadata"]["annotations"].get("example.dev/leaves").is_none());

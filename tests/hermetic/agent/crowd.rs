@@ -84,7 +84,7 @@ async fn only_so_many_change_containers_at_once() {
     });
     fixture.pod_request("third", Some(r#"{"id":"t","containers":[{"name":"app"}]}"#));
     let waits = fixture.reported("third", "t", "Pending").await;
-    assert_eq!(waits["message"], "waits until another operation of this node ends");
+    assert_eq!(waits["message"], "waiting for another operation on this node to end");
     for (name, id) in [("slow", "s"), ("drained", "d"), ("third", "t")] {
         fixture.reported(name, id, "Succeeded").await;
     }

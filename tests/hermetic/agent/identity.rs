@@ -213,7 +213,7 @@ async fn a_hook_about_a_pod_that_is_not_on_the_node_is_not_run() {
         ("elsewhere", "no pod shop/web-0 on node node-1"),
         ("foreign", "no pod shop/vault"),
         ("named", "namespace shop"),
-        ("unnamed", "it names no pod"),
+        ("unnamed", "the HookRun names no pod"),
     ] {
         let run = fixture.run_ended("shop", run).await;
         assert_eq!(run["status"]["phase"], "Error", "{run:#}");

@@ -98,7 +98,7 @@ async fn an_image_that_somebody_else_changed_is_left_alone() {
     let error = fixture.respec().await.unwrap_err();
     assert_eq!(error.class(), Class::Refused);
     let effect_error = EffectError::from(error);
-    for part in ["app", "shop/web-0", "somebody else changed", "theirs:v7"] {
+    for part in ["app", "shop/web-0", "another client changed", "theirs:v7"] {
         assert!(effect_error.message.contains(part), "{part}: {}", effect_error.message);
     }
     assert_eq!(image(&fixture.api.pod("shop", "web-0")), "theirs:v7");

@@ -141,7 +141,7 @@ async fn what_would_have_no_log_of_its_own_is_not_created() {
         }
     });
     let ended = fixture.restart().await.unwrap();
-    assert!(ended.message.contains("deletes files of others"), "{ended:#?}");
+    assert!(ended.message.contains("deletes unrelated files"), "{ended:#?}");
     fixture.untouched();
     assert_eq!(fixture.fake.times("created"), 0);
 }

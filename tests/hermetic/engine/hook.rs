@@ -223,7 +223,7 @@ async fn another_image_under_the_same_name_after_a_hook_ends_it_untouched() {
     hook_server.say("/before", Some(1));
     let status = fixture.patiently(ended).await.unwrap().unwrap();
     assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "PullFailed"), "{status:#?}");
-    assert!(status.message.contains("not on the node any more"), "{}", status.message);
+    assert!(status.message.contains("no longer on the node"), "{}", status.message);
     fixture.untouched();
 }
 
@@ -244,7 +244,7 @@ async fn how_far_it_is_is_told() {
     let ended =
         tokio::spawn(async move { node.carry_out(&pod, restart("drain", ""), control, &observer).await });
     let waiting = "waiting for hook drain: webtest:";
-    assert_eq!(reported.recv().await.unwrap(), format!("status {waiting} not begun"));
+    assert_eq!(reported.recv().await.unwrap(), format!("status {waiting} not started"));
     let failed = |text: &str| {
         text.starts_with(&format!("progress {waiting} 0 of 1 successful, ")) && text.ends_with(" failed")
     };
@@ -367,7 +367,7 @@ async fn a_template_that_is_not_there_or_cannot_be_run_is_refused() {
         (
             "nobody",
             "HookTemplateMissing",
-            "the HookTemplate nobody, which is not there: create it in namespace shop",
+            "the HookTemplate nobody, which does not exist: create it in namespace shop",
         ),
         ("broken", "HookTemplateInvalid", "metric `webtest`: successCondition"),
     ] {

@@ -127,9 +127,9 @@ async fn a_plan_says_that_the_termination_message_is_shared() {
     let fixture = Fixture::of(pod().owner(Owner::Kubelet)).await;
     let warned = async || {
         let plan = fixture.node.plan(&fixture.pod, request("restart app")).await.unwrap();
-        plan.warnings
-            .iter()
-            .any(|warning| warning.starts_with("app: it keeps the file for its termination message"))
+        plan.warnings.iter().any(|warning| {
+            warning.starts_with("app: the new container shares the termination message file of the old one")
+        })
     };
     assert!(!warned().await, "there is none");
     let folder = fixture.state.path().join(format!("pods/{}/containers/app", fixture.pod.uid));

@@ -93,7 +93,7 @@ fn what_a_node_would_deny_is_denied_here_but_for_the_loopback() {
 fn what_cannot_be_run_is_refused_with_the_place() {
     let server = Server::start();
     for (template, args, why) in [
-        (TEMPLATE.replace("count:", "counts:"), &[][..], "no such field: spec.metrics[0].counts"),
+        (TEMPLATE.replace("count:", "counts:"), &[][..], "unknown field: spec.metrics[0].counts"),
         (TEMPLATE.replace("asInt(result) > 30", "asInt(result) >"), &[], "successCondition"),
         (TEMPLATE.replace("HookTemplate", "HookRun"), &[], "\"HookRun\""),
         (TEMPLATE.replace("- name: PORT", "- name: PORT\n    - name: other"), &[], "args.other"),
@@ -113,7 +113,7 @@ fn what_cannot_be_run_is_refused_with_the_place() {
 fn a_template_is_checked_without_being_run() {
     let output = hook(TEMPLATE, &["check"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(out(&output).contains("to be given for each run: PodIP, PORT"), "{output:?}");
+    assert!(out(&output).contains("arguments to set for each run: PodIP, PORT"), "{output:?}");
     let output = hook(&TEMPLATE.replace("interval: 200ms", "interval: soon"), &["check"]);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert!(reported(&output).contains("interval"), "{output:?}");

@@ -52,7 +52,7 @@ async fn get_compares_and_shows_what_is_there() {
     assert!(measurement.message.contains("cni.example/ip is \"10.0.0.7/32\", not \"x\""), "{measurement:?}");
     let (phase, measurement) = fixture.once("get", &[("absent", "x")]).await;
     assert_eq!(phase, HookPhase::Failed);
-    assert!(measurement.message.contains("metadata.annotations.absent is not there"), "{measurement:?}");
+    assert!(measurement.message.contains("metadata.annotations.absent is not set"), "{measurement:?}");
     assert!(fixture.api.writes().is_empty());
 }
 

@@ -98,10 +98,10 @@ async fn who_cannot_prove_it_is_not_asked() {
         (json!({"caBundle": fixture.authority, "serverName": "other.test"}), "certificate"),
         (json!({"caBundle": other.authority, "serverName": "hook.test"}), "certificate"),
         (json!({"serverName": "hook.test"}), ""),
-        (json!({"caBundle": "s3cret", "serverName": "hook.test"}), "no certificate in PEM"),
-        (json!({"caBundle": fixture.authority, "serverName": "127.0.0.1"}), "is no DNS name"),
-        (json!({"caBundle": fixture.authority, "serverName": "0x7f000001"}), "is no DNS name"),
-        (json!({"caBundle": fixture.authority, "serverName": "a b"}), "is no DNS name"),
+        (json!({"caBundle": "s3cret", "serverName": "hook.test"}), "no PEM certificate"),
+        (json!({"caBundle": fixture.authority, "serverName": "127.0.0.1"}), "is not a DNS name"),
+        (json!({"caBundle": fixture.authority, "serverName": "0x7f000001"}), "is not a DNS name"),
+        (json!({"caBundle": fixture.authority, "serverName": "a b"}), "is not a DNS name"),
     ] {
         let message = error(fixture.asks("/age", &tls)).await;
         assert!(message.contains(why), "{tls}: {message}");
@@ -114,6 +114,6 @@ async fn a_redirect_does_not_leave_tls() {
     let (fixture, plain) = (Fixture::start(), Server::start());
     let tls = json!({"caBundle": fixture.authority, "serverName": "hook.test"});
     let message = error(fixture.asks(&format!("/to?{}", plain.url("/age?s3cret")), &tls)).await;
-    assert!(message.contains("leave TLS"), "{message}");
+    assert!(message.contains("leaves TLS"), "{message}");
     assert!(plain.asked().is_empty());
 }

@@ -68,7 +68,7 @@ async fn a_server_that_takes_its_time_costs_no_more_than_the_timeout() {
     let server = Server::start();
     for path in ["/hang", "/drip", "/drip-head"] {
         let message = error(asks(&server, &format!("{path}?token=s3cret"))).await;
-        let expect = format!("{} did not answer in full within 1 s", server.url(path));
+        let expect = format!("{} did not answer completely within 1 s", server.url(path));
         assert!(message.contains(&expect), "{path}: {message}");
     }
 }
@@ -88,9 +88,9 @@ async fn a_body_without_end_is_not_read_to_its_end() {
 async fn what_is_no_answer_is_an_error() {
     let server = Server::start();
     for (path, why) in [
-        ("/short", "gave no usable answer"),
-        ("/liar", "gave no usable answer"),
-        ("/garbage", "gave no usable answer"),
+        ("/short", "returned no usable answer"),
+        ("/liar", "returned no usable answer"),
+        ("/garbage", "returned no usable answer"),
         ("/text", "has no result"),
         ("/empty", "has no result"),
         ("/unavailable", "answered 503"),
@@ -133,11 +133,11 @@ async fn redirects_are_bounded_and_take_no_secrets_along() {
     // A request with side effects is not repeated at another host.
     let before = other.asked().len();
     let message = error(ask(&format!("/keep?{}", other.url("/age?s3cret")), "POST")).await;
-    assert!(message.contains("only GET and HEAD follow"), "{message}");
+    assert!(message.contains("only GET and HEAD requests follow a redirect"), "{message}");
     assert_eq!(other.asked().len(), before);
 
     let message = error(ask("/to?file:///etc/shadow", "GET")).await;
-    assert!(message.contains("another scheme"), "{message}");
+    assert!(message.contains("a scheme other than http"), "{message}");
 }
 
 #[tokio::test]
