@@ -18,8 +18,10 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// Back-off of an object whose writes fail: the first delay, then the longest one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// The longest delay after a conflict. A change ends it.
+/// The longest delay after one of the first conflicts in a row. After more than these the cause is not another
+/// client's write, and the back-off is that of failures. A change ends either delay.
 const LONGEST_AFTER_CONFLICT: Duration = Duration::from_secs(2);
+const USUAL_CONFLICTS: u32 = 10;
 
 /// The result of one reconciliation.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -101,7 +103,9 @@ impl<K: Clone + Ord + Hash> Queue<K> {
             (entry.failures, entry.rest) = (0, None);
         }
         if outcome.stale {
-            let pause = FIRST_PAUSE.saturating_mul(1 << entry.conflicts.min(10)).min(LONGEST_AFTER_CONFLICT);
+            let longest =
+                if entry.conflicts < USUAL_CONFLICTS { LONGEST_AFTER_CONFLICT } else { LONGEST_PAUSE };
+            let pause = FIRST_PAUSE.saturating_mul(1 << entry.conflicts.min(10)).min(longest);
             entry.conflicts = entry.conflicts.saturating_add(1);
             again = Some(again.map_or(now + pause, |again| again.min(now + pause)));
         } else {
@@ -195,18 +199,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_conflict_never_leads_to_a_long_back_off() {
+    async fn a_conflict_is_requeued_soon_and_a_lasting_one_is_not_repeated_at_once() {
         let (mut queue, mut now) = (Queue::default(), Instant::now());
         queue.enqueue(&key("a"), 1, now);
         let mut pauses = Vec::new();
-        for _ in 0..20 {
+        for _ in 0..12 {
             now = queue.due().unwrap();
             queue.take(now).unwrap();
             let again = Some(Duration::from_secs(60));
             queue.end(&key("a"), Outcome { stale: true, again, ..Outcome::default() }, now);
             pauses.push(queue.due().unwrap() - now);
         }
-        assert_eq!((pauses[0], pauses[19]), (FIRST_PAUSE, LONGEST_AFTER_CONFLICT));
+        assert_eq!((pauses[0], pauses[9]), (FIRST_PAUSE, LONGEST_AFTER_CONFLICT));
+        assert_eq!(pauses[11], LONGEST_PAUSE, "this is no other client's write");
         queue.enqueue(&key("a"), 1, now);
         assert_eq!(queue.due(), Some(now + SETTLE), "a change is not delayed");
     }

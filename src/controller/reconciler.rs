@@ -30,7 +30,8 @@ pub(super) trait Reconciler: Send + Sync + 'static {
     /// result; those that are still unconfirmed must be in the outcome.
     ///
     /// # Errors
-    /// When it could not observe or write. It is called again after a back-off.
+    /// When it could not observe, before it has written anything. It is called again after a back-off, with the same
+    /// unconfirmed pods.
     fn reconcile(
         &self,
         key: &Self::Key,
@@ -71,8 +72,9 @@ pub(super) async fn run<R: Reconciler>(
             let Some((key, unconfirmed)) = queue.take(Instant::now()) else { break };
             let reconciler = Arc::clone(reconciler);
             running.spawn(async move {
+                let before = unconfirmed.clone();
                 let outcome = reconciler.reconcile(&key, unconfirmed).await;
-                let outcome = outcome.unwrap_or_else(|error| failed(&key, &error));
+                let outcome = outcome.unwrap_or_else(|error| failed(&key, &error, before));
                 (key, outcome)
             });
         }
@@ -97,11 +99,11 @@ pub(super) async fn run<R: Reconciler>(
     running.shutdown().await;
 }
 
-fn failed(key: &impl Display, error: &Error) -> Outcome {
+fn failed(key: &impl Display, error: &Error, unconfirmed: Vec<PodRef>) -> Outcome {
     // Conflict, or the object is gone: the next reconciliation observes which.
     let stale = matches!(error.class(), Class::Refused | Class::Gone);
     if !stale {
         tracing::info!("{key}: {}", chain(error));
     }
-    Outcome { failed: !stale, stale, ..Outcome::default() }
+    Outcome { failed: !stale, stale, again: None, unconfirmed }
 }

@@ -33,6 +33,8 @@ pub struct Pod {
     pub phase: PodPhase,
     /// True when the pod is being deleted.
     pub deleting: bool,
+    /// When its grace period ends, if the pod is being deleted.
+    pub deletion: Option<Timestamp>,
     /// Since when the pod is Ready.
     pub ready_since: Option<Timestamp>,
     /// The node that the pod is scheduled to.
@@ -105,6 +107,7 @@ impl Pod {
                 _ => PodPhase::Pending,
             },
             deleting: metadata.deletion_timestamp.is_some(),
+            deletion: metadata.deletion_timestamp.as_ref().map(|time| time.0),
             ready_since,
             node: spec.and_then(|spec| spec.node_name.clone()),
             ip: status.and_then(|status| status.pod_ip.clone()),
@@ -142,7 +145,12 @@ impl Pod {
 
     /// True while the pod counts: it is neither being deleted nor ended.
     pub fn is_active(&self) -> bool {
-        !self.deleting && !matches!(self.phase, PodPhase::Succeeded | PodPhase::Failed)
+        !self.deleting && !self.has_ended()
+    }
+
+    /// True when all containers of the pod have ended for good.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.phase, PodPhase::Succeeded | PodPhase::Failed)
     }
 
     /// The image of the container `name`.
@@ -160,7 +168,7 @@ impl Pod {
     pub fn available_at(&self, min_ready: SignedDuration) -> Option<Timestamp> {
         let since = self.ready_since.filter(|_| self.is_ready())?;
         let reports = self.answer.iter().flat_map(|answer| &answer.containers);
-        let restarted = reports.filter_map(|report| report.ready_at).max();
+        let restarted = reports.filter_map(|report| report.started_at).max();
         Some(later(since.max(restarted.unwrap_or(since)), min_ready))
     }
 

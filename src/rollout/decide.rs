@@ -104,7 +104,7 @@ pub fn decide(rollout: &Rollout, mut seen: Seen<'_>) -> Decision {
     if !problems.is_empty() {
         return refused(rollout, &StopReason::failed("Invalid", problems.join("; ")), seen.now);
     }
-    let missing = seen.target.missing(rollout, &seen.pods);
+    let missing = seen.target.missing(rollout, &seen.pods, seen.now);
     seen.pods.retain(|pod| pod.base.is_active() && seen.target.has(rollout, pod));
     let Some(started) = before.started_at else { return begin(rollout, &seen) };
     carry_on(rollout, seen, started, missing)
@@ -189,7 +189,7 @@ fn carry_on(rollout: &Rollout, mut seen: Seen<'_>, started: Timestamp, missing: 
         planner.wake(view);
     }
     if stop_reason.is_none() && !rollout.spec.paused {
-        planner.waits.unavailable = missing;
+        planner.waits.missing = missing;
         planner.begin(&views, bounds.budget(&views, missing), &mut seen.allowance);
     }
     let Planner { mut decision, waits, .. } = planner;
@@ -239,7 +239,9 @@ impl Planner<'_> {
 
     /// Claims are valid for two minutes, and an operation may take longer.
     fn renew(&mut self, view: &View<'_>, allowance: &DisruptionAllowance) {
-        let Some(record) = self.record(view).filter(|_| view.is_busy()) else { return };
+        let Some(record) = self.record(view).filter(|record| view.is_busy() && record.stage.is_live()) else {
+            return;
+        };
         let (due, next) = allowance.due(view.pod, &record.claims, self.now);
         let name = &view.pod.base.name;
         self.decision.renewals.extend(due.into_iter().map(|budget| (budget, name.clone())));
@@ -289,7 +291,7 @@ impl Planner<'_> {
         self.waits.taken += views.iter().filter(|view| view.state == State::Taken).count();
         self.waits.unreachable = report::unreachable(views);
         let holds_up = |view: &&View<'_>| !view.available && !view.is_busy() && !view.is_unreachable();
-        self.waits.unavailable += views.iter().filter(holds_up).count();
+        self.waits.unavailable = views.iter().filter(holds_up).count();
         if !self.waits.budgets.is_empty() || self.waits.taken > 0 {
             self.at(later(self.now, ASK_AGAIN));
         }

@@ -29,6 +29,8 @@ pub(super) struct Waits {
     pub(super) unreachable: Option<String>,
     /// Number of pods that are not available.
     pub(super) unavailable: usize,
+    /// Number of pods that do not exist yet or are being deleted.
+    pub(super) missing: usize,
 }
 
 /// Maximum number of unreachable pods that are named.
@@ -71,14 +73,12 @@ pub(super) fn status(rollout: &Rollout, views: &[View<'_>], bounds: Bounds) -> I
 
 /// The failed pods with details, including those that no longer exist, and the number of all of them.
 fn failures(rollout: &Rollout, views: &[View<'_>]) -> (Vec<PodFailure>, i32) {
-    let there: BTreeMap<&str, Option<Stage>> =
-        views.iter().map(|view| (view.pod.base.uid.as_str(), view.outcome())).collect();
+    let there: BTreeMap<&str, bool> =
+        views.iter().map(|view| (view.pod.base.uid.as_str(), view.has_failed())).collect();
     let known = rollout.before.failures.iter();
-    let mut failures: Vec<_> = known
-        .filter(|known| there.get(known.uid.as_str()).is_none_or(|outcome| *outcome == Some(Stage::Failed)))
-        .cloned()
-        .collect();
-    for view in views.iter().filter(|view| view.outcome() == Some(Stage::Failed)) {
+    let mut failures: Vec<_> =
+        known.filter(|known| there.get(known.uid.as_str()).is_none_or(|failed| *failed)).cloned().collect();
+    for view in views.iter().filter(|view| view.has_failed()) {
         if !failures.iter().any(|known| known.uid == view.pod.base.uid) {
             failures.push(failure(view));
         }
@@ -159,8 +159,10 @@ pub(super) fn phase(
         let phase = if status.busy > 0 { RolloutPhase::Running } else { stop_reason.phase };
         (phase, stop_reason.reason, stop_reason.message.clone())
     } else if status.busy == 0 && bounds.held == 0 && views.iter().all(settled) {
-        if status.failed > 0 {
-            let message = format!("{through}, {} failed: see status.failures", status.failed);
+        let withdrawn = views.iter().filter(|view| view.outcome() == Some(Stage::Dropped)).count();
+        if status.failed > 0 || withdrawn > 0 {
+            let withdrawn = if withdrawn > 0 { format!(", {withdrawn} withdrawn") } else { String::new() };
+            let message = format!("{through}, {} failed{withdrawn}: see status.failures", status.failed);
             (RolloutPhase::Failed, "SomePodsFailed", message)
         } else {
             (RolloutPhase::Succeeded, "AllPodsThrough", through)
@@ -195,7 +197,12 @@ fn line(through: &str, status: &InPlaceRolloutStatus, waits: &Waits) -> String {
         (status.busy > 0).then(|| format!("{} under way", status.busy)),
         (status.failed > 0).then(|| format!("{} failed", status.failed)),
         some(names.len(), format!("waiting for PodDisruptionBudget {}", names.join(", "))),
-        some(waits.taken, format!("waiting for {} that somebody else works on", waits.taken)),
+        some(waits.taken, format!("waiting for {} that another client works on", waits.taken)),
+        some(
+            waits.missing,
+            format!("waiting for {} that do not exist yet or are being deleted", waits.missing),
+        )
+        .filter(|_| idle),
         some(waits.unavailable, format!("waiting for {} that are not available", waits.unavailable))
             .filter(|_| idle),
         waits.unreachable.clone(),
@@ -210,7 +217,7 @@ impl Waits {
             0 if !self.budgets.is_empty() => "PodDisruptionBudget",
             0 if self.taken > 0 => "PodsTaken",
             0 if self.unreachable.is_some() => "PodsUnreachable",
-            0 if self.unavailable > 0 => "PodsUnavailable",
+            0 if self.unavailable + self.missing > 0 => "PodsUnavailable",
             _ => "",
         }
     }

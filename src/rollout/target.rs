@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
+
 use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
 
@@ -45,13 +47,16 @@ impl Target {
     }
 
     /// How many of its pods are missing: not created yet, or being deleted. `pods` are all pods that may belong to it.
-    pub fn missing(&self, rollout: &Rollout, pods: &[&Pod]) -> usize {
+    /// If the number of pods is unknown, a pod counts until its grace period is over: it may never be replaced.
+    pub fn missing(&self, rollout: &Rollout, pods: &[&Pod], now: Timestamp) -> usize {
         let own = || pods.iter().filter(|pod| self.has(rollout, pod));
         match self {
             Self::There { desired: Some(desired), .. } => {
                 desired.saturating_sub(own().filter(|pod| pod.base.is_active()).count())
             }
-            _ => own().filter(|pod| pod.base.deleting).count(),
+            _ => own()
+                .filter(|pod| pod.base.deletion.is_some_and(|end| end > now && !pod.base.has_ended()))
+                .count(),
         }
     }
 

@@ -36,6 +36,35 @@ fn what_serves_nobody_goes_first_and_costs_nothing_then_what_is_cheap_then_by_na
 }
 
 #[test]
+fn a_pod_that_has_failed_stays_failed_while_its_agent_works_on_it_after_all() {
+    let mut pods: Vec<_> = (0..3).map(pod).collect();
+    let order = look(&json!({}), &pods, &[], 1);
+    apply(&mut pods[0], &order.writes[0]);
+    let silent = look(&json!({}), &pods, &[], 121);
+    apply(&mut pods[0], &silent.writes[0]);
+    say(&mut pods[0], "Running", Some("Swap"));
+    let late = look(&json!({}), &pods, &[], 130);
+    assert_eq!((late.status.busy, late.status.failed, begun(&late).len()), (1, 1, 0), "{:?}", late.status);
+    assert!(late.renewals.is_empty());
+    say(&mut pods[0], "Succeeded", None);
+    let done = look(&json!({}), &pods, &[], 140);
+    assert_eq!((done.status.done, done.status.failed), (1, 0));
+}
+
+#[test]
+fn a_rollout_whose_requests_were_withdrawn_has_not_succeeded() {
+    let mut pods: Vec<_> = (0..1).map(pod).collect();
+    let order = look(&json!({}), &pods, &[], 1);
+    apply(&mut pods[0], &order.writes[0]);
+    let text = pods[0]["metadata"]["annotations"]["inplace.dev/rollout"].as_str().unwrap().to_owned();
+    pods[0]["metadata"]["annotations"]["inplace.dev/rollout"] = json!(text.replace("Ordered", "Dropped"));
+    pods[0]["metadata"]["annotations"].as_object_mut().unwrap().remove("inplace.dev/request");
+    let decision = look(&json!({}), &pods, &[], 2);
+    assert_eq!((decision.status.phase, &*decision.status.reason), (RolloutPhase::Failed, "SomePodsFailed"));
+    assert!(decision.status.message.contains("1 withdrawn"), "{}", decision.status.message);
+}
+
+#[test]
 fn a_pod_that_is_missing_or_being_deleted_counts_against_the_budget() {
     let mut pods: Vec<_> = (0..3).map(pod).collect();
     let begun_of = |target: &Target, pods: &[Value]| {
@@ -48,8 +77,10 @@ fn a_pod_that_is_missing_or_being_deleted_counts_against_the_budget() {
     *desired = Some(3);
     assert_eq!((begun_of(&wants_three, &pods), begun_of(&target(), &pods)), (1, 1));
     assert_eq!(begun_of(&wants_three, &pods[..2]), 0, "one is not created yet");
-    pods[1]["metadata"]["deletionTimestamp"] = json!(at(1));
+    pods[1]["metadata"]["deletionTimestamp"] = json!(at(2));
     assert_eq!((begun_of(&wants_three, &pods), begun_of(&target(), &pods)), (0, 0), "one is being deleted");
+    pods[1]["metadata"]["deletionTimestamp"] = json!(at(1));
+    assert_eq!(begun_of(&target(), &pods), 1, "it is stuck, and may have been replaced");
     ready(&mut pods[2], false, at(0));
     assert_eq!(begun_of(&wants_three, &pods), 1, "a pod that is not available is exempt");
 }

@@ -117,6 +117,7 @@ pub(crate) fn pod(name: &str, revision: &Revision) -> Pod {
         index: None,
         phase: PodPhase::Running,
         deleting: false,
+        deletion: None,
         ready_since: Some(at(-900)),
         node: Some("node".to_owned()),
         ip: Some("10.0.0.1".to_owned()),

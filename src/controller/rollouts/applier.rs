@@ -111,7 +111,7 @@ impl<'a> Applier<'a> {
     }
 
     /// Handles the result of one write: counts it, and records it for the next reconciliation.
-    fn note(&mut self, write: Option<&Write>, done: Result<(), Error>) {
+    pub(super) fn note(&mut self, write: Option<&Write>, done: Result<(), Error>) {
         let Err(error) = done else {
             if let Some(write) = write {
                 self.count(write);

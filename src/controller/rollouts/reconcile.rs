@@ -81,12 +81,13 @@ async fn bring_about(
         status = spoilt(rollout, status, error);
     }
     if !applier.stale() {
-        report(context, key, rollout, &status).await?;
-        if applier.failure().is_none() {
+        let reported = report(context, key, rollout, &status).await;
+        if reported.is_ok() && applier.failure().is_none() {
             for event in &events {
                 context.events.report(key.reference(&rollout.uid), event).await;
             }
         }
+        applier.note(None, reported);
     }
     let again = requeue_at.map(clock::until);
     let again =

@@ -242,7 +242,14 @@ impl<'a> Applier<'a> {
             Err(error) if error.class() == Class::Refused => {
                 let made = Made::Pod(name.to_owned(), None);
                 let seen = self.context.known.hold(namespace, &made, UNTIL_SEEN).await;
-                if seen { Ok(Done::There) } else { Err(Not::Failed(chain(&error))) }
+                let spec = &self.workload.spec;
+                // A pod with an ordinal has no other name: nothing changes until the other pod is gone.
+                let taken = spec.stateful().is_some() && self.context.known.taken(spec).contains(name);
+                match seen {
+                    true if taken => Err(Not::Failed(format!("{} does not control it", self.key))),
+                    true => Ok(Done::There),
+                    false => Err(Not::Failed(chain(&error))),
+                }
             }
             Err(error) => Err(Not::Failed(chain(&error))),
         }

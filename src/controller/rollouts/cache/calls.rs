@@ -50,7 +50,7 @@ struct Workload {
 #[serde(rename_all = "camelCase")]
 struct WorkloadStatus {
     /// Only a `DaemonSet` has it.
-    desired_number_scheduled: Option<usize>,
+    desired_number_scheduled: Option<i64>,
 }
 
 #[derive(Deserialize)]
@@ -60,7 +60,7 @@ struct Spec {
     #[serde(default)]
     template: Value,
     /// A `Job` and a `DaemonSet` have none.
-    replicas: Option<usize>,
+    replicas: Option<i64>,
     /// Only a `Job` has it.
     backoff_limit: Option<usize>,
 }
@@ -127,6 +127,7 @@ impl Server {
         let template = Template { owner: rollout.target(), images: images(&workload.spec.template) };
         let (owners, templates) = (Some(owners), vec![template]);
         let desired = workload.spec.replicas.or(workload.status.desired_number_scheduled);
+        let desired = desired.map(|desired| usize::try_from(desired).unwrap_or(0));
         let target = Target::There { owners, templates, desired, gives_up_at: workload.spec.gives_up_at() };
         Ok(Found { labels, target })
     }

@@ -61,7 +61,7 @@ fn an_updated_pod_is_available_only_min_ready_seconds_after_its_restart() {
         pod.answer.as_mut().unwrap().containers =
             serde_json::from_value(json!([{"name": "app", "action": "Swap",
             "engine": "Respec", "from": {"containerID": "a", "attempt": 0, "image": "app:1", "imageID": ""},
-            "to": null, "stoppedAt": null, "startedAt": null, "readyAt": restarted, "downtimeMs": null}]))
+            "to": null, "stoppedAt": null, "startedAt": restarted, "readyAt": null, "downtimeMs": null}]))
             .unwrap();
     }
     let recorded = step(&mut sight, &two);
