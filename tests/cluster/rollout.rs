@@ -121,7 +121,7 @@ async fn an_update_is_followed_held_and_taken_back() {
         let (code, reported) = fixture.rollout(&["undo", name, "--to-revision=9"]);
         assert_eq!(code, Some(3), "{reported}");
         assert!(
-            reported.contains("there is no revision 9; there are 1, 2; nothing was changed"),
+            reported.contains("there is no revision 9; the revisions are 1, 2; nothing was changed"),
             "{reported}"
         );
 
