@@ -182,7 +182,8 @@ pub(crate) fn binary() -> PathBuf {
 /// The most recent modification time at or below `path`, and the file.
 fn newest(path: &Path) -> (SystemTime, PathBuf) {
     if path.is_dir() {
-        return fs::read_dir(path).unwrap().map(|entry| newest(&entry.unwrap().path())).max().unwrap();
+        let below = fs::read_dir(path).unwrap().map(|entry| newest(&entry.unwrap().path()));
+        return below.max().unwrap_or((SystemTime::UNIX_EPOCH, path.to_owned()));
     }
     (fs::metadata(path).unwrap().modified().unwrap(), path.to_owned())
 }

@@ -357,7 +357,7 @@ fn somebody_elses_change_is_never_undone() {
 
     let status = draining.answer(&in_drain);
     assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "RespecFailed"), "{status:#?}");
-    assert!(status.message.contains("somebody else"), "{}", status.message);
+    assert!(status.message.contains("another client"), "{}", status.message);
     assert!(status.message.contains(&cluster.image("app:v3")), "{}", status.message);
     draining.wait("it takes traffic again", |pod| is(pod, "InPlaceUpdateReady"));
     let status = watched.answer(&in_verify);

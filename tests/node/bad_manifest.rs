@@ -38,14 +38,17 @@ fn a_manifest_that_cannot_be_kept_is_refused_by_place_and_name() {
         ("kind: [\n".to_owned(), "line 1, column 7: expected string"),
         (app(", env: [{name: A, value: 7}]"), "line 5, column"),
         (pod("  containers: []"), "spec.containers: at least one container is required"),
-        (pod("  containers: [{name: A_b, image: 'a:b'}]"), "spec.containers[0].name: `A_b` is not a name"),
+        (
+            pod("  containers: [{name: A_b, image: 'a:b'}]"),
+            "spec.containers[0].name: `A_b` is not a valid name",
+        ),
         (pod("  containers: [{name: app, image: 'UP:v1'}]"), "spec.containers[0].image: "),
         (app("}]\n  restartPolicy: Always\n  volumes: [{name: a"), "spec.restartPolicy: "),
         (
             "apiVersion: apps/v1\nkind: Deployment\n".to_owned(),
             "is apps/v1 Deployment: `inplace node run` accepts apiVersion v1, kind Pod",
         ),
-        (app("").replace("{name: web}", "{name: Web}"), "metadata.name: `Web` is not a name"),
+        (app("").replace("{name: web}", "{name: Web}"), "metadata.name: `Web` is not a valid name"),
     ] {
         let (code, _, message) = run(&fixture, &text, &[]);
         assert_eq!(code, 3, "{text}: {message}");
